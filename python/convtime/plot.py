@@ -1,0 +1,124 @@
+"""A picture of what `convtime compare` measured."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from convtime.conv_compare import LayerResult
+from convtime.layers import InputError
+
+# Okabe and Ito's palette, which holds for colour-blind readers too.
+COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
+BAND = (0.97, 1.03)
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(
+            "plots need matplotlib, which is not installed; pip install 'convtime[plot]'"
+        ) from error
+    return Figure
+
+
+def check_plot(path: str | os.PathLike[str]) -> None:
+    """Makes sure, before any timing, that a picture of this type can be drawn.
+
+    Raises:
+        InputError: matplotlib is missing, or does not know the type.
+    """
+    types = _figure_class()().canvas.get_supported_filetypes()
+    if _file_type(Path(path).suffix) not in types:
+        raise InputError(
+            f"{path}: a picture's name must end in one of {', '.join(f'.{name}' for name in types)}"
+        )
+
+
+def _file_type(suffix: str) -> str:
+    return suffix.removeprefix(".").lower()
+
+
+def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
+    """Draws both medians of each layer, and below their ratio with its interval.
+
+    Bars on a median span the quartiles. No display is needed.
+
+    Args:
+        results: At least one layer's.
+        title: Says under which conditions they were measured.
+        suffix: Of the picture's file, which says its type: ".png", ".svg", …
+
+    Returns:
+        The content of the picture's file.
+    """
+    # A Figure of its own, not pyplot's: it always draws off-screen, and leaves a user's state be.
+    width = min(40.0, max(8.0, 0.32 * len(results) + 2))  # inches
+    figure = _figure_class()(figsize=(width, 6.2), dpi=130, layout="constrained")
+    times, ratios = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+
+    places = range(len(results))
+    for who, shift in (("PyTorch", -0.15), ("convtime", 0.15)):
+        measurements = [r.pytorch if who == "PyTorch" else r.convtime for r in results]
+        medians = [1e6 * m.median for m in measurements]
+        low = [1e6 * (m.median - m.quantile(0.25)) for m in measurements]
+        high = [1e6 * (m.quantile(0.75) - m.median) for m in measurements]
+        times.errorbar(
+            [place + shift for place in places],
+            medians,
+            yerr=(low, high),
+            fmt="o",
+            markersize=4,
+            capsize=2.5,
+            color=COLOURS[who],
+            label=who,
+        )
+    times.set_yscale("log")
+    times.set_ylabel("time (µs): median, quartiles")
+    times.grid(axis="y", which="both", alpha=0.25)
+    times.legend(loc="best")
+    times.set_title(title, fontsize=10)
+
+    values = [r.ratio.value for r in results]
+    below = [max(0.0, r.ratio.value - r.ratio.low) for r in results]
+    above = [max(0.0, r.ratio.high - r.ratio.value) for r in results]
+    ratios.axhspan(*BAND, color="#009E73", alpha=0.15, label=f"{BAND[0]} to {BAND[1]}")
+    ratios.axhline(1, color="grey", linewidth=0.8)
+    ratios.errorbar(
+        places,
+        values,
+        yerr=(below, above),
+        fmt="o",
+        markersize=4,
+        capsize=2.5,
+        color=COLOURS["convtime"],
+    )
+    different = [place for place in places if not results[place].bit_identical]
+    if different:
+        ratios.plot(
+            different,
+            [values[place] for place in different],
+            "x",
+            markersize=11,
+            color="black",
+            label="not bit-identical",
+        )
+    # Never less than the band and its surroundings, so that noise of 0.1 % does not fill the plot.
+    ratios.set_ylim(
+        min(0.94, *(r.ratio.low - 0.01 for r in results)),
+        max(1.06, *(r.ratio.high + 0.01 for r in results)),
+    )
+    ratios.set_ylabel("convtime / PyTorch")
+    ratios.grid(axis="y", alpha=0.25)
+    ratios.legend(loc="best", fontsize=8)
+    labels = [r.layer.name for r in results]
+    ratios.set_xticks(places, labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
+    ratios.set_xlim(-0.6, len(results) - 0.4)
+
+    picture = io.BytesIO()
+    figure.savefig(picture, format=_file_type(suffix))
+    return picture.getvalue()
