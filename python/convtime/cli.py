@@ -1,0 +1,185 @@
+"""The command `convtime`, also `python -m convtime`.
+
+Exit codes: 0 done; 2 bad input, with one line on stderr that says what; 130 interrupted by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tqdm import tqdm
+
+import convtime
+from convtime import conv_compare, layers, plot, report
+from convtime.layers import InputError
+from convtime.provenance import provenance
+
+BAD_INPUT = 2
+INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line in the same single line as every other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line (default: the process's own) and returns its exit code."""
+    try:
+        options = _parser().parse_args(arguments)
+        options.run(options)
+        sys.stdout.flush()
+    except InputError as error:
+        print(f"convtime: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("convtime: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader, e.g. `head`, has seen enough; Python would complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="convtime", description="Times PyTorch operations, and its own.")
+    parser.add_argument("--version", action="version", version=f"convtime {convtime.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    config = commands.add_parser("config", help="show versions, devices and timing methods")
+    config.set_defaults(run=_config)
+
+    compare = commands.add_parser(
+        "compare",
+        help="time PyTorch's convolution layers next to convtime's",
+        description="Times torch.nn.Conv2d and convtime.nn.Conv2d, interleaved, on every distinct "
+        "convolution of ResNet-50, of a CSV file, or of a model, and compares their outputs.",
+    )
+    compare.set_defaults(run=_compare)
+    source = compare.add_mutually_exclusive_group()
+    source.add_argument(
+        "--layers",
+        metavar="CSV",
+        help="layers of this file, in columns w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,"
+        "stride_h and, if wanted, name,groups,dilation_w,dilation_h",
+    )
+    source.add_argument(
+        "--model",
+        metavar="PKG.MOD:FACTORY",
+        help="layers of the model that this function returns; needs --input",
+    )
+    compare.add_argument(
+        "--input", type=_shape, metavar="N,C,H,W", help="input shape of --model, e.g. 8,3,224,224"
+    )
+    compare.add_argument(
+        "--batch",
+        type=_batch,
+        help="images a call (default: 32 for ResNet-50; column n of --layers)",
+    )
+    compare.add_argument("--dtype", choices=list(conv_compare.DTYPES), default="float32")
+    compare.add_argument(
+        "--layout",
+        choices=list(conv_compare.LAYOUTS),
+        default="nchw",
+        help="memory format: nchw (contiguous, default) or nhwc (channels_last)",
+    )
+    compare.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is a GPU)")
+    compare.add_argument(
+        "--budget",
+        type=_seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="time to spend on the samples of each layer, both sides together (default: 1)",
+    )
+    compare.add_argument("--json", type=Path, help="write rows with all samples, and provenance")
+    compare.add_argument("--csv", type=Path, help="write the table")
+    compare.add_argument("--plot", type=Path, metavar="PNG", help="draw a picture of the result")
+    return parser
+
+
+def _number(text: str, kind: Callable[[str], Any], expected: str) -> Any:
+    """Parses a positive number, with an error that names the value and what is allowed."""
+    try:
+        value = kind(text)
+    except ValueError:
+        value = 0
+    if not 0 < value <= layers.LARGEST_SIZE:
+        raise argparse.ArgumentTypeError(f"got {text!r}, but it must be {expected}")
+    return value
+
+
+def _batch(text: str) -> int:
+    return int(_number(text, int, f"a whole number from 1 to {layers.LARGEST_SIZE}"))
+
+
+def _seconds(text: str) -> float:
+    return float(_number(text, float, "a positive number of seconds"))
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    expected = "positive whole numbers with commas between, such as 8,3,224,224"
+    return tuple(_number(size, int, expected) for size in text.split(","))
+
+
+def _config(_options: argparse.Namespace) -> None:
+    convtime.show_config()
+
+
+def _compare(options: argparse.Namespace) -> None:
+    # Everything that can be wrong is found out before the first layer is timed.
+    device = conv_compare.find_device(options.device)
+    outputs = [path for path in (options.json, options.csv, options.plot) if path]
+    if len({path.resolve() for path in outputs}) < len(outputs):
+        raise InputError("--json, --csv and --plot must name different files")
+    for path in outputs:
+        report.check_writable(path)
+    if options.plot:
+        plot.check_plot(options.plot)
+    problems = _layers(options, device)
+
+    comparisons = conv_compare.compare_layers(
+        problems,
+        device=device,
+        dtype=options.dtype,
+        layout=options.layout,
+        budget=options.budget,
+    )
+    # disable=None: a bar on a terminal, nothing in a pipe or file.
+    bar = tqdm(comparisons, total=len(problems), unit="layer", disable=None, leave=False)
+    with bar:
+        results = list(bar)
+
+    facts = provenance(device)
+    conditions = f"{facts['gpu'] or facts['cpu']}; {options.dtype}, {options.layout}"
+    try:
+        if options.json:
+            report.write_file(options.json, report.to_json(results, facts))
+        if options.csv:
+            report.write_file(options.csv, report.to_csv(results))
+        if options.plot:
+            report.write_file(options.plot, plot.draw(results, conditions, options.plot.suffix))
+    finally:
+        # After the files, which a reader that closes the pipe early must not cost; but also when
+        # one cannot be written, which must not cost the result.
+        print(f"{conditions}; torch {facts['torch']}\n\n{report.table(results)}")
+
+
+def _layers(options: argparse.Namespace, device: Any) -> list[layers.ConvLayer]:
+    if options.model is None and options.input is not None:
+        raise InputError("--input goes with --model only")
+    if options.model is not None:
+        if options.input is None:
+            raise InputError("--model needs --input, the shape of its input, e.g. 8,3,224,224")
+        if options.batch is not None:
+            raise InputError("--batch does not go with --model; the batch is part of --input")
+        return layers.from_model(options.model, options.input, device)
+    if options.layers is not None:
+        return layers.from_csv(options.layers, options.batch)
+    return layers.resnet50() if options.batch is None else layers.resnet50(options.batch)
