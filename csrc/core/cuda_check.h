@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+namespace convtime::detail {
+
+inline std::string cuda_failure(cudaError_t status, const char* call, const char* file, int line) {
+  // Clears the error so that it is not reported a second time by an unrelated later call.
+  (void)cudaGetLastError();
+  return std::string("CUDA call failed: ") + call + " returned " + cudaGetErrorName(status) + " (" +
+         cudaGetErrorString(status) + ") at " + file + ":" + std::to_string(line);
+}
+
+}  // namespace convtime::detail
+
+/// Throws std::runtime_error with CUDA's own text, the call and its place in the source.
+#define CONVTIME_CUDA_CHECK(call)                                                                  \
+  do {                                                                                             \
+    const cudaError_t convtime_status = (call);                                                    \
+    if (convtime_status != cudaSuccess) {                                                          \
+      throw std::runtime_error(                                                                    \
+          ::convtime::detail::cuda_failure(convtime_status, #call, __FILE__, __LINE__));           \
+    }                                                                                              \
+  } while (false)
+
+/// For destructors: says on stderr what CONVTIME_CUDA_CHECK would have thrown.
+#define CONVTIME_CUDA_WARN(call)                                                                   \
+  do {                                                                                             \
+    const cudaError_t convtime_status = (call);                                                    \
+    if (convtime_status != cudaSuccess) {                                                          \
+      std::fprintf(                                                                                \
+          stderr, "convtime: %s\n",                                                                \
+          ::convtime::detail::cuda_failure(convtime_status, #call, __FILE__, __LINE__).c_str());   \
+    }                                                                                              \
+  } while (false)

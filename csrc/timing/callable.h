@@ -1,0 +1,30 @@
+#pragma once
+
+#include <functional>
+#include <utility>
+
+namespace convtime {
+
+/// What is timed: an operation that can be issued any number of times.
+class Callable {
+ public:
+  virtual ~Callable() = default;
+
+  /// Issues the operation once. May throw; the timing then ends with that exception.
+  virtual void call() = 0;
+
+  /// Drops what the last call() returned. Timers call it outside of the timed region.
+  virtual void discard_result() {}
+};
+
+/// A Callable made of a C++ function object that returns nothing.
+class FunctionCallable final : public Callable {
+ public:
+  explicit FunctionCallable(std::function<void()> function) : function_(std::move(function)) {}
+  void call() override { function_(); }
+
+ private:
+  std::function<void()> function_;
+};
+
+}  // namespace convtime

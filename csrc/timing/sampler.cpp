@@ -1,0 +1,151 @@
+#include "timing/sampler.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <utility>
+
+#include "timing/clock.h"
+
+namespace convtime {
+namespace {
+
+constexpr std::size_t kMaxRoundsInBatch = 64;
+/// A batch is no longer than this, so that the stop rule and signals are looked at often enough.
+constexpr double kBatchSeconds = 0.02;
+/// Sleeping longer than the host was seen to need absorbs its jitter.
+constexpr double kHoldMargin = 1.5;
+constexpr double kHoldExtraSeconds = 50e-6;
+/// A callable that is still being issued after this long waits for the GPU or overfills the queue.
+constexpr double kMaxHoldSeconds = 0.1;
+
+/// The calls of `rounds` rounds in the order they are made, and which candidate each one is.
+struct Schedule {
+  std::vector<Callable*> calls;
+  std::vector<std::size_t> candidate;
+};
+
+Schedule shuffle_rounds(std::span<Callable* const> candidates, std::size_t rounds,
+                        std::mt19937& random) {
+  Schedule schedule;
+  std::vector<std::size_t> order(candidates.size());
+  std::iota(order.begin(), order.end(), 0);
+  for (std::size_t round = 0; round < rounds; ++round) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (const std::size_t index : order) {
+      schedule.calls.push_back(candidates[index]);
+      schedule.candidate.push_back(index);
+    }
+  }
+  return schedule;
+}
+
+}  // namespace
+
+std::size_t Sampler::max_batch(std::size_t candidates) { return kMaxRoundsInBatch * candidates; }
+
+Sampler::Sampler(Timer& timer, QueueHold* hold, Warmup warmup, StopRule rule, HostHooks hooks)
+    : timer_(timer),
+      hold_(timer.queues_calls() ? hold : nullptr),
+      warmup_(warmup),
+      rule_(rule),
+      hooks_(std::move(hooks)) {
+  rule_.validate();
+  if (!(warmup_.seconds >= 0)) {
+    throw std::invalid_argument("warmup_seconds must be 0 or more, got " +
+                                std::to_string(warmup_.seconds));
+  }
+}
+
+Sampler::Cost Sampler::warm_up(std::span<Callable* const> candidates, SamplerResult& result) {
+  Cost cost;
+  const double start = now_seconds();
+  for (Callable* const candidate : candidates) {
+    const double candidate_start = now_seconds();
+    double host = std::numeric_limits<double>::infinity();
+    double wall = host;
+    std::size_t calls = 0;
+    // One call even where no warm-up is asked for: what it costs sizes the first batch.
+    do {
+      const double call_start = now_seconds();
+      timer_.run({&candidate, 1});
+      host = std::min(host, now_seconds() - call_start);
+      double ignored = 0;
+      hooks_.wait([&] { timer_.collect({&ignored, 1}); });
+      wall = std::min(wall, now_seconds() - call_start);
+      ++calls;
+      hooks_.poll();
+    } while (calls < warmup_.calls || now_seconds() - candidate_start < warmup_.seconds);
+    cost.host_seconds += host;
+    cost.wall_seconds += wall;
+    result.warmup_calls += calls;
+  }
+  result.warmup_seconds = now_seconds() - start;
+  return cost;
+}
+
+std::size_t Sampler::rounds_in_batch(const Cost& cost, const SamplerResult& result,
+                                     double elapsed) const {
+  const std::size_t taken = result.seconds.front().size();
+  // Up to min_samples the stop rule has nothing to say but "budget".
+  const std::size_t wanted =
+      taken < rule_.min_samples ? rule_.min_samples - taken : rule_.max_samples - taken;
+  const double affordable =
+      std::min(kBatchSeconds, rule_.budget_seconds - elapsed) / std::max(cost.wall_seconds, 1e-7);
+  const auto rounds = static_cast<std::size_t>(std::clamp(affordable, 1.0, 1.0 * kMaxRoundsInBatch));
+  return std::min(rounds, wanted);
+}
+
+SamplerResult Sampler::run(std::span<Callable* const> candidates) {
+  if (candidates.empty()) {
+    throw std::invalid_argument("there must be at least one candidate to time, got none");
+  }
+  SamplerResult result;
+  result.seconds.resize(candidates.size());
+  result.discarded.resize(candidates.size());
+  Cost cost = warm_up(candidates, result);
+
+  std::mt19937 random(0);  // a fixed seed: the order is arbitrary, not different each time
+  QueueHold* hold = hold_;
+  const double start = now_seconds();
+  while (result.stop_reason == StopReason::kNotYet) {
+    const std::size_t rounds = rounds_in_batch(cost, result, now_seconds() - start);
+    const Schedule schedule = shuffle_rounds(candidates, rounds, random);
+    const auto batch_rounds = static_cast<double>(rounds);
+    const double hold_seconds =
+        std::min(kMaxHoldSeconds,
+                 kHoldMargin * cost.host_seconds * batch_rounds + kHoldExtraSeconds);
+    if (hold != nullptr) {
+      hold->hold(hold_seconds);
+    }
+    const double issue_start = now_seconds();
+    timer_.run(schedule.calls);
+    const double issue_seconds = now_seconds() - issue_start;
+    const bool held = hold == nullptr || !hold->released();
+
+    std::vector<double> seconds(schedule.calls.size());
+    hooks_.wait([&] { timer_.collect(seconds); });
+    auto& destination = held ? result.seconds : result.discarded;
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      destination[schedule.candidate[i]].push_back(seconds[i]);
+    }
+    if (!held) {
+      if (hold_seconds >= kMaxHoldSeconds) {
+        hold = nullptr;
+        result.queue_reason =
+            "a batch of calls was still being issued when the longest sleep (0.1 s) ended: the "
+            "callable waits for the GPU, or its launches overfill the queue";
+      }
+      cost.host_seconds = std::max(2 * cost.host_seconds, issue_seconds / batch_rounds);
+    }
+    hooks_.poll();
+    result.sampling_seconds = now_seconds() - start;
+    result.stop_reason = rule_.decide(result.seconds, result.sampling_seconds);
+  }
+  result.queue_held = hold != nullptr;
+  return result;
+}
+
+}  // namespace convtime

@@ -1,0 +1,81 @@
+#pragma once
+
+#include <functional>
+#include <iosfwd>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/export.h"
+#include "timing/callable.h"
+#include "timing/sampler.h"
+#include "timing/stop_rule.h"
+
+namespace convtime {
+
+enum class Method {
+  kAuto,   ///< kEvent for work on a GPU, kCpu otherwise
+  kEvent,  ///< EventTimer
+  kSync,   ///< SyncTimer
+  kCpu,    ///< CpuTimer
+};
+
+enum class Queue {
+  kSleep,  ///< SleepHold
+  kNone,
+};
+
+CONVTIME_API const char* to_string(Method method);
+CONVTIME_API const char* to_string(Queue queue);
+/// Throw std::invalid_argument with the allowed names.
+CONVTIME_API Method method_from_string(const std::string& name);
+CONVTIME_API Queue queue_from_string(const std::string& name);
+
+struct TimingOptions {
+  Method method = Method::kAuto;
+  Queue queue = Queue::kSleep;
+  /// Whether the work runs on the current CUDA device (else on the CPU). In a build without CUDA,
+  /// and where no device is found, only false is possible.
+  bool on_gpu = false;
+  /// The cudaStream_t that the candidates issue their work to; null is the default stream.
+  void* stream = nullptr;
+  Warmup warmup;
+  StopRule stop;
+  HostHooks hooks;
+};
+
+/// Samples of several candidates, with the method that was really used, and why.
+struct Timing {
+  SamplerResult samples;
+  Method method = Method::kAuto;
+  std::string method_reason;
+  Queue queue = Queue::kNone;
+  std::string queue_reason;
+};
+
+/// Times the candidates against each other, interleaved (see Sampler).
+/// Throws std::invalid_argument for options that contradict each other, std::runtime_error for
+/// failures of CUDA, and whatever a candidate throws.
+CONVTIME_API Timing time_candidates(std::span<Callable* const> candidates,
+                                    const TimingOptions& options);
+
+/// Whether this build and this machine can run work on a GPU.
+CONVTIME_API bool cuda_available();
+
+/// One operation's samples in seconds, for programs without Python.
+struct CONVTIME_API Samples {
+  std::vector<double> seconds;
+  Method method = Method::kAuto;
+  Queue queue = Queue::kNone;
+
+  double median() const;
+};
+
+/// "12.3 us (median of 84, 95 % interval 12.2 .. 12.4 us, event, queue sleep)"
+CONVTIME_API std::ostream& operator<<(std::ostream& out, const Samples& samples);
+
+/// Times one operation, on the GPU's default stream where there is a GPU, else on the CPU.
+CONVTIME_API Samples time_op(std::function<void()> operation);
+CONVTIME_API Samples time_op(std::function<void()> operation, const TimingOptions& options);
+
+}  // namespace convtime

@@ -1,0 +1,92 @@
+#include "timing/cpu_timer.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <sstream>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "timing/time_op.h"
+
+namespace convtime {
+namespace {
+
+using std::chrono::milliseconds;
+
+void sleep_5ms() { std::this_thread::sleep_for(milliseconds(5)); }
+
+/// Takes long to drop its result, which is not to be timed.
+class SlowToDrop final : public Callable {
+ public:
+  void call() override {}
+  void discard_result() override { sleep_5ms(); }
+};
+
+TEST(CpuTimer, TimesACallOfKnownDuration) {
+  FunctionCallable sleeper(sleep_5ms);
+  Callable* const calls[] = {&sleeper, &sleeper};
+  CpuTimer timer;
+  timer.run(calls);
+  std::vector<double> seconds(2);
+  timer.collect(seconds);
+  for (const double one : seconds) {
+    EXPECT_GE(one, 0.005);
+    EXPECT_LT(one, 0.05);
+  }
+}
+
+TEST(CpuTimer, DoesNotTimeTheResultsDestruction) {
+  SlowToDrop callable;
+  Callable* const calls[] = {&callable};
+  CpuTimer timer;
+  timer.run(calls);
+  std::vector<double> seconds(1);
+  timer.collect(seconds);
+  EXPECT_LT(seconds[0], 0.004);
+}
+
+TEST(TimeOp, TimesOnTheCpu) {
+  const Samples samples = time_op(sleep_5ms, {.stop = {.min_samples = 3, .max_samples = 3}});
+  EXPECT_EQ(samples.method, Method::kCpu);
+  EXPECT_EQ(samples.seconds.size(), 3U);
+  EXPECT_GE(samples.median(), 0.005);
+  std::ostringstream text;
+  text << samples;
+  EXPECT_NE(text.str().find("median of 3"), std::string::npos) << text.str();
+}
+
+TEST(TimeOp, SaysWhyTheQueueIsNotHeldOnACpu) {
+  FunctionCallable nothing([] {});
+  Callable* const candidates[] = {&nothing};
+  const Timing timing = time_candidates(candidates, {.queue = Queue::kSleep});
+  EXPECT_EQ(timing.queue, Queue::kNone);
+  EXPECT_EQ(timing.queue_reason, "method 'cpu' does not queue calls on a device");
+}
+
+TEST(TimeOp, RefusesGpuMethodsForWorkOnTheCpu) {
+  for (const Method method : {Method::kEvent, Method::kSync}) {
+    EXPECT_THROW(time_op([] {}, {.method = method}), std::invalid_argument);
+  }
+}
+
+TEST(Names, RoundTripAndRefuseOthers) {
+  for (const Method method : {Method::kAuto, Method::kEvent, Method::kSync, Method::kCpu}) {
+    EXPECT_EQ(method_from_string(to_string(method)), method);
+  }
+  for (const Queue queue : {Queue::kSleep, Queue::kNone}) {
+    EXPECT_EQ(queue_from_string(to_string(queue)), queue);
+  }
+  try {
+    method_from_string("clock");
+    FAIL() << "an unknown method must be refused";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "method must be one of 'auto', 'event', 'sync', 'cpu', got 'clock'");
+  }
+}
+
+}  // namespace
+}  // namespace convtime

@@ -1,0 +1,73 @@
+#include "conv/problem.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace convtime::conv {
+namespace {
+
+using Sizes = std::vector<std::int64_t>;
+
+const void* at_address(std::uintptr_t address) { return reinterpret_cast<const void*>(address); }
+
+Sizes strides_of(const TensorShape& shape) {
+  return {shape.strides.begin(), shape.strides.begin() + 4};
+}
+
+TEST(Describe, KeepsTheStridesOfRealDimensions) {
+  const TensorShape shape =
+      describe(Sizes{2, 3, 4, 5}, Sizes{100, 30, 6, 1}, at_address(64), /*channels_last=*/false);
+  EXPECT_EQ(strides_of(shape), (Sizes{100, 30, 6, 1}));
+  EXPECT_EQ(shape.sizes, (std::array<std::int64_t, kMaxRank>{2, 3, 4, 5, 0}));
+}
+
+// A 1 x 1 kernel may have any strides in its last dimensions; cuDNN wants a dense tensor's.
+TEST(Describe, GivesDimensionsOfSizeOneDenseStrides) {
+  const TensorShape nchw =
+      describe(Sizes{8, 3, 1, 1}, Sizes{3, 1, 77, 99}, at_address(64), /*channels_last=*/false);
+  EXPECT_EQ(strides_of(nchw), (Sizes{3, 1, 1, 1}));
+  const TensorShape nhwc =
+      describe(Sizes{8, 3, 1, 1}, Sizes{3, 1, 77, 99}, at_address(64), /*channels_last=*/true);
+  EXPECT_EQ(strides_of(nhwc), (Sizes{3, 1, 3, 3}));
+}
+
+TEST(Describe, FindsTheAlignmentUpTo32Bytes) {
+  const auto alignment = [](std::uintptr_t address) {
+    return describe(Sizes{1, 1, 1, 1}, Sizes{1, 1, 1, 1}, at_address(address), false).alignment;
+  };
+  EXPECT_EQ(alignment(0x1001), 1);
+  EXPECT_EQ(alignment(0x1002), 2);
+  EXPECT_EQ(alignment(0x1008), 8);
+  EXPECT_EQ(alignment(0x1010), 16);
+  EXPECT_EQ(alignment(0x1020), 32);
+  EXPECT_EQ(alignment(0x1000), 32);
+}
+
+TEST(Problem, DiffersInEverythingThatAPlanDependsOn) {
+  const Problem base;
+  const ProblemHash hash;
+  std::vector<Problem> others(12, base);
+  others[0].pass = Pass::kDgrad;
+  others[1].device = 1;
+  others[2].rank = 4;
+  others[3].data_type = CUDNN_DATA_HALF;
+  others[4].x.sizes[0] = 1;
+  others[5].w.strides[1] = 1;
+  others[6].y.alignment = 16;
+  others[7].padding[0] = 1;
+  others[8].stride[1] = 1;
+  others[9].dilation[2] = 1;
+  others[10].deterministic = true;
+  others[11].allow_tf32 = false;
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    EXPECT_FALSE(others[i] == base) << i;
+    EXPECT_NE(hash(others[i]), hash(base)) << i;
+  }
+  EXPECT_EQ(hash(Problem{}), hash(base));
+}
+
+}  // namespace
+}  // namespace convtime::conv

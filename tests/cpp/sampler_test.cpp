@@ -1,0 +1,173 @@
+#include "timing/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <stdexcept>
+#include <vector>
+
+namespace convtime {
+namespace {
+
+/// Says that a call took as many seconds as its callable's id, and writes down the calls.
+class FakeTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    batch_.assign(calls.begin(), calls.end());
+    batch_sizes.push_back(calls.size());
+    for (Callable* const callable : calls) {
+      callable->call();
+    }
+  }
+  void collect(std::span<double> seconds) override {
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      seconds[i] = this->seconds[batch_[i]];
+    }
+  }
+  bool queues_calls() const override { return queues; }
+
+  std::map<Callable*, double> seconds;
+  std::vector<std::size_t> batch_sizes;
+  bool queues = true;
+
+ private:
+  std::vector<Callable*> batch_;
+};
+
+/// Writes down how long it was asked to hold; is released too early the first `failures` times.
+class FakeHold final : public QueueHold {
+ public:
+  explicit FakeHold(std::size_t failures = 0) : failures_(failures) {}
+  void hold(double seconds) override { asked.push_back(seconds); }
+  bool released() const override { return asked.size() <= failures_; }
+
+  std::vector<double> asked;
+
+ private:
+  std::size_t failures_;
+};
+
+class SamplerTest : public testing::Test {
+ protected:
+  FunctionCallable a_{[this] { order_.push_back('a'); }};
+  FunctionCallable b_{[this] { order_.push_back('b'); }};
+  std::vector<Callable*> both_ = {&a_, &b_};
+  std::vector<char> order_;
+  FakeTimer timer_;
+
+  SamplerTest() { timer_.seconds = {{&a_, 1.0}, {&b_, 2.0}}; }
+};
+
+constexpr Warmup kOneCall{.calls = 1, .seconds = 0};
+
+TEST_F(SamplerTest, GivesEachCandidateItsOwnSamples) {
+  const SamplerResult result = Sampler(timer_, nullptr, kOneCall, {.min_samples = 12}).run(both_);
+  EXPECT_EQ(result.seconds[0], std::vector<double>(12, 1.0));
+  EXPECT_EQ(result.seconds[1], std::vector<double>(12, 2.0));
+  EXPECT_EQ(result.stop_reason, StopReason::kQuiet);
+}
+
+TEST_F(SamplerTest, CallsEveryCandidateOnceARoundInChangingOrder) {
+  Sampler(timer_, nullptr, kOneCall, {.min_samples = 40}).run(both_);
+  const std::vector<char> rounds(order_.begin() + 2, order_.end());  // behind the warm-up
+  ASSERT_EQ(rounds.size(), 80U);
+  std::size_t a_first = 0;
+  for (std::size_t i = 0; i < rounds.size(); i += 2) {
+    EXPECT_NE(rounds[i], rounds[i + 1]);
+    a_first += rounds[i] == 'a';
+  }
+  EXPECT_GT(a_first, 10U);
+  EXPECT_LT(a_first, 30U);
+}
+
+TEST_F(SamplerTest, WarmsUpEachCandidate) {
+  const SamplerResult result =
+      Sampler(timer_, nullptr, {.calls = 5, .seconds = 0}, {.min_samples = 1}).run(both_);
+  EXPECT_EQ(result.warmup_calls, 10U);
+  EXPECT_EQ(std::count(order_.begin(), order_.begin() + 10, 'a'), 5);
+
+  const SamplerResult timed =
+      Sampler(timer_, nullptr, {.calls = 0, .seconds = 0.01}, {.min_samples = 1}).run(both_);
+  EXPECT_GE(timed.warmup_seconds, 0.02);
+}
+
+TEST_F(SamplerTest, NeverExceedsTheBatchThatTimersPrepareFor) {
+  Sampler(timer_, nullptr, kOneCall, {.min_samples = 500}).run(both_);
+  EXPECT_LE(*std::max_element(timer_.batch_sizes.begin(), timer_.batch_sizes.end()),
+            Sampler::max_batch(2));
+}
+
+TEST_F(SamplerTest, HoldsTheQueueForEveryBatch) {
+  FakeHold hold;
+  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 100}).run(both_);
+  EXPECT_TRUE(result.queue_held);
+  EXPECT_EQ(result.queue_reason, "");
+  EXPECT_EQ(hold.asked.size(), timer_.batch_sizes.size() - 2);  // the warm-up is not held
+  EXPECT_TRUE(result.discarded[0].empty());
+}
+
+TEST_F(SamplerTest, SetsSamplesOfAnUnheldBatchAsideAndHoldsLonger) {
+  FakeHold hold(3);
+  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 10}).run(both_);
+  EXPECT_TRUE(result.queue_held);
+  EXPECT_EQ(result.seconds[0].size(), 10U);
+  EXPECT_EQ(result.discarded[0].size(), 30U);
+  EXPECT_EQ(result.discarded[1], std::vector<double>(30, 2.0));
+  EXPECT_GT(hold.asked[3], hold.asked[0]);
+}
+
+TEST_F(SamplerTest, GivesTheHoldUpWhereItNeverWorks) {
+  FakeHold hold(1'000'000);
+  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 10}).run(both_);
+  EXPECT_FALSE(result.queue_held);
+  EXPECT_NE(result.queue_reason.find("longest sleep"), std::string::npos);
+  EXPECT_EQ(result.seconds[0].size(), 10U);
+  EXPECT_LE(*std::max_element(hold.asked.begin(), hold.asked.end()), 0.1);
+}
+
+TEST_F(SamplerTest, DoesNotHoldForTimersThatWaitAfterEachCall) {
+  timer_.queues = false;
+  FakeHold hold;
+  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 10}).run(both_);
+  EXPECT_FALSE(result.queue_held);
+  EXPECT_TRUE(hold.asked.empty());
+}
+
+TEST_F(SamplerTest, PassesACandidatesExceptionOn) {
+  FunctionCallable broken([] { throw std::out_of_range("broken"); });
+  Callable* const candidates[] = {&broken};
+  EXPECT_THROW(Sampler(timer_, nullptr, kOneCall, {}).run(candidates), std::out_of_range);
+}
+
+TEST_F(SamplerTest, EndsWhenTheHostAsksForIt) {
+  HostHooks hooks;
+  int polls = 0;
+  hooks.poll = [&] {
+    if (++polls == 5) {
+      throw std::runtime_error("interrupted");
+    }
+  };
+  EXPECT_THROW(Sampler(timer_, nullptr, {.calls = 100}, {}, hooks).run(both_), std::runtime_error);
+  EXPECT_EQ(polls, 5);
+}
+
+TEST_F(SamplerTest, WaitsOnlyThroughTheHostsHook) {
+  HostHooks hooks;
+  std::size_t waits = 0;
+  hooks.wait = [&](const std::function<void()>& blocking) {
+    ++waits;
+    blocking();
+  };
+  Sampler(timer_, nullptr, kOneCall, {}, hooks).run(both_);
+  EXPECT_EQ(waits, timer_.batch_sizes.size());
+}
+
+TEST_F(SamplerTest, RefusesNoCandidatesAndImpossibleRules) {
+  EXPECT_THROW(Sampler(timer_, nullptr, kOneCall, {}).run({}), std::invalid_argument);
+  EXPECT_THROW(Sampler(timer_, nullptr, kOneCall, {.min_samples = 0}), std::invalid_argument);
+  EXPECT_THROW(Sampler(timer_, nullptr, {.seconds = -1}, {}), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace convtime

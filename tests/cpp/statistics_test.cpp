@@ -1,0 +1,92 @@
+#include "timing/statistics.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+namespace convtime {
+namespace {
+
+std::vector<double> one_to(std::size_t count) {
+  std::vector<double> values(count);
+  std::iota(values.begin(), values.end(), 1.0);
+  return values;
+}
+
+TEST(Quantile, InterpolatesAsNumpyDoes) {
+  const std::vector<double> values = {10, 2, 7, 4};  // numpy.quantile of it
+  EXPECT_DOUBLE_EQ(quantile(values, 0), 2);
+  EXPECT_DOUBLE_EQ(quantile(values, 0.25), 3.5);
+  EXPECT_DOUBLE_EQ(quantile(values, 0.5), 5.5);
+  EXPECT_DOUBLE_EQ(quantile(values, 0.9), 9.1);
+  EXPECT_DOUBLE_EQ(quantile(values, 1), 10);
+}
+
+TEST(Quantile, RefusesWhatHasNoAnswer) {
+  EXPECT_THROW(quantile({}, 0.5), std::invalid_argument);
+  EXPECT_THROW(quantile(one_to(3), -0.1), std::invalid_argument);
+  EXPECT_THROW(quantile(one_to(3), 1.1), std::invalid_argument);
+  EXPECT_THROW(quantile(one_to(3), std::nan("")), std::invalid_argument);
+}
+
+// Ranks from the tables of the sign test's interval (Conover, table A3).
+TEST(MedianInterval, HasTheRanksOfTheSignTest) {
+  const auto expect_ranks = [](std::size_t count, double low, double high) {
+    const Interval interval = median_interval(one_to(count));
+    EXPECT_EQ(interval.low, low) << count;
+    EXPECT_EQ(interval.high, high) << count;
+  };
+  expect_ranks(1, 1, 1);
+  expect_ranks(5, 1, 5);
+  expect_ranks(6, 1, 6);
+  expect_ranks(10, 2, 9);
+  expect_ranks(20, 6, 15);
+  expect_ranks(100, 40, 61);
+  expect_ranks(1000, 469, 532);
+}
+
+TEST(MedianInterval, CoversTheTrueMedianAsOftenAsItSays) {
+  std::mt19937 random(7);
+  std::exponential_distribution<double> skewed;
+  for (const std::size_t count : {10UL, 37UL, 200UL}) {
+    int covered = 0;
+    constexpr int kTrials = 4000;
+    for (int trial = 0; trial < kTrials; ++trial) {
+      std::vector<double> values(count);
+      for (double& value : values) {
+        value = skewed(random);
+      }
+      const Interval interval = median_interval(values);
+      covered += interval.low <= std::log(2.0) && std::log(2.0) <= interval.high;
+    }
+    // Order statistics come in steps: with ten values the interval holds 97.9 %.
+    EXPECT_GE(covered, 0.94 * kTrials) << count;
+    EXPECT_LE(covered, 0.985 * kTrials) << count;
+  }
+}
+
+TEST(Summary, DescribesTheSamples) {
+  const Summary summary = summarize(std::vector<double>{4, 1, 3, 2});
+  EXPECT_EQ(summary.count, 4U);
+  EXPECT_DOUBLE_EQ(summary.mean, 2.5);
+  EXPECT_DOUBLE_EQ(summary.stdev, std::sqrt(5.0 / 3.0));
+  EXPECT_DOUBLE_EQ(summary.min, 1);
+  EXPECT_DOUBLE_EQ(summary.max, 4);
+  EXPECT_DOUBLE_EQ(summary.median, 2.5);
+  EXPECT_DOUBLE_EQ(summary.iqr, 1.5);
+  EXPECT_EQ(summarize(std::vector<double>{4}).stdev, 0);
+  EXPECT_THROW(summarize({}), std::invalid_argument);
+}
+
+TEST(RelativeNoise, ComparesTheIntervalWithTheMedian) {
+  EXPECT_DOUBLE_EQ(relative_noise(one_to(10)), (9.0 - 2.0) / 2 / 5.5);
+  EXPECT_EQ(relative_noise(std::vector<double>(10, 3.0)), 0);
+  EXPECT_TRUE(std::isinf(relative_noise(std::vector<double>(10, 0.0))));
+}
+
+}  // namespace
+}  // namespace convtime
