@@ -1,0 +1,134 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "timing/callable.h"
+#include "timing/statistics.h"
+#include "timing/time_op.h"
+
+namespace py = pybind11;
+
+namespace {
+
+/// A Python callable with its arguments laid out once, so that a call is one vectorcall.
+class PythonCallable final : public convtime::Callable {
+ public:
+  PythonCallable(py::object function, const py::tuple& args, const py::dict& kwargs)
+      : function_(std::move(function)) {
+    for (const py::handle arg : args) {
+      values_.push_back(py::reinterpret_borrow<py::object>(arg));
+    }
+    positional_ = values_.size();
+    py::list names;
+    for (const auto& [name, value] : kwargs) {
+      names.append(name);
+      values_.push_back(py::reinterpret_borrow<py::object>(value));
+    }
+    if (!names.empty()) {
+      names_ = py::tuple(names);
+    }
+    for (const py::object& value : values_) {
+      pointers_.push_back(value.ptr());
+    }
+  }
+
+  void call() override {
+    PyObject* const result =
+        PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());
+    if (result == nullptr) {
+      throw py::error_already_set();
+    }
+    result_ = py::reinterpret_steal<py::object>(result);
+  }
+
+  void discard_result() override { result_ = py::object(); }
+
+ private:
+  py::object function_;
+  std::vector<py::object> values_;   // positional ones first, then those of names_
+  std::vector<PyObject*> pointers_;  // of values_
+  std::size_t positional_ = 0;
+  py::object names_;  // tuple, or null without keyword arguments
+  py::object result_;
+};
+
+convtime::HostHooks python_hooks() {
+  convtime::HostHooks hooks;
+  hooks.wait = [](const std::function<void()>& blocking) {
+    const py::gil_scoped_release release;
+    blocking();
+  };
+  hooks.poll = [] {
+    if (PyErr_CheckSignals() != 0) {
+      throw py::error_already_set();
+    }
+  };
+  return hooks;
+}
+
+py::dict time_candidates(const std::vector<std::tuple<py::object, py::tuple, py::dict>>& candidates,
+                         const std::string& method, const std::string& queue, bool on_gpu,
+                         std::uintptr_t stream, std::size_t warmup_calls, double warmup_seconds,
+                         std::size_t min_samples, std::size_t max_samples, double budget,
+                         double max_noise) {
+  std::vector<std::unique_ptr<PythonCallable>> callables;
+  std::vector<convtime::Callable*> pointers;
+  for (const auto& [function, args, kwargs] : candidates) {
+    callables.push_back(std::make_unique<PythonCallable>(function, args, kwargs));
+    pointers.push_back(callables.back().get());
+  }
+  convtime::TimingOptions options;
+  options.method = convtime::method_from_string(method);
+  options.queue = convtime::queue_from_string(queue);
+  options.on_gpu = on_gpu;
+  options.stream = reinterpret_cast<void*>(stream);
+  options.warmup = {warmup_calls, warmup_seconds};
+  options.stop = {min_samples, max_samples, budget, max_noise};
+  options.hooks = python_hooks();
+  const convtime::Timing timing = convtime::time_candidates(pointers, options);
+
+  const convtime::SamplerResult& samples = timing.samples;
+  return py::dict(
+      py::arg("seconds") = samples.seconds, py::arg("discarded") = samples.discarded,
+      py::arg("method") = convtime::to_string(timing.method),
+      py::arg("method_reason") = timing.method_reason,
+      py::arg("queue") = convtime::to_string(timing.queue),
+      py::arg("queue_reason") = timing.queue_reason,
+      py::arg("warmup_calls") = samples.warmup_calls,
+      py::arg("warmup_seconds") = samples.warmup_seconds,
+      py::arg("sampling_seconds") = samples.sampling_seconds,
+      py::arg("stop_reason") = convtime::to_string(samples.stop_reason));
+}
+
+}  // namespace
+
+PYBIND11_MODULE(_C, module) {
+  module.doc() = "The C++ core of convtime; use it through the convtime package.";
+  module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
+             py::arg("method"), py::arg("queue"), py::arg("on_gpu"), py::arg("stream"),
+             py::arg("warmup_calls"), py::arg("warmup_seconds"), py::arg("min_samples"),
+             py::arg("max_samples"), py::arg("budget"), py::arg("max_noise"));
+  module.def("cuda_available", &convtime::cuda_available);
+
+  module.attr("CONFIDENCE") = convtime::kConfidence;
+  module.def(
+      "quantile",
+      [](const std::vector<double>& values, double q) { return convtime::quantile(values, q); },
+      py::arg("values"), py::arg("q"));
+  module.def(
+      "summarize",
+      [](const std::vector<double>& values) {
+        const convtime::Summary summary = convtime::summarize(values);
+        return py::dict(py::arg("mean") = summary.mean, py::arg("stdev") = summary.stdev,
+                        py::arg("min") = summary.min, py::arg("max") = summary.max,
+                        py::arg("median") = summary.median, py::arg("iqr") = summary.iqr,
+                        py::arg("median_interval") =
+                            py::make_tuple(summary.median_interval.low,
+                                           summary.median_interval.high));
+      },
+      py::arg("values"));
+}

@@ -1,0 +1,91 @@
+#include "conv/problem.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace convtime::conv {
+namespace {
+
+constexpr std::int64_t kMaxAlignment = 32;
+
+class Hasher {
+ public:
+  template <typename T>
+  void add(T value) {
+    // boost::hash_combine's mixing, in 64 bits.
+    hash_ ^= std::hash<std::int64_t>{}(static_cast<std::int64_t>(value)) + 0x9e3779b97f4a7c15ULL +
+             (hash_ << 12) + (hash_ >> 4);
+  }
+  template <std::size_t N>
+  void add(const std::array<std::int64_t, N>& values) {
+    for (const std::int64_t value : values) {
+      add(value);
+    }
+  }
+  void add(const TensorShape& shape) {
+    add(shape.sizes);
+    add(shape.strides);
+    add(shape.alignment);
+  }
+  std::size_t hash() const { return hash_; }
+
+ private:
+  std::size_t hash_ = 0;
+};
+
+}  // namespace
+
+std::size_t ProblemHash::operator()(const Problem& problem) const {
+  Hasher hasher;
+  hasher.add(static_cast<std::int64_t>(problem.pass));
+  hasher.add(problem.device);
+  hasher.add(problem.rank);
+  hasher.add(static_cast<std::int64_t>(problem.data_type));
+  hasher.add(problem.x);
+  hasher.add(problem.w);
+  hasher.add(problem.y);
+  hasher.add(problem.padding);
+  hasher.add(problem.stride);
+  hasher.add(problem.dilation);
+  hasher.add(problem.deterministic);
+  hasher.add(problem.allow_tf32);
+  hasher.add(problem.heuristic_mode_b);
+  return hasher.hash();
+}
+
+TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
+                     const void* data, bool channels_last) {
+  TensorShape shape;
+  std::copy(sizes.begin(), sizes.end(), shape.sizes.begin());
+  std::copy(strides.begin(), strides.end(), shape.strides.begin());
+
+  std::int64_t dense_stride = 1;
+  const auto visit = [&](std::size_t dim) {
+    if (sizes[dim] == 1) {
+      shape.strides[dim] = dense_stride;
+    } else {
+      dense_stride *= sizes[dim];
+    }
+  };
+  // From the fastest dimension to the slowest: channels come first in channels_last, else after the
+  // spatial ones.
+  if (channels_last) {
+    visit(1);
+  }
+  for (std::size_t dim = sizes.size() - 1; dim > 1; --dim) {
+    visit(dim);
+  }
+  if (!channels_last) {
+    visit(1);
+  }
+  visit(0);
+
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  shape.alignment = 1;
+  while (shape.alignment < kMaxAlignment && address % (shape.alignment * 2) == 0) {
+    shape.alignment *= 2;
+  }
+  return shape;
+}
+
+}  // namespace convtime::conv

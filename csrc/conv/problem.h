@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cudnn.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace convtime::conv {
+
+inline constexpr std::size_t kMaxRank = 5;  // batch, channels and up to three spatial dimensions
+inline constexpr std::size_t kMaxSpatial = kMaxRank - 2;
+
+/// What is computed of y = conv(x, w): cuDNN's three convolution operations.
+enum class Pass : std::int32_t { kFprop, kDgrad, kWgrad };
+
+/// A tensor as cuDNN's descriptor sees it; unused dimensions are zero.
+struct TensorShape {
+  std::array<std::int64_t, kMaxRank> sizes{};
+  std::array<std::int64_t, kMaxRank> strides{};
+  std::int64_t alignment = 0;  ///< bytes
+
+  bool operator==(const TensorShape&) const = default;
+};
+
+/// Everything that cuDNN's choice of an engine, and a built plan, depend on.
+struct Problem {
+  Pass pass = Pass::kFprop;
+  std::int32_t device = 0;
+  std::int32_t rank = 0;
+  cudnnDataType_t data_type = CUDNN_DATA_FLOAT;
+  TensorShape x;
+  TensorShape w;
+  TensorShape y;
+  std::array<std::int64_t, kMaxSpatial> padding{};
+  std::array<std::int64_t, kMaxSpatial> stride{};
+  std::array<std::int64_t, kMaxSpatial> dilation{};
+  bool deterministic = false;
+  bool allow_tf32 = true;
+  bool heuristic_mode_b = false;
+
+  bool operator==(const Problem&) const = default;
+};
+
+struct ProblemHash {
+  std::size_t operator()(const Problem& problem) const;
+};
+
+/// Describes a tensor as PyTorch does for cuDNN: the strides of dimensions of size one, which mean
+/// nothing, become those of a dense tensor in its layout, and the alignment is the largest power of
+/// two up to 32 that divides the address.
+TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
+                     const void* data, bool channels_last);
+
+}  // namespace convtime::conv

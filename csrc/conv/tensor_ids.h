@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+
+namespace convtime::conv {
+
+// PyTorch's names of the graph's tensors. They are part of a plan's serialised form.
+inline constexpr std::int64_t kIdX = 'x';
+inline constexpr std::int64_t kIdY = 'y';
+inline constexpr std::int64_t kIdW = 'w';
+
+}  // namespace convtime::conv
