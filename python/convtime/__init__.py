@@ -1,0 +1,24 @@
+"""convtime: how long GPU operations really take, and what PyTorch's convolutions really run."""
+
+from convtime import _load  # isort: skip  (checks that the compiled core fits this torch)
+from convtime import nn, ops
+from convtime._build_info import version as __version__
+from convtime.comparison import Comparison, Ratio, compare
+from convtime.config import cmake_prefix_path, show_config
+from convtime.measurement import Measurement
+from convtime.timing import time_op
+
+__all__ = [
+    "Comparison",
+    "Measurement",
+    "Ratio",
+    "__version__",
+    "cmake_prefix_path",
+    "compare",
+    "nn",
+    "ops",
+    "show_config",
+    "time_op",
+]
+
+del _load

@@ -1,0 +1,247 @@
+"""What was measured, how, and under which conditions. Pure data: nothing here times anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch.utils.benchmark
+
+from convtime._load import _C
+
+if TYPE_CHECKING:
+    import pandas
+
+SCHEMA = 1
+
+_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+
+
+def format_seconds(seconds: float, digits: int = 4) -> str:
+    """Writes a time in the unit that suits it, e.g. "12.34 µs".
+
+    Args:
+        seconds: the time in seconds.
+        digits: significant digits.
+    """
+    for scale, unit in _UNITS:
+        if abs(seconds) >= scale:
+            break
+    value = seconds / scale
+    whole_digits = len(str(int(abs(value))))
+    return f"{value:.{max(digits - whole_digits, 0)}f} {unit}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Measurement:
+    """The samples of one operation, with how and where they were taken. All times in seconds.
+
+    Attributes:
+        name: what was measured.
+        seconds: every sample, in the order taken.
+        discarded: samples that are not in ``seconds`` because the queue could not be held when they
+            were taken.
+        method: what was timed: ``event`` (between two CUDA events around the call, their own cost
+            included), ``sync`` (host clock from an idle device to an idle device) or ``cpu`` (host
+            clock around the call).
+        method_requested: the method asked for.
+        method_reason: why ``method`` is not ``method_requested``; empty where it is.
+        queue: how the device's queue was filled: ``sleep`` (a sleep kernel ran until all calls of a
+            batch were issued) or ``none``.
+        queue_requested: what was asked for.
+        queue_reason: why ``queue`` is not ``queue_requested``; empty where it is.
+        cache: the state of the device's caches: ``uncontrolled``, as earlier calls left them.
+        device: where the work ran, e.g. ``cuda:0``.
+        stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
+        warmup_calls: untimed calls made first, of all candidates together.
+        warmup_seconds: what they took.
+        sampling_seconds: what sampling took, of all candidates together.
+        stop_reason: ``quiet`` (the median's interval is narrow enough), ``max_samples`` or
+            ``budget``.
+        provenance: hardware, software and source state (see convtime.provenance).
+    """
+
+    name: str
+    seconds: tuple[float, ...]
+    discarded: tuple[float, ...]
+    method: str
+    method_requested: str
+    method_reason: str
+    queue: str
+    queue_requested: str
+    queue_reason: str
+    cache: str
+    device: str
+    stream: int | None
+    warmup_calls: int
+    warmup_seconds: float
+    sampling_seconds: float
+    stop_reason: str
+    provenance: Mapping[str, Any]
+
+    @cached_property
+    def _summary(self) -> dict[str, Any]:
+        return _C.summarize(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """The samples' median."""
+        return self._summary["median"]
+
+    @property
+    def mean(self) -> float:
+        """The samples' mean."""
+        return self._summary["mean"]
+
+    @property
+    def min(self) -> float:
+        """The fastest sample."""
+        return self._summary["min"]
+
+    @property
+    def max(self) -> float:
+        """The slowest sample."""
+        return self._summary["max"]
+
+    @property
+    def stdev(self) -> float:
+        """The samples' standard deviation (n - 1)."""
+        return self._summary["stdev"]
+
+    @property
+    def iqr(self) -> float:
+        """75 % quantile minus 25 % quantile."""
+        return self._summary["iqr"]
+
+    @property
+    def median_interval(self) -> tuple[float, float]:
+        """Interval that holds the true median with 95 % confidence.
+
+        From order statistics, so without an assumption on the distribution (sign test); with five
+        samples or fewer it is their whole range.
+        """
+        return self._summary["median_interval"]
+
+    def quantile(self, q: float) -> float:
+        """Quantile ``q``, between 0 and 1, interpolated linearly (as numpy's default).
+
+        Raises:
+            ValueError: for a ``q`` outside of [0, 1].
+        """
+        return _C.quantile(self.seconds, q)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with a schema version."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields["seconds"] = list(self.seconds)
+        fields["discarded"] = list(self.discarded)
+        fields["provenance"] = dict(self.provenance)
+        return {"schema": SCHEMA, **fields}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
+        """Reverses :meth:`to_dict`.
+
+        Raises:
+            ValueError: for another schema version, or missing or unknown fields.
+        """
+        if data.get("schema") != SCHEMA:
+            raise ValueError(
+                f"a measurement of schema {data.get('schema')!r} cannot be read, only of schema "
+                f"{SCHEMA}; read it with the convtime that wrote it"
+            )
+        fields = {name: value for name, value in data.items() if name != "schema"}
+        known = {field.name for field in dataclasses.fields(cls)}
+        if fields.keys() != known:
+            raise ValueError(
+                "a measurement must have exactly the fields of convtime.Measurement; missing: "
+                f"{sorted(known - fields.keys())}, unknown: {sorted(fields.keys() - known)}"
+            )
+        fields["seconds"] = tuple(fields["seconds"])
+        fields["discarded"] = tuple(fields["discarded"])
+        return cls(**fields)
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as strict JSON text."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The samples as a data frame with the columns name, sample, seconds and discarded.
+
+        Raises:
+            ImportError: where pandas is not installed.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError(
+                "Measurement.to_frame needs pandas; install it with pip install 'convtime[frame]'"
+            ) from error
+        kept, discarded = len(self.seconds), len(self.discarded)
+        return pandas.DataFrame(
+            {
+                "name": self.name,
+                "sample": [*range(kept), *range(discarded)],
+                "seconds": [*self.seconds, *self.discarded],
+                "discarded": [False] * kept + [True] * discarded,
+            }
+        )
+
+    def to_torch(
+        self, label: str | None = None, sub_label: str | None = None, description: str | None = None
+    ) -> torch.utils.benchmark.Measurement:
+        """The samples as PyTorch's own kind of measurement, e.g. for ``torch.utils.benchmark.Compare``.
+
+        Args:
+            label: the table that Compare puts it in; the device unless given.
+            sub_label: its row; the name unless given.
+            description: its column; the method unless given.
+        """
+        return torch.utils.benchmark.Measurement(
+            number_per_run=1,
+            raw_times=list(self.seconds),
+            task_spec=torch.utils.benchmark.TaskSpec(
+                stmt=self.name,
+                setup="",
+                label=label or self.device,
+                sub_label=sub_label or self.name,
+                description=description or self.method,
+                num_threads=self.provenance.get("threads") or 1,
+            ),
+        )
+
+    def _facts(self) -> dict[str, str]:
+        low, high = self.median_interval
+        facts = {
+            "median": format_seconds(self.median),
+            "95 % interval": f"{format_seconds(low)} .. {format_seconds(high)}",
+            "range": f"{format_seconds(self.min)} .. {format_seconds(self.max)}",
+            "samples": f"{len(self.seconds)}"
+            + (f" ({len(self.discarded)} discarded)" if self.discarded else ""),
+            "method": self._used(self.method, self.method_requested, self.method_reason),
+            "queue": self._used(self.queue, self.queue_requested, self.queue_reason),
+            "cache": self.cache,
+            "device": self.provenance.get("gpu") or self.provenance.get("cpu") or self.device,
+            "stopped by": self.stop_reason,
+        }
+        return facts
+
+    @staticmethod
+    def _used(used: str, requested: str, reason: str) -> str:
+        return used if used == requested else f"{used} (asked for {requested}: {reason})"
+
+    def __repr__(self) -> str:
+        facts = "\n".join(f"  {name}: {value}" for name, value in self._facts().items())
+        return f"<convtime.Measurement {self.name}\n{facts}>"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in self._facts().items()
+        )
+        return f"<table><caption>{html.escape(self.name)}</caption>{rows}</table>"

@@ -1,0 +1,89 @@
+"""Where and with what a measurement was made."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from convtime import _build_info
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Describes hardware, software and source state; JSON-ready, None for what does not apply.
+
+    Args:
+        device: the device that the measured work runs on.
+    """
+    on_gpu = device.type == "cuda"
+    return {
+        "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
+        "driver": driver_version() if on_gpu else None,
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "cudnn": cudnn_version(),
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "convtime": _build_info.version,
+        "git": git_state(os.getcwd()),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+@functools.cache
+def cpu_name() -> str:
+    """The processor's model name, or its architecture where the system does not tell more."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+@functools.cache
+def driver_version() -> str | None:
+    """The GPU driver's version, or None where NVML is not to be had."""
+    import pynvml  # only where there is a GPU
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+
+
+@functools.cache
+def cudnn_version() -> str | None:
+    """The version of the cuDNN that torch has loaded, as "9.19.0"."""
+    if not torch.backends.cudnn.is_available():
+        return None
+    number = torch.backends.cudnn.version()
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+@functools.cache
+def git_state(folder: str) -> dict[str, Any] | None:
+    """Commit and dirty flag of the git repository around ``folder``; None where there is none.
+
+    Asked once a process: the source state that counts is the one that was imported.
+    """
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", *args], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None

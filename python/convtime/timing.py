@@ -1,0 +1,230 @@
+"""Timing callables: lays out what is timed, and where, for the sampler in C++."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from convtime._load import _C
+from convtime.measurement import Measurement
+from convtime.provenance import provenance
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One operation that is to be timed: ``fn(*args, **kwargs)``."""
+
+    name: str
+    fn: Callable[..., object]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not callable(self.fn):
+            raise TypeError(
+                f"what is timed must be callable, got {type(self.fn).__name__} for {self.name!r}; "
+                "pass the function and its arguments, not its result"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """How to time; see :func:`time_op`."""
+
+    method: str
+    queue: str
+    device: torch.device | str | None
+    warmup_calls: int
+    warmup_seconds: float
+    min_samples: int
+    max_samples: int
+    budget: float
+    max_noise: float
+
+    def __post_init__(self) -> None:
+        for name in ("warmup_calls", "min_samples", "max_samples"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"{name} must be a whole number, 0 or more, got {value!r}")
+        for name in ("warmup_seconds", "budget", "max_noise"):
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                raise ValueError(f"{name} must be a number, got {value!r}")
+
+
+def time_op(
+    fn: Callable[..., object],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    method: str = "auto",
+    queue: str = "sleep",
+    device: torch.device | str | None = None,
+    warmup_calls: int = 3,
+    warmup_seconds: float = 0.02,
+    min_samples: int = 10,
+    max_samples: int = 10_000,
+    budget: float = 1.0,
+    max_noise: float = 0.005,
+) -> Measurement:
+    """Times ``fn(*args, **kwargs)``, called from C++ until its median is known well enough.
+
+    Args:
+        fn: what is timed. Its result is dropped after the timed region; it may return None.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        name: what the result is called; the function's own name unless given.
+        method: ``event`` (between two CUDA events on the current stream, their own 2 to 3 µs
+            included), ``sync`` (host clock between two idle states of the device), ``cpu`` (host
+            clock around the call) or ``auto``: event for work on a GPU, else cpu.
+        queue: ``sleep`` keeps the GPU asleep until a batch of calls is issued, so that short ones
+            are not timed as gaps between launches; ``none`` does not. A callable that waits for
+            the GPU itself cannot be queued; the result then says so.
+        device: where the work runs. Unless given: the GPU of the first CUDA tensor found in
+            arguments, closure or module parameters, the CPU where only CPU tensors are found, and
+            the current GPU (where there is one) if no tensor is found.
+        warmup_calls: untimed calls first, at least; one is always made.
+        warmup_seconds: duration of the untimed calls, at least, in seconds.
+        min_samples: samples taken before noise is looked at.
+        max_samples: samples taken at most.
+        budget: seconds after which sampling ends, warm-up not counted.
+        max_noise: sampling ends when half the width of the median's 95 % interval is at most this
+            share of the median.
+
+    Returns:
+        The samples in seconds, with method, conditions and provenance.
+
+    Raises:
+        TypeError: if ``fn`` is not callable.
+        ValueError: for an option outside of its range, or a GPU method for work on the CPU.
+        RuntimeError: for a failure of CUDA. Whatever ``fn`` raises passes through.
+    """
+    candidate = Candidate(name or name_of(fn), fn, args, kwargs or {})
+    options = Options(
+        method=method,
+        queue=queue,
+        device=device,
+        warmup_calls=warmup_calls,
+        warmup_seconds=warmup_seconds,
+        min_samples=min_samples,
+        max_samples=max_samples,
+        budget=budget,
+        max_noise=max_noise,
+    )
+    return measure([candidate], options)[0]
+
+
+def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
+    """Times candidates interleaved, in rounds; sample i of each comes from the same round."""
+    device = _resolve_device(candidates, options.device)
+    on_gpu = device.type == "cuda"
+    with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
+        stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
+        timing = _C.time_candidates(
+            candidates=[(one.fn, one.args, dict(one.kwargs)) for one in candidates],
+            method=options.method,
+            queue=options.queue,
+            on_gpu=on_gpu,
+            stream=stream,
+            warmup_calls=options.warmup_calls,
+            warmup_seconds=options.warmup_seconds,
+            min_samples=options.min_samples,
+            max_samples=options.max_samples,
+            budget=options.budget,
+            max_noise=options.max_noise,
+        )
+    where = provenance(device)
+    return [
+        Measurement(
+            name=candidate.name,
+            seconds=tuple(seconds),
+            discarded=tuple(discarded),
+            method=timing["method"],
+            method_requested=options.method,
+            method_reason=timing["method_reason"],
+            queue=timing["queue"],
+            queue_requested=options.queue,
+            queue_reason=timing["queue_reason"],
+            cache="uncontrolled",
+            device=str(device),
+            stream=stream if on_gpu else None,
+            warmup_calls=timing["warmup_calls"],
+            warmup_seconds=timing["warmup_seconds"],
+            sampling_seconds=timing["sampling_seconds"],
+            stop_reason=timing["stop_reason"],
+            provenance=where,
+        )
+        for candidate, seconds, discarded in zip(
+            candidates, timing["seconds"], timing["discarded"], strict=True
+        )
+    ]
+
+
+def name_of(fn: Callable[..., object]) -> str:
+    """A callable's own name, or its type's where it has none (modules, partials)."""
+    if isinstance(fn, functools.partial):
+        return name_of(fn.func)
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def _resolve_device(
+    candidates: list[Candidate], requested: torch.device | str | None
+) -> torch.device:
+    if requested is None:
+        device = _find_device(candidates)
+    else:
+        device = torch.device(requested)
+    if device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise ValueError(f"device must be a CPU or a CUDA device, got {str(device)!r}")
+    count = torch.cuda.device_count()
+    if count == 0:
+        raise ValueError(f"device {str(device)!r} was asked for and there is no CUDA device")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    if index >= count:
+        raise ValueError(f"device must be below cuda:{count} on this machine, got cuda:{index}")
+    return torch.device("cuda", index)
+
+
+def _find_device(candidates: list[Candidate]) -> torch.device:
+    devices = [tensor.device for candidate in candidates for tensor in _tensors_of(candidate)]
+    on_gpu = [device for device in devices if device.type == "cuda"]
+    if on_gpu:
+        return on_gpu[0]
+    if devices or not _C.cuda_available():
+        return torch.device("cpu")
+    return torch.device("cuda")
+
+
+def _tensors_of(candidate: Candidate) -> Iterator[torch.Tensor]:
+    yield from _tensors_in((candidate.fn, candidate.args, dict(candidate.kwargs)))
+    fn = candidate.fn
+    while isinstance(fn, functools.partial):
+        yield from _tensors_in((fn.func, fn.args, fn.keywords))
+        fn = fn.func
+    if inspect.ismethod(fn):
+        yield from _tensors_in(fn.__self__)
+    if inspect.isfunction(fn):
+        try:
+            variables = inspect.getclosurevars(fn)
+        except ValueError:  # a variable of the closure has no value yet
+            return
+        yield from _tensors_in((dict(variables.nonlocals), dict(variables.globals)))
+
+
+def _tensors_in(tree: object) -> Iterator[torch.Tensor]:
+    leaves: Iterable[object] = pytree.tree_leaves(tree)
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif isinstance(leaf, torch.nn.Module):
+            yield from leaf.parameters()
+            yield from leaf.buffers()

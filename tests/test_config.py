@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import convtime
+from convtime import _build_info, config, provenance
+
+
+def test_show_config_is_json_and_complete() -> None:
+    shown = json.loads(json.dumps(convtime.show_config()))
+    assert shown["versions"]["torch"] == torch.__version__
+    assert shown["build"]["torch_version"] == _build_info.torch_version
+    assert set(shown["methods"]) == {"event", "sync", "cpu"}
+    assert shown["methods"]["cpu"] is None
+    assert len(shown["devices"]) == torch.cuda.device_count()
+
+
+def test_methods_say_why_they_are_not_available(device: torch.device) -> None:
+    reason = convtime.show_config()["methods"]["event"]
+    if torch.cuda.is_available():
+        assert reason is None
+    else:
+        assert reason in ("no CUDA device was found", "convtime was built without CUDA")
+
+
+def test_verified_pairs_are_those_of_the_committed_results() -> None:
+    results = Path(__file__).parents[1] / "benchmarks" / "results"
+    seen = {
+        (p["gpu"], ".".join(p["torch"].split(".")[:2]), p["cuda"], p["cudnn"])
+        for p in (json.loads(file.read_text())["provenance"] for file in results.glob("*.json"))
+    }
+    claimed = {(p["gpu"], p["torch"], p["cuda"], p["cudnn"]) for p in config.VERIFIED_ON_GPU}
+    assert claimed == seen
+
+
+def test_verification_depends_on_torch_and_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.11.3+cu130")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    assert config.is_verified()
+    monkeypatch.setattr(torch, "__version__", "2.1.0+cu130")
+    assert not config.is_verified()
+
+
+def test_the_cmake_package_is_where_show_config_says() -> None:
+    root = Path(convtime.cmake_prefix_path)
+    assert (root / "lib/cmake/convtime/convtimeConfig.cmake").exists()
+    assert (root / "include/convtime/timing/time_op.h").exists()
+
+
+def test_git_state_is_that_of_the_folder(tmp_path: Path) -> None:
+    assert provenance.git_state(str(tmp_path)) is None
+    state = provenance.git_state(str(Path(__file__).parent))
+    if state is not None:  # None in an unpacked source distribution
+        assert len(state["commit"]) == 40
+
+
+@pytest.mark.cuda
+def test_the_driver_is_nvmls() -> None:
+    import pynvml
+
+    pynvml.nvmlInit()
+    assert convtime.show_config()["versions"]["driver"] == pynvml.nvmlSystemGetDriverVersion()

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+import statistics
+
+import numpy as np
+import pytest
+import torch.utils.benchmark
+
+from convtime.measurement import Measurement, format_seconds
+
+
+def make(**changes: object) -> Measurement:
+    measurement = Measurement(
+        name="relu",
+        seconds=(4e-6, 1e-6, 3e-6, 2e-6),
+        discarded=(9e-6,),
+        method="event",
+        method_requested="auto",
+        method_reason="the work is on a GPU",
+        queue="sleep",
+        queue_requested="sleep",
+        queue_reason="",
+        cache="uncontrolled",
+        device="cuda:0",
+        stream=0,
+        warmup_calls=3,
+        warmup_seconds=0.1,
+        sampling_seconds=0.2,
+        stop_reason="quiet",
+        provenance={"gpu": "NVIDIA H200", "cpu": "x", "threads": 2},
+    )
+    return dataclasses.replace(measurement, **changes)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1.5, "1.500 s"),
+        (0.0123456, "12.35 ms"),
+        (999.94e-6, "999.9 µs"),
+        (1.234e-6, "1.234 µs"),
+        (32e-9, "32.00 ns"),
+        (12345.0, "12345 s"),
+        (0.0, "0.000 ns"),
+    ],
+)
+def test_format_seconds_picks_the_unit(seconds: float, text: str) -> None:
+    assert format_seconds(seconds) == text
+
+
+def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
+    seconds = tuple(np.random.default_rng(0).lognormal(-11, 0.2, size=37))
+    one = make(seconds=seconds)
+    assert one.median == pytest.approx(statistics.median(seconds), rel=1e-15)
+    assert one.mean == pytest.approx(np.mean(seconds), rel=1e-12)
+    assert one.stdev == pytest.approx(statistics.stdev(seconds), rel=1e-12)
+    assert (one.min, one.max) == (min(seconds), max(seconds))
+    assert one.iqr == pytest.approx(np.subtract(*np.quantile(seconds, [0.75, 0.25])), rel=1e-12)
+    assert one.quantile(0.9) == pytest.approx(np.quantile(seconds, 0.9), rel=1e-12)
+    low, high = one.median_interval
+    assert low < one.median < high
+    with pytest.raises(ValueError, match="between 0 and 1, got 1.5"):
+        one.quantile(1.5)
+
+
+def test_is_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make().name = "other"  # type: ignore[misc]
+
+
+def test_round_trips_through_json() -> None:
+    one = make()
+    assert Measurement.from_dict(json.loads(one.to_json())) == one
+
+
+def test_from_dict_refuses_other_schemas_and_fields() -> None:
+    data = make().to_dict()
+    with pytest.raises(ValueError, match="schema 7"):
+        Measurement.from_dict({**data, "schema": 7})
+    with pytest.raises(ValueError, match=r"unknown: \['speed'\]"):
+        Measurement.from_dict({**data, "speed": 1})
+    with pytest.raises(ValueError, match=r"missing: \['queue'\]"):
+        Measurement.from_dict({name: value for name, value in data.items() if name != "queue"})
+
+
+def test_repr_tells_the_median_in_its_unit_and_what_was_replaced() -> None:
+    text = repr(make())
+    assert "median: 2.500 µs" in text
+    assert "method: event (asked for auto: the work is on a GPU)" in text
+    assert "queue: sleep\n" in text
+    assert "4 (1 discarded)" in text
+
+
+def test_html_is_escaped() -> None:
+    text = make(name="<script>")._repr_html_()
+    assert "&lt;script&gt;" in text
+    assert "<script>" not in text
+    assert "2.500 µs" in text
+
+
+def test_to_frame_holds_every_sample() -> None:
+    frame = make().to_frame()
+    assert list(frame["seconds"]) == [4e-6, 1e-6, 3e-6, 2e-6, 9e-6]
+    assert list(frame["discarded"]) == [False] * 4 + [True]
+
+
+def test_to_torch_works_with_torchs_compare() -> None:
+    slow = make(name="slow", seconds=(2e-3,) * 5).to_torch(label="ops", description="convtime")
+    fast = make(name="fast", seconds=(1e-3,) * 5).to_torch(label="ops", description="convtime")
+    assert slow.median == 2e-3
+    text = str(torch.utils.benchmark.Compare([slow, fast]))
+    assert "slow" in text
+    assert "fast" in text
+    assert "2" in text

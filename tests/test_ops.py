@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from convtime import ops
+
+# name: input shape, weight shape, arguments
+PROBLEMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ((2, 3, 9, 11), (4, 3, 3, 3), {}),
+    "padded": ((2, 8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
+    "strided": ((2, 8, 17, 15), (16, 8, 3, 5), {"stride": (2, 3), "padding": (1, 2)}),
+    "dilated": ((2, 8, 17, 15), (16, 8, 3, 3), {"dilation": (2, 1), "padding": (2, 1)}),
+    "pointwise": ((2, 64, 14, 14), (32, 64, 1, 1), {}),
+    "grouped": ((2, 8, 9, 9), (12, 2, 3, 3), {"groups": 4, "padding": 1}),
+    "depthwise": ((2, 32, 14, 14), (32, 1, 3, 3), {"groups": 32, "padding": 1}),
+    "one image": ((1, 16, 14, 14), (16, 16, 3, 3), {"padding": 1}),
+    "one channel": ((3, 1, 28, 28), (8, 1, 5, 5), {"padding": 2}),
+    "kernel as large as the input": ((2, 4, 5, 5), (6, 4, 5, 5), {}),
+    "unbatched": ((8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
+    "empty batch": ((0, 8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
+    "padding larger than the kernel": ((1, 2, 4, 4), (3, 2, 3, 3), {"padding": 7}),
+    "padding same": ((2, 4, 9, 9), (4, 4, 3, 5), {"padding": "same"}),
+    "padding same, even kernel": ((2, 4, 9, 9), (4, 4, 4, 2), {"padding": "same", "dilation": 3}),
+    "padding valid": ((2, 4, 9, 9), (4, 4, 4, 2), {"padding": "valid"}),
+    "one number in a list": ((2, 4, 9, 9), (4, 4, 3, 3), {"padding": [1], "stride": [2]}),
+}
+
+
+def make_inputs(
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    channels_last: bool = False,
+    bias: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, dict[str, Any]]:
+    x_shape, w_shape, kwargs = PROBLEMS[name]
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(x_shape, generator=generator).to(device, dtype)
+    w = torch.randn(w_shape, generator=generator).to(device, dtype)
+    b = torch.randn(w_shape[0], generator=generator).to(device, dtype) if bias else None
+    if channels_last:
+        w = w.contiguous(memory_format=torch.channels_last)
+        if x.dim() == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+    return x, w, b, kwargs
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_conv2d_is_pytorchs_to_the_bit(
+    name: str, dtype: torch.dtype, bias: bool, channels_last: bool, device: torch.device
+) -> None:
+    x, w, b, kwargs = make_inputs(name, device, dtype, channels_last, bias)
+    expected = F.conv2d(x, w, b, **kwargs)
+    actual = ops.conv2d(x, w, b, **kwargs)
+    assert actual.dtype == expected.dtype
+    assert actual.shape == expected.shape
+    assert actual.stride() == expected.stride()
+    assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize("make_x", ["transposed", "sliced", "expanded", "misaligned"])
+def test_conv2d_takes_any_strides(make_x: str, device: torch.device) -> None:
+    w = torch.randn(8, 4, 3, 3, device=device)
+    x = {
+        "transposed": torch.randn(2, 4, 12, 10, device=device).transpose(2, 3),
+        "sliced": torch.randn(2, 8, 10, 24, device=device)[:, ::2, :, ::2],
+        "expanded": torch.randn(1, 4, 1, 12, device=device).expand(2, 4, 10, 12),
+        "misaligned": torch.randn(1 + 2 * 4 * 10 * 12, device=device)[1:].view(2, 4, 10, 12),
+    }[make_x]
+    assert torch.equal(ops.conv2d(x, w, padding=1), F.conv2d(x, w, padding=1))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("allow_tf32", [False, True])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_conv2d_follows_torchs_cudnn_flags(allow_tf32: bool, deterministic: bool) -> None:
+    x, w = (torch.randn(16, 64, 28, 28, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda"))
+    with torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=deterministic, allow_tf32=allow_tf32
+    ):
+        assert torch.equal(ops.conv2d(x, w, padding=1), F.conv2d(x, w, padding=1))
+
+
+@pytest.mark.cuda
+def test_conv2d_runs_its_own_plan_where_pytorch_uses_cudnn() -> None:
+    """No aten convolution below ours, and the same kernels as PyTorch's."""
+    x, w = (torch.randn(16, 64, 28, 28, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda"))
+    F.conv2d(x, w, padding=1)
+    ops.conv2d(x, w, padding=1)
+
+    def profile(fn: Any) -> tuple[set[str], list[str]]:
+        with torch.profiler.profile() as profiler:
+            fn(x, w, padding=1)
+            torch.cuda.synchronize()
+        events = profiler.events()
+        return (
+            {event.name for event in events if event.name.startswith("aten::")},
+            [e.name for e in events if e.device_type == torch.autograd.DeviceType.CUDA],
+        )
+
+    _, theirs = profile(F.conv2d)
+    aten, ours = profile(ops.conv2d)
+    assert not {name for name in aten if "conv" in name}
+    assert ours == theirs
+    assert ours
+
+
+@pytest.mark.cuda
+def test_conv2d_is_used_on_the_current_stream_and_from_threads() -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    x, w = (torch.randn(16, 64, 28, 28, device="cuda"), torch.randn(64, 64, 3, 3, device="cuda"))
+    expected = F.conv2d(x, w, padding=1)
+    torch.cuda.synchronize()
+
+    def work(_: int) -> bool:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            results = [ops.conv2d(x, w, padding=1) for _ in range(20)]
+            stream.synchronize()
+        return all(torch.equal(result, expected) for result in results)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+@pytest.mark.parametrize("name", ["strided", "grouped", "depthwise", "unbatched", "one number in a list"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_opcheck(name: str, bias: bool, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device, bias=bias)
+    torch.library.opcheck(torch.ops.convtime.conv2d.default, (x, w, b), kwargs)
+    leaves = [t.requires_grad_() if t is not None else None for t in (x, w, b)]
+    torch.library.opcheck(torch.ops.convtime.conv2d.default, tuple(leaves), kwargs)
+
+
+@pytest.mark.parametrize("needs_grad", itertools.product([False, True], repeat=3))
+def test_gradients_are_pytorchs(needs_grad: tuple[bool, ...], device: torch.device) -> None:
+    inputs = make_inputs("strided", device)
+    tensors = [t.requires_grad_(n) for t, n in zip(inputs[:3], needs_grad, strict=True)]  # type: ignore[union-attr]
+    wanted = [t for t in tensors if t.requires_grad]
+    expected, actual = F.conv2d(*tensors, **inputs[3]), ops.conv2d(*tensors, **inputs[3])
+    assert actual.requires_grad == any(needs_grad)
+    if wanted:
+        grad = torch.randn_like(expected)
+        for ours, theirs in zip(
+            torch.autograd.grad(actual, wanted, grad),
+            torch.autograd.grad(expected, wanted, grad),
+            strict=True,
+        ):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_gradgradcheck(device: torch.device) -> None:
+    x = torch.randn(2, 4, 5, 6, dtype=torch.float64, device=device, requires_grad=True)
+    w = torch.randn(4, 2, 3, 2, dtype=torch.float64, device=device, requires_grad=True)
+    b = torch.randn(4, dtype=torch.float64, device=device, requires_grad=True)
+
+    def fn(*tensors: torch.Tensor) -> torch.Tensor:
+        return ops.conv2d(*tensors, stride=2, padding=1, groups=2)
+
+    assert torch.autograd.gradcheck(fn, (x, w, b), nondet_tol=1e-12)
+    assert torch.autograd.gradgradcheck(fn, (x, w, b), nondet_tol=1e-12)
+
+
+def test_compiles_without_graph_breaks_and_with_dynamic_shapes(device: torch.device) -> None:
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ops.conv2d(x, w, padding=1).relu()
+
+    compiled = torch.compile(fn, backend="aot_eager", fullgraph=True, dynamic=True)
+    w = torch.randn(8, 4, 3, 3, device=device, requires_grad=True)
+    for size in (8, 11):
+        x = torch.randn(2, 4, size, size + 1, device=device)
+        actual, expected = compiled(x, w), fn(x, w)
+        assert torch.equal(actual, expected)
+        (ours,), (theirs,) = (torch.autograd.grad(y.sum(), w) for y in (actual, expected))
+        torch.testing.assert_close(ours, theirs)
+
+
+X, W, B = torch.ones(2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(6)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "message"),
+    [
+        ((X[0, 0], W), {}, r"input must have shape \(N, C, H, W\) or \(C, H, W\), got \[8, 8\]"),
+        ((X, W[0]), {}, r"weight must have shape \(K, C / groups, R, S\), got \[4, 3, 3\]"),
+        ((X[:, :3], W), {}, r"input must have dimension 1 of weight times groups channels \(4 \* 1\), got 3"),
+        ((X, W.half()), {}, "same dtype, got Float and Half"),
+        ((X, W, B.half()), {}, r"bias must have the input's dtype \(Float\), got Half"),
+        ((X, W, B[:5]), {}, r"bias must have shape \(6\).* got \[5\]"),
+        ((X, W[:, :, :0]), {}, "a kernel of at least 1 x 1"),
+        ((X, W[:0]), {}, "at least one output channel"),
+        ((X, W), {"groups": 0}, "groups must be at least 1, got 0"),
+        ((X, W[:, :1]), {"groups": 4}, r"a multiple of groups \(4\), got 6"),
+        ((X, W), {"stride": 0}, r"stride must lie between 1 and 2147483647, got \[0, 0\]"),
+        ((X, W), {"stride": (1, -1)}, r"stride must lie between 1 .* got \[1, -1\]"),
+        ((X, W), {"padding": -1}, "padding must lie between 0"),
+        ((X, W), {"padding": 2**40}, "padding must lie between 0 and 2147483647"),
+        ((X, W), {"dilation": 0}, "dilation must lie between 1"),
+        ((X, W), {"stride": (1, 1, 1)}, "stride must be one or two numbers"),
+        ((X, W), {"dilation": 4}, "must not be larger than the padded input, got 9 .* against 8 in height"),
+        ((X, W), {"padding": "full"}, "padding must be a number, 'same' or 'valid', got 'full'"),
+        ((X, W), {"padding": "same", "stride": 2}, "'same' needs a stride of 1, got 2"),
+    ],
+)
+def test_bad_input_is_one_clear_error(
+    args: tuple[torch.Tensor, ...], kwargs: dict[str, Any], message: str, device: torch.device
+) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        ops.conv2d(*(t.to(device) for t in args), **kwargs)
+    # and the process, with its GPU context, goes on
+    assert torch.equal(ops.conv2d(X.to(device), W.to(device)), F.conv2d(X.to(device), W.to(device)))
+
+
+def test_outputs_larger_than_the_machine_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="the output would take .* bytes and this machine has"):
+        ops.conv2d(X, W, padding=2_000_000_000)
+
+
+@pytest.mark.cuda
+def test_outputs_larger_than_the_gpu_are_refused() -> None:
+    with pytest.raises(RuntimeError, match=r"out of memory|too large|overflow|Overflow"):
+        ops.conv2d(X.cuda(), W.cuda(), padding=1_000_000)
+    torch.cuda.synchronize()
+    assert torch.equal(ops.conv2d(X.cuda(), W.cuda()), F.conv2d(X.cuda(), W.cuda()))
+
+
+@pytest.mark.cuda
+def test_tensors_on_two_devices_are_refused() -> None:
+    with pytest.raises(RuntimeError, match="input and weight must be on the same device, got"):
+        ops.conv2d(X.cuda(), W)
+    with pytest.raises(RuntimeError, match="bias must be on the input's device"):
+        ops.conv2d(X.cuda(), W.cuda(), B)

@@ -1,0 +1,265 @@
+from __future__ import annotations
+
+import functools
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import torch
+
+import convtime
+from convtime.timing import Candidate, _find_device, name_of
+
+QUICK = {"warmup_seconds": 0.0, "budget": 0.2}
+
+
+def test_times_a_call_of_known_duration() -> None:
+    one = convtime.time_op(time.sleep, 0.005, device="cpu", max_samples=20)
+    assert 0.005 <= one.min <= one.median < 0.02
+    assert (one.method, one.method_requested) == ("cpu", "auto")
+    assert one.method_reason == "the work is on the CPU"
+    assert (one.queue, one.queue_requested) == ("none", "sleep")
+    assert one.queue_reason == "method 'cpu' does not queue calls on a device"
+    assert one.device == "cpu"
+    assert one.stream is None
+    assert one.provenance["torch"] == torch.__version__
+    assert one.provenance["gpu"] is None
+
+
+def test_passes_arguments_and_counts_calls() -> None:
+    calls = []
+
+    def fn(*args: object, **kwargs: object) -> None:
+        calls.append((args, kwargs))
+
+    one = convtime.time_op(
+        fn, 1, "b", kwargs={"c": 3}, device="cpu", warmup_calls=4, max_samples=10, **QUICK
+    )
+    assert set(map(repr, calls)) == {repr(((1, "b"), {"c": 3}))}
+    assert one.warmup_calls == 4
+    assert len(calls) == one.warmup_calls + len(one.seconds)
+    assert one.name == "fn"
+
+
+def test_the_results_destruction_is_not_timed() -> None:
+    class SlowToDie:
+        def __del__(self) -> None:
+            time.sleep(0.005)
+
+    one = convtime.time_op(SlowToDie, device="cpu", max_samples=10, **QUICK)
+    assert one.median < 0.003
+
+
+def test_whatever_the_callable_raises_passes_through() -> None:
+    def broken() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        convtime.time_op(broken, device="cpu")
+
+
+def test_signals_end_the_sampling() -> None:
+    def on_alarm(number: int, frame: object) -> None:
+        raise InterruptedError("alarm")
+
+    previous = signal.signal(signal.SIGALRM, on_alarm)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        start = time.perf_counter()
+        with pytest.raises(InterruptedError, match="alarm"):
+            convtime.time_op(lambda: None, device="cpu", budget=30, max_noise=0, max_samples=10**9)
+        assert time.perf_counter() - start < 2
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def test_max_samples_and_budget_end_the_sampling() -> None:
+    one = convtime.time_op(time.sleep, 0.001, device="cpu", max_noise=0, max_samples=15)
+    assert (len(one.seconds), one.stop_reason) == (15, "max_samples")
+    one = convtime.time_op(time.sleep, 0.001, device="cpu", max_noise=0, budget=0.1)
+    assert one.stop_reason == "budget"
+    assert 0.1 <= one.sampling_seconds < 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "clock"}, "method must be one of 'auto', 'event', 'sync', 'cpu', got 'clock'"),
+        ({"queue": "gate"}, "queue must be one of 'sleep', 'none', got 'gate'"),
+        ({"min_samples": 0}, "min_samples must be at least 1, got 0"),
+        ({"min_samples": 5, "max_samples": 4}, "max_samples must be at least min_samples"),
+        ({"max_samples": -1}, "max_samples must be a whole number, 0 or more, got -1"),
+        ({"warmup_calls": 1.5}, "warmup_calls must be a whole number, 0 or more, got 1.5"),
+        ({"budget": 0}, "budget must be more than 0 seconds"),
+        ({"budget": float("nan")}, "budget must be more than 0 seconds"),
+        ({"budget": "long"}, "budget must be a number, got 'long'"),
+        ({"max_noise": -1}, "max_noise must be 0 or more"),
+        ({"warmup_seconds": -1}, "warmup_seconds must be 0 or more"),
+        ({"method": "event"}, "method 'event' times work on a GPU and this work is on the CPU"),
+        ({"device": "meta"}, "device must be a CPU or a CUDA device, got 'meta'"),
+        ({"device": "cuda:99"}, "cuda"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_called(
+    options: dict[str, object], message: str
+) -> None:
+    def never() -> None:
+        raise AssertionError("called")
+
+    with pytest.raises(ValueError, match=message):
+        convtime.time_op(never, **{"device": "cpu", **options})
+
+
+def test_unknown_options_and_results_instead_of_functions_are_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'metod'"):
+        convtime.time_op(time.sleep, 0, metod="cpu")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="must be callable, got Tensor"):
+        convtime.time_op(torch.ones(1))  # type: ignore[arg-type]
+
+
+def test_names_are_the_callables_own() -> None:
+    assert name_of(torch.relu) == "relu"
+    assert name_of(functools.partial(torch.relu, 1)) == "relu"
+    assert name_of(torch.nn.ReLU()) == "ReLU"
+
+
+def _closure_over(tensor: torch.Tensor) -> Callable[[], object]:
+    return lambda: tensor + 1
+
+
+class Holder:
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.module = torch.nn.Linear(1, 1).to(tensor.device)
+
+    def tensor_method(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        lambda t: Candidate("args", torch.relu, (t,)),
+        lambda t: Candidate("nested", torch.cat, ([t, t],)),
+        lambda t: Candidate("kwargs", torch.relu, (), {"input": t}),
+        lambda t: Candidate("closure", _closure_over(t)),
+        lambda t: Candidate("partial", functools.partial(torch.add, t, other=t)),
+        lambda t: Candidate("module", torch.nn.Linear(1, 1).to(t.device)),
+        lambda t: Candidate("method", t.relu),
+    ],
+)
+def test_the_device_is_found_in_the_tensors(
+    candidate: Callable[[torch.Tensor], Candidate], device: torch.device
+) -> None:
+    found = _find_device([candidate(torch.ones(1, 1, device=device))])
+    assert found.type == device.type
+
+
+def test_other_threads_run_while_a_batch_is_waited_for(device: torch.device) -> None:
+    if device.type == "cpu":
+        pytest.skip("nothing is waited for on a CPU")
+    ticks = 0
+    done = threading.Event()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not done.is_set():
+            ticks += 1
+            time.sleep(0.001)
+
+    thread = threading.Thread(target=tick)
+    thread.start()
+    try:
+        convtime.time_op(torch.cuda._sleep, 200_000_000, device=device, max_samples=3, min_samples=3)
+    finally:
+        done.set()
+        thread.join()
+    assert ticks > 50
+
+
+@pytest.mark.cuda
+class TestOnGpu:
+    def test_event_agrees_with_torch_events_on_a_long_kernel(self) -> None:
+        x = torch.randn(2048, 2048, device="cuda")
+        one = convtime.time_op(torch.matmul, x, x, name="matmul")
+        assert (one.method, one.queue) == ("event", "sleep")
+        assert one.device == "cuda:0"
+        assert one.provenance["gpu"] == torch.cuda.get_device_name()
+        assert one.provenance["driver"]
+        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        times = []
+        for _ in range(30):
+            torch.cuda._sleep(200_000)
+            start.record()
+            torch.matmul(x, x)
+            stop.record()
+            stop.synchronize()
+            times.append(start.elapsed_time(stop) * 1e-3)
+        times.sort()
+        assert one.median == pytest.approx(times[15], rel=0.1)
+
+    def test_a_held_queue_hides_the_hosts_gaps(self) -> None:
+        def two_short_kernels(x: torch.Tensor) -> torch.Tensor:
+            y = x + 1
+            time.sleep(100e-6)  # a slow host between two launches
+            return y + 1
+
+        x = torch.ones(64, device="cuda")
+        held = convtime.time_op(two_short_kernels, x)
+        assert held.queue == "sleep"
+        assert held.median < 20e-6
+        bare = convtime.time_op(two_short_kernels, x, queue="none")
+        assert bare.queue == bare.queue_requested == "none"
+        assert bare.median > 80e-6
+
+    def test_sync_and_cpu_see_more_and_less_than_the_kernel(self) -> None:
+        kernel = functools.partial(torch.cuda._sleep, 2_000_000)  # about 1 ms
+        event = convtime.time_op(kernel, device="cuda")
+        sync = convtime.time_op(kernel, device="cuda", method="sync")
+        host = convtime.time_op(kernel, device="cuda", method="cpu")
+        assert event.median < sync.median < event.median + 200e-6
+        assert host.median < event.median / 4
+
+    def test_a_callable_that_waits_for_the_gpu_is_not_held_and_says_so(self) -> None:
+        x = torch.ones(64, device="cuda")
+        start = time.perf_counter()
+        one = convtime.time_op(lambda: x.sum().item())
+        assert time.perf_counter() - start < 3
+        assert (one.queue, one.queue_requested) == ("none", "sleep")
+        assert "waits for the GPU" in one.queue_reason
+        assert one.seconds
+
+    def test_an_exception_leaves_the_gpu_usable(self) -> None:
+        x = torch.ones(64, device="cuda")
+        calls = 0
+
+        def breaks_later() -> None:
+            nonlocal calls
+            calls += 1
+            torch.relu(x)
+            if calls > 10:
+                raise KeyError("mine")
+
+        with pytest.raises(KeyError, match="mine"):
+            convtime.time_op(breaks_later, max_noise=0)
+        start = time.perf_counter()
+        assert (x + 1).sum().item() == 128
+        assert time.perf_counter() - start < 1
+
+    def test_the_current_stream_is_timed(self) -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            one = convtime.time_op(torch.cuda._sleep, 2_000_000, device="cuda")
+        assert one.stream == stream.cuda_stream
+        assert one.median > 500e-6
+
+    def test_cpu_tensors_are_timed_on_the_cpu_beside_a_gpu(self) -> None:
+        assert convtime.time_op(torch.relu, torch.ones(4), **QUICK).method == "cpu"
+
+    def test_memory_is_not_allocated_while_sampling(self) -> None:
+        x = torch.ones(1 << 20, device="cuda")
+        torch.relu(x)
+        before = torch.cuda.memory_stats()["num_device_alloc"]
+        convtime.time_op(torch.relu, x, max_samples=500, max_noise=0)
+        assert torch.cuda.memory_stats()["num_device_alloc"] == before
