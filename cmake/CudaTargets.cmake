@@ -15,19 +15,12 @@ foreach(required LIBCUDART_PATH LIBCUDNN_PATH CUDNN_INCLUDE_DIR CUDNN_FRONTEND_I
   endif()
 endforeach()
 
-# nvcc looks for its libraries in lib64; the toolkit from PyPI has them in lib. nvcc takes the folder that it
-# is called in for its toolkit, so a folder of links is a toolkit to it.
+# nvcc looks for its libraries in lib64, but the toolkit from PyPI has them in lib. Only CMake's check of the
+# compiler links with nvcc; convtime's libraries are linked by their full paths.
 cmake_path(GET CONVTIME_NVCC PARENT_PATH toolkit)
 cmake_path(GET toolkit PARENT_PATH toolkit)
-if(NOT EXISTS ${toolkit}/lib64 AND EXISTS ${toolkit}/lib/libcudart_static.a)
-  set(links ${CMAKE_BINARY_DIR}/cuda_toolkit)
-  file(MAKE_DIRECTORY ${links})
-  foreach(folder bin include lib nvvm)
-    file(CREATE_LINK ${toolkit}/${folder} ${links}/${folder} SYMBOLIC)
-  endforeach()
-  file(CREATE_LINK ${toolkit}/lib ${links}/lib64 SYMBOLIC)
-  set(toolkit ${links})
-  set(CONVTIME_NVCC ${links}/bin/nvcc)
+if(NOT EXISTS ${toolkit}/lib64)
+  set(ENV{LIBRARY_PATH} "${toolkit}/lib:$ENV{LIBRARY_PATH}")
 endif()
 
 if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)

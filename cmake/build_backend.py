@@ -1,9 +1,8 @@
-"""PEP 517 build backend: scikit-build-core, plus the requirements that depend on the target environment."""
+"""PEP 517 build backend: scikit-build-core, plus what the target environment makes necessary."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -30,7 +29,12 @@ __all__ = [
     "prepare_metadata_for_build_wheel",
 ]
 
-ConfigSettings = Mapping[str, "str | list[str]"]
+# In the environment, so that CMake's run of target_environment.py sees it too.
+_uv_target = target_environment.find_uv_target_python(os.getppid())
+if _uv_target:
+    os.environ.setdefault("CONVTIME_TARGET_PYTHON", _uv_target)
+
+ConfigSettings = dict[str, "str | list[str]"]
 
 
 def get_requires_for_build_wheel(config_settings: ConfigSettings | None = None) -> list[str]:
@@ -45,24 +49,11 @@ def _target_requirements(config_settings: ConfigSettings | None) -> list[str]:
     try:
         torch = target_environment.find_target_torch()
         return target_environment.build_requirements(
-            torch, cuda=cuda_setting(config_settings or {}, os.environ)
+            torch, cuda=target_environment.cuda_setting(config_settings or {}, os.environ)
         )
     except target_environment.BuildError as error:
         # pip and uv show this in place of a traceback.
         raise SystemExit(str(error)) from None
-
-
-def cuda_setting(config_settings: ConfigSettings, environ: Mapping[str, str]) -> bool | None:
-    """What the user asked CONVTIME_CUDA to be (-C cmake.define.…, -C cmake.args=…, CMAKE_ARGS), or None."""
-    definitions = [environ.get("CMAKE_ARGS", "")]
-    for key, value in config_settings.items():
-        values = [value] if isinstance(value, str) else value
-        if key.startswith("cmake.define."):
-            definitions += [f"-D{key.removeprefix('cmake.define.')}={one}" for one in values]
-        elif key == "cmake.args":
-            definitions += values
-    found = re.findall(r"-DCONVTIME_CUDA(?::\w+)?=(\w+)", " ".join(definitions))
-    return found[-1].upper() not in ("OFF", "0", "NO", "FALSE", "N") if found else None
 
 
 def dynamic_metadata(settings: Mapping[str, Any], _project: Mapping[str, Any]) -> dict[str, Any]:
@@ -74,5 +65,5 @@ def dynamic_metadata(settings: Mapping[str, Any], _project: Mapping[str, Any]) -
 
 
 def dynamic_wheel(_settings: Mapping[str, Any]) -> dict[str, bool]:
-    """A wheel's dependencies differ from those of the source distribution that it was built from."""
+    """A wheel's dependencies differ from those of the source distribution it is built from."""
     return {"dependencies": True}

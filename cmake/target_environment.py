@@ -1,8 +1,8 @@
 """Decides what convtime is built against: which torch, which of its CUDA libraries, which nvcc.
 
-This is the one place that knows. The build backend (`build_backend.py`) asks it what to require, and
-CMakeLists.txt runs it as a script and includes what it prints. It reads files and never imports torch:
-under build isolation the torch to build against is often not importable here.
+This is the one place that knows. The build backend (`build_backend.py`) asks it what to require,
+and CMakeLists.txt runs it as a script and includes what it prints. It reads files and never imports
+torch: under build isolation the torch to build against is often not importable here.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 
 MINIMUM_TORCH = (2, 11)
 TORCH_REQUIREMENT = "torch>=2.11"
-# The CUDA major version of the torch that PyPI serves today: assumed when no torch is there to look at.
+# The CUDA major version of the torch that PyPI serves today: assumed where there is no torch yet.
 DEFAULT_CUDA_MAJOR = 13
-# Ampere to Blackwell: what is built for when neither TORCH_CUDA_ARCH_LIST nor a visible GPU says more.
+# Ampere to Blackwell: built for where neither TORCH_CUDA_ARCH_LIST nor a visible GPU says more.
 DEFAULT_ARCHITECTURES = ("8.0", "8.6", "8.9", "9.0a", "10.0", "12.0")
+SYSTEM_TOOLKIT = Path("/usr/local/cuda")
 
 
 class BuildError(Exception):
@@ -43,7 +44,7 @@ class Torch:
 
     @property
     def requirement(self) -> str:
-        """What a wheel built against this torch depends on: its ABI changes with the minor version."""
+        """What a wheel built against it depends on: torch's ABI changes with the minor version."""
         major, minor = self.release
         return f"torch=={major}.{minor}.*"
 
@@ -59,61 +60,57 @@ def read_torch(directory: Path) -> Torch:
     if torch.release < MINIMUM_TORCH:
         raise BuildError(
             f"convtime needs {TORCH_REQUIREMENT}, but {directory} is torch {torch.version}: "
-            f"upgrade it (pip install --upgrade torch), or install convtime into another environment."
+            "upgrade it (pip install --upgrade torch), or install into another environment."
         )
     return torch
 
 
 def find_torch() -> Torch | None:
-    """The torch to build against: that of the target environment, else that of the build environment."""
-    return find_target_torch() or _torch_of_spec(importlib.util.find_spec("torch"))
+    """The torch to build against: the target environment's, else the build environment's."""
+    target = find_target_torch()
+    if target:
+        return target
+    spec = importlib.util.find_spec("torch")
+    return read_torch(Path(spec.origin).parent) if spec and spec.origin else None
 
 
 def find_target_torch() -> Torch | None:
     """The torch that the user will import next to convtime, or None if there is none yet.
 
-    pip hides the target environment from an isolated build through PYTHONPATH, but runs the build in the
-    target's own interpreter: that interpreter, started without those variables, sees what the user sees.
-    uv builds in an environment of its own, so uv has to be asked for the target's interpreter.
+    pip hides the target environment from an isolated build through PYTHONPATH, but runs the build
+    in the target's own interpreter, which sees what the user sees when started without that
+    variable. Who builds elsewhere says which interpreter it is for in CONVTIME_TARGET_PYTHON.
     """
-    python = _uv_target_python() or sys.executable
+    python = os.environ.get("CONVTIME_TARGET_PYTHON", sys.executable)
     hiding = ("PYTHONPATH", "PYTHONNOUSERSITE")
     environment = {name: value for name, value in os.environ.items() if name not in hiding}
-    code = "import importlib.util as u; s = u.find_spec('torch'); print(s.origin if s and s.origin else '')"
+    code = "import importlib.util; print(importlib.util.find_spec('torch').origin)"
     origin = _run([python, "-c", code], env=environment, cwd=os.sep)
-    return read_torch(Path(origin).parent) if origin else None
+    return read_torch(Path(origin).parent) if os.path.isabs(origin) else None
 
 
-def _torch_of_spec(spec: object) -> Torch | None:
-    origin = getattr(spec, "origin", None)
-    return read_torch(Path(origin).parent) if origin else None
+def find_uv_target_python(process: int) -> str | None:
+    """The interpreter that a uv process installs for; None if the process is not uv.
 
-
-def _uv_target_python() -> str | None:
-    """The interpreter that uv is installing for, if uv started this build."""
-    process = os.getppid()
-    while process > 1:
-        proc = Path("/proc") / str(process)
-        try:
-            executable = os.readlink(proc / "exe")
-            if Path(executable).name == "uv":
-                return _ask_uv(executable, proc)
-            process = int((proc / "stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return None
-    return None
-
-
-def _ask_uv(uv: str, proc: Path) -> str | None:
-    """Repeats uv's own search for its target, with that uv's environment, directory and --python."""
-    arguments = _nul_separated(proc / "cmdline")
-    environment = dict(entry.partition("=")[::2] for entry in _nul_separated(proc / "environ"))
+    uv builds in an environment of its own and tells the build nothing of its target, so this
+    repeats uv's search for it, with that process's environment, directory and --python.
+    """
+    proc = Path("/proc") / str(process)
+    try:
+        uv, directory = os.readlink(proc / "exe"), os.readlink(proc / "cwd")
+        arguments = _nul_separated(proc / "cmdline")
+        variables = _nul_separated(proc / "environ")
+    except OSError:
+        return None
+    if Path(uv).name != "uv":
+        return None
     command = [uv, "python", "find", *(["--system"] if "--system" in arguments else [])]
     for index, argument in enumerate(arguments):
         option, _, value = argument.partition("=")
         if option in ("--python", "-p"):
             command.append(value or arguments[index + 1])
-    return _run(command, env=environment, cwd=os.readlink(proc / "cwd")) or None
+    environment = dict(variable.partition("=")[::2] for variable in variables)
+    return _run(command, env=environment, cwd=directory) or None
 
 
 def _nul_separated(path: Path) -> list[str]:
@@ -121,9 +118,9 @@ def _nul_separated(path: Path) -> list[str]:
 
 
 def loaded_libraries(torch: Torch) -> dict[str, Path]:
-    """The CUDA libraries that libtorch_cuda really loads, by name without version: {"libcudnn": path}.
+    """The CUDA libraries that libtorch_cuda really loads, by name: {"libcudnn": path}.
 
-    The dynamic loader's own answer, so that another cuDNN or CUDA of the system is never picked up.
+    The dynamic loader's own answer, so that no other cuDNN or CUDA of the system is picked up.
     """
     # Newer torches load NVRTC through libtorch_cuda itself, older ones through libcaffe2_nvrtc.
     loaders = [
@@ -135,7 +132,7 @@ def loaded_libraries(torch: Torch) -> dict[str, Path]:
 
 
 def include_directory(library: Path, header: str) -> Path | None:
-    """The include folder that belongs to a library: the nearest one up the tree that has the header."""
+    """The include folder that belongs to a library: the nearest up the tree with that header."""
     candidates = (parent / "include" for parent in library.parents)
     return next((folder for folder in candidates if (folder / header).is_file()), None)
 
@@ -157,7 +154,7 @@ def _system_nvccs(environ: Mapping[str, str]) -> Iterator[Path]:
     on_path = shutil.which("nvcc", path=environ.get("PATH", ""))
     if on_path:
         yield Path(on_path)
-    yield Path("/usr/local/cuda/bin/nvcc")
+    yield SYSTEM_TOOLKIT / "bin" / "nvcc"
 
 
 def _pypi_nvccs(cuda_major: int, packages: Iterable[Path]) -> Iterator[Path]:
@@ -168,6 +165,25 @@ def nvcc_version(nvcc: Path) -> tuple[int, ...]:
     """(13, 0) for `release 13.0`; () if it does not run."""
     release = re.search(r"release (\d+)\.(\d+)", _run([str(nvcc), "--version"]))
     return (int(release[1]), int(release[2])) if release else ()
+
+
+def cuda_setting(
+    config_settings: Mapping[str, str | list[str]], environ: Mapping[str, str]
+) -> bool | None:
+    """The user's CONVTIME_CUDA (-C cmake.define.…, -C cmake.args=…, CMAKE_ARGS), or None."""
+    defines, arguments = [], []
+    for key, value in config_settings.items():
+        values = [value] if isinstance(value, str) else value
+        if key.startswith("cmake.define."):
+            defines += [f"-D{key.removeprefix('cmake.define.')}={one}" for one in values]
+        elif key == "cmake.args":
+            arguments += values
+    # In the order in which CMake lets later ones win.
+    given = " ".join([*defines, *arguments, environ.get("CMAKE_ARGS", "")])
+    found = re.findall(r"-DCONVTIME_CUDA(?::\w+)?=(\w+)", given)
+    if not found:
+        return None
+    return found[-1].upper() not in ("OFF", "0", "NO", "FALSE", "N")
 
 
 def build_requirements(
@@ -219,8 +235,8 @@ def cuda_architectures(
         match = re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", entry)
         if match is None:
             raise BuildError(
-                f"TORCH_CUDA_ARCH_LIST={arch_list!r} has {entry!r}, which is no compute capability: "
-                f"write numbers such as '8.0;9.0a' and '+PTX' after one of them."
+                f"TORCH_CUDA_ARCH_LIST={arch_list!r} has {entry!r}, which is no compute capability:"
+                " write numbers such as '8.0;9.0a', with '+PTX' after one of them if wanted."
             )
         major, minor, suffix, ptx = match.groups()
         architectures.append(f"{major}{minor}{suffix}-real")

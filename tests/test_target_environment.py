@@ -1,0 +1,210 @@
+"""Which torch, nvcc and architectures the build chooses (cmake/target_environment.py)."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "cmake" / "target_environment.py"
+SUPPORTED = ["80", "86", "89", "90", "100", "120"]
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("target_environment", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+target_environment = load()
+
+
+def make_torch(folder: Path, version: str = "2.11.0+cu130", cuda: str | None = "13.0"):
+    package = folder / "torch"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "version.py").write_text(
+        f"from typing import Optional\n__version__ = {version!r}\ncuda: Optional[str] = {cuda!r}\n"
+    )
+    return package
+
+
+def make_nvcc(path: Path, version: str = "13.0"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version}, V{version}.88'\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def no_system_toolkit(monkeypatch):
+    """Only what a test makes is there, whatever this machine has in /usr/local/cuda."""
+    monkeypatch.setattr(target_environment, "SYSTEM_TOOLKIT", Path("/nonexistent"))
+
+
+class TestTorch:
+    def test_reads_version_and_cuda(self, tmp_path):
+        torch = target_environment.read_torch(make_torch(tmp_path))
+        assert (torch.version, torch.cuda) == ("2.11.0+cu130", "13.0")
+        assert torch.requirement == "torch==2.11.*"
+
+    def test_reads_a_torch_without_cuda(self, tmp_path):
+        torch = target_environment.read_torch(make_torch(tmp_path, "2.15.1+cpu", None))
+        assert torch.cuda is None
+        assert torch.requirement == "torch==2.15.*"
+
+    def test_refuses_an_old_torch(self, tmp_path):
+        package = make_torch(tmp_path, "2.9.1+cu128", "12.8")
+        with pytest.raises(target_environment.BuildError, match=r"torch>=2\.11, but .* torch 2\.9"):
+            target_environment.read_torch(package)
+
+    def test_agrees_with_the_torch_that_is_imported(self):
+        import torch
+
+        found = target_environment.find_target_torch()
+        assert found.directory == Path(torch.__file__).parent
+        assert (found.version, found.cuda) == (torch.__version__, torch.version.cuda)
+
+    def test_prefers_the_target_to_the_build_environment(self, tmp_path, monkeypatch):
+        """As under pip's isolation: the build environment comes first in PYTHONPATH."""
+        isolated = make_torch(tmp_path, "2.99.0", None).parent
+        monkeypatch.setenv("PYTHONPATH", str(isolated))
+        monkeypatch.syspath_prepend(isolated)
+        assert target_environment.find_torch().version != "2.99.0"
+
+    def test_takes_the_build_environments_where_the_target_has_none(self, tmp_path, monkeypatch):
+        isolated = make_torch(tmp_path, "2.99.0", None).parent
+        monkeypatch.syspath_prepend(isolated)
+        monkeypatch.delitem(sys.modules, "torch", raising=False)
+        monkeypatch.setattr(target_environment, "find_target_torch", lambda: None)
+        assert target_environment.find_torch().version == "2.99.0"
+
+    def test_says_what_to_do_where_there_is_no_torch(self, tmp_path):
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
+        clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        result = subprocess.run(
+            [tmp_path / "bin" / "python", SCRIPT], env=clean, capture_output=True, text=True
+        )
+        assert result.returncode == 1
+        assert result.stderr.count("\n") == 1
+        assert "install torch first" in result.stderr
+
+
+class TestNvcc:
+    @pytest.mark.parametrize("variable", ["CUDACXX", "CUDA_HOME", "CUDA_PATH", "PATH"])
+    def test_is_found_through_the_environment(self, tmp_path, variable):
+        nvcc = make_nvcc(tmp_path / "bin" / "nvcc")
+        value = {"CUDACXX": nvcc, "PATH": nvcc.parent}.get(variable, tmp_path)
+        assert target_environment.find_nvcc(13, {variable: str(value)}, []) == nvcc
+
+    def test_of_another_major_version_is_passed_over(self, tmp_path):
+        old = make_nvcc(tmp_path / "old" / "bin" / "nvcc", "12.8")
+        new = make_nvcc(tmp_path / "new" / "bin" / "nvcc", "13.2")
+        environ = {"CUDA_HOME": str(tmp_path / "old"), "PATH": str(new.parent)}
+        assert target_environment.find_nvcc(13, environ, []) == new
+        assert target_environment.find_nvcc(12, environ, []) == old
+
+    def test_that_does_not_run_is_passed_over(self, tmp_path):
+        nvcc = tmp_path / "bin" / "nvcc"
+        nvcc.parent.mkdir()
+        nvcc.write_text("#!/bin/sh\nexec /nonexistent/nvcc\n")
+        nvcc.chmod(0o755)
+        assert target_environment.find_nvcc(13, {"PATH": str(nvcc.parent)}, []) is None
+
+    def test_from_pypi_comes_after_the_systems(self, tmp_path):
+        packaged = make_nvcc(tmp_path / "nvidia" / "cu13" / "bin" / "nvcc")
+        system = make_nvcc(tmp_path / "system" / "bin" / "nvcc")
+        assert target_environment.find_nvcc(13, {}, [tmp_path]) == packaged
+        environ = {"CUDA_HOME": str(tmp_path / "system")}
+        assert target_environment.find_nvcc(13, environ, [tmp_path]) == system
+
+
+class TestRequirements:
+    FRONTEND = "nvidia-cudnn-frontend>=1.24,<1.27"
+    NVCC = "cuda-toolkit[nvcc,crt,nvvm,cccl,cudart]"
+
+    def requirements(self, torch, environ=None, cuda=None):
+        return target_environment.build_requirements(torch, cuda=cuda, environ=environ or {})
+
+    @pytest.fixture
+    def torch(self, tmp_path):
+        return target_environment.read_torch(make_torch(tmp_path))
+
+    def test_of_an_empty_environment(self):
+        assert self.requirements(None) == ["torch>=2.11", self.FRONTEND, self.NVCC]
+
+    def test_of_an_environment_with_torch(self, torch):
+        assert self.requirements(torch) == [self.FRONTEND, f"{self.NVCC}==13.0.*"]
+
+    def test_have_no_nvcc_where_the_systems_fits(self, torch, tmp_path):
+        make_nvcc(tmp_path / "bin" / "nvcc", "13.1")
+        assert self.requirements(torch, {"CUDA_HOME": str(tmp_path)}) == [self.FRONTEND]
+
+    def test_have_an_nvcc_where_the_systems_does_not_fit(self, torch, tmp_path):
+        make_nvcc(tmp_path / "bin" / "nvcc", "12.8")
+        assert f"{self.NVCC}==13.0.*" in self.requirements(torch, {"CUDA_HOME": str(tmp_path)})
+
+    def test_of_a_torch_without_cuda(self, tmp_path):
+        torch = target_environment.read_torch(make_torch(tmp_path, "2.11.0+cpu", None))
+        assert self.requirements(torch) == []
+
+    def test_without_cuda(self, torch):
+        assert self.requirements(torch, cuda=False) == []
+        assert self.requirements(None, cuda=False) == ["torch>=2.11"]
+
+
+@pytest.mark.parametrize(
+    ("config", "cmake_args", "expected"),
+    [
+        ({}, "", None),
+        ({"cmake.define.CONVTIME_CUDA": "OFF"}, "", False),
+        ({"cmake.define.CONVTIME_CUDA": ["ON"]}, "-DCONVTIME_CUDA=OFF", False),
+        ({"cmake.define.CONVTIME_CUDA": ["ON"]}, "", True),
+        ({"cmake.args": ["-DCONVTIME_TESTS=ON", "-DCONVTIME_CUDA:BOOL=off"]}, "", False),
+        ({}, "-G Ninja -DCONVTIME_CUDA=0", False),
+        ({"cmake.define.CONVTIME_TESTS": "OFF"}, "", None),
+    ],
+)
+def test_cuda_setting(config, cmake_args, expected):
+    environ = {"CMAKE_ARGS": cmake_args}
+    assert target_environment.cuda_setting(config, environ) is expected
+
+
+class TestArchitectures:
+    @pytest.mark.parametrize(
+        ("arch_list", "expected"),
+        [
+            ("9.0a", ["90a-real"]),
+            ("8.0;9.0a", ["80-real", "90a-real"]),
+            ("8.0 8.6+PTX", ["80-real", "86-real", "86-virtual"]),
+            ("9.0a+PTX", ["90a-real", "90-virtual"]),
+            ("10.0f, 12.0", ["100f-real", "120-real"]),
+        ],
+    )
+    def test_of_torch_cuda_arch_list(self, arch_list, expected):
+        found = target_environment.cuda_architectures(arch_list, ["8.9"], SUPPORTED)
+        assert found == expected
+
+    @pytest.mark.parametrize(
+        ("visible", "expected"),
+        [
+            (["9.0"], ["90a-real", "90-virtual"]),
+            (["9.0", "9.0"], ["90a-real", "90-virtual"]),
+            (["12.0", "8.6"], ["86-real", "120-real", "120-virtual"]),
+        ],
+    )
+    def test_of_the_visible_gpus(self, visible, expected):
+        assert target_environment.cuda_architectures("", visible, SUPPORTED) == expected
+
+    def test_without_a_gpu_are_those_that_nvcc_knows(self):
+        found = target_environment.cuda_architectures("", [], ["75", "80", "90", "100"])
+        assert found == ["80-real", "90a-real", "100-real", "100-virtual"]
+
+    @pytest.mark.parametrize("arch_list", ["Hopper", "90a", "8.0;;x", "9.0a+ptx"])
+    def test_refuse_what_is_no_capability(self, arch_list):
+        with pytest.raises(target_environment.BuildError, match="TORCH_CUDA_ARCH_LIST"):
+            target_environment.cuda_architectures(arch_list, [], SUPPORTED)
