@@ -1,0 +1,201 @@
+"""Installs convtime into fresh environments, in every way that the README promises.
+
+Each test builds the package, which takes minutes: `pytest -m install`. They download torch.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.install
+
+ROOT = Path(__file__).parents[1]
+OLDEST_TORCH = "2.11.0"
+
+# What is asked of an installation: it imports, it times, it is built for the torch that is there.
+CHECK = """
+import importlib.metadata, json, pathlib, torch
+import convtime
+from convtime import _build_info
+module = convtime.nn.Conv2d(3, 4, 3)
+x = torch.randn(1, 3, 8, 8)
+assert torch.equal(module(x), torch.nn.functional.conv2d(x, module.weight, module.bias))
+assert convtime.time_op(torch.relu, x, budget=0.05).median > 0
+maps = pathlib.Path("/proc/self/maps").read_text().splitlines()
+print(json.dumps({
+    "torch": torch.__version__,
+    "site": str(pathlib.Path(torch.__file__).parents[1]),
+    "requires": importlib.metadata.requires("convtime"),
+    "mapped": sorted({line.split()[-1] for line in maps if ".so" in line}),
+    "build": {k: v for k, v in vars(_build_info).items() if not k.startswith("_")},
+}))
+"""
+
+
+@dataclasses.dataclass
+class Environment:
+    """A virtual environment under the test's own folder."""
+
+    path: Path
+
+    @property
+    def python(self) -> str:
+        return str(self.path / "bin" / "python")
+
+    def run(self, *command: object, **variables: str) -> str:
+        hidden = ("PYTHONPATH", "VIRTUAL_ENV", "FAIL_WITHOUT_CUDA")
+        inherited = {name: value for name, value in os.environ.items() if name not in hidden}
+        # One architecture is enough to see that the build works.
+        environ = {"TORCH_CUDA_ARCH_LIST": "9.0a", **inherited, **variables}
+        result = subprocess.run(
+            [str(part) for part in command],
+            cwd=self.path,
+            env=environ,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert result.returncode == 0, result.stdout
+        return result.stdout
+
+    def pip_install(self, *arguments: object) -> None:
+        self.run(self.python, "-m", "pip", "install", *arguments)
+
+    def check(self, **variables: str) -> dict:
+        return json.loads(self.run(self.python, "-c", CHECK, **variables).splitlines()[-1])
+
+
+def make_environment(path: Path) -> Environment:
+    subprocess.run([sys.executable, "-m", "venv", path], check=True)
+    return Environment(path)
+
+
+@pytest.fixture(scope="module")
+def oldest_torch(tmp_path_factory) -> Environment:
+    """An environment that has had torch for longer than convtime."""
+    environment = make_environment(tmp_path_factory.mktemp("oldest_torch") / "venv")
+    # setuptools and NumPy are torch's to use; uv is for the test that installs with it.
+    environment.pip_install(f"torch=={OLDEST_TORCH}", "numpy", "uv")
+    return environment
+
+
+@pytest.fixture
+def decoy_libraries(tmp_path) -> dict[str, str]:
+    """LD_LIBRARY_PATH with a libcudnn.so.9 that cannot be loaded: another cuDNN of the system."""
+    (tmp_path / "libcudnn.so.9").write_text("no library")
+    return {"LD_LIBRARY_PATH": str(tmp_path)}
+
+
+def assert_built_for_the_torch_there(found: dict) -> None:
+    major, minor = found["torch"].split(".")[:2]
+    assert f"torch=={major}.{minor}.*" in found["requires"]
+    assert found["build"]["torch_version"] == found["torch"]
+
+
+def test_empty_environment(tmp_path):
+    environment = make_environment(tmp_path / "venv")
+    environment.pip_install(ROOT)
+    assert_built_for_the_torch_there(environment.check())
+
+
+def install_with_pip(environment: Environment) -> None:
+    environment.pip_install(ROOT)
+
+
+def install_without_isolation(environment: Environment) -> None:
+    environment.pip_install(
+        "scikit-build-core>=1.0,<2", "pybind11", "cmake", "ninja", "nvidia-cudnn-frontend<1.27"
+    )
+    environment.pip_install("--no-build-isolation", ROOT)
+
+
+def install_with_uv(environment: Environment) -> None:
+    uv = environment.path / "bin" / "uv"
+    environment.run(
+        uv,
+        "pip",
+        "install",
+        "--python",
+        environment.python,
+        "--reinstall-package",
+        "convtime",
+        ROOT,
+    )
+
+
+@pytest.mark.parametrize("install", [install_with_pip, install_without_isolation, install_with_uv])
+def test_torch_of_the_environment_is_kept(oldest_torch, install, decoy_libraries):
+    install(oldest_torch)
+    found = oldest_torch.check(**decoy_libraries)
+    assert found["torch"].startswith(OLDEST_TORCH)
+    assert_built_for_the_torch_there(found)
+    cudnns = [library for library in found["mapped"] if Path(library).name == "libcudnn.so.9"]
+    assert cudnns == [f"{found['site']}/nvidia/cudnn/lib/libcudnn.so.9"]
+
+
+def test_without_system_nvcc(oldest_torch):
+    """nvcc comes from PyPI where the system has none, as on a machine with a driver alone."""
+    toolkits = [
+        str(folder) for folder in Path("/usr/local").glob("cuda*") if not folder.is_symlink()
+    ]
+    hide = " && ".join(["true", *(f"mount -t tmpfs none {folder}" for folder in toolkits)])
+    variables = "-u CUDACXX -u CUDA_HOME -u CUDA_PATH -u LIBRARY_PATH -u CPATH"
+    script = f'{hide} && exec env {variables} PATH=/usr/bin:/bin "$@"'
+    hidden = ["unshare", "--mount", "sh", "-c", script, "sh"]
+    probe = subprocess.run(
+        [*hidden, "sh", "-c", "! command -v nvcc"], capture_output=True, text=True
+    )
+    if probe.returncode:
+        pytest.skip(f"the system's nvcc cannot be hidden here: {probe.stderr or probe.stdout}")
+
+    oldest_torch.run(*hidden, oldest_torch.python, "-m", "pip", "install", ROOT)
+    build = oldest_torch.check()["build"]
+    assert build["nvcc_version"].startswith(build["torch_cuda"])
+
+
+def test_without_cuda(oldest_torch):
+    oldest_torch.pip_install("-C", "cmake.define.CONVTIME_CUDA=OFF", ROOT)
+    found = oldest_torch.check()
+    assert_built_for_the_torch_there(found)
+    assert not found["build"]["with_cuda"]
+    assert found["build"]["nvcc_version"] is None
+
+
+def test_cpp_example(oldest_torch, tmp_path, decoy_libraries):
+    install_with_pip(oldest_torch)
+    code = "import convtime; print(convtime.cmake_prefix_path)"
+    prefix = oldest_torch.run(oldest_torch.python, "-c", code).splitlines()[-1]
+    cmake = shutil.which("cmake", path=oldest_torch.path / "bin")
+    if cmake is None:
+        oldest_torch.pip_install("cmake", "ninja")
+        cmake = oldest_torch.path / "bin" / "cmake"
+    build = tmp_path / "build"
+    oldest_torch.run(
+        cmake, "-S", ROOT / "examples" / "cpp", "-B", build, f"-Dconvtime_ROOT={prefix}"
+    )
+    oldest_torch.run(cmake, "--build", build)
+    assert "median of" in oldest_torch.run(build / "time_relu", **decoy_libraries)
+
+
+def test_compiler_that_links_libstdcxx_statically_is_refused(tmp_path):
+    compiler, cmake = shutil.which("g++"), shutil.which("cmake")
+    if not compiler or not cmake:
+        pytest.skip("needs g++ and cmake")
+    source, library = tmp_path / "a.cpp", tmp_path / "liba.so"
+    source.write_text("#include <iostream>\nvoid f() { std::cout << 1; }\n")
+    build = [compiler, "-shared", "-fPIC", source, "-o", library]
+    check = [cmake, "-D", f"LIBRARY={library}", "-D", "READELF=readelf"]
+    check += ["-P", ROOT / "cmake" / "check_libstdcxx.cmake"]
+
+    subprocess.run(build, check=True)
+    assert subprocess.run(check).returncode == 0
+    subprocess.run([*build, "-static-libstdc++"], check=True)
+    refused = subprocess.run(check, capture_output=True, text=True)
+    assert refused.returncode == 1
+    assert "does not need libstdc++.so.6" in " ".join(refused.stderr.split())
