@@ -92,16 +92,15 @@ py::dict time_candidates(const std::vector<std::tuple<py::object, py::tuple, py:
   const convtime::Timing timing = convtime::time_candidates(pointers, options);
 
   const convtime::SamplerResult& samples = timing.samples;
-  return py::dict(
-      py::arg("seconds") = samples.seconds, py::arg("discarded") = samples.discarded,
-      py::arg("method") = convtime::to_string(timing.method),
-      py::arg("method_reason") = timing.method_reason,
-      py::arg("queue") = convtime::to_string(timing.queue),
-      py::arg("queue_reason") = timing.queue_reason,
-      py::arg("warmup_calls") = samples.warmup_calls,
-      py::arg("warmup_seconds") = samples.warmup_seconds,
-      py::arg("sampling_seconds") = samples.sampling_seconds,
-      py::arg("stop_reason") = convtime::to_string(samples.stop_reason));
+  return py::dict(py::arg("seconds") = samples.seconds, py::arg("discarded") = samples.discarded,
+                  py::arg("method") = convtime::to_string(timing.method),
+                  py::arg("method_reason") = timing.method_reason,
+                  py::arg("queue") = convtime::to_string(timing.queue),
+                  py::arg("queue_reason") = timing.queue_reason,
+                  py::arg("warmup_calls") = samples.warmup_calls,
+                  py::arg("warmup_seconds") = samples.warmup_seconds,
+                  py::arg("sampling_seconds") = samples.sampling_seconds,
+                  py::arg("stop_reason") = convtime::to_string(samples.stop_reason));
 }
 
 }  // namespace
@@ -126,9 +125,8 @@ PYBIND11_MODULE(_C, module) {
         return py::dict(py::arg("mean") = summary.mean, py::arg("stdev") = summary.stdev,
                         py::arg("min") = summary.min, py::arg("max") = summary.max,
                         py::arg("median") = summary.median, py::arg("iqr") = summary.iqr,
-                        py::arg("median_interval") =
-                            py::make_tuple(summary.median_interval.low,
-                                           summary.median_interval.high));
+                        py::arg("median_interval") = py::make_tuple(summary.median_interval.low,
+                                                                    summary.median_interval.high));
       },
       py::arg("values"));
 }

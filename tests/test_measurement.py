@@ -61,7 +61,7 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
     assert one.quantile(0.9) == pytest.approx(np.quantile(seconds, 0.9), rel=1e-12)
     low, high = one.median_interval
     assert low < one.median < high
-    with pytest.raises(ValueError, match="between 0 and 1, got 1.5"):
+    with pytest.raises(ValueError, match=r"between 0 and 1, got 1\.5"):
         one.quantile(1.5)
 
 

@@ -1,13 +1,13 @@
 #include "conv/selection.h"
 
+#include <cudnn_frontend_Errata.h>  // needs the other frontend headers before it
+
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "conv/frontend.h"
 #include "conv/tensor_ids.h"
-
-#include <cudnn_frontend_Errata.h>  // needs the other frontend headers before it
 
 namespace convtime::conv {
 namespace {
@@ -107,8 +107,7 @@ bool has_erratum(cudnnHandle_t handle, const std::string& tag) {
 Plan select_as_pytorch(cudnnHandle_t handle, const Problem& problem,
                        const std::function<bool(const Plan&)>& try_run) {
   auto graph = make_graph(handle, problem);
-  const auto instant =
-      problem.heuristic_mode_b ? CUDNN_HEUR_MODE_B : CUDNN_HEUR_MODE_INSTANT;
+  const auto instant = problem.heuristic_mode_b ? CUDNN_HEUR_MODE_B : CUDNN_HEUR_MODE_INSTANT;
   std::string refusals;
   for (const auto mode : {instant, CUDNN_HEUR_MODE_FALLBACK}) {
     for (auto& config : list_engine_configs(graph, problem, mode)) {

@@ -18,22 +18,22 @@ inline std::string cuda_failure(cudaError_t status, const char* call, const char
 }  // namespace convtime::detail
 
 /// Throws std::runtime_error with CUDA's own text, the call and its place in the source.
-#define CONVTIME_CUDA_CHECK(call)                                                                  \
-  do {                                                                                             \
-    const cudaError_t convtime_status = (call);                                                    \
-    if (convtime_status != cudaSuccess) {                                                          \
-      throw std::runtime_error(                                                                    \
-          ::convtime::detail::cuda_failure(convtime_status, #call, __FILE__, __LINE__));           \
-    }                                                                                              \
+#define CONVTIME_CUDA_CHECK(call)                                                        \
+  do {                                                                                   \
+    const cudaError_t convtime_status = (call);                                          \
+    if (convtime_status != cudaSuccess) {                                                \
+      throw std::runtime_error(                                                          \
+          ::convtime::detail::cuda_failure(convtime_status, #call, __FILE__, __LINE__)); \
+    }                                                                                    \
   } while (false)
 
 /// For destructors: says on stderr what CONVTIME_CUDA_CHECK would have thrown.
-#define CONVTIME_CUDA_WARN(call)                                                                   \
-  do {                                                                                             \
-    const cudaError_t convtime_status = (call);                                                    \
-    if (convtime_status != cudaSuccess) {                                                          \
-      std::fprintf(                                                                                \
-          stderr, "convtime: %s\n",                                                                \
-          ::convtime::detail::cuda_failure(convtime_status, #call, __FILE__, __LINE__).c_str());   \
-    }                                                                                              \
+#define CONVTIME_CUDA_WARN(call)                                                                 \
+  do {                                                                                           \
+    const cudaError_t convtime_status = (call);                                                  \
+    if (convtime_status != cudaSuccess) {                                                        \
+      std::fprintf(                                                                              \
+          stderr, "convtime: %s\n",                                                              \
+          ::convtime::detail::cuda_failure(convtime_status, #call, __FILE__, __LINE__).c_str()); \
+    }                                                                                            \
   } while (false)

@@ -19,8 +19,8 @@ std::array<std::int64_t, 2> expand(at::IntArrayRef values, const char* name, std
   TORCH_CHECK(values.size() == 1 || values.size() == 2, "conv2d: ", name,
               " must be one or two numbers, got ", values);
   for (const std::int64_t value : values) {
-    TORCH_CHECK(value >= minimum && value <= std::numeric_limits<std::int32_t>::max(), "conv2d: ",
-                name, " must lie between ", minimum, " and 2147483647, got ", values);
+    TORCH_CHECK(value >= minimum && value <= std::numeric_limits<std::int32_t>::max(),
+                "conv2d: ", name, " must lie between ", minimum, " and 2147483647, got ", values);
   }
   return {values[0], values.size() == 2 ? values[1] : values[0]};
 }
@@ -33,10 +33,11 @@ void check_tensors(const at::Tensor& input, const at::Tensor& weight,
               weight.sizes());
   TORCH_CHECK(groups >= 1, "conv2d: groups must be at least 1, got ", groups);
   const std::int64_t channels = input.size(-3);
-  TORCH_CHECK(weight.size(0) >= 1 && weight.size(2) >= 1 && weight.size(3) >= 1,
-              "conv2d: weight must have at least one output channel and a kernel of at least 1 x 1, "
-              "got shape ",
-              weight.sizes());
+  TORCH_CHECK(
+      weight.size(0) >= 1 && weight.size(2) >= 1 && weight.size(3) >= 1,
+      "conv2d: weight must have at least one output channel and a kernel of at least 1 x 1, "
+      "got shape ",
+      weight.sizes());
   TORCH_CHECK(weight.size(0) % groups == 0,
               "conv2d: the output channels (dimension 0 of weight) must be a multiple of groups (",
               groups, "), got ", weight.size(0));
@@ -51,7 +52,8 @@ void check_tensors(const at::Tensor& input, const at::Tensor& weight,
               weight.device());
   if (bias.has_value() && bias->defined()) {
     TORCH_CHECK(bias->dim() == 1 && bias->size(0) == weight.size(0),
-                "conv2d: bias must have shape (", weight.size(0), "), one number for each output "
+                "conv2d: bias must have shape (", weight.size(0),
+                "), one number for each output "
                 "channel, got ",
                 bias->sizes());
     TORCH_CHECK(bias->scalar_type() == input.scalar_type(),
@@ -70,14 +72,15 @@ void check_output(const at::Tensor& input, const at::Tensor& weight, const Conv2
     const auto dim = static_cast<std::int64_t>(i);
     const std::int64_t padded = input.size(dim - 2) + 2 * params.padding[i];
     const std::int64_t kernel = params.dilation[i] * (weight.size(dim + 2) - 1) + 1;
-    TORCH_CHECK(kernel <= padded, "conv2d: the kernel must not be larger than the padded input, got ",
-                kernel, " (dilated) against ", padded, " in ", i == 0 ? "height" : "width");
+    TORCH_CHECK(kernel <= padded,
+                "conv2d: the kernel must not be larger than the padded input, got ", kernel,
+                " (dilated) against ", padded, " in ", i == 0 ? "height" : "width");
     bytes *= static_cast<double>((padded - kernel) / params.stride[i] + 1);
   }
   // A host that overcommits memory would only find out when the output is written, and kill us.
   if (input.is_cpu()) {
-    const double host_bytes = static_cast<double>(sysconf(_SC_PHYS_PAGES)) *
-                              static_cast<double>(sysconf(_SC_PAGE_SIZE));
+    const double host_bytes =
+        static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
     TORCH_CHECK(bytes <= host_bytes, "conv2d: the output would take ", bytes,
                 " bytes and this machine has ", host_bytes,
                 "; check padding, stride and the input's size");

@@ -1,7 +1,6 @@
 #include <ATen/Context.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <ATen/cudnn/Handle.h>
-#include <ATen/cudnn/Types.h>
 #include <ATen/native/ConvUtils.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -21,6 +20,23 @@ conv::TensorShape describe(const at::Tensor& tensor, bool channels_last) {
   return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
 }
 
+cudnnDataType_t data_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return CUDNN_DATA_FLOAT;
+    case at::kDouble:
+      return CUDNN_DATA_DOUBLE;
+    case at::kHalf:
+      return CUDNN_DATA_HALF;
+    case at::kBFloat16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      TORCH_CHECK(false,
+                  "conv2d: on a GPU the dtype must be one of Float, Double, Half, BFloat16, got ",
+                  type);
+  }
+}
+
 conv::Problem describe_problem(const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
                                const Conv2dParams& params) {
   const bool channels_last =
@@ -30,15 +46,14 @@ conv::Problem describe_problem(const at::Tensor& x, const at::Tensor& w, const a
   problem.pass = conv::Pass::kFprop;
   problem.device = x.get_device();
   problem.rank = static_cast<std::int32_t>(x.dim());
-  problem.data_type = at::native::getCudnnDataType(x);
+  problem.data_type = data_type(x.scalar_type());
   problem.x = describe(x, channels_last);
   problem.w = describe(w, channels_last);
   problem.y = describe(y, channels_last);
   std::copy(params.padding.begin(), params.padding.end(), problem.padding.begin());
   std::copy(params.stride.begin(), params.stride.end(), problem.stride.begin());
   std::copy(params.dilation.begin(), params.dilation.end(), problem.dilation.begin());
-  problem.deterministic =
-      context.deterministicCuDNN() || context.deterministicAlgorithms();
+  problem.deterministic = context.deterministicCuDNN() || context.deterministicAlgorithms();
   problem.allow_tf32 = context.allowTF32CuDNN(at::Float32Op::CONV);
   problem.heuristic_mode_b = at::native::cudnnv8_use_heur_mode_b();
   return problem;
@@ -66,8 +81,8 @@ at::Tensor conv2d_cudnn(const at::Tensor& input, const at::Tensor& weight,
                         const Conv2dParams& params) {
   const c10::cuda::CUDAGuard guard(input.device());
   // The layouts follow PyTorch step by step: at::_convolution, then at::cudnn_convolution.
-  const at::Tensor x = input.contiguous(at::native::_determine_backend_memory_format(
-      input, weight, at::native::ConvBackend::Cudnn));
+  const at::Tensor x = input.contiguous(
+      at::native::_determine_backend_memory_format(input, weight, at::native::ConvBackend::Cudnn));
   const at::Tensor y = at::detail::empty_cuda(
       at::native::conv_output_size(x.sizes(), weight.sizes(), params.padding, params.stride,
                                    params.dilation),

@@ -12,11 +12,12 @@
 namespace convtime {
 
 /// Time between two CUDA events around a call on one stream: what the stream saw of it, with the
-/// events' own cost (2 to 3 us on an H200) and, unless the queue is held, the host's gaps. Work that
-/// the call puts on other streams is seen only as far as this stream waits for it.
+/// events' own cost (2 to 3 us on an H200) and, unless the queue is held, the host's gaps. Work
+/// that the call puts on other streams is seen only as far as this stream waits for it.
 class CONVTIME_API EventTimer final : public Timer {
  public:
-  /// At most `capacity` calls can be timed by one run(), so that no event is created while sampling.
+  /// At most `capacity` calls can be timed by one run(), so that no event is created while
+  /// sampling.
   EventTimer(cudaStream_t stream, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;

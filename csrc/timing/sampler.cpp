@@ -94,7 +94,8 @@ std::size_t Sampler::rounds_in_batch(const Cost& cost, const SamplerResult& resu
       taken < rule_.min_samples ? rule_.min_samples - taken : rule_.max_samples - taken;
   const double affordable =
       std::min(kBatchSeconds, rule_.budget_seconds - elapsed) / std::max(cost.wall_seconds, 1e-7);
-  const auto rounds = static_cast<std::size_t>(std::clamp(affordable, 1.0, 1.0 * kMaxRoundsInBatch));
+  const auto rounds =
+      static_cast<std::size_t>(std::clamp(affordable, 1.0, 1.0 * kMaxRoundsInBatch));
   return std::min(rounds, wanted);
 }
 
@@ -114,9 +115,8 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates) {
     const std::size_t rounds = rounds_in_batch(cost, result, now_seconds() - start);
     const Schedule schedule = shuffle_rounds(candidates, rounds, random);
     const auto batch_rounds = static_cast<double>(rounds);
-    const double hold_seconds =
-        std::min(kMaxHoldSeconds,
-                 kHoldMargin * cost.host_seconds * batch_rounds + kHoldExtraSeconds);
+    const double hold_seconds = std::min(
+        kMaxHoldSeconds, kHoldMargin * cost.host_seconds * batch_rounds + kHoldExtraSeconds);
     if (hold != nullptr) {
       hold->hold(hold_seconds);
     }

@@ -142,8 +142,8 @@ double Samples::median() const { return quantile(seconds, 0.5); }
 std::ostream& operator<<(std::ostream& out, const Samples& samples) {
   const Summary summary = summarize(samples.seconds);
   constexpr double kMicro = 1e6;
-  return out << summary.median * kMicro << " us (median of " << summary.count
-             << ", 95 % interval " << summary.median_interval.low * kMicro << " .. "
+  return out << summary.median * kMicro << " us (median of " << summary.count << ", 95 % interval "
+             << summary.median_interval.low * kMicro << " .. "
              << summary.median_interval.high * kMicro << " us, " << to_string(samples.method)
              << ", queue " << to_string(samples.queue) << ")";
 }

@@ -39,9 +39,9 @@ struct TimingOptions {
   bool on_gpu = false;
   /// The cudaStream_t that the candidates issue their work to; null is the default stream.
   void* stream = nullptr;
-  Warmup warmup;
-  StopRule stop;
-  HostHooks hooks;
+  Warmup warmup{};
+  StopRule stop{};
+  HostHooks hooks{};
 };
 
 /// Samples of several candidates, with the method that was really used, and why.

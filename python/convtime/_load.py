@@ -1,7 +1,7 @@
 """Loads the compiled core, after checking that it fits this process.
 
-A mismatch would otherwise show up as an undefined symbol, a crash inside cuDNN or, worst, as another
-library's algorithms under PyTorch's name.
+A mismatch would otherwise show up as an undefined symbol, a crash inside cuDNN or, worst, as
+another library's algorithms under PyTorch's name.
 """
 
 from __future__ import annotations

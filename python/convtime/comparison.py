@@ -57,7 +57,8 @@ class Comparison:
                 raise KeyError(f"{one!r} was not compared; there are {sorted(self.measurements)}")
         over, under = self.measurements[name].seconds, self.measurements[baseline].seconds
         # A clock that ticks in steps can say 0 for both; then there is nothing between them.
-        ratios = [a / b if b > 0 else (1.0 if a == b else float("inf")) for a, b in zip(over, under)]
+        pairs = zip(over, under, strict=True)
+        ratios = [a / b if b > 0 else (1.0 if a == b else float("inf")) for a, b in pairs]
         low, high = _C.summarize(ratios)["median_interval"]
         return Ratio(statistics.median(ratios), low, high)
 
@@ -89,8 +90,8 @@ def compare(
     """Times several callables interleaved, so that whatever drifts drifts for all of them alike.
 
     Each round calls every candidate once, in random order; ``time_op`` is the case of one
-    candidate, and the options are the same. ``budget`` is for the whole comparison, warm-up for each
-    candidate.
+    candidate, and the options are the same. ``budget`` is for the whole comparison, warm-up for
+    each candidate.
 
     Args:
         candidates: callables without arguments, by name.

@@ -9,12 +9,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-import torch.utils.benchmark
-
 from convtime._load import _C
 
 if TYPE_CHECKING:
     import pandas
+    import torch.utils.benchmark
 
 SCHEMA = 1
 
@@ -28,9 +27,8 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
         seconds: the time in seconds.
         digits: significant digits.
     """
-    for scale, unit in _UNITS:
-        if abs(seconds) >= scale:
-            break
+    fitting = (one for one in _UNITS if abs(seconds) >= one[0])
+    scale, unit = next(fitting, _UNITS[-1])
     value = seconds / scale
     whole_digits = len(str(int(abs(value))))
     return f"{value:.{max(digits - whole_digits, 0)}f} {unit}"
@@ -84,7 +82,7 @@ class Measurement:
     provenance: Mapping[str, Any]
 
     @cached_property
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self) -> _C.Summary:
         return _C.summarize(self.seconds)
 
     @property
@@ -194,17 +192,19 @@ class Measurement:
     def to_torch(
         self, label: str | None = None, sub_label: str | None = None, description: str | None = None
     ) -> torch.utils.benchmark.Measurement:
-        """The samples as PyTorch's own kind of measurement, e.g. for ``torch.utils.benchmark.Compare``.
+        """The samples as PyTorch's own kind of measurement, which its ``Compare`` works on.
 
         Args:
             label: the table that Compare puts it in; the device unless given.
             sub_label: its row; the name unless given.
             description: its column; the method unless given.
         """
-        return torch.utils.benchmark.Measurement(
+        from torch.utils import benchmark  # slow to import, and prints a warning without a GPU
+
+        return benchmark.Measurement(
             number_per_run=1,
             raw_times=list(self.seconds),
-            task_spec=torch.utils.benchmark.TaskSpec(
+            task_spec=benchmark.TaskSpec(
                 stmt=self.name,
                 setup="",
                 label=label or self.device,
@@ -216,7 +216,7 @@ class Measurement:
 
     def _facts(self) -> dict[str, str]:
         low, high = self.median_interval
-        facts = {
+        return {
             "median": format_seconds(self.median),
             "95 % interval": f"{format_seconds(low)} .. {format_seconds(high)}",
             "range": f"{format_seconds(self.min)} .. {format_seconds(self.max)}",
@@ -228,7 +228,6 @@ class Measurement:
             "device": self.provenance.get("gpu") or self.provenance.get("cpu") or self.device,
             "stopped by": self.stop_reason,
         }
-        return facts
 
     @staticmethod
     def _used(used: str, requested: str, reason: str) -> str:

@@ -19,7 +19,7 @@ class Conv2d(torch.nn.Conv2d):
     def _conv_forward(
         self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
-        padding = self.padding
+        padding: ops.Pair | str = self.padding
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0

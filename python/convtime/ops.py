@@ -45,7 +45,10 @@ def conv2d(
     """
     if isinstance(padding, str):
         input, padding = _resolve_padding(input, weight, stride, padding, dilation)
-    return torch.ops.convtime.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    output: torch.Tensor = torch.ops.convtime.conv2d(
+        input, weight, bias, _sequence(stride), _sequence(padding), _sequence(dilation), groups
+    )
+    return output
 
 
 def _resolve_padding(
@@ -59,31 +62,29 @@ def _resolve_padding(
         return input, 0
     if padding != "same":
         raise RuntimeError(f"conv2d: padding must be a number, 'same' or 'valid', got {padding!r}")
-    if any(step != 1 for step in _pair(stride)):
+    if any(step != 1 for step in _sequence(stride)):
         raise RuntimeError(f"conv2d: padding 'same' needs a stride of 1, got {stride}")
-    totals = [d * (size - 1) for d, size in zip(_pair(dilation), weight.shape[-2:], strict=True)]
+    steps = _sequence(dilation)
+    totals = [steps[0] * (weight.shape[-2] - 1), steps[-1] * (weight.shape[-1] - 1)]
     surplus_vertical, surplus_horizontal = (total % 2 for total in totals)
     if surplus_vertical or surplus_horizontal:
         input = F.pad(input, (0, surplus_horizontal, 0, surplus_vertical))
     return input, [total // 2 for total in totals]
 
 
-def _pair(value: Pair) -> tuple[int, int]:
-    if isinstance(value, int):
-        return (value, value)
-    values = tuple(value)
-    return (values[0], values[-1])
+def _sequence(value: Pair) -> Sequence[int]:
+    return (value, value) if isinstance(value, int) else value
 
 
-@torch.library.register_fake("convtime::conv2d")
+@torch.library.register_fake("convtime::conv2d")  # type: ignore[untyped-decorator]
 def _conv2d_fake(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair = 0,
-    dilation: Pair = 1,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> torch.Tensor:
     # PyTorch's own op has the same result, shape, strides and all.
-    return torch.ops.aten.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    return F.conv2d(input, weight, bias, stride, padding, dilation, groups)

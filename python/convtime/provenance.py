@@ -65,9 +65,9 @@ def driver_version() -> str | None:
 @functools.cache
 def cudnn_version() -> str | None:
     """The version of the cuDNN that torch has loaded, as "9.19.0"."""
-    if not torch.backends.cudnn.is_available():
+    number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None  # type: ignore[no-untyped-call]
+    if number is None:
         return None
-    number = torch.backends.cudnn.version()
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 

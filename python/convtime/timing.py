@@ -177,10 +177,7 @@ def name_of(fn: Callable[..., object]) -> str:
 def _resolve_device(
     candidates: list[Candidate], requested: torch.device | str | None
 ) -> torch.device:
-    if requested is None:
-        device = _find_device(candidates)
-    else:
-        device = torch.device(requested)
+    device = _find_device(candidates) if requested is None else torch.device(requested)
     if device.type == "cpu":
         return device
     if device.type != "cuda":

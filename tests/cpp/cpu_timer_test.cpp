@@ -83,8 +83,7 @@ TEST(Names, RoundTripAndRefuseOthers) {
     method_from_string("clock");
     FAIL() << "an unknown method must be refused";
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(),
-                 "method must be one of 'auto', 'event', 'sync', 'cpu', got 'clock'");
+    EXPECT_STREQ(error.what(), "method must be one of 'auto', 'event', 'sync', 'cpu', got 'clock'");
   }
 }
 
