@@ -1,6 +1,5 @@
 // Times torch's ReLU from C++, without Python: on the GPU where there is one, else on the CPU.
 #include <ATen/ATen.h>
-
 #include <convtime/timing/time_op.h>
 
 #include <iostream>
