@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from convtime.layers import ConvLayer, InputError, distinct, from_csv, from_model, resnet50
 
 DEEPBENCH = Path(__file__).parents[1] / "benchmarks" / "data" / "deepbench_conv_training.csv"

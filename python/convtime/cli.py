@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 bad input, with one line on stderr that says what; 130 int
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -129,7 +130,7 @@ def _shape(text: str) -> tuple[int, ...]:
 
 
 def _config(_options: argparse.Namespace) -> None:
-    convtime.show_config()
+    print(json.dumps(convtime.show_config(), indent=2))
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -168,7 +169,9 @@ def _compare(options: argparse.Namespace) -> None:
     finally:
         # After the files, which a reader that closes the pipe early must not cost; but also when
         # one cannot be written, which must not cost the result.
-        print(f"{conditions}; torch {facts['torch']}\n\n{report.table(results)}")
+        methods = sorted({f"{r.convtime.method} (queue: {r.convtime.queue})" for r in results})
+        print(f"{conditions}; torch {facts['torch']}; timed by {', '.join(methods)}\n")
+        print(report.table(results))
 
 
 def _layers(options: argparse.Namespace, device: Any) -> list[layers.ConvLayer]:

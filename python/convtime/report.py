@@ -18,6 +18,7 @@ from convtime.layers import InputError
 from convtime.measurement import Measurement, format_seconds
 
 SCHEMA = 1
+FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
 
 
 def table(results: Sequence[LayerResult]) -> str:
@@ -45,6 +46,12 @@ def table(results: Sequence[LayerResult]) -> str:
     )
     right = ("left", "left", "right", "right", "right", "left", "right")
     text = tabulate(rows, headers, tablefmt="simple", colalign=right, disable_numparse=True)
+    hasty = sum(len(result.convtime.seconds) < FEW_SAMPLES for result in results)
+    if hasty:
+        text += (
+            f"\n\n{hasty} of the layers had time for fewer than {FEW_SAMPLES} samples: a larger "
+            "--budget makes them surer"
+        )
     return f"{text}\n\n{summary(results)}"
 
 

@@ -1,0 +1,288 @@
+"""The command line: what it writes, and how it fails."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import convtime
+from convtime import cli, conv_compare
+
+HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
+QUICK = ["--device", "cpu", "--budget", "0.02"]
+
+
+@pytest.fixture
+def layers_csv(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text(f"{HEADER}\n9,9,4,2,6,3,3,1,1,1,1\n9,9,4,2,6,1,1,0,0,2,2\n")
+    return path
+
+
+def command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "convtime", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **options,
+    )
+
+
+def one_line_error(stderr):
+    assert stderr.startswith("convtime: error: ")
+    assert stderr.count("\n") == 1
+    assert stderr.endswith("\n")
+    return stderr.removeprefix("convtime: error: ").rstrip("\n")
+
+
+def test_compare_in_a_pipe(tmp_path, layers_csv):
+    done = command(
+        "compare",
+        "--layers",
+        layers_csv,
+        *QUICK,
+        "--json",
+        "a.json",
+        "--csv",
+        "a.csv",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0
+    assert done.stderr == ""  # no progress bar
+    assert "\r" not in done.stdout
+    assert "line 2" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("2 distinct layers, 2 bit-identical; ")
+    document = json.loads((tmp_path / "a.json").read_text())
+    assert set(document) == {"schema", "rows", "provenance"}
+    assert document["provenance"]["torch"] == torch.__version__
+    assert [row["layer"]["names"] for row in document["rows"]] == [["line 2"], ["line 3"]]
+    assert (tmp_path / "a.csv").read_text().count("\n") == 3
+    assert sorted(os.listdir(tmp_path)) == ["a.csv", "a.json", "layers.csv"]
+
+
+def test_progress_bar_on_a_terminal(layers_csv):
+    terminal, end = pty.openpty()
+    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 25, 80, 0, 0))
+    os.set_blocking(terminal, False)
+    subprocess.run(
+        [sys.executable, "-m", "convtime", "compare", "--layers", layers_csv, *QUICK],
+        stdout=subprocess.PIPE,
+        stderr=end,
+        timeout=120,
+        check=True,
+    )
+    shown = os.read(terminal, 100_000).decode()
+    os.close(terminal)
+    os.close(end)
+    assert "\r" in shown
+    assert "layer" in shown
+
+
+def test_one_line_and_exit_code_2_from_a_process(tmp_path):
+    for arguments in (["compare", "--frobnicate"], ["compare", "--layers", tmp_path / "no.csv"]):
+        done = command(*arguments)
+        assert done.returncode == 2
+        assert done.stdout == ""
+        one_line_error(done.stderr)
+
+
+def test_interrupt_leaves_everything_as_it_was(tmp_path):
+    (tmp_path / "slow.py").write_text(
+        "import pathlib, torch\n"
+        "def net():\n"
+        "    pathlib.Path('started').touch()\n"
+        "    return torch.nn.Conv2d(3, 4, 3)\n"
+    )
+    out = tmp_path / "out.json"
+    out.write_text("old")
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "convtime", "compare", "--device", "cpu", "--budget", "100"),
+            *("--model", "slow:net", "--input", "1,3,8,8", "--json", out),
+        ],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert (stdout, stderr) == ("", "convtime: interrupted\n")
+    assert out.read_text() == "old"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_reader_that_goes_away_costs_no_file(tmp_path, layers_csv):
+    out = tmp_path / "out.json"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "convtime",
+            "compare",
+            "--layers",
+            layers_csv,
+            "--json",
+            out,
+            *QUICK,
+        ],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 0
+    assert len(json.loads(out.read_text())["rows"]) == 2
+
+
+@pytest.fixture
+def no_timing(monkeypatch):
+    """Fails the test when a layer is timed after all."""
+
+    def refuse(*arguments, **options):
+        raise AssertionError("timing started")
+
+    monkeypatch.setattr(conv_compare, "compare_layers", refuse)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "the following arguments are required: COMMAND"),
+        (["compair"], "invalid choice: 'compair'"),
+        (["compare", "--frobnicate"], "unrecognized arguments: --frobnicate"),
+        (["compare", "stray"], "unrecognized arguments: stray"),
+        (["compare", "--batch", "0"], "--batch: got '0', but it must be a whole number from 1"),
+        (["compare", "--batch", "-3"], "--batch: got '-3'"),
+        (["compare", "--batch", "many"], "--batch: got 'many'"),
+        (["compare", "--batch", "9" * 5000], "--batch: got '999"),
+        (["compare", "--batch"], "--batch: expected one argument"),
+        (["compare", "--budget", "nan"], "--budget: got 'nan', but it must be a positive number"),
+        (["compare", "--budget", "inf"], "--budget: got 'inf'"),
+        (["compare", "--budget", "0"], "--budget: got '0'"),
+        (["compare", "--dtype", "int8"], "--dtype: invalid choice: 'int8'"),
+        (["compare", "--layout", "chwn"], "--layout: invalid choice: 'chwn'"),
+        (["compare", "--device", "gpu"], "device is 'gpu', but must be cpu, cuda or cuda:N"),
+        (["compare", "--layers", "none.csv"], "none.csv: cannot be read"),
+        (["compare", "--layers", "broken.csv"], "broken.csv, line 3: column k is 'x'"),
+        (["compare", "--layers", "a.csv", "--model", "b:c"], "not allowed with argument"),
+        (["compare", "--model", "b:c"], "--model needs --input"),
+        (["compare", "--input", "1,2"], "--input goes with --model only"),
+        (["compare", "--model", "b:c", "--input", "8,3,x"], "--input: got 'x', but it must be"),
+        (["compare", "--model", "b:c", "--input", "8,0"], "--input: got '0'"),
+        (["compare", "--model", "b:c", "--input", ""], "--input: got ''"),
+        (["compare", "--model", "b:c", "--input", "1,2", "--batch", "3"], "--batch does not go"),
+        (["compare", "--model", "b:c", "--input", "1,2"], "module 'b' was not found"),
+        (["compare", "--json", "none/out.json"], "none/out.json: cannot be written"),
+        (["compare", "--csv", "."], "not a regular file"),
+        (["compare", "--json", "out", "--csv", "./out"], "must name different files"),
+        (["compare", "--plot", "out.xyz"], "a picture's name must end in"),
+    ],
+)
+def test_bad_input(tmp_path, monkeypatch, capsys, no_timing, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.csv").write_text(
+        f"{HEADER}\n9,9,4,2,6,3,3,1,1,1,1\n9,9,4,2,x,3,3,1,1,1,1\n"
+    )
+    if "--device" not in arguments and arguments[:1] == ["compare"]:
+        arguments = [*arguments, "--device", "cpu"] if arguments[-1] != "--batch" else arguments
+    assert cli.main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in one_line_error(captured.err)
+    assert os.listdir(tmp_path) == ["broken.csv"]
+
+
+def test_missing_gpu(monkeypatch, capsys, no_timing):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert cli.main(["compare", "--device", "cuda"]) == 2
+    assert "device 'cuda' is not available" in one_line_error(capsys.readouterr().err)
+
+
+def test_a_layer_that_fails_midway_writes_nothing(tmp_path, capsys):
+    path = tmp_path / "layers.csv"
+    path.write_text(f"{HEADER}\n9,9,4,2,6,3,3,1,1,1,1\n9,9,4,2147483647,6,1,1,0,0,1,1\n")
+    out = tmp_path / "out.json"
+    out.write_text("old")
+    assert cli.main(["compare", "--layers", str(path), *QUICK, "--json", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert "layer line 3" in one_line_error(captured.err)
+    assert captured.out == ""
+    assert out.read_text() == "old"
+    assert cli.main(["compare", "--layers", str(path), "--batch", "1", *QUICK]) == 0
+
+
+def test_a_file_that_cannot_be_written_after_all_does_not_cost_the_table(
+    tmp_path, monkeypatch, capsys, layers_csv
+):
+    def fail(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    out = tmp_path / "out.json"
+    assert cli.main(["compare", "--layers", str(layers_csv), *QUICK, "--json", str(out)]) == 2
+    captured = capsys.readouterr()
+    assert "No space left on device" in one_line_error(captured.err)
+    assert "2 distinct layers" in captured.out
+    assert os.listdir(tmp_path) == ["layers.csv"]
+
+
+def test_model_dtype_layout_and_plot(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "cli_test_model.py").write_text(
+        "import torch\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    arguments = ["compare", "--model", "cli_test_model:net", "--input", "2,3,8,8", *QUICK]
+    arguments += ["--dtype", "bfloat16", "--layout", "nhwc", "--json", "o.json", "--plot", "o.png"]
+    assert cli.main(arguments) == 0
+    (row,) = json.loads((tmp_path / "o.json").read_text())["rows"]
+    assert (row["dtype"], row["layout"]) == ("bfloat16", "nhwc")
+    assert row["layer"]["names"] == ["0"]
+    assert row["layer"]["batch"] == 2
+    assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
+    assert "bfloat16, nhwc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("batch", "expected"), [([], 32), (["--batch", "5"], 5)])
+def test_resnet50_is_the_default(monkeypatch, batch, expected):
+    seen = []
+
+    def stop(problems, **options):
+        seen.extend(problems)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(conv_compare, "compare_layers", stop)
+    assert cli.main(["compare", *QUICK, *batch]) == 130
+    assert len(seen) == 23
+    assert {problem.batch for problem in seen} == {expected}
+
+
+def test_version_and_config(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"convtime {convtime.__version__}\n"
+    assert cli.main(["config"]) == 0
+    assert torch.__version__ in capsys.readouterr().out

@@ -1,0 +1,182 @@
+"""PyTorch's and convtime's layers, compared on small problems."""
+
+import dataclasses
+import json
+import statistics
+
+import pytest
+import torch
+
+import convtime
+from convtime import conv_compare
+from convtime.conv_compare import DTYPES, LAYOUTS, compare_layers, find_device
+from convtime.layers import ConvLayer, InputError
+
+CPU = torch.device("cpu")
+QUICK = {"budget": 0.02, "max_samples": 20}
+SMALL = ConvLayer(
+    names=("small",),
+    batch=2,
+    in_channels=4,
+    height=9,
+    width=11,
+    out_channels=6,
+    kernel_size=(3, 5),
+    padding=(1, 2),
+)
+
+
+def compare_one(layer=SMALL, device=CPU, **options):
+    (result,) = compare_layers([layer], device=device, **(QUICK | options))
+    return result
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"bias": True, "stride": (2, 1)},
+        {"groups": 2, "dilation": (2, 1)},
+        {"padding": "same", "kernel_size": (2, 4)},
+        {"padding_mode": "reflect"},
+        {"padding_mode": "circular", "padding": "same"},
+    ],
+)
+def test_kinds_of_layers(device, changes):
+    layer = dataclasses.replace(SMALL, **changes)
+    result = compare_one(layer, device)
+    assert result.layer is layer
+    assert result.bit_identical
+    assert result.pytorch_repeats
+    assert torch.device(result.pytorch.device).type == device.type
+    for measurement in (result.pytorch, result.convtime):
+        assert measurement.min > 0
+    assert result.ratio.low <= result.ratio.value <= result.ratio.high
+    assert result.gflops == pytest.approx(
+        layer.flops / statistics.median(result.convtime.seconds) / 1e9
+    )
+    backends = {"cpu": ("Mkldnn", "Slow2d", "SlowDilated2d", "Xnnpack2d"), "cuda": ("Cudnn",)}
+    assert result.backend in backends[device.type]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("layout", list(LAYOUTS))
+def test_both_sides_get_the_same_data_in_dtype_and_layout(monkeypatch, device, dtype, layout):
+    calls = {}
+    original = convtime.compare
+
+    def record(candidates, **options):
+        calls.update(candidates)
+        return original(candidates, **options)
+
+    monkeypatch.setattr(convtime, "compare", record)
+    result = compare_one(device=device, dtype=dtype, layout=layout)
+    assert (result.dtype, result.layout) == (dtype, layout)
+    assert result.bit_identical
+    theirs, ours = (calls[name].func for name in ("pytorch", "convtime"))
+    assert type(theirs) is torch.nn.Conv2d
+    assert type(ours) is convtime.nn.Conv2d
+    assert theirs.weight is ours.weight
+    assert calls["pytorch"].args[0] is calls["convtime"].args[0]
+    for tensor in (theirs.weight, calls["pytorch"].args[0]):
+        assert tensor.dtype == DTYPES[dtype]
+        assert tensor.device.type == device.type
+        assert tensor.is_contiguous(memory_format=LAYOUTS[layout])
+        assert tensor.float().std() > 0.01
+
+
+def test_seed_decides_the_data_and_the_global_state_is_left_alone(monkeypatch):
+    inputs = []
+    monkeypatch.setattr(
+        conv_compare, "_backend", lambda module, x: inputs.append((x, module.weight)) or "?"
+    )
+    before = torch.get_rng_state()
+    for seed in (0, 0, 1):
+        compare_one(seed=seed)
+    assert torch.equal(torch.get_rng_state(), before)
+    first, again, other = inputs
+    assert all(map(torch.equal, first, again))
+    assert not any(map(torch.equal, first, other))
+
+
+@pytest.mark.parametrize("side", ["ours", "pytorch"])
+def test_one_bit_is_a_difference(monkeypatch, side):
+    class Off(torch.nn.Conv2d):
+        calls = 0
+
+        def forward(self, x):
+            y = super().forward(x)
+            if Off.calls or side == "ours":  # PyTorch's second call, or convtime's every one
+                bits = y.view(torch.int32)
+                bits[0, 0, 0, 0] ^= 1
+            Off.calls += 1
+            return y
+
+    monkeypatch.setattr(*(convtime.nn if side == "ours" else torch.nn, "Conv2d", Off))
+    result = compare_one()
+    assert result.bit_identical == (side == "pytorch")
+    assert result.pytorch_repeats == (side == "ours")
+
+
+def test_the_sign_of_zero_is_a_difference(monkeypatch):
+    class Negative(torch.nn.Conv2d):
+        def forward(self, x):
+            return torch.full_like(super().forward(x), -0.0)
+
+    class Positive(torch.nn.Conv2d):
+        def forward(self, x):
+            return torch.full_like(super().forward(x), 0.0)
+
+    monkeypatch.setattr(torch.nn, "Conv2d", Positive)
+    monkeypatch.setattr(convtime.nn, "Conv2d", Negative)
+    result = compare_one()
+    assert not result.bit_identical
+    assert result.pytorch_repeats
+
+
+def test_a_layer_that_does_not_fit_names_itself_and_the_next_call_works(device):
+    huge = dataclasses.replace(SMALL, names=("huge",), batch=2**31 - 1)
+    results = compare_layers([SMALL, huge], device=device, **QUICK)
+    assert next(results).layer == SMALL  # asked for one by one
+    with pytest.raises(InputError, match=r"^layer huge .* does not fit in memory; .*--batch"):
+        next(results)
+    assert compare_one(device=device).bit_identical
+
+
+def test_what_pytorch_cannot_run_is_said():
+    reflect = dataclasses.replace(SMALL, padding=(9, 2), padding_mode="reflect")
+    with pytest.raises(
+        InputError, match=r"layer small .* cannot be run: RuntimeError: .*[Pp]adding"
+    ):
+        compare_one(reflect)
+
+
+def test_result_as_json():
+    row = json.loads(json.dumps(compare_one().to_dict(), allow_nan=False))
+    assert row["layer"]["names"] == ["small"]
+    assert row["layer"]["kernel_size"] == [3, 5]
+    for who in ("pytorch", "convtime"):
+        assert row[who]["median"] == pytest.approx(statistics.median(row[who]["seconds"]), rel=1e-3)
+        assert row[who]["method"] == "cpu"
+        assert "provenance" not in row[who]
+    rounds = zip(row["convtime"]["seconds"], row["pytorch"]["seconds"], strict=True)
+    assert row["ratio"] == pytest.approx(statistics.median(a / b for a, b in rounds), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["gpu", "meta", "cuda:x", ""])
+def test_unknown_devices(name):
+    with pytest.raises(InputError, match=f"device is '{name}', but must be cpu, cuda or cuda:N"):
+        find_device(name)
+
+
+def test_missing_gpu(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert find_device() == CPU
+    with pytest.raises(InputError, match=r"device 'cuda' is not available: .*; use --device cpu"):
+        find_device("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert find_device().type == "cuda"
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(InputError, match=r"device 'cuda:2' .* this machine has 2 GPU\(s\)"):
+        find_device("cuda:2")

@@ -1,0 +1,100 @@
+"""The picture of compared layers."""
+
+import dataclasses
+import struct
+import sys
+
+import pytest
+import torch
+
+from convtime import plot
+from convtime.comparison import Ratio
+from convtime.conv_compare import compare_layers
+from convtime.layers import ConvLayer, InputError
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def results():
+    layer = ConvLayer(
+        names=("only",),
+        batch=1,
+        in_channels=4,
+        height=9,
+        width=9,
+        out_channels=6,
+        kernel_size=(3, 3),
+    )
+    (result,) = compare_layers([layer], device=torch.device("cpu"), budget=0.02, max_samples=20)
+    different = dataclasses.replace(
+        result,
+        layer=dataclasses.replace(layer, names=("other",)),
+        bit_identical=False,
+        ratio=Ratio(1.5, 1.4, 1.7),
+    )
+    return [result, different]
+
+
+def drawn(monkeypatch, results):
+    """The axes of the figure that draw() makes."""
+    figures = []
+    original = plot._figure_class()
+
+    def record(**options):
+        figures.append(original(**options))
+        return figures[-1]
+
+    monkeypatch.setattr(plot, "_figure_class", lambda: record)
+    plot.draw(results, "title", ".png")
+    return figures[0].axes
+
+
+def test_times_and_ratios_are_those_of_the_results(monkeypatch, results):
+    times, ratios = drawn(monkeypatch, results)
+    for line, who in zip(times.containers, ("pytorch", "convtime"), strict=True):
+        assert line.lines[0].get_ydata() == pytest.approx(
+            [1e6 * getattr(result, who).median for result in results]
+        )
+    assert ratios.containers[0].lines[0].get_ydata() == pytest.approx(
+        [result.ratio.value for result in results]
+    )
+    (bars,) = ratios.containers[0].lines[2]
+    low, high = bars.get_segments()[1][:, 1]
+    assert (low, high) == pytest.approx((1.4, 1.7))
+    bottom, top = ratios.get_ylim()
+    assert bottom <= 0.94
+    assert top >= 1.7
+    assert [label.get_text() for label in ratios.get_xticklabels()] == ["only", "other"]
+    legend = [text.get_text() for text in ratios.get_legend().get_texts()]
+    assert legend == ["0.97 to 1.03", "not bit-identical"]
+
+
+def test_a_png_of_sensible_size_for_one_and_for_many(results):
+    for count in (1, 200):
+        content = plot.draw(results[:1] * count, "title", ".PNG")
+        assert content.startswith(b"\x89PNG")
+        width, height = struct.unpack(">II", content[16:24])
+        assert 500 < height < 1500
+        assert 1000 < width < 6000
+
+
+def test_needs_no_display_and_leaves_pyplot_alone(monkeypatch, results):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    monkeypatch.delitem(sys.modules, "matplotlib.pyplot", raising=False)
+    assert b"<svg" in plot.draw(results, "title", ".svg")
+    assert "matplotlib.pyplot" not in sys.modules
+
+
+def test_type_of_picture_is_checked():
+    plot.check_plot("out.png")
+    plot.check_plot("OUT.SVG")
+    for name in ("out.xyz", "out"):
+        with pytest.raises(InputError, match=f"{name}: a picture's name must end in .*.png"):
+            plot.check_plot(name)
+
+
+def test_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(InputError, match=r"pip install 'convtime\[plot\]'"):
+        plot.check_plot("out.png")

@@ -1,0 +1,165 @@
+"""Tables and files made from compared layers."""
+
+import csv
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from convtime import report
+from convtime.comparison import Ratio
+from convtime.conv_compare import compare_layers
+from convtime.layers import ConvLayer, InputError
+from convtime.measurement import format_seconds
+
+
+@pytest.fixture(scope="module")
+def results():
+    first = ConvLayer(
+        names=("first", "twin"),
+        batch=2,
+        in_channels=4,
+        height=9,
+        width=9,
+        out_channels=6,
+        kernel_size=(3, 5),
+    )
+    second = dataclasses.replace(first, names=("second",), padding="same")
+    found = compare_layers([first, second], device=torch.device("cpu"), budget=0.02, max_samples=20)
+    ratios = Ratio(2.0, 1.9, 2.1), Ratio(0.5, 0.4, 0.6)
+    one, two = (
+        # However slow this machine is, there are enough samples for no remark on it.
+        dataclasses.replace(
+            r, ratio=q, convtime=dataclasses.replace(r.convtime, seconds=(1e-5, 2e-5) * 5)
+        )
+        for r, q in zip(found, ratios, strict=True)
+    )
+    return [one, dataclasses.replace(two, bit_identical=False)]
+
+
+def test_table(results):
+    header, _, one, two, blank, last = report.table(results).splitlines()
+    assert blank == ""
+    for title in ("layer", "PyTorch median", "convtime median", "bit-identical", "GFLOP/s"):
+        assert title in header
+    assert one.startswith("first (×2)  ")
+    assert "2×4×9×9 → 6, 3×5" in one
+    assert format_seconds(results[0].pytorch.median) in one
+    assert format_seconds(results[0].convtime.median) in one
+    assert "2.000 [1.900, 2.100]" in one
+    assert one.split()[-2] == "yes"
+    assert two.startswith("second  ")
+    assert two.split()[-2] == "NO"
+    assert last == (
+        "2 distinct layers, 1 bit-identical; time convtime/PyTorch: geometric mean 1.000, "
+        "0.500 to 2.000"
+    )
+
+
+def test_table_says_where_samples_are_few(results):
+    few = dataclasses.replace(results[0].convtime, seconds=(1e-5,) * 9)
+    text = report.table([dataclasses.replace(results[0], convtime=few), results[1]])
+    assert "\n1 of the layers had time for fewer than 10 samples: a larger --budget" in text
+
+
+def test_json(results):
+    text = report.to_json(results, {"gpu": None, "torch": "2.11"})
+
+    def refuse(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    document = json.loads(text, parse_constant=refuse)
+    assert document["schema"] == 1
+    assert document["provenance"] == {"gpu": None, "torch": "2.11"}
+    assert [row["layer"]["names"] for row in document["rows"]] == [["first", "twin"], ["second"]]
+    assert document["rows"][0]["ratio"] == 2.0
+    assert len(document["rows"][0]["pytorch"]["seconds"]) == len(results[0].pytorch.seconds)
+    assert sum('"pytorch"' in line for line in text.splitlines()) == 2  # a line a row
+
+
+def test_json_has_no_nan(results):
+    odd = dataclasses.replace(results[0], ratio=Ratio(float("inf"), float("nan"), 1.0))
+    (row,) = json.loads(report.to_json([odd], {}))["rows"]
+    assert (row["ratio"], row["ratio_low"], row["ratio_high"]) == (None, None, 1.0)
+
+
+def test_csv(results):
+    one, two = csv.DictReader(io.StringIO(report.to_csv(results)))
+    assert one["layer"] == "first"
+    assert one["count"] == "2"
+    assert one["kernel_size"] == "3x5"
+    assert one["padding"] == "0x0"
+    assert two["padding"] == "same"
+    assert float(one["pytorch_median_s"]) == results[0].pytorch.median
+    assert (one["bit_identical"], two["bit_identical"]) == ("True", "False")
+
+
+def test_a_file_is_written_and_replaced(tmp_path):
+    path = tmp_path / "out.json"
+    report.write_file(path, "old µ")
+    report.write_file(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert os.listdir(tmp_path) == ["out.json"]
+    umask = os.umask(0)
+    os.umask(umask)
+    assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_a_link_stays_a_link(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to("target")
+    report.write_file(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize("failure", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path, monkeypatch, step, failure):
+    path = tmp_path / "out.json"
+    path.write_text("old")
+
+    def fail(*arguments):
+        raise failure
+
+    monkeypatch.setattr(*{"fsync": (os, "fsync"), "replace": (Path, "replace")}[step], fail)
+    expected = InputError if isinstance(failure, OSError) else KeyboardInterrupt
+    with pytest.raises(expected) as caught:
+        report.write_file(path, "new")
+    if expected is InputError:
+        assert str(caught.value) == f"{path}: cannot be written (No space left on device)"
+    monkeypatch.undo()
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_check_writable_leaves_nothing(tmp_path):
+    report.check_writable(tmp_path / "new.json")
+    assert os.listdir(tmp_path) == []
+    (tmp_path / "old.json").write_text("old")
+    report.check_writable(tmp_path / "old.json")
+    assert (tmp_path / "old.json").read_text() == "old"
+
+
+def test_check_writable_says_why_not(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path, why in (
+        (tmp_path / "none" / "out.json", "No such file or directory"),
+        (tmp_path / "file" / "out.json", "Not a directory"),
+        (tmp_path, "not a regular file"),
+        (Path("/dev/null"), "not a regular file"),
+    ):
+        with pytest.raises(InputError, match=f"^{path}: cannot be written.*{why}"):
+            report.check_writable(path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_check_writable_in_a_locked_directory(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="Permission denied"):
+        report.check_writable(tmp_path / "out.json")
+    tmp_path.chmod(0o700)
