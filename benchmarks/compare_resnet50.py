@@ -1,0 +1,95 @@
+"""convtime's 2-D convolution against PyTorch's on every distinct one of ResNet-50, batch 64.
+
+In fp32 NCHW and in fp16 channels_last; by the code of `convtime compare`.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Any
+
+import results
+
+BATCH = 64
+CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """From the samples; a layer counts when it was measured in every configuration."""
+    measured: dict[str, set[tuple[str, str]]] = {}
+    for row in rows:
+        name = row["layer"]["names"][0]
+        measured.setdefault(name, set()).add((row["dtype"], row["layout"]))
+    ratios = [_ratio(row) for row in rows]
+    return {
+        "layers": sum(found == set(CONFIGURATIONS) for found in measured.values()),
+        "fraction_bit_identical": sum(row["bit_identical"] for row in rows) / len(rows),
+        "time_ratio_min": min(ratios),
+        "time_ratio_max": max(ratios),
+    }
+
+
+def _ratio(row: results.Row) -> float:
+    """The median over the rounds, each of which gave one sample of both: convtime.Ratio's."""
+    rounds = zip(row["convtime"]["seconds"], row["pytorch"]["seconds"], strict=True)
+    return statistics.median(ours / pytorch for ours, pytorch in rounds)
+
+
+def _median(row: results.Row, who: str) -> float:
+    return statistics.median(row[who]["seconds"])
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line a row."""
+    header = (
+        "| layer | N×C×H×W → K, R×S | dtype, layout | PyTorch (µs) | convtime (µs) "
+        "| convtime / PyTorch | bit-identical |",
+        "|---|---|---|--:|--:|--:|---|",
+    )
+    lines = (
+        f"| {row['layer']['names'][0]} | {row['label']} | {row['dtype']}, {row['layout']} "
+        f"| {1e6 * _median(row, 'pytorch'):.2f} | {1e6 * _median(row, 'convtime'):.2f} "
+        f"| {_ratio(row):.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}] "
+        f"| {'yes' if row['bit_identical'] else 'no'} |"
+        for row in rows
+    )
+    return "\n".join((*header, *lines))
+
+
+def main() -> None:
+    from convtime.conv_compare import compare_layers, find_device
+    from convtime.layers import resnet50
+    from convtime.provenance import provenance
+
+    parser = results.argument_parser(__doc__)
+    parser.add_argument("--batch", type=int, default=BATCH, help="for trying out; default: 64")
+    parser.add_argument("--budget", type=float, default=1.0, help="seconds of samples a layer")
+    parser.add_argument("--max-samples", type=int, default=500, help="of each side")
+    options = parser.parse_args()
+    device = find_device(options.device)
+    file = results.ResultFile("compare_resnet50", summarise, options, provenance(device))
+    cases: dict[str, Any] = {
+        f"{dtype} {layout} {layer.name}": (dtype, layout, layer)
+        for dtype, layout in CONFIGURATIONS
+        for layer in resnet50(options.batch)
+    }
+    for key, (dtype, layout, layer) in file.pending(cases).items():
+        (result,) = compare_layers(
+            [layer],
+            device=device,
+            dtype=dtype,
+            layout=layout,
+            budget=options.budget,
+            max_samples=options.max_samples,
+        )
+        file.add(key, result.to_dict() | {"label": layer.label})
+        print(
+            f"{key}: {result.ratio.value:.4f} [{result.ratio.low:.4f}, {result.ratio.high:.4f}]"
+            f"{'' if result.bit_identical else ', NOT bit-identical'}",
+            flush=True,
+        )
+    print(file.path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,247 @@
+"""Result files of the benchmarks: resumable, shardable, and summed up against goals.json.
+
+A benchmark is a script <name>.py beside this file. It defines, importing nothing heavy for it,
+`summarise(rows) -> {name: value}` and `table(rows) -> str` (Markdown), and records its rows in a
+ResultFile. Every row has a "key" that is unique in its file. `python results.py merge NAME` makes
+one file out of the shards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import operator
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+SCHEMA = 1
+HERE = Path(__file__).resolve().parent
+PROVENANCE = ("gpu", "driver", "cuda", "torch", "cudnn", "commit")
+
+Row = dict[str, Any]
+Summarise = Callable[[list[Row]], Mapping[str, float]]
+Case = TypeVar("Case")
+
+_RELATIONS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+
+
+def load_goals(path: Path = HERE / "goals.json") -> dict[str, dict[str, str]]:
+    """Benchmark -> name of a summary value -> goal, e.g. ">= 0.97"."""
+    goals = json.loads(path.read_text(encoding="utf-8"))
+    return {benchmark: limits for benchmark, limits in goals.items() if benchmark != "_"}
+
+
+def meets(value: float, goal: str) -> bool:
+    """Whether a value satisfies a goal such as ">= 0.97"."""
+    match = re.fullmatch(r"(>=|<=|==|>|<) *(-?\d+(?:\.\d+)?)", goal)
+    if match is None:
+        raise ValueError(f"goal is {goal!r}, but must be a relation and a number, e.g. '>= 0.97'")
+    relation, limit = match.groups()
+    return _RELATIONS[relation](value, float(limit))
+
+
+def make_summary(
+    rows: list[Row], summarise: Summarise, goals: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    """One entry a goal; a value that the rows do not yield is null, and a miss."""
+    values = summarise(rows) if rows else {}
+    return [
+        {
+            "name": name,
+            "value": values.get(name),
+            "goal": goal,
+            "met": name in values and meets(values[name], goal),
+        }
+        for name, goal in goals.items()
+    ]
+
+
+def find_commit() -> str:
+    """The commit of this checkout, marked when its files differ from it (results aside)."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(HERE), *arguments], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    try:
+        changes = git("status", "--porcelain", "--", ":/", f":(exclude,top){HERE.name}/results")
+        return git("rev-parse", "HEAD") + ("-dirty" if changes else "")
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise SystemExit(f"error: no git history at {HERE}; give the commit by --commit") from error
+
+
+def _shard(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"got {text!r}, but must be I/N with I from 1 to N")
+    return int(match[1]), int(match[2])
+
+
+def argument_parser(description: str | None) -> argparse.ArgumentParser:
+    """Options that every benchmark has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
+    parser.add_argument("--shard", type=_shard, metavar="I/N", help="every Nth case, from the Ith")
+    parser.add_argument("--commit", help="of the code that is measured (default: ask git)")
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is a GPU)")
+    return parser
+
+
+class ResultFile:
+    """The file of one benchmark, or of one shard of it, rewritten whole after each row.
+
+    A file that is there already is continued when its provenance is the same, so that a benchmark
+    can be run in pieces; otherwise it is started anew.
+    """
+
+    def __init__(
+        self, benchmark: str, summarise: Summarise, options: argparse.Namespace, facts: Row
+    ) -> None:
+        """Opens the file, before anything is measured.
+
+        Args:
+            facts: Provenance from convtime; the commit is taken from the options.
+        """
+        self._benchmark = benchmark
+        self._summarise = summarise
+        self._shard: tuple[int, int] | None = options.shard
+        provenance = {key: facts.get(key) for key in PROVENANCE}
+        self._provenance = provenance | {"commit": options.commit or find_commit()}
+        options.output.mkdir(parents=True, exist_ok=True)
+        self.path = options.output / (benchmark + _shard_suffix(self._shard) + ".json")
+        self.rows: list[Row] = []
+        if self.path.exists():
+            old = json.loads(self.path.read_text(encoding="utf-8"))
+            if old["provenance"] == self._provenance:
+                self.rows = old["rows"]
+            else:
+                print(f"{self.path}: is of another environment or commit; starting anew")
+
+    def pending(self, cases: Mapping[str, Case]) -> dict[str, Case]:
+        """Those cases (by key) that this shard has to measure and has not yet."""
+        first, step = self._shard or (1, 1)
+        done = {row["key"] for row in self.rows}
+        mine = itertools.islice(cases.items(), first - 1, None, step)
+        return {key: case for key, case in mine if key not in done}
+
+    def add(self, key: str, row: Row) -> None:
+        """Appends a row, and saves the file."""
+        self.rows.append({"key": key, **row})
+        _write(
+            self.path,
+            self._benchmark,
+            shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            self.rows,
+            self._provenance,
+            self._summarise,
+        )
+
+
+def _shard_suffix(shard: tuple[int, int] | None) -> str:
+    return f".shard-{shard[0]}-of-{shard[1]}" if shard else ""
+
+
+def _write(
+    path: Path,
+    benchmark: str,
+    command: str,
+    rows: list[Row],
+    provenance: Row,
+    summarise: Summarise,
+) -> None:
+    # Here, so that checking results needs neither torch nor an installed convtime.
+    from convtime.report import dump_json, write_file
+
+    now = datetime.datetime.now(datetime.timezone.utc)
+    document = {
+        "schema": SCHEMA,
+        "benchmark": benchmark,
+        "command": command,
+        "date": now.isoformat(timespec="seconds"),
+        "provenance": provenance,
+        "rows": rows,
+        "summary": make_summary(rows, summarise, load_goals()[benchmark]),
+    }
+    write_file(path, dump_json(document))
+
+
+def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
+    """Makes one result file out of all shards of a benchmark, which stay where they are.
+
+    Raises:
+        ValueError: Shards are missing, or were not measured in the same environment.
+    """
+    shards: dict[tuple[int, int], Row] = {}
+    for path in directory.glob(f"{benchmark}.shard-*-of-*.json"):
+        match = re.search(r"\.shard-(\d+)-of-(\d+)\.json$", path.name)
+        if match:
+            shard = int(match[1]), int(match[2])
+            shards[shard] = json.loads(path.read_text(encoding="utf-8"))
+    counts = {count for _, count in shards}
+    if len(counts) != 1:
+        raise ValueError(
+            f"{directory} has {benchmark} in shards of {sorted(counts) or 'nothing'}, but they "
+            "must all be of one number"
+        )
+    (count,) = counts
+    missing = [f"{i}/{count}" for i in range(1, count + 1) if (i, count) not in shards]
+    if missing:
+        raise ValueError(f"{directory} lacks shards of {benchmark}: {', '.join(missing)}")
+    documents = [shards[i, count] for i in range(1, count + 1)]
+    provenance = documents[0]["provenance"]
+    for i, document in enumerate(documents, start=1):
+        for key, value in document["provenance"].items():
+            if value != provenance[key]:
+                raise ValueError(
+                    f"shard {i}/{count} of {benchmark} has {key} {value!r}, but shard 1/{count} "
+                    f"{provenance[key]!r}"
+                )
+    # Shards took the cases by turns, so by turns they give them back in order.
+    turns = itertools.zip_longest(*(document["rows"] for document in documents))
+    rows = [row for turn in turns for row in turn if row is not None]
+    path = directory / f"{benchmark}.json"
+    # Its first shard's command tells how the rows were made, which this process's does not.
+    _write(path, benchmark, documents[0]["command"], rows, provenance, summarise)
+    return path
+
+
+def describe(summary: Iterable[Row]) -> str:
+    """A summary for people, a line an entry."""
+    return "\n".join(
+        f"  {'met ' if entry['met'] else 'MISS'} {entry['name']} = {entry['value']}"
+        f" (goal {entry['goal']})"
+        for entry in summary
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Merges the shards of a benchmark.")
+    parser.add_argument("action", choices=["merge"])
+    parser.add_argument("benchmark", choices=sorted(load_goals()))
+    parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
+    options = parser.parse_args()
+    module = __import__(options.benchmark)
+    try:
+        path = merge(options.benchmark, module.summarise, options.output)
+    except ValueError as error:
+        raise SystemExit(f"error: {error}") from error
+    print(path)
+    print(describe(json.loads(path.read_text(encoding="utf-8"))["summary"]))
+
+
+if __name__ == "__main__":
+    main()

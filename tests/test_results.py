@@ -1,0 +1,412 @@
+"""The benchmarks' result files, without running a benchmark on a GPU."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import check_results  # noqa: E402
+import compare_resnet50  # noqa: E402
+import results  # noqa: E402
+
+NAME = "compare_resnet50"
+FACTS = {"gpu": "G", "driver": "1", "cuda": "13.0", "torch": "2.15", "cudnn": "9.1", "cpu": "C"}
+GOALS = results.load_goals()
+
+
+def row(layer, ours=1e-5, pytorch=1e-5, dtype="float32", layout="nchw", identical=True):
+    return {
+        "layer": {"names": [layer]},
+        "label": "1×2×3×4 → 5, 6×7",
+        "dtype": dtype,
+        "layout": layout,
+        "pytorch": {"seconds": [pytorch, 2 * pytorch, 4 * pytorch]},
+        "convtime": {"seconds": [ours, 2 * ours, 4 * ours]},
+        "ratio_low": 0.9,
+        "ratio_high": 1.1,
+        "bit_identical": identical,
+    }
+
+
+def options(directory, shard=None, commit="abc"):
+    return argparse.Namespace(output=directory, shard=shard, commit=commit)
+
+
+def open_file(directory, facts=FACTS, **changes):
+    return results.ResultFile(
+        NAME, compare_resnet50.summarise, options(directory, **changes), facts
+    )
+
+
+def complete(directory):
+    """A result file that meets every goal."""
+    file = open_file(directory)
+    for dtype, layout in compare_resnet50.CONFIGURATIONS:
+        for i in range(23):
+            file.add(f"{dtype} {i}", row(f"layer{i}", dtype=dtype, layout=layout))
+    return file.path
+
+
+@pytest.mark.parametrize(
+    ("value", "goal", "met"),
+    [
+        (0.97, ">= 0.97", True),
+        (0.9699, ">= 0.97", False),
+        (1.03, "<= 1.03", True),
+        (1.0301, "<= 1.03", False),
+        (0, "== 0", True),
+        (1, "== 0", False),
+        (1, "> 1", False),
+        (-2, "< -1.5", True),
+    ],
+)
+def test_goals(value, goal, met):
+    assert results.meets(value, goal) is met
+
+
+@pytest.mark.parametrize("goal", ["0.97", "=> 1", ">= one", ">= 1 or so", "", ">= 1.", ">= nan"])
+def test_goals_that_are_none(goal):
+    with pytest.raises(ValueError, match="must be a relation and a number"):
+        results.meets(1, goal)
+
+
+def test_every_goal_of_the_project_can_be_parsed():
+    assert "_" not in GOALS
+    for limits in GOALS.values():
+        for goal in limits.values():
+            results.meets(1.0, goal)
+
+
+def test_a_value_that_the_rows_do_not_yield_is_a_miss():
+    goals = {"there": ">= 1", "absent": ">= 0"}
+    there, absent = results.make_summary([{}], lambda rows: {"there": 2, "more": 3}, goals)
+    assert there == {"name": "there", "value": 2, "goal": ">= 1", "met": True}
+    assert absent == {"name": "absent", "value": None, "goal": ">= 0", "met": False}
+    assert not any(entry["met"] for entry in results.make_summary([], max, goals))
+
+
+def test_summary_of_compare_resnet50():
+    rows = [
+        row("a", ours=1.02e-5),
+        row("a", ours=0.98e-5, dtype="float16", layout="nhwc"),
+        row("b", identical=False),  # in one of the configurations only
+        row("b"),
+    ]
+    # The ratio is of the rounds: medians alone would be 1 here.
+    rows[3]["convtime"]["seconds"] = [4.4e-5, 2e-5, 1.1e-5]
+    rows[3]["pytorch"]["seconds"] = [4e-5, 1e-5, 2e-5]
+    summary = compare_resnet50.summarise(rows)
+    assert summary == {
+        "layers": 1,
+        "fraction_bit_identical": 0.75,
+        "time_ratio_min": pytest.approx(0.98),
+        "time_ratio_max": pytest.approx(1.1),
+    }
+    assert set(summary) == set(GOALS[NAME])
+
+
+def test_file_has_the_fields_and_resumes(tmp_path):
+    file = open_file(tmp_path)
+    cases = {"a": 1, "b": 2, "c": 3}
+    assert file.pending(cases) == cases
+    file.add("b", row("b"))
+    document = json.loads((tmp_path / f"{NAME}.json").read_text())
+    assert document["schema"] == 1
+    assert document["provenance"] == {
+        key: FACTS.get(key, "abc") for key in ("gpu", "driver", "cuda", "torch", "cudnn", "commit")
+    }
+    assert [one["name"] for one in document["summary"]] == list(GOALS[NAME])
+
+    again = open_file(tmp_path)
+    assert again.pending(cases) == {"a": 1, "c": 3}
+    again.add("a", row("a"))
+    assert [one["key"] for one in open_file(tmp_path).rows] == ["b", "a"]
+
+
+@pytest.mark.parametrize("change", [{"facts": FACTS | {"driver": "2"}}, {"commit": "def"}])
+def test_rows_of_another_environment_are_not_resumed(tmp_path, capsys, change):
+    open_file(tmp_path).add("a", row("a"))
+    file = open_file(tmp_path, **change)
+    assert file.pending({"a": 1}) == {"a": 1}
+    assert "starting anew" in capsys.readouterr().out
+
+
+def test_shards_take_every_case_once_and_merge_in_order(tmp_path):
+    cases = {f"case{i}": i for i in range(7)}
+    for i in (3, 1, 2):
+        file = open_file(tmp_path, shard=(i, 3))
+        for key in file.pending(cases):
+            file.add(key, row(key))
+    assert not (tmp_path / f"{NAME}.json").exists()
+    path = results.merge(NAME, compare_resnet50.summarise, tmp_path)
+    document = json.loads(path.read_text())
+    assert [one["key"] for one in document["rows"]] == list(cases)
+    assert not list(check_results.check_file(path, GOALS))
+
+
+def test_merge_refuses_missing_mixed_and_foreign_shards(tmp_path):
+    def merge():
+        return results.merge(NAME, compare_resnet50.summarise, tmp_path)
+
+    with pytest.raises(ValueError, match="shards of nothing"):
+        merge()
+    open_file(tmp_path, shard=(1, 3)).add("a", row("a"))
+    open_file(tmp_path, shard=(3, 3)).add("c", row("c"))
+    with pytest.raises(ValueError, match=f"lacks shards of {NAME}: 2/3"):
+        merge()
+    open_file(tmp_path, shard=(2, 3), commit="other").add("b", row("b"))
+    with pytest.raises(
+        ValueError, match=r"shard 2/3 of .* has commit 'other', but shard 1/3 'abc'"
+    ):
+        merge()
+    open_file(tmp_path, shard=(1, 2)).add("a", row("a"))
+    with pytest.raises(ValueError, match=r"in shards of \[2, 3\]"):
+        merge()
+
+
+def test_commit_comes_from_git_without_results(tmp_path, monkeypatch):
+    def git(*arguments):
+        identity = ["-c", "user.name=n", "-c", "user.email=e"]
+        done = subprocess.run(
+            ["git", *identity, *arguments],
+            cwd=tmp_path,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        return done.stdout.strip()
+
+    here = tmp_path / "benchmarks"
+    (here / "results").mkdir(parents=True)
+    monkeypatch.setattr(results, "HERE", here)
+    with pytest.raises(SystemExit, match="--commit"):
+        results.find_commit()
+    (tmp_path / "code.py").write_text("")
+    git("init", "-q")
+    git("add", "code.py")
+    git("commit", "-qm", "first")
+    (here / "results" / "new.json").write_text("")
+    assert results.find_commit() == git("rev-parse", "HEAD")
+    (tmp_path / "code.py").write_text("changed")
+    assert results.find_commit() == git("rev-parse", "HEAD") + "-dirty"
+
+
+def test_checking_a_good_file(tmp_path):
+    path = complete(tmp_path)
+    assert all(entry["met"] for entry in json.loads(path.read_text())["summary"])
+    assert not list(check_results.check_file(path, GOALS))
+
+
+def tamper_value(document):
+    document["summary"][2]["value"] = 0.99
+
+
+def tamper_met(document):
+    document["summary"][0]["met"] = False
+
+
+def tamper_goal(document):
+    document["summary"][0]["goal"] = ">= 1"
+
+
+def tamper_row(document):
+    document["rows"][5]["bit_identical"] = False
+
+
+def tamper_samples(document):
+    document["rows"][5]["pytorch"]["seconds"] = [1.0, 1.0, 1.0]
+
+
+def tamper_drop(document):
+    del document["summary"][1]
+
+
+def tamper_add(document):
+    document["summary"].append({"name": "mine", "value": 1, "goal": ">= 1", "met": True})
+
+
+def tamper_key(document):
+    document["rows"][1]["key"] = document["rows"][0]["key"]
+
+
+def tamper_schema(document):
+    document["schema"] = 2
+
+
+def tamper_name(document):
+    document["benchmark"] = "accuracy"
+
+
+def tamper_provenance(document):
+    del document["provenance"]["commit"]
+
+
+def tamper_field(document):
+    del document["date"]
+
+
+def tamper_extra(document):
+    document["comment"] = "all is well"
+
+
+def tamper_broken_row(document):
+    del document["rows"][0]["pytorch"]
+
+
+@pytest.mark.parametrize(
+    ("tamper", "says"),
+    [
+        (tamper_value, "summary of 'time_ratio_min' is not"),
+        (tamper_met, "summary of 'layers' is not"),
+        (tamper_goal, "summary of 'layers' is not"),
+        (tamper_row, "summary of 'fraction_bit_identical' is not"),
+        (tamper_samples, "summary of 'time_ratio_min' is not"),
+        (tamper_drop, "summary of 'fraction_bit_identical' is not"),
+        (tamper_add, "summary has 'mine'"),
+        (tamper_key, "a key of its own"),
+        (tamper_schema, "schema is 2"),
+        (tamper_name, "benchmark is 'accuracy'"),
+        (tamper_provenance, "provenance must have exactly gpu"),
+        (tamper_field, "field 'date' must be of type str"),
+        (tamper_extra, "unknown fields: comment"),
+        (tamper_broken_row, "rows cannot be summed up"),
+    ],
+)
+def test_checking_a_tampered_file(tmp_path, tamper, says):
+    path = complete(tmp_path)
+    document = json.loads(path.read_text())
+    tamper(document)
+    path.write_text(json.dumps(document))
+    errors = list(check_results.check_file(path, GOALS))
+    assert any(says in error for error in errors), errors
+
+
+@pytest.mark.parametrize("text", ['{"schema": NaN}', "{", "\xff"])
+def test_checking_what_is_no_json(tmp_path, text):
+    path = tmp_path / f"{NAME}.json"
+    path.write_bytes(text.encode("latin-1"))
+    (error,) = check_results.check_file(path, GOALS)
+    assert "is not strict JSON" in error
+
+
+@pytest.fixture
+def repository(tmp_path):
+    directory = tmp_path / "benchmarks" / "results"
+    complete(directory)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "README.md").write_text(
+        f"before\n<!-- results:{NAME} -->\nstale\n<!-- /results:{NAME} -->\nafter\n"
+    )
+    (tmp_path / "docs" / "all.md").write_text(
+        f"<!-- results:{NAME}:rows -->\n<!-- /results:{NAME}:rows -->\n"
+    )
+    return tmp_path
+
+
+def check(repository, *arguments):
+    return check_results.main(["--repository", str(repository), *arguments])
+
+
+def test_tables_are_checked_and_written(repository, capsys):
+    assert check(repository, "--check") == 1
+    assert capsys.readouterr().err.count("its tables are not those of the result files") == 2
+    assert "stale" in (repository / "README.md").read_text()
+
+    assert check(repository, "--write") == 0
+    readme = (repository / "README.md").read_text()
+    assert readme.startswith("before\n<!--")
+    assert readme.endswith("-->\nafter\n")
+    assert "stale" not in readme
+    assert "| `layers` | 23 | >= 20 | yes |" in readme
+    assert "G, driver 1, torch 2.15, cuDNN 9.1; commit abc, 20" in readme
+    lines = (repository / "docs" / "all.md").read_text().splitlines()
+    assert len(lines) == 2 + 2 + 46
+    assert "| layer3 | 1×2×3×4 → 5, 6×7 | float32, nchw | 20.00 | 20.00 | 1.000" in lines[6]
+    assert check(repository, "--check") == 0
+
+
+def test_no_table_is_made_from_a_wrong_file(repository):
+    path = repository / "benchmarks" / "results" / f"{NAME}.json"
+    document = json.loads(path.read_text())
+    tamper_value(document)
+    path.write_text(json.dumps(document))
+    assert check(repository, "--write") == 1
+    assert "stale" in (repository / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("<!-- results:nothing -->\n<!-- /results:nothing -->", "nothing.json, which is not in"),
+        (f"<!-- results:{NAME} -->\n", "without its counterpart"),
+        (f"<!-- results:{NAME} -->\n<!-- /results:{NAME}:rows -->", "without its counterpart"),
+    ],
+)
+def test_wrong_markers(repository, capsys, text, says):
+    (repository / "README.md").write_text(text)
+    assert check(repository, "--write") == 1
+    assert says in capsys.readouterr().err
+
+
+def test_shard_files_are_left_out(repository):
+    shard = repository / "benchmarks" / "results" / f"{NAME}.shard-1-of-2.json"
+    shard.write_text("{")
+    assert check(repository, "--write") == 0
+
+
+def test_a_missed_goal_is_shown_and_is_no_error(repository, capsys):
+    directory = repository / "benchmarks" / "results"
+    open_file(directory).add("one more", row("x", identical=False))
+    assert check(repository, "--write") == 0
+    assert "MISS fraction_bit_identical" in capsys.readouterr().out
+    assert "| no |" in (repository / "README.md").read_text()
+
+
+def test_reference_goals(repository, tmp_path, capsys):
+    assert check(repository, "--write") == 0
+    same = tmp_path / "same.json"
+    same.write_text((BENCHMARKS / "goals.json").read_text())
+    assert check(repository, "--reference-goals", str(same)) == 0
+    assert "differs" not in capsys.readouterr().out
+    goals = json.loads(same.read_text())
+    goals[NAME]["layers"] = ">= 21"
+    same.write_text(json.dumps(goals))
+    assert check(repository, "--reference-goals", str(same)) == 0
+    assert capsys.readouterr().out.count(f"goals.json differs from {same}") == 1
+
+
+def test_checking_needs_neither_torch_nor_convtime():
+    code = (
+        "import sys; sys.modules.update(torch=None, convtime=None); sys.path.insert(0, '.');"
+        "import check_results, compare_resnet50, results"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, check=True, timeout=60)
+
+
+def test_the_benchmark_runs_in_shards_and_resumes(tmp_path):
+    def run(shard):
+        return subprocess.run(
+            [
+                *(sys.executable, BENCHMARKS / f"{NAME}.py", "--output", tmp_path),
+                *("--shard", shard, "--commit", "abc", "--device", "cpu"),
+                *("--batch", "1", "--budget", "0.01", "--max-samples", "10"),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        ).stdout
+
+    assert run("46/46").count("float16 nhwc layer4.1.conv2: ") == 1
+    assert "layer4.1.conv2: " not in run("46/46")
+    (path,) = tmp_path.iterdir()
+    (only,) = json.loads(path.read_text())["rows"]
+    assert only["key"] == "float16 nhwc layer4.1.conv2"
+    assert only["layer"]["batch"] == 1
+    assert 1 <= len(only["pytorch"]["seconds"]) == len(only["convtime"]["seconds"]) <= 10
