@@ -3,8 +3,9 @@
 
 if(NOT CONVTIME_NVCC)
   message(FATAL_ERROR
-    "no nvcc of the CUDA major version of torch (CUDA ${CONVTIME_TORCH_CUDA_VERSION}) was found: install that "
-    "CUDA toolkit and set CUDA_HOME, or pip install 'cuda-toolkit[nvcc,crt,nvvm,cccl,cudart]==${CONVTIME_TORCH_CUDA_VERSION}.*', "
+    "no nvcc of torch's CUDA major version (torch has CUDA ${CONVTIME_TORCH_CUDA_VERSION}) was found: install "
+    "that CUDA toolkit and set CUDA_HOME, or from CUDA 13 on pip install "
+    "'cuda-toolkit[nvcc,crt,nvvm,cccl,cudart]==${CONVTIME_TORCH_CUDA_VERSION}.*', "
     "or build without CUDA (-DCONVTIME_CUDA=OFF).")
 endif()
 foreach(required LIBCUDART_PATH LIBCUDNN_PATH CUDNN_INCLUDE_DIR CUDNN_FRONTEND_INCLUDE_DIR)
@@ -82,3 +83,6 @@ if(NOT CONVTIME_CUDNN_HEADER_IS_TORCHS)
     "loads: remove other cuDNN folders from CPATH, CPLUS_INCLUDE_PATH and CXXFLAGS.")
 endif()
 unset(CMAKE_REQUIRED_LIBRARIES)
+
+message(STATUS "convtime: nvcc ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}, "
+  "cuDNN ${CONVTIME_CUDNN_VERSION}, cuDNN frontend ${CONVTIME_CUDNN_FRONTEND_VERSION}")
