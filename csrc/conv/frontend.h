@@ -3,6 +3,7 @@
 // The cuDNN frontend's headers that the conv layer uses. The whole frontend (cudnn_frontend.h)
 // takes several times as long to compile and needs NVRTC.
 #include <cudnn_frontend_EngineConfig.h>
+#include <cudnn_frontend_Errata.h>  // needs EngineConfig's declarations before it
 #include <cudnn_frontend_ExecutionPlan.h>
 #include <cudnn_frontend_Filters.h>
 #include <cudnn_frontend_Heuristics.h>

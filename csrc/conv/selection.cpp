@@ -1,7 +1,5 @@
 #include "conv/selection.h"
 
-#include <cudnn_frontend_Errata.h>  // needs the other frontend headers before it
-
 #include <stdexcept>
 #include <string>
 #include <vector>
