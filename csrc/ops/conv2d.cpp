@@ -79,7 +79,7 @@ void check_output(const at::Tensor& input, const at::Tensor& weight, const Conv2
   }
   // A host that overcommits memory would only find out when the output is written, and kill us.
   if (input.is_cpu()) {
-    const double host_bytes =
+    static const double host_bytes =
         static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
     TORCH_CHECK(bytes <= host_bytes, "conv2d: the output would take ", bytes,
                 " bytes and this machine has ", host_bytes,

@@ -28,6 +28,12 @@ at::Tensor dispatch_below_autograd(const at::Tensor& input, const at::Tensor& we
   return op.call(input, weight, bias, stride, padding, dilation, groups);
 }
 
+/// Whether a tensor takes part in differentiation, backward or forward.
+bool is_tracked(const at::Tensor& tensor) {
+  return tensor.defined() && ((at::GradMode::is_enabled() && tensor.requires_grad()) ||
+                              tensor._fw_grad(/*level=*/0).defined());
+}
+
 /// Two numbers, whether one or two were given: convolution_backward wants them for each dimension.
 std::vector<c10::SymInt> two(c10::SymIntArrayRef values) {
   return {values.at(0), values.size() == 1 ? values[0] : values.at(1)};
@@ -80,6 +86,9 @@ at::Tensor conv2d_autograd(const at::Tensor& input, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
                            c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
                            c10::SymInt groups) {
+  if (!is_tracked(input) && !is_tracked(weight) && !(bias.has_value() && is_tracked(*bias))) {
+    return dispatch_below_autograd(input, weight, bias, stride, padding, dilation, groups);
+  }
   return Conv2dFunction::apply(input, weight, bias, stride, padding, dilation, groups);
 }
 

@@ -32,16 +32,17 @@ StopReason StopRule::decide(std::span<const std::vector<double>> samples,
   if (count >= max_samples) {
     return StopReason::kMaxSamples;
   }
-  if (count >= 1 && elapsed_seconds >= budget_seconds) {
+  if (count < min_samples) {
+    return StopReason::kNotYet;
+  }
+  if (elapsed_seconds >= budget_seconds) {
     return StopReason::kBudget;
   }
   const auto quiet = [&](const std::vector<double>& one) {
     return relative_noise(one) <= max_noise;
   };
-  if (count >= min_samples && std::all_of(samples.begin(), samples.end(), quiet)) {
-    return StopReason::kQuiet;
-  }
-  return StopReason::kNotYet;
+  return std::all_of(samples.begin(), samples.end(), quiet) ? StopReason::kQuiet
+                                                            : StopReason::kNotYet;
 }
 
 const char* to_string(StopReason reason) {

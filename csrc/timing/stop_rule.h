@@ -15,11 +15,12 @@ enum class StopReason {
   kBudget,      ///< the time budget is spent
 };
 
-/// When enough has been sampled. All candidates are sampled equally often.
+/// When enough has been sampled. All candidates are sampled equally often, and min_samples times in
+/// any case: an interval of fewer says nothing.
 struct StopRule {
   std::size_t min_samples = 10;
   std::size_t max_samples = 10'000;
-  double budget_seconds = 1.0;  ///< of sampling, warm-up not counted
+  double budget_seconds = 1.0;  ///< of sampling; warm-up is not counted
   double max_noise = 0.005;     ///< of relative_noise() (statistics.h)
 
   /// Throws std::invalid_argument where no sampling could satisfy the rule.

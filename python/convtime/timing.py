@@ -92,7 +92,7 @@ def time_op(
             the current GPU (where there is one) if no tensor is found.
         warmup_calls: untimed calls first, at least; one is always made.
         warmup_seconds: duration of the untimed calls, at least, in seconds.
-        min_samples: samples taken before noise is looked at.
+        min_samples: samples taken at least, also beyond the budget.
         max_samples: samples taken at most.
         budget: seconds after which sampling ends, warm-up not counted.
         max_noise: sampling ends when half the width of the median's 95 % interval is at most this

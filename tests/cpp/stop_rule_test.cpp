@@ -29,12 +29,12 @@ TEST(StopRule, StopsAtTheMostSamples) {
   EXPECT_EQ(rule.decide(Samples{kNoisy}, 0), StopReason::kMaxSamples);
 }
 
-TEST(StopRule, StopsWhenTheBudgetIsSpentButNotEmptyHanded) {
+TEST(StopRule, StopsWhenTheBudgetIsSpentButNotBelowTheLeastSamples) {
   const StopRule rule{.budget_seconds = 2};
   EXPECT_EQ(rule.decide(Samples{kNoisy}, 1.9), StopReason::kNotYet);
   EXPECT_EQ(rule.decide(Samples{kNoisy}, 2), StopReason::kBudget);
   EXPECT_EQ(rule.decide(Samples{{}}, 2), StopReason::kNotYet);
-  EXPECT_EQ(rule.decide(Samples{{1.0}}, 2), StopReason::kBudget);
+  EXPECT_EQ(rule.decide(Samples{std::vector<double>(9, 1.0)}, 2), StopReason::kNotYet);
 }
 
 TEST(StopRule, RefusesRulesThatCannotBeMet) {
