@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import math
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -150,6 +152,12 @@ def _compare_layer(
     timing: dict[str, Any],
 ) -> LayerResult:
     where = f"layer {layer.name} ({layer.label}) in {dtype} {layout} on {device}"
+    no_memory = (
+        f"{where} does not fit in memory; use a smaller batch (--batch, or the first number of "
+        "--input)"
+    )
+    if device.type == "cpu" and _least_bytes(layer, dtype) > _host_bytes():
+        raise InputError(no_memory)
     try:
         ours, pytorch, x = _build(layer, device, dtype, layout, seed)
         reference = pytorch(x)
@@ -167,10 +175,7 @@ def _compare_layer(
         backend = _backend(pytorch, x)
     except RuntimeError as error:
         if _is_out_of_memory(error):
-            raise InputError(
-                f"{where} does not fit in memory; use a smaller batch (--batch, or the first "
-                "number of --input)"
-            ) from error
+            raise InputError(no_memory) from error
         raise InputError(f"{where} cannot be run: {first_line(error)}") from error
     return LayerResult(
         layer=layer,
@@ -250,6 +255,17 @@ def _backend(module: torch.nn.Conv2d, x: torch.Tensor) -> str:
         module.groups,
     )
     return str(backend.name)
+
+
+def _least_bytes(layer: ConvLayer, dtype: str) -> int:
+    """What the input and two outputs that are compared take."""
+    output = layer.batch * layer.out_channels * math.prod(layer.output_size)
+    return (math.prod(layer.input_shape) + 2 * output) * DTYPES[dtype].itemsize
+
+
+def _host_bytes() -> int:
+    """The host's memory: a system that overcommits would grant more, and kill when it is used."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
