@@ -6,14 +6,14 @@
 #include <stdexcept>
 #include <utility>
 
-#include "timing/cpu_timer.h"
+#include "timing/host_timer.h"
 #include "timing/statistics.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
+#include "core/cuda_check.h"
 #include "timing/event_timer.h"
 #include "timing/sleep_hold.h"
-#include "timing/sync_timer.h"
 #endif
 
 namespace convtime {
@@ -35,24 +35,34 @@ Enum from_string(const std::array<Enum, N>& values, const std::string& what,
   throw std::invalid_argument(what + " must be one of " + allowed + ", got '" + name + "'");
 }
 
-std::unique_ptr<Timer> make_timer(const Timing& timing, const TimingOptions& options,
-                                  std::size_t candidates) {
-  if (timing.method == Method::kCpu) {
-    return std::make_unique<CpuTimer>();
-  }
+/// What waits until the device is idle, letting other host threads on.
+std::function<void()> make_drain(const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
-  if (cuda_available()) {
-    if (timing.method == Method::kSync) {
-      return std::make_unique<SyncTimer>();
-    }
-    return std::make_unique<EventTimer>(static_cast<cudaStream_t>(options.stream),
-                                        Sampler::max_batch(candidates));
+  if (options.on_gpu) {
+    return
+        [wait = options.hooks.wait] { wait([] { CONVTIME_CUDA_CHECK(cudaDeviceSynchronize()); }); };
   }
 #endif
   (void)options;
-  (void)candidates;
-  throw std::invalid_argument(std::string("method '") + to_string(timing.method) +
-                              "' needs a CUDA device and there is none; use 'cpu' or 'auto'");
+  return [] {};
+}
+
+std::unique_ptr<Timer> make_timer(const Timing& timing, const TimingOptions& options,
+                                  std::size_t candidates) {
+  switch (timing.method) {
+    case Method::kCpu:
+      return std::make_unique<CpuTimer>(make_drain(options));
+    case Method::kSync:
+      return std::make_unique<SyncTimer>(make_drain(options));
+    default:
+#ifdef CONVTIME_WITH_CUDA
+      return std::make_unique<EventTimer>(static_cast<cudaStream_t>(options.stream),
+                                          Sampler::max_batch(candidates));
+#else
+      (void)candidates;
+      throw std::logic_error("a build without CUDA has no device to time events on");
+#endif
+  }
 }
 
 std::unique_ptr<QueueHold> make_hold(const Timer& timer, const TimingOptions& options,
@@ -115,6 +125,9 @@ bool cuda_available() {
 }
 
 Timing time_candidates(std::span<Callable* const> candidates, const TimingOptions& options) {
+  if (options.on_gpu && !cuda_available()) {
+    throw std::invalid_argument("the work is said to be on a GPU and there is no CUDA device");
+  }
   Timing timing;
   timing.method = options.method;
   if (options.method == Method::kAuto) {

@@ -207,8 +207,7 @@ def _tensors_of(candidate: Candidate) -> Iterator[torch.Tensor]:
     while isinstance(fn, functools.partial):
         yield from _tensors_in((fn.func, fn.args, fn.keywords))
         fn = fn.func
-    if inspect.ismethod(fn):
-        yield from _tensors_in(fn.__self__)
+    yield from _tensors_in(getattr(fn, "__self__", None))  # of a bound method
     if inspect.isfunction(fn):
         try:
             variables = inspect.getclosurevars(fn)

@@ -7,7 +7,6 @@
 
 #include "gpu.h"
 #include "timing/sleep_hold.h"
-#include "timing/sync_timer.h"
 #include "timing/time_op.h"
 
 namespace convtime {

@@ -1,4 +1,4 @@
-#include "timing/cpu_timer.h"
+#include "timing/host_timer.h"
 
 #include <gtest/gtest.h>
 
@@ -25,27 +25,41 @@ class SlowToDrop final : public Callable {
   void discard_result() override { sleep_5ms(); }
 };
 
-TEST(CpuTimer, TimesACallOfKnownDuration) {
-  FunctionCallable sleeper(sleep_5ms);
-  Callable* const calls[] = {&sleeper, &sleeper};
-  CpuTimer timer;
+double time_once(HostTimer&& timer, Callable& callable) {
+  Callable* const calls[] = {&callable};
   timer.run(calls);
-  std::vector<double> seconds(2);
-  timer.collect(seconds);
-  for (const double one : seconds) {
-    EXPECT_GE(one, 0.005);
-    EXPECT_LT(one, 0.05);
+  double seconds = 0;
+  timer.collect({&seconds, 1});
+  return seconds;
+}
+
+TEST(HostTimer, TimesACallOfKnownDuration) {
+  FunctionCallable sleeper(sleep_5ms);
+  const auto nothing = [] {};
+  for (const double seconds :
+       {time_once(CpuTimer(nothing), sleeper), time_once(SyncTimer(nothing), sleeper)}) {
+    EXPECT_GE(seconds, 0.005);
+    EXPECT_LT(seconds, 0.05);
   }
 }
 
-TEST(CpuTimer, DoesNotTimeTheResultsDestruction) {
+TEST(HostTimer, WaitsForTheDeviceInsideOrOutsideOfWhatItTimes) {
+  FunctionCallable nothing([] {});
+  EXPECT_LT(time_once(CpuTimer(sleep_5ms), nothing), 0.004);
+  EXPECT_GE(time_once(SyncTimer(sleep_5ms), nothing), 0.005);
+}
+
+TEST(HostTimer, FindsTheDeviceIdleBeforeEveryCall) {
+  std::string events;
+  FunctionCallable call([&] { events += 'c'; });
+  Callable* const calls[] = {&call, &call};
+  CpuTimer([&] { events += 'd'; }).run(calls);
+  EXPECT_EQ(events, "dcdc");
+}
+
+TEST(HostTimer, DoesNotTimeTheResultsDestruction) {
   SlowToDrop callable;
-  Callable* const calls[] = {&callable};
-  CpuTimer timer;
-  timer.run(calls);
-  std::vector<double> seconds(1);
-  timer.collect(seconds);
-  EXPECT_LT(seconds[0], 0.004);
+  EXPECT_LT(time_once(CpuTimer([] {}), callable), 0.004);
 }
 
 TEST(TimeOp, TimesOnTheCpu) {
@@ -70,6 +84,13 @@ TEST(TimeOp, RefusesGpuMethodsForWorkOnTheCpu) {
   for (const Method method : {Method::kEvent, Method::kSync}) {
     EXPECT_THROW(time_op([] {}, {.method = method}), std::invalid_argument);
   }
+}
+
+TEST(TimeOp, RefusesAGpuThatIsNotThere) {
+  if (cuda_available()) {
+    GTEST_SKIP() << "there is a CUDA device";
+  }
+  EXPECT_THROW(time_op([] {}, {.on_gpu = true}), std::invalid_argument);
 }
 
 TEST(Names, RoundTripAndRefuseOthers) {
