@@ -136,11 +136,22 @@ def check_documents(repository: Path, directory: Path, *, write: bool) -> Iterat
             yield f"{path}: its tables are not those of the result files; run with --write"
 
 
+def draw_pictures(repository: Path, directory: Path) -> None:
+    """Draws docs/images/NAME.png for each result file whose benchmark says how."""
+    for path in sorted(directory.glob("*.json")):
+        picture = getattr(importlib.import_module(path.stem), "picture", None)
+        if picture is not None:
+            images = repository / "docs" / "images"
+            images.mkdir(parents=True, exist_ok=True)
+            content = picture(json.loads(path.read_text(encoding="utf-8")))
+            (images / f"{path.stem}.png").write_bytes(content)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--check", action="store_true", help="change nothing (the default)")
-    mode.add_argument("--write", action="store_true", help="bring the documents' tables up to date")
+    mode.add_argument("--write", action="store_true", help="bring tables and pictures up to date")
     parser.add_argument(
         "--reference-goals", type=Path, help="say whether goals.json differs from this file"
     )
@@ -162,6 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
             print(f"{path.name}:\n{results.describe(summary)}")
     if not wrong:  # or the tables would be made from files that are
         wrong = list(check_documents(options.repository, directory, write=options.write))
+        if options.write:
+            draw_pictures(options.repository, directory)
     for error in wrong:
         print(f"error: {error}", file=sys.stderr)
     return 1 if wrong else 0

@@ -56,6 +56,22 @@ def table(rows: list[results.Row]) -> str:
     return "\n".join((*header, *lines))
 
 
+def picture(document: dict[str, Any]) -> bytes:
+    """A PNG of the rows in PyTorch's own default, fp32 NCHW."""
+    from convtime.conv_compare import LayerResult
+    from convtime.plot import draw
+
+    facts = document["provenance"]
+    shown = [
+        LayerResult.from_dict(row, facts)
+        for row in document["rows"]
+        if (row["dtype"], row["layout"]) == CONFIGURATIONS[0]
+    ]
+    conditions = f"{facts['gpu']}, torch {facts['torch']}, cuDNN {facts['cudnn']}"
+    title = f"ResNet-50's convolutions, batch {BATCH}, float32 NCHW; {conditions}"
+    return draw(shown, title, ".png")
+
+
 def main() -> None:
     from convtime.conv_compare import compare_layers, find_device
     from convtime.layers import resnet50

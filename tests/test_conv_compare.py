@@ -161,6 +161,11 @@ def test_result_as_json():
         assert "provenance" not in row[who]
     rounds = zip(row["convtime"]["seconds"], row["pytorch"]["seconds"], strict=True)
     assert row["ratio"] == pytest.approx(statistics.median(a / b for a, b in rounds), rel=1e-3)
+    again = conv_compare.LayerResult.from_dict(row, {"gpu": None})
+    assert again.layer == SMALL
+    assert again.ratio.low == row["ratio_low"]
+    assert list(again.convtime.seconds) == row["convtime"]["seconds"]
+    assert again.convtime.provenance == {"gpu": None}
 
 
 @pytest.mark.parametrize("name", ["gpu", "meta", "cuda:x", ""])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ import convtime
 import convtime.nn
 from convtime.comparison import Ratio
 from convtime.layers import ConvLayer, InputError, first_line
-from convtime.measurement import Measurement
+from convtime.measurement import SCHEMA, Measurement
 
 DTYPES = {
     "float32": torch.float32,
@@ -73,6 +73,30 @@ class LayerResult:
             "gflops": self.gflops,
         }
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], provenance: Mapping[str, Any]) -> LayerResult:
+        """Reverses to_dict.
+
+        Args:
+            data: What to_dict gave; further keys are ignored.
+            provenance: Of the run that it is from, which to_dict leaves out.
+        """
+        return cls(
+            layer=ConvLayer.from_dict(data["layer"]),
+            pytorch=_measurement_from_dict(data["pytorch"], provenance),
+            convtime=_measurement_from_dict(data["convtime"], provenance),
+            ratio=Ratio(
+                data["ratio"], data["ratio_low"], data["ratio_high"], data["ratio_confidence"]
+            ),
+            **{
+                key: data[key]
+                for key in ("dtype", "layout", "backend", "bit_identical", "pytorch_repeats")
+            },
+        )
+
+
+_STATISTICS = ("median", "iqr", "min", "max")
+
 
 def _measurement_dict(measurement: Measurement) -> dict[str, Any]:
     """A measurement less its provenance, which is the same for every layer of a run."""
@@ -80,8 +104,12 @@ def _measurement_dict(measurement: Measurement) -> dict[str, Any]:
     del fields["provenance"], fields["schema"]
     # To the picosecond: no clock ticks faster, and digits beyond it only swell the file.
     fields["seconds"] = [round(sample, 12) for sample in measurement.seconds]
-    statistics = {key: getattr(measurement, key) for key in ("median", "iqr", "min", "max")}
-    return statistics | fields
+    return {key: getattr(measurement, key) for key in _STATISTICS} | fields
+
+
+def _measurement_from_dict(data: Mapping[str, Any], provenance: Mapping[str, Any]) -> Measurement:
+    fields = {key: value for key, value in data.items() if key not in _STATISTICS}
+    return Measurement.from_dict({"schema": SCHEMA, "provenance": provenance, **fields})
 
 
 def find_device(name: str | None = None) -> torch.device:

@@ -8,7 +8,7 @@ import importlib
 import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -161,6 +161,14 @@ class ConvLayer:
     def to_dict(self) -> dict[str, Any]:
         """Every field, ready for JSON."""
         return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> ConvLayer:
+        """Reverses to_dict, also after JSON has made lists of its tuples."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        return cls(**fields)
 
 
 def distinct(layers: Iterable[ConvLayer]) -> list[ConvLayer]:

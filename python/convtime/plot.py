@@ -78,6 +78,8 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
             label=who,
         )
     times.set_yscale("log")
+    for axis_formatter in (times.yaxis.set_major_formatter, times.yaxis.set_minor_formatter):
+        axis_formatter("{x:g}")  # 60, not 6 × 10¹
     times.set_ylabel("time (µs): median, quartiles")
     times.grid(axis="y", which="both", alpha=0.25)
     times.legend(loc="best")
