@@ -8,23 +8,24 @@ namespace convtime {
 
 void HostTimer::run(std::span<Callable* const> calls) {
   seconds_.resize(calls.size());
+  drain();
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    // A device that is busy lets its queue fill, and a full queue blocks the host.
-    drain();
     seconds_[i] = time_one(*calls[i]);
     calls[i]->discard_result();
   }
 }
 
 void HostTimer::collect(std::span<double> seconds) {
-  drain();
   std::copy(seconds_.begin(), seconds_.end(), seconds.begin());
 }
 
 double CpuTimer::time_one(Callable& callable) const {
   const double start = now_seconds();
   callable.call();
-  return now_seconds() - start;
+  const double seconds = now_seconds() - start;
+  // The queue of a busy device fills up, and a full queue would block the next call.
+  drain();
+  return seconds;
 }
 
 double SyncTimer::time_one(Callable& callable) const {
