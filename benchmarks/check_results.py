@@ -137,14 +137,12 @@ def check_documents(repository: Path, directory: Path, *, write: bool) -> Iterat
 
 
 def draw_pictures(repository: Path, directory: Path) -> None:
-    """Draws docs/images/NAME.png for each result file whose benchmark says how."""
-    for path in sorted(directory.glob("*.json")):
-        picture = getattr(importlib.import_module(path.stem), "picture", None)
-        if picture is not None:
-            images = repository / "docs" / "images"
-            images.mkdir(parents=True, exist_ok=True)
-            content = picture(json.loads(path.read_text(encoding="utf-8")))
-            (images / f"{path.stem}.png").write_bytes(content)
+    """Draws the pictures docs/images/NAME.png that README.md shows, from results/NAME.json."""
+    readme = (repository / "README.md").read_text(encoding="utf-8")
+    for name in re.findall(r"\(docs/images/(\w+)\.png\)", readme):
+        document = json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
+        content = importlib.import_module(name).picture(document)
+        (repository / "docs" / "images" / f"{name}.png").write_bytes(content)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -69,5 +69,5 @@ def test_the_core_uses_the_cplusplus_library_of_torch() -> None:
     maps = Path("/proc/self/maps").read_text()
     assert len({line.split()[-1] for line in maps.splitlines() if "libstdc++.so" in line}) == 1
     assert ctypes.util.find_library("stdc++")
-    core = Path(convtime.__file__).parent / "lib" / "libconvtime.so"
+    core = Path(convtime.cmake_prefix_path) / "lib" / "libconvtime.so"
     assert b"libstdc++.so.6" in core.read_bytes()

@@ -11,7 +11,7 @@ from convtime import _build_info, provenance
 from convtime._load import _C, mapped_cudnn_libraries
 
 #: Where find_package(convtime) finds the C++ package: -Dconvtime_ROOT=<this>.
-cmake_prefix_path = str(Path(__file__).parent)
+cmake_prefix_path = str(Path(_C.__file__).parent)
 
 #: The combinations whose GPU tests and benchmarks were run and passed.
 VERIFIED_ON_GPU = ({"gpu": "NVIDIA H200", "torch": "2.11", "cuda": "13.0", "cudnn": "9.19.0"},)
