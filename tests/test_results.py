@@ -410,3 +410,9 @@ def test_the_benchmark_runs_in_shards_and_resumes(tmp_path):
     assert only["key"] == "float16 nhwc layer4.1.conv2"
     assert only["layer"]["batch"] == 1
     assert 1 <= len(only["pytorch"]["seconds"]) == len(only["convtime"]["seconds"]) <= 10
+
+
+def test_the_picture_is_drawn_from_the_committed_results():
+    path = results.HERE / "results" / "compare_resnet50.json"
+    document = json.loads(path.read_text())
+    assert compare_resnet50.picture(document).startswith(b"\x89PNG")
