@@ -1,6 +1,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -70,11 +71,36 @@ convtime::HostHooks python_hooks() {
   return hooks;
 }
 
+/// [candidate]: a list of dicts, a dict a column.
+py::list activities_of(const convtime::Timing& timing) {
+  py::list candidates;
+  for (const auto& columns : timing.activities) {
+    py::list described;
+    for (const convtime::ActivityColumn& column : columns) {
+      const convtime::ActivityInfo& info = column.info;
+      py::list seconds;
+      for (const double one : column.seconds) {
+        seconds.append(std::isnan(one) ? py::object(py::none()) : py::object(py::float_(one)));
+      }
+      described.append(
+          py::dict(py::arg("kind") = convtime::to_string(info.kind), py::arg("name") = info.name,
+                   py::arg("grid") = py::tuple(py::cast(info.grid)),
+                   py::arg("block") = py::tuple(py::cast(info.block)),
+                   py::arg("registers_per_thread") = info.registers_per_thread,
+                   py::arg("shared_memory_bytes") = info.shared_memory_bytes,
+                   py::arg("bytes") = info.bytes, py::arg("seconds") = py::tuple(seconds)));
+    }
+    candidates.append(described);
+  }
+  return candidates;
+}
+
 py::dict time_candidates(const std::vector<std::tuple<py::object, py::tuple, py::dict>>& candidates,
                          const std::string& method, const std::string& queue, bool on_gpu,
-                         std::uintptr_t stream, std::size_t warmup_calls, double warmup_seconds,
-                         std::size_t min_samples, std::size_t max_samples, double budget,
-                         double max_noise) {
+                         std::uintptr_t stream, std::uintptr_t flush_data, std::size_t flush_bytes,
+                         const std::string& kernel_unavailable, std::size_t warmup_calls,
+                         double warmup_seconds, std::size_t min_samples, std::size_t max_samples,
+                         double budget, double max_noise) {
   std::vector<std::unique_ptr<PythonCallable>> callables;
   std::vector<convtime::Callable*> pointers;
   for (const auto& [function, args, kwargs] : candidates) {
@@ -86,6 +112,8 @@ py::dict time_candidates(const std::vector<std::tuple<py::object, py::tuple, py:
   options.queue = convtime::queue_from_string(queue);
   options.on_gpu = on_gpu;
   options.stream = reinterpret_cast<void*>(stream);
+  options.flush = {reinterpret_cast<void*>(flush_data), flush_bytes};
+  options.kernel_unavailable = kernel_unavailable;
   options.warmup = {warmup_calls, warmup_seconds};
   options.stop = {min_samples, max_samples, budget, max_noise};
   options.hooks = python_hooks();
@@ -96,7 +124,8 @@ py::dict time_candidates(const std::vector<std::tuple<py::object, py::tuple, py:
                   py::arg("method") = convtime::to_string(timing.method),
                   py::arg("method_reason") = timing.method_reason,
                   py::arg("queue") = convtime::to_string(timing.queue),
-                  py::arg("queue_reason") = timing.queue_reason,
+                  py::arg("queue_reason") = timing.queue_reason, py::arg("spans") = timing.spans,
+                  py::arg("activities") = activities_of(timing),
                   py::arg("warmup_calls") = samples.warmup_calls,
                   py::arg("warmup_seconds") = samples.warmup_seconds,
                   py::arg("sampling_seconds") = samples.sampling_seconds,
@@ -109,9 +138,14 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ core of convtime; use it through the convtime package.";
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("queue"), py::arg("on_gpu"), py::arg("stream"),
+             py::arg("flush_data"), py::arg("flush_bytes"), py::arg("kernel_unavailable"),
              py::arg("warmup_calls"), py::arg("warmup_seconds"), py::arg("min_samples"),
              py::arg("max_samples"), py::arg("budget"), py::arg("max_noise"));
   module.def("cuda_available", &convtime::cuda_available);
+#ifdef CONVTIME_WITH_CUDA
+  module.def("flush_buffer_bytes", &convtime::flush_buffer_bytes);
+#endif
+  module.def("kernel_method_unavailable", &convtime::kernel_method_unavailable);
 
   module.attr("CONFIDENCE") = convtime::kConfidence;
   module.def(

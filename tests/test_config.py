@@ -14,17 +14,21 @@ def test_show_config_is_json_and_complete() -> None:
     shown = json.loads(json.dumps(convtime.show_config()))
     assert shown["versions"]["torch"] == torch.__version__
     assert shown["build"]["torch_version"] == _build_info.torch_version
-    assert set(shown["methods"]) == {"event", "sync", "cpu"}
+    assert set(shown["methods"]) == {"kernel", "event", "sync", "cpu"}
     assert shown["methods"]["cpu"] is None
     assert len(shown["devices"]) == torch.cuda.device_count()
 
 
 def test_methods_say_why_they_are_not_available(device: torch.device) -> None:
-    reason = convtime.show_config()["methods"]["event"]
-    if torch.cuda.is_available():
-        assert reason is None
-    else:
-        assert reason in ("no CUDA device was found", "convtime was built without CUDA")
+    reasons = convtime.show_config()["methods"]
+    for method in ("kernel", "event", "sync"):
+        if torch.cuda.is_available():
+            assert reasons[method] is None
+        else:
+            assert reasons[method] in (
+                "no CUDA device was found",
+                "convtime was built without CUDA",
+            )
 
 
 def test_verified_pairs_are_those_of_the_committed_results() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch.utils.benchmark
 
-from convtime.measurement import Measurement, format_seconds
+from convtime.measurement import DeviceActivity, Measurement, format_seconds
 
 
 def make(**changes: object) -> Measurement:
@@ -16,13 +16,28 @@ def make(**changes: object) -> Measurement:
         name="relu",
         seconds=(4e-6, 1e-6, 3e-6, 2e-6),
         discarded=(9e-6,),
+        spans=(5e-6, 2e-6, 4e-6, 3e-6),
+        activities=(
+            DeviceActivity(
+                kind="kernel",
+                name="relu_kernel",
+                grid=(4, 1, 1),
+                block=(128, 1, 1),
+                registers_per_thread=16,
+                shared_memory_bytes=0,
+                bytes=0,
+                seconds=(4e-6, 1e-6, None, 2e-6),
+            ),
+        ),
         method="event",
         method_requested="auto",
         method_reason="the work is on a GPU",
         queue="sleep",
         queue_requested="sleep",
         queue_reason="",
-        cache="uncontrolled",
+        cache="cold",
+        cache_requested="cold",
+        cache_reason="",
         device="cuda:0",
         stream=0,
         warmup_calls=3,
@@ -91,6 +106,8 @@ def test_repr_tells_the_median_in_its_unit_and_what_was_replaced() -> None:
     assert "method: event (asked for auto: the work is on a GPU)" in text
     assert "queue: sleep\n" in text
     assert "4 (1 discarded)" in text
+    assert "span: 3.500 µs" in text
+    assert "span" not in repr(make(spans=(), activities=()))
 
 
 def test_html_is_escaped() -> None:

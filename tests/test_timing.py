@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.autograd import DeviceType
 
 import convtime
 from convtime.timing import Candidate, _find_device, name_of
@@ -20,8 +21,9 @@ def test_times_a_call_of_known_duration() -> None:
     assert 0.005 <= one.min <= one.median < 0.02
     assert (one.method, one.method_requested) == ("cpu", "auto")
     assert one.method_reason == "the work is on the CPU"
-    assert (one.queue, one.queue_requested) == ("none", "sleep")
+    assert (one.queue, one.queue_requested) == ("none", "gate")
     assert one.queue_reason == "method 'cpu' does not queue calls on a device"
+    assert (one.cache, one.cache_requested) == ("uncontrolled", "cold")
     assert one.device == "cpu"
     assert one.stream is None
     assert one.provenance["torch"] == torch.__version__
@@ -87,8 +89,12 @@ def test_max_samples_and_budget_end_the_sampling() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"method": "clock"}, "method must be one of 'auto', 'event', 'sync', 'cpu', got 'clock'"),
-        ({"queue": "gate"}, "queue must be one of 'sleep', 'none', got 'gate'"),
+        (
+            {"method": "clock"},
+            "method must be one of 'auto', 'kernel', 'event', 'sync', 'cpu', got 'clock'",
+        ),
+        ({"queue": "full"}, "queue must be one of 'gate', 'sleep', 'none', got 'full'"),
+        ({"cache": "hot"}, "cache must be one of 'cold', 'warm', got 'hot'"),
         ({"min_samples": 0}, "min_samples must be at least 1, got 0"),
         ({"min_samples": 5, "max_samples": 4}, "max_samples must be at least min_samples"),
         ({"max_samples": -1}, "max_samples must be a whole number, 0 or more, got -1"),
@@ -182,10 +188,91 @@ def test_other_threads_run_while_a_batch_is_waited_for(device: torch.device) -> 
 
 @pytest.mark.cuda
 class TestOnGpu:
+    def test_kernel_agrees_with_torch_profiler(self) -> None:
+        """Kineto is an independent reader of CUPTI's records."""
+        x = torch.randn(8, 64, 56, 56, device="cuda")
+        layer = torch.nn.Conv2d(64, 64, 3, bias=True, device="cuda")
+
+        def step() -> None:
+            layer(x).sum().backward()  # autograd launches from a thread of its own
+
+        one = convtime.time_op(step, cache="warm")
+        assert (one.method, one.method_requested) == ("kernel", "auto")
+        with torch.profiler.profile(acc_events=True) as profiler:
+            for _ in range(20):
+                step()
+            torch.cuda.synchronize()
+        theirs = [e for e in profiler.events() if e.device_type == DeviceType.CUDA]
+        assert sum(len(a.seconds) - a.seconds.count(None) for a in one.activities) == len(
+            one.seconds
+        ) * (len(theirs) // 20)
+        names = {a.name for a in one.activities if a.kind == "kernel"}
+        assert names <= {e.name for e in theirs}
+        total = sum(e.self_device_time_total for e in theirs) / 20 * 1e-6
+        assert one.median == pytest.approx(total, rel=0.05)
+        assert all(span >= busy * 0.999 for span, busy in zip(one.spans, one.seconds, strict=True))
+
+    def test_profilers_around_before_and_after_still_work(self) -> None:
+        x = torch.ones(1 << 20, device="cuda")
+
+        def kernels_seen() -> int:
+            with torch.profiler.profile(acc_events=True) as profiler:
+                torch.relu(x)
+                torch.cuda.synchronize()
+            return sum(e.device_type == DeviceType.CUDA for e in profiler.events())
+
+        before = kernels_seen()
+        assert before
+        assert convtime.time_op(torch.relu, x).method == "kernel"
+        assert kernels_seen() == before
+        assert convtime.time_op(torch.relu, x).method == "kernel"
+        with torch.profiler.profile(acc_events=True) as profiler:
+            inside = convtime.time_op(torch.relu, x, max_samples=20)
+            with pytest.raises(RuntimeError, match=r"torch\.profiler session is active"):
+                convtime.time_op(torch.relu, x, method="kernel")
+        assert inside.method == "event"
+        assert "torch.profiler session is active" in inside.method_reason
+        assert any("relu" in e.name or "clamp" in e.name for e in profiler.events())
+        assert convtime.time_op(torch.relu, x).method == "kernel"
+
+    def test_kernel_times_do_not_depend_on_the_queue(self) -> None:
+        x = torch.ones(1 << 22, device="cuda")
+        medians = {
+            queue: convtime.time_op(torch.relu, x, queue=queue).median
+            for queue in ("gate", "sleep", "none")
+        }
+        assert max(medians.values()) < 1.1 * min(medians.values()), medians
+
+    def test_cold_is_slower_than_warm_where_the_data_fit_the_cache(self) -> None:
+        x = torch.ones(1 << 21, device="cuda")  # 8 MiB
+        for method in ("kernel", "event"):
+            cold = convtime.time_op(torch.relu, x, method=method)
+            warm = convtime.time_op(torch.relu, x, method=method, cache="warm")
+            assert (cold.cache, warm.cache) == ("cold", "warm")
+            assert cold.median > 1.1 * warm.median
+
+    def test_copies_and_memsets_are_counted(self) -> None:
+        x = torch.ones(1 << 20, device="cuda")
+        host = torch.empty(1 << 20, pin_memory=True)
+
+        def copy() -> None:
+            host.copy_(x, non_blocking=True)
+            x.zero_()
+
+        one = convtime.time_op(copy, max_samples=20)
+        assert [(a.kind, a.bytes) for a in one.activities if a.kind != "kernel"] == [
+            ("memcpy", 4 << 20),
+            ("memset", 4 << 20),
+        ]
+
+    def test_calls_that_leave_the_gpu_alone_are_timed_on_the_host(self) -> None:
+        one = convtime.time_op(lambda: None, device="cuda", **QUICK)
+        assert (one.method, one.method_reason) == ("cpu", "the calls issue no work to the GPU")
+
     def test_event_agrees_with_torch_events_on_a_long_kernel(self) -> None:
         x = torch.randn(2048, 2048, device="cuda")
-        one = convtime.time_op(torch.matmul, x, x, name="matmul")
-        assert (one.method, one.queue) == ("event", "sleep")
+        one = convtime.time_op(torch.matmul, x, x, name="matmul", method="event", cache="warm")
+        assert (one.method, one.queue) == ("event", "gate")
         assert one.device == "cuda:0"
         assert one.provenance["gpu"] == torch.cuda.get_device_name()
         assert one.provenance["driver"]
@@ -208,16 +295,16 @@ class TestOnGpu:
             return y + 1
 
         x = torch.ones(64, device="cuda")
-        held = convtime.time_op(two_short_kernels, x)
-        assert held.queue == "sleep"
+        held = convtime.time_op(two_short_kernels, x, method="event")
+        assert held.queue == "gate"
         assert held.median < 20e-6
-        bare = convtime.time_op(two_short_kernels, x, queue="none")
+        bare = convtime.time_op(two_short_kernels, x, queue="none", method="event")
         assert bare.queue == bare.queue_requested == "none"
         assert bare.median > 80e-6
 
     def test_sync_and_cpu_see_more_and_less_than_the_kernel(self) -> None:
         kernel = functools.partial(torch.cuda._sleep, 2_000_000)  # about 1 ms
-        event = convtime.time_op(kernel, device="cuda")
+        event = convtime.time_op(kernel, device="cuda", method="event")
         sync = convtime.time_op(kernel, device="cuda", method="sync")
         host = convtime.time_op(kernel, device="cuda", method="cpu")
         assert event.median < sync.median < event.median + 200e-6
@@ -228,7 +315,7 @@ class TestOnGpu:
         start = time.perf_counter()
         one = convtime.time_op(lambda: x.sum().item())
         assert time.perf_counter() - start < 3
-        assert (one.queue, one.queue_requested) == ("none", "sleep")
+        assert (one.queue, one.queue_requested) == ("none", "gate")
         assert "waits for the GPU" in one.queue_reason
         assert one.seconds
 

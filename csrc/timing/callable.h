@@ -10,6 +10,9 @@ class Callable {
  public:
   virtual ~Callable() = default;
 
+  /// Makes ready for the next call(). Timers call it before the timed region.
+  virtual void prepare() {}
+
   /// Issues the operation once. May throw; the timing then ends with that exception.
   virtual void call() = 0;
 

@@ -13,6 +13,7 @@ EventTimer::EventTimer(cudaStream_t stream, std::size_t capacity) : stream_(stre
 
 void EventTimer::run(std::span<Callable* const> calls) {
   for (std::size_t i = 0; i < calls.size(); ++i) {
+    calls[i]->prepare();
     CONVTIME_CUDA_CHECK(cudaEventRecord(starts_.at(i).get(), stream_));
     calls[i]->call();
     CONVTIME_CUDA_CHECK(cudaEventRecord(stops_[i].get(), stream_));

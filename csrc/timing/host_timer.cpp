@@ -8,11 +8,14 @@ namespace convtime {
 
 void HostTimer::run(std::span<Callable* const> calls) {
   seconds_.resize(calls.size());
-  drain();
   for (std::size_t i = 0; i < calls.size(); ++i) {
+    calls[i]->prepare();
+    // The queue of a busy device fills up, and a full queue would block the call.
+    drain();
     seconds_[i] = time_one(*calls[i]);
     calls[i]->discard_result();
   }
+  drain();
 }
 
 void HostTimer::collect(std::span<double> seconds) {
@@ -22,10 +25,7 @@ void HostTimer::collect(std::span<double> seconds) {
 double CpuTimer::time_one(Callable& callable) const {
   const double start = now_seconds();
   callable.call();
-  const double seconds = now_seconds() - start;
-  // The queue of a busy device fills up, and a full queue would block the next call.
-  drain();
-  return seconds;
+  return now_seconds() - start;
 }
 
 double SyncTimer::time_one(Callable& callable) const {

@@ -23,7 +23,7 @@ class CONVTIME_API HostTimer : public Timer {
   void drain() const { drain_(); }
 
  private:
-  /// Seconds of one call, which finds the device idle and leaves it so.
+  /// Seconds of one call, which finds the device idle.
   virtual double time_one(Callable& callable) const = 0;
 
   std::function<void()> drain_;

@@ -8,11 +8,15 @@ class QueueHold {
  public:
   virtual ~QueueHold() = default;
 
-  /// Holds the queue for `seconds`, from now on.
+  /// Holds the queue until release(), or for about `seconds` at most, by the device's own clock.
   virtual void hold(double seconds) = 0;
 
-  /// Whether the device has got past the last hold().
-  virtual bool released() const = 0;
+  /// Whether release() ends the hold, so that a long one costs nothing.
+  virtual bool ends_early() const = 0;
+
+  /// Lets the queue go on, now or as soon as it can; true if it was held until now. Does nothing
+  /// where nothing is held.
+  virtual bool release() noexcept = 0;
 };
 
 }  // namespace convtime

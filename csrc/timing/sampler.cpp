@@ -42,6 +42,24 @@ Schedule shuffle_rounds(std::span<Callable* const> candidates, std::size_t round
   return schedule;
 }
 
+/// Releases the queue, also where an exception ends the batch.
+class Release {
+ public:
+  explicit Release(QueueHold* hold) : hold_(hold) {}
+  ~Release() { (*this)(); }
+  Release(const Release&) = delete;
+  Release& operator=(const Release&) = delete;
+
+  /// True if the queue was held until now, or was not to be held.
+  bool operator()() noexcept {
+    QueueHold* const hold = std::exchange(hold_, nullptr);
+    return hold == nullptr || hold->release();
+  }
+
+ private:
+  QueueHold* hold_;
+};
+
 }  // namespace
 
 std::size_t Sampler::max_batch(std::size_t candidates) { return kMaxRoundsInBatch * candidates; }
@@ -86,8 +104,8 @@ Sampler::Cost Sampler::warm_up(std::span<Callable* const> candidates, SamplerRes
   return cost;
 }
 
-std::size_t Sampler::rounds_in_batch(const Cost& cost, const SamplerResult& result,
-                                     double elapsed) const {
+std::size_t Sampler::rounds_in_batch(const Cost& cost, const SamplerResult& result, double elapsed,
+                                     std::size_t limit) const {
   const std::size_t taken = result.seconds.front().size();
   // Up to min_samples the stop rule has nothing to say but "budget".
   const std::size_t wanted =
@@ -95,7 +113,7 @@ std::size_t Sampler::rounds_in_batch(const Cost& cost, const SamplerResult& resu
   const double affordable =
       std::min(kBatchSeconds, rule_.budget_seconds - elapsed) / std::max(cost.wall_seconds, 1e-7);
   const auto rounds =
-      static_cast<std::size_t>(std::clamp(affordable, 1.0, 1.0 * kMaxRoundsInBatch));
+      static_cast<std::size_t>(std::clamp(affordable, 1.0, static_cast<double>(limit)));
   return std::min(rounds, wanted);
 }
 
@@ -106,24 +124,30 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates) {
   SamplerResult result;
   result.seconds.resize(candidates.size());
   result.discarded.resize(candidates.size());
+  result.activities.resize(candidates.size());
   Cost cost = warm_up(candidates, result);
 
   std::mt19937 random(0);  // a fixed seed: the order is arbitrary, not different each time
   QueueHold* hold = hold_;
+  std::size_t round_limit = kMaxRoundsInBatch;
   const double start = now_seconds();
   while (result.stop_reason == StopReason::kNotYet) {
-    const std::size_t rounds = rounds_in_batch(cost, result, now_seconds() - start);
+    const std::size_t rounds = rounds_in_batch(cost, result, now_seconds() - start, round_limit);
     const Schedule schedule = shuffle_rounds(candidates, rounds, random);
     const auto batch_rounds = static_cast<double>(rounds);
-    const double hold_seconds = std::min(
-        kMaxHoldSeconds, kHoldMargin * cost.host_seconds * batch_rounds + kHoldExtraSeconds);
+    double hold_seconds = kMaxHoldSeconds;
+    if (hold != nullptr && !hold->ends_early()) {
+      hold_seconds = std::min(kMaxHoldSeconds,
+                              kHoldMargin * cost.host_seconds * batch_rounds + kHoldExtraSeconds);
+    }
+    Release release(hold);
     if (hold != nullptr) {
       hold->hold(hold_seconds);
     }
     const double issue_start = now_seconds();
     timer_.run(schedule.calls);
     const double issue_seconds = now_seconds() - issue_start;
-    const bool held = hold == nullptr || !hold->released();
+    const bool held = release();
 
     std::vector<double> seconds(schedule.calls.size());
     hooks_.wait([&] { timer_.collect(seconds); });
@@ -131,14 +155,21 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates) {
     for (std::size_t i = 0; i < seconds.size(); ++i) {
       destination[schedule.candidate[i]].push_back(seconds[i]);
     }
+    auto activities = timer_.take_activities();
+    for (std::size_t i = 0; held && i < activities.size(); ++i) {
+      result.activities[schedule.candidate[i]].push_back(std::move(activities[i]));
+    }
     if (!held) {
-      if (hold_seconds >= kMaxHoldSeconds) {
+      cost.host_seconds = std::max(2 * cost.host_seconds, issue_seconds / batch_rounds);
+      if (hold_seconds >= kMaxHoldSeconds && rounds > 1) {
+        // Perhaps there is no room in the queue for that many launches.
+        round_limit = std::max<std::size_t>(1, rounds / 8);
+      } else if (hold_seconds >= kMaxHoldSeconds) {
         hold = nullptr;
         result.queue_reason =
-            "a batch of calls was still being issued when the longest sleep (0.1 s) ended: the "
-            "callable waits for the GPU, or its launches overfill the queue";
+            "a call was still being issued after 0.1 s: the callable waits for the GPU, or its "
+            "launches overfill the queue";
       }
-      cost.host_seconds = std::max(2 * cost.host_seconds, issue_seconds / batch_rounds);
     }
     hooks_.poll();
     result.sampling_seconds = now_seconds() - start;

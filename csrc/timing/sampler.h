@@ -32,6 +32,9 @@ struct HostHooks {
 struct SamplerResult {
   /// Seconds, [candidate][round]. Samples with the same round index were taken next to each other.
   std::vector<std::vector<double>> seconds;
+  /// What the device did for each of `seconds`, [candidate][round]; empty where the timer cannot
+  /// say.
+  std::vector<std::vector<std::vector<DeviceActivity>>> activities;
   /// Samples that were taken while the queue could not be held, and that are not in `seconds`.
   std::vector<std::vector<double>> discarded;
   bool queue_held = false;
@@ -62,7 +65,8 @@ class CONVTIME_API Sampler {
   };
 
   Cost warm_up(std::span<Callable* const> candidates, SamplerResult& result);
-  std::size_t rounds_in_batch(const Cost& cost, const SamplerResult& result, double elapsed) const;
+  std::size_t rounds_in_batch(const Cost& cost, const SamplerResult& result, double elapsed,
+                              std::size_t limit) const;
 
   Timer& timer_;
   QueueHold* hold_;

@@ -1,15 +1,10 @@
 #include <cstdint>
 
+#include "timing/globaltimer.cuh"
 #include "timing/sleep_hold.h"
 
 namespace convtime {
 namespace {
-
-__device__ std::uint64_t globaltimer_ns() {
-  std::uint64_t now;
-  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
-  return now;
-}
 
 __global__ void sleep_kernel(std::uint64_t duration_ns) {
   const std::uint64_t start = globaltimer_ns();
@@ -29,14 +24,11 @@ void SleepHold::hold(double seconds) {
   CONVTIME_CUDA_CHECK(cudaEventRecord(awake_.get(), stream_));
 }
 
-bool SleepHold::released() const {
-  const cudaError_t status = cudaEventQuery(awake_.get());
-  if (status == cudaErrorNotReady) {
-    (void)cudaGetLastError();  // an answer, not an error: the next check must not find it
-    return false;
-  }
-  CONVTIME_CUDA_CHECK(status);
-  return true;
+bool SleepHold::release() noexcept {
+  const bool asleep = cudaEventQuery(awake_.get()) == cudaErrorNotReady;
+  (void)
+      cudaGetLastError();  // "not ready" is an answer: the next check must not find it as an error
+  return asleep;
 }
 
 }  // namespace convtime

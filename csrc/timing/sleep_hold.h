@@ -8,14 +8,15 @@
 
 namespace convtime {
 
-/// Holds a stream with a kernel of one thread that sleeps until a deadline of the GPU's own
-/// %globaltimer: it ends by itself, whatever the host does.
+/// Holds a stream with a kernel of one thread that sleeps for a time set beforehand, by the GPU's
+/// own %globaltimer: it needs no memory that host and device share, and cannot be ended early.
 class CONVTIME_API SleepHold final : public QueueHold {
  public:
   explicit SleepHold(cudaStream_t stream);
 
   void hold(double seconds) override;
-  bool released() const override;
+  bool ends_early() const override { return false; }
+  bool release() noexcept override;
 
  private:
   cudaStream_t stream_;

@@ -1,5 +1,6 @@
 #include "timing/time_op.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <ostream>
@@ -12,15 +13,19 @@
 #include <cuda_runtime_api.h>
 
 #include "core/cuda_check.h"
+#include "timing/cupti_session.h"
 #include "timing/event_timer.h"
+#include "timing/gate_hold.h"
+#include "timing/kernel_timer.h"
 #include "timing/sleep_hold.h"
 #endif
 
 namespace convtime {
 namespace {
 
-constexpr std::array kMethods = {Method::kAuto, Method::kEvent, Method::kSync, Method::kCpu};
-constexpr std::array kQueues = {Queue::kSleep, Queue::kNone};
+constexpr std::array kMethods = {Method::kAuto, Method::kKernel, Method::kEvent, Method::kSync,
+                                 Method::kCpu};
+constexpr std::array kQueues = {Queue::kGate, Queue::kSleep, Queue::kNone};
 
 template <typename Enum, std::size_t N>
 Enum from_string(const std::array<Enum, N>& values, const std::string& what,
@@ -54,6 +59,10 @@ std::unique_ptr<Timer> make_timer(const Timing& timing, const TimingOptions& opt
       return std::make_unique<CpuTimer>(make_drain(options));
     case Method::kSync:
       return std::make_unique<SyncTimer>(make_drain(options));
+#ifdef CONVTIME_WITH_CUDA
+    case Method::kKernel:
+      return std::make_unique<KernelTimer>();
+#endif
     default:
 #ifdef CONVTIME_WITH_CUDA
       return std::make_unique<EventTimer>(static_cast<cudaStream_t>(options.stream),
@@ -76,10 +85,97 @@ std::unique_ptr<QueueHold> make_hold(const Timer& timer, const TimingOptions& op
     return nullptr;
   }
 #ifdef CONVTIME_WITH_CUDA
-  return std::make_unique<SleepHold>(static_cast<cudaStream_t>(options.stream));
+  const auto stream = static_cast<cudaStream_t>(options.stream);
+  if (options.queue == Queue::kGate) {
+    return std::make_unique<GateHold>(stream);
+  }
+  return std::make_unique<SleepHold>(stream);
 #else
   return nullptr;
 #endif
+}
+
+/// The timer for the method asked for, or the best one that is possible; says which and why.
+std::unique_ptr<Timer> choose_timer(const TimingOptions& options, std::size_t candidates,
+                                    Timing& timing) {
+  timing.method = options.method;
+  if (!options.on_gpu) {
+    if (options.method != Method::kAuto && options.method != Method::kCpu) {
+      throw std::invalid_argument(std::string("method '") + to_string(options.method) +
+                                  "' times work on a GPU and this work is on the CPU; use 'cpu' "
+                                  "or 'auto', or name the device");
+    }
+    if (options.method == Method::kAuto) {
+      timing.method = Method::kCpu;
+      timing.method_reason = "the work is on the CPU";
+    }
+    return make_timer(timing, options, candidates);
+  }
+  if (options.method != Method::kAuto && options.method != Method::kKernel) {
+    return make_timer(timing, options, candidates);
+  }
+
+  std::string problem =
+      options.kernel_unavailable.empty() ? kernel_method_unavailable() : options.kernel_unavailable;
+  if (problem.empty()) {
+    timing.method = Method::kKernel;
+    timing.method_reason =
+        options.method == Method::kAuto ? "the work is on a GPU and CUPTI can be used" : "";
+    try {
+      return make_timer(timing, options, candidates);
+    } catch (const std::runtime_error& error) {
+      problem = error.what();
+    }
+  }
+  if (options.method == Method::kKernel) {
+    throw std::runtime_error("method 'kernel' cannot be used: " + problem +
+                             "; use 'event' or 'auto'");
+  }
+  timing.method = Method::kEvent;
+  timing.method_reason = "kernel times cannot be had: " + problem;
+  return make_timer(timing, options, candidates);
+}
+
+/// The candidates, each behind a flush of the cache; none where no flush is wanted.
+std::vector<std::unique_ptr<Callable>> make_cold(std::span<Callable* const> candidates,
+                                                 const TimingOptions& options) {
+  std::vector<std::unique_ptr<Callable>> cold;
+#ifdef CONVTIME_WITH_CUDA
+  if (options.on_gpu && options.flush.data != nullptr) {
+    for (Callable* const candidate : candidates) {
+      cold.push_back(std::make_unique<ColdCallable>(*candidate, options.flush, options.stream));
+    }
+  }
+#else
+  (void)candidates;
+  (void)options;
+#endif
+  return cold;
+}
+
+bool saw_no_work(const SamplerResult& samples) {
+  return std::any_of(samples.activities.begin(), samples.activities.end(), [](const auto& calls) {
+    return std::all_of(calls.begin(), calls.end(), [](const auto& one) { return one.empty(); });
+  });
+}
+
+/// For candidates that leave the GPU alone although it was expected to do their work.
+Timing time_on_host(std::span<Callable* const> candidates, TimingOptions options) {
+  options.method = Method::kCpu;
+  Timing timing = time_candidates(candidates, options);
+  timing.method_reason = "the calls issue no work to the GPU";
+  return timing;
+}
+
+void tabulate_activities(Timing& timing) {
+  for (const auto& calls : timing.samples.activities) {
+    std::vector<double>& spans = timing.spans.emplace_back();
+    for (const auto& activities : calls) {
+      spans.push_back(span_seconds(activities));
+    }
+    timing.activities.push_back(tabulate(calls));
+  }
+  timing.samples.activities.clear();
 }
 
 }  // namespace
@@ -88,6 +184,8 @@ const char* to_string(Method method) {
   switch (method) {
     case Method::kAuto:
       return "auto";
+    case Method::kKernel:
+      return "kernel";
     case Method::kEvent:
       return "event";
     case Method::kSync:
@@ -100,6 +198,8 @@ const char* to_string(Method method) {
 
 const char* to_string(Queue queue) {
   switch (queue) {
+    case Queue::kGate:
+      return "gate";
     case Queue::kSleep:
       return "sleep";
     case Queue::kNone:
@@ -124,28 +224,41 @@ bool cuda_available() {
 #endif
 }
 
+std::string kernel_method_unavailable() {
+#ifdef CONVTIME_WITH_CUDA
+  return CuptiSession::unavailable().value_or("");
+#else
+  return "convtime was built without CUDA";
+#endif
+}
+
 Timing time_candidates(std::span<Callable* const> candidates, const TimingOptions& options) {
   if (options.on_gpu && !cuda_available()) {
     throw std::invalid_argument("the work is said to be on a GPU and there is no CUDA device");
   }
   Timing timing;
-  timing.method = options.method;
-  if (options.method == Method::kAuto) {
-    timing.method = options.on_gpu ? Method::kEvent : Method::kCpu;
-    timing.method_reason = options.on_gpu ? "the work is on a GPU" : "the work is on the CPU";
-  } else if (!options.on_gpu && options.method != Method::kCpu) {
-    throw std::invalid_argument(std::string("method '") + to_string(options.method) +
-                                "' times work on a GPU and this work is on the CPU; use 'cpu' or "
-                                "'auto', or name the device");
-  }
-  const std::unique_ptr<Timer> timer = make_timer(timing, options, candidates.size());
+  const std::unique_ptr<Timer> timer = choose_timer(options, candidates.size(), timing);
   const std::unique_ptr<QueueHold> hold = make_hold(*timer, options, timing);
+  const std::vector<std::unique_ptr<Callable>> cold = make_cold(candidates, options);
+  std::vector<Callable*> sampled(candidates.begin(), candidates.end());
+  std::transform(cold.begin(), cold.end(), sampled.begin(),
+                 [](const auto& one) { return one.get(); });
   Sampler sampler(*timer, hold.get(), options.warmup, options.stop, options.hooks);
-  timing.samples = sampler.run(candidates);
+  timing.samples = sampler.run(sampled);
   if (timing.samples.queue_held) {
     timing.queue = options.queue;
   } else if (hold != nullptr) {
     timing.queue_reason = timing.samples.queue_reason;
+  }
+  if (timing.method == Method::kKernel) {
+    if (saw_no_work(timing.samples)) {
+      if (options.method == Method::kAuto) {
+        return time_on_host(candidates, options);
+      }
+      throw std::invalid_argument(
+          "method 'kernel' saw calls that issue no work to the GPU; use 'cpu' for them");
+    }
+    tabulate_activities(timing);
   }
   return timing;
 }

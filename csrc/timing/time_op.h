@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/export.h"
+#include "timing/cache_flush.h"
 #include "timing/callable.h"
 #include "timing/sampler.h"
 #include "timing/stop_rule.h"
@@ -14,13 +15,15 @@
 namespace convtime {
 
 enum class Method {
-  kAuto,   ///< kEvent for work on a GPU, kCpu otherwise
-  kEvent,  ///< EventTimer
-  kSync,   ///< SyncTimer
-  kCpu,    ///< CpuTimer
+  kAuto,    ///< for work on a GPU kKernel, or kEvent where that is not possible; kCpu otherwise
+  kKernel,  ///< KernelTimer
+  kEvent,   ///< EventTimer
+  kSync,    ///< SyncTimer
+  kCpu,     ///< CpuTimer
 };
 
 enum class Queue {
+  kGate,   ///< GateHold
   kSleep,  ///< SleepHold
   kNone,
 };
@@ -33,12 +36,18 @@ CONVTIME_API Queue queue_from_string(const std::string& name);
 
 struct TimingOptions {
   Method method = Method::kAuto;
-  Queue queue = Queue::kSleep;
+  Queue queue = Queue::kGate;
   /// Whether the work runs on the current CUDA device (else on the CPU). In a build without CUDA,
   /// and where no device is found, only false is possible.
   bool on_gpu = false;
   /// The cudaStream_t that the candidates issue their work to; null is the default stream.
   void* stream = nullptr;
+  /// Where to write before each call so that it finds nothing of its data in the L2 cache. Without
+  /// data, each call finds the cache as the last one left it.
+  FlushBuffer flush{};
+  /// Why the caller knows that kKernel cannot be used now (another tool's session); empty
+  /// otherwise.
+  std::string kernel_unavailable{};
   Warmup warmup{};
   StopRule stop{};
   HostHooks hooks{};
@@ -51,7 +60,14 @@ struct Timing {
   std::string method_reason;
   Queue queue = Queue::kNone;
   std::string queue_reason;
+  /// For kKernel, [candidate][round]: seconds from the first start to the last end.
+  std::vector<std::vector<double>> spans;
+  /// For kKernel, [candidate]: what the device did.
+  std::vector<std::vector<ActivityColumn>> activities;
 };
+
+/// Why kKernel cannot be used in this build or process; empty where it can.
+CONVTIME_API std::string kernel_method_unavailable();
 
 /// Times the candidates against each other, interleaved (see Sampler).
 /// Throws std::invalid_argument for options that contradict each other, std::runtime_error for

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "timing/callable.h"
+#include "timing/device_activity.h"
 
 namespace convtime {
 
@@ -16,6 +18,10 @@ class Timer {
 
   /// Waits for what run() issued and writes the seconds that each call took.
   virtual void collect(std::span<double> seconds) = 0;
+
+  /// What the device did in each call of the last collect(); nothing where the method does not see
+  /// it.
+  virtual std::vector<std::vector<DeviceActivity>> take_activities() { return {}; }
 
   /// Whether run() leaves the calls queued on the device, so that it makes sense to hold the queue
   /// until all of them are issued.

@@ -12,6 +12,16 @@ class Summary(TypedDict):
     iqr: float
     median_interval: tuple[float, float]
 
+class Activity(TypedDict):
+    kind: str
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers_per_thread: int
+    shared_memory_bytes: int
+    bytes: int
+    seconds: tuple[float | None, ...]
+
 class Timing(TypedDict):
     seconds: list[list[float]]
     discarded: list[list[float]]
@@ -19,6 +29,8 @@ class Timing(TypedDict):
     method_reason: str
     queue: str
     queue_reason: str
+    spans: list[list[float]]
+    activities: list[list[Activity]]
     warmup_calls: int
     warmup_seconds: float
     sampling_seconds: float
@@ -31,6 +43,9 @@ def time_candidates(
     queue: str,
     on_gpu: bool,
     stream: int,
+    flush_data: int,
+    flush_bytes: int,
+    kernel_unavailable: str,
     warmup_calls: int,
     warmup_seconds: float,
     min_samples: int,
@@ -39,5 +54,7 @@ def time_candidates(
     max_noise: float,
 ) -> Timing: ...
 def cuda_available() -> bool: ...
+def flush_buffer_bytes() -> int: ...
+def kernel_method_unavailable() -> str: ...
 def quantile(values: Sequence[float], q: float) -> float: ...
 def summarize(values: Sequence[float]) -> Summary: ...

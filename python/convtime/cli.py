@@ -169,7 +169,12 @@ def _compare(options: argparse.Namespace) -> None:
     finally:
         # After the files, which a reader that closes the pipe early must not cost; but also when
         # one cannot be written, which must not cost the result.
-        methods = sorted({f"{r.convtime.method} (queue: {r.convtime.queue})" for r in results})
+        methods = sorted(
+            {
+                f"{r.convtime.method} (queue: {r.convtime.queue}, cache: {r.convtime.cache})"
+                for r in results
+            }
+        )
         print(f"{conditions}; torch {facts['torch']}; timed by {', '.join(methods)}\n")
         print(report.table(results))
 

@@ -78,7 +78,8 @@ def compare(
     candidates: Mapping[str, Callable[[], object]],
     *,
     method: str = "auto",
-    queue: str = "sleep",
+    queue: str = "gate",
+    cache: str = "cold",
     device: torch.device | str | None = None,
     warmup_calls: int = 3,
     warmup_seconds: float = 0.02,
@@ -105,6 +106,7 @@ def compare(
     options = Options(
         method=method,
         queue=queue,
+        cache=cache,
         device=device,
         warmup_calls=warmup_calls,
         warmup_seconds=warmup_seconds,

@@ -24,7 +24,8 @@ def methods() -> dict[str, str | None]:
         no_gpu = "convtime was built without CUDA"
     elif not _C.cuda_available():
         no_gpu = "no CUDA device was found"
-    return {"event": no_gpu, "sync": no_gpu, "cpu": None}
+    no_cupti = no_gpu or _C.kernel_method_unavailable() or None
+    return {"kernel": no_cupti, "event": no_gpu, "sync": no_gpu, "cpu": None}
 
 
 def is_verified() -> bool:

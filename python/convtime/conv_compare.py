@@ -104,6 +104,9 @@ def _measurement_dict(measurement: Measurement) -> dict[str, Any]:
     del fields["provenance"], fields["schema"]
     # To the picosecond: no clock ticks faster, and digits beyond it only swell the file.
     fields["seconds"] = [round(sample, 12) for sample in measurement.seconds]
+    fields["spans"] = [round(span, 12) for span in measurement.spans]
+    for activity in fields["activities"]:
+        activity["seconds"] = [None if s is None else round(s, 12) for s in activity["seconds"]]
     return {key: getattr(measurement, key) for key in _STATISTICS} | fields
 
 

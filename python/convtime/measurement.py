@@ -34,6 +34,39 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
     return f"{value:.{max(digits - whole_digits, 0)}f} {unit}"
 
 
+@dataclasses.dataclass(frozen=True)
+class DeviceActivity:
+    """One kernel, copy or memset that calls have in common, and how long it took in each.
+
+    Attributes:
+        kind: ``kernel``, ``memcpy`` or ``memset``.
+        name: the kernel's name; empty for the others.
+        grid: blocks of the launch, in x, y and z.
+        block: threads of a block, in x, y and z.
+        registers_per_thread: registers that a thread uses.
+        shared_memory_bytes: shared memory of a block, static and dynamic.
+        bytes: bytes copied or set; 0 for a kernel.
+        seconds: its duration in each sample, None in a sample without it.
+    """
+
+    kind: str
+    name: str
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    registers_per_thread: int
+    shared_memory_bytes: int
+    bytes: int
+    seconds: tuple[float | None, ...]
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DeviceActivity:
+        """Reverses dataclasses.asdict, also after JSON has made lists of the tuples."""
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+        }
+        return cls(**fields)
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Measurement:
     """The samples of one operation, with how and where they were taken. All times in seconds.
@@ -43,16 +76,24 @@ class Measurement:
         seconds: every sample, in the order taken.
         discarded: samples that are not in ``seconds`` because the queue could not be held when they
             were taken.
-        method: what was timed: ``event`` (between two CUDA events around the call, their own cost
+        spans: for the method ``kernel``, the time of each sample from the start of the call's first
+            kernel to the end of its last, gaps included; empty for other methods.
+        activities: for the method ``kernel``, what the device did, in order of first occurrence.
+        method: what was timed: ``kernel`` (the device's own time for the call's kernels, copies and
+            memsets, added up), ``event`` (between two CUDA events around the call, their own cost
             included), ``sync`` (host clock from an idle device to an idle device) or ``cpu`` (host
             clock around the call).
         method_requested: the method asked for.
         method_reason: why ``method`` is not ``method_requested``; empty where it is.
-        queue: how the device's queue was filled: ``sleep`` (a sleep kernel ran until all calls of a
-            batch were issued) or ``none``.
+        queue: how the device was kept from starting before all calls of a batch were issued:
+            ``gate`` (a kernel waited for the host's word), ``sleep`` (a kernel slept for about as
+            long as it takes) or ``none`` (it was not).
         queue_requested: what was asked for.
         queue_reason: why ``queue`` is not ``queue_requested``; empty where it is.
-        cache: the state of the device's caches: ``uncontrolled``, as earlier calls left them.
+        cache: what each call finds in the device's L2 cache: ``cold`` (none of its data), ``warm``
+            (what the call before it left there) or ``uncontrolled``.
+        cache_requested: what was asked for.
+        cache_reason: why ``cache`` is not ``cache_requested``; empty where it is.
         device: where the work ran, e.g. ``cuda:0``.
         stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
         warmup_calls: untimed calls made first, of all candidates together.
@@ -66,6 +107,8 @@ class Measurement:
     name: str
     seconds: tuple[float, ...]
     discarded: tuple[float, ...]
+    spans: tuple[float, ...]
+    activities: tuple[DeviceActivity, ...]
     method: str
     method_requested: str
     method_reason: str
@@ -73,6 +116,8 @@ class Measurement:
     queue_requested: str
     queue_reason: str
     cache: str
+    cache_requested: str
+    cache_reason: str
     device: str
     stream: int | None
     warmup_calls: int
@@ -137,6 +182,8 @@ class Measurement:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["seconds"] = list(self.seconds)
         fields["discarded"] = list(self.discarded)
+        fields["spans"] = list(self.spans)
+        fields["activities"] = [dataclasses.asdict(one) for one in self.activities]
         fields["provenance"] = dict(self.provenance)
         return {"schema": SCHEMA, **fields}
 
@@ -161,6 +208,8 @@ class Measurement:
             )
         fields["seconds"] = tuple(fields["seconds"])
         fields["discarded"] = tuple(fields["discarded"])
+        fields["spans"] = tuple(fields["spans"])
+        fields["activities"] = tuple(map(DeviceActivity.from_dict, fields["activities"]))
         return cls(**fields)
 
     def to_json(self) -> str:
@@ -222,11 +271,20 @@ class Measurement:
             "range": f"{format_seconds(self.min)} .. {format_seconds(self.max)}",
             "samples": f"{len(self.seconds)}"
             + (f" ({len(self.discarded)} discarded)" if self.discarded else ""),
+            **self._device_facts(),
             "method": self._used(self.method, self.method_requested, self.method_reason),
             "queue": self._used(self.queue, self.queue_requested, self.queue_reason),
-            "cache": self.cache,
+            "cache": self._used(self.cache, self.cache_requested, self.cache_reason),
             "device": self.provenance.get("gpu") or self.provenance.get("cpu") or self.device,
             "stopped by": self.stop_reason,
+        }
+
+    def _device_facts(self) -> dict[str, str]:
+        if not self.spans:
+            return {}
+        return {
+            "span": f"{format_seconds(_C.quantile(self.spans, 0.5))} (first start to last end)",
+            "activities": f"{len(self.activities)}",
         }
 
     @staticmethod

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from convtime._load import _C
-from convtime.measurement import Measurement
+from convtime.measurement import DeviceActivity, Measurement
 from convtime.provenance import provenance
 
 
@@ -40,6 +40,7 @@ class Options:
 
     method: str
     queue: str
+    cache: str
     device: torch.device | str | None
     warmup_calls: int
     warmup_seconds: float
@@ -49,6 +50,8 @@ class Options:
     max_noise: float
 
     def __post_init__(self) -> None:
+        if self.cache not in ("cold", "warm"):
+            raise ValueError(f"cache must be one of 'cold', 'warm', got {self.cache!r}")
         for name in ("warmup_calls", "min_samples", "max_samples"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 0:
@@ -65,7 +68,8 @@ def time_op(
     kwargs: Mapping[str, Any] | None = None,
     name: str | None = None,
     method: str = "auto",
-    queue: str = "sleep",
+    queue: str = "gate",
+    cache: str = "cold",
     device: torch.device | str | None = None,
     warmup_calls: int = 3,
     warmup_seconds: float = 0.02,
@@ -81,12 +85,17 @@ def time_op(
         args: its positional arguments.
         kwargs: its keyword arguments.
         name: what the result is called; the function's own name unless given.
-        method: ``event`` (between two CUDA events on the current stream, their own 2 to 3 µs
-            included), ``sync`` (host clock between two idle states of the device), ``cpu`` (host
-            clock around the call) or ``auto``: event for work on a GPU, else cpu.
-        queue: ``sleep`` keeps the GPU asleep until a batch of calls is issued, so that short ones
-            are not timed as gaps between launches; ``none`` does not. A callable that waits for
-            the GPU itself cannot be queued; the result then says so.
+        method: ``kernel`` (the device's own time for the kernels, copies and memsets that the call
+            issues on any stream, from CUPTI's records), ``event`` (between two CUDA events on the
+            current stream, their own 2 to 3 µs included), ``sync`` (host clock between two idle
+            states of the device), ``cpu`` (host clock around the call, on an idle device) or
+            ``auto``: for work on a GPU kernel, or event where CUPTI cannot be used; else cpu.
+        queue: ``gate`` keeps the GPU from starting until a batch of calls is issued, so that short
+            ones are not timed as gaps between launches; ``sleep`` does so with a kernel that sleeps
+            for a time estimated beforehand; ``none`` does not. A callable that waits for the GPU
+            itself cannot be queued; the result then says so.
+        cache: ``cold`` overwrites the GPU's L2 cache before each call, outside of the timed region;
+            ``warm`` leaves it as the call before left it.
         device: where the work runs. Unless given: the GPU of the first CUDA tensor found in
             arguments, closure or module parameters, the CPU where only CPU tensors are found, and
             the current GPU (where there is one) if no tensor is found.
@@ -104,12 +113,14 @@ def time_op(
     Raises:
         TypeError: if ``fn`` is not callable.
         ValueError: for an option outside of its range, or a GPU method for work on the CPU.
-        RuntimeError: for a failure of CUDA. Whatever ``fn`` raises passes through.
+        RuntimeError: for a failure of CUDA, or where ``method="kernel"`` cannot be had. Whatever
+            ``fn`` raises passes through.
     """
     candidate = Candidate(name or name_of(fn), fn, args, kwargs or {})
     options = Options(
         method=method,
         queue=queue,
+        cache=cache,
         device=device,
         warmup_calls=warmup_calls,
         warmup_seconds=warmup_seconds,
@@ -127,12 +138,16 @@ def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
     on_gpu = device.type == "cuda"
     with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
+        flush = _flush_buffer(device) if on_gpu and options.cache == "cold" else None
         timing = _C.time_candidates(
             candidates=[(one.fn, one.args, dict(one.kwargs)) for one in candidates],
             method=options.method,
             queue=options.queue,
             on_gpu=on_gpu,
             stream=stream,
+            flush_data=0 if flush is None else flush.data_ptr(),
+            flush_bytes=0 if flush is None else flush.nbytes,
+            kernel_unavailable=_other_profiler(),
             warmup_calls=options.warmup_calls,
             warmup_seconds=options.warmup_seconds,
             min_samples=options.min_samples,
@@ -146,13 +161,19 @@ def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
             name=candidate.name,
             seconds=tuple(seconds),
             discarded=tuple(discarded),
+            spans=tuple(timing["spans"][index]) if timing["spans"] else (),
+            activities=tuple(DeviceActivity(**one) for one in timing["activities"][index])
+            if timing["activities"]
+            else (),
             method=timing["method"],
             method_requested=options.method,
             method_reason=timing["method_reason"],
             queue=timing["queue"],
             queue_requested=options.queue,
             queue_reason=timing["queue_reason"],
-            cache="uncontrolled",
+            cache=options.cache if on_gpu else "uncontrolled",
+            cache_requested=options.cache,
+            cache_reason="" if on_gpu else "it is the GPU's cache that is controlled",
             device=str(device),
             stream=stream if on_gpu else None,
             warmup_calls=timing["warmup_calls"],
@@ -161,10 +182,21 @@ def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
             stop_reason=timing["stop_reason"],
             provenance=where,
         )
-        for candidate, seconds, discarded in zip(
-            candidates, timing["seconds"], timing["discarded"], strict=True
+        for index, (candidate, seconds, discarded) in enumerate(
+            zip(candidates, timing["seconds"], timing["discarded"], strict=True)
         )
     ]
+
+
+def _flush_buffer(device: torch.device) -> torch.Tensor:
+    return torch.empty(_C.flush_buffer_bytes(), dtype=torch.uint8, device=device)
+
+
+def _other_profiler() -> str:
+    """Why CUPTI is taken: its buffers belong to one client a process, and that may be kineto."""
+    if torch._C._autograd._profiler_enabled():
+        return "a torch.profiler session is active in this process, and CUPTI serves one at a time"
+    return ""
 
 
 def name_of(fn: Callable[..., object]) -> str:

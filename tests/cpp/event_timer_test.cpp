@@ -6,7 +6,13 @@
 #include <vector>
 
 #include "gpu.h"
+#include "timing/cache_flush.h"
+#include "timing/clock.h"
+#include "timing/cupti_session.h"
+#include "timing/gate_hold.h"
+#include "timing/kernel_timer.h"
 #include "timing/sleep_hold.h"
+#include "timing/statistics.h"
 #include "timing/time_op.h"
 
 namespace convtime {
@@ -27,13 +33,56 @@ TEST(EventTimer, TimesAKernelOfKnownDuration) {
   SKIP_WITHOUT_GPU();
   KnownKernel kernel;
   Callable* const candidates[] = {&kernel};
-  const Timing timing = time_candidates(candidates, {.on_gpu = true});
-  EXPECT_EQ(timing.method, Method::kEvent);
-  EXPECT_EQ(timing.queue, Queue::kSleep);
+  const Timing timing = time_candidates(candidates, {.method = Method::kEvent, .on_gpu = true});
+  EXPECT_EQ(timing.queue, Queue::kGate);
   for (const double seconds : timing.samples.seconds[0]) {
     EXPECT_GE(seconds, kKnown);
     EXPECT_LE(seconds, kKnown + 20e-6);
   }
+}
+
+// An empty kernel takes 0.6 us by CUPTI, so this one takes a little longer than it sleeps.
+TEST(KernelTimer, TimesAKernelOfKnownDuration) {
+  SKIP_WITHOUT_GPU();
+  KnownKernel kernel;
+  Callable* const candidates[] = {&kernel};
+  const Timing timing = time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true});
+  EXPECT_EQ(timing.method, Method::kKernel);
+  ASSERT_EQ(timing.activities[0].size(), 1U);
+  EXPECT_NE(timing.activities[0][0].info.name.find("sleep_kernel"), std::string::npos);
+  EXPECT_EQ(timing.activities[0][0].seconds, timing.samples.seconds[0]);
+  for (const double seconds : timing.samples.seconds[0]) {
+    EXPECT_GE(seconds, kKnown);
+    EXPECT_LE(seconds, kKnown + 3e-6);
+  }
+}
+
+TEST(KernelTimer, IsWhatAutoChooses) {
+  SKIP_WITHOUT_GPU();
+  KnownKernel kernel;
+  Callable* const candidates[] = {&kernel};
+  EXPECT_EQ(time_candidates(candidates, {.on_gpu = true}).method, Method::kKernel);
+  const Timing taken =
+      time_candidates(candidates, {.on_gpu = true, .kernel_unavailable = "it is taken"});
+  EXPECT_EQ(taken.method, Method::kEvent);
+  EXPECT_EQ(taken.method_reason, "kernel times cannot be had: it is taken");
+}
+
+TEST(KernelTimer, IsRefusedWhereItIsTaken) {
+  SKIP_WITHOUT_GPU();
+  const CuptiSession session;
+  EXPECT_THROW(KernelTimer{}, std::runtime_error);
+}
+
+TEST(KernelTimer, LeavesCallsWithoutGpuWorkToTheHostsClock) {
+  SKIP_WITHOUT_GPU();
+  FunctionCallable nothing([] {});
+  Callable* const candidates[] = {&nothing};
+  const Timing timing = time_candidates(candidates, {.on_gpu = true});
+  EXPECT_EQ(timing.method, Method::kCpu);
+  EXPECT_EQ(timing.method_reason, "the calls issue no work to the GPU");
+  EXPECT_THROW(time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true}),
+               std::invalid_argument);
 }
 
 TEST(SyncTimer, TimesAKernelOfKnownDuration) {
@@ -50,20 +99,74 @@ TEST(SleepHold, HoldsTheStreamAndLetsGoByItself) {
   SKIP_WITHOUT_GPU();
   SleepHold hold(nullptr);
   hold.hold(0.05);
-  EXPECT_FALSE(hold.released());
+  EXPECT_TRUE(hold.release());
+  hold.hold(0.05);
   ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  EXPECT_TRUE(hold.released());
+  EXPECT_FALSE(hold.release());
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
-TEST(SleepHold, IsGivenUpForCallsThatWaitForTheGpu) {
+TEST(GateHold, HoldsTheStreamUntilItIsReleased) {
   SKIP_WITHOUT_GPU();
-  FunctionCallable waits([] { cudaDeviceSynchronize(); });
-  Callable* const candidates[] = {&waits};
-  const Timing timing = time_candidates(candidates, {.on_gpu = true});
-  EXPECT_EQ(timing.queue, Queue::kNone);
-  EXPECT_NE(timing.queue_reason, "");
-  EXPECT_FALSE(timing.samples.seconds[0].empty());
+  GateHold gate(nullptr);
+  gate.hold(5);
+  EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+  const double start = now_seconds();
+  EXPECT_TRUE(gate.release());
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_LT(now_seconds() - start, 0.1);
+}
+
+TEST(GateHold, OpensByItselfAtItsDeadline) {
+  SKIP_WITHOUT_GPU();
+  GateHold gate(nullptr);
+  gate.hold(0.05);
+  const double start = now_seconds();
+  ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  EXPECT_GE(now_seconds() - start, 0.04);
+  EXPECT_LT(now_seconds() - start, 0.5);
+  EXPECT_FALSE(gate.release());
+  gate.hold(0.05);
+  EXPECT_TRUE(gate.release());  // and works again
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+TEST(QueueHold, IsGivenUpForCallsThatWaitForTheGpu) {
+  SKIP_WITHOUT_GPU();
+  for (const Queue queue : {Queue::kGate, Queue::kSleep}) {
+    FunctionCallable waits([] { cudaDeviceSynchronize(); });
+    Callable* const candidates[] = {&waits};
+    const double start = now_seconds();
+    const Timing timing =
+        time_candidates(candidates, {.method = Method::kEvent, .queue = queue, .on_gpu = true});
+    EXPECT_EQ(timing.queue, Queue::kNone);
+    EXPECT_NE(timing.queue_reason, "");
+    EXPECT_FALSE(timing.samples.seconds[0].empty());
+    EXPECT_LT(now_seconds() - start, 2);
+  }
+}
+
+TEST(ColdCallable, EvictsWhatTheCallReads) {
+  SKIP_WITHOUT_GPU();
+  constexpr std::size_t kBytes = 16 << 20;  // fits in the cache of any recent GPU
+  void* source = nullptr;
+  void* target = nullptr;
+  FlushBuffer flush{nullptr, flush_buffer_bytes()};
+  ASSERT_EQ(cudaMalloc(&source, kBytes), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&target, kBytes), cudaSuccess);
+  ASSERT_EQ(cudaMalloc(&flush.data, flush.bytes), cudaSuccess);
+  FunctionCallable copy(
+      [&] { cudaMemcpyAsync(target, source, kBytes, cudaMemcpyDeviceToDevice, nullptr); });
+  Callable* const candidates[] = {&copy};
+  TimingOptions options{.method = Method::kKernel, .on_gpu = true};
+  const double warm = quantile(time_candidates(candidates, options).samples.seconds[0], 0.5);
+  options.flush = flush;
+  const Timing cold = time_candidates(candidates, options);
+  EXPECT_GT(quantile(cold.samples.seconds[0], 0.5), 1.2 * warm);
+  EXPECT_EQ(cold.activities[0].size(), 1U);  // the flush is not part of the call
+  cudaFree(source);
+  cudaFree(target);
+  cudaFree(flush.data);
 }
 
 TEST(EventTimer, RefusesMoreCallsThanItPreparedFor) {

@@ -25,6 +25,12 @@ class SlowToDrop final : public Callable {
   void discard_result() override { sleep_5ms(); }
 };
 
+class SlowToPrepare final : public Callable {
+ public:
+  void prepare() override { sleep_5ms(); }
+  void call() override {}
+};
+
 double time_once(HostTimer&& timer, Callable& callable) {
   Callable* const calls[] = {&callable};
   timer.run(calls);
@@ -57,6 +63,12 @@ TEST(HostTimer, FindsTheDeviceIdleBeforeEveryCallAndLeavesItSo) {
   EXPECT_EQ(events, "dcdcd");
 }
 
+TEST(HostTimer, DoesNotTimeThePreparation) {
+  SlowToPrepare callable;
+  EXPECT_LT(time_once(CpuTimer([] {}), callable), 0.004);
+  EXPECT_LT(time_once(SyncTimer([] {}), callable), 0.004);
+}
+
 TEST(HostTimer, DoesNotTimeTheResultsDestruction) {
   SlowToDrop callable;
   EXPECT_LT(time_once(CpuTimer([] {}), callable), 0.004);
@@ -81,7 +93,7 @@ TEST(TimeOp, SaysWhyTheQueueIsNotHeldOnACpu) {
 }
 
 TEST(TimeOp, RefusesGpuMethodsForWorkOnTheCpu) {
-  for (const Method method : {Method::kEvent, Method::kSync}) {
+  for (const Method method : {Method::kKernel, Method::kEvent, Method::kSync}) {
     EXPECT_THROW(time_op([] {}, {.method = method}), std::invalid_argument);
   }
 }
@@ -94,17 +106,19 @@ TEST(TimeOp, RefusesAGpuThatIsNotThere) {
 }
 
 TEST(Names, RoundTripAndRefuseOthers) {
-  for (const Method method : {Method::kAuto, Method::kEvent, Method::kSync, Method::kCpu}) {
+  for (const Method method :
+       {Method::kAuto, Method::kKernel, Method::kEvent, Method::kSync, Method::kCpu}) {
     EXPECT_EQ(method_from_string(to_string(method)), method);
   }
-  for (const Queue queue : {Queue::kSleep, Queue::kNone}) {
+  for (const Queue queue : {Queue::kGate, Queue::kSleep, Queue::kNone}) {
     EXPECT_EQ(queue_from_string(to_string(queue)), queue);
   }
   try {
     method_from_string("clock");
     FAIL() << "an unknown method must be refused";
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(), "method must be one of 'auto', 'event', 'sync', 'cpu', got 'clock'");
+    EXPECT_STREQ(error.what(),
+                 "method must be one of 'auto', 'kernel', 'event', 'sync', 'cpu', got 'clock'");
   }
 }
 

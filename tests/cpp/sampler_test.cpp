@@ -40,9 +40,15 @@ class FakeHold final : public QueueHold {
  public:
   explicit FakeHold(std::size_t failures = 0) : failures_(failures) {}
   void hold(double seconds) override { asked.push_back(seconds); }
-  bool released() const override { return asked.size() <= failures_; }
+  bool ends_early() const override { return early; }
+  bool release() noexcept override {
+    ++releases;
+    return asked.size() > failures_;
+  }
 
   std::vector<double> asked;
+  std::size_t releases = 0;
+  bool early = false;
 
  private:
   std::size_t failures_;
@@ -117,11 +123,21 @@ TEST_F(SamplerTest, SetsSamplesOfAnUnheldBatchAsideAndHoldsLonger) {
   EXPECT_GT(hold.asked[3], hold.asked[0]);
 }
 
+TEST_F(SamplerTest, TriesSmallerBatchesBeforeItGivesAHoldUp) {
+  FakeHold hold(1);
+  hold.early = true;
+  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 64}).run(both_);
+  EXPECT_TRUE(result.queue_held);
+  EXPECT_EQ(timer_.batch_sizes[2], 128U);  // behind two calls of warm-up
+  EXPECT_EQ(timer_.batch_sizes[3], 16U);
+  EXPECT_EQ(*std::max_element(timer_.batch_sizes.begin() + 3, timer_.batch_sizes.end()), 16U);
+}
+
 TEST_F(SamplerTest, GivesTheHoldUpWhereItNeverWorks) {
   FakeHold hold(1'000'000);
   const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 10}).run(both_);
   EXPECT_FALSE(result.queue_held);
-  EXPECT_NE(result.queue_reason.find("longest sleep"), std::string::npos);
+  EXPECT_NE(result.queue_reason.find("waits for the GPU"), std::string::npos);
   EXPECT_EQ(result.seconds[0].size(), 10U);
   EXPECT_LE(*std::max_element(hold.asked.begin(), hold.asked.end()), 0.1);
 }
@@ -138,6 +154,21 @@ TEST_F(SamplerTest, PassesACandidatesExceptionOn) {
   FunctionCallable broken([] { throw std::out_of_range("broken"); });
   Callable* const candidates[] = {&broken};
   EXPECT_THROW(Sampler(timer_, nullptr, kOneCall, {}).run(candidates), std::out_of_range);
+}
+
+TEST_F(SamplerTest, ReleasesTheQueueWhereACandidateThrows) {
+  int calls = 0;
+  FunctionCallable broken([&] {
+    if (++calls > 1) {
+      throw std::out_of_range("broken");
+    }
+  });
+  Callable* const candidates[] = {&broken};
+  timer_.seconds[&broken] = 1.0;
+  FakeHold hold;
+  EXPECT_THROW(Sampler(timer_, &hold, kOneCall, {}).run(candidates), std::out_of_range);
+  EXPECT_EQ(hold.asked.size(), 1U);
+  EXPECT_EQ(hold.releases, 1U);
 }
 
 TEST_F(SamplerTest, EndsWhenTheHostAsksForIt) {

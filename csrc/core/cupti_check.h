@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cupti_result.h>
+
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+
+namespace convtime::detail {
+
+inline std::string cupti_failure(CUptiResult status, const char* call, const char* file, int line) {
+  const char* text = nullptr;
+  cuptiGetResultString(status, &text);
+  return std::string("CUPTI call failed: ") + call + " returned " +
+         (text == nullptr ? std::to_string(status) : text) + " at " + file + ":" +
+         std::to_string(line);
+}
+
+}  // namespace convtime::detail
+
+/// Throws std::runtime_error with CUPTI's own text, the call and its place in the source.
+#define CONVTIME_CUPTI_CHECK(call)                                                        \
+  do {                                                                                    \
+    const CUptiResult convtime_status = (call);                                           \
+    if (convtime_status != CUPTI_SUCCESS) {                                               \
+      throw std::runtime_error(                                                           \
+          ::convtime::detail::cupti_failure(convtime_status, #call, __FILE__, __LINE__)); \
+    }                                                                                     \
+  } while (false)
+
+/// For destructors: says on stderr what CONVTIME_CUPTI_CHECK would have thrown.
+#define CONVTIME_CUPTI_WARN(call)                                                                 \
+  do {                                                                                            \
+    const CUptiResult convtime_status = (call);                                                   \
+    if (convtime_status != CUPTI_SUCCESS) {                                                       \
+      std::fprintf(                                                                               \
+          stderr, "convtime: %s\n",                                                               \
+          ::convtime::detail::cupti_failure(convtime_status, #call, __FILE__, __LINE__).c_str()); \
+    }                                                                                             \
+  } while (false)

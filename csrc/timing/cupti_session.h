@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "timing/device_activity.h"
+
+namespace convtime {
+
+/// Collects what the device does and which API calls issued it, from construction to destruction,
+/// through CUPTI's activity API. Its buffer callbacks belong to the whole process, so there can be
+/// one session at a time, and none beside another tool that uses them (torch.profiler).
+class CuptiSession {
+ public:
+  struct Records {
+    std::vector<DeviceActivity> activities;
+    std::vector<ApiCall> api_calls;
+  };
+
+  /// Throws std::runtime_error where CUPTI cannot be used.
+  CuptiSession();
+  ~CuptiSession();
+  CuptiSession(const CuptiSession&) = delete;
+  CuptiSession& operator=(const CuptiSession&) = delete;
+
+  /// Now, on the clock of the records.
+  static std::uint64_t now_ns();
+
+  /// What was recorded since the last call. The device must be idle.
+  Records take();
+
+  /// Why CUPTI cannot be used in this process, whatever else it runs; nothing where it can.
+  static std::optional<std::string> unavailable();
+};
+
+}  // namespace convtime
