@@ -125,6 +125,8 @@ py::dict time_candidates(const std::vector<std::tuple<py::object, py::tuple, py:
                   py::arg("method_reason") = timing.method_reason,
                   py::arg("queue") = convtime::to_string(timing.queue),
                   py::arg("queue_reason") = timing.queue_reason, py::arg("spans") = timing.spans,
+      py::arg("overhead_seconds") = timing.overhead_seconds,
+      py::arg("raw_seconds") = timing.raw_seconds,
                   py::arg("activities") = activities_of(timing),
                   py::arg("warmup_calls") = samples.warmup_calls,
                   py::arg("warmup_seconds") = samples.warmup_seconds,

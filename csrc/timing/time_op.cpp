@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <ostream>
 #include <stdexcept>
 #include <utility>
@@ -14,6 +15,7 @@
 
 #include "core/cuda_check.h"
 #include "timing/cupti_session.h"
+#include "timing/event_overhead.h"
 #include "timing/event_timer.h"
 #include "timing/gate_hold.h"
 #include "timing/kernel_timer.h"
@@ -167,6 +169,28 @@ Timing time_on_host(std::span<Callable* const> candidates, TimingOptions options
   return timing;
 }
 
+/// Takes the events' own cost off the samples, where it is known.
+void correct_event_times(const TimingOptions& options, Timing& timing) {
+#ifdef CONVTIME_WITH_CUDA
+  const bool may_use_cupti =
+      options.kernel_unavailable.empty() && kernel_method_unavailable().empty();
+  const std::optional<double> overhead = event_overhead_seconds(may_use_cupti);
+  if (!overhead.has_value()) {
+    return;
+  }
+  timing.overhead_seconds = *overhead;
+  timing.raw_seconds = timing.samples.seconds;
+  for (std::vector<double>& seconds : timing.samples.seconds) {
+    for (double& one : seconds) {
+      one = std::max(one - *overhead, 0.0);  // a call without a kernel takes less than one with
+    }
+  }
+#else
+  (void)options;
+  (void)timing;
+#endif
+}
+
 void tabulate_activities(Timing& timing) {
   for (const auto& calls : timing.samples.activities) {
     std::vector<double>& spans = timing.spans.emplace_back();
@@ -249,6 +273,9 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
     timing.queue = options.queue;
   } else if (hold != nullptr) {
     timing.queue_reason = timing.samples.queue_reason;
+  }
+  if (timing.method == Method::kEvent) {
+    correct_event_times(options, timing);
   }
   if (timing.method == Method::kKernel) {
     if (saw_no_work(timing.samples)) {

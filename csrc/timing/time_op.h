@@ -60,6 +60,10 @@ struct Timing {
   std::string method_reason;
   Queue queue = Queue::kNone;
   std::string queue_reason;
+  /// For kEvent: what was subtracted from each of raw_seconds, [candidate][round], to give the
+  /// samples; 0, and no raw_seconds, where the events' own cost is not known.
+  double overhead_seconds = 0;
+  std::vector<std::vector<double>> raw_seconds;
   /// For kKernel, [candidate][round]: seconds from the first start to the last end.
   std::vector<std::vector<double>> spans;
   /// For kKernel, [candidate]: what the device did.

@@ -30,6 +30,8 @@ class Timing(TypedDict):
     queue: str
     queue_reason: str
     spans: list[list[float]]
+    overhead_seconds: float
+    raw_seconds: list[list[float]]
     activities: list[list[Activity]]
     warmup_calls: int
     warmup_seconds: float

@@ -76,12 +76,15 @@ class Measurement:
         seconds: every sample, in the order taken.
         discarded: samples that are not in ``seconds`` because the queue could not be held when they
             were taken.
+        overhead: for the method ``event``, what was subtracted from each raw sample: what a pair of
+            events adds to a single kernel on this device, measured against CUPTI; 0 where it is not
+            known, and for other methods.
+        raw_seconds: for the method ``event``, the samples before that; empty where ``overhead`` is 0.
         spans: for the method ``kernel``, the time of each sample from the start of the call's first
             kernel to the end of its last, gaps included; empty for other methods.
         activities: for the method ``kernel``, what the device did, in order of first occurrence.
         method: what was timed: ``kernel`` (the device's own time for the call's kernels, copies and
-            memsets, added up), ``event`` (between two CUDA events around the call, their own cost
-            included), ``sync`` (host clock from an idle device to an idle device) or ``cpu`` (host
+            memsets, added up), ``event`` (between two CUDA events around the call), ``sync`` (host clock from an idle device to an idle device) or ``cpu`` (host
             clock around the call).
         method_requested: the method asked for.
         method_reason: why ``method`` is not ``method_requested``; empty where it is.
@@ -107,6 +110,8 @@ class Measurement:
     name: str
     seconds: tuple[float, ...]
     discarded: tuple[float, ...]
+    overhead: float
+    raw_seconds: tuple[float, ...]
     spans: tuple[float, ...]
     activities: tuple[DeviceActivity, ...]
     method: str
@@ -182,6 +187,7 @@ class Measurement:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         fields["seconds"] = list(self.seconds)
         fields["discarded"] = list(self.discarded)
+        fields["raw_seconds"] = list(self.raw_seconds)
         fields["spans"] = list(self.spans)
         fields["activities"] = [dataclasses.asdict(one) for one in self.activities]
         fields["provenance"] = dict(self.provenance)
@@ -208,6 +214,7 @@ class Measurement:
             )
         fields["seconds"] = tuple(fields["seconds"])
         fields["discarded"] = tuple(fields["discarded"])
+        fields["raw_seconds"] = tuple(fields["raw_seconds"])
         fields["spans"] = tuple(fields["spans"])
         fields["activities"] = tuple(map(DeviceActivity.from_dict, fields["activities"]))
         return cls(**fields)
@@ -272,6 +279,7 @@ class Measurement:
             "samples": f"{len(self.seconds)}"
             + (f" ({len(self.discarded)} discarded)" if self.discarded else ""),
             **self._device_facts(),
+            **({"events' own cost": format_seconds(self.overhead)} if self.overhead else {}),
             "method": self._used(self.method, self.method_requested, self.method_reason),
             "queue": self._used(self.queue, self.queue_requested, self.queue_reason),
             "cache": self._used(self.cache, self.cache_requested, self.cache_reason),

@@ -57,6 +57,29 @@ TEST(KernelTimer, TimesAKernelOfKnownDuration) {
   }
 }
 
+TEST(KernelTimer, SeesCopiesAndMemsets) {
+  SKIP_WITHOUT_GPU();
+  constexpr std::size_t kBytes = 1 << 20;
+  void* data = nullptr;
+  ASSERT_EQ(cudaMalloc(&data, 2 * kBytes), cudaSuccess);
+  FunctionCallable call([&] {
+    cudaMemsetAsync(data, 0, kBytes, nullptr);
+    cudaMemcpyAsync(static_cast<char*>(data) + kBytes, data, kBytes / 2, cudaMemcpyDeviceToDevice,
+                    nullptr);
+  });
+  Callable* const candidates[] = {&call};
+  const Timing timing = time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true});
+  ASSERT_EQ(timing.activities[0].size(), 2U);
+  EXPECT_EQ(timing.activities[0][0].info.kind, ActivityKind::kMemset);
+  EXPECT_EQ(timing.activities[0][0].info.bytes, kBytes);
+  EXPECT_EQ(timing.activities[0][1].info.kind, ActivityKind::kMemcpy);
+  EXPECT_EQ(timing.activities[0][1].info.bytes, kBytes / 2);
+  for (std::size_t i = 0; i < timing.spans[0].size(); ++i) {
+    EXPECT_GE(timing.spans[0][i], timing.samples.seconds[0][i]);
+  }
+  cudaFree(data);
+}
+
 TEST(KernelTimer, IsWhatAutoChooses) {
   SKIP_WITHOUT_GPU();
   KnownKernel kernel;
