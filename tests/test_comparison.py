@@ -46,6 +46,8 @@ def test_names_that_were_not_compared_are_refused() -> None:
 def test_no_candidates_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one candidate"):
         convtime.compare({})
+    with pytest.raises(TypeError, match="callables by name, as a mapping, got list"):
+        convtime.compare([torch.relu])  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="must be callable, got int for 'a'"):
         convtime.compare({"a": 1})  # type: ignore[dict-item]
 

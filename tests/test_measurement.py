@@ -16,6 +16,8 @@ def make(**changes: object) -> Measurement:
         name="relu",
         seconds=(4e-6, 1e-6, 3e-6, 2e-6),
         discarded=(9e-6,),
+        overhead=0.0,
+        raw_seconds=(),
         spans=(5e-6, 2e-6, 4e-6, 3e-6),
         activities=(
             DeviceActivity(
@@ -39,6 +41,7 @@ def make(**changes: object) -> Measurement:
         cache_requested="cold",
         cache_reason="",
         device="cuda:0",
+        device_reason="a tensor on it was found",
         stream=0,
         warmup_calls=3,
         warmup_seconds=0.1,
@@ -59,6 +62,7 @@ def make(**changes: object) -> Measurement:
         (32e-9, "32.00 ns"),
         (12345.0, "12345 s"),
         (0.0, "0.000 ns"),
+        (float("nan"), "nan s"),
     ],
 )
 def test_format_seconds_picks_the_unit(seconds: float, text: str) -> None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from convtime import ops
@@ -188,6 +190,40 @@ def test_compiles_without_graph_breaks_and_with_dynamic_shapes(device: torch.dev
         torch.testing.assert_close(ours, theirs)
 
 
+def test_numbers_may_be_numpys(device: torch.device) -> None:
+    x, w, b, _ = make_inputs("strided", device)
+    actual = ops.conv2d(x, w, b, stride=np.int64(2), padding=[np.int32(1), 2])
+    assert torch.equal(actual, F.conv2d(x, w, b, stride=2, padding=[1, 2]))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_is_pytorchs(dtype: torch.dtype, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs("strided", device)
+    with torch.autocast(device.type, dtype=dtype):
+        actual, expected = ops.conv2d(x, w, b, **kwargs), F.conv2d(x, w, b, **kwargs)
+    assert actual.dtype == expected.dtype == dtype
+    assert torch.equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "kwargs"),
+    [
+        (torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3), {"dilation": 0}),
+        (torch.ones(1, 2, 5, 5), torch.ones(3, 2, 0, 3), {}),
+        (torch.ones(1, 2, 5, 5).cfloat(), torch.ones(3, 2, 3, 3).cfloat(), {}),
+        (torch.ones(1, 2, 5, 5).bool(), torch.ones(3, 2, 3, 3).bool(), {}),
+        (torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3), {"stride": 0}),
+        (torch.ones(1, 2, 5, 5), torch.ones(3, 2, 3, 3), {"padding": -1}),
+        (torch.ones(1, 2, 5, 5), torch.ones(3, 2, 6, 3), {}),
+    ],
+)
+def test_the_fake_refuses_what_the_op_refuses(x: Any, w: Any, kwargs: dict[str, Any]) -> None:
+    with pytest.raises(RuntimeError):
+        ops.conv2d(x, w, **kwargs)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, pytest.raises(RuntimeError):
+        ops.conv2d(mode.from_tensor(x), mode.from_tensor(w), **kwargs)
+
+
 X, W, B = torch.ones(2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(6)
 
 
@@ -201,6 +237,12 @@ X, W, B = torch.ones(2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(6)
             {},
             r"input must have dimension 1 of weight times groups channels \(4 \* 1\), got 3",
         ),
+        ((X.int(), W.int()), {}, "must be one of Half, BFloat16, Float, Double, got Int"),
+        ((X.cfloat(), W.cfloat()), {}, "must be one of Half, .* got ComplexFloat"),
+        ((X, None), {}, "weight must be a tensor, got NoneType"),
+        ((X, W[0, 0, 0]), {"padding": "same"}, "weight must have shape"),
+        ((X, W), {"stride": None}, "stride must be one or two whole numbers, got None"),
+        ((X, W), {"dilation": 1.5}, "dilation must be one or two whole numbers, got 1.5"),
         ((X, W.half()), {}, "same dtype, got Float and Half"),
         ((X, W, B.half()), {}, r"bias must have the input's dtype \(Float\), got Half"),
         ((X, W, B[:5]), {}, r"bias must have shape \(6\).* got \[5\]"),
@@ -220,14 +262,14 @@ X, W, B = torch.ones(2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(6)
             "must not be larger than the padded input, got 9 .* against 8 in height",
         ),
         ((X, W), {"padding": "full"}, "padding must be a number, 'same' or 'valid', got 'full'"),
-        ((X, W), {"padding": "same", "stride": 2}, "'same' needs a stride of 1, got 2"),
+        ((X, W), {"padding": "same", "stride": 2}, r"'same' needs a stride of 1, got \(2, 2\)"),
     ],
 )
 def test_bad_input_is_one_clear_error(
     args: tuple[torch.Tensor, ...], kwargs: dict[str, Any], message: str, device: torch.device
 ) -> None:
     with pytest.raises(RuntimeError, match=message):
-        ops.conv2d(*(t.to(device) for t in args), **kwargs)
+        ops.conv2d(*(t if t is None else t.to(device) for t in args), **kwargs)
     # and the process, with its GPU context, goes on
     assert torch.equal(ops.conv2d(X.to(device), W.to(device)), F.conv2d(X.to(device), W.to(device)))
 

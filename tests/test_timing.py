@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch.autograd import DeviceType
@@ -100,11 +101,15 @@ def test_max_samples_and_budget_end_the_sampling() -> None:
         ({"max_samples": -1}, "max_samples must be a whole number, 0 or more, got -1"),
         ({"warmup_calls": 1.5}, "warmup_calls must be a whole number, 0 or more, got 1.5"),
         ({"budget": 0}, "budget must be more than 0 seconds"),
-        ({"budget": float("nan")}, "budget must be more than 0 seconds"),
+        ({"budget": float("nan")}, "budget must be a number, got nan"),
         ({"budget": "long"}, "budget must be a number, got 'long'"),
         ({"max_noise": -1}, "max_noise must be 0 or more"),
         ({"warmup_seconds": -1}, "warmup_seconds must be 0 or more"),
         ({"method": "event"}, "method 'event' times work on a GPU and this work is on the CPU"),
+        ({"method": None}, "method must be a string, got None"),
+        ({"max_samples": 2**64}, "max_samples must be a whole number"),
+        ({"budget": 10**400}, "budget must be a number"),
+        ({"device": "gpu"}, "device must be a CPU or a CUDA device, got 'gpu'"),
         ({"device": "meta"}, "device must be a CPU or a CUDA device, got 'meta'"),
         ({"device": "cuda:99"}, "cuda"),
     ],
@@ -117,6 +122,13 @@ def test_bad_options_are_refused_before_anything_is_called(
 
     with pytest.raises(ValueError, match=message):
         convtime.time_op(never, **{"device": "cpu", **options})
+
+
+def test_numpys_numbers_are_options_too() -> None:
+    one = convtime.time_op(
+        time.sleep, 0, device="cpu", max_samples=np.int64(10), max_noise=np.float32(0)
+    )
+    assert len(one.seconds) == 10
 
 
 def test_unknown_options_and_results_instead_of_functions_are_refused() -> None:
@@ -140,7 +152,9 @@ class Holder:
     def __init__(self, tensor: torch.Tensor) -> None:
         self.module = torch.nn.Linear(1, 1).to(tensor.device)
 
-    def tensor_method(self) -> None: ...
+    def method(self) -> None: ...
+
+    def __call__(self) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -152,14 +166,17 @@ class Holder:
         lambda t: Candidate("closure", _closure_over(t)),
         lambda t: Candidate("partial", functools.partial(torch.add, t, other=t)),
         lambda t: Candidate("module", torch.nn.Linear(1, 1).to(t.device)),
-        lambda t: Candidate("method", t.relu),
+        lambda t: Candidate("method of a tensor", t.relu),
+        lambda t: Candidate("method of an object", Holder(t).method),
+        lambda t: Candidate("callable object", Holder(t)),
     ],
 )
 def test_the_device_is_found_in_the_tensors(
     candidate: Callable[[torch.Tensor], Candidate], device: torch.device
 ) -> None:
-    found = _find_device([candidate(torch.ones(1, 1, device=device))])
+    found, reason = _find_device([candidate(torch.ones(1, 1, device=device))])
     assert found.type == device.type
+    assert "found" in reason
 
 
 def test_other_threads_run_while_a_batch_is_waited_for(device: torch.device) -> None:

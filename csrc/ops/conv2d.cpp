@@ -44,6 +44,9 @@ void check_tensors(const at::Tensor& input, const at::Tensor& weight,
   TORCH_CHECK(weight.size(1) * groups == channels,
               "conv2d: input must have dimension 1 of weight times groups channels (",
               weight.size(1), " * ", groups, "), got ", channels);
+  TORCH_CHECK(c10::isFloatingType(input.scalar_type()) && input.element_size() >= 2,
+              "conv2d: the dtype must be one of Half, BFloat16, Float, Double, got ",
+              input.scalar_type());
   TORCH_CHECK(input.scalar_type() == weight.scalar_type(),
               "conv2d: input and weight must have the same dtype, got ", input.scalar_type(),
               " and ", weight.scalar_type());
@@ -128,6 +131,13 @@ at::Tensor conv2d(const at::Tensor& input, const at::Tensor& weight,
 }
 
 }  // namespace
+
+const c10::TypedOperatorHandle<Conv2dSignature>& conv2d_op() {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("convtime::conv2d", "")
+                             .typed<Conv2dSignature>();
+  return op;
+}
 
 TORCH_LIBRARY_IMPL(convtime, CPU, library) { library.impl("conv2d", conv2d); }
 #ifdef CONVTIME_WITH_CUDA

@@ -1,11 +1,20 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 
 #include <array>
 #include <cstdint>
+#include <optional>
 
 namespace convtime::ops {
+
+using Conv2dSignature = at::Tensor(const at::Tensor&, const at::Tensor&,
+                                   const std::optional<at::Tensor>&, c10::SymIntArrayRef,
+                                   c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymInt);
+
+/// The dispatcher's handle of convtime::conv2d.
+const c10::TypedOperatorHandle<Conv2dSignature>& conv2d_op();
 
 struct Conv2dParams {
   std::array<std::int64_t, 2> stride;

@@ -1,4 +1,3 @@
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/convolution_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
@@ -7,25 +6,20 @@
 #include <optional>
 #include <vector>
 
+#include "ops/conv2d.h"
+
 namespace convtime::ops {
 namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-using Conv2dSignature = at::Tensor(const at::Tensor&, const at::Tensor&,
-                                   const std::optional<at::Tensor>&, c10::SymIntArrayRef,
-                                   c10::SymIntArrayRef, c10::SymIntArrayRef, c10::SymInt);
-
 at::Tensor dispatch_below_autograd(const at::Tensor& input, const at::Tensor& weight,
                                    const std::optional<at::Tensor>& bias,
                                    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
                                    c10::SymIntArrayRef dilation, const c10::SymInt& groups) {
-  static const auto op = c10::Dispatcher::singleton()
-                             .findSchemaOrThrow("convtime::conv2d", "")
-                             .typed<Conv2dSignature>();
   const at::AutoDispatchBelowADInplaceOrView guard;
-  return op.call(input, weight, bias, stride, padding, dilation, groups);
+  return conv2d_op().call(input, weight, bias, stride, padding, dilation, groups);
 }
 
 /// Whether a tensor takes part in differentiation, backward or forward.

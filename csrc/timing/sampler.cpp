@@ -42,6 +42,16 @@ Schedule shuffle_rounds(std::span<Callable* const> candidates, std::size_t round
   return schedule;
 }
 
+/// Moves all samples to the discarded ones: they were taken under another condition than the next.
+void set_aside(SamplerResult& result) {
+  for (std::size_t i = 0; i < result.seconds.size(); ++i) {
+    auto& discarded = result.discarded[i];
+    discarded.insert(discarded.end(), result.seconds[i].begin(), result.seconds[i].end());
+    result.seconds[i].clear();
+    result.activities[i].clear();
+  }
+}
+
 /// Releases the queue, also where an exception ends the batch.
 class Release {
  public:
@@ -166,10 +176,14 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates) {
         round_limit = std::max<std::size_t>(1, rounds / 8);
       } else if (hold_seconds >= kMaxHoldSeconds) {
         hold = nullptr;
+        set_aside(result);
         result.queue_reason =
-            "a call was still being issued after 0.1 s: the callable waits for the GPU, or its "
-            "launches overfill the queue";
+            "a call was still being issued after 0.1 s: it waits for the GPU, overfills the launch "
+            "queue, or takes the host that long";
       }
+    } else {
+      // Towards what was seen, so that one hiccup does not lengthen all later sleeps.
+      cost.host_seconds = std::max(cost.host_seconds / 2, issue_seconds / batch_rounds);
     }
     hooks_.poll();
     result.sampling_seconds = now_seconds() - start;

@@ -54,7 +54,7 @@ class Comparison:
             baseline = next(iter(self.measurements))
         for one in (name, baseline):
             if one not in self.measurements:
-                raise KeyError(f"{one!r} was not compared; there are {sorted(self.measurements)}")
+                raise KeyError(f"{one!r} was not compared; there are {list(self.measurements)}")
         over, under = self.measurements[name].seconds, self.measurements[baseline].seconds
         # A clock that ticks in steps can say 0 for both; then there is nothing between them.
         pairs = zip(over, under, strict=True)
@@ -101,6 +101,10 @@ def compare(
         ValueError: for no candidates, and as ``time_op``.
         TypeError: for something that is not callable.
     """
+    if not isinstance(candidates, Mapping):
+        raise TypeError(
+            f"compare takes callables by name, as a mapping, got {type(candidates).__name__}"
+        )
     if not candidates:
         raise ValueError("there must be at least one candidate to compare, got none")
     options = Options(

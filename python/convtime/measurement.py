@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,8 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
         seconds: the time in seconds.
         digits: significant digits.
     """
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     fitting = (one for one in _UNITS if abs(seconds) >= one[0])
     scale, unit = next(fitting, _UNITS[-1])
     value = seconds / scale
@@ -79,13 +82,14 @@ class Measurement:
         overhead: for the method ``event``, what was subtracted from each raw sample: what a pair of
             events adds to a single kernel on this device, measured against CUPTI; 0 where it is not
             known, and for other methods.
-        raw_seconds: for the method ``event``, the samples before that; empty where ``overhead`` is 0.
+        raw_seconds: for the method ``event``, the samples before that; empty if ``overhead`` is 0.
         spans: for the method ``kernel``, the time of each sample from the start of the call's first
             kernel to the end of its last, gaps included; empty for other methods.
         activities: for the method ``kernel``, what the device did, in order of first occurrence.
         method: what was timed: ``kernel`` (the device's own time for the call's kernels, copies and
-            memsets, added up), ``event`` (between two CUDA events around the call), ``sync`` (host clock from an idle device to an idle device) or ``cpu`` (host
-            clock around the call).
+            memsets, added up), ``event`` (between two CUDA events around the call, less
+            ``overhead``), ``sync`` (host clock from an idle device to an idle device) or ``cpu``
+            (host clock around the call).
         method_requested: the method asked for.
         method_reason: why ``method`` is not ``method_requested``; empty where it is.
         queue: how the device was kept from starting before all calls of a batch were issued:
@@ -98,6 +102,7 @@ class Measurement:
         cache_requested: what was asked for.
         cache_reason: why ``cache`` is not ``cache_requested``; empty where it is.
         device: where the work ran, e.g. ``cuda:0``.
+        device_reason: how that is known.
         stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
         warmup_calls: untimed calls made first, of all candidates together.
         warmup_seconds: what they took.
@@ -124,6 +129,7 @@ class Measurement:
     cache_requested: str
     cache_reason: str
     device: str
+    device_reason: str
     stream: int | None
     warmup_calls: int
     warmup_seconds: float
@@ -283,7 +289,8 @@ class Measurement:
             "method": self._used(self.method, self.method_requested, self.method_reason),
             "queue": self._used(self.queue, self.queue_requested, self.queue_reason),
             "cache": self._used(self.cache, self.cache_requested, self.cache_reason),
-            "device": self.provenance.get("gpu") or self.provenance.get("cpu") or self.device,
+            "device": f"{self.provenance.get('gpu') or self.provenance.get('cpu') or self.device} "
+            f"({self.device_reason})",
             "stopped by": self.stop_reason,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import torch
 from torch.nn import functional as F
@@ -10,6 +11,8 @@ from torch.nn import functional as F
 from convtime._load import _C as _C  # registers torch.ops.convtime
 
 Pair = int | Sequence[int]
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def conv2d(
@@ -25,7 +28,8 @@ def conv2d(
 
     On a GPU, where PyTorch would use cuDNN, the call is convtime's own: a cuDNN plan selected as
     PyTorch selects with ``torch.backends.cudnn.benchmark`` off. Everywhere else it runs the kernels
-    that PyTorch runs. Gradients are PyTorch's own.
+    that PyTorch runs. Gradients are PyTorch's own, to any order of backward differentiation;
+    PyTorch refuses forward-mode differentiation and torch.func's grad for C++ ops like this one.
 
     Args:
         input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
@@ -43,37 +47,48 @@ def conv2d(
     Raises:
         RuntimeError: for shapes, dtypes, devices or numbers that do not fit together.
     """
+    for name, tensor in (("input", input), ("weight", weight)):
+        if not isinstance(tensor, torch.Tensor):
+            raise RuntimeError(f"conv2d: {name} must be a tensor, got {type(tensor).__name__}")
+    stride, dilation = _numbers("stride", stride), _numbers("dilation", dilation)
     if isinstance(padding, str):
         input, padding = _resolve_padding(input, weight, stride, padding, dilation)
     output: torch.Tensor = torch.ops.convtime.conv2d(
-        input, weight, bias, _sequence(stride), _sequence(padding), _sequence(dilation), groups
+        input, weight, bias, stride, _numbers("padding", padding), dilation, groups
     )
     return output
 
 
+def _numbers(name: str, value: object) -> Sequence[int]:
+    values = tuple(value) if isinstance(value, Sequence) else (value, value)
+    for number in values:
+        if not isinstance(number, int | torch.SymInt | SupportsIndex):
+            raise RuntimeError(f"conv2d: {name} must be one or two whole numbers, got {value!r}")
+    return values
+
+
 def _resolve_padding(
-    input: torch.Tensor, weight: torch.Tensor, stride: Pair, padding: str, dilation: Pair
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: str,
+    dilation: Sequence[int],
 ) -> tuple[torch.Tensor, Pair]:
     """Turns "same" and "valid" into numbers as ATen's conv2d.padding does.
 
     Where the padding has to be uneven, the surplus zeros are put at the end of the input first.
     """
-    if padding == "valid":
-        return input, 0
+    if padding == "valid" or weight.dim() != 4 or not dilation:
+        return input, 0  # the op refuses the latter two
     if padding != "same":
         raise RuntimeError(f"conv2d: padding must be a number, 'same' or 'valid', got {padding!r}")
-    if any(step != 1 for step in _sequence(stride)):
+    if any(step != 1 for step in stride):
         raise RuntimeError(f"conv2d: padding 'same' needs a stride of 1, got {stride}")
-    steps = _sequence(dilation)
-    totals = [steps[0] * (weight.shape[-2] - 1), steps[-1] * (weight.shape[-1] - 1)]
+    totals = [dilation[0] * (weight.shape[2] - 1), dilation[-1] * (weight.shape[3] - 1)]
     surplus_vertical, surplus_horizontal = (total % 2 for total in totals)
     if surplus_vertical or surplus_horizontal:
         input = F.pad(input, (0, surplus_horizontal, 0, surplus_vertical))
     return input, [total // 2 for total in totals]
-
-
-def _sequence(value: Pair) -> Sequence[int]:
-    return (value, value) if isinstance(value, int) else value
 
 
 @torch.library.register_fake("convtime::conv2d")  # type: ignore[untyped-decorator]
@@ -86,5 +101,10 @@ def _conv2d_fake(
     dilation: Sequence[int] = (1, 1),
     groups: int = 1,
 ) -> torch.Tensor:
+    # What PyTorch's own fake lets through and the op refuses.
+    torch._check(input.dtype in DTYPES, lambda: f"conv2d: dtype must be in {DTYPES}")
+    torch._check(input.device == weight.device, lambda: "conv2d: tensors on different devices")
+    for size in (*weight.shape[2:], *dilation):
+        torch._check(size >= 1, lambda: "conv2d: kernel size and dilation must be at least 1")
     # PyTorch's own op has the same result, shape, strides and all.
     return F.conv2d(input, weight, bias, stride, padding, dilation, groups)

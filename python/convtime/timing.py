@@ -6,8 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import torch
 from torch.utils import _pytree as pytree
@@ -27,6 +28,8 @@ class Candidate:
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a measurement's name must be a string, got {self.name!r}")
         if not callable(self.fn):
             raise TypeError(
                 f"what is timed must be callable, got {type(self.fn).__name__} for {self.name!r}; "
@@ -52,13 +55,20 @@ class Options:
     def __post_init__(self) -> None:
         if self.cache not in ("cold", "warm"):
             raise ValueError(f"cache must be one of 'cold', 'warm', got {self.cache!r}")
+        for name in ("method", "queue"):
+            if not isinstance(getattr(self, name), str):
+                raise ValueError(f"{name} must be a string, got {getattr(self, name)!r}")
         for name in ("warmup_calls", "min_samples", "max_samples"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            if not isinstance(value, SupportsIndex) or not 0 <= value.__index__() <= sys.maxsize:
                 raise ValueError(f"{name} must be a whole number, 0 or more, got {value!r}")
         for name in ("warmup_seconds", "budget", "max_noise"):
             value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool):
+            try:
+                finite = abs(float(value)) < float("inf")
+            except (TypeError, ValueError, OverflowError):
+                finite = False
+            if not finite or isinstance(value, str):
                 raise ValueError(f"{name} must be a number, got {value!r}")
 
 
@@ -134,7 +144,7 @@ def time_op(
 
 def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
     """Times candidates interleaved, in rounds; sample i of each comes from the same round."""
-    device = _resolve_device(candidates, options.device)
+    device, device_reason = _resolve_device(candidates, options.device)
     on_gpu = device.type == "cuda"
     with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
@@ -148,12 +158,12 @@ def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
             flush_data=0 if flush is None else flush.data_ptr(),
             flush_bytes=0 if flush is None else flush.nbytes,
             kernel_unavailable=_other_profiler(),
-            warmup_calls=options.warmup_calls,
-            warmup_seconds=options.warmup_seconds,
-            min_samples=options.min_samples,
-            max_samples=options.max_samples,
-            budget=options.budget,
-            max_noise=options.max_noise,
+            warmup_calls=int(options.warmup_calls),
+            warmup_seconds=float(options.warmup_seconds),
+            min_samples=int(options.min_samples),
+            max_samples=int(options.max_samples),
+            budget=float(options.budget),
+            max_noise=float(options.max_noise),
         )
     where = provenance(device)
     return [
@@ -161,6 +171,8 @@ def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
             name=candidate.name,
             seconds=tuple(seconds),
             discarded=tuple(discarded),
+            overhead=timing["overhead_seconds"],
+            raw_seconds=tuple(timing["raw_seconds"][index]) if timing["raw_seconds"] else (),
             spans=tuple(timing["spans"][index]) if timing["spans"] else (),
             activities=tuple(DeviceActivity(**one) for one in timing["activities"][index])
             if timing["activities"]
@@ -175,6 +187,7 @@ def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
             cache_requested=options.cache,
             cache_reason="" if on_gpu else "it is the GPU's cache that is controlled",
             device=str(device),
+            device_reason=device_reason,
             stream=stream if on_gpu else None,
             warmup_calls=timing["warmup_calls"],
             warmup_seconds=timing["warmup_seconds"],
@@ -208,29 +221,39 @@ def name_of(fn: Callable[..., object]) -> str:
 
 def _resolve_device(
     candidates: list[Candidate], requested: torch.device | str | None
-) -> torch.device:
-    device = _find_device(candidates) if requested is None else torch.device(requested)
+) -> tuple[torch.device, str]:
+    """The device that the work runs on, and how that is known."""
+    if requested is None:
+        device, reason = _find_device(candidates)
+    else:
+        reason = "asked for"
+        try:
+            device = torch.device(requested)
+        except (RuntimeError, TypeError):
+            raise ValueError(f"device must be a CPU or a CUDA device, got {requested!r}") from None
     if device.type == "cpu":
-        return device
+        return device, reason
     if device.type != "cuda":
         raise ValueError(f"device must be a CPU or a CUDA device, got {str(device)!r}")
     count = torch.cuda.device_count()
     if count == 0:
         raise ValueError(f"device {str(device)!r} was asked for and there is no CUDA device")
     index = torch.cuda.current_device() if device.index is None else device.index
-    if index >= count:
-        raise ValueError(f"device must be below cuda:{count} on this machine, got cuda:{index}")
-    return torch.device("cuda", index)
+    if not 0 <= index < count:
+        raise ValueError(f"device must be below cuda:{count} on this machine, got {requested!r}")
+    return torch.device("cuda", index), reason
 
 
-def _find_device(candidates: list[Candidate]) -> torch.device:
+def _find_device(candidates: list[Candidate]) -> tuple[torch.device, str]:
     devices = [tensor.device for candidate in candidates for tensor in _tensors_of(candidate)]
     on_gpu = [device for device in devices if device.type == "cuda"]
     if on_gpu:
-        return on_gpu[0]
-    if devices or not _C.cuda_available():
-        return torch.device("cpu")
-    return torch.device("cuda")
+        return on_gpu[0], "a tensor on it was found"
+    if devices:
+        return torch.device("cpu"), "only tensors on the CPU were found"
+    if _C.cuda_available():
+        return torch.device("cuda"), "assumed: no tensor was found, and there is a GPU"
+    return torch.device("cpu"), "there is no GPU"
 
 
 def _tensors_of(candidate: Candidate) -> Iterator[torch.Tensor]:
@@ -239,7 +262,8 @@ def _tensors_of(candidate: Candidate) -> Iterator[torch.Tensor]:
     while isinstance(fn, functools.partial):
         yield from _tensors_in((fn.func, fn.args, fn.keywords))
         fn = fn.func
-    yield from _tensors_in(getattr(fn, "__self__", None))  # of a bound method
+    owner = getattr(fn, "__self__", fn)  # of a bound method, or a callable object
+    yield from _tensors_in((owner, dict(getattr(owner, "__dict__", {}))))
     if inspect.isfunction(fn):
         try:
             variables = inspect.getclosurevars(fn)

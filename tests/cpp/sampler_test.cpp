@@ -43,12 +43,14 @@ class FakeHold final : public QueueHold {
   bool ends_early() const override { return early; }
   bool release() noexcept override {
     ++releases;
-    return asked.size() > failures_;
+    return failures_after ? asked.size() <= held_at_first : asked.size() > failures_;
   }
 
   std::vector<double> asked;
   std::size_t releases = 0;
   bool early = false;
+  bool failures_after = false;  ///< held for the first held_at_first times, and never again
+  std::size_t held_at_first = 0;
 
  private:
   std::size_t failures_;
@@ -140,6 +142,17 @@ TEST_F(SamplerTest, GivesTheHoldUpWhereItNeverWorks) {
   EXPECT_NE(result.queue_reason.find("waits for the GPU"), std::string::npos);
   EXPECT_EQ(result.seconds[0].size(), 10U);
   EXPECT_LE(*std::max_element(hold.asked.begin(), hold.asked.end()), 0.1);
+}
+
+TEST_F(SamplerTest, DoesNotMixHeldAndUnheldSamples) {
+  FakeHold hold;
+  hold.early = true;
+  hold.held_at_first = 1;
+  hold.failures_after = true;
+  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 100}).run(both_);
+  EXPECT_FALSE(result.queue_held);
+  EXPECT_EQ(result.seconds[0].size(), 100U);
+  EXPECT_GE(result.discarded[0].size(), 64U);
 }
 
 TEST_F(SamplerTest, DoesNotHoldForTimersThatWaitAfterEachCall) {
