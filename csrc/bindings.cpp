@@ -18,8 +18,9 @@ namespace {
 /// A Python callable with its arguments laid out once, so that a call is one vectorcall.
 class PythonCallable final : public convtime::Callable {
  public:
-  PythonCallable(py::object function, const py::tuple& args, const py::dict& kwargs)
-      : function_(std::move(function)) {
+  PythonCallable(py::object function, const py::tuple& args, const py::dict& kwargs,
+                 py::object setup)
+      : function_(std::move(function)), setup_(std::move(setup)) {
     for (const py::handle arg : args) {
       values_.push_back(py::reinterpret_borrow<py::object>(arg));
     }
@@ -37,6 +38,12 @@ class PythonCallable final : public convtime::Callable {
     }
   }
 
+  void prepare() override {
+    if (!setup_.is_none()) {
+      setup_();
+    }
+  }
+
   void call() override {
     PyObject* const result =
         PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());
@@ -50,6 +57,7 @@ class PythonCallable final : public convtime::Callable {
 
  private:
   py::object function_;
+  py::object setup_;                 // or None
   std::vector<py::object> values_;   // positional ones first, then those of names_
   std::vector<PyObject*> pointers_;  // of values_
   std::size_t positional_ = 0;
@@ -95,16 +103,16 @@ py::list activities_of(const convtime::Timing& timing) {
   return candidates;
 }
 
-py::dict time_candidates(const std::vector<std::tuple<py::object, py::tuple, py::dict>>& candidates,
-                         const std::string& method, const std::string& queue, bool on_gpu,
-                         std::uintptr_t stream, std::uintptr_t flush_data, std::size_t flush_bytes,
-                         const std::string& kernel_unavailable, std::size_t warmup_calls,
-                         double warmup_seconds, std::size_t min_samples, std::size_t max_samples,
-                         double budget, double max_noise) {
+py::dict time_candidates(
+    const std::vector<std::tuple<py::object, py::tuple, py::dict, py::object>>& candidates,
+    const std::string& method, const std::string& queue, bool on_gpu, std::uintptr_t stream,
+    std::uintptr_t flush_data, std::size_t flush_bytes, const std::string& kernel_unavailable,
+    std::size_t warmup_calls, double warmup_seconds, std::size_t min_samples,
+    std::size_t max_samples, double budget, double max_noise) {
   std::vector<std::unique_ptr<PythonCallable>> callables;
   std::vector<convtime::Callable*> pointers;
-  for (const auto& [function, args, kwargs] : candidates) {
-    callables.push_back(std::make_unique<PythonCallable>(function, args, kwargs));
+  for (const auto& [function, args, kwargs, setup] : candidates) {
+    callables.push_back(std::make_unique<PythonCallable>(function, args, kwargs, setup));
     pointers.push_back(callables.back().get());
   }
   convtime::TimingOptions options;

@@ -55,6 +55,22 @@ def test_the_results_destruction_is_not_timed() -> None:
     assert one.median < 0.003
 
 
+def test_setup_runs_before_each_call_and_is_not_timed() -> None:
+    log: list[str] = []
+
+    def setup() -> None:
+        log.append("setup")
+        time.sleep(0.002)
+
+    one = convtime.time_op(
+        lambda: log.append("call"), setup=setup, device="cpu", max_samples=10, **QUICK
+    )
+    assert log == ["setup", "call"] * (len(log) // 2)
+    assert one.median < 0.001
+    with pytest.raises(TypeError, match="setup must be callable, got int"):
+        convtime.time_op(time.sleep, 0, setup=1)  # type: ignore[arg-type]
+
+
 def test_whatever_the_callable_raises_passes_through() -> None:
     def broken() -> None:
         raise KeyError("mine")
@@ -267,6 +283,25 @@ class TestOnGpu:
             warm = convtime.time_op(torch.relu, x, method=method, cache="warm")
             assert (cold.cache, warm.cache) == ("cold", "warm")
             assert cold.median > 1.1 * warm.median
+
+    @pytest.mark.parametrize("method", ["kernel", "event", "sync"])
+    def test_what_setup_issues_is_not_timed(self, method: str) -> None:
+        x = torch.ones(4, device="cuda")
+        one = convtime.time_op(
+            torch.relu, x, setup=lambda: torch.cuda._sleep(2_000_000), method=method, max_samples=20
+        )
+        assert one.median < 200e-6
+        assert len(one.activities) == (method == "kernel")
+
+    def test_event_times_are_close_to_kernel_times(self) -> None:
+        """The events' own cost, some 2.7 µs, is calibrated away to less than 1 µs."""
+        for size in (1 << 12, 1 << 20, 1 << 24):
+            x = torch.randn(size, device="cuda")
+            kernel = convtime.time_op(torch.relu, x, method="kernel")
+            event = convtime.time_op(torch.relu, x, method="event")
+            assert event.median == pytest.approx(kernel.median, rel=0.02, abs=1e-6)
+            assert 1e-6 < event.overhead < 5e-6
+            assert event.raw_seconds[0] == pytest.approx(event.seconds[0] + event.overhead)
 
     def test_calls_that_leave_the_gpu_alone_are_timed_on_the_host(self) -> None:
         one = convtime.time_op(lambda: None, device="cuda", **QUICK)

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <mutex>
+#include <span>
 #include <stdexcept>
 #include <utility>
 
@@ -136,8 +137,8 @@ void end_session() {
   into.records = {};
 }
 
-void disable_all() noexcept {
-  for (const CUpti_ActivityKind kind : kKinds) {
+void disable(std::span<const CUpti_ActivityKind> kinds) noexcept {
+  for (const CUpti_ActivityKind kind : kinds) {
     CONVTIME_CUPTI_WARN(cuptiActivityDisable(kind));
   }
 }
@@ -146,21 +147,22 @@ void disable_all() noexcept {
 
 CuptiSession::CuptiSession() {
   begin_session();
+  std::size_t enabled = 0;
   try {
     // Each time anew: another tool may have registered its own since.
     CONVTIME_CUPTI_CHECK(cuptiActivityRegisterCallbacks(on_buffer_requested, on_buffer_completed));
-    for (const CUpti_ActivityKind kind : kKinds) {
-      CONVTIME_CUPTI_CHECK(cuptiActivityEnable(kind));
+    for (; enabled < kKinds.size(); ++enabled) {
+      CONVTIME_CUPTI_CHECK(cuptiActivityEnable(kKinds[enabled]));
     }
   } catch (...) {
-    disable_all();
+    disable(std::span(kKinds).first(enabled));
     end_session();
     throw;
   }
 }
 
 CuptiSession::~CuptiSession() {
-  disable_all();
+  disable(kKinds);
   // Buffers of ours that are still out must not reach the next tool's callback.
   CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
   end_session();

@@ -40,7 +40,14 @@ class Timing(TypedDict):
 
 def time_candidates(
     *,
-    candidates: Sequence[tuple[Callable[..., object], tuple[Any, ...], Mapping[str, Any]]],
+    candidates: Sequence[
+        tuple[
+            Callable[..., object],
+            tuple[Any, ...],
+            Mapping[str, Any],
+            Callable[[], object] | None,
+        ]
+    ],
     method: str,
     queue: str,
     on_gpu: bool,

@@ -26,6 +26,7 @@ class Candidate:
     fn: Callable[..., object]
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    setup: Callable[[], object] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -35,6 +36,8 @@ class Candidate:
                 f"what is timed must be callable, got {type(self.fn).__name__} for {self.name!r}; "
                 "pass the function and its arguments, not its result"
             )
+        if self.setup is not None and not callable(self.setup):
+            raise TypeError(f"setup must be callable, got {type(self.setup).__name__}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +80,7 @@ def time_op(
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     name: str | None = None,
+    setup: Callable[[], object] | None = None,
     method: str = "auto",
     queue: str = "gate",
     cache: str = "cold",
@@ -95,6 +99,8 @@ def time_op(
         args: its positional arguments.
         kwargs: its keyword arguments.
         name: what the result is called; the function's own name unless given.
+        setup: called without arguments before each call, outside of the timed region and before the
+            cache is flushed; what it issues to the GPU is not timed either.
         method: ``kernel`` (the device's own time for the kernels, copies and memsets that the call
             issues on any stream, from CUPTI's records), ``event`` (between two CUDA events on the
             current stream, their own 2 to 3 µs included), ``sync`` (host clock between two idle
@@ -126,7 +132,7 @@ def time_op(
         RuntimeError: for a failure of CUDA, or where ``method="kernel"`` cannot be had. Whatever
             ``fn`` raises passes through.
     """
-    candidate = Candidate(name or name_of(fn), fn, args, kwargs or {})
+    candidate = Candidate(name or name_of(fn), fn, args, kwargs or {}, setup)
     options = Options(
         method=method,
         queue=queue,
@@ -150,7 +156,7 @@ def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
         flush = _flush_buffer(device) if on_gpu and options.cache == "cold" else None
         timing = _C.time_candidates(
-            candidates=[(one.fn, one.args, dict(one.kwargs)) for one in candidates],
+            candidates=[(one.fn, one.args, dict(one.kwargs), one.setup) for one in candidates],
             method=options.method,
             queue=options.queue,
             on_gpu=on_gpu,

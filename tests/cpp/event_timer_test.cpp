@@ -35,9 +35,13 @@ TEST(EventTimer, TimesAKernelOfKnownDuration) {
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.method = Method::kEvent, .on_gpu = true});
   EXPECT_EQ(timing.queue, Queue::kGate);
+  ASSERT_EQ(timing.raw_seconds[0].size(), timing.samples.seconds[0].size());
+  EXPECT_NEAR(timing.raw_seconds[0][0] - timing.samples.seconds[0][0], timing.overhead_seconds,
+              1e-12);
+  EXPECT_GT(timing.overhead_seconds, 0.5e-6);
+  EXPECT_LT(timing.overhead_seconds, 10e-6);
   for (const double seconds : timing.samples.seconds[0]) {
-    EXPECT_GE(seconds, kKnown);
-    EXPECT_LE(seconds, kKnown + 20e-6);
+    EXPECT_NEAR(seconds, kKnown, 5e-6);
   }
 }
 
