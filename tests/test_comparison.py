@@ -37,6 +37,27 @@ def test_ratios_pair_the_samples_of_a_round() -> None:
     assert ratio.high - ratio.low < 1e-9
 
 
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ([0.995 + 0.001 * i for i in range(11)], "same"),
+        ([1.001 + 0.0001 * i for i in range(11)], "same"),
+        ([0.94 + 0.001 * i for i in range(11)], "faster"),
+        ([1.05 + 0.001 * i for i in range(11)], "slower"),
+        ([0.95 + 0.01 * i for i in range(11)], "uncertain"),
+        ([1.002 + 0.004 * i for i in range(11)], "slower"),
+    ],
+)
+def test_verdicts_follow_the_interval(ratios: list[float], verdict: str) -> None:
+    one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10)
+    base = convtime.Measurement.from_dict({**one.to_dict(), "seconds": [1.0] * len(ratios)})
+    other = convtime.Measurement.from_dict({**one.to_dict(), "seconds": ratios})
+    comparison = Comparison({"base": base, "other": other})
+    assert comparison.verdict("other") == verdict
+    with pytest.raises(ValueError, match="margin must be 0 or more, got -1"):
+        comparison.verdict("other", margin=-1)
+
+
 def test_names_that_were_not_compared_are_refused() -> None:
     result = convtime.compare({"a": lambda: None}, device="cpu", max_samples=10)
     with pytest.raises(KeyError, match="'b' was not compared"):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from convtime._load import _C
 from convtime.measurement import Measurement, format_seconds
 from convtime.timing import Candidate, Options, measure
+
+
+Verdict = Literal["faster", "slower", "same", "uncertain"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,6 +64,31 @@ class Comparison:
         ratios = [a / b if b > 0 else (1.0 if a == b else float("inf")) for a, b in pairs]
         low, high = _C.summarize(ratios)["median_interval"]
         return Ratio(statistics.median(ratios), low, high)
+
+    def verdict(self, name: str, baseline: str | None = None, margin: float = 0.01) -> Verdict:
+        """What the interval of :meth:`ratio` says, with 95 % confidence.
+
+        Args:
+            name: the candidate that is judged.
+            baseline: what it is compared with; the first candidate unless given.
+            margin: differences up to this share are none.
+
+        Returns:
+            ``same`` if the whole interval lies within 1 ± ``margin``, ``faster`` or ``slower`` if it
+            lies on one side of 1, and else ``uncertain``: more samples could tell.
+
+        Raises:
+            KeyError: for a name that is not in the comparison.
+            ValueError: for a negative margin.
+        """
+        if not margin >= 0:
+            raise ValueError(f"margin must be 0 or more, got {margin!r}")
+        ratio = self.ratio(name, baseline)
+        if 1 - margin <= ratio.low and ratio.high <= 1 + margin:
+            return "same"
+        if ratio.high < 1:
+            return "faster"
+        return "slower" if ratio.low > 1 else "uncertain"
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form: each measurement's, in order."""
