@@ -13,7 +13,6 @@ from convtime._load import _C
 from convtime.measurement import Measurement, format_seconds
 from convtime.timing import Candidate, Options, measure
 
-
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
 
@@ -74,8 +73,8 @@ class Comparison:
             margin: differences up to this share are none.
 
         Returns:
-            ``same`` if the whole interval lies within 1 ± ``margin``, ``faster`` or ``slower`` if it
-            lies on one side of 1, and else ``uncertain``: more samples could tell.
+            ``same`` if the whole interval lies within 1 ± ``margin``, ``faster`` or ``slower`` if
+            it lies on one side of 1, and else ``uncertain``: more samples could tell.
 
         Raises:
             KeyError: for a name that is not in the comparison.
