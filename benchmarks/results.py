@@ -144,11 +144,20 @@ class ResultFile:
         _write(
             self.path,
             self._benchmark,
-            shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+            _command(sys.argv),
             self.rows,
             self._provenance,
             self._summarise,
         )
+
+
+def _command(argv: list[str]) -> str:
+    """The command line, less what says nothing on how the rows were made."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--output")
+    parser.add_argument("--commit")
+    _, told = parser.parse_known_args(argv[1:])
+    return shlex.join([Path(argv[0]).name, *told])
 
 
 def _shard_suffix(shard: tuple[int, int] | None) -> str:

@@ -57,6 +57,11 @@ failed=()
 if ((tests)); then
     FAIL_WITHOUT_CUDA=1 python3 -m pytest -c "$repository/pyproject.toml" --rootdir "$repository" \
         -p no:cacheprovider -q "$repository/tests" || failed+=(tests)
+    # GoogleTest from elsewhere: GTest_DIR in the environment.
+    { cmake -S "$repository" -B "$scratch/cpp" -G Ninja -DCONVTIME_TESTS=ON &&
+        cmake --build "$scratch/cpp" &&
+        FAIL_WITHOUT_CUDA=1 ctest --test-dir "$scratch/cpp" --output-on-failure --timeout 60
+    } || failed+=(C++ tests)
 fi
 if ((benchmarks)); then
     # Every script that goals.json has an entry for.
@@ -69,14 +74,12 @@ if ((benchmarks)); then
 fi
 
 echo "== results in $out"
-python3 - "$out" <<'PYTHON'
-import json, pathlib, sys
+PYTHONPATH=$PYTHONPATH:$repository/benchmarks python3 - "$out" <<'PYTHON'
+import json, pathlib, results, sys
 
 for path in sorted(pathlib.Path(sys.argv[1]).glob("*.json")):
     document = json.loads(path.read_text())
-    print(f"{path.name}: {len(document['rows'])} rows")
-    for entry in document["summary"]:
-        print(f"  {'met ' if entry['met'] else 'MISS'} {entry['name']} = {entry['value']} ({entry['goal']})")
+    print(f"{path.name}: {len(document['rows'])} rows\n{results.describe(document['summary'])}")
 PYTHON
 if ((${#failed[@]})); then
     echo "FAILED: ${failed[*]}" >&2

@@ -89,6 +89,46 @@ def test_progress_bar_on_a_terminal(layers_csv):
     assert "layer" in shown
 
 
+def test_outputs_do_not_overwrite_inputs(tmp_path, layers_csv, capsys, monkeypatch):
+    before = Path(layers_csv).read_text()
+    assert cli.main(["compare", "--layers", str(layers_csv), "--json", str(layers_csv)]) == 2
+    assert "must name different files" in capsys.readouterr().err
+    assert Path(layers_csv).read_text() == before
+
+    source = tmp_path / "my_own_net.py"
+    source.write_text("import torch\ndef net():\n    return torch.nn.Conv2d(3, 4, 3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = ["--model", "my_own_net:net", "--input", "1,3,8,8"]
+    assert cli.main(["compare", *model, "--device", "cpu", "--csv", str(source)]) == 2
+    assert "is the source of --model" in capsys.readouterr().err
+    assert "def net" in source.read_text()
+
+
+@pytest.mark.parametrize("redirection", [">/dev/full", ">&-"])
+def test_a_standard_output_that_cannot_be_written_is_no_traceback(redirection):
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m convtime config {redirection}"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "Traceback" not in done.stderr
+    if redirection == ">/dev/full":
+        assert done.returncode == 2
+        one_line_error(done.stderr)
+
+
+def test_a_terminal_without_the_characters_is_no_error(layers_csv):
+    done = subprocess.run(
+        [sys.executable, "-m", "convtime", "compare", "--layers", layers_csv, *QUICK],
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"\\xd7" in done.stdout  # ×
+
+
 def test_one_line_and_exit_code_2_from_a_process(tmp_path):
     for arguments in (["compare", "--frobnicate"], ["compare", "--layers", tmp_path / "no.csv"]):
         done = command(*arguments)

@@ -44,8 +44,12 @@ def test_verified_pairs_are_those_of_the_committed_results() -> None:
 def test_verification_depends_on_torch_and_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.11.3+cu130")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(provenance, "cudnn_version", lambda: "9.19.0")
     assert config.is_verified()
     monkeypatch.setattr(torch, "__version__", "2.1.0+cu130")
+    assert not config.is_verified()
+    monkeypatch.setattr(torch, "__version__", "2.11.3+cu130")
+    monkeypatch.setattr(provenance, "cudnn_version", lambda: "9.18.0")
     assert not config.is_verified()
 
 

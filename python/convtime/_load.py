@@ -13,6 +13,10 @@ import torch
 from convtime import _build_info
 
 _CUDNN_NAME = "libcudnn.so"
+_REINSTALL = (
+    "reinstall convtime next to this torch: pip install --force-reinstall --no-deps . in the "
+    "folder of its source."
+)
 
 
 def mapped_cudnn_libraries() -> list[str]:
@@ -37,15 +41,13 @@ def check() -> None:
     if _minor(torch.__version__) != _minor(_build_info.torch_version):
         raise ImportError(
             f"convtime was built for torch {_minor(_build_info.torch_version)} and this is torch "
-            f"{torch.__version__}; reinstall convtime next to this torch "
-            "(pip install --force-reinstall --no-deps convtime)."
+            f"{torch.__version__}; {_REINSTALL}"
         )
     built, here = _build_info.torch_cuda, torch.version.cuda
     if (built and built.split(".")[0]) != (here and here.split(".")[0]):
         raise ImportError(
             f"convtime was built for a torch with {_cuda_name(built)} and this torch has "
-            f"{_cuda_name(here)}; reinstall convtime next to this torch "
-            "(pip install --force-reinstall --no-deps convtime)."
+            f"{_cuda_name(here)}; {_REINSTALL}"
         )
     libraries = mapped_cudnn_libraries()
     if len(libraries) > 1:

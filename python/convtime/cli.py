@@ -6,6 +6,7 @@ Exit codes: 0 done; 2 bad input, with one line on stderr that says what; 130 int
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -33,6 +34,11 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line (default: the process's own) and returns its exit code."""
+    if sys.stdout is None:  # the caller closed it: there is nobody to print to
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (for as long as the process lives)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that has no × or µ gets an escape, and not an error after all the timing.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = _parser().parse_args(arguments)
         options.run(options)
@@ -46,11 +52,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader, e.g. `head`, has seen enough; Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"convtime: error: the output cannot be written ({error.strerror})", file=sys.stderr)
+        return BAD_INPUT
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="convtime", description="Times PyTorch operations, and its own.")
+    parser = _Parser(
+        prog="convtime", description="Times PyTorch operations, and its own.", allow_abbrev=False
+    )
     parser.add_argument("--version", action="version", version=f"convtime {convtime.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
@@ -59,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
     compare = commands.add_parser(
         "compare",
+        allow_abbrev=False,
         help="time PyTorch's convolution layers next to convtime's",
         description="Times torch.nn.Conv2d and convtime.nn.Conv2d, interleaved, on every distinct "
         "convolution of ResNet-50, of a CSV file, or of a model, and compares their outputs.",
@@ -137,13 +150,17 @@ def _compare(options: argparse.Namespace) -> None:
     # Everything that can be wrong is found out before the first layer is timed.
     device = conv_compare.find_device(options.device)
     outputs = [path for path in (options.json, options.csv, options.plot) if path]
-    if len({path.resolve() for path in outputs}) < len(outputs):
-        raise InputError("--json, --csv and --plot must name different files")
     for path in outputs:
         report.check_writable(path)
+    files = [*outputs, *([Path(options.layers)] if options.layers else [])]
+    if len({path.resolve() for path in files}) < len(files):
+        raise InputError("--layers, --json, --csv and --plot must name different files")
     if options.plot:
         plot.check_plot(options.plot)
     problems = _layers(options, device)
+    for path in outputs:
+        if options.model and layers.is_source_of(options.model, path):
+            raise InputError(f"{path}: is the source of --model, and would be overwritten")
 
     comparisons = conv_compare.compare_layers(
         problems,

@@ -29,9 +29,11 @@ def methods() -> dict[str, str | None]:
 
 
 def is_verified() -> bool:
-    """Whether this torch, with this CUDA, is among VERIFIED_ON_GPU."""
+    """Whether this torch, with its CUDA and cuDNN, is among VERIFIED_ON_GPU, on whatever GPU."""
     return any(
-        torch.__version__.startswith(pair["torch"] + ".") and torch.version.cuda == pair["cuda"]
+        torch.__version__.startswith(pair["torch"] + ".")
+        and torch.version.cuda == pair["cuda"]
+        and provenance.cudnn_version() == pair["cudnn"]
         for pair in VERIFIED_ON_GPU
     )
 
@@ -40,8 +42,9 @@ def show_config() -> dict[str, Any]:
     """Versions, devices, build and methods of this installation; printed by ``convtime config``.
 
     Returns:
-        JSON-ready: ``versions``, ``devices``, ``build``, ``methods`` (the reason why a method is
-        not available here, None where it is), ``verified_on_gpu`` and ``this_pair_verified``.
+        JSON-ready: ``versions``, ``cudnn_libraries`` (the files that are loaded), ``cpu``,
+        ``devices``, ``build``, ``methods`` (the reason why a method is not available here, None
+        where it is), ``verified_on_gpu`` and ``this_pair_verified``.
     """
     devices = [
         {

@@ -104,6 +104,7 @@ def _measurement_dict(measurement: Measurement) -> dict[str, Any]:
     del fields["provenance"], fields["schema"]
     # To the picosecond: no clock ticks faster, and digits beyond it only swell the file.
     fields["seconds"] = [round(sample, 12) for sample in measurement.seconds]
+    fields["raw_seconds"] = [round(sample, 12) for sample in measurement.raw_seconds]
     fields["spans"] = [round(span, 12) for span in measurement.spans]
     for activity in fields["activities"]:
         activity["seconds"] = [None if s is None else round(s, 12) for s in activity["seconds"]]
@@ -289,9 +290,10 @@ def _backend(module: torch.nn.Conv2d, x: torch.Tensor) -> str:
 
 
 def _least_bytes(layer: ConvLayer, dtype: str) -> int:
-    """What the input and two outputs that are compared take."""
+    """What the weights, the input and two outputs that are compared take."""
     output = layer.batch * layer.out_channels * math.prod(layer.output_size)
-    return (math.prod(layer.input_shape) + 2 * output) * DTYPES[dtype].itemsize
+    weights = layer.out_channels * layer.in_channels // layer.groups * math.prod(layer.kernel_size)
+    return (weights + math.prod(layer.input_shape) + 2 * output) * DTYPES[dtype].itemsize
 
 
 def _host_bytes() -> int:

@@ -240,6 +240,8 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
         InputError: The file cannot be read, or a line is broken; names the line.
     """
     path = Path(path)
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: cannot be read, since it is not a regular file")
     try:
         # utf-8-sig: spreadsheets like to put a byte order mark before the first column's name.
         with path.open(newline="", encoding="utf-8-sig") as file:
@@ -402,9 +404,17 @@ def _import_factory(spec: str) -> Callable[[], object]:
         factory = operator.attrgetter(attribute)(module)
     except AttributeError as error:
         raise InputError(f"module {module_name!r} has no {attribute!r}") from error
+    except Exception as error:
+        raise InputError(f"{spec} raised {first_line(error)}") from error
     if not callable(factory):
         raise InputError(f"{spec} is a {type(factory).__name__}, but must be callable")
     return cast("Callable[[], object]", factory)
+
+
+def is_source_of(spec: str, path: Path) -> bool:
+    """Whether a file is the source of the module of an imported 'package.module:factory'."""
+    source = getattr(sys.modules.get(spec.partition(":")[0]), "__file__", None)
+    return source is not None and Path(source).resolve() == path.resolve()
 
 
 class _RecordedConvolutions:

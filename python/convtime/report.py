@@ -166,17 +166,18 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     Raises:
         InputError: Says why it cannot.
     """
-    target = Path(path).resolve()
-    if target.exists() and not target.is_file():
-        raise InputError(f"{path}: cannot be written, since it is not a regular file")
-    temporary = _temporary(target)
     try:
+        target = Path(path).resolve()
+        if target.exists() and not target.is_file():
+            raise InputError(f"{path}: cannot be written, since it is not a regular file")
+        temporary = _temporary(target)
         temporary.touch(exist_ok=False)
         temporary.unlink()
+    except RuntimeError as error:  # what resolve() raises for links in a circle
+        raise InputError(f"{path}: cannot be written, since its links go in a circle") from error
     except OSError as error:
-        raise InputError(
-            f"{path}: cannot be written in {target.parent} ({error.strerror})"
-        ) from error
+        folder = Path(path).absolute().parent
+        raise InputError(f"{path}: cannot be written in {folder} ({error.strerror})") from error
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
@@ -192,6 +193,8 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())  # or a crash could leave the new name with no content
+        if target.exists():
+            temporary.chmod(target.stat().st_mode)
         temporary.replace(target)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
