@@ -14,7 +14,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 MINIMUM_TORCH = (2, 11)
@@ -89,13 +89,13 @@ def find_target_torch() -> Torch | None:
     return read_torch(Path(origin).parent) if os.path.isabs(origin) else None
 
 
-def find_uv_target_python(process: int) -> str | None:
+def find_uv_target_python(process: int, processes: Path = Path("/proc")) -> str | None:
     """The interpreter that a uv process installs for; None if the process is not uv.
 
     uv builds in an environment of its own and tells the build nothing of its target, so this
     repeats uv's search for it, with that process's environment, directory and --python.
     """
-    proc = Path("/proc") / str(process)
+    proc = processes / str(process)
     try:
         uv, directory = os.readlink(proc / "exe"), os.readlink(proc / "cwd")
         arguments = _nul_separated(proc / "cmdline")
@@ -210,7 +210,7 @@ def build_requirements(
 
 
 def cuda_architectures(
-    arch_list: str, visible: Iterable[str], supported: Iterable[str]
+    arch_list: str, visible: Iterable[str], supported: Sequence[str]
 ) -> list[str]:
     """CMAKE_CUDA_ARCHITECTURES for this build.
 
@@ -219,15 +219,20 @@ def cuda_architectures(
         visible: compute capabilities of the visible GPUs, such as ["9.0"].
         supported: what nvcc can build for, such as ["80", "90"].
     """
-    if arch_list.strip():
-        requested = re.split(r"[;,\s]+", arch_list.strip())
-    else:
+    requested = re.findall(r"[^;,\s]+", arch_list)
+    if not requested:
         # Hopper's own instructions exist only in its "a" target.
         detected = sorted(
             {"9.0a" if capability == "9.0" else capability for capability in visible}, key=_rank
         )
         known = set(supported)
         requested = detected or [arch for arch in DEFAULT_ARCHITECTURES if _digits(arch) in known]
+        if not requested:
+            raise BuildError(
+                "no GPU is visible, and nvcc builds for none of convtime's default architectures "
+                f"({', '.join(DEFAULT_ARCHITECTURES)}) but for {', '.join(supported) or 'none'}: "
+                "set TORCH_CUDA_ARCH_LIST, such as '9.0a', or install another CUDA toolkit."
+            )
         requested[-1] += "+PTX"
 
     architectures: list[str] = []

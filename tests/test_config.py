@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,8 @@ from convtime import _build_info, config, provenance
 
 def test_show_config_is_json_and_complete() -> None:
     shown = json.loads(json.dumps(convtime.show_config()))
+    for key in shown:
+        assert f"``{key}``" in (convtime.show_config.__doc__ or "")
     assert shown["versions"]["torch"] == torch.__version__
     assert shown["build"]["torch_version"] == _build_info.torch_version
     assert set(shown["methods"]) == {"kernel", "event", "sync", "cpu"}
@@ -41,22 +46,39 @@ def test_verified_pairs_are_those_of_the_committed_results() -> None:
     assert claimed == seen
 
 
-def test_verification_depends_on_torch_and_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verification_depends_on_torch_cuda_and_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.11.3+cu130")
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(provenance, "cudnn_version", lambda: "9.19.0")
     assert config.is_verified()
-    monkeypatch.setattr(torch, "__version__", "2.1.0+cu130")
-    assert not config.is_verified()
-    monkeypatch.setattr(torch, "__version__", "2.11.3+cu130")
-    monkeypatch.setattr(provenance, "cudnn_version", lambda: "9.18.0")
-    assert not config.is_verified()
+    for module, name, other in [
+        (torch, "__version__", "2.1.0+cu130"),
+        (torch.version, "cuda", "13.2"),
+        (provenance, "cudnn_version", lambda: "9.18.0"),
+    ]:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, other)
+            assert not config.is_verified()
 
 
 def test_the_cmake_package_is_where_show_config_says() -> None:
     root = Path(convtime.cmake_prefix_path)
     assert (root / "lib/cmake/convtime/convtimeConfig.cmake").exists()
     assert (root / "include/convtime/timing/time_op.h").exists()
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
+def test_every_installed_header_compiles_alone_and_without_a_cuda_toolkit() -> None:
+    include = Path(convtime.cmake_prefix_path) / "include"
+    # Without what CPATH and its like may name.
+    environment = {
+        name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ
+    }
+    compiler = ["g++", "-std=c++20", "-fsyntax-only", "-I", include, "-I", include / "convtime"]
+    for header in include.rglob("*.h"):
+        command = [*compiler, "-include", header.relative_to(include), "-x", "c++", os.devnull]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
 
 
 def test_git_state_is_that_of_the_folder(tmp_path: Path) -> None:

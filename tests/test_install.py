@@ -139,6 +139,23 @@ def test_torch_of_the_environment_is_kept(oldest_torch, install, decoy_libraries
     assert cudnns == [f"{found['site']}/nvidia/cudnn/lib/libcudnn.so.9"]
 
 
+def nvcc_cannot_be_hidden(reason: str) -> None:
+    """Skips the test, or fails it under FAIL_WITHOUT_UNSHARE=1."""
+    reason = f"the system's nvcc cannot be hidden here: {reason}"
+    if os.environ.get("FAIL_WITHOUT_UNSHARE") == "1":
+        pytest.fail(f"FAIL_WITHOUT_UNSHARE=1 and {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def test_that_nvcc_cannot_be_hidden_is_a_failure_where_asked(monkeypatch):
+    monkeypatch.delenv("FAIL_WITHOUT_UNSHARE", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="refused"):
+        nvcc_cannot_be_hidden("unshare refused")
+    monkeypatch.setenv("FAIL_WITHOUT_UNSHARE", "1")
+    with pytest.raises(pytest.fail.Exception, match="refused"):
+        nvcc_cannot_be_hidden("unshare refused")
+
+
 def test_without_system_nvcc(oldest_torch):
     """nvcc comes from PyPI where the system has none, as on a machine with a driver alone."""
     toolkits = [
@@ -152,7 +169,7 @@ def test_without_system_nvcc(oldest_torch):
         [*hidden, "sh", "-c", "! command -v nvcc"], capture_output=True, text=True
     )
     if probe.returncode:
-        pytest.skip(f"the system's nvcc cannot be hidden here: {probe.stderr or probe.stdout}")
+        nvcc_cannot_be_hidden(probe.stderr or probe.stdout)
 
     oldest_torch.run(*hidden, oldest_torch.python, "-m", "pip", "install", ROOT)
     build = oldest_torch.check()["build"]

@@ -15,6 +15,12 @@ import convtime
 from convtime import _build_info
 from convtime._load import mapped_cudnn_libraries
 
+# convtime is on no package index: only a checkout can be reinstalled from.
+REINSTALL = (
+    "reinstall convtime next to this torch: "
+    "run pip install --force-reinstall --no-deps . in convtime's source folder."
+)
+
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
@@ -37,14 +43,14 @@ def test_another_torch_than_built_for_is_refused_before_the_core_is_loaded() -> 
     built = ".".join(_build_info.torch_version.split(".")[:2])
     assert (
         f"ImportError: convtime was built for torch {built} and this is torch 2.999.1+cu130; "
-        "reinstall convtime" in result.stderr
+        f"{REINSTALL}\n" in result.stderr
     )
 
 
 def test_a_torch_with_another_cuda_is_refused() -> None:
     result = run("import torch\ntorch.version.cuda = '99.1'\nimport convtime")
     assert result.returncode == 1
-    assert "this torch has CUDA 99.1; reinstall convtime" in result.stderr
+    assert f"this torch has CUDA 99.1; {REINSTALL}\n" in result.stderr
 
 
 @pytest.mark.skipif(not _build_info.with_cuda, reason="convtime was built without CUDA")

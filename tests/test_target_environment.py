@@ -94,6 +94,89 @@ class TestTorch:
         assert "install torch first" in result.stderr
 
 
+class TestUvTarget:
+    UV = "#!/bin/sh\necho $PWD $UV_PYTHON $*\n"
+
+    @pytest.fixture
+    def processes(self, tmp_path):
+        """A /proc with one process, whose uv answers what it was run with."""
+        uv, folder, process = tmp_path / "uv", tmp_path / "project", tmp_path / "proc" / "7"
+        uv.write_text(self.UV)
+        uv.chmod(0o755)
+        folder.mkdir()
+        process.mkdir(parents=True)
+        (process / "exe").symlink_to(uv)
+        (process / "cwd").symlink_to(folder)
+        (process / "cmdline").write_bytes(b"uv\0pip\0install\0.\0")
+        (process / "environ").write_bytes(b"UV_PYTHON=3.12\0PATH=/usr/bin:/bin\0")
+        return process.parent
+
+    def test_is_what_uv_finds_with_its_environment_and_folder(self, processes):
+        found = target_environment.find_uv_target_python(7, processes)
+        assert found == f"{processes.parent / 'project'} 3.12 python find"
+
+    @pytest.mark.parametrize(
+        ("arguments", "passed_on"),
+        [
+            (["--python", "3.10"], "3.10"),
+            (["-p", "/venv/bin/python"], "/venv/bin/python"),
+            (["--python=3.13"], "3.13"),
+            (["--system"], "--system"),
+        ],
+    )
+    def test_is_that_of_uvs_options(self, processes, arguments, passed_on):
+        command = "\0".join(["uv", "pip", "install", *arguments, ".", ""])
+        (processes / "7" / "cmdline").write_text(command)
+        found = target_environment.find_uv_target_python(7, processes)
+        assert found is not None
+        assert found.endswith(f" python find {passed_on}")
+
+    def test_is_none_of_another_program(self, processes):
+        (processes / "7" / "exe").unlink()
+        (processes / "7" / "exe").symlink_to(sys.executable)
+        assert target_environment.find_uv_target_python(7, processes) is None
+
+    def test_is_none_of_a_process_that_is_gone(self, processes):
+        assert target_environment.find_uv_target_python(8, processes) is None
+
+
+class TestLibraries:
+    LDD = """\
+/torch/lib/libtorch_cuda.so:
+\tlinux-vdso.so.1 (0x00007ffc)
+\tlibcudnn.so.9 => /site/torch/lib/../../nvidia/cudnn/lib/libcudnn.so.9 (0x00007f1)
+\tlibcudart.so.13 => /site/torch/lib/../../nvidia/cu13/lib/libcudart.so.13 (0x00007f2)
+\tlibcupti.so.13 => not found
+\tlibcudnn_graph.so.9 => /elsewhere/libcudnn_graph.so.9 (0x00007f3)
+\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f4)
+"""
+
+    def test_are_those_that_the_loader_resolves(self, tmp_path, monkeypatch):
+        ldd = tmp_path / "bin" / "ldd"
+        ldd.parent.mkdir()
+        ldd.write_text(f"#!/bin/sh\necho $* > {tmp_path}/asked\ncat <<'END'\n{self.LDD}END\n")
+        ldd.chmod(0o755)
+        monkeypatch.setenv("PATH", str(ldd.parent), prepend=os.pathsep)
+        torch = target_environment.read_torch(make_torch(tmp_path))
+        assert target_environment.loaded_libraries(torch) == {
+            "libcudnn": Path("/site/nvidia/cudnn/lib/libcudnn.so.9"),
+            "libcudart": Path("/site/nvidia/cu13/lib/libcudart.so.13"),
+        }
+        assert str(torch.directory / "lib" / "libtorch_cuda.so") in (tmp_path / "asked").read_text()
+
+    def test_have_the_nearest_headers_up_the_tree(self, tmp_path):
+        library = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+        near, far = tmp_path / "nvidia" / "cudnn" / "include", tmp_path / "include"
+        for folder in (near, far):
+            folder.mkdir(parents=True)
+            (folder / "cudnn.h").touch()
+        assert target_environment.include_directory(library, "cudnn.h") == near
+        (near / "cudnn.h").unlink()
+        assert target_environment.include_directory(library, "cudnn.h") == far
+        (far / "cudnn.h").unlink()
+        assert target_environment.include_directory(library, "cudnn.h") is None
+
+
 class TestNvcc:
     @pytest.mark.parametrize("variable", ["CUDACXX", "CUDA_HOME", "CUDA_PATH", "PATH"])
     def test_is_found_through_the_environment(self, tmp_path, variable):
@@ -183,6 +266,8 @@ class TestArchitectures:
             ("8.0 8.6+PTX", ["80-real", "86-real", "86-virtual"]),
             ("9.0a+PTX", ["90a-real", "90-virtual"]),
             ("10.0f, 12.0", ["100f-real", "120-real"]),
+            (";8.0;;9.0a; ", ["80-real", "90a-real"]),
+            (" ; ", ["89-real", "89-virtual"]),
         ],
     )
     def test_of_torch_cuda_arch_list(self, arch_list, expected):
@@ -203,6 +288,12 @@ class TestArchitectures:
     def test_without_a_gpu_are_those_that_nvcc_knows(self):
         found = target_environment.cuda_architectures("", [], ["75", "80", "90", "100"])
         assert found == ["80-real", "90a-real", "100-real", "100-virtual"]
+
+    @pytest.mark.parametrize(("supported", "listed"), [([], "none"), (["50", "75"], "50, 75")])
+    def test_are_asked_for_where_nothing_says_them(self, supported, listed):
+        expected = f"but for {listed}: set TORCH_CUDA_ARCH_LIST"
+        with pytest.raises(target_environment.BuildError, match=expected):
+            target_environment.cuda_architectures("", [], supported)
 
     @pytest.mark.parametrize("arch_list", ["Hopper", "90a", "8.0;;x", "9.0a+ptx"])
     def test_refuse_what_is_no_capability(self, arch_list):

@@ -3,10 +3,13 @@
 #include <cupti.h>
 
 #include <array>
+#include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <mutex>
 #include <span>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "core/cupti_check.h"
@@ -143,6 +146,20 @@ void disable(std::span<const CUpti_ActivityKind> kinds) noexcept {
   }
 }
 
+/// Ticks of CUPTI's timestamps a nanosecond. They are nanoseconds, unless another client of this
+/// process has registered a clock of its own, which cannot be asked for: kineto leaves the
+/// processor's time stamp counter behind.
+double measure_ticks_per_ns() {
+  using std::chrono::steady_clock;
+  const auto start = steady_clock::now();
+  const std::uint64_t first = CuptiSession::now();
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const std::chrono::duration<double, std::nano> elapsed = steady_clock::now() - start;
+  const double measured = static_cast<double>(CuptiSession::now() - first) / elapsed.count();
+  constexpr double kTolerance = 0.01;  // of this measurement; no such counter runs at 1 GHz
+  return std::abs(measured - 1) < kTolerance ? 1 : measured;
+}
+
 }  // namespace
 
 CuptiSession::CuptiSession() {
@@ -154,6 +171,8 @@ CuptiSession::CuptiSession() {
     for (; enabled < kKinds.size(); ++enabled) {
       CONVTIME_CUPTI_CHECK(cuptiActivityEnable(kKinds[enabled]));
     }
+    ticks_per_ns_ = measure_ticks_per_ns();
+    origin_ = now();
   } catch (...) {
     disable(std::span(kKinds).first(enabled));
     end_session();
@@ -168,7 +187,7 @@ CuptiSession::~CuptiSession() {
   end_session();
 }
 
-std::uint64_t CuptiSession::now_ns() {
+std::uint64_t CuptiSession::now() {
   std::uint64_t now = 0;
   CONVTIME_CUPTI_CHECK(cuptiGetTimestamp(&now));
   return now;
@@ -183,7 +202,18 @@ CuptiSession::Records CuptiSession::take() {
         "CUPTI dropped activity records, so that kernel times would be incomplete; time fewer "
         "launches a call, or use method 'event'");
   }
-  return std::exchange(into.records, {});
+  Records records = std::exchange(into.records, {});
+  const auto nanoseconds = [this](std::uint64_t tick) {
+    const std::uint64_t since = tick > origin_ ? tick - origin_ : 0;
+    return ticks_per_ns_ == 1
+               ? since
+               : static_cast<std::uint64_t>(static_cast<double>(since) / ticks_per_ns_ + 0.5);
+  };
+  for (DeviceActivity& activity : records.activities) {
+    activity.start_ns = nanoseconds(activity.start_ns);
+    activity.end_ns = nanoseconds(activity.end_ns);
+  }
+  return records;
 }
 
 std::optional<std::string> CuptiSession::unavailable() {

@@ -25,14 +25,19 @@ class CuptiSession {
   CuptiSession(const CuptiSession&) = delete;
   CuptiSession& operator=(const CuptiSession&) = delete;
 
-  /// Now, on the clock of the records.
-  static std::uint64_t now_ns();
+  /// Now, in ticks of the clock of API calls.
+  static std::uint64_t now();
 
-  /// What was recorded since the last call. The device must be idle.
+  /// What was recorded since the last call, activities in nanoseconds since the session began. The
+  /// device must be idle.
   Records take();
 
   /// Why CUPTI cannot be used in this process, whatever else it runs; nothing where it can.
   static std::optional<std::string> unavailable();
+
+ private:
+  std::uint64_t origin_ = 0;
+  double ticks_per_ns_ = 1;
 };
 
 }  // namespace convtime

@@ -31,9 +31,9 @@ std::vector<std::vector<DeviceActivity>> attribute(std::span<const Window> windo
   std::unordered_map<std::uint32_t, std::uint64_t> issued_at;
   for (const ApiCall& call : api_calls) {
     // A runtime call and the driver call inside of it share their correlation: the earlier counts.
-    const auto [found, added] = issued_at.emplace(call.correlation, call.start_ns);
+    const auto [found, added] = issued_at.emplace(call.correlation, call.start);
     if (!added) {
-      found->second = std::min(found->second, call.start_ns);
+      found->second = std::min(found->second, call.start);
     }
   }
   std::vector<std::vector<DeviceActivity>> result(windows.size());
@@ -44,8 +44,8 @@ std::vector<std::vector<DeviceActivity>> attribute(std::span<const Window> windo
     }
     const auto after = std::upper_bound(
         windows.begin(), windows.end(), issued->second,
-        [](std::uint64_t time, const Window& window) { return time < window.begin_ns; });
-    if (after == windows.begin() || issued->second > std::prev(after)->end_ns) {
+        [](std::uint64_t time, const Window& window) { return time < window.begin; });
+    if (after == windows.begin() || issued->second > std::prev(after)->end) {
       continue;  // issued between two windows: not by the call that is timed
     }
     result[static_cast<std::size_t>(std::prev(after) - windows.begin())].push_back(

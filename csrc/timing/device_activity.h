@@ -37,14 +37,14 @@ struct DeviceActivity {
 
 /// A call of the CUDA runtime or driver, on any thread.
 struct ApiCall {
-  std::uint64_t start_ns = 0;
+  std::uint64_t start = 0;  ///< in ticks of the tracer's clock
   std::uint32_t correlation = 0;
 };
 
-/// A stretch of host time, on the clock of the API calls.
+/// A stretch of host time, in the ticks of API calls.
 struct Window {
-  std::uint64_t begin_ns = 0;
-  std::uint64_t end_ns = 0;
+  std::uint64_t begin = 0;
+  std::uint64_t end = 0;
 };
 
 /// For each window, which follow each other in time, the device's activities that were issued in

@@ -12,9 +12,9 @@ void KernelTimer::run(std::span<Callable* const> calls) {
   windows_.resize(calls.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     calls[i]->prepare();
-    windows_[i].begin_ns = CuptiSession::now_ns();
+    windows_[i].begin = CuptiSession::now();
     calls[i]->call();
-    windows_[i].end_ns = CuptiSession::now_ns();
+    windows_[i].end = CuptiSession::now();
     calls[i]->discard_result();
   }
 }

@@ -14,8 +14,8 @@ from convtime import _build_info
 
 _CUDNN_NAME = "libcudnn.so"
 _REINSTALL = (
-    "reinstall convtime next to this torch: pip install --force-reinstall --no-deps . in the "
-    "folder of its source."
+    "reinstall convtime next to this torch: "
+    "run pip install --force-reinstall --no-deps . in convtime's source folder."
 )
 
 
