@@ -115,7 +115,23 @@ def test_a_standard_output_that_cannot_be_written_is_no_traceback(redirection):
     assert "Traceback" not in done.stderr
     if redirection == ">/dev/full":
         assert done.returncode == 2
-        one_line_error(done.stderr)
+        assert "standard output cannot be written (No space" in one_line_error(done.stderr)
+    else:
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_closed_standard_error_costs_no_result(layers_csv):
+    done = subprocess.run(
+        [
+            *("bash", "-c", '"$@" 2>&-', "-"),
+            *(sys.executable, "-m", "convtime", "compare", "--layers", layers_csv, *QUICK),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0
+    assert "2 distinct layers" in done.stdout
 
 
 def test_a_terminal_without_the_characters_is_no_error(layers_csv):
@@ -214,6 +230,10 @@ def no_timing(monkeypatch):
         (["compare", "--batch", "0"], "--batch: got '0', but it must be a whole number from 1"),
         (["compare", "--batch", "-3"], "--batch: got '-3'"),
         (["compare", "--batch", "many"], "--batch: got 'many'"),
+        (["compare", "--batch", "1_0"], "--batch: got '1_0'"),
+        (["compare", "--batch", "٣"], "--batch: got '٣'"),
+        (["compare", "--batc", "3"], "unrecognized arguments: --batc 3"),
+        (["--vers", "config"], "unrecognized arguments: --vers"),
         (["compare", "--batch", "9" * 5000], "--batch: got '999"),
         (["compare", "--batch"], "--batch: expected one argument"),
         (["compare", "--budget", "nan"], "--budget: got 'nan', but it must be a positive number"),
@@ -223,6 +243,12 @@ def no_timing(monkeypatch):
         (["compare", "--layout", "chwn"], "--layout: invalid choice: 'chwn'"),
         (["compare", "--device", "gpu"], "device is 'gpu', but must be cpu, cuda or cuda:N"),
         (["compare", "--layers", "none.csv"], "none.csv: cannot be read"),
+        (["compare", "--layers", "/dev/zero"], "/dev/zero: cannot be read, since it is not a"),
+        (["compare", "--layers", 300 * "a"], "aaa: cannot be read (File name too long)"),
+        (["compare", "--layers", "loop"], "loop: cannot be read (Too many levels of symbolic"),
+        (["compare", "--json", "loop"], "loop: cannot be written"),
+        (["compare", "--json", 300 * "a"], "(File name too long)"),
+        (["compare", "--layers", "\x1b[31m\n.csv"], "\\x1b[31m .csv: cannot be read"),
         (["compare", "--layers", "broken.csv"], "broken.csv, line 3: column k is 'x'"),
         (["compare", "--layers", "a.csv", "--model", "b:c"], "not allowed with argument"),
         (["compare", "--model", "b:c"], "--model needs --input"),
@@ -235,11 +261,13 @@ def no_timing(monkeypatch):
         (["compare", "--json", "none/out.json"], "none/out.json: cannot be written"),
         (["compare", "--csv", "."], "not a regular file"),
         (["compare", "--json", "out", "--csv", "./out"], "must name different files"),
-        (["compare", "--plot", "out.xyz"], "a picture's name must end in"),
+        (["compare", "--plot", "out.xyz"], "a picture's name must end in one of .png, .svg, .pdf"),
+        (["compare", "--plot", "out.pgf"], "a picture's name must end in one of .png, .svg, .pdf"),
     ],
 )
 def test_bad_input(tmp_path, monkeypatch, capsys, no_timing, arguments, says):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "broken.csv").write_text(
         f"{HEADER}\n9,9,4,2,6,3,3,1,1,1,1\n9,9,4,2,x,3,3,1,1,1,1\n"
     )
@@ -249,7 +277,7 @@ def test_bad_input(tmp_path, monkeypatch, capsys, no_timing, arguments, says):
     captured = capsys.readouterr()
     assert captured.out == ""
     assert says in one_line_error(captured.err)
-    assert os.listdir(tmp_path) == ["broken.csv"]
+    assert sorted(os.listdir(tmp_path)) == ["broken.csv", "loop"]
 
 
 def test_missing_gpu(monkeypatch, capsys, no_timing):

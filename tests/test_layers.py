@@ -197,6 +197,7 @@ GOOD = "20,30,8,1,16,3,3,1,1,1,1"
         (f"{HEADER}\n20,30,8,1.5,16,3,3,1,1,1,1", "line 2: column n is '1.5'"),
         (f"{HEADER}\n20,30,8,1,,3,3,1,1,1,1", "line 2: column k is ''"),
         (f"{HEADER}\n{'9' * 5000},30,8,1,16,3,3,1,1,1,1", "line 2: column w is '9999"),
+        (f"{HEADER}\n20,30,8,1,16,3,3,{'0' * 5000},1,1,1", "line 2: column pad_w is '0000"),
         (f"{HEADER}\n20,30,8,1,16,3,33,1,1,1,1", "line 2: layer line 2: the kernel spans 33"),
         (f'{HEADER}\n{GOOD}\n"20,30', "line 3: is not CSV"),
     ],
@@ -211,8 +212,9 @@ def test_csv_errors_name_file_and_line(tmp_path, text, says):
 def test_csv_that_cannot_be_read(tmp_path):
     with pytest.raises(InputError, match=r"none\.csv: cannot be read \(No such file"):
         from_csv(tmp_path / "none.csv")
-    with pytest.raises(InputError, match="cannot be read"):
-        from_csv(tmp_path)
+    for path in (tmp_path, Path("/dev/zero")):
+        with pytest.raises(InputError, match=f"^{path}: cannot be read, since it is not a regular"):
+            from_csv(path)
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"w,h\n\xff\xfe")
     with pytest.raises(InputError, match="is not a text file in UTF-8"):
@@ -266,6 +268,12 @@ def leaves():
 def text():
     return "resnet"
 
+class Odd:
+    @property
+    def boom(self):
+        raise SystemExit("boom")
+
+odd = Odd()
 number = 3
 """
 
@@ -343,7 +351,8 @@ def test_model_keeps_no_hooks(models, shape):
         ("mymodels.nowhere:net", "module 'mymodels.nowhere' was not found"),
         ("mymodels.needs:net", "importing 'mymodels.needs' raised ModuleNotFoundError: No module"),
         ("mymodels.syntax:net", "importing 'mymodels.syntax' raised SyntaxError"),
-        ("mymodels.nets:nett", "module 'mymodels.nets' has no 'nett'"),
+        ("mymodels.nets:nett", "looking up .*:nett raised AttributeError: .* no attribute 'nett'"),
+        ("mymodels.nets:odd.boom", "looking up mymodels.nets:odd.boom raised SystemExit: boom"),
         ("mymodels.nets:number", "is a int, but must be callable"),
         ("mymodels.nets:broken", r"mymodels.nets:broken\(\) raised RuntimeError: first line$"),
         ("mymodels.nets:leaves", r"mymodels.nets:leaves\(\) raised SystemExit: bye"),

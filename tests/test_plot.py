@@ -86,10 +86,16 @@ def test_needs_no_display_and_leaves_pyplot_alone(monkeypatch, results):
     assert "matplotlib.pyplot" not in sys.modules
 
 
+def test_names_may_have_any_characters(results):
+    layer = dataclasses.replace(results[0].layer, names=("$\\foo$ \x1b",))
+    content = plot.draw([dataclasses.replace(results[0], layer=layer)], "title", ".png")
+    assert content.startswith(b"\x89PNG")
+
+
 def test_type_of_picture_is_checked():
     plot.check_plot("out.png")
     plot.check_plot("OUT.SVG")
-    for name in ("out.xyz", "out"):
+    for name in ("out.xyz", "out", "out.pgf"):
         with pytest.raises(InputError, match=f"{name}: a picture's name must end in .*.png"):
             plot.check_plot(name)
 

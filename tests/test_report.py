@@ -60,6 +60,12 @@ def test_table(results):
     )
 
 
+def test_names_cannot_steer_the_terminal(results):
+    layer = dataclasses.replace(results[0].layer, names=("µ\n\x1b[31m\u202e",))
+    text = report.table([dataclasses.replace(results[0], layer=layer)])
+    assert text.splitlines()[2].startswith(r"µ\n\x1b[31m\u202e  ")
+
+
 def test_table_says_where_samples_are_few(results):
     few = dataclasses.replace(results[0].convtime, seconds=(1e-5,) * 9)
     text = report.table([dataclasses.replace(results[0], convtime=few), results[1]])
@@ -109,6 +115,14 @@ def test_a_file_is_written_and_replaced(tmp_path):
     assert path.stat().st_mode & 0o777 == 0o666 & ~umask
 
 
+def test_a_replaced_file_keeps_its_mode(tmp_path):
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    report.write_file(path, "new")
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 def test_a_link_stays_a_link(tmp_path):
     (tmp_path / "target").write_text("old")
     (tmp_path / "link").symlink_to("target")
@@ -147,9 +161,12 @@ def test_check_writable_leaves_nothing(tmp_path):
 
 def test_check_writable_says_why_not(tmp_path):
     (tmp_path / "file").write_text("")
+    (tmp_path / "loop").symlink_to("loop")
     for path, why in (
         (tmp_path / "none" / "out.json", "No such file or directory"),
         (tmp_path / "file" / "out.json", "Not a directory"),
+        (tmp_path / ("a" * 300), "File name too long"),
+        (tmp_path / "loop", "not a regular file"),
         (tmp_path, "not a regular file"),
         (Path("/dev/null"), "not a regular file"),
     ):

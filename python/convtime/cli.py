@@ -34,29 +34,31 @@ class _Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command line (default: the process's own) and returns its exit code."""
-    if sys.stdout is None:  # the caller closed it: there is nobody to print to
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  (for as long as the process lives)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # A terminal that has no × or µ gets an escape, and not an error after all the timing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = _parser().parse_args(arguments)
         options.run(options)
-        sys.stdout.flush()
     except InputError as error:
-        print(f"convtime: error: {' '.join(str(error).split())}", file=sys.stderr)
+        message = report.printable(" ".join(str(error).split()))
+        print(f"convtime: error: {message}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         print("convtime: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader, e.g. `head`, has seen enough; Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        print(f"convtime: error: the output cannot be written ({error.strerror})", file=sys.stderr)
-        return BAD_INPUT
     return 0
+
+
+def _print(text: str) -> None:
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        # Python would try again when it exits, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # A reader that went away, e.g. `head`, has seen enough.
+        if not isinstance(error, BrokenPipeError):
+            raise InputError(f"standard output cannot be written ({error.strerror})") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -130,7 +132,8 @@ def _number(text: str, kind: Callable[[str], Any], expected: str) -> Any:
 
 
 def _batch(text: str) -> int:
-    return int(_number(text, int, f"a whole number from 1 to {layers.LARGEST_SIZE}"))
+    expected = f"a whole number from 1 to {layers.LARGEST_SIZE}"
+    return int(_number(text, layers.whole_number, expected))
 
 
 def _seconds(text: str) -> float:
@@ -139,11 +142,11 @@ def _seconds(text: str) -> float:
 
 def _shape(text: str) -> tuple[int, ...]:
     expected = "positive whole numbers with commas between, such as 8,3,224,224"
-    return tuple(_number(size, int, expected) for size in text.split(","))
+    return tuple(_number(size.strip(), layers.whole_number, expected) for size in text.split(","))
 
 
 def _config(_options: argparse.Namespace) -> None:
-    print(json.dumps(convtime.show_config(), indent=2))
+    _print(json.dumps(convtime.show_config(), indent=2))
 
 
 def _compare(options: argparse.Namespace) -> None:
@@ -152,8 +155,8 @@ def _compare(options: argparse.Namespace) -> None:
     outputs = [path for path in (options.json, options.csv, options.plot) if path]
     for path in outputs:
         report.check_writable(path)
-    files = [*outputs, *([Path(options.layers)] if options.layers else [])]
-    if len({path.resolve() for path in files}) < len(files):
+    files = [path for path in (options.layers, *outputs) if path]
+    if len(set(map(os.path.realpath, files))) < len(files):
         raise InputError("--layers, --json, --csv and --plot must name different files")
     if options.plot:
         plot.check_plot(options.plot)
@@ -169,8 +172,9 @@ def _compare(options: argparse.Namespace) -> None:
         layout=options.layout,
         budget=options.budget,
     )
-    # disable=None: a bar on a terminal, nothing in a pipe or file.
-    bar = tqdm(comparisons, total=len(problems), unit="layer", disable=None, leave=False)
+    # disable=None: a bar on a terminal, nothing in a pipe or file; a closed stderr is None.
+    disable = None if sys.stderr else True
+    bar = tqdm(comparisons, total=len(problems), unit="layer", disable=disable, leave=False)
     with bar:
         results = list(bar)
 
@@ -192,8 +196,10 @@ def _compare(options: argparse.Namespace) -> None:
                 for r in results
             }
         )
-        print(f"{conditions}; torch {facts['torch']}; timed by {', '.join(methods)}\n")
-        print(report.table(results))
+        _print(
+            f"{conditions}; torch {facts['torch']}; timed by {', '.join(methods)}\n\n"
+            f"{report.table(results)}"
+        )
 
 
 def _layers(options: argparse.Namespace, device: Any) -> list[layers.ConvLayer]:

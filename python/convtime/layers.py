@@ -24,6 +24,21 @@ class InputError(ValueError):
     """Something given by the user cannot be used; the text is one sentence for them."""
 
 
+def whole_number(text: str, smallest: int = 1) -> int:
+    """Reads a size that a user wrote.
+
+    Raises:
+        ValueError: It is no whole number from the smallest to LARGEST_SIZE.
+    """
+    # isdigit alone would let other scripts' digits through, and int() "1_0" and " 1"; int() also
+    # refuses thousands of digits.
+    if text.isascii() and text.isdigit() and len(text) <= 20:
+        number = int(text)
+        if smallest <= number <= LARGEST_SIZE:
+            return number
+    raise ValueError(f"{text[:40]!r}, but must be a whole number from {smallest} to {LARGEST_SIZE}")
+
+
 @dataclass(frozen=True)
 class ConvLayer:
     """One 2-D convolution problem; layers are equal when their problems are, whatever the names.
@@ -240,9 +255,9 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
         InputError: The file cannot be read, or a line is broken; names the line.
     """
     path = Path(path)
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path}: cannot be read, since it is not a regular file")
     try:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path}: cannot be read, since it is not a regular file")
         # utf-8-sig: spreadsheets like to put a byte order mark before the first column's name.
         with path.open(newline="", encoding="utf-8-sig") as file:
             layers = distinct(_read_rows(path, csv.reader(file, strict=True), batch))
@@ -301,16 +316,10 @@ def _read_layer(where: str, line: int, row: dict[str, str], batch: int | None) -
     for column, smallest in {**REQUIRED_COLUMNS, **OPTIONAL_COLUMNS}.items():
         if column not in row:
             continue
-        value = row[column]
-        # isdigit alone would let other scripts' digits through, and int() "1_0" and " 1".
-        if not (value.isascii() and value.isdigit()) or not (
-            smallest <= int(value[:20]) <= LARGEST_SIZE
-        ):
-            raise InputError(
-                f"{where}: column {column} is {value[:40]!r}, but must be a whole number from "
-                f"{smallest} to {LARGEST_SIZE}"
-            )
-        number[column] = int(value)
+        try:
+            number[column] = whole_number(row[column], smallest)
+        except ValueError as error:
+            raise InputError(f"{where}: column {column} is {error}") from error
     try:
         return ConvLayer(
             names=(row.get("name") or f"line {line}",),
@@ -400,12 +409,7 @@ def _import_factory(spec: str) -> Callable[[], object]:
                 "installed packages"
             ) from error
         raise InputError(f"importing {module_name!r} raised {first_line(error)}") from error
-    try:
-        factory = operator.attrgetter(attribute)(module)
-    except AttributeError as error:
-        raise InputError(f"module {module_name!r} has no {attribute!r}") from error
-    except Exception as error:
-        raise InputError(f"{spec} raised {first_line(error)}") from error
+    factory = _attempt(f"looking up {spec}", lambda: operator.attrgetter(attribute)(module))
     if not callable(factory):
         raise InputError(f"{spec} is a {type(factory).__name__}, but must be callable")
     return cast("Callable[[], object]", factory)

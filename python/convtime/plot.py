@@ -10,6 +10,7 @@ from typing import Any
 
 from convtime.conv_compare import LayerResult
 from convtime.layers import InputError
+from convtime.report import printable
 
 # Okabe and Ito's palette, which holds for colour-blind readers too.
 COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
@@ -119,8 +120,16 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
     ratios.set_ylabel("convtime / PyTorch")
     ratios.grid(axis="y", alpha=0.25)
     ratios.legend(loc="best", fontsize=8)
-    labels = [r.layer.name for r in results]
-    ratios.set_xticks(places, labels, rotation=60, ha="right", rotation_mode="anchor", fontsize=8)
+    labels = [printable(r.layer.name) for r in results]
+    ratios.set_xticks(
+        places,
+        labels,
+        rotation=60,
+        ha="right",
+        rotation_mode="anchor",
+        fontsize=8,
+        parse_math=False,  # a name may have any characters, "$" too
+    )
     ratios.set_xlim(-0.6, len(results) - 0.4)
 
     picture = io.BytesIO()

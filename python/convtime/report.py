@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,20 @@ SCHEMA = 1
 FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
 
 
+def printable(text: str) -> str:
+    """A text with escapes for what would steer a terminal or break a line."""
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in text
+    )
+
+
 def table(results: Sequence[LayerResult]) -> str:
     """Results as text, a line a layer, and a last line that sums them up."""
     rows = [
         (
-            result.layer.name + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
+            printable(result.layer.name)
+            + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
             result.layer.label,
             _median_and_spread(result.pytorch),
             _median_and_spread(result.convtime),
@@ -167,14 +177,13 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         InputError: Says why it cannot.
     """
     try:
-        target = Path(path).resolve()
-        if target.exists() and not target.is_file():
+        target = _target(path)
+        # What is still a link after it was followed leads in a circle.
+        if target.is_symlink() or (target.exists() and not target.is_file()):
             raise InputError(f"{path}: cannot be written, since it is not a regular file")
         temporary = _temporary(target)
         temporary.touch(exist_ok=False)
         temporary.unlink()
-    except RuntimeError as error:  # what resolve() raises for links in a circle
-        raise InputError(f"{path}: cannot be written, since its links go in a circle") from error
     except OSError as error:
         folder = Path(path).absolute().parent
         raise InputError(f"{path}: cannot be written in {folder} ({error.strerror})") from error
@@ -186,7 +195,7 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     Raises:
         InputError: Says why it cannot, e.g. a full disk; the old content is still there.
     """
-    target = Path(path).resolve()  # through a link, which os.replace would replace itself
+    target = _target(path)
     temporary = _temporary(target)
     try:
         with temporary.open("xb") as file:
@@ -194,12 +203,17 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())  # or a crash could leave the new name with no content
         if target.exists():
-            temporary.chmod(target.stat().st_mode)
+            shutil.copymode(target, temporary)
         temporary.replace(target)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """The file behind a path that may be a link, which os.replace would replace itself."""
+    return Path(os.path.realpath(path))
 
 
 def _temporary(target: Path) -> Path:
