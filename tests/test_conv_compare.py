@@ -143,6 +143,13 @@ def test_a_layer_that_does_not_fit_names_itself_and_the_next_call_works(device):
     assert compare_one(device=device).bit_identical
 
 
+def test_weights_too_large_for_the_host_are_refused(monkeypatch):
+    wide = dataclasses.replace(SMALL, in_channels=400, out_channels=600, groups=2)
+    monkeypatch.setattr(conv_compare, "_host_bytes", lambda: 4 * 600 * 200 * 3 * 5)
+    with pytest.raises(InputError, match="does not fit in memory"):
+        compare_one(wide)
+
+
 def test_what_pytorch_cannot_run_is_said():
     reflect = dataclasses.replace(SMALL, padding=(9, 2), padding_mode="reflect")
     with pytest.raises(
@@ -166,6 +173,30 @@ def test_result_as_json():
     assert again.ratio.low == row["ratio_low"]
     assert list(again.convtime.seconds) == row["convtime"]["seconds"]
     assert again.convtime.provenance == {"gpu": None}
+    assert again.cudnn_flags is None
+
+
+def test_times_are_recorded_to_the_picosecond():
+    result = compare_one()
+    odd = dataclasses.replace(result.pytorch, seconds=(1 / 3,), raw_seconds=(2 / 3,))
+    row = dataclasses.replace(result, pytorch=odd).to_dict()["pytorch"]
+    assert row["seconds"] == [0.333333333333]
+    assert row["raw_seconds"] == [0.666666666667]
+
+
+def test_flags_of_cudnn(device):
+    with torch.backends.cudnn.flags(benchmark=True, deterministic=True, allow_tf32=False):
+        result = compare_one(device=device)
+        expected = {"benchmark": True, "deterministic": True, "allow_tf32": False}
+        assert conv_compare._cudnn_flags() == expected
+    assert conv_compare._cudnn_flags() == {
+        "benchmark": False,
+        "deterministic": False,
+        "allow_tf32": True,
+    }
+    assert result.cudnn_flags == (expected if device.type == "cuda" else None)
+    again = conv_compare.LayerResult.from_dict(json.loads(json.dumps(result.to_dict())), {})
+    assert again.cudnn_flags == result.cudnn_flags
 
 
 @pytest.mark.parametrize("name", ["gpu", "meta", "cuda:x", ""])

@@ -37,6 +37,7 @@ class LayerResult:
         ratio: convtime's time over PyTorch's.
         bit_identical: Both outputs are the same bits.
         pytorch_repeats: PyTorch's own second call gives the same bits as its first.
+        cudnn_flags: Those of torch.backends.cudnn that decide which kernels may run; None on a CPU.
     """
 
     layer: ConvLayer
@@ -48,6 +49,7 @@ class LayerResult:
     ratio: Ratio
     bit_identical: bool
     pytorch_repeats: bool
+    cudnn_flags: Mapping[str, bool] | None
 
     @property
     def gflops(self) -> float:
@@ -69,6 +71,7 @@ class LayerResult:
             "ratio_confidence": self.ratio.confidence,
             "bit_identical": self.bit_identical,
             "pytorch_repeats": self.pytorch_repeats,
+            "cudnn_flags": self.cudnn_flags,
             "flops": self.layer.flops,
             "gflops": self.gflops,
         }
@@ -88,10 +91,12 @@ class LayerResult:
             ratio=Ratio(
                 data["ratio"], data["ratio_low"], data["ratio_high"], data["ratio_confidence"]
             ),
-            **{
-                key: data[key]
-                for key in ("dtype", "layout", "backend", "bit_identical", "pytorch_repeats")
-            },
+            dtype=data["dtype"],
+            layout=data["layout"],
+            backend=data["backend"],
+            bit_identical=data["bit_identical"],
+            pytorch_repeats=data["pytorch_repeats"],
+            cudnn_flags=data["cudnn_flags"],
         )
 
 
@@ -219,6 +224,7 @@ def _compare_layer(
         ratio=comparison.ratio("convtime", baseline="pytorch"),
         bit_identical=identical,
         pytorch_repeats=repeats,
+        cudnn_flags=_cudnn_flags() if device.type == "cuda" else None,
     )
 
 
@@ -287,6 +293,16 @@ def _backend(module: torch.nn.Conv2d, x: torch.Tensor) -> str:
         module.groups,
     )
     return str(backend.name)
+
+
+def _cudnn_flags() -> dict[str, bool]:
+    flags: Any = torch.backends.cudnn
+    return {
+        "benchmark": flags.benchmark,
+        "deterministic": flags.deterministic or torch.are_deterministic_algorithms_enabled(),
+        # Not flags.allow_tf32, which raises where convolutions and RNNs differ.
+        "allow_tf32": flags.conv.fp32_precision == "tf32",
+    }
 
 
 def _least_bytes(layer: ConvLayer, dtype: str) -> int:
