@@ -32,11 +32,11 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 def _ratio(row: results.Row) -> float:
     """The median over the rounds, each of which gave one sample of both: convtime.Ratio's."""
     rounds = zip(row["convtime"]["seconds"], row["pytorch"]["seconds"], strict=True)
-    return statistics.median(ours / pytorch for ours, pytorch in rounds)
+    return float(statistics.median(ours / pytorch for ours, pytorch in rounds))
 
 
 def _median(row: results.Row, who: str) -> float:
-    return statistics.median(row[who]["seconds"])
+    return float(statistics.median(row[who]["seconds"]))
 
 
 def table(rows: list[results.Row]) -> str:

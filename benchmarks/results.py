@@ -93,7 +93,8 @@ def _shard(text: str) -> tuple[int, int]:
 
 def argument_parser(description: str | None) -> argparse.ArgumentParser:
     """Options that every benchmark has."""
-    parser = argparse.ArgumentParser(description=description)
+    # No abbreviations: the recorded command leaves options out by their full names.
+    parser = argparse.ArgumentParser(description=description, allow_abbrev=False)
     parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
     parser.add_argument("--shard", type=_shard, metavar="I/N", help="every Nth case, from the Ith")
     parser.add_argument("--commit", help="of the code that is measured (default: ask git)")

@@ -7,7 +7,8 @@
 # Without --install, --tests and --benchmarks it does all three; GPU time that comes in pieces can
 # take them one by one, with the same --target. Benchmarks go on where they were stopped.
 # Needs in the environment: torch, and what builds convtime (no build isolation, nothing is
-# downloaded). Results are written to $OUT, or to benchmarks/results.
+# downloaded); for the tests also pytest and GoogleTest, which GTest_DIR may say the place of.
+# Results are written to $OUT, or to benchmarks/results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -41,11 +42,11 @@ target=$(realpath "$target")
 out=$(realpath -m "${OUT:-benchmarks/results}")
 export PYTHONPATH=$target${PYTHONPATH:+:$PYTHONPATH}
 
+# An activated environment may name compilers that are not there; the system's are known to fit.
+if [[ -z ${CC:-} && -z ${CXX:-} && -x /usr/bin/gcc && -x /usr/bin/g++ ]]; then
+    export CC=/usr/bin/gcc CXX=/usr/bin/g++ CUDAHOSTCXX=${CUDAHOSTCXX:-/usr/bin/g++}
+fi
 if ((install)); then
-    # An activated environment may name compilers that are not there; the system's are known to fit.
-    if [[ -z ${CC:-} && -z ${CXX:-} && -x /usr/bin/gcc && -x /usr/bin/g++ ]]; then
-        export CC=/usr/bin/gcc CXX=/usr/bin/g++ CUDAHOSTCXX=${CUDAHOSTCXX:-/usr/bin/g++}
-    fi
     python3 -m pip install --no-build-isolation --no-deps --upgrade --target "$target" .
 fi
 # From here on outside of the repository, so that what is tested is what was installed.
@@ -57,11 +58,10 @@ failed=()
 if ((tests)); then
     FAIL_WITHOUT_CUDA=1 python3 -m pytest -c "$repository/pyproject.toml" --rootdir "$repository" \
         -p no:cacheprovider -q "$repository/tests" || failed+=(tests)
-    # GoogleTest from elsewhere: GTest_DIR in the environment.
     { cmake -S "$repository" -B "$scratch/cpp" -G Ninja -DCONVTIME_TESTS=ON &&
         cmake --build "$scratch/cpp" &&
         FAIL_WITHOUT_CUDA=1 ctest --test-dir "$scratch/cpp" --output-on-failure --timeout 60
-    } || failed+=(C++ tests)
+    } || failed+=("C++ tests")
 fi
 if ((benchmarks)); then
     # Every script that goals.json has an entry for.

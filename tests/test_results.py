@@ -129,6 +129,17 @@ def test_file_has_the_fields_and_resumes(tmp_path):
     assert [one["key"] for one in open_file(tmp_path).rows] == ["b", "a"]
 
 
+def test_the_recorded_command_leaves_out_where_and_which(tmp_path, monkeypatch):
+    told = ["--shard", "1/1", "--budget", "0.5"]
+    command = ["/some/where/bench.py", "--output", "/root/out", *told, "--commit=abc"]
+    monkeypatch.setattr(sys, "argv", command)
+    file = open_file(tmp_path)
+    file.add("a", row("a"))
+    assert json.loads(file.path.read_text())["command"] == f"bench.py {' '.join(told)}"
+    with pytest.raises(SystemExit):  # an abbreviation would be recorded
+        results.argument_parser("").parse_args(["--out", "/root/out"])
+
+
 @pytest.mark.parametrize("change", [{"facts": FACTS | {"driver": "2"}}, {"commit": "def"}])
 def test_rows_of_another_environment_are_not_resumed(tmp_path, capsys, change):
     open_file(tmp_path).add("a", row("a"))
