@@ -11,10 +11,14 @@
 namespace convtime {
 namespace {
 
-std::vector<double> sorted(std::span<const double> values) {
+void require_values(std::span<const double> values) {
   if (values.empty()) {
     throw std::invalid_argument("statistics need at least one sample, got none");
   }
+}
+
+std::vector<double> sorted(std::span<const double> values) {
+  require_values(values);
   std::vector<double> result(values.begin(), values.end());
   std::sort(result.begin(), result.end());
   return result;
@@ -24,7 +28,32 @@ double quantile_of_sorted(const std::vector<double>& values, double q) {
   const double position = q * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::size_t>(position);
   const std::size_t above = std::min(below + 1, values.size() - 1);
-  return std::lerp(values[below], values[above], position - static_cast<double>(below));
+  const double fraction = position - static_cast<double>(below);
+  // Ratios can be infinite, and std::lerp makes NaN of none of the way from a value to infinity.
+  return fraction == 0 ? values[below] : std::lerp(values[below], values[above], fraction);
+}
+
+double mean_of(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+/// Of the sample; 0 for one value.
+double stdev_of(std::span<const double> values, double mean) {
+  if (values.size() < 2) {
+    return 0;
+  }
+  double squares = 0;
+  for (const double value : values) {
+    squares += (value - mean) * (value - mean);
+  }
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
+}
+
+double ratio_of(double over, double under) {
+  if (under == 0) {
+    return over == 0 ? 1 : std::numeric_limits<double>::infinity();
+  }
+  return over / under;
 }
 
 /// How many of `count` sorted values lie outside of the median's interval, on each side.
@@ -32,7 +61,6 @@ std::size_t values_outside_interval(std::size_t count) {
   const auto n = static_cast<double>(count);
   constexpr std::size_t kExactUpTo = 100;
   if (count > kExactUpTo) {
-    constexpr double kNormalQuantile = 1.959963984540054;  // of (1 + kConfidence) / 2
     return static_cast<std::size_t>((n - kNormalQuantile * std::sqrt(n)) / 2);
   }
   // The largest k with P(Binomial(n, 1/2) < k) <= (1 - kConfidence) / 2.
@@ -69,17 +97,10 @@ Interval median_interval(std::span<const double> values) {
 
 Summary summarize(std::span<const double> values) {
   const std::vector<double> ordered = sorted(values);
-  const auto n = static_cast<double>(ordered.size());
   Summary summary{};
   summary.count = ordered.size();
-  summary.mean = std::accumulate(ordered.begin(), ordered.end(), 0.0) / n;
-  if (ordered.size() > 1) {
-    double squares = 0;
-    for (const double value : ordered) {
-      squares += (value - summary.mean) * (value - summary.mean);
-    }
-    summary.stdev = std::sqrt(squares / (n - 1));
-  }
+  summary.mean = mean_of(ordered);
+  summary.stdev = stdev_of(ordered, summary.mean);
   summary.min = ordered.front();
   summary.max = ordered.back();
   summary.median = quantile_of_sorted(ordered, 0.5);
@@ -96,6 +117,48 @@ double relative_noise(std::span<const double> values) {
   }
   const Interval interval = interval_of_sorted(ordered);
   return (interval.high - interval.low) / 2 / median;
+}
+
+double relative_stdev(std::span<const double> values) {
+  require_values(values);
+  const double mean = mean_of(values);
+  return mean > 0 ? stdev_of(values, mean) / mean : std::numeric_limits<double>::infinity();
+}
+
+PairedRatio paired_ratio(std::span<const double> over, std::span<const double> under) {
+  if (over.size() != under.size()) {
+    throw std::invalid_argument("a ratio needs as many samples of one as of the other, got " +
+                                std::to_string(over.size()) + " and " +
+                                std::to_string(under.size()));
+  }
+  std::vector<double> ratios(over.size());
+  std::transform(over.begin(), over.end(), under.begin(), ratios.begin(), ratio_of);
+  const std::vector<double> ordered = sorted(ratios);
+  return {quantile_of_sorted(ordered, 0.5), interval_of_sorted(ordered)};
+}
+
+Verdict judge(Interval ratio, double margin) {
+  if (1 - margin <= ratio.low && ratio.high <= 1 + margin) {
+    return Verdict::kSame;
+  }
+  if (ratio.high < 1 - margin) {
+    return Verdict::kFaster;
+  }
+  return ratio.low > 1 + margin ? Verdict::kSlower : Verdict::kUncertain;
+}
+
+const char* to_string(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kSame:
+      return "same";
+    case Verdict::kFaster:
+      return "faster";
+    case Verdict::kSlower:
+      return "slower";
+    case Verdict::kUncertain:
+      return "uncertain";
+  }
+  return "unknown";
 }
 
 }  // namespace convtime

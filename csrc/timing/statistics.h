@@ -9,6 +9,8 @@ namespace convtime {
 
 /// The confidence of every interval that convtime reports.
 inline constexpr double kConfidence = 0.95;
+/// How many standard deviations each way hold kConfidence of a normal distribution.
+inline constexpr double kNormalQuantile = 1.959963984540054;
 
 struct Interval {
   double low;
@@ -42,5 +44,32 @@ CONVTIME_API Summary summarize(std::span<const double> values);
 /// Half the width of the median's interval over the median: how well the median is known.
 /// Infinite where the median is not positive.
 CONVTIME_API double relative_noise(std::span<const double> values);
+
+/// Standard deviation of the sample over the mean. Infinite where the mean is not positive. Throws
+/// std::invalid_argument for no values.
+CONVTIME_API double relative_stdev(std::span<const double> values);
+
+/// Median of ratios, with its interval.
+struct PairedRatio {
+  double value;
+  Interval interval;
+};
+
+/// Of over[i] / under[i]. A clock that ticks in steps can say 0: where both are 0 the ratio is 1,
+/// and where only `under` is, infinity. Throws std::invalid_argument for no values, and where there
+/// are not as many of one as of the other.
+CONVTIME_API PairedRatio paired_ratio(std::span<const double> over, std::span<const double> under);
+
+/// How the time that is `over` compares with the one that is `under`.
+enum class Verdict {
+  kSame,       ///< the whole interval of their ratio lies within 1 - margin and 1 + margin
+  kFaster,     ///< the whole interval lies below 1 - margin
+  kSlower,     ///< the whole interval lies above 1 + margin
+  kUncertain,  ///< none of these
+};
+
+CONVTIME_API Verdict judge(Interval ratio, double margin);
+
+CONVTIME_API const char* to_string(Verdict verdict);
 
 }  // namespace convtime

@@ -88,5 +88,66 @@ TEST(RelativeNoise, ComparesTheIntervalWithTheMedian) {
   EXPECT_TRUE(std::isinf(relative_noise(std::vector<double>(10, 0.0))));
 }
 
+TEST(RelativeStdev, ComparesTheStandardDeviationWithTheMean) {
+  EXPECT_DOUBLE_EQ(relative_stdev(std::vector<double>{4, 1, 3, 2}), std::sqrt(5.0 / 3.0) / 2.5);
+  EXPECT_EQ(relative_stdev(std::vector<double>{4}), 0);
+  EXPECT_TRUE(std::isinf(relative_stdev(std::vector<double>{0, 0})));
+  EXPECT_TRUE(std::isinf(relative_stdev(std::vector<double>{1, -3})));
+  EXPECT_THROW(relative_stdev({}), std::invalid_argument);
+}
+
+TEST(PairedRatio, IsTheMedianOfTheRatiosAndNotTheRatioOfTheMedians) {
+  const PairedRatio ratio =
+      paired_ratio(std::vector<double>{2, 3, 40}, std::vector<double>{1, 10, 8});  // 2, 0.3, 5
+  EXPECT_DOUBLE_EQ(ratio.value, 2);
+  EXPECT_DOUBLE_EQ(ratio.interval.low, 0.3);
+  EXPECT_DOUBLE_EQ(ratio.interval.high, 5);
+}
+
+TEST(PairedRatio, HasTheIntervalOfTheMedian) {
+  const PairedRatio ratio = paired_ratio(one_to(20), std::vector<double>(20, 2.0));
+  EXPECT_DOUBLE_EQ(ratio.value, 5.25);
+  EXPECT_DOUBLE_EQ(ratio.interval.low, 3);
+  EXPECT_DOUBLE_EQ(ratio.interval.high, 7.5);
+}
+
+TEST(PairedRatio, KnowsClocksThatSayZero) {
+  const std::vector<double> zeros(3, 0.0);
+  EXPECT_EQ(paired_ratio(zeros, zeros).value, 1);
+  EXPECT_EQ(paired_ratio(zeros, one_to(3)).value, 0);
+  EXPECT_TRUE(std::isinf(paired_ratio(one_to(3), zeros).value));
+  EXPECT_TRUE(std::isinf(paired_ratio(one_to(2), std::vector<double>(2, 0.0)).value));
+  // Ratios of 1, 2 and infinity: what is beside the median does not spoil it.
+  const PairedRatio ratio = paired_ratio(one_to(3), std::vector<double>{1, 1, 0});
+  EXPECT_EQ(ratio.value, 2);
+  EXPECT_TRUE(std::isinf(ratio.interval.high));
+}
+
+TEST(PairedRatio, RefusesWhatHasNoPairs) {
+  EXPECT_THROW(paired_ratio({}, {}), std::invalid_argument);
+  EXPECT_THROW(paired_ratio(one_to(3), one_to(2)), std::invalid_argument);
+  EXPECT_THROW(paired_ratio(one_to(2), one_to(3)), std::invalid_argument);
+}
+
+TEST(Judge, WantsTheWholeIntervalOnOneSide) {
+  EXPECT_EQ(judge({0.995, 1.005}, 0.01), Verdict::kSame);
+  EXPECT_EQ(judge({0.75, 1.25}, 0.25), Verdict::kSame);
+  EXPECT_EQ(judge({0.90, 0.98}, 0.01), Verdict::kFaster);
+  EXPECT_EQ(judge({1.02, 1.10}, 0.01), Verdict::kSlower);
+  EXPECT_EQ(judge({0.98, 1.005}, 0.01), Verdict::kUncertain);
+  EXPECT_EQ(judge({0.995, 1.02}, 0.01), Verdict::kUncertain);
+  EXPECT_EQ(judge({0.98, 1.02}, 0.01), Verdict::kUncertain);
+  EXPECT_EQ(judge({0.5, 0.75}, 0.25), Verdict::kUncertain);
+  EXPECT_EQ(judge({1.25, 2}, 0.25), Verdict::kUncertain);
+  EXPECT_EQ(judge({std::nan(""), std::nan("")}, 0.01), Verdict::kUncertain);
+}
+
+TEST(Judge, HasANameForEachVerdict) {
+  EXPECT_STREQ(to_string(Verdict::kSame), "same");
+  EXPECT_STREQ(to_string(Verdict::kFaster), "faster");
+  EXPECT_STREQ(to_string(Verdict::kSlower), "slower");
+  EXPECT_STREQ(to_string(Verdict::kUncertain), "uncertain");
+}
+
 }  // namespace
 }  // namespace convtime

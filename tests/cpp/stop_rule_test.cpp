@@ -2,7 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace convtime {
@@ -10,39 +15,249 @@ namespace {
 
 using Samples = std::vector<std::vector<double>>;
 
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
 const std::vector<double> kNoisy = {1, 9, 1, 9, 1, 9, 1, 9, 1, 9};
 const std::vector<double> kQuiet(10, 5.0);
 
-TEST(StopRule, StopsWhenEveryCandidateIsQuiet) {
+/// A generator that is as easily written in numpy: Numerical Recipes' 32-bit one, its high bits.
+std::vector<double> random_bytes(std::size_t count, std::uint32_t below) {
+  std::uint32_t state = 1;
+  std::vector<double> values(count);
+  for (double& value : values) {
+    state = 1664525 * state + 1013904223;
+    value = (state >> 24) % below;
+  }
+  return values;
+}
+
+std::vector<double> one_to(std::size_t count) {
+  std::vector<double> values(count);
+  std::iota(values.begin(), values.end(), 1.0);
+  return values;
+}
+
+/// How many of `values` it takes; 0 if they are too few.
+std::size_t settles_at(const StopRule& rule, const std::vector<double>& values) {
+  for (std::size_t count = 1; count <= values.size(); ++count) {
+    const Samples samples = {{values.begin(), values.begin() + static_cast<std::ptrdiff_t>(count)}};
+    if (rule.decide(samples, 0) == StopReason::kSettled) {
+      return count;
+    }
+  }
+  return 0;
+}
+
+TEST(StopRule, StopsWhenEveryIntervalIsNarrow) {
   const StopRule rule{.min_samples = 10};
-  EXPECT_EQ(rule.decide(Samples{kQuiet, kQuiet}, 0), StopReason::kQuiet);
+  EXPECT_EQ(rule.decide(Samples{kQuiet, kQuiet}, 0), StopReason::kSettled);
   EXPECT_EQ(rule.decide(Samples{kQuiet, kNoisy}, 0), StopReason::kNotYet);
 }
 
+TEST(StopRule, AllowsAnIntervalAsWideAsTheTolerance) {
+  // Of ten values the interval is from the second to the ninth: 3.5 each way of 5.5.
+  EXPECT_EQ(StopRule{.tolerance = 0.637}.decide(Samples{one_to(10)}, 0), StopReason::kSettled);
+  EXPECT_EQ(StopRule{.tolerance = 0.636}.decide(Samples{one_to(10)}, 0), StopReason::kNotYet);
+}
+
+TEST(StopRule, CanAskForNoNoiseAtAll) {
+  for (const char* name : {"interval", "noise"}) {
+    const StopRule rule{.criterion = stop_criterion_from_string(name), .tolerance = 0};
+    EXPECT_EQ(rule.decide(Samples{kQuiet}, 0), StopReason::kSettled) << name;
+    EXPECT_EQ(rule.decide(Samples{kNoisy}, 0), StopReason::kNotYet) << name;
+  }
+}
+
 TEST(StopRule, DoesNotTrustTooFewSamples) {
-  const StopRule rule{.min_samples = 11};
-  EXPECT_EQ(rule.decide(Samples{kQuiet}, 0), StopReason::kNotYet);
+  for (const char* name : {"interval", "noise", "entropy", "verdict", "count", "budget"}) {
+    const StopRule rule{.criterion = stop_criterion_from_string(name), .min_samples = 41};
+    const std::vector<double> same(40, 5.0);
+    EXPECT_EQ(rule.decide(Samples{same, same}, kNever), StopReason::kNotYet) << name;
+  }
 }
 
 TEST(StopRule, StopsAtTheMostSamples) {
-  const StopRule rule{.min_samples = 10, .max_samples = 10};
-  EXPECT_EQ(rule.decide(Samples{kNoisy}, 0), StopReason::kMaxSamples);
+  for (const char* name : {"interval", "noise", "entropy", "verdict", "count"}) {
+    const StopRule rule{.criterion = stop_criterion_from_string(name), .max_samples = 10};
+    EXPECT_EQ(rule.decide(Samples{kNoisy}, 0), StopReason::kMaxSamples) << name;
+  }
 }
 
 TEST(StopRule, StopsWhenTheBudgetIsSpentButNotBelowTheLeastSamples) {
-  const StopRule rule{.budget_seconds = 2};
-  EXPECT_EQ(rule.decide(Samples{kNoisy}, 1.9), StopReason::kNotYet);
-  EXPECT_EQ(rule.decide(Samples{kNoisy}, 2), StopReason::kBudget);
-  EXPECT_EQ(rule.decide(Samples{{}}, 2), StopReason::kNotYet);
-  EXPECT_EQ(rule.decide(Samples{std::vector<double>(9, 1.0)}, 2), StopReason::kNotYet);
+  for (const char* name : {"interval", "noise", "entropy", "verdict", "budget"}) {
+    const StopRule rule{.criterion = stop_criterion_from_string(name), .budget_seconds = 2};
+    EXPECT_EQ(rule.decide(Samples{kNoisy}, 1.9), StopReason::kNotYet) << name;
+    EXPECT_EQ(rule.decide(Samples{kNoisy}, 2), StopReason::kBudget) << name;
+    EXPECT_EQ(rule.decide(Samples{{}}, 2), StopReason::kNotYet) << name;
+    EXPECT_EQ(rule.decide(Samples{std::vector<double>(9, 1.0)}, 2), StopReason::kNotYet) << name;
+  }
+}
+
+TEST(StopRule, CountTakesItsSamplesHoweverLongAndQuiet) {
+  const StopRule rule{.criterion = StopCriterion::kCount, .max_samples = 11};
+  EXPECT_EQ(rule.decide(Samples{kQuiet}, kNever), StopReason::kNotYet);
+  EXPECT_EQ(rule.decide(Samples{std::vector<double>(11, 5.0)}, 0), StopReason::kMaxSamples);
+}
+
+TEST(StopRule, BudgetIsSpentHoweverManyAndQuietTheSamples) {
+  const StopRule rule{.criterion = StopCriterion::kBudget, .max_samples = 10};
+  EXPECT_EQ(rule.decide(Samples{kQuiet}, 0.99), StopReason::kNotYet);
+  EXPECT_EQ(rule.decide(Samples{kQuiet}, 1), StopReason::kBudget);
+}
+
+// The counts below are from numpy, where nvbench's criteria were written out without updates: each
+// prefix's standard deviation and entropy anew, the line by polyfit.
+
+TEST(StopOnNoise, StopsWhenTheNoiseIsSmall) {
+  const StopRule rule{.criterion = StopCriterion::kNoise, .tolerance = 0.2};
+  const std::vector<double> values = {9, 11, 9, 11, 9, 11, 9, 11, 9, 11};  // 0.105
+  EXPECT_EQ(rule.decide(Samples{values, kQuiet}, 0), StopReason::kSettled);
+  EXPECT_EQ(rule.decide(Samples{values, kNoisy}, 0), StopReason::kNotYet);
+}
+
+TEST(StopOnNoise, StopsWhenTheNoiseStays) {
+  const StopRule rule{.criterion = StopCriterion::kNoise};
+  std::vector<double> values = random_bytes(200, 256);
+  for (double& value : values) {
+    value += 100;
+  }
+  EXPECT_EQ(settles_at(rule, values), 83);
+}
+
+TEST(StopOnNoise, LooksAtNoMoreThanTheLastNoises) {
+  std::vector<double> values(4000, 10.0);
+  for (std::size_t i = 0; i < 200; ++i) {
+    values[i] = i % 2 == 0 ? 15 : 5;
+  }
+  const StopRule rule{.criterion = StopCriterion::kNoise, .min_samples = 1000};
+  EXPECT_EQ(settles_at(rule, values), 3250);
+}
+
+TEST(StopOnNoise, TakesEnoughNoisesToCompare) {
+  EXPECT_EQ(settles_at({.criterion = StopCriterion::kNoise}, one_to(100)), 69);
+}
+
+TEST(StopOnEntropy, StopsWhenTheEntropyHardlyGrows) {
+  const StopRule rule{.criterion = StopCriterion::kEntropy};
+  EXPECT_EQ(settles_at(rule, one_to(2000)), 1874);
+  EXPECT_EQ(settles_at(rule, random_bytes(1000, 2)), 788);
+  EXPECT_EQ(settles_at(rule, random_bytes(1000, 8)), 318);
+  EXPECT_EQ(settles_at(rule, random_bytes(1000, 64)), 368);
+}
+
+TEST(StopOnEntropy, TakesAFallForNoGrowth) {
+  std::vector<double> values = one_to(100);
+  values.resize(500, 0.0);
+  EXPECT_EQ(settles_at({.criterion = StopCriterion::kEntropy}, values), 302);
+}
+
+TEST(StopOnEntropy, StopsAtOnceWhereThereIsNothingButOneValue) {
+  EXPECT_EQ(settles_at({.criterion = StopCriterion::kEntropy}, kQuiet), 10);
+  const StopRule late{.criterion = StopCriterion::kEntropy, .min_samples = 777};
+  EXPECT_EQ(settles_at(late, std::vector<double>(800, 1.376e-6)), 777);
+}
+
+TEST(StopOnEntropy, WaitsForEveryCandidate) {
+  const StopRule rule{.criterion = StopCriterion::kEntropy};
+  EXPECT_EQ(rule.decide(Samples{kQuiet, one_to(10)}, 0), StopReason::kNotYet);
+}
+
+TEST(StopOnVerdict, StopsWhenEveryComparisonIsCertain) {
+  const StopRule rule{.criterion = StopCriterion::kVerdict};
+  const std::vector<double> first(40, 1.0);
+  std::vector<double> close(40, 1.0);
+  for (std::size_t i = 0; i < close.size(); i += 2) {
+    close[i] = 1.02;  // the ratio's interval is from 1 to 1.02
+  }
+  const std::vector<double> slower(40, 1.5);
+  EXPECT_EQ(rule.decide(Samples{first, first, slower}, 0), StopReason::kSettled);
+  EXPECT_EQ(rule.decide(Samples{first, slower, close}, 0), StopReason::kNotYet);
+  const StopRule lenient{.criterion = StopCriterion::kVerdict, .margin = 0.03};
+  EXPECT_EQ(lenient.decide(Samples{first, slower, close}, 0), StopReason::kSettled);
+}
+
+TEST(StopOnVerdict, ComparesWithinTheRounds) {
+  const StopRule rule{.criterion = StopCriterion::kVerdict};
+  std::vector<double> twice = one_to(40);
+  for (double& value : twice) {
+    value *= 2;
+  }
+  EXPECT_EQ(rule.decide(Samples{one_to(40), twice}, 0), StopReason::kSettled);
+}
+
+TEST(StopOnVerdict, ComparesTheOthersWithTheFirst) {
+  const StopRule rule{.criterion = StopCriterion::kVerdict, .margin = 0.5};
+  const std::vector<double> one(40, 1.0);
+  std::vector<double> about_half_more(40, 1.4);
+  for (std::size_t i = 0; i < about_half_more.size(); i += 2) {
+    about_half_more[i] = 1.6;
+  }
+  // 1.4 to 1.6 is not certain to be within 0.5 of 1; the other way round, 0.63 to 0.71 is.
+  EXPECT_EQ(rule.decide(Samples{one, about_half_more}, 0), StopReason::kNotYet);
+  EXPECT_EQ(rule.decide(Samples{about_half_more, one}, 0), StopReason::kSettled);
+}
+
+TEST(StopOnVerdict, IsNotCertainOfFewRounds) {
+  const StopRule rule{.criterion = StopCriterion::kVerdict};
+  const auto decide = [&](std::size_t rounds) {
+    const std::vector<double> same(rounds, 1.0);
+    return rule.decide(Samples{same, same}, 0);
+  };
+  EXPECT_EQ(decide(29), StopReason::kNotYet);
+  EXPECT_EQ(decide(30), StopReason::kSettled);
+}
+
+TEST(StopOnVerdict, HasNoneOfOneCandidate) {
+  const StopRule rule{.criterion = StopCriterion::kVerdict, .max_samples = 100};
+  EXPECT_EQ(rule.decide(Samples{std::vector<double>(99, 1.0)}, 0), StopReason::kNotYet);
+  EXPECT_EQ(rule.decide(Samples{std::vector<double>(100, 1.0)}, 0), StopReason::kMaxSamples);
 }
 
 TEST(StopRule, RefusesRulesThatCannotBeMet) {
-  EXPECT_THROW(StopRule{.min_samples = 0}.validate(), std::invalid_argument);
-  EXPECT_THROW((StopRule{.min_samples = 5, .max_samples = 4}.validate()), std::invalid_argument);
-  EXPECT_THROW(StopRule{.budget_seconds = 0}.validate(), std::invalid_argument);
-  EXPECT_THROW(StopRule{.max_noise = -1}.validate(), std::invalid_argument);
-  EXPECT_NO_THROW(StopRule{}.validate());
+  const auto message = [](const StopRule& rule) -> std::string {
+    try {
+      rule.validate();
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(message({.min_samples = 0}), "min_samples must be at least 1, got 0");
+  EXPECT_EQ(message({.min_samples = 5, .max_samples = 4}),
+            "max_samples must be at least min_samples (5), got 4");
+  EXPECT_EQ(message({.budget_seconds = 0}), "budget must be more than 0 seconds, got 0.000000");
+  EXPECT_EQ(message({.tolerance = -1}), "tolerance must be 0 or more, got -1.000000");
+  EXPECT_EQ(message({.tolerance = nan}), "tolerance must be 0 or more, got nan");
+  EXPECT_EQ(message({.margin = 0}), "margin must be more than 0, got 0.000000");
+  EXPECT_EQ(message({.tolerance = 0}), "");
+  EXPECT_EQ(message({}), "");
+  EXPECT_EQ(message({.criterion = StopCriterion::kBudget, .min_samples = 5, .max_samples = 4}), "");
+}
+
+TEST(StopCriterion, IsKnownByItsName) {
+  EXPECT_EQ(stop_criterion_from_string("interval"), StopCriterion::kInterval);
+  EXPECT_EQ(stop_criterion_from_string("noise"), StopCriterion::kNoise);
+  EXPECT_EQ(stop_criterion_from_string("entropy"), StopCriterion::kEntropy);
+  EXPECT_EQ(stop_criterion_from_string("verdict"), StopCriterion::kVerdict);
+  EXPECT_EQ(stop_criterion_from_string("count"), StopCriterion::kCount);
+  EXPECT_EQ(stop_criterion_from_string("budget"), StopCriterion::kBudget);
+  EXPECT_STREQ(to_string(StopCriterion::kVerdict), "verdict");
+  try {
+    stop_criterion_from_string("soon");
+    FAIL() << "took a name that no criterion has";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(),
+                 "stop must be one of 'interval', 'noise', 'entropy', 'verdict', 'count', "
+                 "'budget', got 'soon'");
+  }
+}
+
+TEST(StopReason, HasANameForResults) {
+  EXPECT_STREQ(to_string(StopReason::kNotYet), "not yet");
+  EXPECT_STREQ(to_string(StopReason::kSettled), "settled");
+  EXPECT_STREQ(to_string(StopReason::kMaxSamples), "max_samples");
+  EXPECT_STREQ(to_string(StopReason::kBudget), "budget");
 }
 
 }  // namespace

@@ -1,0 +1,177 @@
+#include "timing/steadiness.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <random>
+#include <vector>
+
+namespace convtime {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+std::vector<double> series(std::size_t count, const std::function<double(std::size_t)>& value) {
+  std::vector<double> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = value(i);
+  }
+  return values;
+}
+
+/// How many of `seeds` noises leave the series steady.
+int steady_seeds(int seeds, std::size_t count,
+                 const std::function<double(std::size_t, std::mt19937&)>& value) {
+  int steady = 0;
+  for (int seed = 0; seed < seeds; ++seed) {
+    std::mt19937 random(static_cast<std::mt19937::result_type>(seed));
+    steady += is_steady(series(count, [&](std::size_t i) { return value(i, random); }));
+  }
+  return steady;
+}
+
+double gaussian(std::mt19937& random) { return std::normal_distribution<double>()(random); }
+
+bool chance(double probability, std::mt19937& random) {
+  return std::bernoulli_distribution(probability)(random);
+}
+
+TEST(Steadiness, NeedsEnoughValues) {
+  EXPECT_FALSE(is_steady({}));
+  EXPECT_FALSE(is_steady(std::vector<double>(19, 1.0)));
+  EXPECT_TRUE(is_steady(std::vector<double>(20, 1.0)));
+}
+
+TEST(Steadiness, HoldsForAConstant) {
+  EXPECT_TRUE(is_steady(std::vector<double>(1000, 3.0)));
+  EXPECT_TRUE(is_steady(std::vector<double>(100, 0.0)));
+}
+
+TEST(Steadiness, HoldsForAClockThatTicksInSteps) {
+  for (const std::size_t count : {20UL, 41UL, 50UL, 100UL, 999UL}) {
+    EXPECT_TRUE(is_steady(series(count, [](std::size_t i) {
+      return i % 2 == 0 ? 1.376e-6 : 1.408e-6;
+    }))) << count;
+  }
+}
+
+TEST(Steadiness, SkipsWhatIsUnknown) {
+  EXPECT_TRUE(is_steady(series(40, [](std::size_t i) { return i % 2 == 0 ? kUnknown : 1.0; })));
+  EXPECT_FALSE(is_steady(series(38, [](std::size_t i) { return i % 2 == 0 ? kUnknown : 1.0; })));
+  EXPECT_FALSE(is_steady(series(200, [](std::size_t i) {
+    return i % 2 == 0 ? kUnknown : 1 + 1e-3 * static_cast<double>(i);
+  })));
+  EXPECT_FALSE(is_steady(std::vector<double>(19, kUnknown)));
+  EXPECT_TRUE(is_steady(std::vector<double>(20, kUnknown)));
+}
+
+TEST(Steadiness, ComesWhenADecayHasReachedItsPlateau) {
+  constexpr double kTau = 60;
+  const auto value = [](std::size_t i) {
+    return 1 + 0.2 * std::exp(-static_cast<double>(i) / kTau);
+  };
+  int steady = 0;
+  int drifting = 0;
+  for (std::size_t count = 40; count <= 800; ++count) {
+    const double drift = value(count / 2) - value(count);
+    if (drift < 0.005) {
+      EXPECT_TRUE(is_steady(series(count, value))) << count;
+      ++steady;
+    } else if (drift > 0.0075 || count < 200) {
+      // In between, the two ends of the window differ by more than what most of it does.
+      EXPECT_FALSE(is_steady(series(count, value))) << count;
+      ++drifting;
+    }
+  }
+  EXPECT_GT(steady, 100);
+  EXPECT_GT(drifting, 100);
+}
+
+TEST(Steadiness, IsLostInAStep) {
+  for (const std::size_t where : {140UL, 150UL, 160UL, 170UL, 175UL}) {
+    for (const double to : {0.98, 1.02}) {
+      EXPECT_FALSE(is_steady(series(200, [&](std::size_t i) { return i < where ? 1 : to; })))
+          << where << " to " << to;
+    }
+    EXPECT_LE(steady_seeds(50, 200,
+                           [&](std::size_t i, std::mt19937& random) {
+                             return (i < where ? 1 : 1.02) + 0.005 * gaussian(random);
+                           }),
+              2)
+        << where;
+  }
+}
+
+TEST(Steadiness, IsLostInAStepThatTrendsHide) {
+  // Each half falls by 2 %, which makes up for the step of 4 % between them: Kendall's S is small.
+  EXPECT_FALSE(is_steady(series(200, [](std::size_t i) {
+    return 1 + (i < 150 ? 0 : 0.04) - 0.02 * (static_cast<double>(i) - 100) / 50;
+  })));
+}
+
+TEST(Steadiness, IsLostInAStepBetweenTies) {
+  // S is 51. Its deviation is 18.9 with the ties of 17 and of 3 values, and 30.8 were there none.
+  EXPECT_FALSE(is_steady(series(20, [](std::size_t i) { return i < 17 ? 1 : 1.02; })));
+}
+
+TEST(Steadiness, ForgetsAStepThatIsLongPast) {
+  EXPECT_TRUE(is_steady(series(200, [](std::size_t i) { return i < 100 ? 5.0 : 1.0; })));
+}
+
+TEST(Steadiness, IsLostInALinearDrift) {
+  for (const double drift : {-0.02, 0.02}) {
+    const auto value = [&](std::size_t i) { return 1 + drift * static_cast<double>(i) / 100; };
+    EXPECT_FALSE(is_steady(series(200, value))) << drift;
+    EXPECT_FALSE(is_steady(series(5000, value))) << drift;
+  }
+}
+
+TEST(Steadiness, TakesADriftWithinItsToleranceForNone) {
+  EXPECT_TRUE(is_steady(
+      series(200, [](std::size_t i) { return 1 + 0.004 * static_cast<double>(i) / 100; })));
+}
+
+TEST(Steadiness, IsNotFooledByNoise) {
+  const auto value = [](std::size_t, std::mt19937& random) { return 1 + 0.02 * gaussian(random); };
+  EXPECT_GE(steady_seeds(200, 100, value), 180);
+  EXPECT_GE(steady_seeds(200, 200, value), 180);  // of which a window of 100 is looked at
+  EXPECT_GE(steady_seeds(200, 20, value), 180);
+}
+
+TEST(Steadiness, SeesADriftThroughNoise) {
+  EXPECT_EQ(steady_seeds(50, 100,
+                         [](std::size_t i, std::mt19937& random) {
+                           return 1 + 0.03 * static_cast<double>(i) / 100 +
+                                  0.005 * gaussian(random);
+                         }),
+            0);
+}
+
+TEST(Steadiness, DoesNotMindOutliers) {
+  const auto outlier = [](std::mt19937& random) { return chance(0.05, random) ? 10.0 : 1.0; };
+  EXPECT_GE(steady_seeds(100, 200,
+                         [&](std::size_t, std::mt19937& random) {
+                           return outlier(random) * (1 + 0.005 * gaussian(random));
+                         }),
+            90);
+  EXPECT_EQ(steady_seeds(100, 200,
+                         [&](std::size_t i, std::mt19937& random) {
+                           return outlier(random) * (1 + 0.03 * static_cast<double>(i) / 100 +
+                                                     0.005 * gaussian(random));
+                         }),
+            0);
+}
+
+TEST(Steadiness, DoesNotMindNoiseOfTwoModes) {
+  EXPECT_GE(steady_seeds(200, 200,
+                         [](std::size_t, std::mt19937& random) {
+                           return (chance(0.5, random) ? 1 : 1.1) + 0.002 * gaussian(random);
+                         }),
+            180);
+}
+
+}  // namespace
+}  // namespace convtime
