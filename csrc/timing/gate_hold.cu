@@ -1,7 +1,7 @@
 #include <cstdint>
 
+#include "core/globaltimer.cuh"
 #include "timing/gate_hold.h"
-#include "timing/globaltimer.cuh"
 
 namespace convtime {
 namespace {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "timing/clock.h"
+#include "timing/steadiness.h"
 
 namespace convtime {
 namespace {
@@ -48,8 +49,26 @@ void set_aside(SamplerResult& result) {
     auto& discarded = result.discarded[i];
     discarded.insert(discarded.end(), result.seconds[i].begin(), result.seconds[i].end());
     result.seconds[i].clear();
+    result.clock_hertz[i].clear();
     result.activities[i].clear();
   }
+}
+
+/// Rounds until the rule can say something else, `taken` being taken.
+std::size_t rounds_until_decision(const StopRule& rule, std::size_t taken) {
+  if (taken < rule.min_samples) {
+    return rule.min_samples - taken;
+  }
+  return rule.criterion == StopCriterion::kBudget ? kMaxRoundsInBatch : rule.max_samples - taken;
+}
+
+SamplerResult make_result(std::size_t candidates) {
+  SamplerResult result;
+  result.seconds.resize(candidates);
+  result.discarded.resize(candidates);
+  result.clock_hertz.resize(candidates);
+  result.activities.resize(candidates);
+  return result;
 }
 
 /// Releases the queue, also where an exception ends the batch.
@@ -74,122 +93,189 @@ class Release {
 
 std::size_t Sampler::max_batch(std::size_t candidates) { return kMaxRoundsInBatch * candidates; }
 
-Sampler::Sampler(Timer& timer, QueueHold* hold, Warmup warmup, StopRule rule, HostHooks hooks)
+Sampler::Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
+                 HostHooks hooks)
     : timer_(timer),
       hold_(timer.queues_calls() ? hold : nullptr),
+      probe_(probe),
       warmup_(warmup),
       rule_(rule),
       hooks_(std::move(hooks)) {
   rule_.validate();
   if (!(warmup_.seconds >= 0)) {
-    throw std::invalid_argument("warmup_seconds must be 0 or more, got " +
+    throw std::invalid_argument("warmup must be 0 or more seconds, got " +
                                 std::to_string(warmup_.seconds));
   }
 }
 
-Sampler::Cost Sampler::warm_up(std::span<Callable* const> candidates, SamplerResult& result) {
-  Cost cost;
-  const double start = now_seconds();
+/// One by one and without a hold: first calls may wait for the device, and what they cost sizes the
+/// first batch. So there is one call of each even where no warm-up is asked for.
+void Sampler::call_untimed(std::span<Callable* const> candidates, SamplerResult& result,
+                           Progress& progress) {
   for (Callable* const candidate : candidates) {
-    const double candidate_start = now_seconds();
+    const double start = now_seconds();
     double host = std::numeric_limits<double>::infinity();
     double wall = host;
     std::size_t calls = 0;
-    // One call even where no warm-up is asked for: what it costs sizes the first batch.
     do {
       const double call_start = now_seconds();
       timer_.run({&candidate, 1});
       host = std::min(host, now_seconds() - call_start);
       double ignored = 0;
-      hooks_.wait([&] { timer_.collect({&ignored, 1}); });
-      wall = std::min(wall, now_seconds() - call_start);
+      hooks_.wait([&] {
+        timer_.collect({&ignored, 1});
+        if (probe_ != nullptr) {
+          probe_->finish();
+          probe_->collect({&ignored, 1});
+        }
+      });
+      const double call_seconds = now_seconds() - call_start;
+      wall = std::min(wall, call_seconds);
+      if (calls == 0) {
+        result.first_call_seconds.push_back(call_seconds);
+      }
       ++calls;
       hooks_.poll();
-    } while (calls < warmup_.calls || now_seconds() - candidate_start < warmup_.seconds);
-    cost.host_seconds += host;
-    cost.wall_seconds += wall;
+    } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
+    progress.host_seconds += host;
+    progress.wall_seconds += wall;
     result.warmup_calls += calls;
   }
-  result.warmup_seconds = now_seconds() - start;
-  return cost;
 }
 
-std::size_t Sampler::rounds_in_batch(const Cost& cost, const SamplerResult& result, double elapsed,
-                                     std::size_t limit) const {
-  const std::size_t taken = result.seconds.front().size();
-  // Up to min_samples the stop rule has nothing to say but "budget".
-  const std::size_t wanted =
-      taken < rule_.min_samples ? rule_.min_samples - taken : rule_.max_samples - taken;
+bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult& result,
+                            Progress& progress) {
+  SamplerResult series = make_result(candidates.size());
+  const double start = now_seconds();
+  double elapsed = 0;
+  while (elapsed < warmup_.max_steady_seconds) {
+    const std::size_t rounds = affordable_rounds(progress, warmup_.max_steady_seconds - elapsed);
+    run_batch(candidates, rounds, series, progress);
+    result.warmup_calls += rounds * candidates.size();
+    hooks_.poll();
+    elapsed = now_seconds() - start;
+    if (elapsed >= warmup_.min_steady_seconds &&
+        std::all_of(series.seconds.begin(), series.seconds.end(),
+                    [](const auto& one) { return is_steady(one); }) &&
+        std::all_of(series.clock_hertz.begin(), series.clock_hertz.end(),
+                    [](const auto& one) { return one.empty() || is_steady(one); })) {
+      return true;
+    }
+  }
+  return false;
+}
+
+std::size_t Sampler::affordable_rounds(const Progress& progress, double seconds_left) const {
   const double affordable =
-      std::min(kBatchSeconds, rule_.budget_seconds - elapsed) / std::max(cost.wall_seconds, 1e-7);
-  const auto rounds =
-      static_cast<std::size_t>(std::clamp(affordable, 1.0, static_cast<double>(limit)));
-  return std::min(rounds, wanted);
+      std::min(kBatchSeconds, seconds_left) / std::max(progress.wall_seconds, 1e-7);
+  return static_cast<std::size_t>(
+      std::clamp(affordable, 1.0, static_cast<double>(progress.round_limit)));
+}
+
+void Sampler::run_batch(std::span<Callable* const> candidates, std::size_t rounds,
+                        SamplerResult& result, Progress& progress) {
+  const Schedule schedule = shuffle_rounds(candidates, rounds, progress.random);
+  double hold_seconds = kMaxHoldSeconds;
+  if (progress.hold != nullptr && !progress.hold->ends_early()) {
+    hold_seconds = std::min(
+        kMaxHoldSeconds,
+        kHoldMargin * progress.host_seconds * static_cast<double>(rounds) + kHoldExtraSeconds);
+  }
+  Release release(progress.hold);
+  if (progress.hold != nullptr) {
+    progress.hold->hold(hold_seconds);
+  }
+  const double issue_start = now_seconds();
+  timer_.run(schedule.calls);
+  if (probe_ != nullptr) {
+    probe_->finish();
+  }
+  const double issue_seconds = now_seconds() - issue_start;
+  const bool held = release();
+
+  std::vector<double> seconds(schedule.calls.size());
+  std::vector<double> hertz(probe_ == nullptr ? 0 : schedule.calls.size());
+  hooks_.wait([&] {
+    timer_.collect(seconds);
+    if (probe_ != nullptr) {
+      probe_->collect(hertz);
+    }
+  });
+  auto activities = timer_.take_activities();
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const std::size_t candidate = schedule.candidate[i];
+    if (!held) {
+      result.discarded[candidate].push_back(seconds[i]);
+      continue;
+    }
+    result.seconds[candidate].push_back(seconds[i]);
+    if (!hertz.empty()) {
+      result.clock_hertz[candidate].push_back(hertz[i]);
+    }
+    if (!activities.empty()) {
+      result.activities[candidate].push_back(std::move(activities[i]));
+    }
+  }
+  learn_from_release(held, hold_seconds, issue_seconds, rounds, result, progress);
+}
+
+void Sampler::learn_from_release(bool held, double hold_seconds, double issue_seconds,
+                                 std::size_t rounds, SamplerResult& result,
+                                 Progress& progress) const {
+  const double round_seconds = issue_seconds / static_cast<double>(rounds);
+  if (held) {
+    // Towards what was seen, so that one hiccup does not lengthen all later sleeps.
+    progress.host_seconds = std::max(progress.host_seconds / 2, round_seconds);
+    return;
+  }
+  progress.host_seconds = std::max(2 * progress.host_seconds, round_seconds);
+  if (hold_seconds < kMaxHoldSeconds) {
+    return;  // it will be held longer
+  }
+  if (rounds > 1) {
+    // Perhaps there is no room in the queue for that many launches.
+    progress.round_limit = std::max<std::size_t>(1, rounds / 8);
+    return;
+  }
+  progress.hold = nullptr;
+  set_aside(result);
+  progress.queue_reason =
+      "a call was still being issued after 0.1 s: it waits for the GPU, overfills the launch "
+      "queue, or takes the host that long";
 }
 
 SamplerResult Sampler::run(std::span<Callable* const> candidates) {
   if (candidates.empty()) {
     throw std::invalid_argument("there must be at least one candidate to time, got none");
   }
-  SamplerResult result;
-  result.seconds.resize(candidates.size());
-  result.discarded.resize(candidates.size());
-  result.activities.resize(candidates.size());
-  Cost cost = warm_up(candidates, result);
+  SamplerResult result = make_result(candidates.size());
+  Progress progress;
+  progress.hold = hold_;
+  progress.round_limit = kMaxRoundsInBatch;
+  progress.random.seed(0);  // fixed: the order is arbitrary, not different each time
 
-  std::mt19937 random(0);  // a fixed seed: the order is arbitrary, not different each time
-  QueueHold* hold = hold_;
-  std::size_t round_limit = kMaxRoundsInBatch;
+  const double warmup_start = now_seconds();
+  call_untimed(candidates, result, progress);
+  if (warmup_.steady) {
+    result.steady = become_steady(candidates, result, progress);
+  }
   const double start = now_seconds();
-  while (result.stop_reason == StopReason::kNotYet) {
-    const std::size_t rounds = rounds_in_batch(cost, result, now_seconds() - start, round_limit);
-    const Schedule schedule = shuffle_rounds(candidates, rounds, random);
-    const auto batch_rounds = static_cast<double>(rounds);
-    double hold_seconds = kMaxHoldSeconds;
-    if (hold != nullptr && !hold->ends_early()) {
-      hold_seconds = std::min(kMaxHoldSeconds,
-                              kHoldMargin * cost.host_seconds * batch_rounds + kHoldExtraSeconds);
-    }
-    Release release(hold);
-    if (hold != nullptr) {
-      hold->hold(hold_seconds);
-    }
-    const double issue_start = now_seconds();
-    timer_.run(schedule.calls);
-    const double issue_seconds = now_seconds() - issue_start;
-    const bool held = release();
+  result.warmup_seconds = start - warmup_start;
 
-    std::vector<double> seconds(schedule.calls.size());
-    hooks_.wait([&] { timer_.collect(seconds); });
-    auto& destination = held ? result.seconds : result.discarded;
-    for (std::size_t i = 0; i < seconds.size(); ++i) {
-      destination[schedule.candidate[i]].push_back(seconds[i]);
-    }
-    auto activities = timer_.take_activities();
-    for (std::size_t i = 0; held && i < activities.size(); ++i) {
-      result.activities[schedule.candidate[i]].push_back(std::move(activities[i]));
-    }
-    if (!held) {
-      cost.host_seconds = std::max(2 * cost.host_seconds, issue_seconds / batch_rounds);
-      if (hold_seconds >= kMaxHoldSeconds && rounds > 1) {
-        // Perhaps there is no room in the queue for that many launches.
-        round_limit = std::max<std::size_t>(1, rounds / 8);
-      } else if (hold_seconds >= kMaxHoldSeconds) {
-        hold = nullptr;
-        set_aside(result);
-        result.queue_reason =
-            "a call was still being issued after 0.1 s: it waits for the GPU, overfills the launch "
-            "queue, or takes the host that long";
-      }
-    } else {
-      // Towards what was seen, so that one hiccup does not lengthen all later sleeps.
-      cost.host_seconds = std::max(cost.host_seconds / 2, issue_seconds / batch_rounds);
-    }
+  while (result.stop_reason == StopReason::kNotYet) {
+    const double left = rule_.criterion == StopCriterion::kCount
+                            ? kBatchSeconds
+                            : rule_.budget_seconds - (now_seconds() - start);
+    const std::size_t rounds =
+        std::min(affordable_rounds(progress, left),
+                 rounds_until_decision(rule_, result.seconds.front().size()));
+    run_batch(candidates, rounds, result, progress);
     hooks_.poll();
     result.sampling_seconds = now_seconds() - start;
     result.stop_reason = rule_.decide(result.seconds, result.sampling_seconds);
   }
-  result.queue_held = hold != nullptr;
+  result.queue_held = progress.hold != nullptr;
+  result.queue_reason = progress.queue_reason;
   return result;
 }
 

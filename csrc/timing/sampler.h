@@ -2,22 +2,31 @@
 
 #include <cstddef>
 #include <functional>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/export.h"
 #include "timing/callable.h"
+#include "timing/clock_probe.h"
 #include "timing/queue_hold.h"
 #include "timing/stop_rule.h"
 #include "timing/timer.h"
 
 namespace convtime {
 
-/// Untimed calls of each candidate before sampling: at least `calls`, for at least `seconds`.
+/// What comes before sampling: at least `calls` calls of each candidate, for at least `seconds`.
+/// If `steady`, batches follow as they are sampled, until neither times nor clocks drift any more
+/// (steadiness.h), for `min_steady_seconds` at least and `max_steady_seconds` at most.
 struct Warmup {
   std::size_t calls = 3;
-  double seconds = 0.02;
+  double seconds = 0;
+  bool steady = true;
+  /// An H200 lowers its clock after 0.06 s of full load, all at once: not drifting before means
+  /// nothing.
+  double min_steady_seconds = 0.08;
+  double max_steady_seconds = 1;
 };
 
 /// What the sampler owes to the program around it.
@@ -32,6 +41,9 @@ struct HostHooks {
 struct SamplerResult {
   /// Seconds, [candidate][round]. Samples with the same round index were taken next to each other.
   std::vector<std::vector<double>> seconds;
+  /// The device's clock around each of `seconds` in hertz, NaN where it is not known; empty without
+  /// a clock probe.
+  std::vector<std::vector<double>> clock_hertz;
   /// What the device did for each of `seconds`, [candidate][round]; empty where the timer cannot
   /// say.
   std::vector<std::vector<std::vector<DeviceActivity>>> activities;
@@ -41,6 +53,10 @@ struct SamplerResult {
   std::string queue_reason;  ///< why the queue was not held; empty where it was
   std::size_t warmup_calls = 0;
   double warmup_seconds = 0;
+  /// [candidate]: what its first call took, with all that is done only once (loading, compiling,
+  /// choosing algorithms, allocating), until its work was done.
+  std::vector<double> first_call_seconds;
+  bool steady = false;  ///< whether the warm-up was to become steady, and did
   double sampling_seconds = 0;
   StopReason stop_reason = StopReason::kNotYet;
 };
@@ -52,24 +68,38 @@ class CONVTIME_API Sampler {
   /// The most calls that one Timer::run() is given for `candidates` candidates.
   static std::size_t max_batch(std::size_t candidates);
 
-  /// `hold` may be null: the queue is then never held.
-  Sampler(Timer& timer, QueueHold* hold, Warmup warmup, StopRule rule, HostHooks hooks = {});
+  /// `hold` may be null: the queue is then never held. `probe` may be null: clocks are then not
+  /// known. Candidates stamp the probe themselves (ClockedCallable).
+  Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
+          HostHooks hooks = {});
 
   /// Exceptions of a candidate, of the timer or of the hooks pass through; nothing stays held.
   SamplerResult run(std::span<Callable* const> candidates);
 
  private:
-  struct Cost {
+  /// What is learnt from batch to batch.
+  struct Progress {
     double host_seconds = 0;  ///< of issuing one round
     double wall_seconds = 0;  ///< of issuing one round and waiting for it
+    QueueHold* hold = nullptr;
+    std::string queue_reason;
+    std::size_t round_limit = 0;  ///< of a batch
+    std::mt19937 random;
   };
 
-  Cost warm_up(std::span<Callable* const> candidates, SamplerResult& result);
-  std::size_t rounds_in_batch(const Cost& cost, const SamplerResult& result, double elapsed,
-                              std::size_t limit) const;
+  void call_untimed(std::span<Callable* const> candidates, SamplerResult& result,
+                    Progress& progress);
+  bool become_steady(std::span<Callable* const> candidates, SamplerResult& result,
+                     Progress& progress);
+  std::size_t affordable_rounds(const Progress& progress, double seconds_left) const;
+  void run_batch(std::span<Callable* const> candidates, std::size_t rounds, SamplerResult& result,
+                 Progress& progress);
+  void learn_from_release(bool held, double hold_seconds, double issue_seconds, std::size_t rounds,
+                          SamplerResult& result, Progress& progress) const;
 
   Timer& timer_;
   QueueHold* hold_;
+  ClockProbe* probe_;
   Warmup warmup_;
   StopRule rule_;
   HostHooks hooks_;

@@ -1,6 +1,6 @@
 #include <cstdint>
 
-#include "timing/globaltimer.cuh"
+#include "core/globaltimer.cuh"
 #include "timing/sleep_hold.h"
 
 namespace convtime {

@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <map>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 #include <vector>
 
 namespace convtime {
@@ -67,17 +71,18 @@ class SamplerTest : public testing::Test {
   SamplerTest() { timer_.seconds = {{&a_, 1.0}, {&b_, 2.0}}; }
 };
 
-constexpr Warmup kOneCall{.calls = 1, .seconds = 0};
+constexpr Warmup kOneCall{.calls = 1, .steady = false};
 
 TEST_F(SamplerTest, GivesEachCandidateItsOwnSamples) {
-  const SamplerResult result = Sampler(timer_, nullptr, kOneCall, {.min_samples = 12}).run(both_);
+  const SamplerResult result =
+      Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 12}).run(both_);
   EXPECT_EQ(result.seconds[0], std::vector<double>(12, 1.0));
   EXPECT_EQ(result.seconds[1], std::vector<double>(12, 2.0));
-  EXPECT_EQ(result.stop_reason, StopReason::kQuiet);
+  EXPECT_EQ(result.stop_reason, StopReason::kSettled);
 }
 
 TEST_F(SamplerTest, CallsEveryCandidateOnceARoundInChangingOrder) {
-  Sampler(timer_, nullptr, kOneCall, {.min_samples = 40}).run(both_);
+  Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 40}).run(both_);
   const std::vector<char> rounds(order_.begin() + 2, order_.end());  // behind the warm-up
   ASSERT_EQ(rounds.size(), 80U);
   std::size_t a_first = 0;
@@ -91,24 +96,149 @@ TEST_F(SamplerTest, CallsEveryCandidateOnceARoundInChangingOrder) {
 
 TEST_F(SamplerTest, WarmsUpEachCandidate) {
   const SamplerResult result =
-      Sampler(timer_, nullptr, {.calls = 5, .seconds = 0}, {.min_samples = 1}).run(both_);
+      Sampler(timer_, nullptr, nullptr, {.calls = 5, .steady = false}, {.min_samples = 1})
+          .run(both_);
   EXPECT_EQ(result.warmup_calls, 10U);
   EXPECT_EQ(std::count(order_.begin(), order_.begin() + 10, 'a'), 5);
 
   const SamplerResult timed =
-      Sampler(timer_, nullptr, {.calls = 0, .seconds = 0.01}, {.min_samples = 1}).run(both_);
+      Sampler(timer_, nullptr, nullptr, {.calls = 0, .seconds = 0.01, .steady = false},
+              {.min_samples = 1})
+          .run(both_);
   EXPECT_GE(timed.warmup_seconds, 0.02);
 }
 
+TEST_F(SamplerTest, SaysWhatTheFirstCallTook) {
+  bool first = true;
+  FunctionCallable slow([&] {
+    if (std::exchange(first, false)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  timer_.seconds[&slow] = 1;
+  Callable* const candidates[] = {&a_, &slow};
+  const SamplerResult result = Sampler(timer_, nullptr, nullptr, kOneCall, {}).run(candidates);
+  ASSERT_EQ(result.first_call_seconds.size(), 2U);
+  EXPECT_LT(result.first_call_seconds[0], 0.01);
+  EXPECT_GE(result.first_call_seconds[1], 0.02);
+}
+
+/// Calls get faster by 1 % each until the `settled`th.
+class WarmingTimer final : public Timer {
+ public:
+  explicit WarmingTimer(std::size_t settled) : settled_(settled) {}
+  void run(std::span<Callable* const> calls) override { batch_ = calls.size(); }
+  void collect(std::span<double> seconds) override {
+    for (std::size_t i = 0; i < batch_; ++i) {
+      seconds[i] = std::pow(0.99, std::min(calls++, settled_));
+    }
+  }
+  bool queues_calls() const override { return true; }
+
+  std::size_t calls = 0;
+
+ private:
+  std::size_t settled_;
+  std::size_t batch_ = 0;
+};
+
+TEST_F(SamplerTest, WarmsUpUntilTimesAreSteady) {
+  constexpr std::size_t kSettled = 300;
+  WarmingTimer timer(kSettled);
+  Callable* const candidates[] = {&a_};
+  const SamplerResult result = Sampler(timer, nullptr, nullptr, {.min_steady_seconds = 0},
+                                       {.min_samples = 12, .max_samples = 12})
+                                   .run(candidates);
+  EXPECT_TRUE(result.steady);
+  EXPECT_GE(result.warmup_calls, kSettled);
+  EXPECT_EQ(result.warmup_calls + 12, timer.calls);
+  EXPECT_EQ(result.seconds[0], std::vector<double>(12, std::pow(0.99, kSettled)));
+}
+
+TEST_F(SamplerTest, IsNotSteadyBeforeTheClockHadTimeToFall) {
+  Callable* const candidates[] = {&a_};
+  const SamplerResult result =
+      Sampler(timer_, nullptr, nullptr, {}, {.max_samples = 10}).run(candidates);
+  EXPECT_TRUE(result.steady);
+  EXPECT_GE(result.warmup_seconds, Warmup{}.min_steady_seconds);
+}
+
+TEST_F(SamplerTest, GivesUpOnTimesThatNeverBecomeSteady) {
+  WarmingTimer timer(1'000'000'000);
+  Callable* const candidates[] = {&a_};
+  const SamplerResult result =
+      Sampler(timer, nullptr, nullptr, {.max_steady_seconds = 0.05}, {.max_samples = 10})
+          .run(candidates);
+  EXPECT_FALSE(result.steady);
+  EXPECT_GE(result.warmup_seconds, 0.05);
+  EXPECT_LT(result.warmup_seconds, 1);
+}
+
+/// A clock that falls until the `settled`th call, and says so of as many calls as were stamped.
+class FallingProbe final : public ClockProbe {
+ public:
+  explicit FallingProbe(std::size_t settled) : settled_(settled) {}
+  void stamp() override { ++stamped_; }
+  void finish() override { ++finishes; }
+  void collect(std::span<double> hertz) override {
+    EXPECT_EQ(hertz.size(), stamped_);
+    stamped_ = 0;
+    for (double& one : hertz) {
+      one = 2e9 * std::pow(0.999, std::min(calls_++, settled_));
+    }
+  }
+
+  std::size_t finishes = 0;
+
+ private:
+  std::size_t settled_;
+  std::size_t stamped_ = 0;
+  std::size_t calls_ = 0;
+};
+
+/// As timers do: makes each call ready first.
+class PreparingTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    ++runs;
+    for (Callable* const callable : calls) {
+      callable->prepare();
+      callable->call();
+    }
+  }
+  void collect(std::span<double> seconds) override {
+    std::fill(seconds.begin(), seconds.end(), 1.0);
+  }
+  bool queues_calls() const override { return true; }
+
+  std::size_t runs = 0;
+};
+
+TEST_F(SamplerTest, WarmsUpUntilTheClockIsSteadyAndKeepsItForEachSample) {
+  constexpr std::size_t kSettled = 400;
+  FallingProbe probe(kSettled);
+  ClockedCallable clocked(a_, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  const SamplerResult result =
+      Sampler(timer, nullptr, &probe, {.min_steady_seconds = 0}, {.max_samples = 10})
+          .run(candidates);
+  EXPECT_TRUE(result.steady);
+  EXPECT_GE(result.warmup_calls, kSettled);
+  EXPECT_EQ(result.clock_hertz[0], std::vector<double>(10, 2e9 * std::pow(0.999, kSettled)));
+  EXPECT_EQ(probe.finishes, timer.runs);
+}
+
 TEST_F(SamplerTest, NeverExceedsTheBatchThatTimersPrepareFor) {
-  Sampler(timer_, nullptr, kOneCall, {.min_samples = 500}).run(both_);
+  Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 500}).run(both_);
   EXPECT_LE(*std::max_element(timer_.batch_sizes.begin(), timer_.batch_sizes.end()),
             Sampler::max_batch(2));
 }
 
 TEST_F(SamplerTest, HoldsTheQueueForEveryBatch) {
   FakeHold hold;
-  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 100}).run(both_);
+  const SamplerResult result =
+      Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 100}).run(both_);
   EXPECT_TRUE(result.queue_held);
   EXPECT_EQ(result.queue_reason, "");
   EXPECT_EQ(hold.asked.size(), timer_.batch_sizes.size() - 2);  // the warm-up is not held
@@ -117,7 +247,8 @@ TEST_F(SamplerTest, HoldsTheQueueForEveryBatch) {
 
 TEST_F(SamplerTest, SetsSamplesOfAnUnheldBatchAsideAndHoldsLonger) {
   FakeHold hold(3);
-  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 10}).run(both_);
+  const SamplerResult result =
+      Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 10}).run(both_);
   EXPECT_TRUE(result.queue_held);
   EXPECT_EQ(result.seconds[0].size(), 10U);
   EXPECT_EQ(result.discarded[0].size(), 30U);
@@ -128,7 +259,8 @@ TEST_F(SamplerTest, SetsSamplesOfAnUnheldBatchAsideAndHoldsLonger) {
 TEST_F(SamplerTest, TriesSmallerBatchesBeforeItGivesAHoldUp) {
   FakeHold hold(1);
   hold.early = true;
-  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 64}).run(both_);
+  const SamplerResult result =
+      Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 64}).run(both_);
   EXPECT_TRUE(result.queue_held);
   EXPECT_EQ(timer_.batch_sizes[2], 128U);  // behind two calls of warm-up
   EXPECT_EQ(timer_.batch_sizes[3], 16U);
@@ -137,7 +269,8 @@ TEST_F(SamplerTest, TriesSmallerBatchesBeforeItGivesAHoldUp) {
 
 TEST_F(SamplerTest, GivesTheHoldUpWhereItNeverWorks) {
   FakeHold hold(1'000'000);
-  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 10}).run(both_);
+  const SamplerResult result =
+      Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 10}).run(both_);
   EXPECT_FALSE(result.queue_held);
   EXPECT_NE(result.queue_reason.find("waits for the GPU"), std::string::npos);
   EXPECT_EQ(result.seconds[0].size(), 10U);
@@ -149,7 +282,8 @@ TEST_F(SamplerTest, DoesNotMixHeldAndUnheldSamples) {
   hold.early = true;
   hold.held_at_first = 1;
   hold.failures_after = true;
-  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 100}).run(both_);
+  const SamplerResult result =
+      Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 100}).run(both_);
   EXPECT_FALSE(result.queue_held);
   EXPECT_EQ(result.seconds[0].size(), 100U);
   EXPECT_GE(result.discarded[0].size(), 64U);
@@ -158,7 +292,8 @@ TEST_F(SamplerTest, DoesNotMixHeldAndUnheldSamples) {
 TEST_F(SamplerTest, DoesNotHoldForTimersThatWaitAfterEachCall) {
   timer_.queues = false;
   FakeHold hold;
-  const SamplerResult result = Sampler(timer_, &hold, kOneCall, {.min_samples = 10}).run(both_);
+  const SamplerResult result =
+      Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 10}).run(both_);
   EXPECT_FALSE(result.queue_held);
   EXPECT_TRUE(hold.asked.empty());
 }
@@ -166,7 +301,7 @@ TEST_F(SamplerTest, DoesNotHoldForTimersThatWaitAfterEachCall) {
 TEST_F(SamplerTest, PassesACandidatesExceptionOn) {
   FunctionCallable broken([] { throw std::out_of_range("broken"); });
   Callable* const candidates[] = {&broken};
-  EXPECT_THROW(Sampler(timer_, nullptr, kOneCall, {}).run(candidates), std::out_of_range);
+  EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {}).run(candidates), std::out_of_range);
 }
 
 TEST_F(SamplerTest, ReleasesTheQueueWhereACandidateThrows) {
@@ -179,7 +314,7 @@ TEST_F(SamplerTest, ReleasesTheQueueWhereACandidateThrows) {
   Callable* const candidates[] = {&broken};
   timer_.seconds[&broken] = 1.0;
   FakeHold hold;
-  EXPECT_THROW(Sampler(timer_, &hold, kOneCall, {}).run(candidates), std::out_of_range);
+  EXPECT_THROW(Sampler(timer_, &hold, nullptr, kOneCall, {}).run(candidates), std::out_of_range);
   EXPECT_EQ(hold.asked.size(), 1U);
   EXPECT_EQ(hold.releases, 1U);
 }
@@ -192,7 +327,8 @@ TEST_F(SamplerTest, EndsWhenTheHostAsksForIt) {
       throw std::runtime_error("interrupted");
     }
   };
-  EXPECT_THROW(Sampler(timer_, nullptr, {.calls = 100}, {}, hooks).run(both_), std::runtime_error);
+  EXPECT_THROW(Sampler(timer_, nullptr, nullptr, {.calls = 100}, {}, hooks).run(both_),
+               std::runtime_error);
   EXPECT_EQ(polls, 5);
 }
 
@@ -203,14 +339,15 @@ TEST_F(SamplerTest, WaitsOnlyThroughTheHostsHook) {
     ++waits;
     blocking();
   };
-  Sampler(timer_, nullptr, kOneCall, {}, hooks).run(both_);
+  Sampler(timer_, nullptr, nullptr, kOneCall, {}, hooks).run(both_);
   EXPECT_EQ(waits, timer_.batch_sizes.size());
 }
 
 TEST_F(SamplerTest, RefusesNoCandidatesAndImpossibleRules) {
-  EXPECT_THROW(Sampler(timer_, nullptr, kOneCall, {}).run({}), std::invalid_argument);
-  EXPECT_THROW(Sampler(timer_, nullptr, kOneCall, {.min_samples = 0}), std::invalid_argument);
-  EXPECT_THROW(Sampler(timer_, nullptr, {.seconds = -1}, {}), std::invalid_argument);
+  EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {}).run({}), std::invalid_argument);
+  EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 0}),
+               std::invalid_argument);
+  EXPECT_THROW(Sampler(timer_, nullptr, nullptr, {.seconds = -1}, {}), std::invalid_argument);
 }
 
 }  // namespace

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+
+#include "core/cuda_check.h"
+#include "core/export.h"
+#include "core/unique_handle.h"
+#include "timing/clock_probe.h"
+
+namespace convtime {
+
+/// Reads the multiprocessors' clock by tiny kernels on a stream, each of which reads %globaltimer
+/// and clock64() together; needs neither NVML nor a privilege.
+class CONVTIME_API SmClockProbe final : public ClockProbe {
+ public:
+  /// For at most `capacity` calls between two collect().
+  SmClockProbe(cudaStream_t stream, std::size_t capacity);
+
+  void stamp() override;
+  void finish() override;
+  void collect(std::span<double> hertz) override;
+
+ private:
+  struct DeviceMemoryTraits {
+    using Handle = ClockStamp*;
+    static void release(ClockStamp* data) noexcept { CONVTIME_CUDA_WARN(cudaFree(data)); }
+  };
+
+  cudaStream_t stream_;
+  std::size_t capacity_;
+  std::size_t count_ = 0;  // groups since the last collect()
+  UniqueHandle<DeviceMemoryTraits> stamps_;
+};
+
+/// The highest rate of the current device's multiprocessor clock, in hertz.
+CONVTIME_API double max_sm_clock_hertz();
+
+}  // namespace convtime
