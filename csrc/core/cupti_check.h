@@ -6,7 +6,21 @@
 #include <stdexcept>
 #include <string>
 
-namespace convtime::detail {
+namespace convtime {
+
+/// A call of CUPTI's that failed.
+class CuptiError : public std::runtime_error {
+ public:
+  CuptiError(CUptiResult status, const std::string& text)
+      : std::runtime_error(text), status_(status) {}
+
+  CUptiResult status() const { return status_; }
+
+ private:
+  CUptiResult status_;
+};
+
+namespace detail {
 
 inline std::string cupti_failure(CUptiResult status, const char* call, const char* file, int line) {
   const char* text = nullptr;
@@ -16,14 +30,16 @@ inline std::string cupti_failure(CUptiResult status, const char* call, const cha
          std::to_string(line);
 }
 
-}  // namespace convtime::detail
+}  // namespace detail
+}  // namespace convtime
 
-/// Throws std::runtime_error with CUPTI's own text, the call and its place in the source.
+/// Throws CuptiError with CUPTI's own text, the call and its place in the source.
 #define CONVTIME_CUPTI_CHECK(call)                                                        \
   do {                                                                                    \
     const CUptiResult convtime_status = (call);                                           \
     if (convtime_status != CUPTI_SUCCESS) {                                               \
-      throw std::runtime_error(                                                           \
+      throw ::convtime::CuptiError(                                                       \
+          convtime_status,                                                                \
           ::convtime::detail::cupti_failure(convtime_status, #call, __FILE__, __LINE__)); \
     }                                                                                     \
   } while (false)

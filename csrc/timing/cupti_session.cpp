@@ -1,18 +1,20 @@
 #include "timing/cupti_session.h"
 
+#include <cuda_runtime_api.h>
 #include <cupti.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <mutex>
-#include <span>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
+#include "core/cuda_check.h"
 #include "core/cupti_check.h"
+#include "timing/cupti_scope.h"
 
 namespace convtime {
 namespace {
@@ -28,22 +30,6 @@ using MemsetRecord = CUpti_ActivityMemset4;
 constexpr std::array kKinds = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_RUNTIME,
                                CUPTI_ACTIVITY_KIND_DRIVER};
-constexpr std::size_t kBufferBytes = 1 << 20;
-
-/// What CUPTI's callbacks, which have no argument of ours, write to. They run on threads of CUPTI's
-/// own and touch nothing else.
-struct Collector {
-  std::mutex mutex;
-  CuptiSession::Records records;
-  bool in_session = false;
-  bool dropped = false;
-};
-
-Collector& collector() {
-  // Never destroyed: CUPTI may still complete a buffer while the process ends.
-  static auto* const instance = new Collector;
-  return *instance;
-}
 
 DeviceActivity read_kernel(const KernelRecord& record) {
   DeviceActivity activity;
@@ -70,23 +56,23 @@ DeviceActivity read_memory(const Record& record, ActivityKind kind) {
   return activity;
 }
 
-void read(const CUpti_Activity* record, CuptiSession::Records& records) {
-  switch (record->kind) {
+void read(const CUpti_Activity& record, CuptiSession::Records& records) {
+  switch (record.kind) {
     case CUPTI_ACTIVITY_KIND_KERNEL:
     case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL:
-      records.activities.push_back(read_kernel(*reinterpret_cast<const KernelRecord*>(record)));
+      records.activities.push_back(read_kernel(reinterpret_cast<const KernelRecord&>(record)));
       break;
     case CUPTI_ACTIVITY_KIND_MEMCPY:
       records.activities.push_back(
-          read_memory(*reinterpret_cast<const MemcpyRecord*>(record), ActivityKind::kMemcpy));
+          read_memory(reinterpret_cast<const MemcpyRecord&>(record), ActivityKind::kMemcpy));
       break;
     case CUPTI_ACTIVITY_KIND_MEMSET:
       records.activities.push_back(
-          read_memory(*reinterpret_cast<const MemsetRecord*>(record), ActivityKind::kMemset));
+          read_memory(reinterpret_cast<const MemsetRecord&>(record), ActivityKind::kMemset));
       break;
     case CUPTI_ACTIVITY_KIND_RUNTIME:
     case CUPTI_ACTIVITY_KIND_DRIVER: {
-      const auto& call = *reinterpret_cast<const CUpti_ActivityAPI*>(record);
+      const auto& call = reinterpret_cast<const CUpti_ActivityAPI&>(record);
       records.api_calls.push_back({call.start, call.correlationId});
       break;
     }
@@ -95,29 +81,27 @@ void read(const CUpti_Activity* record, CuptiSession::Records& records) {
   }
 }
 
-void CUPTIAPI on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records) {
-  *buffer = static_cast<uint8_t*>(std::aligned_alloc(8, kBufferBytes));
-  *size = *buffer == nullptr ? 0 : kBufferBytes;
-  *max_records = 0;  // as many as fit
-}
-
-void CUPTIAPI on_buffer_completed(CUcontext context, uint32_t stream, uint8_t* buffer, size_t,
-                                  size_t valid_bytes) {
-  Collector& into = collector();
-  {
-    const std::lock_guard lock(into.mutex);
-    CUpti_Activity* record = nullptr;
-    while (cuptiActivityGetNextRecord(buffer, valid_bytes, &record) == CUPTI_SUCCESS) {
-      if (into.in_session) {
-        read(record, into.records);
-      }
-    }
-    size_t dropped = 0;
-    if (cuptiActivityGetNumDroppedRecords(context, stream, &dropped) == CUPTI_SUCCESS) {
-      into.dropped = into.dropped || dropped > 0;
+/// What is written on CUPTI's threads, which touch nothing else.
+class Collector final : public RecordSink {
+ public:
+  void take(const CUpti_Activity& record) override {
+    const std::lock_guard lock(mutex);
+    if (in_session) {
+      read(record, records);
     }
   }
-  std::free(buffer);
+  void lose() override { dropped = true; }
+
+  std::mutex mutex;
+  CuptiSession::Records records;
+  bool in_session = false;
+  std::atomic<bool> dropped = false;
+};
+
+Collector& collector() {
+  // Never destroyed: CUPTI may still complete a buffer while the process ends.
+  static auto* const instance = new Collector;
+  return *instance;
 }
 
 void begin_session() {
@@ -140,12 +124,6 @@ void end_session() {
   into.records = {};
 }
 
-void disable(std::span<const CUpti_ActivityKind> kinds) noexcept {
-  for (const CUpti_ActivityKind kind : kinds) {
-    CONVTIME_CUPTI_WARN(cuptiActivityDisable(kind));
-  }
-}
-
 /// Ticks of CUPTI's timestamps a nanosecond. They are nanoseconds, unless another client of this
 /// process has registered a clock of its own, which cannot be asked for: kineto leaves the
 /// processor's time stamp counter behind.
@@ -163,35 +141,33 @@ double measure_ticks_per_ns() {
 }  // namespace
 
 CuptiSession::CuptiSession() {
+  if (const auto problem = unavailable(); problem.has_value()) {
+    throw std::runtime_error(*problem);
+  }
   begin_session();
-  std::size_t enabled = 0;
   try {
-    // Each time anew: another tool may have registered its own since.
-    CONVTIME_CUPTI_CHECK(cuptiActivityRegisterCallbacks(on_buffer_requested, on_buffer_completed));
-    for (; enabled < kKinds.size(); ++enabled) {
-      CONVTIME_CUPTI_CHECK(cuptiActivityEnable(kKinds[enabled]));
-    }
+    scope_ = open_activity_scope(kKinds, collector());
     ticks_per_ns_ = measure_ticks_per_ns();
     origin_ = now();
+    // A tool that has CUPTI to itself may show in nothing else than that no records arrive.
+    CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
+    if (take().api_calls.empty()) {
+      scope_.reset();
+      refuse_for_another_tool(kKinds);
+    }
   } catch (...) {
-    disable(std::span(kKinds).first(enabled));
+    scope_.reset();
     end_session();
     throw;
   }
 }
 
 CuptiSession::~CuptiSession() {
-  disable(kKinds);
-  // Buffers of ours that are still out must not reach the next tool's callback.
-  CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
+  scope_.reset();
   end_session();
 }
 
-std::uint64_t CuptiSession::now() {
-  std::uint64_t now = 0;
-  CONVTIME_CUPTI_CHECK(cuptiGetTimestamp(&now));
-  return now;
-}
+std::uint64_t CuptiSession::now() { return activity_clock(); }
 
 CuptiSession::Records CuptiSession::take() {
   CONVTIME_CUPTI_CHECK(cuptiActivityFlushAll(0));
@@ -217,6 +193,10 @@ CuptiSession::Records CuptiSession::take() {
 }
 
 std::optional<std::string> CuptiSession::unavailable() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    return "there is no CUDA driver";  // without which some versions of CUPTI crash
+  }
   std::uint32_t version = 0;
   if (cuptiGetVersion(&version) != CUPTI_SUCCESS) {
     return "CUPTI does not answer";
@@ -227,5 +207,7 @@ std::optional<std::string> CuptiSession::unavailable() {
   }
   return std::nullopt;
 }
+
+bool CuptiSession::shared() { return !unavailable().has_value() && subscribers_are_shared(); }
 
 }  // namespace convtime

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,9 +10,12 @@
 
 namespace convtime {
 
+class ActivityScope;
+
 /// Collects what the device does and which API calls issued it, from construction to destruction,
-/// through CUPTI's activity API. Its buffer callbacks belong to the whole process, so there can be
-/// one session at a time, and none beside another tool that uses them (torch.profiler).
+/// through CUPTI's activity API. There can be one session at a time. Beside another tool there can
+/// be one where that tool subscribes to CUPTI and shares it (see shared()), and none where it uses
+/// the buffer callbacks that belong to the whole process (torch.profiler).
 class CuptiSession {
  public:
   struct Records {
@@ -35,7 +39,12 @@ class CuptiSession {
   /// Why CUPTI cannot be used in this process, whatever else it runs; nothing where it can.
   static std::optional<std::string> unavailable();
 
+  /// Whether another tool has made CUPTI serve several in this process, each with records of its
+  /// own. Where it has, a session does not disturb the others, whoever they are.
+  static bool shared();
+
  private:
+  std::unique_ptr<ActivityScope> scope_;
   std::uint64_t origin_ = 0;
   double ticks_per_ns_ = 1;
 };

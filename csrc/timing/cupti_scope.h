@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cupti.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace convtime {
+
+/// Takes the records of a scope, on threads of CUPTI's own and until the process ends.
+class RecordSink {
+ public:
+  virtual void take(const CUpti_Activity& record) = 0;
+  /// Some records were lost.
+  virtual void lose() = 0;
+
+ protected:
+  ~RecordSink() = default;
+};
+
+/// What CUPTI was made to collect; ends with this object, with every record taken by the sink.
+///
+/// CUPTI has its activity API twice. In the global scope, one pair of buffer callbacks serves the
+/// whole process. In the subscriber scope, each subscriber has buffers of its own, and several can
+/// collect at a time. A process that uses the one is refused the other.
+class ActivityScope {
+ public:
+  virtual ~ActivityScope() = default;
+};
+
+/// Collects records of these kinds, one scope at a time. Throws CuptiError where CUPTI cannot be
+/// had, with the name of the tool that has it where CUPTI says so.
+std::unique_ptr<ActivityScope> open_activity_scope(std::span<const CUpti_ActivityKind> kinds,
+                                                   RecordSink& sink);
+
+/// For a scope that was opened and records nothing: throws what keeps it from that, with the name
+/// of the tool that has CUPTI where CUPTI says so.
+[[noreturn]] void refuse_for_another_tool(std::span<const CUpti_ActivityKind> kinds);
+
+/// Whether a tool in this process has made CUPTI serve several subscribers.
+bool subscribers_are_shared();
+
+/// Now, on the clock of the records of the open scope.
+std::uint64_t activity_clock();
+
+}  // namespace convtime
