@@ -1,39 +1,44 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 
 #include "core/export.h"
 #include "timing/callable.h"
 
 namespace convtime {
 
-/// Memory that evicts everything else from a device's L2 cache when it is written. The caller owns
-/// it, and it must lie on the current device.
+/// Memory that evicts everything else from its device's L2 cache when it is written. The caller
+/// owns it.
 struct FlushBuffer {
   void* data = nullptr;
   std::size_t bytes = 0;
+  int device = 0;
+  void* stream = nullptr;  ///< cudaStream_t of the device, the one that work is issued to
 };
 
-/// Bytes that a FlushBuffer needs on the current device: four times its L2 cache, which is enough
-/// for any replacement policy to have dropped what was there.
-CONVTIME_API std::size_t flush_buffer_bytes();
+/// Bytes that a FlushBuffer needs on a device: four times its L2 cache, which is enough for any
+/// replacement policy to have dropped what was there.
+CONVTIME_API std::size_t flush_buffer_bytes(int device);
 
-/// A Callable that finds nothing of its data in the L2 cache: before each call, and outside of what
-/// is timed, the flush buffer is written on the stream.
+/// Writes the buffer, on `stream`.
+CONVTIME_API void flush(const FlushBuffer& buffer, void* stream);
+
+/// A Callable that finds nothing of its data in the L2 caches: before each call, and outside of
+/// what is timed, the flush buffers are written, each on its stream.
 class CONVTIME_API ColdCallable final : public Callable {
  public:
-  /// `stream` is a cudaStream_t, the one that the callable issues its work to.
-  ColdCallable(Callable& callable, FlushBuffer buffer, void* stream)
-      : callable_(callable), buffer_(buffer), stream_(stream) {}
+  ColdCallable(Callable& callable, std::span<const FlushBuffer> buffers)
+      : callable_(callable), buffers_(buffers) {}
 
   void prepare() override;
   void call() override { callable_.call(); }
   void discard_result() override { callable_.discard_result(); }
+  std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
 
  private:
   Callable& callable_;
-  FlushBuffer buffer_;
-  void* stream_;
+  std::span<const FlushBuffer> buffers_;
 };
 
 }  // namespace convtime

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <utility>
 
@@ -18,6 +19,9 @@ class Callable {
 
   /// Drops what the last call() returned. Timers call it outside of the timed region.
   virtual void discard_result() {}
+
+  /// Calls until one works on the same data as an earlier one.
+  virtual std::size_t distinct_calls() const { return 1; }
 };
 
 /// A Callable made of a C++ function object that returns nothing.

@@ -1,10 +1,8 @@
 #include "timing/kernel_timer.h"
 
-#include <cuda_runtime_api.h>
-
 #include <utility>
 
-#include "core/cuda_check.h"
+#include "core/synchronize.h"
 
 namespace convtime {
 
@@ -20,7 +18,7 @@ void KernelTimer::run(std::span<Callable* const> calls) {
 }
 
 void KernelTimer::collect(std::span<double> seconds) {
-  CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());  // not the stream: a call may use others
+  synchronize(other_devices_);  // not the stream: a call may use others
   CuptiSession::Records records = session_.take();
   activities_ = attribute(windows_, records.api_calls, std::move(records.activities));
   for (std::size_t i = 0; i < seconds.size(); ++i) {

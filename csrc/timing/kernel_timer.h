@@ -1,5 +1,6 @@
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "core/export.h"
@@ -12,8 +13,9 @@ namespace convtime {
 /// activity records: without launch latency, gaps or what the timing itself costs.
 class CONVTIME_API KernelTimer final : public Timer {
  public:
-  /// Throws std::runtime_error where CUPTI cannot be used.
-  KernelTimer() = default;
+  /// For calls that use the current device and `other_devices`. Throws std::runtime_error where
+  /// CUPTI cannot be used.
+  explicit KernelTimer(std::vector<int> other_devices) : other_devices_(std::move(other_devices)) {}
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
@@ -21,6 +23,7 @@ class CONVTIME_API KernelTimer final : public Timer {
   bool queues_calls() const override { return true; }
 
  private:
+  std::vector<int> other_devices_;
   CuptiSession session_;
   std::vector<Window> windows_;
   std::vector<std::vector<DeviceActivity>> activities_;

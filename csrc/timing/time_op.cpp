@@ -8,51 +8,58 @@
 #include <stdexcept>
 #include <utility>
 
+#include "timing/clock_probe.h"
+#include "timing/enum_names.h"
 #include "timing/host_timer.h"
 #include "timing/statistics.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
-#include "core/cuda_check.h"
+#include "core/synchronize.h"
+#include "timing/calibration.h"
 #include "timing/cupti_session.h"
-#include "timing/event_overhead.h"
 #include "timing/event_timer.h"
 #include "timing/gate_hold.h"
+#include "timing/graph_timer.h"
 #include "timing/kernel_timer.h"
 #include "timing/sleep_hold.h"
+#include "timing/sm_clock_probe.h"
 #endif
 
 namespace convtime {
 namespace {
 
-constexpr std::array kMethods = {Method::kAuto, Method::kKernel, Method::kEvent, Method::kSync,
-                                 Method::kCpu};
+constexpr std::array kMethods = {Method::kAuto,  Method::kKernel, Method::kEvent,
+                                 Method::kGraph, Method::kSync,   Method::kCpu};
 constexpr std::array kQueues = {Queue::kGate, Queue::kSleep, Queue::kNone};
-
-template <typename Enum, std::size_t N>
-Enum from_string(const std::array<Enum, N>& values, const std::string& what,
-                 const std::string& name) {
-  std::string allowed;
-  for (const Enum value : values) {
-    if (name == to_string(value)) {
-      return value;
-    }
-    allowed += (allowed.empty() ? "'" : ", '") + std::string(to_string(value)) + "'";
-  }
-  throw std::invalid_argument(what + " must be one of " + allowed + ", got '" + name + "'");
-}
 
 /// What waits until the device is idle, letting other host threads on.
 std::function<void()> make_drain(const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
-    return
-        [wait = options.hooks.wait] { wait([] { CONVTIME_CUDA_CHECK(cudaDeviceSynchronize()); }); };
+    return [&options] { options.hooks.wait([&] { synchronize(options.other_devices); }); };
   }
 #endif
   (void)options;
   return [] {};
 }
+
+#ifdef CONVTIME_WITH_CUDA
+std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_t capacity) {
+  if (!options.graph_recorder) {
+    throw std::invalid_argument("method 'graph' needs something to record graphs with, got none");
+  }
+  if (!options.other_devices.empty()) {
+    throw std::invalid_argument(
+        "method 'graph' captures the work of one device, and the calls use several; use 'kernel'");
+  }
+  const auto stream = static_cast<cudaStream_t>(options.stream);
+  if (options.flush.empty()) {
+    return std::make_unique<GraphTimer>(options.graph_recorder, stream, capacity);
+  }
+  return std::make_unique<ColdGraphTimer>(options.graph_recorder, options.flush, stream, capacity);
+}
+#endif
 
 std::unique_ptr<Timer> make_timer(const Timing& timing, const TimingOptions& options,
                                   std::size_t candidates) {
@@ -63,7 +70,9 @@ std::unique_ptr<Timer> make_timer(const Timing& timing, const TimingOptions& opt
       return std::make_unique<SyncTimer>(make_drain(options));
 #ifdef CONVTIME_WITH_CUDA
     case Method::kKernel:
-      return std::make_unique<KernelTimer>();
+      return std::make_unique<KernelTimer>(options.other_devices);
+    case Method::kGraph:
+      return make_graph_timer(options, Sampler::max_batch(candidates));
 #endif
     default:
 #ifdef CONVTIME_WITH_CUDA
@@ -97,6 +106,18 @@ std::unique_ptr<QueueHold> make_hold(const Timer& timer, const TimingOptions& op
 #endif
 }
 
+/// Why kernel times cannot be had; empty where they can. Another tool's session is no reason where
+/// CUPTI is shared, since then nobody's buffers are taken away.
+std::string kernel_problem(const TimingOptions& options) {
+  std::string problem = kernel_method_unavailable();
+#ifdef CONVTIME_WITH_CUDA
+  if (problem.empty() && !options.kernel_unavailable.empty() && !CuptiSession::shared()) {
+    problem = options.kernel_unavailable;
+  }
+#endif
+  return problem;
+}
+
 /// The timer for the method asked for, or the best one that is possible; says which and why.
 std::unique_ptr<Timer> choose_timer(const TimingOptions& options, std::size_t candidates,
                                     Timing& timing) {
@@ -117,8 +138,7 @@ std::unique_ptr<Timer> choose_timer(const TimingOptions& options, std::size_t ca
     return make_timer(timing, options, candidates);
   }
 
-  std::string problem =
-      options.kernel_unavailable.empty() ? kernel_method_unavailable() : options.kernel_unavailable;
+  std::string problem = kernel_problem(options);
   if (problem.empty()) {
     timing.method = Method::kKernel;
     timing.method_reason =
@@ -138,21 +158,49 @@ std::unique_ptr<Timer> choose_timer(const TimingOptions& options, std::size_t ca
   return make_timer(timing, options, candidates);
 }
 
-/// The candidates, each behind a flush of the cache; none where no flush is wanted.
-std::vector<std::unique_ptr<Callable>> make_cold(std::span<Callable* const> candidates,
-                                                 const TimingOptions& options) {
-  std::vector<std::unique_ptr<Callable>> cold;
+/// Candidates with what is done before each call of them.
+class ConditionedCandidates {
+ public:
+  ConditionedCandidates(std::span<Callable* const> candidates, const TimingOptions& options,
+                        Method method, ClockProbe* probe)
+      : callables_(candidates.begin(), candidates.end()) {
 #ifdef CONVTIME_WITH_CUDA
-  if (options.on_gpu && options.flush.data != nullptr) {
-    for (Callable* const candidate : candidates) {
-      cold.push_back(std::make_unique<ColdCallable>(*candidate, options.flush, options.stream));
+    for (Callable*& callable : callables_) {
+      if (probe != nullptr) {
+        callable = add(std::make_unique<ClockedCallable>(*callable, *probe));
+      }
+      if (!options.flush.empty() && method != Method::kGraph) {  // whose graphs hold the flush
+        callable = add(std::make_unique<ColdCallable>(*callable, options.flush));
+      }
     }
+#else
+    (void)options, (void)method, (void)probe;
+#endif
+  }
+
+  std::span<Callable* const> get() const { return callables_; }
+
+ private:
+  [[maybe_unused]] Callable* add(std::unique_ptr<Callable> callable) {
+    return owned_.emplace_back(std::move(callable)).get();
+  }
+
+  std::vector<Callable*> callables_;
+  std::vector<std::unique_ptr<Callable>> owned_;
+};
+
+std::unique_ptr<ClockProbe> make_probe(const TimingOptions& options, std::size_t candidates,
+                                       Timing& timing) {
+#ifdef CONVTIME_WITH_CUDA
+  if (options.on_gpu) {
+    timing.max_clock_hertz = max_sm_clock_hertz();
+    return std::make_unique<SmClockProbe>(static_cast<cudaStream_t>(options.stream),
+                                          Sampler::max_batch(candidates));
   }
 #else
-  (void)candidates;
-  (void)options;
+  (void)options, (void)candidates, (void)timing;
 #endif
-  return cold;
+  return nullptr;
 }
 
 bool saw_no_work(const SamplerResult& samples) {
@@ -161,20 +209,18 @@ bool saw_no_work(const SamplerResult& samples) {
   });
 }
 
-/// For candidates that leave the GPU alone although it was expected to do their work.
-Timing time_on_host(std::span<Callable* const> candidates, TimingOptions options) {
-  options.method = Method::kCpu;
-  Timing timing = time_candidates(candidates, options);
-  timing.method_reason = "the calls issue no work to the GPU";
-  return timing;
-}
-
-/// Takes the events' own cost off the samples, where it is known.
-void correct_event_times(const TimingOptions& options, Timing& timing) {
+/// Takes the method's own cost off the samples, where it is known.
+void correct_times(const TimingOptions& options, Timing& timing) {
 #ifdef CONVTIME_WITH_CUDA
-  const bool may_use_cupti =
-      options.kernel_unavailable.empty() && kernel_method_unavailable().empty();
-  const std::optional<double> overhead = event_overhead_seconds(may_use_cupti);
+  if (timing.method != Method::kEvent && timing.method != Method::kGraph) {
+    return;
+  }
+  const bool may_use_cupti = kernel_problem(options).empty();
+  const CalibrationConditions conditions{options.flush, static_cast<cudaStream_t>(options.stream)};
+  const std::optional<double> overhead =
+      timing.method == Method::kEvent
+          ? event_overhead_seconds(conditions, may_use_cupti)
+          : graph_overhead_seconds(options.graph_recorder, conditions, may_use_cupti);
   if (!overhead.has_value()) {
     return;
   }
@@ -202,6 +248,22 @@ void tabulate_activities(Timing& timing) {
   timing.samples.activities.clear();
 }
 
+Timing sample(std::span<Callable* const> candidates, const TimingOptions& options) {
+  Timing timing;
+  const std::unique_ptr<Timer> timer = choose_timer(options, candidates.size(), timing);
+  const std::unique_ptr<QueueHold> hold = make_hold(*timer, options, timing);
+  const std::unique_ptr<ClockProbe> probe = make_probe(options, candidates.size(), timing);
+  const ConditionedCandidates conditioned(candidates, options, timing.method, probe.get());
+  Sampler sampler(*timer, hold.get(), probe.get(), options.warmup, options.stop, options.hooks);
+  timing.samples = sampler.run(conditioned.get());
+  if (timing.samples.queue_held) {
+    timing.queue = options.queue;
+  } else if (hold != nullptr) {
+    timing.queue_reason = timing.samples.queue_reason;
+  }
+  return timing;
+}
+
 }  // namespace
 
 const char* to_string(Method method) {
@@ -212,6 +274,8 @@ const char* to_string(Method method) {
       return "kernel";
     case Method::kEvent:
       return "event";
+    case Method::kGraph:
+      return "graph";
     case Method::kSync:
       return "sync";
     case Method::kCpu:
@@ -232,8 +296,12 @@ const char* to_string(Queue queue) {
   return "unknown";
 }
 
-Method method_from_string(const std::string& name) { return from_string(kMethods, "method", name); }
-Queue queue_from_string(const std::string& name) { return from_string(kQueues, "queue", name); }
+Method method_from_string(const std::string& name) {
+  return enum_from_string(kMethods, "method", name);
+}
+Queue queue_from_string(const std::string& name) {
+  return enum_from_string(kQueues, "queue", name);
+}
 
 bool cuda_available() {
 #ifdef CONVTIME_WITH_CUDA
@@ -260,31 +328,19 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
   if (options.on_gpu && !cuda_available()) {
     throw std::invalid_argument("the work is said to be on a GPU and there is no CUDA device");
   }
-  Timing timing;
-  const std::unique_ptr<Timer> timer = choose_timer(options, candidates.size(), timing);
-  const std::unique_ptr<QueueHold> hold = make_hold(*timer, options, timing);
-  const std::vector<std::unique_ptr<Callable>> cold = make_cold(candidates, options);
-  std::vector<Callable*> sampled(candidates.begin(), candidates.end());
-  std::transform(cold.begin(), cold.end(), sampled.begin(),
-                 [](const auto& one) { return one.get(); });
-  Sampler sampler(*timer, hold.get(), options.warmup, options.stop, options.hooks);
-  timing.samples = sampler.run(sampled);
-  if (timing.samples.queue_held) {
-    timing.queue = options.queue;
-  } else if (hold != nullptr) {
-    timing.queue_reason = timing.samples.queue_reason;
-  }
-  if (timing.method == Method::kEvent) {
-    correct_event_times(options, timing);
-  }
-  if (timing.method == Method::kKernel) {
-    if (saw_no_work(timing.samples)) {
-      if (options.method == Method::kAuto) {
-        return time_on_host(candidates, options);
-      }
+  Timing timing = sample(candidates, options);
+  if (timing.method == Method::kKernel && saw_no_work(timing.samples)) {
+    if (options.method != Method::kAuto) {
       throw std::invalid_argument(
           "method 'kernel' saw calls that issue no work to the GPU; use 'cpu' for them");
     }
+    TimingOptions on_host = options;
+    on_host.method = Method::kCpu;
+    timing = sample(candidates, on_host);
+    timing.method_reason = "the calls issue no work to the GPU";
+  }
+  correct_times(options, timing);
+  if (timing.method == Method::kKernel) {
     tabulate_activities(timing);
   }
   return timing;

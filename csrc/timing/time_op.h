@@ -9,6 +9,7 @@
 #include "core/export.h"
 #include "timing/cache_flush.h"
 #include "timing/callable.h"
+#include "timing/device_graph.h"
 #include "timing/sampler.h"
 #include "timing/stop_rule.h"
 
@@ -18,6 +19,7 @@ enum class Method {
   kAuto,    ///< for work on a GPU kKernel, or kEvent where that is not possible; kCpu otherwise
   kKernel,  ///< KernelTimer
   kEvent,   ///< EventTimer
+  kGraph,   ///< GraphTimer, or ColdGraphTimer
   kSync,    ///< SyncTimer
   kCpu,     ///< CpuTimer
 };
@@ -42,11 +44,15 @@ struct TimingOptions {
   bool on_gpu = false;
   /// The cudaStream_t that the candidates issue their work to; null is the default stream.
   void* stream = nullptr;
-  /// Where to write before each call so that it finds nothing of its data in the L2 cache. Without
-  /// data, each call finds the cache as the last one left it.
-  FlushBuffer flush{};
-  /// Why the caller knows that kKernel cannot be used now (another tool's session); empty
-  /// otherwise.
+  /// Where to write before each call so that it finds nothing of its data in the L2 caches, a
+  /// buffer a device. Without one, each call finds the cache as the last one left it.
+  std::vector<FlushBuffer> flush{};
+  /// Devices beside the current one that the calls use.
+  std::vector<int> other_devices{};
+  /// What kGraph captures with; it cannot be used without.
+  GraphRecorder graph_recorder{};
+  /// Why the caller knows that CUPTI is taken (another tool's session), which is of no account
+  /// where tools share it; empty otherwise.
   std::string kernel_unavailable{};
   Warmup warmup{};
   StopRule stop{};
@@ -60,14 +66,16 @@ struct Timing {
   std::string method_reason;
   Queue queue = Queue::kNone;
   std::string queue_reason;
-  /// For kEvent: what was subtracted from each of raw_seconds, [candidate][round], to give the
-  /// samples; 0, and no raw_seconds, where the events' own cost is not known.
+  /// For kEvent and kGraph: what was subtracted from each of raw_seconds, [candidate][round], to
+  /// give the samples; 0, and no raw_seconds, where the method's own cost is not known.
   double overhead_seconds = 0;
   std::vector<std::vector<double>> raw_seconds;
   /// For kKernel, [candidate][round]: seconds from the first start to the last end.
   std::vector<std::vector<double>> spans;
   /// For kKernel, [candidate]: what the device did.
   std::vector<std::vector<ActivityColumn>> activities;
+  /// The highest rate of the device's clock, in hertz; 0 without a GPU.
+  double max_clock_hertz = 0;
 };
 
 /// Why kKernel cannot be used in this build or process; empty where it can.

@@ -106,8 +106,8 @@ TEST(TimeOp, RefusesAGpuThatIsNotThere) {
 }
 
 TEST(Names, RoundTripAndRefuseOthers) {
-  for (const Method method :
-       {Method::kAuto, Method::kKernel, Method::kEvent, Method::kSync, Method::kCpu}) {
+  for (const Method method : {Method::kAuto, Method::kKernel, Method::kEvent, Method::kGraph,
+                              Method::kSync, Method::kCpu}) {
     EXPECT_EQ(method_from_string(to_string(method)), method);
   }
   for (const Queue queue : {Queue::kGate, Queue::kSleep, Queue::kNone}) {
@@ -117,8 +117,9 @@ TEST(Names, RoundTripAndRefuseOthers) {
     method_from_string("clock");
     FAIL() << "an unknown method must be refused";
   } catch (const std::invalid_argument& error) {
-    EXPECT_STREQ(error.what(),
-                 "method must be one of 'auto', 'kernel', 'event', 'sync', 'cpu', got 'clock'");
+    EXPECT_STREQ(
+        error.what(),
+        "method must be one of 'auto', 'kernel', 'event', 'graph', 'sync', 'cpu', got 'clock'");
   }
 }
 

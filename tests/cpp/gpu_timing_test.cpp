@@ -2,16 +2,23 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "gpu.h"
+#include "kernels/known_duration.h"
 #include "timing/cache_flush.h"
 #include "timing/clock.h"
 #include "timing/cupti_session.h"
 #include "timing/gate_hold.h"
+#include "timing/graph_timer.h"
 #include "timing/kernel_timer.h"
 #include "timing/sleep_hold.h"
+#include "timing/sm_clock_probe.h"
 #include "timing/statistics.h"
 #include "timing/time_op.h"
 
@@ -98,7 +105,7 @@ TEST(KernelTimer, IsWhatAutoChooses) {
 TEST(KernelTimer, IsRefusedWhereItIsTaken) {
   SKIP_WITHOUT_GPU();
   const CuptiSession session;
-  EXPECT_THROW(KernelTimer{}, std::runtime_error);
+  EXPECT_THROW(KernelTimer({}), std::runtime_error);
 }
 
 TEST(KernelTimer, LeavesCallsWithoutGpuWorkToTheHostsClock) {
@@ -120,6 +127,118 @@ TEST(SyncTimer, TimesAKernelOfKnownDuration) {
   EXPECT_EQ(timing.queue, Queue::kNone);
   EXPECT_GE(timing.samples.seconds[0][0], kKnown);
   EXPECT_LE(timing.samples.seconds[0][0], kKnown + 200e-6);
+}
+
+class RawGraph final : public DeviceGraph {
+ public:
+  explicit RawGraph(cudaGraph_t graph) {
+    CONVTIME_CUDA_CHECK(cudaGraphInstantiate(&executable_, graph, 0));
+  }
+  ~RawGraph() override { cudaGraphExecDestroy(executable_); }
+  void replay() override { CONVTIME_CUDA_CHECK(cudaGraphLaunch(executable_, nullptr)); }
+
+ private:
+  cudaGraphExec_t executable_ = nullptr;
+};
+
+/// Records without an allocator: enough for kernels that have their memory already.
+class RawRecorder {
+ public:
+  std::unique_ptr<DeviceGraph> operator()(const std::function<void(void*)>& work) {
+    CONVTIME_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+    work(stream);
+    cudaGraph_t graph = nullptr;
+    CONVTIME_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+    auto result = std::make_unique<RawGraph>(graph);
+    cudaGraphDestroy(graph);
+    return result;
+  }
+
+  cudaStream_t stream = nullptr;
+};
+
+TEST(GraphTimer, TimesAKernelOfKnownDuration) {
+  SKIP_WITHOUT_GPU();
+  RawRecorder recorder;
+  CONVTIME_CUDA_CHECK(cudaStreamCreate(&recorder.stream));
+  FlushBuffer flush{nullptr, flush_buffer_bytes(0)};
+  CONVTIME_CUDA_CHECK(cudaMalloc(&flush.data, flush.bytes));
+  void* stamps = nullptr;
+  CONVTIME_CUDA_CHECK(cudaMalloc(&stamps, 2 * sizeof(std::int64_t)));
+  constexpr std::uint64_t kNanoseconds = 20'000;
+  // Outside of a capture the default stream, inside the recorder's.
+  FunctionCallable spin([&] {
+    cudaStreamCaptureStatus status{};
+    CONVTIME_CUDA_CHECK(cudaStreamIsCapturing(recorder.stream, &status));
+    const bool capturing = status == cudaStreamCaptureStatusActive;
+    launch_spin(kNanoseconds, 1, 1, static_cast<std::int64_t*>(stamps),
+                capturing ? recorder.stream : nullptr);
+  });
+  Callable* const candidates[] = {&spin};
+  TimingOptions options{.method = Method::kGraph, .on_gpu = true};
+  options.graph_recorder = std::ref(recorder);
+  for (const bool cold : {false, true}) {
+    if (cold) {
+      options.flush = {flush};
+    }
+    const Timing timing = time_candidates(candidates, options);
+    EXPECT_EQ(timing.queue, Queue::kGate);
+    EXPECT_EQ(timing.raw_seconds[0].size(), timing.samples.seconds[0].size());
+    // By CUPTI such a kernel takes 0.6 us more than it spins.
+    EXPECT_NEAR(quantile(timing.samples.seconds[0], 0.5), kNanoseconds * 1e-9 + 0.6e-6, 0.5e-6);
+  }
+  cudaFree(stamps);
+  cudaFree(flush.data);
+  cudaStreamDestroy(recorder.stream);
+}
+
+TEST(GraphTimer, SaysWhatCannotBeCaptured) {
+  SKIP_WITHOUT_GPU();
+  RawRecorder recorder;
+  CONVTIME_CUDA_CHECK(cudaStreamCreate(&recorder.stream));
+  FunctionCallable waits([&] { CONVTIME_CUDA_CHECK(cudaStreamSynchronize(recorder.stream)); });
+  GraphTimer timer(std::ref(recorder), nullptr, 1);
+  Callable* const calls[] = {&waits};
+  try {
+    timer.run(calls);
+    FAIL() << "captured what cannot be";
+  } catch (const std::runtime_error& error) {
+    EXPECT_NE(std::string(error.what()).find("cudaStreamSynchronize"), std::string::npos);
+  }
+  cudaGraph_t broken = nullptr;
+  cudaStreamEndCapture(recorder.stream, &broken);
+  (void)cudaGetLastError();
+  cudaStreamDestroy(recorder.stream);
+}
+
+TEST(SmClockProbe, ReadsARatePossibleForTheDevice) {
+  SKIP_WITHOUT_GPU();
+  SmClockProbe probe(nullptr, 2);
+  for (int i = 0; i < 2; ++i) {
+    probe.stamp();
+  }
+  probe.finish();
+  std::vector<double> hertz(2);
+  probe.collect(hertz);
+  for (const double one : hertz) {
+    EXPECT_GT(one, 1e8);
+    EXPECT_LT(one, 1.02 * max_sm_clock_hertz());
+  }
+  probe.stamp();
+  probe.stamp();
+  EXPECT_THROW(probe.stamp(), std::logic_error);
+}
+
+TEST(TimeCandidates, KnowTheClockOfEverySample) {
+  SKIP_WITHOUT_GPU();
+  KnownKernel kernel;
+  Callable* const candidates[] = {&kernel};
+  const Timing timing = time_candidates(candidates, {.on_gpu = true});
+  ASSERT_EQ(timing.samples.clock_hertz[0].size(), timing.samples.seconds[0].size());
+  for (const double hertz : timing.samples.clock_hertz[0]) {
+    EXPECT_GT(hertz, 1e8);
+    EXPECT_LT(hertz, 1.02 * timing.max_clock_hertz);
+  }
 }
 
 TEST(SleepHold, HoldsTheStreamAndLetsGoByItself) {
@@ -178,7 +297,7 @@ TEST(ColdCallable, EvictsWhatTheCallReads) {
   constexpr std::size_t kBytes = 16 << 20;  // fits in the cache of any recent GPU
   void* source = nullptr;
   void* target = nullptr;
-  FlushBuffer flush{nullptr, flush_buffer_bytes()};
+  FlushBuffer flush{nullptr, flush_buffer_bytes(0)};
   ASSERT_EQ(cudaMalloc(&source, kBytes), cudaSuccess);
   ASSERT_EQ(cudaMalloc(&target, kBytes), cudaSuccess);
   ASSERT_EQ(cudaMalloc(&flush.data, flush.bytes), cudaSuccess);
@@ -187,7 +306,7 @@ TEST(ColdCallable, EvictsWhatTheCallReads) {
   Callable* const candidates[] = {&copy};
   TimingOptions options{.method = Method::kKernel, .on_gpu = true};
   const double warm = quantile(time_candidates(candidates, options).samples.seconds[0], 0.5);
-  options.flush = flush;
+  options.flush = {flush};
   const Timing cold = time_candidates(candidates, options);
   EXPECT_GT(quantile(cold.samples.seconds[0], 0.5), 1.2 * warm);
   EXPECT_EQ(cold.activities[0].size(), 1U);  // the flush is not part of the call

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/cuda_check.h"
+#include "core/export.h"
+#include "core/unique_handle.h"
+
+namespace convtime {
+
+/// Times at which a device came to places in its work, by its own clock. A stamp is a tiny kernel
+/// that appends to a list, so that it can be captured in a graph and replayed.
+class CONVTIME_API DeviceStamps {
+ public:
+  /// Of at most `capacity` stamps between two take().
+  explicit DeviceStamps(std::size_t capacity);
+
+  /// Stamps as the last thing, or as the first, that happens between what is enqueued around it.
+  void open(cudaStream_t stream);
+  void close(cudaStream_t stream);
+
+  /// Waits for the stream and gives its stamps since the last take(), in nanoseconds.
+  std::vector<std::uint64_t> take(cudaStream_t stream);
+
+ private:
+  struct DeviceMemoryTraits {
+    using Handle = std::uint64_t*;
+    static void release(std::uint64_t* data) noexcept { CONVTIME_CUDA_WARN(cudaFree(data)); }
+  };
+
+  std::size_t capacity_;
+  UniqueHandle<DeviceMemoryTraits> count_and_stamps_;
+};
+
+}  // namespace convtime

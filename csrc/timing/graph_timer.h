@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/export.h"
+#include "timing/cache_flush.h"
+#include "timing/cuda_event.h"
+#include "timing/device_graph.h"
+#include "timing/device_stamps.h"
+#include "timing/timer.h"
+
+namespace convtime {
+
+// Timers of calls that are captured in CUDA graphs and replayed, so that the host has no part in
+// them. run() throws std::runtime_error, with the cause nested in it, for a call that cannot be
+// captured. A call's prepare() runs before its graphs are replayed, and not before each of the
+// calls in them.
+
+/// Calls right behind each other: the time of one is the difference between a long graph and a
+/// short one over the difference of their lengths, so that launching a graph and the events around
+/// it cost nothing. What remains beside the call itself is the gap to the next one.
+class CONVTIME_API GraphTimer final : public Timer {
+ public:
+  /// At most `capacity` calls can be timed by one run(). `stream` is the one that the recorder's
+  /// graphs are replayed on.
+  GraphTimer(GraphRecorder recorder, cudaStream_t stream, std::size_t capacity);
+
+  void run(std::span<Callable* const> calls) override;
+  void collect(std::span<double> seconds) override;
+  bool queues_calls() const override { return true; }
+
+ private:
+  struct CapturedCalls {
+    std::unique_ptr<DeviceGraph> shorter;
+    std::unique_ptr<DeviceGraph> longer;
+    std::size_t length_difference = 0;
+  };
+  struct EventPair {
+    CudaEvent start = make_event();
+    CudaEvent stop = make_event();
+
+    double seconds() const;
+  };
+  struct Sample {
+    EventPair shorter;
+    EventPair longer;
+    std::size_t length_difference = 0;
+  };
+
+  CapturedCalls capture(Callable& callable);
+  double estimate_seconds(DeviceGraph& graph, std::size_t length);
+  void replay(DeviceGraph& graph, const EventPair& around);
+
+  GraphRecorder recorder_;
+  cudaStream_t stream_;
+  std::map<Callable*, CapturedCalls> captured_;
+  std::vector<Sample> samples_;
+};
+
+/// Calls behind a write to flush buffers each: the time of one is between two stamps of the
+/// device's clock, mean over the calls of a graph. What remains beside the call itself is what the
+/// stamps need.
+class CONVTIME_API ColdGraphTimer final : public Timer {
+ public:
+  /// As GraphTimer.
+  ColdGraphTimer(GraphRecorder recorder, std::vector<FlushBuffer> flush, cudaStream_t stream,
+                 std::size_t capacity);
+
+  void run(std::span<Callable* const> calls) override;
+  void collect(std::span<double> seconds) override;
+  bool queues_calls() const override { return true; }
+
+ private:
+  std::unique_ptr<DeviceGraph> capture(Callable& callable);
+
+  GraphRecorder recorder_;
+  std::vector<FlushBuffer> flush_;
+  cudaStream_t stream_;
+  std::map<Callable*, std::unique_ptr<DeviceGraph>> captured_;
+  DeviceStamps stamps_;
+};
+
+}  // namespace convtime
