@@ -6,4 +6,11 @@ TORCH_LIBRARY(convtime, library) {
   library.def(
       "conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, "
       "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1) -> Tensor");
+
+  // The building blocks of timing, on the current CUDA device and stream. Stamps are of int64.
+  library.def("spin_ns(int nanoseconds, int blocks=1, int threads=1) -> Tensor");
+  library.def("sleep_cycles(int cycles) -> ()");
+  library.def("flush_l2() -> ()");
+  library.def("read_clocks() -> Tensor");
+  library.def("copy_stamped(Tensor input) -> (Tensor, Tensor)");
 }

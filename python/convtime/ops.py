@@ -12,6 +12,8 @@ from convtime._load import _C as _C  # registers torch.ops.convtime
 
 Pair = int | Sequence[int]
 
+_COPY_BLOCK_BYTES = 32_768  # that a block of copy_stamped copies
+
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
@@ -108,3 +110,29 @@ def _conv2d_fake(
         torch._check(size >= 1, lambda: "conv2d: kernel size and dilation must be at least 1")
     # PyTorch's own op has the same result, shape, strides and all.
     return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+
+
+@torch.library.register_fake("convtime::spin_ns")  # type: ignore[untyped-decorator]
+def _spin_ns_fake(nanoseconds: int, blocks: int = 1, threads: int = 1) -> torch.Tensor:  # noqa: ARG001
+    return torch.empty((blocks, 2), dtype=torch.int64, device="cuda")
+
+
+@torch.library.register_fake("convtime::sleep_cycles")  # type: ignore[untyped-decorator]
+def _sleep_cycles_fake(cycles: int) -> None:
+    pass
+
+
+@torch.library.register_fake("convtime::flush_l2")  # type: ignore[untyped-decorator]
+def _flush_l2_fake() -> None:
+    pass
+
+
+@torch.library.register_fake("convtime::read_clocks")  # type: ignore[untyped-decorator]
+def _read_clocks_fake() -> torch.Tensor:
+    return torch.empty(3, dtype=torch.int64, device="cuda")
+
+
+@torch.library.register_fake("convtime::copy_stamped")  # type: ignore[untyped-decorator]
+def _copy_stamped_fake(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    blocks = -(-input.nbytes // _COPY_BLOCK_BYTES)
+    return torch.empty_like(input), input.new_empty((blocks, 2), dtype=torch.int64)
