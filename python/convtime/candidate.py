@@ -1,0 +1,117 @@
+"""What is timed: a callable with its arguments, and what happens before each call of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One operation that is to be timed: ``fn(*args, **kwargs)``."""
+
+    name: str
+    fn: Callable[..., object]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    setup: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a measurement's name must be a string, got {self.name!r}")
+        if not callable(self.fn):
+            raise TypeError(
+                f"what is timed must be callable, got {type(self.fn).__name__} for {self.name!r}; "
+                "pass the function and its arguments, not its result"
+            )
+        if self.setup is not None and not callable(self.setup):
+            raise TypeError(f"setup must be callable, got {type(self.setup).__name__}")
+
+
+def name_of(fn: Callable[..., object]) -> str:
+    """A callable's own name, or its type's where it has none (modules, partials)."""
+    if isinstance(fn, functools.partial):
+        return name_of(fn.func)
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def tensors_of(candidate: Candidate) -> Iterator[torch.Tensor]:
+    """Tensors in arguments, closure, bound and callable objects, and modules' parameters."""
+    yield from _tensors_in((candidate.fn, candidate.args, dict(candidate.kwargs)))
+    fn = candidate.fn
+    while isinstance(fn, functools.partial):
+        yield from _tensors_in((fn.func, fn.args, fn.keywords))
+        fn = fn.func
+    owner = getattr(fn, "__self__", fn)  # of a bound method, or a callable object
+    yield from _tensors_in((owner, dict(getattr(owner, "__dict__", {}))))
+    if inspect.isfunction(fn):
+        try:
+            variables = inspect.getclosurevars(fn)
+        except ValueError:  # a variable of the closure has no value yet
+            return
+        yield from _tensors_in((dict(variables.nonlocals), dict(variables.globals)))
+
+
+def _tensors_in(tree: object) -> Iterator[torch.Tensor]:
+    leaves: Iterable[object] = pytree.tree_leaves(tree)
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            yield leaf
+        elif isinstance(leaf, torch.nn.Module):
+            yield from leaf.parameters()
+            yield from leaf.buffers()
+
+
+def clearing_gradients(candidate: Candidate, tensors: Sequence[torch.Tensor]) -> Candidate:
+    """The candidate with the gradients of ``tensors`` set to None before each call."""
+
+    def setup() -> None:
+        _clear_gradients(tensors)
+        if candidate.setup is not None:
+            candidate.setup()
+
+    return dataclasses.replace(candidate, setup=setup)
+
+
+def backward_of(candidate: Candidate) -> Candidate:
+    """The candidate's backward pass alone: its forward pass is run before each call."""
+    backward = _Backward(candidate)
+    return Candidate(candidate.name, backward, setup=backward.run_forward)
+
+
+class _Backward:
+    def __init__(self, forward: Candidate) -> None:
+        self._forward = forward
+        self._leaves = [one for one in tensors_of(forward) if one.requires_grad and one.is_leaf]
+        self._outputs: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor] = []
+
+    def run_forward(self) -> None:
+        _clear_gradients(self._leaves)
+        if self._forward.setup is not None:
+            self._forward.setup()
+        with torch.enable_grad():
+            result = self._forward.fn(*self._forward.args, **self._forward.kwargs)
+        self._outputs = [one for one in _tensors_in(result) if one.requires_grad]
+        if not self._outputs:
+            raise ValueError(
+                f"backward=True needs a result that requires grad, and that of "
+                f"{self._forward.name!r} does not; set requires_grad on an input"
+            )
+        if [one.shape for one in self._gradients] != [one.shape for one in self._outputs]:
+            # Random, since the time of some kernels depends on what they compute with.
+            self._gradients = [torch.randn_like(one) for one in self._outputs]
+
+    def __call__(self) -> None:
+        torch.autograd.backward(self._outputs, self._gradients)
+
+
+def _clear_gradients(tensors: Iterable[torch.Tensor]) -> None:
+    for tensor in tensors:
+        tensor.grad = None

@@ -1,0 +1,533 @@
+from __future__ import annotations
+
+import collections
+import dataclasses
+import functools
+import math
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from convtime import rotation
+from convtime.candidate import Candidate
+from convtime.rotation import Rotation, rotate
+
+KIB = 1024
+GLOBAL_WEIGHT = torch.ones(4)
+
+
+@pytest.fixture(autouse=True)
+def _storages_count_by_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that copies of small tensors are few."""
+    monkeypatch.setattr(rotation, "_CACHE_LINE", 1)
+
+
+def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a + b
+
+
+def rotated(fn: Callable[..., object], *args: Any, size: int = KIB, **kwargs: Any) -> Rotation:
+    return rotate(Candidate("one", fn, args, kwargs), torch.device("cpu"), size)
+
+
+def storage(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def test_copies_hold_the_working_set_between_two_uses_of_one(device: torch.device) -> None:
+    x = torch.randn(16, 3, device=device)  # 192 bytes
+    candidate = Candidate("add", add, (x,), {"b": x[0]})
+    found = rotate(candidate, device, 1000)
+    assert found.bytes_per_call == 192
+    assert len(found.copies) == math.ceil(1000 / 192) + 1
+    assert found.left_warm == ()
+    assert found.copies[0] is candidate
+    assert len({storage(one.args[0]) for one in found.copies}) == len(found.copies)
+    for one in found.copies:
+        assert (one.name, one.fn, one.setup) == ("add", add, None)
+        assert one.args[0].device == x.device
+        assert torch.equal(one.args[0], x)
+        assert storage(one.kwargs["b"]) == storage(one.args[0])
+
+
+@pytest.mark.parametrize(("size", "copies"), [(191, 1), (192, 1), (193, 3), (384, 3), (385, 4)])
+def test_a_call_that_moves_the_working_set_itself_is_not_copied(size: int, copies: int) -> None:
+    assert len(rotated(add, torch.zeros(48), torch.tensor([]), size=size).copies) == copies
+
+
+def test_a_small_storage_takes_a_cache_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rotation, "_CACHE_LINE", 128)
+    found = rotated(add, torch.zeros(1), torch.zeros(1), size=25_600)
+    assert (found.bytes_per_call, len(found.copies)) == (256, 101)
+
+
+def test_too_many_copies_are_capped_and_said_to_be() -> None:
+    candidate = Candidate("one", torch.neg, (torch.zeros(16),))
+    found = rotate(candidate, torch.device("cpu"), 6400, max_copies=100)
+    assert len(found.copies) == 100
+    assert found.left_warm == (
+        "100 copies of 64 bytes are less than the 6400 bytes that push a copy out of the cache",
+    )
+    found = rotate(candidate, torch.device("cpu"), 6400, max_copies=101)
+    assert (len(found.copies), found.left_warm) == (101, ())
+
+
+def test_writing_to_one_copy_changes_no_other(device: torch.device) -> None:
+    x = torch.zeros(100, device=device, dtype=torch.int32)  # 400 bytes, not a multiple of 512
+    copies = rotate(Candidate("one", torch.neg, (x,)), device, 4000).copies
+    for index, one in enumerate(copies):
+        one.args[0].fill_(index)
+    for index, one in enumerate(copies):
+        assert one.args[0].tolist() == [index] * 100
+        assert one.args[0].untyped_storage().nbytes() == 400
+        assert one.args[0].data_ptr() % 64 == 0
+
+
+def strided(kind: str, device: torch.device) -> torch.Tensor:
+    x = torch.randn(2, 3, 4, 5, device=device)
+    return {
+        "transposed": x.transpose(0, 2),
+        "expanded": x[:, :1].expand(2, 7, 4, 5),
+        "channels_last": x.to(memory_format=torch.channels_last),
+        "offset": x[1, 1:, ::2],
+        "half": x.half()[1:],
+        "scalar": x[1, 1, 1, 1],
+        "bool": x > 0,
+        "conj": torch.randn(3, dtype=torch.complex64, device=device).conj(),
+        "neg": torch.randn(3, dtype=torch.complex64, device=device).conj().imag,
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["transposed", "expanded", "channels_last", "offset", "half", "scalar", "bool", "conj", "neg"],
+)
+def test_layout_is_kept(kind: str, device: torch.device) -> None:
+    x = strided(kind, device)
+    found = rotate(Candidate("one", torch.neg, (x,)), device, 2000)
+    assert found.bytes_per_call == x.untyped_storage().nbytes()
+    assert len(found.copies) > 2
+    for one in found.copies:
+        (y,) = one.args
+        assert (y.shape, y.stride(), y.dtype) == (x.shape, x.stride(), x.dtype)
+        assert y.storage_offset() == x.storage_offset()
+        assert (y.is_conj(), y.is_neg()) == (x.is_conj(), x.is_neg())
+        assert torch.equal(y, x)
+
+
+def test_aliases_stay_aliases_within_a_copy() -> None:
+    x = torch.zeros(8)
+    found = rotated(lambda *args, **kwargs: None, x, [x, x[2:]], view=x.view(2, 4))
+    assert found.bytes_per_call == 32
+    for one in found.copies:
+        same, (again, tail) = one.args
+        assert again is same
+        tail[0] = 5
+        assert same[2] == one.kwargs["view"][0, 2] == 5
+        same.zero_()
+
+
+def test_each_storage_counts_once_and_whole() -> None:
+    big, other = torch.zeros(100), torch.zeros(10)
+    assert rotated(torch.add, big[:3], other[:3], out=big[3:6]).bytes_per_call == 440
+
+
+@dataclasses.dataclass
+class Batch:
+    image: torch.Tensor
+    label: str
+
+
+class Slotted:
+    __slots__ = ("unset", "x")
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+@pytest.mark.parametrize(
+    ("nest", "get"),
+    [
+        (lambda x: [x], lambda one: one[0]),
+        (lambda x: ({"k": [x]},), lambda one: one[0]["k"][0]),
+        (lambda x: Batch(x, "cat"), lambda one: one.image),
+        (Slotted, lambda one: one.x),
+        (lambda x: Pair(1, x), lambda one: one.second),
+        (lambda x: collections.OrderedDict(k=x), lambda one: one["k"]),
+        (lambda x: collections.deque([x]), lambda one: one[0]),
+        (lambda x: {x}, lambda one: next(iter(one))),
+        (lambda x: {x: 1}, lambda one: next(iter(one))),
+        (lambda x: torch.distributions.Normal(x, 1.0), lambda one: one.loc),
+        (lambda x: slice(x), lambda one: one.stop),
+    ],
+)
+def test_tensors_are_found_in_what_arguments_hold(
+    nest: Callable[[torch.Tensor], object], get: Callable[[Any], torch.Tensor]
+) -> None:
+    x = torch.ones(16)
+    found = rotated(lambda one: one, nest(x))
+    assert found.bytes_per_call >= 64
+    assert len({storage(get(one.args[0])) for one in found.copies}) == len(found.copies)
+    assert all(torch.equal(get(one.args[0]), x) for one in found.copies)
+
+
+class Tied(torch.nn.Module):
+    """Holds tensors in every way that a module can."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 4)
+        self.second = torch.nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.first.bias.requires_grad_(False)
+        self.register_buffer("scale", torch.full((4,), 2.0))
+        self.plain = torch.ones(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)) * self.scale + self.plain
+
+
+@pytest.mark.parametrize("method", [False, True])
+def test_modules_rotate_with_tied_weights_and_gradients_of_their_own(
+    method: bool, device: torch.device
+) -> None:
+    model = Tied().to(device)
+    model.plain = model.plain.to(device)
+    x = torch.randn(2, 4, device=device)
+    fn = model.forward if method else model
+    found = rotate(Candidate("tied", fn, (x,)), device, KIB)
+    assert found.bytes_per_call == 64 + 16 + 16 + 16 + 16 + 32
+    assert found.left_warm == ()
+    models = [one.fn.__self__ if method else one.fn for one in found.copies]  # type: ignore[attr-defined]
+    assert len({storage(one.first.weight) for one in models}) == len(models) > 2
+    assert len({storage(one.plain) for one in models}) == len(models)
+    expected = model(x)
+    for one, own in zip(found.copies, models, strict=True):
+        assert own.second.weight is own.first.weight
+        assert type(own.first.weight) is torch.nn.Parameter
+        assert {name for name, _ in own.named_parameters()} == dict(model.named_parameters()).keys()
+        assert not own.first.bias.requires_grad
+        result = one.fn(*one.args)
+        assert torch.equal(result, expected)  # type: ignore[arg-type]
+        assert own.first.weight.grad is None
+        result.sum().backward()  # type: ignore[attr-defined]
+        assert own.first.weight.grad is not None
+        assert own.first.bias.grad is None
+    assert len({storage(one.first.weight.grad) for one in models}) == len(models)
+
+
+def test_gradients_are_not_copied() -> None:
+    x = torch.ones(4, requires_grad=True)
+    x.sum().backward()
+    _, second, *_ = rotated(torch.neg, x).copies
+    assert second.args[0].requires_grad
+    assert second.args[0].grad is None
+
+
+def test_what_autograd_computed_becomes_a_leaf() -> None:
+    x = torch.ones(4, requires_grad=True) * 2
+    _, second, *_ = rotated(torch.neg, x).copies
+    assert second.args[0].is_leaf
+    assert second.args[0].requires_grad
+
+
+def test_copies_have_versions_of_their_own() -> None:
+    """Views of one buffer would make this backward pass fail."""
+    x = torch.ones(4, requires_grad=True)
+    first, second, third, *_ = (one.args[0] for one in rotated(torch.exp, x).copies)
+    results = [(one * one).sum() for one in (first, second)]
+    with torch.no_grad():
+        third.add_(1)
+    for one in results:
+        one.backward()
+    assert second.grad.tolist() == [2.0] * 4
+    assert third.grad is None
+
+
+def test_a_copy_outlives_the_others() -> None:
+    x = torch.arange(64)
+    last = rotated(torch.neg, x).copies[-1].args[0]
+    torch.full((10_000,), 7)
+    assert torch.equal(last, x)
+
+
+def test_a_copy_cannot_grow_into_the_next() -> None:
+    _, second, *_ = rotated(torch.neg, torch.zeros(4)).copies
+    with pytest.raises(RuntimeError, match="not resizable"):
+        second.args[0].resize_(400)
+
+
+def test_empty_results_can_still_be_resized() -> None:
+    x, out = torch.ones(4), torch.empty(0)
+    for one in rotated(torch.neg, x, out=out).copies:
+        one.fn(*one.args, **one.kwargs)
+        assert one.kwargs["out"].tolist() == [-1.0] * 4
+
+
+class Scaler:
+    def __init__(self, scale: torch.Tensor) -> None:
+        self.scale = scale
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.scale
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        Scaler,
+        lambda x: Scaler(x).__call__,
+        lambda x: functools.partial(torch.mul, x),
+        lambda x: functools.partial(torch.mul, other=x),
+        lambda x: functools.partial(functools.partial(Scaler(x))),
+        lambda x: x.mul,
+        lambda x: x.mul_,
+    ],
+)
+def test_callables_rotate_with_what_they_hold(wrap: Callable[[torch.Tensor], Any]) -> None:
+    x = torch.full((16,), 3.0)
+    found = rotated(wrap(x), torch.tensor(2.0))
+    assert found.bytes_per_call == 64 + 4
+    assert found.left_warm == ()
+    for one in found.copies[1:]:
+        assert torch.equal(one.fn(*one.args), torch.full((16,), 6.0))  # type: ignore[arg-type]
+    assert x.tolist() == [3.0] * 16
+
+
+def test_callables_without_tensors_are_shared() -> None:
+    class Kernel:
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+    kernel = Kernel()
+    found = rotated(kernel, torch.ones(4))
+    assert len(found.copies) > 2
+    assert all(one.fn is kernel for one in found.copies)
+
+
+def test_attributes_of_tensors_rotate_too() -> None:
+    weight = torch.nn.Parameter(torch.ones(4))
+    weight.scale = torch.ones(2)  # type: ignore[attr-defined]
+    found = rotated(torch.neg, weight)
+    assert found.bytes_per_call == 24
+    assert len({storage(one.args[0].scale) for one in found.copies}) == len(found.copies)
+
+
+def test_other_devices_tensors_and_handles_are_shared() -> None:
+    elsewhere, generator = torch.ones(4, device="meta"), torch.Generator()
+    found = rotated(lambda *args: None, torch.ones(4), elsewhere, [generator, math])
+    for one in found.copies:
+        assert one.args[1] is elsewhere
+        assert one.args[2] == [generator, math]
+    assert found.left_warm == ()
+
+
+def test_what_a_mutable_argument_holds_is_each_copys_own() -> None:
+    first, second, *_ = rotated(lambda *args: None, torch.ones(4), [1]).copies
+    second.args[1].append(2)
+    assert first.args[1] == [1]
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("special", "name"),
+    [
+        (lambda: torch.eye(3).to_sparse(), "tensor of type Tensor (sparse_coo) in args[0]"),
+        (lambda: torch.ones(3).as_subclass(Subclass), "tensor of type Subclass (strided)"),
+        (
+            lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+            "tensor of type Tensor (strided) in args[0]",
+        ),
+        (
+            lambda: torch.nested.nested_tensor([torch.ones(3)], layout=torch.jagged),
+            "tensor of type NestedTensor (jagged) in args[0]",
+        ),
+        (lambda: torch.nn.UninitializedParameter(), "UninitializedParameter (strided) in args[0]"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_special_tensors_are_shared_and_named(special: Callable[[], Any], name: str) -> None:
+    one = special()
+    found = rotated(lambda *args: None, one, torch.ones(4))
+    assert found.bytes_per_call == 16
+    assert len(found.left_warm) == 1
+    assert name in found.left_warm[0]
+    assert all(each.args[0] is one for each in found.copies)
+    alone = rotated(lambda *args: None, one)
+    assert (len(alone.copies), alone.bytes_per_call) == (1, 0)
+    assert alone.left_warm == found.left_warm
+
+
+def test_tensors_of_closures_are_named() -> None:
+    x, model, unset = torch.ones(4), torch.nn.Linear(2, 2), None
+    del unset
+    holder = {"deep": [Scaler(x)]}
+
+    def helper() -> object:
+        return x
+
+    def fn(a: torch.Tensor, b: torch.Tensor = x, *, c: Any = (x,)) -> object:
+        inner = lambda: GLOBAL_WEIGHT  # noqa: E731
+        return helper(), model, holder, inner, (lambda: unset), a  # noqa: F821
+
+    found = rotated(fn, torch.ones(4))
+    assert set(found.left_warm) == {
+        "closure variable 'x'",
+        "closure variable 'model'",
+        "closure variable 'holder'",
+        "global 'GLOBAL_WEIGHT'",
+        "default of the parameter 'b'",
+        "default of the parameter 'c'",
+    }
+    assert len(found.copies) == KIB // 16 + 1
+
+
+class ReadsGlobal(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + GLOBAL_WEIGHT
+
+
+def test_tensors_of_methods_and_held_functions_are_named() -> None:
+    x = torch.ones(4)
+    for fn in (ReadsGlobal(), ReadsGlobal().forward, torch.nn.Sequential(ReadsGlobal())):
+        assert rotated(fn, x).left_warm == ("global 'GLOBAL_WEIGHT'",)
+    scale = torch.ones(4)
+    assert rotated(functools.partial(lambda a: a * scale), x).left_warm == (
+        "closure variable 'scale'",
+    )
+    assert rotated(map, x.add_, [x]).left_warm == ("tensor of the method 'add_'",)
+
+
+def test_attributes_named_like_globals_are_none() -> None:
+    assert rotated(lambda x: x.GLOBAL_WEIGHT, torch.ones(4)).left_warm == ()
+
+
+def test_a_compiled_functions_closure_is_named() -> None:
+    scale = torch.ones(4)
+    found = rotated(torch.compile(lambda a: a * scale), torch.ones(4))
+    assert found.left_warm == ("closure variable 'scale'",)
+
+
+def test_what_torch_itself_refers_to_is_not_named() -> None:
+    x = torch.ones(4)
+
+    def library() -> torch.Tensor:
+        return x
+
+    class State:
+        def __init__(self) -> None:
+            self.scratch = torch.ones(4)
+
+    library.__module__, State.__module__ = "torch.fft", "torch._dynamo"
+    state = State()
+    assert rotated(lambda a: (library(), state), torch.ones(4)).left_warm == ()
+
+
+def test_cycles_end() -> None:
+    def fn(one: object) -> object:
+        return fn(one)
+
+    holder: list[object] = [torch.ones(4)]
+    holder.append(holder)
+    _, second, *_ = rotated(fn, holder).copies
+    assert second.args[0][1] is second.args[0]
+
+
+def test_nothing_to_rotate_is_one_copy_and_says_why() -> None:
+    found = rotated(math.sqrt, 2.0)
+    assert (found.bytes_per_call, len(found.copies)) == (0, 1)
+    assert found.left_warm == ("no tensor in the arguments",)
+    found = rotated(lambda: GLOBAL_WEIGHT)
+    assert (found.bytes_per_call, len(found.copies)) == (0, 1)
+    assert found.left_warm == ("global 'GLOBAL_WEIGHT'",)
+
+
+def setups(x: torch.Tensor) -> dict[str, Callable[[], object]]:
+    return {
+        "closure variable 'x' of setup": lambda: x.zero_(),
+        "tensor of the method 'zero_' of setup": x.zero_,
+        "setup": functools.partial(torch.zero_, x.view(2, 2)),
+        "closure variable 'holder' of setup": (lambda holder: lambda: holder)({"k": [x]}),
+    }
+
+
+@pytest.mark.parametrize("where", setups(torch.ones(4)))
+def test_a_setup_that_resets_the_original_only_is_refused(where: str) -> None:
+    x = torch.ones(4)
+    candidate = Candidate("one", torch.neg, (x,), setup=setups(x)[where])
+    with pytest.raises(ValueError, match="setup must not refer to") as raised:
+        rotate(candidate, torch.device("cpu"), KIB)
+    assert str(raised.value) == (
+        "setup must not refer to the arguments of 'one' with cache='rotate', which calls it on "
+        f"copies of them, got one in {where}; use cache='cold'"
+    )
+    assert len(rotate(candidate, torch.device("cpu"), 16).copies) == 1
+
+
+def test_other_setups_are_kept() -> None:
+    other = torch.ones(4)
+    candidate = Candidate("one", torch.neg, (torch.ones(4),), setup=lambda: other.zero_())
+    copies = rotate(candidate, torch.device("cpu"), KIB).copies
+    assert all(one.setup is candidate.setup for one in copies)
+
+
+class Uncopiable:
+    def __deepcopy__(self, memo: object) -> object:
+        raise RuntimeError("mine")
+
+
+@pytest.mark.parametrize(
+    ("odd", "got"),
+    [
+        (threading.Lock(), "lock (cannot pickle '_thread.lock' object)"),
+        ({"k": (one for one in ())}, "generator (cannot pickle 'generator' object)"),
+        (Uncopiable(), "Uncopiable (mine)"),
+    ],
+)
+def test_what_cannot_be_copied_is_named(odd: object, got: str) -> None:
+    with pytest.raises(ValueError, match="must allow copy.deepcopy") as raised:
+        rotated(lambda *args: None, torch.ones(4), odd)
+    assert str(raised.value) == (
+        "cache='rotate' copies what 'one' is called with, which must allow copy.deepcopy, "
+        f"got {got}; use cache='cold'"
+    )
+
+
+def test_many_small_copies_share_one_allocation() -> None:
+    copies = rotated(torch.neg, torch.ones(4), size=16 * 2000).copies
+    addresses = [storage(one.args[0]) for one in copies[1:]]
+    assert addresses == [addresses[0] + 512 * index for index in range(2000)]
+
+
+def test_hooks_run_on_the_copys_module() -> None:
+    model = torch.nn.Linear(2, 2)
+    seen = []
+    model.register_forward_hook(lambda module, *_: seen.append(module))
+    for one in rotated(model, torch.ones(1, 2)).copies:
+        one.fn(*one.args)
+        assert seen[-1] is one.fn
+
+
+@pytest.mark.cuda
+def test_streams_and_events_are_shared() -> None:
+    handles = [torch.cuda.Stream(), torch.cuda.Event(), torch.Generator("cuda")]
+    x, on_cpu = torch.ones(4, device="cuda"), torch.ones(4)
+    candidate = Candidate("one", lambda *args: None, (x, on_cpu, handles))
+    found = rotate(candidate, torch.device("cuda", x.device.index or 0), KIB)
+    assert found.bytes_per_call == 16
+    for one in found.copies:
+        assert one.args[1] is on_cpu
+        assert all(a is b for a, b in zip(one.args[2], handles, strict=True))
+    assert rotate(candidate, torch.device("cuda", 99), KIB).bytes_per_call == 0
