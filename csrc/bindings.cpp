@@ -5,11 +5,18 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "timing/callable.h"
+#include "timing/rotating_callable.h"
 #include "timing/statistics.h"
+#include "timing/steadiness.h"
 #include "timing/time_op.h"
+#ifdef CONVTIME_WITH_CUDA
+#include "ops/graph_recorder.h"
+#endif
 
 namespace py = pybind11;
 
@@ -103,16 +110,41 @@ py::list activities_of(const convtime::Timing& timing) {
   return candidates;
 }
 
-py::dict time_candidates(
-    const std::vector<std::tuple<py::object, py::tuple, py::dict, py::object>>& candidates,
-    const std::string& method, const std::string& queue, bool on_gpu, std::uintptr_t stream,
-    std::uintptr_t flush_data, std::size_t flush_bytes, const std::string& kernel_unavailable,
-    std::size_t warmup_calls, double warmup_seconds, std::size_t min_samples,
-    std::size_t max_samples, double budget, double max_noise) {
-  std::vector<std::unique_ptr<PythonCallable>> callables;
-  std::vector<convtime::Callable*> pointers;
-  for (const auto& [function, args, kwargs, setup] : candidates) {
+using CandidateCopies = std::vector<std::tuple<py::object, py::tuple, py::dict, py::object>>;
+
+std::unique_ptr<convtime::Callable> make_callable(const CandidateCopies& copies) {
+  std::vector<std::unique_ptr<convtime::Callable>> callables;
+  for (const auto& [function, args, kwargs, setup] : copies) {
     callables.push_back(std::make_unique<PythonCallable>(function, args, kwargs, setup));
+  }
+  if (callables.size() == 1) {
+    return std::move(callables.front());
+  }
+  return std::make_unique<convtime::RotatingCallable>(std::move(callables));
+}
+
+using FlushBuffers = std::vector<std::tuple<std::uintptr_t, std::size_t, int, std::uintptr_t>>;
+
+std::vector<convtime::FlushBuffer> flush_buffers(const FlushBuffers& described) {
+  std::vector<convtime::FlushBuffer> buffers;
+  for (const auto& [data, bytes, device, stream] : described) {
+    buffers.push_back(
+        {reinterpret_cast<void*>(data), bytes, device, reinterpret_cast<void*>(stream)});
+  }
+  return buffers;
+}
+
+py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const std::string& method,
+                         const std::string& queue, bool on_gpu, std::uintptr_t stream,
+                         const FlushBuffers& flush, const std::vector<int>& other_devices,
+                         const std::string& kernel_unavailable, std::size_t warmup_calls,
+                         double warmup_seconds, bool warmup_steady, double max_steady_seconds,
+                         const std::string& stop, std::size_t min_samples, std::size_t max_samples,
+                         double budget, double tolerance, double margin) {
+  std::vector<std::unique_ptr<convtime::Callable>> callables;
+  std::vector<convtime::Callable*> pointers;
+  for (const CandidateCopies& copies : candidates) {
+    callables.push_back(make_callable(copies));
     pointers.push_back(callables.back().get());
   }
   convtime::TimingOptions options;
@@ -120,26 +152,41 @@ py::dict time_candidates(
   options.queue = convtime::queue_from_string(queue);
   options.on_gpu = on_gpu;
   options.stream = reinterpret_cast<void*>(stream);
-  options.flush = {reinterpret_cast<void*>(flush_data), flush_bytes};
+  options.flush = flush_buffers(flush);
+  options.other_devices = other_devices;
+#ifdef CONVTIME_WITH_CUDA
+  options.graph_recorder = convtime::ops::torch_graph_recorder();
+#endif
   options.kernel_unavailable = kernel_unavailable;
-  options.warmup = {warmup_calls, warmup_seconds};
-  options.stop = {min_samples, max_samples, budget, max_noise};
+  options.warmup.calls = warmup_calls;
+  options.warmup.seconds = warmup_seconds;
+  options.warmup.steady = warmup_steady;
+  options.warmup.max_steady_seconds = max_steady_seconds;
+  options.stop = {convtime::stop_criterion_from_string(stop),
+                  min_samples,
+                  max_samples,
+                  budget,
+                  tolerance,
+                  margin};
   options.hooks = python_hooks();
   const convtime::Timing timing = convtime::time_candidates(pointers, options);
 
   const convtime::SamplerResult& samples = timing.samples;
-  return py::dict(py::arg("seconds") = samples.seconds, py::arg("discarded") = samples.discarded,
-                  py::arg("method") = convtime::to_string(timing.method),
-                  py::arg("method_reason") = timing.method_reason,
-                  py::arg("queue") = convtime::to_string(timing.queue),
-                  py::arg("queue_reason") = timing.queue_reason, py::arg("spans") = timing.spans,
-                  py::arg("overhead_seconds") = timing.overhead_seconds,
-                  py::arg("raw_seconds") = timing.raw_seconds,
-                  py::arg("activities") = activities_of(timing),
-                  py::arg("warmup_calls") = samples.warmup_calls,
-                  py::arg("warmup_seconds") = samples.warmup_seconds,
-                  py::arg("sampling_seconds") = samples.sampling_seconds,
-                  py::arg("stop_reason") = convtime::to_string(samples.stop_reason));
+  return py::dict(
+      py::arg("seconds") = samples.seconds, py::arg("discarded") = samples.discarded,
+      py::arg("clock_hertz") = samples.clock_hertz,
+      py::arg("max_clock_hertz") = timing.max_clock_hertz,
+      py::arg("method") = convtime::to_string(timing.method),
+      py::arg("method_reason") = timing.method_reason,
+      py::arg("queue") = convtime::to_string(timing.queue),
+      py::arg("queue_reason") = timing.queue_reason, py::arg("spans") = timing.spans,
+      py::arg("overhead_seconds") = timing.overhead_seconds,
+      py::arg("raw_seconds") = timing.raw_seconds, py::arg("activities") = activities_of(timing),
+      py::arg("warmup_calls") = samples.warmup_calls,
+      py::arg("warmup_seconds") = samples.warmup_seconds,
+      py::arg("first_call_seconds") = samples.first_call_seconds,
+      py::arg("steady") = samples.steady, py::arg("sampling_seconds") = samples.sampling_seconds,
+      py::arg("stop_reason") = convtime::to_string(samples.stop_reason));
 }
 
 }  // namespace
@@ -148,16 +195,18 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ core of convtime; use it through the convtime package.";
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("queue"), py::arg("on_gpu"), py::arg("stream"),
-             py::arg("flush_data"), py::arg("flush_bytes"), py::arg("kernel_unavailable"),
-             py::arg("warmup_calls"), py::arg("warmup_seconds"), py::arg("min_samples"),
-             py::arg("max_samples"), py::arg("budget"), py::arg("max_noise"));
+             py::arg("flush"), py::arg("other_devices"), py::arg("kernel_unavailable"),
+             py::arg("warmup_calls"), py::arg("warmup_seconds"), py::arg("warmup_steady"),
+             py::arg("max_steady_seconds"), py::arg("stop"), py::arg("min_samples"),
+             py::arg("max_samples"), py::arg("budget"), py::arg("tolerance"), py::arg("margin"));
   module.def("cuda_available", &convtime::cuda_available);
 #ifdef CONVTIME_WITH_CUDA
-  module.def("flush_buffer_bytes", &convtime::flush_buffer_bytes);
+  module.def("flush_buffer_bytes", &convtime::flush_buffer_bytes, py::arg("device"));
 #endif
   module.def("kernel_method_unavailable", &convtime::kernel_method_unavailable);
 
   module.attr("CONFIDENCE") = convtime::kConfidence;
+  module.attr("MIN_STEADY_SECONDS") = convtime::Warmup{}.min_steady_seconds;
   module.def(
       "quantile",
       [](const std::vector<double>& values, double q) { return convtime::quantile(values, q); },
@@ -173,4 +222,36 @@ PYBIND11_MODULE(_C, module) {
                                                                     summary.median_interval.high));
       },
       py::arg("values"));
+  module.def(
+      "is_steady", [](const std::vector<double>& series) { return convtime::is_steady(series); },
+      py::arg("series"));
+  module.def(
+      "stop_reason",
+      [](const std::vector<std::vector<double>>& samples, double elapsed_seconds,
+         const std::string& stop, std::size_t min_samples, std::size_t max_samples, double budget,
+         double tolerance, double margin) {
+        const convtime::StopRule rule{convtime::stop_criterion_from_string(stop),
+                                      min_samples,
+                                      max_samples,
+                                      budget,
+                                      tolerance,
+                                      margin};
+        rule.validate();
+        return convtime::to_string(rule.decide(samples, elapsed_seconds));
+      },
+      py::arg("samples"), py::arg("elapsed_seconds"), py::arg("stop"), py::arg("min_samples"),
+      py::arg("max_samples"), py::arg("budget"), py::arg("tolerance"), py::arg("margin"));
+  module.def(
+      "paired_ratio",
+      [](const std::vector<double>& over, const std::vector<double>& under) {
+        const convtime::PairedRatio ratio = convtime::paired_ratio(over, under);
+        return py::make_tuple(ratio.value, ratio.interval.low, ratio.interval.high);
+      },
+      py::arg("over"), py::arg("under"));
+  module.def(
+      "judge",
+      [](double low, double high, double margin) {
+        return convtime::to_string(convtime::judge({low, high}, margin));
+      },
+      py::arg("low"), py::arg("high"), py::arg("margin"));
 }

@@ -14,7 +14,7 @@ def test_compares_calls_of_known_duration() -> None:
         {"fast": lambda: time.sleep(0.002), "slow": lambda: time.sleep(0.004)},
         device="cpu",
         max_samples=20,
-        max_noise=0,
+        stop="count",
     )
     assert list(result.measurements) == ["fast", "slow"]
     assert len(result.measurements["fast"].seconds) == len(result.measurements["slow"].seconds)
@@ -38,28 +38,59 @@ def test_ratios_pair_the_samples_of_a_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratios", "verdict"),
+    ("ratios", "verdict", "exit_code"),
     [
-        ([0.995 + 0.001 * i for i in range(11)], "same"),
-        ([1.001 + 0.0001 * i for i in range(11)], "same"),
-        ([0.94 + 0.001 * i for i in range(11)], "faster"),
-        ([1.05 + 0.001 * i for i in range(11)], "slower"),
-        ([0.95 + 0.01 * i for i in range(11)], "uncertain"),
-        ([1.002 + 0.004 * i for i in range(11)], "slower"),
+        ([0.995 + 0.001 * i for i in range(11)], "same", 0),
+        ([1.001 + 0.0001 * i for i in range(11)], "same", 0),
+        ([0.94 + 0.001 * i for i in range(11)], "faster", 0),
+        ([1.05 + 0.001 * i for i in range(11)], "slower", 1),
+        ([0.95 + 0.01 * i for i in range(11)], "uncertain", 0),
+        ([1.005 + 0.001 * i for i in range(11)], "uncertain", 0),  # more than the same, or not
     ],
 )
-def test_verdicts_follow_the_interval(ratios: list[float], verdict: str) -> None:
+def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_code: int) -> None:
     one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10)
     base = convtime.Measurement.from_dict({**one.to_dict(), "seconds": [1.0] * len(ratios)})
     other = convtime.Measurement.from_dict({**one.to_dict(), "seconds": ratios})
-    comparison = Comparison({"base": base, "other": other})
+    comparison = Comparison({"base": base, "other": other}, margin=0.01)
     assert comparison.verdict("other") == verdict
-    with pytest.raises(ValueError, match="margin must be 0 or more, got -1"):
-        comparison.verdict("other", margin=-1)
+    assert comparison.exit_code == exit_code
+    assert f"{verdict} (within 1.00%)" in repr(comparison)
+    assert Comparison(comparison.measurements, margin=0.2).verdict("other") == "same"
+
+
+def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
+    result = convtime.compare(
+        {"fast": lambda: time.sleep(0.001), "slow": lambda: time.sleep(0.0013)},
+        device="cpu",
+        warmup=1,
+        budget=20,
+    )
+    assert result.verdict("slow") == "slower"
+    assert result.measurements["slow"].stop_reason == "settled"
+    assert len(result.measurements["slow"].seconds) < 2000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"margin": 0}, "margin must be more than 0, got 0"),
+        ({"margin": "wide"}, "margin must be a number, got 'wide'"),
+        ({"stop": "soon"}, "stop must be one of 'interval', .* got 'soon'"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        convtime.compare({"a": lambda: None, "b": lambda: None}, device="cpu", **options)
+
+
+def test_unknown_options_are_refused() -> None:
+    with pytest.raises(TypeError, match="unexpected keyword argument 'speed'"):
+        convtime.compare({"a": lambda: None}, speed=1)  # type: ignore[call-arg]
 
 
 def test_names_that_were_not_compared_are_refused() -> None:
-    result = convtime.compare({"a": lambda: None}, device="cpu", max_samples=10)
+    result = convtime.compare({"a": lambda: None}, device="cpu", max_samples=10, warmup=1)
     with pytest.raises(KeyError, match="'b' was not compared"):
         result.ratio("b")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch.utils.benchmark
 
+from convtime.ceilings import Ceilings
 from convtime.measurement import DeviceActivity, Measurement, format_seconds
 
 
@@ -43,10 +44,19 @@ def make(**changes: object) -> Measurement:
         device="cuda:0",
         device_reason="a tensor on it was found",
         stream=0,
+        sm_clocks=(1.98e9, None, 1.5e9, 1.95e9),
+        max_sm_clock=1.98e9,
+        warmup_requested="steady",
+        steady=True,
         warmup_calls=3,
         warmup_seconds=0.1,
+        first_call_seconds=0.05,
         sampling_seconds=0.2,
-        stop_reason="quiet",
+        stop="interval",
+        stop_reason="settled",
+        flops=None,
+        nbytes=None,
+        ceilings=None,
         provenance={"gpu": "NVIDIA H200", "cpu": "x", "threads": 2},
     )
     return dataclasses.replace(measurement, **changes)
@@ -112,6 +122,30 @@ def test_repr_tells_the_median_in_its_unit_and_what_was_replaced() -> None:
     assert "4 (1 discarded)" in text
     assert "span: 3.500 µs" in text
     assert "span" not in repr(make(spans=(), activities=()))
+
+
+def test_throttled_samples_are_flagged_and_counted_and_stay() -> None:
+    one = make()
+    assert one.throttled == (False, False, True, False)
+    assert len(one.seconds) == 4
+    assert "SM clock: 1500 .. 1980 MHz of 1980; 1 samples below 95% of it" in repr(one)
+    assert make(sm_clocks=(), max_sm_clock=None).throttled == ()
+
+
+def test_rates_are_set_against_the_devices_ceilings() -> None:
+    one = make(flops=1e9, nbytes=2e6, ceilings=Ceilings(4e12, 8e14, "bfloat16"))
+    assert one.flops_per_second == pytest.approx(4e14)
+    assert one.bytes_per_second == pytest.approx(8e11)
+    assert "400 TFLOP/s (50.0% of this device's bfloat16 matmul)" in repr(one)
+    assert "800 GB/s (20.0% of this device's copy)" in repr(one)
+    assert Measurement.from_dict(json.loads(one.to_json())) == one
+    assert (make().flops_per_second, make().bytes_per_second) == (None, None)
+
+
+def test_repr_tells_how_the_warm_up_ended() -> None:
+    assert "warm-up: 3 calls in 100.0 ms, steady; the first took 50.00 ms" in repr(make())
+    assert "not steady; the first" in repr(make(steady=False))
+    assert "100.0 ms; the first" in repr(make(steady=None, warmup_requested=3))
 
 
 def test_html_is_escaped() -> None:

@@ -1,7 +1,8 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 CONFIDENCE: float
+MIN_STEADY_SECONDS: float
 
 class Summary(TypedDict):
     mean: float
@@ -25,6 +26,8 @@ class Activity(TypedDict):
 class Timing(TypedDict):
     seconds: list[list[float]]
     discarded: list[list[float]]
+    clock_hertz: list[list[float]]
+    max_clock_hertz: float
     method: str
     method_reason: str
     queue: str
@@ -35,35 +38,58 @@ class Timing(TypedDict):
     activities: list[list[Activity]]
     warmup_calls: int
     warmup_seconds: float
+    first_call_seconds: list[float]
+    steady: bool
     sampling_seconds: float
     stop_reason: str
 
 def time_candidates(
     *,
     candidates: Sequence[
-        tuple[
-            Callable[..., object],
-            tuple[Any, ...],
-            Mapping[str, Any],
-            Callable[[], object] | None,
+        Sequence[
+            tuple[
+                Callable[..., object],
+                tuple[Any, ...],
+                Mapping[str, Any],
+                Callable[[], object] | None,
+            ]
         ]
     ],
     method: str,
     queue: str,
     on_gpu: bool,
     stream: int,
-    flush_data: int,
-    flush_bytes: int,
+    flush: Sequence[tuple[int, int, int, int]],
+    other_devices: Sequence[int],
     kernel_unavailable: str,
     warmup_calls: int,
     warmup_seconds: float,
+    warmup_steady: bool,
+    max_steady_seconds: float,
+    stop: str,
     min_samples: int,
     max_samples: int,
     budget: float,
-    max_noise: float,
+    tolerance: float,
+    margin: float,
 ) -> Timing: ...
 def cuda_available() -> bool: ...
-def flush_buffer_bytes() -> int: ...
+def flush_buffer_bytes(device: int) -> int: ...
 def kernel_method_unavailable() -> str: ...
 def quantile(values: Sequence[float], q: float) -> float: ...
 def summarize(values: Sequence[float]) -> Summary: ...
+def paired_ratio(over: Sequence[float], under: Sequence[float]) -> tuple[float, float, float]: ...
+def judge(
+    low: float, high: float, margin: float
+) -> Literal["same", "faster", "slower", "uncertain"]: ...
+def is_steady(series: Sequence[float]) -> bool: ...
+def stop_reason(
+    samples: Sequence[Sequence[float]],
+    elapsed_seconds: float,
+    stop: str,
+    min_samples: int,
+    max_samples: int,
+    budget: float,
+    tolerance: float,
+    margin: float,
+) -> str: ...

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import statistics
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from convtime._load import _C
+from convtime.candidate import Candidate
 from convtime.measurement import Measurement, format_seconds
-from convtime.timing import Candidate, Options, measure
+from convtime.timing import Options, measure
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from convtime.timing import OptionsDict
 
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
@@ -42,9 +45,11 @@ class Comparison:
 
     Attributes:
         measurements: by name, in the order given; sample i of each comes from the same round.
+        margin: share of the baseline's time up to which another time counts as the same.
     """
 
     measurements: Mapping[str, Measurement]
+    margin: float = 0.01
 
     def ratio(self, name: str, baseline: str | None = None) -> Ratio:
         """Time of ``name`` over time of ``baseline`` (the first candidate unless given).
@@ -58,45 +63,46 @@ class Comparison:
             if one not in self.measurements:
                 raise KeyError(f"{one!r} was not compared; there are {list(self.measurements)}")
         over, under = self.measurements[name].seconds, self.measurements[baseline].seconds
-        # A clock that ticks in steps can say 0 for both; then there is nothing between them.
-        pairs = zip(over, under, strict=True)
-        ratios = [a / b if b > 0 else (1.0 if a == b else float("inf")) for a, b in pairs]
-        low, high = _C.summarize(ratios)["median_interval"]
-        return Ratio(statistics.median(ratios), low, high)
+        return Ratio(*_C.paired_ratio(over, under))
 
-    def verdict(self, name: str, baseline: str | None = None, margin: float = 0.01) -> Verdict:
+    def verdict(self, name: str, baseline: str | None = None) -> Verdict:
         """What the interval of :meth:`ratio` says, with 95 % confidence.
 
         Args:
             name: the candidate that is judged.
             baseline: what it is compared with; the first candidate unless given.
-            margin: differences up to this share are none.
 
         Returns:
             ``same`` if the whole interval lies within 1 ± ``margin``, ``faster`` or ``slower`` if
-            it lies on one side of 1, and else ``uncertain``: more samples could tell.
+            all of it lies beyond, and else ``uncertain``: more samples could tell.
 
         Raises:
             KeyError: for a name that is not in the comparison.
-            ValueError: for a negative margin.
         """
-        if not margin >= 0:
-            raise ValueError(f"margin must be 0 or more, got {margin!r}")
         ratio = self.ratio(name, baseline)
-        if 1 - margin <= ratio.low and ratio.high <= 1 + margin:
-            return "same"
-        if ratio.high < 1:
-            return "faster"
-        return "slower" if ratio.low > 1 else "uncertain"
+        return _C.judge(ratio.low, ratio.high, self.margin)
+
+    @property
+    def exit_code(self) -> int:
+        """For CI: 1 if any candidate is slower than the first by more than the margin, else 0."""
+        return int(any(self.verdict(name) == "slower" for name in self.measurements))
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form: each measurement's, in order."""
-        return {"measurements": [one.to_dict() for one in self.measurements.values()]}
+        return {
+            "margin": self.margin,
+            "measurements": [one.to_dict() for one in self.measurements.values()],
+        }
 
     def __repr__(self) -> str:
+        baseline, *others = self.measurements
         lines = [
-            f"  {name}: {format_seconds(one.median)}, ratio {self.ratio(name)}"
-            for name, one in self.measurements.items()
+            f"  {baseline}: {format_seconds(self.measurements[baseline].median)}, the baseline"
+        ]
+        lines += [
+            f"  {name}: {format_seconds(self.measurements[name].median)}, ratio "
+            f"{self.ratio(name)}, {self.verdict(name)} (within {self.margin:.2%})"
+            for name in others
         ]
         return "\n".join(["<convtime.Comparison", *lines]) + ">"
 
@@ -104,29 +110,26 @@ class Comparison:
 def compare(
     candidates: Mapping[str, Callable[[], object]],
     *,
-    method: str = "auto",
-    queue: str = "gate",
-    cache: str = "cold",
-    device: torch.device | str | None = None,
-    warmup_calls: int = 3,
-    warmup_seconds: float = 0.02,
-    min_samples: int = 10,
-    max_samples: int = 10_000,
-    budget: float = 1.0,
-    max_noise: float = 0.005,
+    stop: str | None = None,
+    margin: float = 0.01,
+    **options: Unpack[OptionsDict],
 ) -> Comparison:
     """Times several callables interleaved, so that whatever drifts drifts for all of them alike.
 
     Each round calls every candidate once, in random order; ``time_op`` is the case of one
-    candidate, and the options are the same. ``budget`` is for the whole comparison, warm-up for
-    each candidate.
+    candidate, and the other options are its own. ``budget`` is for the whole comparison.
 
     Args:
-        candidates: callables without arguments, by name.
+        candidates: callables without arguments, by name; the first one is the baseline.
+        stop: when sampling ends, beside ``max_samples`` and ``budget``: ``verdict`` (it is settled
+            how each candidate compares with the first), or one of ``time_op``'s criteria. Unless
+            given, ``verdict`` for several candidates, and ``interval`` for one.
+        margin: share of the baseline's time up to which another time counts as the same.
+        options: those of ``time_op`` from ``method`` on.
 
     Raises:
-        ValueError: for no candidates, and as ``time_op``.
-        TypeError: for something that is not callable.
+        ValueError: for no candidates, a margin that is not positive, and as ``time_op``.
+        TypeError: for something that is not callable, or an option that there is not.
     """
     if not isinstance(candidates, Mapping):
         raise TypeError(
@@ -134,17 +137,10 @@ def compare(
         )
     if not candidates:
         raise ValueError("there must be at least one candidate to compare, got none")
-    options = Options(
-        method=method,
-        queue=queue,
-        cache=cache,
-        device=device,
-        warmup_calls=warmup_calls,
-        warmup_seconds=warmup_seconds,
-        min_samples=min_samples,
-        max_samples=max_samples,
-        budget=budget,
-        max_noise=max_noise,
+    if stop is None:
+        stop = "verdict" if len(candidates) > 1 else "interval"
+    measurements = measure(
+        [Candidate(name, fn) for name, fn in candidates.items()],
+        Options(stop=stop, margin=margin, **options),
     )
-    measurements = measure([Candidate(name, fn) for name, fn in candidates.items()], options)
-    return Comparison(dict(zip(candidates, measurements, strict=True)))
+    return Comparison(dict(zip(candidates, measurements, strict=True)), margin)

@@ -11,13 +11,16 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from convtime._load import _C
+from convtime.ceilings import Ceilings
 
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
 
-SCHEMA = 1
+SCHEMA = 2
 
+_PER_SAMPLE = ("seconds", "discarded", "raw_seconds", "spans", "sm_clocks")
+_THROTTLED_BELOW = 0.95  # of the highest clock
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -79,17 +82,21 @@ class Measurement:
         seconds: every sample, in the order taken.
         discarded: samples that are not in ``seconds`` because the queue could not be held when they
             were taken.
-        overhead: for the method ``event``, what was subtracted from each raw sample: what a pair of
-            events adds to a single kernel on this device, measured against CUPTI; 0 where it is not
-            known, and for other methods.
-        raw_seconds: for the method ``event``, the samples before that; empty if ``overhead`` is 0.
+        overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
+            what a pair of events, or the gap to a graph's next node, adds to a single kernel on
+            this device, measured against CUPTI; 0 where it is not known, and for other methods.
+        raw_seconds: for these methods, the samples before that; empty if ``overhead`` is 0.
         spans: for the method ``kernel``, the time of each sample from the start of the call's first
             kernel to the end of its last, gaps included; empty for other methods.
         activities: for the method ``kernel``, what the device did, in order of first occurrence.
+        sm_clocks: the rate of the GPU's multiprocessor clock around each sample, over a window of
+            at least 50 µs, in hertz; None where it is not known. Empty on a CPU.
+        max_sm_clock: the highest rate of that clock, in hertz; None on a CPU.
         method: what was timed: ``kernel`` (the device's own time for the call's kernels, copies and
             memsets, added up), ``event`` (between two CUDA events around the call, less
-            ``overhead``), ``sync`` (host clock from an idle device to an idle device) or ``cpu``
-            (host clock around the call).
+            ``overhead``), ``graph`` (one of many calls in CUDA graphs, less ``overhead``), ``sync``
+            (host clock from an idle device to an idle device) or ``cpu`` (host clock around the
+            call).
         method_requested: the method asked for.
         method_reason: why ``method`` is not ``method_requested``; empty where it is.
         queue: how the device was kept from starting before all calls of a batch were issued:
@@ -97,18 +104,28 @@ class Measurement:
             long as it takes) or ``none`` (it was not).
         queue_requested: what was asked for.
         queue_reason: why ``queue`` is not ``queue_requested``; empty where it is.
-        cache: what each call finds in the device's L2 cache: ``cold`` (none of its data), ``warm``
-            (what the call before it left there) or ``uncontrolled``.
+        cache: what each call finds in the device's L2 cache: ``cold`` (none of its data),
+            ``rotate`` (none of its tensors, which are others than in the calls before), ``partly
+            warm`` (those that could not be rotated, which ``cache_reason`` names), ``warm`` (what
+            the call before it left there) or ``uncontrolled``.
         cache_requested: what was asked for.
         cache_reason: why ``cache`` is not ``cache_requested``; empty where it is.
         device: where the work ran, e.g. ``cuda:0``.
         device_reason: how that is known.
         stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
+        warmup_requested: ``steady``, a number of calls, or a float of seconds.
+        steady: whether times and clocks had stopped drifting when sampling began; None where the
+            warm-up was not to be ``steady``.
         warmup_calls: untimed calls made first, of all candidates together.
         warmup_seconds: what they took.
+        first_call_seconds: what the very first call took until its work was done, with whatever is
+            done only once: loading, compiling, choosing algorithms, allocating.
         sampling_seconds: what sampling took, of all candidates together.
-        stop_reason: ``quiet`` (the median's interval is narrow enough), ``max_samples`` or
-            ``budget``.
+        stop: the criterion that was to end the sampling (see ``time_op``).
+        stop_reason: what ended it: ``settled`` (that criterion), ``max_samples`` or ``budget``.
+        flops: floating-point operations of a call, where the caller said so.
+        nbytes: bytes that a call has to move, where the caller said so.
+        ceilings: the rates that this device reaches, where ``flops`` or ``nbytes`` is known.
         provenance: hardware, software and source state (see convtime.provenance).
     """
 
@@ -119,6 +136,8 @@ class Measurement:
     raw_seconds: tuple[float, ...]
     spans: tuple[float, ...]
     activities: tuple[DeviceActivity, ...]
+    sm_clocks: tuple[float | None, ...]
+    max_sm_clock: float | None
     method: str
     method_requested: str
     method_reason: str
@@ -131,10 +150,17 @@ class Measurement:
     device: str
     device_reason: str
     stream: int | None
+    warmup_requested: str | int | float
+    steady: bool | None
     warmup_calls: int
     warmup_seconds: float
+    first_call_seconds: float
     sampling_seconds: float
+    stop: str
     stop_reason: str
+    flops: float | None
+    nbytes: float | None
+    ceilings: Ceilings | None
     provenance: Mapping[str, Any]
 
     @cached_property
@@ -180,6 +206,25 @@ class Measurement:
         """
         return self._summary["median_interval"]
 
+    @property
+    def throttled(self) -> tuple[bool, ...]:
+        """For each sample, whether its clock is known and below 95 % of the highest one.
+
+        Such a sample is as true as any other: it says what the operation takes at that clock.
+        """
+        limit = _THROTTLED_BELOW * (self.max_sm_clock or 0)
+        return tuple(clock is not None and clock < limit for clock in self.sm_clocks)
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """``flops`` over the median; None where they are not known."""
+        return None if self.flops is None else self.flops / self.median
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """``nbytes`` over the median; None where they are not known."""
+        return None if self.nbytes is None else self.nbytes / self.median
+
     def quantile(self, q: float) -> float:
         """Quantile ``q``, between 0 and 1, interpolated linearly (as numpy's default).
 
@@ -191,11 +236,10 @@ class Measurement:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, with a schema version."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields["seconds"] = list(self.seconds)
-        fields["discarded"] = list(self.discarded)
-        fields["raw_seconds"] = list(self.raw_seconds)
-        fields["spans"] = list(self.spans)
+        for name in _PER_SAMPLE:
+            fields[name] = list(fields[name])
         fields["activities"] = [dataclasses.asdict(one) for one in self.activities]
+        fields["ceilings"] = None if self.ceilings is None else dataclasses.asdict(self.ceilings)
         fields["provenance"] = dict(self.provenance)
         return {"schema": SCHEMA, **fields}
 
@@ -218,10 +262,10 @@ class Measurement:
                 "a measurement must have exactly the fields of convtime.Measurement; missing: "
                 f"{sorted(known - fields.keys())}, unknown: {sorted(fields.keys() - known)}"
             )
-        fields["seconds"] = tuple(fields["seconds"])
-        fields["discarded"] = tuple(fields["discarded"])
-        fields["raw_seconds"] = tuple(fields["raw_seconds"])
-        fields["spans"] = tuple(fields["spans"])
+        for name in _PER_SAMPLE:
+            fields[name] = tuple(fields[name])
+        if fields["ceilings"] is not None:
+            fields["ceilings"] = Ceilings(**fields["ceilings"])
         fields["activities"] = tuple(map(DeviceActivity.from_dict, fields["activities"]))
         return cls(**fields)
 
@@ -285,14 +329,50 @@ class Measurement:
             "samples": f"{len(self.seconds)}"
             + (f" ({len(self.discarded)} discarded)" if self.discarded else ""),
             **self._device_facts(),
-            **({"events' own cost": format_seconds(self.overhead)} if self.overhead else {}),
+            **({"method's own cost": format_seconds(self.overhead)} if self.overhead else {}),
+            **self._rate_facts(),
             "method": self._used(self.method, self.method_requested, self.method_reason),
             "queue": self._used(self.queue, self.queue_requested, self.queue_reason),
             "cache": self._used(self.cache, self.cache_requested, self.cache_reason),
             "device": f"{self.provenance.get('gpu') or self.provenance.get('cpu') or self.device} "
             f"({self.device_reason})",
-            "stopped by": self.stop_reason,
+            **self._clock_facts(),
+            "warm-up": self._warmup_fact(),
+            "stopped by": self.stop if self.stop_reason == "settled" else self.stop_reason,
         }
+
+    def _rate_facts(self) -> dict[str, str]:
+        facts = {}
+        if self.ceilings is not None and self.flops_per_second is not None:
+            share = self.flops_per_second / self.ceilings.flops_per_second
+            facts["compute"] = (
+                f"{self.flops_per_second / 1e12:.4g} TFLOP/s ({share:.1%} of this device's "
+                f"{self.ceilings.matmul_dtype} matmul)"
+            )
+        if self.ceilings is not None and self.bytes_per_second is not None:
+            share = self.bytes_per_second / self.ceilings.bytes_per_second
+            facts["memory"] = (
+                f"{self.bytes_per_second / 1e9:.4g} GB/s ({share:.1%} of this device's copy)"
+            )
+        return facts
+
+    def _clock_facts(self) -> dict[str, str]:
+        known = [clock for clock in self.sm_clocks if clock is not None]
+        if not known or self.max_sm_clock is None:
+            return {}
+        text = (
+            f"{min(known) / 1e6:.0f} .. {max(known) / 1e6:.0f} MHz of {self.max_sm_clock / 1e6:.0f}"
+        )
+        if any(self.throttled):
+            text += f"; {sum(self.throttled)} samples below {_THROTTLED_BELOW:.0%} of it"
+        return {"SM clock": text}
+
+    def _warmup_fact(self) -> str:
+        end = {None: "", True: ", steady", False: ", not steady"}[self.steady]
+        return (
+            f"{self.warmup_calls} calls in {format_seconds(self.warmup_seconds)}{end}; "
+            f"the first took {format_seconds(self.first_call_seconds)}"
+        )
 
     def _device_facts(self) -> dict[str, str]:
         if not self.spans:

@@ -4,75 +4,95 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
-from torch.utils import _pytree as pytree
 
 from convtime._load import _C
+from convtime.candidate import Candidate, backward_of, clearing_gradients, name_of, tensors_of
+from convtime.ceilings import Ceilings, measure_ceilings
 from convtime.measurement import DeviceActivity, Measurement
 from convtime.provenance import provenance
+from convtime.rotation import Rotation, rotate
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict
+
+    class OptionsDict(TypedDict, total=False):
+        """The options that ``time_op`` and ``compare`` share."""
+
+        method: str
+        queue: str
+        cache: str
+        device: torch.device | str | None
+        stream: torch.cuda.Stream | None
+        warmup: str | SupportsFloat
+        tolerance: float
+        min_samples: int
+        max_samples: int
+        budget: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Candidate:
-    """One operation that is to be timed: ``fn(*args, **kwargs)``."""
-
-    name: str
-    fn: Callable[..., object]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    setup: Callable[[], object] | None = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"a measurement's name must be a string, got {self.name!r}")
-        if not callable(self.fn):
-            raise TypeError(
-                f"what is timed must be callable, got {type(self.fn).__name__} for {self.name!r}; "
-                "pass the function and its arguments, not its result"
-            )
-        if self.setup is not None and not callable(self.setup):
-            raise TypeError(f"setup must be callable, got {type(self.setup).__name__}")
+_CALLS_BEFORE_STEADY = 3
+_MAX_STEADY_SECONDS = 1.0
+_ROTATION_OVER_L2 = 5
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
     """How to time; see :func:`time_op`."""
 
-    method: str
-    queue: str
-    cache: str
-    device: torch.device | str | None
-    warmup_calls: int
-    warmup_seconds: float
-    min_samples: int
-    max_samples: int
-    budget: float
-    max_noise: float
+    method: str = "auto"
+    queue: str = "gate"
+    cache: str = "cold"
+    device: torch.device | str | None = None
+    stream: torch.cuda.Stream | None = None
+    warmup: str | SupportsFloat = "steady"
+    stop: str = "interval"
+    tolerance: float = 0.005
+    margin: float = 0.01
+    min_samples: int = 10
+    max_samples: int = 10_000
+    budget: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.cache not in ("cold", "warm"):
-            raise ValueError(f"cache must be one of 'cold', 'warm', got {self.cache!r}")
-        for name in ("method", "queue"):
+        if self.cache not in ("cold", "warm", "rotate"):
+            raise ValueError(f"cache must be one of 'cold', 'warm', 'rotate', got {self.cache!r}")
+        for name in ("method", "queue", "stop"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a string, got {getattr(self, name)!r}")
-        for name in ("warmup_calls", "min_samples", "max_samples"):
-            value = getattr(self, name)
-            if not isinstance(value, SupportsIndex) or not 0 <= value.__index__() <= sys.maxsize:
-                raise ValueError(f"{name} must be a whole number, 0 or more, got {value!r}")
-        for name in ("warmup_seconds", "budget", "max_noise"):
-            value = getattr(self, name)
-            try:
-                finite = abs(float(value)) < float("inf")
-            except (TypeError, ValueError, OverflowError):
-                finite = False
-            if not finite or isinstance(value, str):
-                raise ValueError(f"{name} must be a number, got {value!r}")
+        for name in ("min_samples", "max_samples"):
+            if not _is_count(getattr(self, name)):
+                raise ValueError(
+                    f"{name} must be a whole number, 0 or more, got {getattr(self, name)!r}"
+                )
+        for name in ("budget", "tolerance", "margin"):
+            if not _is_finite(getattr(self, name)):
+                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
+        if self.warmup != "steady" and not (_is_count(self.warmup) or _is_duration(self.warmup)):
+            raise ValueError(
+                "warmup must be 'steady', a whole number of calls or a float of seconds, 0 or "
+                f"more, got {self.warmup!r}"
+            )
+        if self.stream is not None and not isinstance(self.stream, torch.cuda.Stream):
+            raise TypeError(f"stream must be a torch.cuda.Stream, got {self.stream!r}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, SupportsIndex) and 0 <= value.__index__() <= sys.maxsize
+
+
+def _is_finite(value: object) -> bool:
+    try:
+        return not isinstance(value, str) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _is_duration(value: object) -> bool:
+    return _is_finite(value) and float(value) >= 0  # type: ignore[arg-type]
 
 
 def time_op(
@@ -81,16 +101,21 @@ def time_op(
     kwargs: Mapping[str, Any] | None = None,
     name: str | None = None,
     setup: Callable[[], object] | None = None,
+    grad_to_none: Sequence[torch.Tensor] | None = None,
+    backward: bool = False,
+    flops: float | None = None,
+    nbytes: float | None = None,
     method: str = "auto",
     queue: str = "gate",
     cache: str = "cold",
     device: torch.device | str | None = None,
-    warmup_calls: int = 3,
-    warmup_seconds: float = 0.02,
+    stream: torch.cuda.Stream | None = None,
+    warmup: str | SupportsFloat = "steady",
+    stop: str = "interval",
+    tolerance: float = 0.005,
     min_samples: int = 10,
     max_samples: int = 10_000,
     budget: float = 1.0,
-    max_noise: float = 0.005,
 ) -> Measurement:
     """Times ``fn(*args, **kwargs)``, called from C++ until its median is known well enough.
 
@@ -101,36 +126,51 @@ def time_op(
         name: what the result is called; the function's own name unless given.
         setup: called without arguments before each call, outside of the timed region and before the
             cache is flushed; what it issues to the GPU is not timed either.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside of the timed
+            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
+        backward: times the backward pass of ``fn``'s result instead, with random gradients; the
+            forward pass runs before each call, outside of the timed region, and gradients are None.
+        flops: floating-point operations of a call, to be set against what this device reaches.
+        nbytes: bytes that a call has to move, likewise.
         method: ``kernel`` (the device's own time for the kernels, copies and memsets that the call
             issues on any stream, from CUPTI's records), ``event`` (between two CUDA events on the
-            current stream, their own 2 to 3 µs included), ``sync`` (host clock between two idle
-            states of the device), ``cpu`` (host clock around the call, on an idle device) or
-            ``auto``: for work on a GPU kernel, or event where CUPTI cannot be used; else cpu.
+            current stream, less their own cost), ``graph`` (one of many calls captured in CUDA
+            graphs, less the gap between them), ``sync`` (host clock between two idle states of the
+            device), ``cpu`` (host clock around the call, on an idle device) or ``auto``: for work
+            on a GPU kernel, or event where CUPTI cannot be used; else cpu.
         queue: ``gate`` keeps the GPU from starting until a batch of calls is issued, so that short
             ones are not timed as gaps between launches; ``sleep`` does so with a kernel that sleeps
             for a time estimated beforehand; ``none`` does not. A callable that waits for the GPU
             itself cannot be queued; the result then says so.
         cache: ``cold`` overwrites the GPU's L2 cache before each call, outside of the timed region;
-            ``warm`` leaves it as the call before left it.
+            ``rotate`` gives each call other copies of its tensors, so many that they are cold when
+            their turn comes again; ``warm`` leaves the cache as the call before left it.
         device: where the work runs. Unless given: the GPU of the first CUDA tensor found in
             arguments, closure or module parameters, the CPU where only CPU tensors are found, and
             the current GPU (where there is one) if no tensor is found.
-        warmup_calls: untimed calls first, at least; one is always made.
-        warmup_seconds: duration of the untimed calls, at least, in seconds.
+        stream: what is made the current stream for the calls; the current one unless given.
+        warmup: ``steady``: until neither times nor clocks drift any more, for 0.08 s at least and a
+            second (or the budget) at most; a whole number: so many calls; a float: so many seconds.
+            One call is always made.
+        stop: when sampling ends, beside ``max_samples`` and ``budget``: ``interval`` (half the
+            width of the median's 95 % interval is at most ``tolerance`` of it), ``noise`` (the
+            standard deviation is at most ``tolerance`` of the mean, or changes no more),
+            ``entropy`` (the samples' distribution changes no more), ``count`` (max_samples alone)
+            or ``budget`` (the budget alone).
+        tolerance: of ``interval`` and ``noise``.
         min_samples: samples taken at least, also beyond the budget.
         max_samples: samples taken at most.
         budget: seconds after which sampling ends, warm-up not counted.
-        max_noise: sampling ends when half the width of the median's 95 % interval is at most this
-            share of the median.
 
     Returns:
         The samples in seconds, with method, conditions and provenance.
 
     Raises:
         TypeError: if ``fn`` is not callable.
-        ValueError: for an option outside of its range, or a GPU method for work on the CPU.
-        RuntimeError: for a failure of CUDA, or where ``method="kernel"`` cannot be had. Whatever
-            ``fn`` raises passes through.
+        ValueError: for an option outside of its range, options that contradict each other, or a GPU
+            method for work on the CPU.
+        RuntimeError: for a failure of CUDA, where ``method="kernel"`` cannot be had, or where
+            ``method="graph"`` cannot capture the call. Whatever ``fn`` raises passes through.
     """
     candidate = Candidate(name or name_of(fn), fn, args, kwargs or {}, setup)
     options = Options(
@@ -138,107 +178,241 @@ def time_op(
         queue=queue,
         cache=cache,
         device=device,
-        warmup_calls=warmup_calls,
-        warmup_seconds=warmup_seconds,
+        stream=stream,
+        warmup=warmup,
+        stop=stop,
+        tolerance=tolerance,
         min_samples=min_samples,
         max_samples=max_samples,
         budget=budget,
-        max_noise=max_noise,
     )
-    return measure([candidate], options)[0]
+    if stop == "verdict":
+        raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
+    for what, value in (("flops", flops), ("nbytes", nbytes)):
+        if value is not None and not (_is_finite(value) and value > 0):
+            raise ValueError(f"{what} must be a positive number, got {value!r}")
+    if grad_to_none is not None:
+        if cache == "rotate":
+            raise ValueError(
+                "grad_to_none names tensors that cache='rotate' copies; use backward=True, or "
+                "cache='cold'"
+            )
+        candidate = clearing_gradients(candidate, grad_to_none)
+    (result,) = measure([candidate], options, backward=backward)
+    if flops is None and nbytes is None:
+        return result
+    return dataclasses.replace(
+        result, flops=flops, nbytes=nbytes, ceilings=ceilings(torch.device(result.device))
+    )
 
 
-def measure(candidates: list[Candidate], options: Options) -> list[Measurement]:
+def ceilings(device: torch.device | str | None = None) -> Ceilings:
+    """The rates that a device reaches in a large copy and a large matmul, measured once a process.
+
+    Args:
+        device: a CPU or a CUDA device; the current GPU unless given, or the CPU without one.
+
+    Raises:
+        ValueError: for another device.
+    """
+    if device is None:
+        device = "cuda" if _C.cuda_available() else "cpu"
+    return measure_ceilings(_check_device(device), time_op)
+
+
+def measure(
+    candidates: list[Candidate], options: Options, *, backward: bool = False
+) -> list[Measurement]:
     """Times candidates interleaved, in rounds; sample i of each comes from the same round."""
-    device, device_reason = _resolve_device(candidates, options.device)
+    device, others, device_reason = _resolve_devices(candidates, options.device)
     on_gpu = device.type == "cuda"
-    with torch.cuda.device(device) if on_gpu else contextlib.nullcontext():
+    if options.method == "graph" and (backward or any(one.setup for one in candidates)):
+        raise ValueError(
+            "method 'graph' captures calls right behind each other, and can do nothing between "
+            "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
+        )
+    rotations = _rotations(candidates, device, options)
+    copies = [one.copies for one in rotations]
+    if backward:
+        copies = [tuple(map(backward_of, one)) for one in copies]
+    with _on(device, options.stream):
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
-        flush = _flush_buffer(device) if on_gpu and options.cache == "cold" else None
+        cold = on_gpu and options.cache == "cold"
+        flush = [_flush_buffer(one) for one in (device, *others)] if cold else []
         timing = _C.time_candidates(
-            candidates=[(one.fn, one.args, dict(one.kwargs), one.setup) for one in candidates],
+            candidates=[
+                [(one.fn, one.args, dict(one.kwargs), one.setup) for one in each] for each in copies
+            ],
             method=options.method,
             queue=options.queue,
             on_gpu=on_gpu,
             stream=stream,
-            flush_data=0 if flush is None else flush.data_ptr(),
-            flush_bytes=0 if flush is None else flush.nbytes,
+            flush=[
+                (one.data_ptr(), one.nbytes, one.get_device(), _current_stream(one.device))
+                for one in flush
+            ],
+            other_devices=[one.index for one in others],
             kernel_unavailable=_other_profiler(),
-            warmup_calls=int(options.warmup_calls),
-            warmup_seconds=float(options.warmup_seconds),
+            **_warmup(options),
+            stop=options.stop,
             min_samples=int(options.min_samples),
             max_samples=int(options.max_samples),
             budget=float(options.budget),
-            max_noise=float(options.max_noise),
+            tolerance=float(options.tolerance),
+            margin=float(options.margin),
         )
     where = provenance(device)
     return [
         Measurement(
             name=candidate.name,
-            seconds=tuple(seconds),
-            discarded=tuple(discarded),
+            seconds=tuple(timing["seconds"][index]),
+            discarded=tuple(timing["discarded"][index]),
             overhead=timing["overhead_seconds"],
-            raw_seconds=tuple(timing["raw_seconds"][index]) if timing["raw_seconds"] else (),
-            spans=tuple(timing["spans"][index]) if timing["spans"] else (),
-            activities=tuple(DeviceActivity(**one) for one in timing["activities"][index])
-            if timing["activities"]
-            else (),
+            raw_seconds=_of(timing["raw_seconds"], index),
+            spans=_of(timing["spans"], index),
+            activities=tuple(
+                DeviceActivity(**one)
+                for one in (timing["activities"][index] if timing["activities"] else ())
+            ),
+            sm_clocks=tuple(
+                None if one != one else one for one in _of(timing["clock_hertz"], index)
+            ),
+            max_sm_clock=timing["max_clock_hertz"] if on_gpu else None,
             method=timing["method"],
             method_requested=options.method,
             method_reason=timing["method_reason"],
             queue=timing["queue"],
             queue_requested=options.queue,
             queue_reason=timing["queue_reason"],
-            cache=options.cache if on_gpu else "uncontrolled",
+            **_cache_used(rotation, on_gpu, options.cache),
             cache_requested=options.cache,
-            cache_reason="" if on_gpu else "it is the GPU's cache that is controlled",
             device=str(device),
             device_reason=device_reason,
             stream=stream if on_gpu else None,
+            warmup_requested=_plain(options.warmup),
+            steady=timing["steady"] if options.warmup == "steady" else None,
             warmup_calls=timing["warmup_calls"],
             warmup_seconds=timing["warmup_seconds"],
+            first_call_seconds=timing["first_call_seconds"][index],
             sampling_seconds=timing["sampling_seconds"],
+            stop=options.stop,
             stop_reason=timing["stop_reason"],
+            flops=None,
+            nbytes=None,
+            ceilings=None,
             provenance=where,
         )
-        for index, (candidate, seconds, discarded) in enumerate(
-            zip(candidates, timing["seconds"], timing["discarded"], strict=True)
-        )
+        for index, (candidate, rotation) in enumerate(zip(candidates, rotations, strict=True))
     ]
 
 
+def _of(columns: list[list[float]], index: int) -> tuple[float, ...]:
+    """A candidate's column, of those that a method need not have."""
+    return tuple(columns[index]) if columns else ()
+
+
+def _warmup(options: Options) -> dict[str, Any]:
+    calls, seconds = 1, 0.0
+    if options.warmup == "steady":
+        calls = _CALLS_BEFORE_STEADY
+    elif isinstance(options.warmup, SupportsIndex):
+        calls = int(options.warmup)
+    else:
+        seconds = float(options.warmup)
+    return {
+        "warmup_calls": calls,
+        "warmup_seconds": seconds,
+        "warmup_steady": options.warmup == "steady",
+        "max_steady_seconds": min(_MAX_STEADY_SECONDS, float(options.budget)),
+    }
+
+
+def _plain(warmup: str | SupportsFloat) -> str | int | float:
+    if isinstance(warmup, str):
+        return warmup
+    return int(warmup) if isinstance(warmup, SupportsIndex) else float(warmup)
+
+
+def _rotations(
+    candidates: list[Candidate], device: torch.device, options: Options
+) -> list[Rotation]:
+    if options.cache != "rotate" or device.type != "cuda":
+        return [Rotation((one,), 0, ()) for one in candidates]
+    l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    return [rotate(one, device, _ROTATION_OVER_L2 * l2_bytes) for one in candidates]
+
+
+def _cache_used(rotation: Rotation, on_gpu: bool, requested: str) -> dict[str, str]:
+    if not on_gpu:
+        return {
+            "cache": "uncontrolled",
+            "cache_reason": "it is the GPU's cache that is controlled",
+        }
+    if not rotation.left_warm:
+        return {"cache": requested, "cache_reason": ""}
+    return {
+        "cache": "partly warm" if rotation.bytes_per_call else "warm",
+        "cache_reason": "not rotated: " + ", ".join(rotation.left_warm),
+    }
+
+
+@contextlib.contextmanager
+def _on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    if stream is not None and stream.device != device:
+        raise ValueError(
+            f"stream must be one of {device}, where the work is, got one of {stream.device}"
+        )
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        yield
+
+
 def _flush_buffer(device: torch.device) -> torch.Tensor:
-    return torch.empty(_C.flush_buffer_bytes(), dtype=torch.uint8, device=device)
+    return torch.empty(_C.flush_buffer_bytes(device.index), dtype=torch.uint8, device=device)
+
+
+def _current_stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
 
 
 def _other_profiler() -> str:
-    """Why CUPTI is taken: its buffers belong to one client a process, and that may be kineto."""
+    """Why CUPTI is taken unless tools share it: kineto's buffers are the process's only ones."""
     if torch._C._autograd._profiler_enabled():
         return "a torch.profiler session is active in this process, and CUPTI serves one at a time"
     return ""
 
 
-def name_of(fn: Callable[..., object]) -> str:
-    """A callable's own name, or its type's where it has none (modules, partials)."""
-    if isinstance(fn, functools.partial):
-        return name_of(fn.func)
-    return getattr(fn, "__name__", type(fn).__name__)
-
-
-def _resolve_device(
+def _resolve_devices(
     candidates: list[Candidate], requested: torch.device | str | None
-) -> tuple[torch.device, str]:
-    """The device that the work runs on, and how that is known."""
-    if requested is None:
-        device, reason = _find_device(candidates)
+) -> tuple[torch.device, list[torch.device], str]:
+    """The device that the work runs on, other GPUs that it uses, and how the former is known."""
+    found = [tensor.device for candidate in candidates for tensor in tensors_of(candidate)]
+    on_gpus = [device for device in dict.fromkeys(found) if device.type == "cuda"]
+    if requested is not None:
+        device, reason = _check_device(requested), "asked for"
+    elif on_gpus:
+        device, reason = on_gpus[0], "a tensor on it was found"
+    elif found:
+        device, reason = torch.device("cpu"), "only tensors on the CPU were found"
+    elif _C.cuda_available():
+        device = _check_device("cuda")
+        reason = "assumed: no tensor was found, and there is a GPU"
     else:
-        reason = "asked for"
-        try:
-            device = torch.device(requested)
-        except (RuntimeError, TypeError):
-            raise ValueError(f"device must be a CPU or a CUDA device, got {requested!r}") from None
+        device, reason = torch.device("cpu"), "there is no GPU"
+    others = [one for one in on_gpus if one != device] if device.type == "cuda" else []
+    return device, others, reason
+
+
+def _check_device(requested: torch.device | str) -> torch.device:
+    """The device with its index. Raises ValueError for one that is not there."""
+    try:
+        device = torch.device(requested)
+    except (RuntimeError, TypeError):
+        raise ValueError(f"device must be a CPU or a CUDA device, got {requested!r}") from None
     if device.type == "cpu":
-        return device, reason
+        return device
     if device.type != "cuda":
         raise ValueError(f"device must be a CPU or a CUDA device, got {str(device)!r}")
     count = torch.cuda.device_count()
@@ -247,42 +421,4 @@ def _resolve_device(
     index = torch.cuda.current_device() if device.index is None else device.index
     if not 0 <= index < count:
         raise ValueError(f"device must be below cuda:{count} on this machine, got {requested!r}")
-    return torch.device("cuda", index), reason
-
-
-def _find_device(candidates: list[Candidate]) -> tuple[torch.device, str]:
-    devices = [tensor.device for candidate in candidates for tensor in _tensors_of(candidate)]
-    on_gpu = [device for device in devices if device.type == "cuda"]
-    if on_gpu:
-        return on_gpu[0], "a tensor on it was found"
-    if devices:
-        return torch.device("cpu"), "only tensors on the CPU were found"
-    if _C.cuda_available():
-        return torch.device("cuda"), "assumed: no tensor was found, and there is a GPU"
-    return torch.device("cpu"), "there is no GPU"
-
-
-def _tensors_of(candidate: Candidate) -> Iterator[torch.Tensor]:
-    yield from _tensors_in((candidate.fn, candidate.args, dict(candidate.kwargs)))
-    fn = candidate.fn
-    while isinstance(fn, functools.partial):
-        yield from _tensors_in((fn.func, fn.args, fn.keywords))
-        fn = fn.func
-    owner = getattr(fn, "__self__", fn)  # of a bound method, or a callable object
-    yield from _tensors_in((owner, dict(getattr(owner, "__dict__", {}))))
-    if inspect.isfunction(fn):
-        try:
-            variables = inspect.getclosurevars(fn)
-        except ValueError:  # a variable of the closure has no value yet
-            return
-        yield from _tensors_in((dict(variables.nonlocals), dict(variables.globals)))
-
-
-def _tensors_in(tree: object) -> Iterator[torch.Tensor]:
-    leaves: Iterable[object] = pytree.tree_leaves(tree)
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            yield leaf
-        elif isinstance(leaf, torch.nn.Module):
-            yield from leaf.parameters()
-            yield from leaf.buffers()
+    return torch.device("cuda", index)
