@@ -1,0 +1,137 @@
+"""What convtime says of samples that were recorded on a GPU (tests/data/record.py)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from convtime._load import _C
+from convtime.comparison import Comparison
+from convtime.measurement import Measurement
+
+TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
+RULE = {"min_samples": 10, "max_samples": 10_000, "budget": 1.0, "tolerance": 0.005, "margin": 0.01}
+
+
+def trace(name: str, index: int = 0) -> dict[str, Any]:
+    return TRACES[name][index]
+
+
+def measurement(recorded: dict[str, Any]) -> Measurement:
+    """With what a trace leaves out, and these tests do not look at."""
+    count = len(recorded["seconds"])
+    conditions = dict.fromkeys(
+        ("method_requested", "method_reason", "queue", "queue_requested", "queue_reason"), ""
+    ) | dict.fromkeys(("cache_requested", "cache_reason", "device", "device_reason"), "")
+    return Measurement(
+        **{**recorded, "seconds": tuple(recorded["seconds"])},
+        **conditions,
+        discarded=(),
+        spans=(),
+        activities=(),
+        stream=0,
+        warmup_requested=1,
+        steady=None,
+        warmup_calls=1,
+        warmup_seconds=0.0,
+        first_call_seconds=0.0,
+        sampling_seconds=1e-4 * count,
+        stop="count",
+        stop_reason="max_samples",
+        flops=None,
+        nbytes=None,
+        ceilings=None,
+        provenance={},
+    )
+
+
+def first_stop(name: str, stop: str) -> int:
+    """How many rounds of a trace are sampled until a criterion is settled; 0 if it never is."""
+    candidates = [one["seconds"] for one in TRACES[name]]
+    for count in range(1, len(candidates[0]) + 1):
+        if _C.stop_reason([one[:count] for one in candidates], 0.0, stop, **RULE) == "settled":
+            return count
+    return 0
+
+
+def test_a_gpu_that_heats_up_is_steady_once_its_clock_has_fallen() -> None:
+    heating = trace("matmul from idle")
+    seconds, clocks = heating["seconds"], heating["sm_clocks"]
+    elapsed = np.cumsum(seconds)
+
+    def steady(count: int) -> bool:
+        return _C.is_steady(seconds[:count]) and _C.is_steady(clocks[:count])
+
+    assert steady(30)  # at first the clock is high and does not move: that is what to wait beyond
+    assert elapsed[30] < _C.MIN_STEADY_SECONDS
+    long_enough = int(np.searchsorted(elapsed, _C.MIN_STEADY_SECONDS))
+    found = next(count for count in range(long_enough, 600) if steady(count))
+    assert 0.1 < elapsed[found] < 0.4
+    assert clocks[found] < 0.9 * clocks[0]
+    # Near the end its power is capped once more.
+    assert not steady(560)
+
+
+def test_the_clock_explains_the_times_of_a_gpu_that_heats_up() -> None:
+    heating = trace("matmul from idle")
+    cycles = np.multiply(heating["seconds"], heating["sm_clocks"])
+    spread = np.subtract(*np.quantile(heating["seconds"], [0.95, 0.05])) / np.median(
+        heating["seconds"]
+    )
+    spread_of_cycles = np.subtract(*np.quantile(cycles, [0.95, 0.05])) / np.median(cycles)
+    assert spread > 0.1
+    assert spread_of_cycles < spread / 2
+
+
+def test_samples_at_a_lowered_clock_are_flagged_and_kept() -> None:
+    one = measurement(trace("matmul from idle"))
+    assert one.throttled == tuple(clock < 0.95 * 1.98e9 for clock in one.sm_clocks)
+    assert sum(one.throttled) > 500
+    assert len(one.seconds) == 600
+    assert f"{sum(one.throttled)} samples below 95%" in repr(one)
+    assert not any(measurement(trace("the same")).throttled)
+
+
+def test_short_kernels_are_steady_at_once() -> None:
+    for name in ("relu by events", "the same", "2 % slower"):
+        assert _C.is_steady(trace(name)["seconds"][:60])
+
+
+@pytest.mark.parametrize("stop", ["interval", "noise"])
+def test_criteria_settle_on_a_short_kernel_where_its_median_is_known(stop: str) -> None:
+    seconds = trace("the same")["seconds"]
+    count = first_stop("the same", stop)
+    assert 10 <= count <= 200
+    assert np.median(seconds[:count]) == pytest.approx(np.median(seconds), rel=0.005)
+
+
+def test_the_entropy_of_a_gpu_that_heats_up_goes_on_growing() -> None:
+    assert first_stop("matmul from idle", "entropy") == 0
+
+
+def test_events_less_their_overhead_are_the_kernels_time() -> None:
+    events, kernel = trace("relu by events"), trace("relu cold")
+    raw = np.median(events["raw_seconds"])
+    assert raw - np.median(kernel["seconds"]) > 2e-6
+    assert raw - events["overhead"] == pytest.approx(np.median(kernel["seconds"]), abs=250e-9)
+    assert np.median(events["seconds"]) == pytest.approx(raw - events["overhead"], abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "ratio", "verdict"), [("the same", 1.0, "same"), ("2 % slower", 1.02, "slower")]
+)
+def test_verdicts_are_true_and_soon_settled(name: str, ratio: float, verdict: str) -> None:
+    base, other = map(measurement, TRACES[name])
+    comparison = Comparison({"base": base, "other": other})
+    found = comparison.ratio("other")
+    assert found.value == pytest.approx(ratio, abs=0.002)
+    assert found.value == pytest.approx(np.median(np.divide(other.seconds, base.seconds)))
+    assert found.low <= ratio + 0.001
+    assert found.high >= ratio - 0.001
+    assert comparison.verdict("other") == verdict
+    assert comparison.exit_code == (verdict == "slower")
+    assert 30 <= first_stop(name, "verdict") < 60
