@@ -1,0 +1,357 @@
+"""What accuracy.py makes of its rows and of kineto's events, without a GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import accuracy  # noqa: E402
+import check_results  # noqa: E402
+import results  # noqa: E402
+from accuracy import RANGE, TraceEvent  # noqa: E402
+
+GOALS = results.load_goals()["accuracy"]
+KERNEL = "kernel_ops_off_by_more_than_1pct_or_64ns"
+EVENT = "event_single_kernel_ops_off_by_more_than_2pct_or_250ns"
+GRAPH = "graph_ops_off_by_more_than_3pct_or_500ns"
+STAMPED = "kernel_vs_globaltimer_off_by_more_than_1pct_or_64ns"
+SPIN = "known_duration_difference_error_ns"
+
+
+def tracing(added=0.0, to_a_spin=0.0):
+    return {
+        "events": {"untraced": [1e-5], "traced": [1e-5 + added]},
+        "events_of_spin": {"untraced": [8e-6], "traced": [8e-6 + to_a_spin]},
+    }
+
+
+def op(key="relu/cold", truth=1e-5, span=None, kernels=1, kernel=1e-5, event=1e-5, graph=1e-5):
+    span = truth if span is None else span
+    # The middle pass is the one that counts.
+    return {
+        "key": key,
+        "calls": 20,
+        "truth": {
+            "kernels": kernels,
+            "kernel": [truth / 2, truth, 3 * truth],
+            "span": [span / 2, span, 3 * span],
+            "held": [True, True, True],
+            **tracing(),
+        },
+        "truth_of_replays": {"span": [span / 2, span, 3 * span], **tracing()},
+        "kernel": {"median": [kernel, 0.5 * kernel, 2 * kernel]},
+        "event": {"median": [event, 0.5 * event, 2 * event]},
+        "graph": {"reason": graph} if isinstance(graph, str) else {"median": [graph]},
+        "peers": {
+            "triton do_bench": {"seconds": 2 * span},
+            "torch Timer": {"reason": "ImportError: no"},
+        },
+    }
+
+
+def spin(asked_ns, seconds):
+    return {
+        "key": f"spin/{asked_ns} ns",
+        "asked_ns": asked_ns,
+        "kernel": {"midmean": [seconds], "median": [seconds]},
+    }
+
+
+def stamped(key, traced, stamps, grid=(1, 1), asked_ns=None):
+    return {
+        "key": key,
+        "kernel": {"median": [traced]},
+        "stamps": [stamps],
+        "grid": list(grid),
+        "asked_ns": asked_ns,
+    }
+
+
+def nvbench(**found):
+    return {"key": "cuda-bench/1", "ops": {"relu": found}}
+
+
+def cost():
+    return {
+        "key": "cost",
+        "first_use_s": 0.5,
+        "default_call_s": [0.2, 0.1, 0.05],
+        "loop_call_s": [3e-7, 2e-7, 9e-7],
+        "loop_floor_s": [1e-7, 2e-7, 0.5e-7],
+        "device_bytes_free_before": 1_000_000_000,
+        "device_bytes_free_least": 700_000_000,
+        "flush_bytes": 260_000_000,
+        "host_bytes": 1,
+    }
+
+
+def complete():
+    return [
+        cost(),
+        spin(1_000, 1.57e-6),
+        spin(2_000, 2.6e-6),
+        stamped("stamped/1024", 1.6e-6, 1.0e-6, (132, 1), accuracy.STAMPED_REFERENCE_NS),
+        stamped("stamped/spin 5000 ns, 132 blocks", 5.6e-6, 5.0e-6, (132, 1)),
+        op("relu/cold"),
+        op("relu/warm"),
+        nvbench(isolated=1.5e-5, batch=1.2e-5, samples=9),
+    ]
+
+
+def test_summary_has_every_goal():
+    summary = accuracy.summarise(complete())
+    assert set(summary) == set(GOALS)
+    assert summary == {
+        "ops": 2,
+        KERNEL: 0,
+        EVENT: 0,
+        GRAPH: 0,
+        STAMPED: 0,
+        SPIN: pytest.approx(30),
+        "first_use_s": 0.5,
+        "default_call_5us_kernel_s": 0.1,
+        "loop_overhead_us": pytest.approx(0.2),
+        "memory_beside_flush_mb": pytest.approx(40),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "off"),
+    [
+        ({"truth": 1e-6, "kernel": 1.064e-6}, KERNEL, 0),
+        ({"truth": 1e-6, "kernel": 1.065e-6}, KERNEL, 1),
+        ({"truth": 1e-6, "kernel": 0.935e-6}, KERNEL, 1),
+        ({"truth": 1e-3, "kernel": 1.0099e-3}, KERNEL, 0),
+        ({"truth": 1e-3, "kernel": 1.0101e-3}, KERNEL, 1),
+        ({"event": 1.025e-5}, EVENT, 0),
+        ({"event": 1.026e-5}, EVENT, 1),
+        ({"truth": 1e-3, "event": 1.021e-3}, EVENT, 1),
+        ({"event": 2e-5, "kernels": 3}, EVENT, 0),
+        ({"graph": 1.05e-5}, GRAPH, 0),
+        ({"graph": 1.06e-5}, GRAPH, 1),
+        ({"graph": 1.25e-5, "span": 1.2e-5}, GRAPH, 0),
+        ({"graph": 1e-5, "span": 1.2e-5}, GRAPH, 1),
+    ],
+)
+def test_what_is_off(changes, name, off):
+    assert accuracy.summarise([op(**changes)])[name] == off
+
+
+def test_operations_without_a_time_are_no_complete_ones():
+    no_kernel = op() | {"kernel": {"reason": "RuntimeError: CUPTI is taken"}}
+    assert accuracy.summarise([no_kernel]) == {"ops": 0}
+    no_graph = accuracy.summarise([op(graph="RuntimeError: cannot be captured")])
+    assert no_graph["ops"] == 1
+    assert GRAPH not in no_graph  # no graph at all is a miss, not a success
+
+
+def test_stamped_kernels_need_the_reference_and_lose_its_offset():
+    reference = stamped("stamped/1024", 1.6e-6, 1.0e-6, asked_ns=accuracy.STAMPED_REFERENCE_NS)
+    near = stamped("stamped/near", 5.66e-6, 5.0e-6)
+    far = stamped("stamped/far", 5.67e-6, 5.0e-6)
+    assert accuracy.summarise([reference, near, far])[STAMPED] == 1
+    assert STAMPED not in accuracy.summarise([near, far])
+    assert STAMPED not in accuracy.summarise([reference])
+
+
+def test_differences_of_spins_are_of_all_pairs():
+    rows = [spin(1_000, 1.6e-6), spin(2_000, 2.63e-6), spin(5_000, 5.56e-6)]
+    assert accuracy.summarise(rows)[SPIN] == pytest.approx(70)
+    assert SPIN not in accuracy.summarise(rows[:1])
+
+
+def event(name, start, end, correlation=0, on_device=False):
+    return TraceEvent(name, start, end, on_device, correlation)
+
+
+def trace():
+    return [
+        event(RANGE, 100, 200),
+        event(RANGE, 300, 400),
+        event("aten::relu", 105, 190, 3),  # an operator's number may be that of a launch
+        event("cudaLaunchKernel", 50, 60, 1),  # holds the queue
+        event("cudaMemsetAsync", 90, 95, 2),  # flushes
+        event("cudaLaunchKernel", 110, 120, 3),
+        event("cuLaunchKernelEx", 130, 140, 4),
+        event("cudaMemsetAsync", 250, 255, 5),
+        event("cudaLaunchKernel", 310, 320, 6),
+        event("cudaMemcpyAsync", 330, 340, 7),
+        event(RANGE, 1000, 2000, 3, on_device=True),
+        event("spin", 70, 900, 1, on_device=True),
+        event("Memset", 900, 1000, 2, on_device=True),
+        event("relu", 1000, 1100, 3, on_device=True),
+        event("gemm", 1150, 1350, 4, on_device=True),
+        event("Memset", 1400, 1500, 5, on_device=True),
+        event("relu", 1500, 1610, 6, on_device=True),
+        event("Memcpy", 1600, 1700, 7, on_device=True),
+        event("unknown", 1700, 1800, 99, on_device=True),
+    ]
+
+
+def test_a_trace_is_attributed_by_launches():
+    found = accuracy.read_trace(trace())
+    assert found.kernels == [2, 2]
+    assert found.sums == pytest.approx([300e-9, 210e-9])
+    assert found.spans == pytest.approx([350e-9, 200e-9])  # with the gap; with the overlap
+    assert found.held
+
+
+def test_a_trace_says_whether_the_queue_was_held():
+    early = [e._replace(start=320) if e.name == "relu" and e.start == 1000 else e for e in trace()]
+    assert not accuracy.read_trace(early).held
+
+
+def test_a_call_without_a_kernel_is_refused():
+    lost = [e for e in trace() if e.correlation not in (6, 7)]
+    with pytest.raises(ValueError, match="1 of 2 calls have no kernel"):
+        accuracy.read_trace(lost)
+    with pytest.raises(ValueError, match="0 of 0 calls"):
+        accuracy.read_trace([])
+
+
+def test_the_profiler_gives_such_events():
+    torch = pytest.importorskip("torch")
+    from torch.profiler import ProfilerActivity, profile, record_function
+
+    with profile(activities=[ProfilerActivity.CPU]) as profiler, record_function(RANGE):
+        torch.ones(3).relu()
+    found = list(accuracy._kineto_events(profiler))
+    (outer,) = (e for e in found if e.name == RANGE)
+    (inner,) = (e for e in found if e.name == "aten::relu")
+    assert outer.start <= inner.start < inner.end <= outer.end
+    assert not outer.on_device
+
+
+def test_the_table_shows_truth_errors_and_tools():
+    lines = accuracy.table(complete()).splitlines()
+    (cold,) = (line for line in lines if line.startswith("| relu/cold"))
+    assert "| 1 | 10.00 | 10.00 | +0 ns (+0.00 %) |" in cold
+    assert "| 2.00× | – | – | – | – | 1.50× |" in cold
+    assert any("| relu/warm" in line and "1.20× |" in line for line in lines)
+    assert "| 2 | 2.600 |" in lines
+    assert "| spin 5000 ns, 132 blocks | 5.000 | +0 ns |" in lines
+    widths = {line.count("|") for line in lines[:4]}
+    assert len(widths) == 1
+
+
+def test_a_table_of_few_rows():
+    assert len(accuracy.table([]).splitlines()) == 2
+    row = op(graph="RuntimeError: cannot be captured")
+    assert "| – |" in accuracy.table([row])
+
+
+def test_the_picture_compares_tools_where_they_control_the_cache():
+    points = accuracy._points(complete())
+    assert points["triton do_bench"] == [pytest.approx((10, 2))]
+    assert points["cuda-bench"] == [pytest.approx((10, 1.5))]
+    assert points["torch Timer"] == []
+    assert len(points["convtime kernel"]) == 2
+    facts = {"gpu": "G", "torch": "2.15"}
+    drawn = accuracy.picture({"rows": complete(), "provenance": facts})
+    assert drawn.startswith(b"\x89PNG")
+
+
+def test_every_operation_can_be_called():
+    torch = pytest.importorskip("torch")
+    makers = accuracy.operations(torch.device("meta"))
+    assert len(makers) * len(accuracy.CACHES) >= 24
+    for make in makers.values():
+        make()()
+    assert not any(name.endswith(accuracy.CACHES) for name in makers)
+
+
+def test_what_tracing_adds_is_taken_off_the_truth_of_methods_that_do_not_trace():
+    slowed = op(truth=5.6e-5, kernel=5.6e-5, event=5.45e-5, graph=5.4e-5)
+    assert accuracy.summarise([slowed])[EVENT] == 1
+    for truth in (slowed["truth"], slowed["truth_of_replays"]):
+        truth |= tracing(added=1.8e-6, to_a_spin=0.3e-6)
+    assert accuracy.summarise([slowed]) | {EVENT: 0, GRAPH: 0, KERNEL: 0} == accuracy.summarise(
+        [slowed]
+    )
+    # What the profiler adds to any call, and calls that it makes faster, change nothing.
+    slowed["truth"] |= tracing(added=0.3e-6, to_a_spin=0.3e-6)
+    assert accuracy.summarise([slowed])[EVENT] == 1
+    slowed["truth"] |= tracing(added=-1e-6, to_a_spin=0.3e-6)
+    assert accuracy.summarise([slowed])[EVENT] == 1
+
+
+def test_cases_have_keys_of_their_own():
+    torch = pytest.importorskip("torch")
+    cases = accuracy.make_cases(torch.device("meta"))
+    kinds = [key for key in cases if not accuracy._is_op({"key": key})]
+    assert len(cases) - len(kinds) == 2 * len(accuracy.operations(torch.device("meta")))
+    assert "stamped/spin 1024 ns, 1 x 1" in kinds
+    assert "stamped/spin 1024 ns, 8192 x 256" in kinds  # the grid of a copy of 256 MiB
+    assert {key.partition("/")[0] for key in kinds} == {"cost", "spin", "stamped", "cuda-bench"}
+
+
+def test_cuda_bench_results_are_read():
+    class Summary:
+        def __init__(self, value):
+            self.value = value
+
+    class State:
+        is_skipped = False
+        summaries = {  # noqa: RUF012
+            "nv/cold/time/gpu/mean": Summary(3e-6),
+            "nv/batch/time/gpu/mean": Summary(2e-6),
+        }
+
+    assert accuracy._read_nvbench([State()]) == {"isolated": 3e-6, "batch": 2e-6, "samples": None}
+    State.is_skipped, State.skip_reason = True, "too short"
+    assert accuracy._read_nvbench([State()]) == {"reason": "too short"}
+
+
+def test_a_probe_that_fails_says_why():
+    with pytest.raises(RuntimeError, match="accuracy.py --probe memory .* failed: "):
+        accuracy.run_probe("memory", "cuda:99")
+    found = accuracy.measure_nvbench(["relu"], "cuda:99")
+    assert "RuntimeError: accuracy.py --probe cuda-bench" in found["ops"]["relu"]["reason"]
+
+
+def test_a_file_of_rows_checks_out(tmp_path):
+    rows = complete()
+    document = {
+        "schema": 1,
+        "benchmark": "accuracy",
+        "command": "accuracy.py",
+        "date": "2026-01-01T00:00:00+00:00",
+        "provenance": dict.fromkeys(results.PROVENANCE, "x"),
+        "rows": rows,
+        "summary": results.make_summary(rows, accuracy.summarise, GOALS),
+    }
+    path = tmp_path / "accuracy.json"
+    path.write_text(json.dumps(document))
+    assert not list(check_results.check_file(path, {"accuracy": GOALS}))
+
+
+@pytest.mark.parametrize("name", ["accuracy", "repeatability", "compare_verdict"])
+def test_summaries_need_neither_torch_nor_convtime(name):
+    code = (
+        "import sys; sys.modules.update(torch=None, convtime=None, triton=None, matplotlib=None);"
+        f"sys.path.insert(0, '.'); import {name} as m; m.summarise([]); m.table([])"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("name", ["accuracy", "repeatability", "compare_verdict"])
+def test_without_a_gpu_it_says_so(name, tmp_path):
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [
+            *(sys.executable, BENCHMARKS / f"{name}.py"),
+            *("--output", tmp_path, "--commit", "abc", "--device", "cpu"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "is of a GPU" in done.stderr
+    assert not list(tmp_path.iterdir())

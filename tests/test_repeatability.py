@@ -1,0 +1,44 @@
+"""What repeatability.py makes of its rows, without a GPU."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import repeatability  # noqa: E402
+import results  # noqa: E402
+
+GOALS = results.load_goals()["repeatability"]
+
+
+def row(number, scale=1.0, triton=True):
+    medians = {"memory_bound": 4e-6, "conv": 2e-5 * scale, "under_3us": 1e-6}
+    peer = {name: 2 * seconds for name, seconds in medians.items()} if triton else {}
+    return {"key": f"process {number}", "convtime": medians, "triton": peer}
+
+
+def test_the_spread_is_the_range_over_the_median():
+    rows = [row(1), row(2, 1.03), row(3, 1.01)]
+    summary = repeatability.summarise(rows)
+    assert set(summary) == set(GOALS)
+    assert summary == {
+        "processes": 3,
+        "memory_bound_spread": 0,
+        "conv_spread": pytest.approx(0.03 / 1.01),
+        "under_3us_spread": 0,
+    }
+
+
+def test_one_process_has_no_spread():
+    assert repeatability.summarise([row(1)]) == {"processes": 1}
+
+
+def test_the_table_has_both_tools_where_both_are():
+    rows = [row(1), row(2, 1.03, triton=False), row(3, 1.01)]
+    lines = repeatability.table(rows).splitlines()
+    assert len(lines) == 2 + len(repeatability.OPERATIONS)
+    assert "| 20.20 | 2.97 % | 40.20 | 1.00 % |" in lines[3]
+    assert "| – | – |" in repeatability.table([row(1, triton=False)])
