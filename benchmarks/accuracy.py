@@ -6,13 +6,13 @@ many calls each and as much rest before. Kernels that spin for a known time, and
 the GPU's own clock at start and end, check the traced times without a tracer.
 
 Times are compared by the median over the passes of each pass's median: method kernel with the sum
-of the kernels, method event with the same where there is one kernel, method graph with the span
-of the call replayed as a CUDA graph, whose gaps between kernels are shorter.
+of the kernels, method event with the same where there is one kernel.
 
-CUPTI's tracing itself lengthens kernels of many small blocks, by up to 8 %. The methods that do not
-trace (event, graph) are therefore compared with the truth less what tracing adds: by how much two
-events around the same call are further apart with the profiler on than with it off, beyond what
-they are around a kernel of fixed duration.
+Tracing itself slows kernels of many blocks down: fewer of their blocks fit on the device at a time.
+Method event, which does not trace, is therefore compared with the truth less what tracing adds: by
+how much two events around the same call are further apart with the profiler on than with it off,
+beyond what they are around a kernel of fixed duration. Method graph is compared with stamps of the
+device's clock around the call in a graph, less what they are around such a kernel.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     import torch
 
 PASSES = 3
+KERNEL_PASSES = 5  # of the profiler and of method kernel, whose limit is the narrowest
 CACHES = ("cold", "warm")
 METHODS = ("kernel", "event", "graph")
 TICK = 32e-9  # of the clock that CUPTI and %globaltimer read, in seconds
@@ -47,9 +48,10 @@ TICK = 32e-9  # of the clock that CUPTI and %globaltimer read, in seconds
 SPINS_NS = (1_024, 2_016, 4_992, 9_984, 100_000, 1_000_000)
 STAMPED_BLOCKS = (1, 132, 528)
 STAMPED_MIB = (1, 16, 256)
+ONE_WAVE_MIB = 16  # of a copy whose blocks all fit on the device at a time
 COPY_GRID = (32_768, 256)  # bytes of a block of copy_stamped, and its threads
 # Kernels that spin for so long tell what lies between the stamps and the traced start and end, for
-# others of the same grid.
+# others of the same grid, or of more blocks than fit on the device at a time.
 STAMPED_REFERENCE_NS = 1_024
 PEERS = (
     "triton do_bench",
@@ -84,10 +86,12 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
             for row in ops
             if row["truth"]["kernels"] == 1
         )
-    captured = [row for row in ops if "reason" not in row["graph"]]
+    captured = [
+        row for row in ops if "reason" not in row["graph"] and "stamps" in row["truth_of_graph"]
+    ]
     if captured:
         summary["graph_ops_off_by_more_than_3pct_or_500ns"] = sum(
-            _is_off(_ours(row, "graph"), _replayed(row), 0.03, 500e-9) for row in captured
+            _is_off(_ours(row, "graph"), _in_a_graph(row), 0.03, 500e-9) for row in captured
         )
     stamped = _stamped_errors(rows)
     if stamped:
@@ -128,17 +132,18 @@ def _untraced(row: results.Row, what: str) -> float:
     return _truth(row, what) - _added_by_tracing(row["truth"])
 
 
-def _replayed(row: results.Row) -> float:
-    """The span of the call in a graph; of one that only convtime captures, as it runs otherwise."""
-    truth = row["truth_of_replays"] if "span" in row["truth_of_replays"] else row["truth"]
-    return float(statistics.median(truth["span"])) - _added_by_tracing(truth)
+def _in_a_graph(row: results.Row) -> float:
+    truth = row["truth_of_graph"]
+    around = truth["stamps_of_spin"] - truth["kernel_of_spin"]
+    return float(statistics.median(truth["stamps"]) - around)
 
 
 def _added_by_tracing(truth: results.Row) -> float:
     """Seconds by which the profiler lengthens a call more than it does a kernel that spins."""
 
     def added(events: results.Row) -> float:
-        return float(statistics.median(events["traced"]) - statistics.median(events["untraced"]))
+        passes = zip(events["traced"], events["untraced"], strict=True)
+        return float(statistics.median(traced - untraced for traced, untraced in passes))
 
     return max(0.0, added(truth["events"]) - added(truth["events_of_spin"]))
 
@@ -147,29 +152,30 @@ def _ours(row: results.Row, method: str) -> float:
     return float(statistics.median(row[method]["median"]))
 
 
+def _finely(row: results.Row) -> float:
+    return float(statistics.median(row["kernel"]["midmean"]))
+
+
 def _stamped_errors(rows: list[results.Row]) -> dict[str, tuple[float, float]]:
     """Key -> kernel time less launch and exit, and time by the stamps, in seconds."""
     stamped = [row for row in rows if row["key"].startswith("stamped/")]
     offsets = {
-        tuple(row["grid"]): _ours(row, "kernel") - statistics.median(row["stamps"])
+        tuple(row["grid"]): _finely(row) - statistics.median(row["stamps"])
         for row in stamped
         if row["asked_ns"] == STAMPED_REFERENCE_NS
     }
     return {
         row["key"]: (
-            _ours(row, "kernel") - offsets[tuple(row["grid"])],
+            _finely(row) - offsets[tuple(row["reference_grid"])],
             float(statistics.median(row["stamps"])),
         )
         for row in stamped
-        if row["asked_ns"] != STAMPED_REFERENCE_NS and tuple(row["grid"]) in offsets
+        if row["asked_ns"] != STAMPED_REFERENCE_NS and tuple(row["reference_grid"]) in offsets
     }
 
 
 def _difference_error_ns(a: results.Row, b: results.Row) -> float:
-    def midmean(row: results.Row) -> float:
-        return float(statistics.median(row["kernel"]["midmean"]))
-
-    measured = 1e9 * (midmean(a) - midmean(b))
+    measured = 1e9 * (_finely(a) - _finely(b))
     return float(round(abs(measured - (a["asked_ns"] - b["asked_ns"])), 3))
 
 
@@ -226,7 +232,7 @@ def table(rows: list[results.Row]) -> str:
         cells = [
             _error(row, "kernel", kernel),
             _error(row, "event", _untraced(row, "kernel" if single else "span")),
-            _error(row, "graph", _replayed(row)),
+            _error(row, "graph", _in_a_graph(row)) if "stamps" in row["truth_of_graph"] else "–",
         ]
         found = peers[row["key"]]
         cells += [f"{found[tool] / span:.2f}×" if tool in found else "–" for tool in tools]
@@ -294,8 +300,9 @@ def _points(rows: list[results.Row]) -> dict[str, list[tuple[float, float]]]:
         references = {
             "kernel": _truth(row, "kernel"),
             "event": _untraced(row, "kernel" if row["truth"]["kernels"] == 1 else "span"),
-            "graph": _replayed(row),
         }
+        if "stamps" in row["truth_of_graph"]:
+            references["graph"] = _in_a_graph(row)
         for method, reference in references.items():
             if "reason" not in row[method]:
                 factor = _ours(row, method) / reference
@@ -556,23 +563,19 @@ def measure_op(make: Callable[[], Call], cache: str) -> results.Row:
     count, rest = _plan(call)
     truth = _TruthPasses(call, spin, count, cold=cache == "cold")
     ours = {method: _MethodPasses(call, method, cache, count) for method in METHODS}
-    # A sample of it replays five calls of a long operation: as many calls as the others make.
-    ours["graph"] = _MethodPasses(call, "graph", cache, max(10, count // 5))
-    replayed = _GraphTruthPasses(call, spin, count, cold=cache == "cold")
-    turns: list[_TruthPasses | _MethodPasses | _GraphTruthPasses] = [
-        truth,
-        *ours.values(),
-        replayed,
-    ]
-    for one in turns * PASSES:
+    # A sample of it replays up to five calls of a long operation: as many calls as the others make.
+    ours["graph"] = _MethodPasses(call, "graph", cache, count // 5, warmup=1)
+    in_a_graph = _StampPasses(call, cold=cache == "cold")
+    every = [truth.take, *(one.take for one in ours.values()), in_a_graph.take]
+    for take in every * PASSES + [truth.trace, ours["kernel"].take] * (KERNEL_PASSES - PASSES):
         # Each begins on a GPU as cool as the others: its clock falls within 0.1 s of load.
         time.sleep(rest)
-        one.take()
+        take()
     return {
         "calls": count,
         "truth": truth.row(),
         **{method: passes.row() for method, passes in ours.items()},
-        "truth_of_replays": replayed.row(),
+        "truth_of_graph": in_a_graph.row() | _stamps_of_spin(cache == "cold"),
         "peers": measure_peers(call),
     }
 
@@ -601,8 +604,11 @@ class _TruthPasses:
         self._events = _EventPasses(call, count, cold=cold)
         self._events_of_spin = _EventPasses(spin, count, cold=cold)
 
-    def take(self) -> None:
+    def trace(self) -> None:
         self._traces.append(profile_calls(self._call, self._count, cold=self._cold))
+
+    def take(self) -> None:
+        self.trace()
         self._events.take()
         self._events_of_spin.take()
 
@@ -653,41 +659,68 @@ class _EventPasses:
         return self._row
 
 
-class _GraphTruthPasses:
-    """The same of the call as a CUDA graph."""
+class _StampPasses:
+    """Time between a stamp before and one behind the call in a graph, untraced."""
 
-    def __init__(self, call: Call, spin: Call, count: int, *, cold: bool) -> None:
-        self._reason = ""
+    LENGTH = 2
+    REPLAYS = 10
+
+    def __init__(self, call: Call, *, cold: bool) -> None:
+        import torch
+
+        self._row: results.Row = {"stamps": []}
+        self._stamps: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._graph = torch.cuda.CUDAGraph()
+        call()
+        torch.cuda.synchronize()
         try:
-            self._passes = _TruthPasses(_captured(call), _captured(spin), count, cold=cold)
+            with torch.cuda.graph(self._graph):
+                for _ in range(self.LENGTH):
+                    if cold:
+                        torch.ops.convtime.flush_l2()
+                    spun = torch.ops.convtime.spin_ns(4_000)
+                    call()
+                    self._stamps.append((spun, torch.ops.convtime.read_clocks()))
         except RuntimeError as error:
-            self._reason = _first_line(error)
+            self._row = {"reason": _first_line(error)}
 
     def take(self) -> None:
-        if self._reason:
+        import torch
+
+        if "reason" in self._row:
             return
-        try:
-            self._passes.take()
-        except ValueError as error:
-            self._reason = str(error)
+        nanoseconds = []
+        for _ in range(self.REPLAYS):
+            self._graph.replay()
+            torch.cuda.synchronize()
+            nanoseconds += [int(end[0] - spun[0, 1]) for spun, end in self._stamps]
+        self._row["stamps"].append(1e-9 * statistics.median(nanoseconds))
 
     def row(self) -> results.Row:
-        return {"reason": self._reason} if self._reason else self._passes.row()
+        return self._row
 
 
-def _captured(call: Call) -> Call:
+@functools.cache
+def _stamps_of_spin(cold: bool) -> results.Row:
+    """What the stamps are around a kernel whose own time is known."""
     import torch
 
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        call()
-    return graph.replay
+    spin: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
+    passes = _StampPasses(spin, cold=cold)
+    kernel = []
+    for _ in range(PASSES):
+        passes.take()
+        kernel.append(statistics.median(profile_calls(spin, 50, cold=cold).sums))
+    return {
+        "stamps_of_spin": statistics.median(passes.row()["stamps"]),
+        "kernel_of_spin": statistics.median(kernel),
+    }
 
 
 class _MethodPasses:
-    def __init__(self, call: Call, method: str, cache: str, count: int) -> None:
+    def __init__(self, call: Call, method: str, cache: str, count: int, *, warmup: int = 3) -> None:
         self._call, self._method, self._cache, self._count = call, method, cache, count
+        self._warmup = warmup
         self._row: results.Row = {name: [] for name in ("median", "midmean", "span", "queue")}
         self._row["overhead"] = []
 
@@ -701,8 +734,9 @@ class _MethodPasses:
                 self._call,
                 method=self._method,
                 cache=self._cache,
-                warmup=3,
+                warmup=self._warmup,
                 stop="count",
+                min_samples=1,
                 max_samples=self._count,
             )
         except (RuntimeError, ValueError) as error:
@@ -847,7 +881,7 @@ def probe_nvbench(device: torch.device, ops: Sequence[str]) -> results.Row:
                     "--devices",
                     str(device.index or 0),
                 ),
-                *("--cold-warmup-runs", "3", "--timeout", "1", "--batch-target-time", "0.1"),
+                *("--cold-warmup-runs", "3", "--timeout", "0.5", "--batch-target-time", "0.1"),
             ]
         )
         found = reader.BenchmarkResult.from_json(path)
@@ -885,7 +919,11 @@ def measure_spin(asked_ns: int) -> results.Row:
 
 
 def measure_stamped(
-    call: Callable[[], torch.Tensor], cache: str, grid: tuple[int, int], asked_ns: int | None
+    call: Callable[[], torch.Tensor],
+    cache: str,
+    grid: tuple[int, int],
+    reference_grid: tuple[int, int],
+    asked_ns: int | None,
 ) -> results.Row:
     """By turns the traced kernel time, and the stamps of the same calls untraced."""
     passes = _MethodPasses(call, "kernel", cache, 50)
@@ -896,6 +934,7 @@ def measure_stamped(
     return {
         "cache": cache,
         "grid": list(grid),
+        "reference_grid": list(reference_grid),
         "asked_ns": asked_ns,
         "kernel": passes.row(),
         "stamps": stamps,
@@ -926,12 +965,16 @@ def stamped_cases(device: torch.device) -> dict[str, Measure]:
         call: Callable[[], torch.Tensor] = functools.partial(
             torch.ops.convtime.spin_ns, asked_ns, *grid
         )
-        return measure_stamped(call, "warm", grid, asked_ns)
+        return measure_stamped(call, "warm", grid, grid, asked_ns)
 
     def copy(mib: int) -> results.Row:
         source = torch.randn(mib << 18, device=device)
         return measure_stamped(
-            lambda: torch.ops.convtime.copy_stamped(source)[1], "cold", copy_grid(mib), None
+            lambda: torch.ops.convtime.copy_stamped(source)[1],
+            "cold",
+            copy_grid(mib),
+            copy_grid(min(mib, ONE_WAVE_MIB)),
+            None,
         )
 
     def copy_grid(mib: int) -> tuple[int, int]:
@@ -939,7 +982,7 @@ def stamped_cases(device: torch.device) -> dict[str, Measure]:
 
     spun = [(blocks, 1) for blocks in STAMPED_BLOCKS]
     cases: dict[str, Measure] = {}
-    for grid in (*spun, *map(copy_grid, STAMPED_MIB)):
+    for grid in (*spun, copy_grid(1), copy_grid(ONE_WAVE_MIB)):
         for asked_ns in (STAMPED_REFERENCE_NS, *((4_992, 100_000) if grid in spun else ())):
             key = f"stamped/spin {asked_ns} ns, {grid[0]} x {grid[1]}"
             cases[key] = functools.partial(spin, grid, asked_ns)
