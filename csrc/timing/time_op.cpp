@@ -108,7 +108,7 @@ std::unique_ptr<QueueHold> make_hold(const Timer& timer, const TimingOptions& op
 
 /// Why kernel times cannot be had; empty where they can. Another tool's session is no reason where
 /// CUPTI is shared, since then nobody's buffers are taken away.
-std::string kernel_problem(const TimingOptions& options) {
+std::string kernel_problem([[maybe_unused]] const TimingOptions& options) {
   std::string problem = kernel_method_unavailable();
 #ifdef CONVTIME_WITH_CUDA
   if (problem.empty() && !options.kernel_unavailable.empty() && !CuptiSession::shared()) {
