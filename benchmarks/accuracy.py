@@ -43,8 +43,7 @@ PASSES = 3
 KERNEL_PASSES = 5  # of the profiler and of method kernel, whose limit is the narrowest
 CACHES = ("cold", "warm")
 METHODS = ("kernel", "event", "graph")
-TICK = 32e-9  # of the clock that CUPTI and %globaltimer read, in seconds
-# Whole ticks, since that is what a kernel spins for.
+# Whole ticks of 32 ns, since that is what a kernel spins for.
 SPINS_NS = (1_024, 2_016, 4_992, 9_984, 100_000, 1_000_000)
 STAMPED_BLOCKS = (1, 132, 528)
 STAMPED_MIB = (1, 16, 256)

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -237,6 +238,9 @@ PYBIND11_MODULE(_C, module) {
                                       tolerance,
                                       margin};
         rule.validate();
+        if (samples.empty()) {
+          throw std::invalid_argument("samples must be those of at least one candidate, got none");
+        }
         return convtime::to_string(rule.decide(samples, elapsed_seconds));
       },
       py::arg("samples"), py::arg("elapsed_seconds"), py::arg("stop"), py::arg("min_samples"),

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import dataclasses
+import json
 import time
 
+import numpy as np
 import pytest
 import torch
 
@@ -89,6 +92,50 @@ def test_gradients_are_cleared_before_each_call() -> None:
     assert seen[-1] is not None
 
 
+def test_gradients_of_an_iterator_are_cleared_before_every_call() -> None:
+    module = torch.nn.Linear(2, 2)
+    x = torch.ones(1, 2)
+    convtime.time_op(
+        lambda: module(x).sum().backward(), grad_to_none=module.parameters(), device="cpu", **QUICK
+    )
+    assert torch.equal(module.bias.grad, torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (torch.ones(2), "must be a sequence of tensors, got one tensor"),
+        ([1], "grad_to_none must hold tensors, got int"),
+    ],
+)
+def test_only_gradients_of_tensors_can_be_cleared(tensors: object, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        convtime.time_op(int, grad_to_none=tensors, device="cpu", **QUICK)  # type: ignore[arg-type]
+
+
+def test_backward_finds_the_parameters_behind_any_object() -> None:
+    class Holder:
+        module = torch.nn.Linear(4, 4)
+
+    holder = Holder()
+    x = torch.randn(2, 4)
+    backward = backward_of(Candidate("one", lambda one: holder.module(one), (x,)))
+    assert backward.setup is not None
+    found = []
+    for _ in range(3):
+        backward.setup()
+        backward.fn()
+        found.append(holder.module.weight.grad.clone())
+    assert torch.equal(found[0], found[2])
+
+
+def test_backward_of_an_input_itself() -> None:
+    x = torch.randn(3, requires_grad=True)
+    convtime.time_op(lambda: x, backward=True, device="cpu", **QUICK)
+    assert x.grad is not None
+    assert x.grad.abs().max() < 10  # of one call, not of all
+
+
 def test_clearing_gradients_keeps_the_setup() -> None:
     log: list[str] = []
     x = torch.ones(1)
@@ -109,6 +156,32 @@ def test_rates_of_a_cpu_are_set_against_its_own_ceilings() -> None:
     assert one.ceilings == ceilings
     assert one.flops_per_second == pytest.approx(2 * 256**3 / one.median)
     assert "of this device's float32 matmul" in repr(one)
+
+
+def test_rates_are_plain_numbers() -> None:
+    one = convtime.time_op(torch.relu, torch.ones(2), flops=np.int64(7), **QUICK)
+    assert json.loads(one.to_json())["flops"] == 7.0
+    never = dataclasses.replace(one, seconds=(0.0, 0.0))
+    assert never.flops_per_second == float("inf")
+    assert "inf" in repr(never)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"kwargs": [1]}, TypeError, r"kwargs must be a mapping of names to values, got \[1\]"),
+        ({"kwargs": 0}, TypeError, "kwargs must be a mapping"),
+        ({"flops": b"12"}, ValueError, "flops must be a positive number"),
+        ({"budget": b"1"}, ValueError, "budget must be a number"),
+        ({"min_samples": np.array([1, 2])}, ValueError, "min_samples must be a whole number"),
+        ({"warmup": np.array([1, 2])}, ValueError, "warmup must be 'steady', a whole number"),
+    ],
+)
+def test_odd_values_are_refused_in_a_sentence(
+    options: dict[str, object], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        convtime.time_op(int, device="cpu", **options)  # type: ignore[arg-type]
 
 
 def test_a_cpus_cache_is_not_controlled() -> None:

@@ -249,7 +249,7 @@ bool is_of_the_other_scope(const CuptiError& error) {
 /// The first subscriber decides for the whole process which scope there is from then on, and
 /// nothing promises that it takes that back when it unsubscribes. kineto is a client of the global
 /// scope that sets itself up once a process: after a subscriber it might never record again. So a
-/// subscriber is never the first here.
+/// subscriber is never the first here, but where nothing is recorded, to learn who has CUPTI.
 std::unique_ptr<ActivityScope> open_scope(std::span<const CUpti_ActivityKind> kinds) {
   try {
     return start<GlobalScope>(kinds);

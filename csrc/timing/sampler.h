@@ -41,11 +41,11 @@ struct HostHooks {
 struct SamplerResult {
   /// Seconds, [candidate][round]. Samples with the same round index were taken next to each other.
   std::vector<std::vector<double>> seconds;
-  /// The device's clock around each of `seconds` in hertz, NaN where it is not known; empty without
-  /// a clock probe.
+  /// The device's clock around each of `seconds` in hertz, NaN where it is not known; without a
+  /// clock probe, no values for any candidate.
   std::vector<std::vector<double>> clock_hertz;
-  /// What the device did for each of `seconds`, [candidate][round]; empty where the timer cannot
-  /// say.
+  /// What the device did for each of `seconds`, [candidate][round]; no rounds where the timer
+  /// cannot say.
   std::vector<std::vector<std::vector<DeviceActivity>>> activities;
   /// Samples that were taken while the queue could not be held, and that are not in `seconds`.
   std::vector<std::vector<double>> discarded;

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -68,8 +68,18 @@ def _tensors_in(tree: object) -> Iterator[torch.Tensor]:
             yield from leaf.buffers()
 
 
-def clearing_gradients(candidate: Candidate, tensors: Sequence[torch.Tensor]) -> Candidate:
-    """The candidate with the gradients of ``tensors`` set to None before each call."""
+def clearing_gradients(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> Candidate:
+    """The candidate with the gradients of ``tensors`` set to None before each call.
+
+    Raises:
+        TypeError: for anything but tensors.
+    """
+    if isinstance(tensors, torch.Tensor):
+        raise TypeError("grad_to_none must be a sequence of tensors, got one tensor; put it in []")
+    tensors = tuple(tensors)  # an iterator would be empty from the second call on
+    for one in tensors:
+        if not isinstance(one, torch.Tensor):
+            raise TypeError(f"grad_to_none must hold tensors, got {type(one).__name__}")
 
     def setup() -> None:
         _clear_gradients(tensors)
@@ -88,12 +98,11 @@ def backward_of(candidate: Candidate) -> Candidate:
 class _Backward:
     def __init__(self, forward: Candidate) -> None:
         self._forward = forward
-        self._leaves = [one for one in tensors_of(forward) if one.requires_grad and one.is_leaf]
+        self._leaves: list[torch.Tensor] | None = None  # that gradients go to
         self._outputs: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor] = []
 
     def run_forward(self) -> None:
-        _clear_gradients(self._leaves)
         if self._forward.setup is not None:
             self._forward.setup()
         with torch.enable_grad():
@@ -107,9 +116,29 @@ class _Backward:
         if [one.shape for one in self._gradients] != [one.shape for one in self._outputs]:
             # Random, since the time of some kernels depends on what they compute with.
             self._gradients = [torch.randn_like(one) for one in self._outputs]
+        if self._leaves is None:
+            self._leaves = list(_leaves_of(self._outputs))
+        _clear_gradients(self._leaves)
 
     def __call__(self) -> None:
         torch.autograd.backward(self._outputs, self._gradients)
+
+
+def _leaves_of(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The tensors whose gradients a backward pass of the outputs adds to."""
+    pending: list[torch.autograd.graph.Node | None] = [
+        one.grad_fn if one.grad_fn is not None else torch.autograd.graph.get_gradient_edge(one).node
+        for one in outputs
+    ]
+    seen = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        pending.extend(following for following, _ in node.next_functions)
 
 
 def _clear_gradients(tensors: Iterable[torch.Tensor]) -> None:

@@ -143,4 +143,4 @@ def compare(
         [Candidate(name, fn) for name, fn in candidates.items()],
         Options(stop=stop, margin=margin, **options),
     )
-    return Comparison(dict(zip(candidates, measurements, strict=True)), margin)
+    return Comparison(dict(zip(candidates, measurements, strict=True)), float(margin))

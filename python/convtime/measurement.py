@@ -218,12 +218,17 @@ class Measurement:
     @property
     def flops_per_second(self) -> float | None:
         """``flops`` over the median; None where they are not known."""
-        return None if self.flops is None else self.flops / self.median
+        return self._rate(self.flops)
 
     @property
     def bytes_per_second(self) -> float | None:
         """``nbytes`` over the median; None where they are not known."""
-        return None if self.nbytes is None else self.nbytes / self.median
+        return self._rate(self.nbytes)
+
+    def _rate(self, amount: float | None) -> float | None:
+        if amount is None:
+            return None
+        return amount / self.median if self.median > 0 else math.inf
 
     def quantile(self, q: float) -> float:
         """Quantile ``q``, between 0 and 1, interpolated linearly (as numpy's default).

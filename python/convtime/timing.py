@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
@@ -71,7 +71,8 @@ class Options:
         for name in ("budget", "tolerance", "margin"):
             if not _is_finite(getattr(self, name)):
                 raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
-        if self.warmup != "steady" and not (_is_count(self.warmup) or _is_duration(self.warmup)):
+        steady = isinstance(self.warmup, str) and self.warmup == "steady"
+        if not (steady or _is_count(self.warmup) or _is_duration(self.warmup)):
             raise ValueError(
                 "warmup must be 'steady', a whole number of calls or a float of seconds, 0 or "
                 f"more, got {self.warmup!r}"
@@ -81,12 +82,15 @@ class Options:
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, SupportsIndex) and 0 <= value.__index__() <= sys.maxsize
+    try:
+        return isinstance(value, SupportsIndex) and 0 <= value.__index__() <= sys.maxsize
+    except TypeError:  # of tensors and arrays, some of which are numbers
+        return False
 
 
 def _is_finite(value: object) -> bool:
     try:
-        return not isinstance(value, str) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
+        return not isinstance(value, str | bytes) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return False
 
@@ -101,7 +105,7 @@ def time_op(
     kwargs: Mapping[str, Any] | None = None,
     name: str | None = None,
     setup: Callable[[], object] | None = None,
-    grad_to_none: Sequence[torch.Tensor] | None = None,
+    grad_to_none: Iterable[torch.Tensor] | None = None,
     backward: bool = False,
     flops: float | None = None,
     nbytes: float | None = None,
@@ -129,7 +133,8 @@ def time_op(
         grad_to_none: tensors whose ``grad`` is set to None before each call, outside of the timed
             region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
         backward: times the backward pass of ``fn``'s result instead, with random gradients; the
-            forward pass runs before each call, outside of the timed region, and gradients are None.
+            forward pass runs before each call, outside of the timed region. Gradients are set to
+            None first, and are the last call's when it is over.
         flops: floating-point operations of a call, to be set against what this device reaches.
         nbytes: bytes that a call has to move, likewise.
         method: ``kernel`` (the device's own time for the kernels, copies and memsets that the call
@@ -150,8 +155,8 @@ def time_op(
             the current GPU (where there is one) if no tensor is found.
         stream: what is made the current stream for the calls; the current one unless given.
         warmup: ``steady``: until neither times nor clocks drift any more, for 0.08 s at least and a
-            second (or the budget) at most; a whole number: so many calls; a float: so many seconds.
-            One call is always made.
+            second (or the budget, if that is less) at most; a whole number: so many calls; a float:
+            so many seconds. One call is always made.
         stop: when sampling ends, beside ``max_samples`` and ``budget``: ``interval`` (half the
             width of the median's 95 % interval is at most ``tolerance`` of it), ``noise`` (the
             standard deviation is at most ``tolerance`` of the mean, or changes no more),
@@ -172,6 +177,8 @@ def time_op(
         RuntimeError: for a failure of CUDA, where ``method="kernel"`` cannot be had, or where
             ``method="graph"`` cannot capture the call. Whatever ``fn`` raises passes through.
     """
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise TypeError(f"kwargs must be a mapping of names to values, got {kwargs!r}")
     candidate = Candidate(name or name_of(fn), fn, args, kwargs or {}, setup)
     options = Options(
         method=method,
@@ -198,11 +205,15 @@ def time_op(
                 "cache='cold'"
             )
         candidate = clearing_gradients(candidate, grad_to_none)
-    (result,) = measure([candidate], options, backward=backward)
     if flops is None and nbytes is None:
-        return result
+        return measure([candidate], options, backward=backward)[0]
+    reached = ceilings(_resolve_devices([candidate], device)[0])
+    (result,) = measure([candidate], options, backward=backward)
     return dataclasses.replace(
-        result, flops=flops, nbytes=nbytes, ceilings=ceilings(torch.device(result.device))
+        result,
+        flops=None if flops is None else float(flops),
+        nbytes=None if nbytes is None else float(nbytes),
+        ceilings=reached,
     )
 
 
