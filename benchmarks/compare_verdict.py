@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import accuracy
@@ -157,14 +157,7 @@ def make_spins(asked_ns: int) -> results.Row:
 
     spins = [asked_ns, asked_ns + asked_ns // 50]
     calls = [functools.partial(torch.ops.convtime.spin_ns, one) for one in spins]
-    stamps = [_stamped_seconds(call) for call in calls]
-    return {
-        "calls": calls,
-        "true_ratio": stamps[1] / stamps[0],
-        "true_seconds": stamps,
-        "truth": "its own stamps of the GPU's clock",
-        "asked_ratio": spins[1] / spins[0],
-    }
+    return _known_by_stamps(calls, calls, spins)
 
 
 def make_copies(elements: int, device: torch.device) -> results.Row:
@@ -174,13 +167,22 @@ def make_copies(elements: int, device: torch.device) -> results.Row:
     counts = [elements, elements + elements // 200 * 4]  # in whole vectors of 16 bytes
     sources = [torch.randn(count, device=device) for count in counts]
     calls = [functools.partial(torch.ops.convtime.copy_stamped, one) for one in sources]
-    stamps = [_stamped_seconds(functools.partial(_stamps_of_copy, one)) for one in sources]
+    stamped = [functools.partial(_stamps_of_copy, one) for one in sources]
+    return _known_by_stamps(calls, stamped, counts)
+
+
+def _known_by_stamps(
+    calls: Sequence[Callable[[], object]],
+    stamped: Iterable[Callable[[], torch.Tensor]],
+    sizes: Sequence[int],
+) -> results.Row:
+    stamps = [_stamped_seconds(call) for call in stamped]
     return {
         "calls": calls,
         "true_ratio": stamps[1] / stamps[0],
         "true_seconds": stamps,
         "truth": "its own stamps of the GPU's clock",
-        "asked_ratio": counts[1] / counts[0],
+        "asked_ratio": sizes[1] / sizes[0],
     }
 
 

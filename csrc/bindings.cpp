@@ -135,6 +135,17 @@ std::vector<convtime::FlushBuffer> flush_buffers(const FlushBuffers& described) 
   return buffers;
 }
 
+convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
+                             std::size_t max_samples, double budget, double tolerance,
+                             double margin) {
+  return {convtime::stop_criterion_from_string(stop),
+          min_samples,
+          max_samples,
+          budget,
+          tolerance,
+          margin};
+}
+
 py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const std::string& method,
                          const std::string& queue, bool on_gpu, std::uintptr_t stream,
                          const FlushBuffers& flush, const std::vector<int>& other_devices,
@@ -163,12 +174,7 @@ py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const s
   options.warmup.seconds = warmup_seconds;
   options.warmup.steady = warmup_steady;
   options.warmup.max_steady_seconds = max_steady_seconds;
-  options.stop = {convtime::stop_criterion_from_string(stop),
-                  min_samples,
-                  max_samples,
-                  budget,
-                  tolerance,
-                  margin};
+  options.stop = stop_rule(stop, min_samples, max_samples, budget, tolerance, margin);
   options.hooks = python_hooks();
   const convtime::Timing timing = convtime::time_candidates(pointers, options);
 
@@ -231,12 +237,8 @@ PYBIND11_MODULE(_C, module) {
       [](const std::vector<std::vector<double>>& samples, double elapsed_seconds,
          const std::string& stop, std::size_t min_samples, std::size_t max_samples, double budget,
          double tolerance, double margin) {
-        const convtime::StopRule rule{convtime::stop_criterion_from_string(stop),
-                                      min_samples,
-                                      max_samples,
-                                      budget,
-                                      tolerance,
-                                      margin};
+        const convtime::StopRule rule =
+            stop_rule(stop, min_samples, max_samples, budget, tolerance, margin);
         rule.validate();
         if (samples.empty()) {
           throw std::invalid_argument("samples must be those of at least one candidate, got none");

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/device_memory.h"
 #include "core/globaltimer.cuh"
 #include "timing/calibration.h"
 #include "timing/event_timer.h"
@@ -42,11 +43,7 @@ __global__ void reference_kernel(Parameters, std::uint64_t* result) {
 /// Launches to a stream that can be changed, since a graph is captured on one of its own.
 class ReferenceKernel final : public Callable {
  public:
-  explicit ReferenceKernel(cudaStream_t stream) : stream(stream) {
-    void* result = nullptr;
-    CONVTIME_CUDA_CHECK(cudaMalloc(&result, kReferenceBlocks * sizeof(std::uint64_t)));
-    result_ = UniqueHandle<ResultTraits>(static_cast<std::uint64_t*>(result));
-  }
+  explicit ReferenceKernel(cudaStream_t stream) : stream(stream) {}
   void call() override {
     reference_kernel<<<kReferenceBlocks, kReferenceThreads, 0, stream>>>({}, result_.get());
     CONVTIME_CUDA_CHECK(cudaGetLastError());
@@ -55,12 +52,7 @@ class ReferenceKernel final : public Callable {
   cudaStream_t stream;
 
  private:
-  struct ResultTraits {
-    using Handle = std::uint64_t*;
-    static void release(std::uint64_t* data) noexcept { CONVTIME_CUDA_WARN(cudaFree(data)); }
-  };
-
-  UniqueHandle<ResultTraits> result_;
+  DeviceMemory<std::uint64_t> result_ = make_device_memory<std::uint64_t>(kReferenceBlocks);
 };
 
 double median_of(Callable& callable, Timer& timer, cudaStream_t stream) {
@@ -73,18 +65,20 @@ double median_of(Callable& callable, Timer& timer, cudaStream_t stream) {
   return quantile(sampler.run({&candidate, 1}).seconds.front(), 0.5);
 }
 
-double kernel_seconds(const CalibrationConditions& conditions) {
+double stream_seconds(Timer& timer, const CalibrationConditions& conditions) {
   ReferenceKernel kernel(conditions.stream);
   ColdCallable cold(kernel, conditions.flush);
-  KernelTimer timer({});
   return median_of(cold, timer, conditions.stream);
 }
 
+double kernel_seconds(const CalibrationConditions& conditions) {
+  KernelTimer timer({});
+  return stream_seconds(timer, conditions);
+}
+
 double event_seconds(const CalibrationConditions& conditions) {
-  ReferenceKernel kernel(conditions.stream);
-  ColdCallable cold(kernel, conditions.flush);
   EventTimer timer(conditions.stream, Sampler::max_batch(1));
-  return median_of(cold, timer, conditions.stream);
+  return stream_seconds(timer, conditions);
 }
 
 double graph_seconds(const GraphRecorder& recorder, const CalibrationConditions& conditions) {

@@ -27,11 +27,9 @@ __global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capa
 
 }  // namespace
 
-DeviceStamps::DeviceStamps(std::size_t capacity) : capacity_(capacity) {
-  void* data = nullptr;
-  CONVTIME_CUDA_CHECK(cudaMalloc(&data, (1 + capacity) * sizeof(std::uint64_t)));
-  count_and_stamps_ = UniqueHandle<DeviceMemoryTraits>(static_cast<std::uint64_t*>(data));
-  CONVTIME_CUDA_CHECK(cudaMemset(data, 0, sizeof(std::uint64_t)));
+DeviceStamps::DeviceStamps(std::size_t capacity)
+    : capacity_(capacity), count_and_stamps_(make_device_memory<std::uint64_t>(1 + capacity)) {
+  CONVTIME_CUDA_CHECK(cudaMemset(count_and_stamps_.get(), 0, sizeof(std::uint64_t)));
 }
 
 void DeviceStamps::open(cudaStream_t stream) {

@@ -6,9 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/cuda_check.h"
+#include "core/device_memory.h"
 #include "core/export.h"
-#include "core/unique_handle.h"
 
 namespace convtime {
 
@@ -27,13 +26,8 @@ class CONVTIME_API DeviceStamps {
   std::vector<std::uint64_t> take(cudaStream_t stream);
 
  private:
-  struct DeviceMemoryTraits {
-    using Handle = std::uint64_t*;
-    static void release(std::uint64_t* data) noexcept { CONVTIME_CUDA_WARN(cudaFree(data)); }
-  };
-
   std::size_t capacity_;
-  UniqueHandle<DeviceMemoryTraits> count_and_stamps_;
+  DeviceMemory<std::uint64_t> count_and_stamps_;
 };
 
 }  // namespace convtime

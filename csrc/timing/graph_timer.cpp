@@ -49,6 +49,17 @@ std::unique_ptr<DeviceGraph> record_calls(const GraphRecorder& recorder, Callabl
   });
 }
 
+/// Before anything is timed: capturing waits for the device.
+template <typename Captured, typename Capture>
+void capture_missing(std::span<Callable* const> calls, std::map<Callable*, Captured>& captured,
+                     Capture capture) {
+  for (Callable* const callable : calls) {
+    if (!captured.contains(callable)) {
+      captured.emplace(callable, capture(*callable));
+    }
+  }
+}
+
 }  // namespace
 
 double GraphTimer::EventPair::seconds() const {
@@ -61,12 +72,7 @@ GraphTimer::GraphTimer(GraphRecorder recorder, cudaStream_t stream, std::size_t 
     : recorder_(std::move(recorder)), stream_(stream), samples_(capacity) {}
 
 void GraphTimer::run(std::span<Callable* const> calls) {
-  // Before anything is timed: capturing waits for the device.
-  for (Callable* const callable : calls) {
-    if (!captured_.contains(callable)) {
-      captured_.emplace(callable, capture(*callable));
-    }
-  }
+  capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const CapturedCalls& captured = captured_.at(calls[i]);
     Sample& sample = samples_.at(i);
@@ -127,11 +133,7 @@ ColdGraphTimer::ColdGraphTimer(GraphRecorder recorder, std::vector<FlushBuffer> 
       stamps_(2 * kColdLength * capacity) {}
 
 void ColdGraphTimer::run(std::span<Callable* const> calls) {
-  for (Callable* const callable : calls) {
-    if (!captured_.contains(callable)) {
-      captured_.emplace(callable, capture(*callable));
-    }
-  }
+  capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
   for (Callable* const callable : calls) {
     callable->prepare();
     captured_.at(callable)->replay();

@@ -35,11 +35,9 @@ __global__ void stamp_kernel(ClockStamp* stamps, const ClockStamp* first,
 }  // namespace
 
 SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity)
-    : stream_(stream), capacity_(capacity) {
-  void* data = nullptr;
-  CONVTIME_CUDA_CHECK(cudaMalloc(&data, (capacity + 1) * kBlocks * sizeof(ClockStamp)));
-  stamps_ = UniqueHandle<DeviceMemoryTraits>(static_cast<ClockStamp*>(data));
-}
+    : stream_(stream),
+      capacity_(capacity),
+      stamps_(make_device_memory<ClockStamp>((capacity + 1) * kBlocks)) {}
 
 void SmClockProbe::stamp() {
   if (count_ >= capacity_) {

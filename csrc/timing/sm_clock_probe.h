@@ -4,9 +4,8 @@
 
 #include <cstddef>
 
-#include "core/cuda_check.h"
+#include "core/device_memory.h"
 #include "core/export.h"
-#include "core/unique_handle.h"
 #include "timing/clock_probe.h"
 
 namespace convtime {
@@ -23,15 +22,10 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   void collect(std::span<double> hertz) override;
 
  private:
-  struct DeviceMemoryTraits {
-    using Handle = ClockStamp*;
-    static void release(ClockStamp* data) noexcept { CONVTIME_CUDA_WARN(cudaFree(data)); }
-  };
-
   cudaStream_t stream_;
   std::size_t capacity_;
   std::size_t count_ = 0;  // groups since the last collect()
-  UniqueHandle<DeviceMemoryTraits> stamps_;
+  DeviceMemory<ClockStamp> stamps_;
 };
 
 /// The highest rate of the current device's multiprocessor clock, in hertz.

@@ -323,13 +323,11 @@ def _of(columns: list[list[float]], index: int) -> tuple[float, ...]:
 
 
 def _warmup(options: Options) -> dict[str, Any]:
-    calls, seconds = 1, 0.0
-    if options.warmup == "steady":
-        calls = _CALLS_BEFORE_STEADY
-    elif isinstance(options.warmup, SupportsIndex):
-        calls = int(options.warmup)
+    asked = _plain(options.warmup)
+    if isinstance(asked, str):
+        calls, seconds = _CALLS_BEFORE_STEADY, 0.0
     else:
-        seconds = float(options.warmup)
+        calls, seconds = (asked, 0.0) if isinstance(asked, int) else (1, asked)
     return {
         "warmup_calls": calls,
         "warmup_seconds": seconds,
