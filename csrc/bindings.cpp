@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -16,6 +17,7 @@
 #include "timing/steadiness.h"
 #include "timing/time_op.h"
 #ifdef CONVTIME_WITH_CUDA
+#include "ops/calibration_reference.h"
 #include "ops/graph_recorder.h"
 #endif
 
@@ -85,6 +87,19 @@ convtime::HostHooks python_hooks() {
     }
   };
   return hooks;
+}
+
+/// Throws the exception that another one was made of, if it was to end more than the timing
+/// (KeyboardInterrupt, SystemExit).
+void rethrow_interrupt(const std::exception& error) {
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const py::error_already_set& cause) {
+    if (!cause.matches(PyExc_Exception)) {
+      throw;
+    }
+  } catch (const std::exception&) {
+  }
 }
 
 /// [candidate]: a list of dicts, a dict a column.
@@ -168,6 +183,7 @@ py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const s
   options.other_devices = other_devices;
 #ifdef CONVTIME_WITH_CUDA
   options.graph_recorder = convtime::ops::torch_graph_recorder();
+  options.calibration_reference = convtime::ops::torch_calibration_reference;
 #endif
   options.kernel_unavailable = kernel_unavailable;
   options.warmup.calls = warmup_calls;
@@ -176,7 +192,13 @@ py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const s
   options.warmup.max_steady_seconds = max_steady_seconds;
   options.stop = stop_rule(stop, min_samples, max_samples, budget, tolerance, margin);
   options.hooks = python_hooks();
-  const convtime::Timing timing = convtime::time_candidates(pointers, options);
+  convtime::Timing timing;
+  try {
+    timing = convtime::time_candidates(pointers, options);
+  } catch (const std::exception& error) {
+    rethrow_interrupt(error);
+    throw;
+  }
 
   const convtime::SamplerResult& samples = timing.samples;
   return py::dict(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -484,6 +485,65 @@ def test_what_breaks_a_capture_is_named_and_nothing_stays_broken() -> None:
 
 
 @pytest.mark.cuda
+def test_an_interrupt_while_capturing_is_an_interrupt() -> None:
+    def interrupted() -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convtime.time_op(interrupted, device="cuda", method="graph")
+    x = torch.randn(1024, device="cuda")
+    assert convtime.time_op(torch.relu, x, method="graph").method == "graph"
+
+
+_TIMES_IN_THREADS = """
+import threading, torch, convtime
+x = torch.ones(1 << 20, device="cuda")
+overheads = []
+def work():
+    with torch.cuda.stream(torch.cuda.Stream()):
+        overheads.append(convtime.time_op(torch.relu, x, method="event", budget=0.1).overhead)
+threads = [threading.Thread(target=work) for _ in range(4)]
+for one in threads: one.start()
+for one in threads: one.join()
+assert len(overheads) == 4 and min(overheads) > 1e-6, overheads
+"""
+
+
+@pytest.mark.cuda
+def test_threads_can_wait_for_the_same_calibration() -> None:
+    """Whoever calibrates waits for the GPU without the GIL, which the others then have."""
+    subprocess.run([sys.executable, "-c", _TIMES_IN_THREADS], check=True, timeout=50)
+
+
+@pytest.mark.cuda
+def test_a_thread_that_finds_cupti_taken_is_told_so_once() -> None:
+    x = torch.ones(1 << 10, device="cuda")
+    started, errors = threading.Event(), []
+
+    def refused() -> None:
+        started.wait()
+        try:
+            convtime.time_op(torch.relu, x, method="kernel")
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=refused)
+    thread.start()
+    try:
+        convtime.time_op(
+            torch.relu, x, method="kernel", setup=started.set, stop="budget", budget=0.5
+        )
+    finally:
+        started.set()
+        thread.join()
+    assert errors == [
+        "method 'kernel' cannot be used: another thread of this process is timing with it, and "
+        "CUPTI serves one at a time; use 'event' or 'auto'"
+    ]
+
+
+@pytest.mark.cuda
 def test_random_numbers_can_be_captured() -> None:
     x = torch.empty(1 << 20, device="cuda")
     assert convtime.time_op(x.normal_, method="graph").method == "graph"
@@ -630,3 +690,38 @@ def test_the_calls_of_a_captured_graph_can_be_timed() -> None:
         y = torch.relu(y)
     one = convtime.time_op(graph.replay)
     assert sum(activity.kind == "kernel" for activity in one.activities) == 2
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", ["kernel", "event", "sync"])
+def test_calls_can_use_two_devices(method: str) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    x, y = (torch.ones(1 << 20, device=f"cuda:{index}") for index in range(2))
+
+    def both() -> None:
+        torch.relu(x)
+        with torch.cuda.device(1):
+            torch.relu(y)
+            torch.relu(y)
+
+    cold = convtime.time_op(both, method=method)
+    warm = convtime.time_op(both, method=method, cache="warm")
+    assert cold.device == "cuda:0"
+    if method == "kernel":  # the others see the first device's stream, or the host
+        assert sum(activity.kind == "kernel" for activity in cold.activities) == 3
+        # All of the input comes from memory again, on each of the devices.
+        for far, near in zip(cold.activities, warm.activities, strict=True):
+            assert statistics.median(far.seconds) > 1.3 * statistics.median(near.seconds)
+
+
+@pytest.mark.cuda
+def test_a_device_that_is_not_the_current_one_can_be_timed() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    x = torch.ones(1 << 20, device="cuda:1")
+    for method in ("kernel", "event", "graph", "sync"):
+        one = convtime.time_op(torch.relu, x, method=method)
+        assert (one.device, one.method) == ("cuda:1", method)
+        assert 1e-6 < one.median < 50e-6
+    assert torch.cuda.current_device() == 0

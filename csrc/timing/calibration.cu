@@ -40,40 +40,40 @@ __global__ void reference_kernel(Parameters, std::uint64_t* result) {
   result[blockIdx.x] = now;
 }
 
-/// Launches to a stream that can be changed, since a graph is captured on one of its own.
+/// Launches to a stream that can change, since a graph is recorded from one of its own.
 class ReferenceKernel final : public Callable {
  public:
-  explicit ReferenceKernel(cudaStream_t stream) : stream(stream) {}
+  explicit ReferenceKernel(const cudaStream_t& stream) : stream_(stream) {}
   void call() override {
-    reference_kernel<<<kReferenceBlocks, kReferenceThreads, 0, stream>>>({}, result_.get());
+    reference_kernel<<<kReferenceBlocks, kReferenceThreads, 0, stream_>>>({}, result_.get());
     CONVTIME_CUDA_CHECK(cudaGetLastError());
   }
 
-  cudaStream_t stream;
-
  private:
+  const cudaStream_t& stream_;
   DeviceMemory<std::uint64_t> result_ = make_device_memory<std::uint64_t>(kReferenceBlocks);
 };
 
-double median_of(Callable& callable, Timer& timer, cudaStream_t stream) {
+std::unique_ptr<Callable> make_reference(const CalibrationConditions& conditions,
+                                         const cudaStream_t& stream) {
+  return conditions.reference ? conditions.reference() : std::make_unique<ReferenceKernel>(stream);
+}
+
+double median_of(Callable& callable, Timer& timer, const CalibrationConditions& conditions) {
   constexpr std::size_t kSamples = 100;
   Callable* const candidate = &callable;
-  GateHold gate(stream);
+  GateHold gate(conditions.stream);
   Sampler sampler(
       timer, &gate, nullptr, {.calls = 3, .steady = false},
-      {.criterion = StopCriterion::kCount, .min_samples = kSamples, .max_samples = kSamples});
-  return quantile(sampler.run({&candidate, 1}).seconds.front(), 0.5);
+      {.criterion = StopCriterion::kCount, .min_samples = kSamples, .max_samples = kSamples},
+      conditions.hooks);
+  return median(sampler.run({&candidate, 1}).seconds.front());
 }
 
 double stream_seconds(Timer& timer, const CalibrationConditions& conditions) {
-  ReferenceKernel kernel(conditions.stream);
-  ColdCallable cold(kernel, conditions.flush);
-  return median_of(cold, timer, conditions.stream);
-}
-
-double kernel_seconds(const CalibrationConditions& conditions) {
-  KernelTimer timer({});
-  return stream_seconds(timer, conditions);
+  const std::unique_ptr<Callable> reference = make_reference(conditions, conditions.stream);
+  ColdCallable cold(*reference, conditions.flush);
+  return median_of(cold, timer, conditions);
 }
 
 double event_seconds(const CalibrationConditions& conditions) {
@@ -82,62 +82,66 @@ double event_seconds(const CalibrationConditions& conditions) {
 }
 
 double graph_seconds(const GraphRecorder& recorder, const CalibrationConditions& conditions) {
-  ReferenceKernel kernel(conditions.stream);
+  cudaStream_t stream = conditions.stream;
+  const std::unique_ptr<Callable> reference = make_reference(conditions, stream);
   const auto record = [&](const std::function<void(void*)>& work) {
-    return recorder([&](void* stream) {
-      const cudaStream_t outside = std::exchange(kernel.stream, static_cast<cudaStream_t>(stream));
-      work(stream);
-      kernel.stream = outside;
+    return recorder([&](void* recording) {
+      const cudaStream_t outside = std::exchange(stream, static_cast<cudaStream_t>(recording));
+      work(recording);
+      stream = outside;
     });
   };
+  const GraphContext context{record, conditions.stream, conditions.hooks.wait};
   if (conditions.flush.empty()) {
-    GraphTimer timer(record, conditions.stream, Sampler::max_batch(1));
-    return median_of(kernel, timer, conditions.stream);
+    GraphTimer timer(context, Sampler::max_batch(1));
+    return median_of(*reference, timer, conditions);
   }
-  ColdGraphTimer timer(record, {conditions.flush.begin(), conditions.flush.end()},
-                       conditions.stream, Sampler::max_batch(1));
-  return median_of(kernel, timer, conditions.stream);
+  ColdGraphTimer timer(context, {conditions.flush.begin(), conditions.flush.end()},
+                       Sampler::max_batch(1));
+  return median_of(*reference, timer, conditions);
 }
 
-enum class Correction { kEventOverhead, kGraphOverhead };
-
-std::optional<double> measure_once(Correction correction, const CalibrationConditions& conditions,
-                                   bool may_use_cupti, const std::function<double()>& seconds) {
-  using Key = std::tuple<Correction, int, bool>;
+/// By CUPTI; measured once for each device, with and without a flush, in a process.
+std::optional<double> known_kernel_seconds(const CalibrationConditions& conditions,
+                                           bool may_use_cupti) {
+  using Key = std::tuple<int, bool, bool>;
   static std::mutex mutex;
   static std::map<Key, double> measured;
   int device = 0;
   CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
-  const Key key{correction, device, conditions.flush.empty()};
-  const std::lock_guard lock(mutex);
+  const Key key{device, conditions.flush.empty(), bool(conditions.reference)};
+  // Who holds the mutex waits for the device, and lets go of other locks for that: so must who
+  // waits for the mutex.
+  std::unique_lock lock(mutex, std::defer_lock);
+  conditions.hooks.wait([&] { lock.lock(); });
   if (const auto found = measured.find(key); found != measured.end()) {
     return found->second;
   }
   if (!may_use_cupti) {
     return std::nullopt;
   }
-  double kernel = 0;
   try {
-    kernel = kernel_seconds(conditions);
+    KernelTimer timer({});
+    return measured[key] = stream_seconds(timer, conditions);
   } catch (const std::runtime_error&) {
     return std::nullopt;
   }
-  return measured[key] = seconds() - kernel;
 }
 
 }  // namespace
 
 std::optional<double> event_overhead_seconds(const CalibrationConditions& conditions,
                                              bool may_use_cupti) {
-  return measure_once(Correction::kEventOverhead, conditions, may_use_cupti,
-                      [&] { return event_seconds(conditions); });
+  const std::optional<double> kernel = known_kernel_seconds(conditions, may_use_cupti);
+  return kernel.has_value() ? std::optional(event_seconds(conditions) - *kernel) : std::nullopt;
 }
 
 std::optional<double> graph_overhead_seconds(const GraphRecorder& recorder,
                                              const CalibrationConditions& conditions,
                                              bool may_use_cupti) {
-  return measure_once(Correction::kGraphOverhead, conditions, may_use_cupti,
-                      [&] { return graph_seconds(recorder, conditions); });
+  const std::optional<double> kernel = known_kernel_seconds(conditions, may_use_cupti);
+  return kernel.has_value() ? std::optional(graph_seconds(recorder, conditions) - *kernel)
+                            : std::nullopt;
 }
 
 }  // namespace convtime

@@ -109,8 +109,7 @@ void begin_session() {
   const std::lock_guard lock(into.mutex);
   if (into.in_session) {
     throw std::runtime_error(
-        "method 'kernel' is already timing in this process, and CUPTI serves one at a time; wait "
-        "for the other thread, or use method 'event'");
+        "another thread of this process is timing with it, and CUPTI serves one at a time");
   }
   into.records = {};
   into.dropped = false;

@@ -19,11 +19,15 @@ constexpr std::size_t kMaxDifference = 32;
 constexpr std::size_t kMaxCapturedCalls = 4096;
 constexpr std::size_t kColdLength = 4;
 
+void synchronize_stream(const GraphContext& context) {
+  context.wait([&] { CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context.stream)); });
+}
+
 /// Outside of a capture: a first call may compile, load modules or choose an algorithm.
-void call_once(Callable& callable, cudaStream_t stream) {
+void call_once(Callable& callable, const GraphContext& context) {
   callable.call();
   callable.discard_result();
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
+  synchronize_stream(context);
 }
 
 std::unique_ptr<DeviceGraph> record(const GraphRecorder& recorder,
@@ -68,8 +72,8 @@ double GraphTimer::EventPair::seconds() const {
   return static_cast<double>(milliseconds) * 1e-3;
 }
 
-GraphTimer::GraphTimer(GraphRecorder recorder, cudaStream_t stream, std::size_t capacity)
-    : recorder_(std::move(recorder)), stream_(stream), samples_(capacity) {}
+GraphTimer::GraphTimer(GraphContext context, std::size_t capacity)
+    : context_(std::move(context)), samples_(capacity) {}
 
 void GraphTimer::run(std::span<Callable* const> calls) {
   capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
@@ -84,7 +88,7 @@ void GraphTimer::run(std::span<Callable* const> calls) {
 }
 
 void GraphTimer::collect(std::span<double> seconds) {
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context_.stream));
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     const Sample& sample = samples_.at(i);
     seconds[i] = (sample.longer.seconds() - sample.shorter.seconds()) /
@@ -93,9 +97,9 @@ void GraphTimer::collect(std::span<double> seconds) {
 }
 
 void GraphTimer::replay(DeviceGraph& graph, const EventPair& around) {
-  CONVTIME_CUDA_CHECK(cudaEventRecord(around.start.get(), stream_));
+  CONVTIME_CUDA_CHECK(cudaEventRecord(around.start.get(), context_.stream));
   graph.replay();
-  CONVTIME_CUDA_CHECK(cudaEventRecord(around.stop.get(), stream_));
+  CONVTIME_CUDA_CHECK(cudaEventRecord(around.stop.get(), context_.stream));
 }
 
 GraphTimer::CapturedCalls GraphTimer::capture(Callable& callable) {
@@ -105,15 +109,15 @@ GraphTimer::CapturedCalls GraphTimer::capture(Callable& callable) {
                                 std::to_string(callable.distinct_calls()) +
                                 "; use cache 'cold', or method 'kernel'");
   }
-  call_once(callable, stream_);
+  call_once(callable, context_);
   CapturedCalls result;
-  result.shorter = record_calls(recorder_, callable, kShortLength);
+  result.shorter = record_calls(context_.recorder, callable, kShortLength);
   const double one = estimate_seconds(*result.shorter, kShortLength);
   const double wanted = std::clamp(std::ceil(kDifferenceSeconds / std::max(one, 1e-9)), 1.0,
                                    static_cast<double>(kMaxDifference));
   // As many calls as there are copies of the data, or they would find it in the cache.
   result.length_difference = std::max(static_cast<std::size_t>(wanted), callable.distinct_calls());
-  result.longer = record_calls(recorder_, callable, kShortLength + result.length_difference);
+  result.longer = record_calls(context_.recorder, callable, kShortLength + result.length_difference);
   return result;
 }
 
@@ -121,15 +125,14 @@ double GraphTimer::estimate_seconds(DeviceGraph& graph, std::size_t length) {
   const EventPair around;
   replay(graph, around);  // once beforehand: its first launch uploads it
   replay(graph, around);
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  synchronize_stream(context_);
   return around.seconds() / static_cast<double>(length);
 }
 
-ColdGraphTimer::ColdGraphTimer(GraphRecorder recorder, std::vector<FlushBuffer> flush,
-                               cudaStream_t stream, std::size_t capacity)
-    : recorder_(std::move(recorder)),
+ColdGraphTimer::ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> flush,
+                               std::size_t capacity)
+    : context_(std::move(context)),
       flush_(std::move(flush)),
-      stream_(stream),
       stamps_(2 * kColdLength * capacity) {}
 
 void ColdGraphTimer::run(std::span<Callable* const> calls) {
@@ -141,7 +144,7 @@ void ColdGraphTimer::run(std::span<Callable* const> calls) {
 }
 
 void ColdGraphTimer::collect(std::span<double> seconds) {
-  const std::vector<std::uint64_t> stamps = stamps_.take(stream_);
+  const std::vector<std::uint64_t> stamps = stamps_.take(context_.stream);
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     std::uint64_t nanoseconds = 0;
     for (std::size_t call = i * kColdLength; call < (i + 1) * kColdLength; ++call) {
@@ -152,8 +155,8 @@ void ColdGraphTimer::collect(std::span<double> seconds) {
 }
 
 std::unique_ptr<DeviceGraph> ColdGraphTimer::capture(Callable& callable) {
-  call_once(callable, stream_);
-  return record(recorder_, [&](void* recording) {
+  call_once(callable, context_);
+  return record(context_.recorder, [&](void* recording) {
     const auto stream = static_cast<cudaStream_t>(recording);
     for (std::size_t i = 0; i < kColdLength; ++i) {
       for (const FlushBuffer& buffer : flush_) {

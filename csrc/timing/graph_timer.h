@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <memory>
 #include <vector>
@@ -21,14 +22,21 @@ namespace convtime {
 // captured. A call's prepare() runs before its graphs are replayed, and not before each of the
 // calls in them.
 
+/// What a graph timer needs of the program around it.
+struct GraphContext {
+  GraphRecorder recorder;
+  cudaStream_t stream = nullptr;  ///< that the recorder's graphs are replayed on
+  /// As HostHooks::wait.
+  std::function<void(const std::function<void()>&)> wait = [](const auto& blocking) { blocking(); };
+};
+
 /// Calls right behind each other: the time of one is the difference between a long graph and a
 /// short one over the difference of their lengths, so that launching a graph and the events around
 /// it cost nothing. What remains beside the call itself is the gap to the next one.
 class CONVTIME_API GraphTimer final : public Timer {
  public:
-  /// At most `capacity` calls can be timed by one run(). `stream` is the one that the recorder's
-  /// graphs are replayed on.
-  GraphTimer(GraphRecorder recorder, cudaStream_t stream, std::size_t capacity);
+  /// At most `capacity` calls can be timed by one run().
+  GraphTimer(GraphContext context, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
@@ -56,8 +64,7 @@ class CONVTIME_API GraphTimer final : public Timer {
   double estimate_seconds(DeviceGraph& graph, std::size_t length);
   void replay(DeviceGraph& graph, const EventPair& around);
 
-  GraphRecorder recorder_;
-  cudaStream_t stream_;
+  GraphContext context_;
   std::map<Callable*, CapturedCalls> captured_;
   std::vector<Sample> samples_;
 };
@@ -68,8 +75,7 @@ class CONVTIME_API GraphTimer final : public Timer {
 class CONVTIME_API ColdGraphTimer final : public Timer {
  public:
   /// As GraphTimer.
-  ColdGraphTimer(GraphRecorder recorder, std::vector<FlushBuffer> flush, cudaStream_t stream,
-                 std::size_t capacity);
+  ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> flush, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
@@ -78,9 +84,8 @@ class CONVTIME_API ColdGraphTimer final : public Timer {
  private:
   std::unique_ptr<DeviceGraph> capture(Callable& callable);
 
-  GraphRecorder recorder_;
+  GraphContext context_;
   std::vector<FlushBuffer> flush_;
-  cudaStream_t stream_;
   std::map<Callable*, std::unique_ptr<DeviceGraph>> captured_;
   DeviceStamps stamps_;
 };

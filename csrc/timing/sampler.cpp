@@ -1,6 +1,7 @@
 #include "timing/sampler.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -52,6 +53,22 @@ void set_aside(SamplerResult& result) {
     result.clock_hertz[i].clear();
     result.activities[i].clear();
   }
+}
+
+/// Takes the last `rounds` rounds of a series for samples.
+void keep_last(std::size_t rounds, SamplerResult& series, SamplerResult& result) {
+  const auto move_tail = [&](auto& from, auto& to) {
+    if (!from.empty()) {  // as clocks and activities are where they are not known
+      to.assign(std::make_move_iterator(from.end() - static_cast<std::ptrdiff_t>(rounds)),
+                std::make_move_iterator(from.end()));
+    }
+  };
+  for (std::size_t i = 0; i < series.seconds.size(); ++i) {
+    move_tail(series.seconds[i], result.seconds[i]);
+    move_tail(series.clock_hertz[i], result.clock_hertz[i]);
+    move_tail(series.activities[i], result.activities[i]);
+  }
+  result.warmup_calls -= rounds * series.seconds.size();
 }
 
 /// Rounds until the rule can say something else, `taken` being taken.
@@ -146,19 +163,28 @@ void Sampler::call_untimed(std::span<Callable* const> candidates, SamplerResult&
 bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult& result,
                             Progress& progress) {
   SamplerResult series = make_result(candidates.size());
+  const auto is_steady_now = [&] {
+    const auto drifts = [](const auto& one) { return !one.empty() && !is_steady(one); };
+    return std::none_of(series.seconds.begin(), series.seconds.end(), drifts) &&
+           std::none_of(series.clock_hertz.begin(), series.clock_hertz.end(), drifts);
+  };
   const double start = now_seconds();
   double elapsed = 0;
+  std::size_t rounds_tested = 0;
   while (elapsed < warmup_.max_steady_seconds) {
     const std::size_t rounds = affordable_rounds(progress, warmup_.max_steady_seconds - elapsed);
     run_batch(candidates, rounds, series, progress);
     result.warmup_calls += rounds * candidates.size();
     hooks_.poll();
     elapsed = now_seconds() - start;
-    if (elapsed >= warmup_.min_steady_seconds &&
-        std::all_of(series.seconds.begin(), series.seconds.end(),
-                    [](const auto& one) { return is_steady(one); }) &&
-        std::all_of(series.clock_hertz.begin(), series.clock_hertz.end(),
-                    [](const auto& one) { return one.empty() || is_steady(one); })) {
+    const std::size_t taken = series.seconds.front().size();
+    if (elapsed < warmup_.min_steady_seconds || taken < rounds_tested + rounds_tested / 10 + 1) {
+      continue;  // testing a long series after each batch would take longer than the batches
+    }
+    rounds_tested = taken;
+    if (is_steady_now()) {
+      const bool limited = rule_.criterion != StopCriterion::kBudget;
+      keep_last(std::min(steady_window(taken), limited ? rule_.max_samples : taken), series, result);
       return true;
     }
   }
@@ -261,7 +287,7 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates) {
   }
   const double start = now_seconds();
   result.warmup_seconds = start - warmup_start;
-
+  result.stop_reason = rule_.decide(result.seconds, 0);
   while (result.stop_reason == StopReason::kNotYet) {
     const double left = rule_.criterion == StopCriterion::kCount
                             ? kBatchSeconds

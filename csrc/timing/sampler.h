@@ -18,7 +18,8 @@ namespace convtime {
 
 /// What comes before sampling: at least `calls` calls of each candidate, for at least `seconds`.
 /// If `steady`, batches follow as they are sampled, until neither times nor clocks drift any more
-/// (steadiness.h), for `min_steady_seconds` at least and `max_steady_seconds` at most.
+/// (steadiness.h), for `min_steady_seconds` at least and `max_steady_seconds` at most; those in
+/// which neither did are samples already.
 struct Warmup {
   std::size_t calls = 3;
   double seconds = 0;
@@ -51,13 +52,13 @@ struct SamplerResult {
   std::vector<std::vector<double>> discarded;
   bool queue_held = false;
   std::string queue_reason;  ///< why the queue was not held; empty where it was
-  std::size_t warmup_calls = 0;
+  std::size_t warmup_calls = 0;  ///< that gave no samples
   double warmup_seconds = 0;
   /// [candidate]: what its first call took, with all that is done only once (loading, compiling,
   /// choosing algorithms, allocating), until its work was done.
   std::vector<double> first_call_seconds;
   bool steady = false;  ///< whether the warm-up was to become steady, and did
-  double sampling_seconds = 0;
+  double sampling_seconds = 0;  ///< after the warm-up
   StopReason stop_reason = StopReason::kNotYet;
 };
 

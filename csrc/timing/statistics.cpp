@@ -33,6 +33,51 @@ double quantile_of_sorted(const std::vector<double>& values, double q) {
   return fraction == 0 ? values[below] : std::lerp(values[below], values[above], fraction);
 }
 
+/// CUPTI converts the device's ticks to whole nanoseconds, so that equal times can differ by one.
+constexpr double kRoundingSeconds = 1.5e-9;
+
+/// First of those that are equal but for rounding, for each group of them, and the end.
+std::vector<std::size_t> tie_boundaries(const std::vector<double>& ordered) {
+  std::vector<std::size_t> boundaries = {0};
+  for (std::size_t i = 1; i < ordered.size(); ++i) {
+    if (ordered[i] - ordered[i - 1] > kRoundingSeconds) {
+      boundaries.push_back(i);
+    }
+  }
+  boundaries.push_back(ordered.size());
+  return boundaries;
+}
+
+/// Times that a coarse clock shows as equal lie anywhere within its tick: spreads them over it
+/// evenly, so that quantiles are those of grouped data. The tick is the smallest distance between
+/// times that differ. Ordered times stay so.
+std::vector<double> spread_ties(std::vector<double> ordered) {
+  const std::vector<std::size_t> boundaries = tie_boundaries(ordered);
+  double tick = std::numeric_limits<double>::infinity();
+  for (std::size_t group = 0; group + 1 < boundaries.size(); ++group) {
+    const std::size_t first = boundaries[group];
+    if (ordered[boundaries[group + 1] - 1] - ordered[first] > 2 * kRoundingSeconds) {
+      return ordered;  // a clock as fine as the rounding: what is close is not equal
+    }
+    if (first > 0) {
+      tick = std::min(tick, ordered[first] - ordered[first - 1]);
+    }
+  }
+  if (!std::isfinite(tick)) {
+    return ordered;
+  }
+  for (std::size_t group = 0; group + 1 < boundaries.size(); ++group) {
+    const std::span ties(ordered.begin() + static_cast<std::ptrdiff_t>(boundaries[group]),
+                         ordered.begin() + static_cast<std::ptrdiff_t>(boundaries[group + 1]));
+    const double middle = (ties.front() + ties.back()) / 2;
+    const auto count = static_cast<double>(ties.size());
+    for (std::size_t i = 0; i < ties.size(); ++i) {
+      ties[i] = middle + tick * ((static_cast<double>(i) + 0.5) / count - 0.5);
+    }
+  }
+  return ordered;
+}
+
 double mean_of(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
@@ -91,31 +136,36 @@ double quantile(std::span<const double> values, double q) {
   return quantile_of_sorted(sorted(values), q);
 }
 
+double median(std::span<const double> values) {
+  return quantile_of_sorted(spread_ties(sorted(values)), 0.5);
+}
+
 Interval median_interval(std::span<const double> values) {
-  return interval_of_sorted(sorted(values));
+  return interval_of_sorted(spread_ties(sorted(values)));
 }
 
 Summary summarize(std::span<const double> values) {
   const std::vector<double> ordered = sorted(values);
+  const std::vector<double> spread = spread_ties(ordered);
   Summary summary{};
   summary.count = ordered.size();
   summary.mean = mean_of(ordered);
   summary.stdev = stdev_of(ordered, summary.mean);
   summary.min = ordered.front();
   summary.max = ordered.back();
-  summary.median = quantile_of_sorted(ordered, 0.5);
+  summary.median = quantile_of_sorted(spread, 0.5);
   summary.iqr = quantile_of_sorted(ordered, 0.75) - quantile_of_sorted(ordered, 0.25);
-  summary.median_interval = interval_of_sorted(ordered);
+  summary.median_interval = interval_of_sorted(spread);
   return summary;
 }
 
 double relative_noise(std::span<const double> values) {
-  const std::vector<double> ordered = sorted(values);
-  const double median = quantile_of_sorted(ordered, 0.5);
+  const std::vector<double> spread = spread_ties(sorted(values));
+  const double median = quantile_of_sorted(spread, 0.5);
   if (!(median > 0)) {
     return std::numeric_limits<double>::infinity();
   }
-  const Interval interval = interval_of_sorted(ordered);
+  const Interval interval = interval_of_sorted(spread);
   return (interval.high - interval.low) / 2 / median;
 }
 

@@ -17,14 +17,14 @@ struct Interval {
   double high;
 };
 
-/// What is said of a set of samples, in their own unit.
+/// What is said of a set of times, in seconds.
 struct Summary {
   std::size_t count;
   double mean;
   double stdev;  ///< of the sample (n - 1); 0 for one value
   double min;
   double max;
-  double median;
+  double median;  ///< median()
   double iqr;  ///< 75 % quantile minus 25 % quantile
   Interval median_interval;
 };
@@ -33,7 +33,13 @@ struct Summary {
 /// Fan 1996, numpy's default). Throws std::invalid_argument for no values or a q outside [0, 1].
 CONVTIME_API double quantile(std::span<const double> values, double q);
 
-/// Distribution-free interval of the median at kConfidence, from order statistics (the sign test;
+/// The median of times in seconds. Where the clock's tick makes equal times of different ones, those
+/// are taken to lie evenly within their tick, as usual for grouped data (Python's
+/// statistics.median_grouped); the tick is the smallest distance between times that differ by more
+/// than a nanosecond. Throws std::invalid_argument for no values.
+CONVTIME_API double median(std::span<const double> values);
+
+/// Distribution-free interval of that median at kConfidence, from order statistics (the sign test;
 /// Conover, Practical Nonparametric Statistics, 3.2). Up to five values cannot give 95 %, so their
 /// interval is the whole range.
 CONVTIME_API Interval median_interval(std::span<const double> values);

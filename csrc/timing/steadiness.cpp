@@ -14,8 +14,6 @@ namespace {
 /// The trend is looked for in at most this many values: it takes all their pairs.
 constexpr std::size_t kMaxTrendValues = 100;
 
-double median(std::span<const double> values) { return quantile(values, 0.5); }
-
 double half_width(const Interval& interval) { return (interval.high - interval.low) / 2; }
 
 std::vector<double> finite_values(std::span<const double> series) {
@@ -78,7 +76,7 @@ double slope(std::span<const double> values) {
       slopes.push_back((values[j] - values[i]) / static_cast<double>(j - i));
     }
   }
-  return median(slopes);
+  return quantile(slopes, 0.5);
 }
 
 /// How far the trend takes the values.
@@ -92,6 +90,10 @@ double trend_change(std::span<const double> values) {
 
 }  // namespace
 
+std::size_t steady_window(std::size_t count) {
+  return std::min(count, std::max(count / 2, kSteadyWindow));
+}
+
 bool is_steady(std::span<const double> series) {
   const std::vector<double> known = finite_values(series);
   if (series.size() >= kSteadyWindow && known.empty()) {
@@ -101,7 +103,7 @@ bool is_steady(std::span<const double> series) {
     return false;
   }
   const std::span<const double> window =
-      std::span(known).last(std::max(known.size() / 2, kSteadyWindow));
+      std::span(known).last(steady_window(known.size()));
   const double allowed = kSteadyTolerance * std::abs(median(window));
   if (!halves_agree(window, allowed)) {
     return false;

@@ -13,10 +13,12 @@ inline constexpr std::size_t kSteadyWindow = 20;
 /// Drift over the window, relative to its median, that is not called drift.
 inline constexpr double kSteadyTolerance = 0.005;
 
-/// Whether a series of times or clock rates has stopped drifting. The window that is looked at is
-/// the last half of the series, but at least kSteadyWindow values. It is steady if
-/// - its halves' medians differ by no more than kSteadyTolerance, or by no more than the
-/// half-widths
+/// How many of the last values of a series of `count` is_steady() looks at: half, but at least
+/// kSteadyWindow, and not more than there are.
+CONVTIME_API std::size_t steady_window(std::size_t count);
+
+/// Whether a series of times or clock rates has stopped drifting: steady_window() of it is steady if
+/// - its halves' medians differ by no more than kSteadyTolerance, or by no more than the half-widths
 ///   of both medians' intervals (statistics.h) together, and
 /// - it has no trend: either the test of Mann (1945) and Kendall (1975), corrected for ties, finds
 ///   none at kConfidence, or the trend changes the value by no more than kSteadyTolerance. By how

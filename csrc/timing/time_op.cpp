@@ -53,11 +53,12 @@ std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_
     throw std::invalid_argument(
         "method 'graph' captures the work of one device, and the calls use several; use 'kernel'");
   }
-  const auto stream = static_cast<cudaStream_t>(options.stream);
+  const GraphContext context{options.graph_recorder, static_cast<cudaStream_t>(options.stream),
+                             options.hooks.wait};
   if (options.flush.empty()) {
-    return std::make_unique<GraphTimer>(options.graph_recorder, stream, capacity);
+    return std::make_unique<GraphTimer>(context, capacity);
   }
-  return std::make_unique<ColdGraphTimer>(options.graph_recorder, options.flush, stream, capacity);
+  return std::make_unique<ColdGraphTimer>(context, options.flush, capacity);
 }
 #endif
 
@@ -216,7 +217,8 @@ void correct_times(const TimingOptions& options, Timing& timing) {
     return;
   }
   const bool may_use_cupti = kernel_problem(options).empty();
-  const CalibrationConditions conditions{options.flush, static_cast<cudaStream_t>(options.stream)};
+  const CalibrationConditions conditions{options.flush, static_cast<cudaStream_t>(options.stream),
+                                         options.calibration_reference, options.hooks};
   const std::optional<double> overhead =
       timing.method == Method::kEvent
           ? event_overhead_seconds(conditions, may_use_cupti)
@@ -250,7 +252,9 @@ void tabulate_activities(Timing& timing) {
 
 Timing sample(std::span<Callable* const> candidates, const TimingOptions& options) {
   Timing timing;
-  const std::unique_ptr<Timer> timer = choose_timer(options, candidates.size(), timing);
+  std::unique_ptr<Timer> timer;
+  // Some wait for the device when they begin.
+  options.hooks.wait([&] { timer = choose_timer(options, candidates.size(), timing); });
   const std::unique_ptr<QueueHold> hold = make_hold(*timer, options, timing);
   const std::unique_ptr<ClockProbe> probe = make_probe(options, candidates.size(), timing);
   const ConditionedCandidates conditioned(candidates, options, timing.method, probe.get());
@@ -346,7 +350,7 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
   return timing;
 }
 
-double Samples::median() const { return quantile(seconds, 0.5); }
+double Samples::median() const { return convtime::median(seconds); }
 
 std::ostream& operator<<(std::ostream& out, const Samples& samples) {
   const Summary summary = summarize(samples.seconds);

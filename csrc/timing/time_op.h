@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <iosfwd>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,6 +52,8 @@ struct TimingOptions {
   std::vector<int> other_devices{};
   /// What kGraph captures with; it cannot be used without.
   GraphRecorder graph_recorder{};
+  /// What kEvent and kGraph are calibrated with (CalibrationConditions::reference).
+  std::function<std::unique_ptr<Callable>()> calibration_reference{};
   /// Why the caller knows that CUPTI is taken (another tool's session), which is of no account
   /// where tools share it; empty otherwise.
   std::string kernel_unavailable{};

@@ -116,11 +116,11 @@ class Measurement:
         warmup_requested: ``steady``, a number of calls, or a float of seconds.
         steady: whether times and clocks had stopped drifting when sampling began; None where the
             warm-up was not to be ``steady``.
-        warmup_calls: untimed calls made first, of all candidates together.
-        warmup_seconds: what they took.
+        warmup_calls: calls made first that gave no samples, of all candidates together.
+        warmup_seconds: what the warm-up took, with what was sampled once it was steady.
         first_call_seconds: what the very first call took until its work was done, with whatever is
             done only once: loading, compiling, choosing algorithms, allocating.
-        sampling_seconds: what sampling took, of all candidates together.
+        sampling_seconds: what sampling took after that, of all candidates together.
         stop: the criterion that was to end the sampling (see ``time_op``).
         stop_reason: what ended it: ``settled`` (that criterion), ``max_samples`` or ``budget``.
         flops: floating-point operations of a call, where the caller said so.
@@ -169,7 +169,11 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """The samples' median."""
+        """The samples' median; where the clock's tick makes many of them equal, within that tick.
+
+        Equal samples are taken to lie evenly within their tick, as is usual for grouped data
+        (:func:`statistics.median_grouped`).
+        """
         return self._summary["median"]
 
     @property
@@ -383,7 +387,7 @@ class Measurement:
         if not self.spans:
             return {}
         return {
-            "span": f"{format_seconds(_C.quantile(self.spans, 0.5))} (first start to last end)",
+            "span": f"{format_seconds(_C.summarize(self.spans)['median'])} (first start to last end)",
             "activities": f"{len(self.activities)}",
         }
 

@@ -155,8 +155,9 @@ def time_op(
             the current GPU (where there is one) if no tensor is found.
         stream: what is made the current stream for the calls; the current one unless given.
         warmup: ``steady``: until neither times nor clocks drift any more, for 0.08 s at least and a
-            second (or the budget, if that is less) at most; a whole number: so many calls; a float:
-            so many seconds. One call is always made.
+            second (or the budget, if that is less) at most, and what was steady is sampled
+            already; a whole number: so many calls; a float: so many seconds. One call is always
+            made.
         stop: when sampling ends, beside ``max_samples`` and ``budget``: ``interval`` (half the
             width of the median's 95 % interval is at most ``tolerance`` of it), ``noise`` (the
             standard deviation is at most ``tolerance`` of the mean, or changes no more),

@@ -197,7 +197,7 @@ TEST(GraphTimer, SaysWhatCannotBeCaptured) {
   RawRecorder recorder;
   CONVTIME_CUDA_CHECK(cudaStreamCreate(&recorder.stream));
   FunctionCallable waits([&] { CONVTIME_CUDA_CHECK(cudaStreamSynchronize(recorder.stream)); });
-  GraphTimer timer(std::ref(recorder), nullptr, 1);
+  GraphTimer timer({.recorder = std::ref(recorder)}, 1);
   Callable* const calls[] = {&waits};
   try {
     timer.run(calls);

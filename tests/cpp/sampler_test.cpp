@@ -155,6 +155,17 @@ TEST_F(SamplerTest, WarmsUpUntilTimesAreSteady) {
   EXPECT_EQ(result.seconds[0], std::vector<double>(12, std::pow(0.99, kSettled)));
 }
 
+TEST_F(SamplerTest, TakesSamplesFromTheStretchThatWasSteady) {
+  WarmingTimer timer(50);
+  Callable* const candidates[] = {&a_};
+  const SamplerResult result = Sampler(timer, nullptr, nullptr, {.min_steady_seconds = 0}, {})
+                                   .run(candidates);
+  EXPECT_TRUE(result.steady);
+  EXPECT_GE(result.seconds[0].size(), StopRule{}.min_samples);
+  EXPECT_EQ(result.warmup_calls + result.seconds[0].size(), timer.calls);  // no more were needed
+  EXPECT_EQ(result.stop_reason, StopReason::kSettled);
+}
+
 TEST_F(SamplerTest, IsNotSteadyBeforeTheClockHadTimeToFall) {
   Callable* const candidates[] = {&a_};
   const SamplerResult result =

@@ -82,6 +82,33 @@ TEST(Summary, DescribesTheSamples) {
   EXPECT_THROW(summarize({}), std::invalid_argument);
 }
 
+// Python's statistics.median_grouped of the same values, with the tick as its interval.
+TEST(Median, LiesWithinTheTickOfTimesThatAClockMakesEqual) {
+  std::vector<double> values(3, 1.312e-6);
+  values.insert(values.end(), 60, 1.344e-6);
+  values.insert(values.end(), 37, 1.376e-6);
+  EXPECT_NEAR(median(values), 1.353066667e-6, 1e-15);
+  EXPECT_NEAR(summarize(values).median, 1.353066667e-6, 1e-15);
+  const Interval interval = median_interval(values);
+  EXPECT_NEAR(interval.low, 1.328e-6 + 32e-9 * 36.5 / 60, 1e-15);   // the 40th of 100
+  EXPECT_NEAR(interval.high, 1.328e-6 + 32e-9 * 57.5 / 60, 1e-15);  // the 61st
+}
+
+TEST(Median, TakesTimesThatDifferByRoundingForEqual) {
+  const std::vector<double> values = {1.343e-6, 1.344e-6, 1.345e-6, 1.376e-6};
+  EXPECT_NEAR(median(values), 1.344e-6 + 31e-9 / 6, 1e-15);
+}
+
+TEST(Median, IsTheUsualOneOfTimesThatAllDiffer) {
+  EXPECT_DOUBLE_EQ(median(std::vector<double>{4e-6, 1e-6, 3e-6, 2e-6}), 2.5e-6);
+  std::vector<double> every_nanosecond(101);
+  for (std::size_t i = 0; i < every_nanosecond.size(); ++i) {
+    every_nanosecond[i] = static_cast<double>(50 + i / 2) * 1e-9;
+  }
+  EXPECT_DOUBLE_EQ(median(every_nanosecond), 75e-9);
+  EXPECT_EQ(median(std::vector<double>(10, 3.0)), 3);
+}
+
 TEST(RelativeNoise, ComparesTheIntervalWithTheMedian) {
   EXPECT_DOUBLE_EQ(relative_noise(one_to(10)), (9.0 - 2.0) / 2 / 5.5);
   EXPECT_EQ(relative_noise(std::vector<double>(10, 3.0)), 0);
