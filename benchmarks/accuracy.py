@@ -562,8 +562,9 @@ def measure_op(make: Callable[[], Call], cache: str) -> results.Row:
     count, rest = _plan(call)
     truth = _TruthPasses(call, spin, count, cold=cache == "cold")
     ours = {method: _MethodPasses(call, method, cache, count) for method in METHODS}
-    # A sample of it replays up to five calls of a long operation: as many calls as the others make.
-    ours["graph"] = _MethodPasses(call, "graph", cache, count // 5, warmup=1)
+    # A sample of it replays five calls of a long operation, and so do capturing and warming up: as
+    # many calls as the others make.
+    ours["graph"] = _MethodPasses(call, "graph", cache, count // 10, warmup=1)
     in_a_graph = _StampPasses(call, cold=cache == "cold")
     every = [truth.take, *(one.take for one in ours.values()), in_a_graph.take]
     for take in every * PASSES + [truth.trace, ours["kernel"].take] * (KERNEL_PASSES - PASSES):

@@ -53,7 +53,8 @@ def test_kinds_of_layers(device, changes):
         assert measurement.min > 0
     assert result.ratio.low <= result.ratio.value <= result.ratio.high
     assert result.gflops == pytest.approx(
-        layer.flops / statistics.median(result.convtime.seconds) / 1e9, rel=0.02  # a tick
+        layer.flops / statistics.median(result.convtime.seconds) / 1e9,
+        rel=0.02,  # a tick
     )
     backends = {"cpu": ("Mkldnn", "Slow2d", "SlowDilated2d", "Xnnpack2d"), "cuda": ("Cudnn",)}
     assert result.backend in backends[device.type]

@@ -117,7 +117,8 @@ GraphTimer::CapturedCalls GraphTimer::capture(Callable& callable) {
                                    static_cast<double>(kMaxDifference));
   // As many calls as there are copies of the data, or they would find it in the cache.
   result.length_difference = std::max(static_cast<std::size_t>(wanted), callable.distinct_calls());
-  result.longer = record_calls(context_.recorder, callable, kShortLength + result.length_difference);
+  result.longer =
+      record_calls(context_.recorder, callable, kShortLength + result.length_difference);
   return result;
 }
 
@@ -131,9 +132,7 @@ double GraphTimer::estimate_seconds(DeviceGraph& graph, std::size_t length) {
 
 ColdGraphTimer::ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> flush,
                                std::size_t capacity)
-    : context_(std::move(context)),
-      flush_(std::move(flush)),
-      stamps_(2 * kColdLength * capacity) {}
+    : context_(std::move(context)), flush_(std::move(flush)), stamps_(2 * kColdLength * capacity) {}
 
 void ColdGraphTimer::run(std::span<Callable* const> calls) {
   capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });

@@ -184,7 +184,8 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
     rounds_tested = taken;
     if (is_steady_now()) {
       const bool limited = rule_.criterion != StopCriterion::kBudget;
-      keep_last(std::min(steady_window(taken), limited ? rule_.max_samples : taken), series, result);
+      keep_last(std::min(steady_window(taken), limited ? rule_.max_samples : taken), series,
+                result);
       return true;
     }
   }

@@ -51,13 +51,13 @@ struct SamplerResult {
   /// Samples that were taken while the queue could not be held, and that are not in `seconds`.
   std::vector<std::vector<double>> discarded;
   bool queue_held = false;
-  std::string queue_reason;  ///< why the queue was not held; empty where it was
+  std::string queue_reason;      ///< why the queue was not held; empty where it was
   std::size_t warmup_calls = 0;  ///< that gave no samples
   double warmup_seconds = 0;
   /// [candidate]: what its first call took, with all that is done only once (loading, compiling,
   /// choosing algorithms, allocating), until its work was done.
   std::vector<double> first_call_seconds;
-  bool steady = false;  ///< whether the warm-up was to become steady, and did
+  bool steady = false;          ///< whether the warm-up was to become steady, and did
   double sampling_seconds = 0;  ///< after the warm-up
   StopReason stop_reason = StopReason::kNotYet;
 };

@@ -25,7 +25,7 @@ struct Summary {
   double min;
   double max;
   double median;  ///< median()
-  double iqr;  ///< 75 % quantile minus 25 % quantile
+  double iqr;     ///< 75 % quantile minus 25 % quantile
   Interval median_interval;
 };
 
@@ -33,8 +33,8 @@ struct Summary {
 /// Fan 1996, numpy's default). Throws std::invalid_argument for no values or a q outside [0, 1].
 CONVTIME_API double quantile(std::span<const double> values, double q);
 
-/// The median of times in seconds. Where the clock's tick makes equal times of different ones, those
-/// are taken to lie evenly within their tick, as usual for grouped data (Python's
+/// The median of times in seconds. Where the clock's tick makes equal times of different ones,
+/// those are taken to lie evenly within their tick, as usual for grouped data (Python's
 /// statistics.median_grouped); the tick is the smallest distance between times that differ by more
 /// than a nanosecond. Throws std::invalid_argument for no values.
 CONVTIME_API double median(std::span<const double> values);

@@ -102,8 +102,7 @@ bool is_steady(std::span<const double> series) {
   if (known.size() < kSteadyWindow) {
     return false;
   }
-  const std::span<const double> window =
-      std::span(known).last(steady_window(known.size()));
+  const std::span<const double> window = std::span(known).last(steady_window(known.size()));
   const double allowed = kSteadyTolerance * std::abs(median(window));
   if (!halves_agree(window, allowed)) {
     return false;

@@ -17,8 +17,10 @@ inline constexpr double kSteadyTolerance = 0.005;
 /// kSteadyWindow, and not more than there are.
 CONVTIME_API std::size_t steady_window(std::size_t count);
 
-/// Whether a series of times or clock rates has stopped drifting: steady_window() of it is steady if
-/// - its halves' medians differ by no more than kSteadyTolerance, or by no more than the half-widths
+/// Whether a series of times or clock rates has stopped drifting: steady_window() of it is steady
+/// if
+/// - its halves' medians differ by no more than kSteadyTolerance, or by no more than the
+/// half-widths
 ///   of both medians' intervals (statistics.h) together, and
 /// - it has no trend: either the test of Mann (1945) and Kendall (1975), corrected for ties, finds
 ///   none at kConfidence, or the trend changes the value by no more than kSteadyTolerance. By how

@@ -386,8 +386,9 @@ class Measurement:
     def _device_facts(self) -> dict[str, str]:
         if not self.spans:
             return {}
+        span = _C.summarize(self.spans)["median"]
         return {
-            "span": f"{format_seconds(_C.summarize(self.spans)['median'])} (first start to last end)",
+            "span": f"{format_seconds(span)} (first start to last end)",
             "activities": f"{len(self.activities)}",
         }
 

@@ -158,8 +158,8 @@ TEST_F(SamplerTest, WarmsUpUntilTimesAreSteady) {
 TEST_F(SamplerTest, TakesSamplesFromTheStretchThatWasSteady) {
   WarmingTimer timer(50);
   Callable* const candidates[] = {&a_};
-  const SamplerResult result = Sampler(timer, nullptr, nullptr, {.min_steady_seconds = 0}, {})
-                                   .run(candidates);
+  const SamplerResult result =
+      Sampler(timer, nullptr, nullptr, {.min_steady_seconds = 0}, {}).run(candidates);
   EXPECT_TRUE(result.steady);
   EXPECT_GE(result.seconds[0].size(), StopRule{}.min_samples);
   EXPECT_EQ(result.warmup_calls + result.seconds[0].size(), timer.calls);  // no more were needed
