@@ -47,12 +47,11 @@ auto make_node() {
   }
 }
 
-void refuse_forward_mode(const char* op, std::initializer_list<at::Tensor> tensors) {
-  for (const at::Tensor& tensor : tensors) {
-    TORCH_CHECK_NOT_IMPLEMENTED(
-        !torch::autograd::isFwGradDefined(tensor), op,
-        ": forward-mode differentiation is not implemented; use backward, or torch's own conv2d");
-  }
+template <typename... Tensors>
+void refuse_forward_mode(const char* op, const Tensors&... tensors) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !(torch::autograd::isFwGradDefined(tensors) || ...), op,
+      ": forward-mode differentiation is not implemented; use backward, or torch's own conv2d");
 }
 
 /// The gradient of conv2d_backward.
@@ -95,7 +94,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> conv2d_backward_autograd(
     const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
     c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
     c10::SymInt groups, std::array<bool, 3> output_mask, std::optional<std::string_view> policy) {
-  refuse_forward_mode("conv2d_backward", {grad_output, input, weight});
+  refuse_forward_mode("conv2d_backward", grad_output, input, weight);
   decltype(make_node<Conv2dBackwardBackward>()) node;
   if (torch::autograd::compute_requires_grad(grad_output, input, weight)) {
     node = make_node<Conv2dBackwardBackward>();
@@ -159,8 +158,9 @@ at::Tensor conv2d_autograd(const at::Tensor& input, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
                            c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
                            c10::SymInt groups, std::optional<std::string_view> policy) {
-  const at::Tensor defined_bias = bias.value_or(at::Tensor());
-  refuse_forward_mode("conv2d", {input, weight, defined_bias});
+  const c10::MaybeOwned<at::Tensor> borrowed_bias = at::borrow_from_optional_tensor(bias);
+  const at::Tensor& defined_bias = *borrowed_bias;
+  refuse_forward_mode("conv2d", input, weight, defined_bias);
   decltype(make_node<Conv2dBackward>()) node;
   if (torch::autograd::compute_requires_grad(input, weight, defined_bias)) {
     node = make_node<Conv2dBackward>();

@@ -90,12 +90,15 @@ PyObject* conv2d(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) 
     }
     policy = std::string_view(text, static_cast<std::size_t>(length));
   }
+  // Copied while the GIL is held: the first copy of a tensor that Python knows needs it.
+  const at::Tensor input = THPVariable_Unpack(args[0]);
+  const at::Tensor weight = THPVariable_Unpack(args[1]);
+  const auto bias =
+      args[2] == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(args[2]));
   const at::Tensor output = [&] {
     const pybind11::gil_scoped_release no_gil;
-    return conv2d_op().call(
-        THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]),
-        args[2] == Py_None ? std::nullopt : std::optional(THPVariable_Unpack(args[2])),
-        stride.get(), padding.get(), dilation.get(), *groups, policy);
+    return conv2d_op().call(input, weight, bias, stride.get(), padding.get(), dilation.get(),
+                            *groups, policy);
   }();
   return THPVariable_Wrap(output);
   END_HANDLE_TH_ERRORS
