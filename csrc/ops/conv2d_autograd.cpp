@@ -95,21 +95,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> conv2d_backward_autograd(
     c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
     c10::SymInt groups, std::array<bool, 3> output_mask, std::optional<std::string_view> policy) {
   refuse_forward_mode("conv2d_backward", grad_output, input, weight);
-  decltype(make_node<Conv2dBackwardBackward>()) node;
-  if (torch::autograd::compute_requires_grad(grad_output, input, weight)) {
-    node = make_node<Conv2dBackwardBackward>();
-    node->set_next_edges(torch::autograd::collect_next_edges(grad_output, input, weight));
-    node->grad_output = SavedVariable(grad_output, /*is_output=*/false);
-    node->input = SavedVariable(input, /*is_output=*/false);
-    node->weight = SavedVariable(weight, /*is_output=*/false);
-    node->numbers = {two(stride), two(padding), two(dilation), groups};
-  }
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return conv2d_backward_op().call(grad_output, input, weight, stride, padding, dilation, groups,
                                      output_mask, policy);
   }();
-  if (node) {
+  if (torch::autograd::compute_requires_grad(grad_output, input, weight)) {
+    const auto node = make_node<Conv2dBackwardBackward>();
+    node->set_next_edges(torch::autograd::collect_next_edges(grad_output, input, weight));
+    node->grad_output = SavedVariable(grad_output, /*is_output=*/false);
+    node->input = SavedVariable(input, /*is_output=*/false);
+    node->weight = SavedVariable(weight, /*is_output=*/false);
+    node->numbers = {two(stride), two(padding), two(dilation), groups};
     torch::autograd::set_history(
         variable_list{std::get<0>(results), std::get<1>(results), std::get<2>(results)}, node);
   }
@@ -161,21 +158,18 @@ at::Tensor conv2d_autograd(const at::Tensor& input, const at::Tensor& weight,
   const c10::MaybeOwned<at::Tensor> borrowed_bias = at::borrow_from_optional_tensor(bias);
   const at::Tensor& defined_bias = *borrowed_bias;
   refuse_forward_mode("conv2d", input, weight, defined_bias);
-  decltype(make_node<Conv2dBackward>()) node;
+  at::Tensor output = [&] {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return conv2d_op().call(input, weight, bias, stride, padding, dilation, groups, policy);
+  }();
   if (torch::autograd::compute_requires_grad(input, weight, defined_bias)) {
-    node = make_node<Conv2dBackward>();
+    const auto node = make_node<Conv2dBackward>();
     node->set_next_edges(torch::autograd::collect_next_edges(input, weight, defined_bias));
     node->input = SavedVariable(input, /*is_output=*/false);
     node->weight = SavedVariable(weight, /*is_output=*/false);
     node->has_bias = defined_bias.defined();
     node->numbers = {two(stride), two(padding), two(dilation), groups};
     node->policy = parse_policy("conv2d", policy, {conv::Pass::kFprop}).for_gradients();
-  }
-  at::Tensor output = [&] {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    return conv2d_op().call(input, weight, bias, stride, padding, dilation, groups, policy);
-  }();
-  if (node) {
     torch::autograd::set_history(output, node);
   }
   return output;
