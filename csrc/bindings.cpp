@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "bindings_conv.h"
 #include "timing/callable.h"
 #include "timing/rotating_callable.h"
 #include "timing/statistics.h"
@@ -222,6 +223,7 @@ py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const s
 
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ core of convtime; use it through the convtime package.";
+  bind_conv(module);
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("queue"), py::arg("on_gpu"), py::arg("stream"),
              py::arg("flush"), py::arg("other_devices"), py::arg("kernel_unavailable"),

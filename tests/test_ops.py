@@ -250,7 +250,7 @@ X, W, B = torch.ones(2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(6)
         ((X, W[:0]), {}, "at least one output channel"),
         ((X, W), {"groups": 0}, "groups must be at least 1, got 0"),
         ((X, W[:, :1]), {"groups": 4}, r"a multiple of groups \(4\), got 6"),
-        ((X, W), {"stride": 0}, r"stride must lie between 1 and 2147483647, got \[0, 0\]"),
+        ((X, W), {"stride": 0}, r"stride must lie between 1 and 2147483647, got \[0\]"),
         ((X, W), {"stride": (1, -1)}, r"stride must lie between 1 .* got \[1, -1\]"),
         ((X, W), {"padding": -1}, "padding must lie between 0"),
         ((X, W), {"padding": 2**40}, "padding must lie between 0 and 2147483647"),

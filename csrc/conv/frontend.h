@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cudnn.h>
+
 // The cuDNN frontend's headers that the conv layer uses. The whole frontend (cudnn_frontend.h)
 // takes several times as long to compile and needs NVRTC.
 #include <cudnn_frontend_EngineConfig.h>
@@ -8,4 +10,3 @@
 #include <cudnn_frontend_Filters.h>
 #include <cudnn_frontend_Heuristics.h>
 #include <cudnn_frontend_OperationGraph.h>
-#include <cudnn_frontend_VariantPack.h>

@@ -1,37 +1,43 @@
 #include "conv/plan.h"
 
 #include <array>
-#include <stdexcept>
 #include <utility>
 
 #include "conv/frontend.h"
 #include "conv/tensor_ids.h"
 
 namespace convtime::conv {
+namespace {
+
+Descriptor make_variant_pack(const Operands& operands, void* workspace) {
+  Descriptor pack = make_descriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
+  const std::array<void*, 3> pointers = {operands.x, operands.y, operands.w};
+  const std::array<std::int64_t, 3> ids = {kIdX, kIdY, kIdW};
+  set_attribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
+                pointers.data(), pointers.size());
+  set_attribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids.data(),
+                ids.size());
+  set_attribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, &workspace, 1);
+  check_cudnn(cudnnBackendFinalize(pack.get()), "cudnnBackendFinalize of a variant pack");
+  return pack;
+}
+
+}  // namespace
 
 Plan::Plan(cudnn_frontend::ExecutionPlan_v8 plan)
-    : plan_(std::make_shared<const cudnn_frontend::ExecutionPlan_v8>(std::move(plan))) {}
+    : plan_(std::make_shared<const cudnn_frontend::ExecutionPlan_v8>(std::move(plan))),
+      workspace_bytes_(plan_->getWorkspaceSize()) {}
 
 const std::string& Plan::tag() const { return plan_->getTag(); }
 
-std::int64_t Plan::workspace_bytes() const { return plan_->getWorkspaceSize(); }
-
-void Plan::run(cudnnHandle_t handle, const Operands& operands) const {
-  std::array<void*, 3> pointers = {operands.x, operands.y, operands.w};
-  std::array<std::int64_t, 3> ids = {kIdX, kIdY, kIdW};
-  auto variant_pack = cudnn_frontend::VariantPackBuilder()
-                          .setWorkspacePointer(operands.workspace)
-                          .setDataPointers(pointers.size(), pointers.data())
-                          .setUids(ids.size(), ids.data())
-                          .build();
-  const cudnnStatus_t status =
-      cudnnBackendExecute(handle, plan_->get_raw_desc(), variant_pack.get_raw_desc());
-  if (status != CUDNN_STATUS_SUCCESS) {
-    std::array<char, 1024> details{};
-    cudnnGetLastErrorString(details.data(), details.size());
-    throw std::runtime_error("cuDNN refused to run plan " + tag() + ": " +
-                             cudnnGetErrorString(status) + " " + details.data());
+void Plan::run(cudnnHandle_t handle, const Operands& operands, void* workspace) {
+  if (variant_pack_.get() == nullptr || operands != operands_ || workspace != workspace_) {
+    variant_pack_ = make_variant_pack(operands, workspace);
+    operands_ = operands;
+    workspace_ = workspace;
   }
+  check_cudnn(cudnnBackendExecute(handle, plan_->get_raw_desc(), variant_pack_.get()),
+              "cudnnBackendExecute");
 }
 
 }  // namespace convtime::conv

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include "conv/backend.h"
+
 namespace cudnn_frontend {
 class ExecutionPlan_v8;
 }
@@ -17,7 +19,8 @@ struct Operands {
   void* x;
   void* w;
   void* y;
-  void* workspace;  ///< Plan::workspace_bytes() bytes; may be null where that is 0
+
+  bool operator==(const Operands&) const = default;
 };
 
 /// A built cuDNN execution plan. Not every engine is thread-safe, so it belongs to one thread, and
@@ -28,13 +31,21 @@ class Plan {
 
   /// The frontend's name of operation, engine and knobs, e.g. "ConvFwd_eng38_k2=8_k13=1".
   const std::string& tag() const;
-  std::int64_t workspace_bytes() const;
+  std::int64_t workspace_bytes() const { return workspace_bytes_; }
+  const cudnn_frontend::ExecutionPlan_v8& frontend_plan() const { return *plan_; }
 
-  /// Enqueues the convolution on the handle's stream. Throws std::runtime_error with cuDNN's text.
-  void run(cudnnHandle_t handle, const Operands& operands) const;
+  /// Enqueues the convolution on the handle's stream. `workspace` has room for workspace_bytes(),
+  /// and may be null where that is 0. Throws std::runtime_error with cuDNN's text.
+  void run(cudnnHandle_t handle, const Operands& operands, void* workspace);
 
  private:
   std::shared_ptr<const cudnn_frontend::ExecutionPlan_v8> plan_;
+  std::int64_t workspace_bytes_;
+  // Of the last run. A variant pack cannot be changed once it is made, and making one takes a third
+  // of a microsecond; PyTorch's allocator gives the same memory to call after call.
+  Descriptor variant_pack_;
+  Operands operands_{};
+  void* workspace_ = nullptr;
 };
 
 }  // namespace convtime::conv

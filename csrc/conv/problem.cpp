@@ -1,37 +1,19 @@
 #include "conv/problem.h"
 
 #include <algorithm>
-#include <functional>
+
+#include "conv/hasher.h"
 
 namespace convtime::conv {
 namespace {
 
 constexpr std::int64_t kMaxAlignment = 32;
 
-class Hasher {
- public:
-  template <typename T>
-  void add(T value) {
-    // boost::hash_combine's mixing, in 64 bits.
-    hash_ ^= std::hash<std::int64_t>{}(static_cast<std::int64_t>(value)) + 0x9e3779b97f4a7c15ULL +
-             (hash_ << 12) + (hash_ >> 4);
-  }
-  template <std::size_t N>
-  void add(const std::array<std::int64_t, N>& values) {
-    for (const std::int64_t value : values) {
-      add(value);
-    }
-  }
-  void add(const TensorShape& shape) {
-    add(shape.sizes);
-    add(shape.strides);
-    add(shape.alignment);
-  }
-  std::size_t hash() const { return hash_; }
-
- private:
-  std::size_t hash_ = 0;
-};
+void add(Hasher& hasher, const TensorShape& shape) {
+  hasher.add(shape.sizes);
+  hasher.add(shape.strides);
+  hasher.add(shape.alignment);
+}
 
 }  // namespace
 
@@ -41,15 +23,14 @@ std::size_t ProblemHash::operator()(const Problem& problem) const {
   hasher.add(problem.device);
   hasher.add(problem.rank);
   hasher.add(static_cast<std::int64_t>(problem.data_type));
-  hasher.add(problem.x);
-  hasher.add(problem.w);
-  hasher.add(problem.y);
+  add(hasher, problem.x);
+  add(hasher, problem.w);
+  add(hasher, problem.y);
   hasher.add(problem.padding);
   hasher.add(problem.stride);
   hasher.add(problem.dilation);
   hasher.add(problem.deterministic);
   hasher.add(problem.allow_tf32);
-  hasher.add(problem.heuristic_mode_b);
   return hasher.hash();
 }
 

@@ -7,13 +7,12 @@
 #include <cstdint>
 #include <span>
 
+#include "conv/pass.h"
+
 namespace convtime::conv {
 
 inline constexpr std::size_t kMaxRank = 5;  // batch, channels and up to three spatial dimensions
 inline constexpr std::size_t kMaxSpatial = kMaxRank - 2;
-
-/// What is computed of y = conv(x, w): cuDNN's three convolution operations.
-enum class Pass : std::int32_t { kFprop, kDgrad, kWgrad };
 
 /// A tensor as cuDNN's descriptor sees it; unused dimensions are zero.
 struct TensorShape {
@@ -24,7 +23,7 @@ struct TensorShape {
   bool operator==(const TensorShape&) const = default;
 };
 
-/// Everything that cuDNN's choice of an engine, and a built plan, depend on.
+/// Everything that a built plan, and which engines may run it, depend on.
 struct Problem {
   Pass pass = Pass::kFprop;
   std::int32_t device = 0;
@@ -38,7 +37,6 @@ struct Problem {
   std::array<std::int64_t, kMaxSpatial> dilation{};
   bool deterministic = false;
   bool allow_tf32 = true;
-  bool heuristic_mode_b = false;
 
   bool operator==(const Problem&) const = default;
 };

@@ -1,16 +1,24 @@
 #include "conv/selection.h"
 
-#include <stdexcept>
-#include <string>
-#include <vector>
+#include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+
+#include "conv/engine_config.h"
+#include "conv/errata.h"
 #include "conv/frontend.h"
 #include "conv/tensor_ids.h"
+#include "core/cuda_check.h"
+#include "core/unique_handle.h"
 
 namespace convtime::conv {
 namespace {
 
-using EngineConfigs = std::vector<cudnn_frontend::ManagedOpaqueDescriptor>;
+using Config = cudnn_frontend::ManagedOpaqueDescriptor;
+using Graph = cudnn_frontend::OperationGraph;
 
 cudnn_frontend::Tensor make_tensor(const Problem& problem, const TensorShape& shape,
                                    std::int64_t id) {
@@ -40,7 +48,7 @@ cudnnBackendDescriptorType_t operation_type(Pass pass) {
   throw std::logic_error("unknown convolution pass");
 }
 
-cudnn_frontend::OperationGraph make_graph(cudnnHandle_t handle, const Problem& problem) {
+Graph make_graph(cudnnHandle_t handle, const Problem& problem) {
   const std::int64_t spatial = problem.rank - 2;
   // The number of groups is not said: cuDNN infers it from the channels of x and w.
   auto convolution = cudnn_frontend::ConvDescBuilder()
@@ -78,14 +86,16 @@ bool is_filtered(cudnnBackendDescriptor_t config, const Problem& problem) {
          hasNumericalNote<CUDNN_NUMERICAL_NOTE_TENSOR_CORE>(config);
 }
 
-EngineConfigs list_engine_configs(cudnn_frontend::OperationGraph& graph, const Problem& problem,
-                                  cudnnBackendHeurMode_t mode) {
+/// At most `count` of what cuDNN lists, in its order, less what is filtered.
+std::vector<Config> list_configs(Graph& graph, const Problem& problem, cudnnBackendHeurMode_t mode,
+                                 std::int64_t count = std::numeric_limits<std::int64_t>::max()) {
   auto heuristics = cudnn_frontend::EngineHeuristicsBuilder_v8()
                         .setOperationGraph(graph)
                         .setHeurMode(mode)
                         .build();
-  EngineConfigs kept;
-  for (auto& config : heuristics.getEngineConfig(heuristics.getEngineConfigCount())) {
+  std::vector<Config> kept;
+  for (const Config& config :
+       heuristics.getEngineConfig(std::min(count, heuristics.getEngineConfigCount()))) {
     if (!is_filtered(config->get_backend_descriptor(), problem)) {
       kept.push_back(config);
     }
@@ -93,42 +103,286 @@ EngineConfigs list_engine_configs(cudnn_frontend::OperationGraph& graph, const P
   return kept;
 }
 
-/// Whether the user's errata file (CUDNN_ERRATA_JSON_FILE, read once) forbids the plan.
-bool has_erratum(cudnnHandle_t handle, const std::string& tag) {
-  static nlohmann::json errata;
-  static const bool loaded = cudnn_frontend::load_from_config(errata, "");
-  return loaded && cudnn_frontend::check_errata(errata, tag, handle, [] { return true; });
+Plan build_plan(cudnnHandle_t handle, const Graph& graph, const Config& config) {
+  return Plan(cudnn_frontend::ExecutionPlanBuilder()
+                  .setHandle(handle)
+                  .setEngineConfig(config, graph.getTag())
+                  .build());
 }
+
+struct EventTraits {
+  using Handle = cudaEvent_t;
+  static void release(Handle event) noexcept { CONVTIME_CUDA_WARN(cudaEventDestroy(event)); }
+};
+using Event = UniqueHandle<EventTraits>;
+
+Event make_event() {
+  cudaEvent_t event = nullptr;
+  CONVTIME_CUDA_CHECK(cudaEventCreate(&event));
+  return Event(event);
+}
+
+/// A selection under way: what it needs, and what has refused so far.
+class Selector {
+ public:
+  Selector(cudnnHandle_t handle, const PlanKey& key, const Operands& operands, Workspace& workspace)
+      : handle_(handle),
+        key_(key),
+        operands_(operands),
+        workspace_(workspace),
+        graph_(make_graph(handle, key.problem)) {}
+
+  Selection by_heuristic() {
+    const auto mode = key_.policy.heuristic_mode_b ? CUDNN_HEUR_MODE_B : CUDNN_HEUR_MODE_INSTANT;
+    // The first alone, as PyTorch: it nearly always runs, and the others take time to list.
+    std::vector<Config> configs = list_configs(graph_, key_.problem, mode, /*count=*/1);
+    if (auto selected = first_that_runs(configs, Source::kInstant)) {
+      return std::move(*selected);
+    }
+    const std::size_t tried = configs.size();
+    configs = list_configs(graph_, key_.problem, mode);
+    configs.erase(configs.begin(),
+                  configs.begin() + static_cast<std::ptrdiff_t>(std::min(tried, configs.size())));
+    if (auto selected = first_that_runs(configs, Source::kInstant)) {
+      return std::move(*selected);
+    }
+    configs = list_configs(graph_, key_.problem, CUDNN_HEUR_MODE_FALLBACK);
+    if (auto selected = first_that_runs(configs, Source::kFallback)) {
+      return std::move(*selected);
+    }
+    throw no_plan();
+  }
+
+  Selection by_benchmark() {
+    std::vector<Candidate> candidates = affordable(build_candidates());
+    time(candidates);
+    workspace_.trim();
+    // Stable: of equally fast plans, PyTorch keeps the one that cuDNN lists first.
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
+    for (Candidate& candidate : candidates) {
+      if (runs(candidate.plan)) {
+        return select(std::move(candidate.plan), std::move(candidate.engine), Source::kBenchmark);
+      }
+    }
+    throw no_plan();
+  }
+
+  Selection by_engine() {
+    const Config config = make_engine_config(graph_, key_.policy.engine);
+    Plan plan = build_plan(handle_, graph_, config);
+    run_plan(plan, handle_, operands_, workspace_);
+    return select(std::move(plan), engine_of(config->get_backend_descriptor()), Source::kExplicit);
+  }
+
+ private:
+  struct Candidate {
+    Plan plan;
+    Engine engine;
+    float seconds = std::numeric_limits<float>::infinity();
+  };
+
+  void refuse(const std::string& tag, const std::string& why) {
+    refused_.push_back(tag + ": " + why);
+  }
+
+  /// None where cuDNN or an erratum refuses.
+  std::optional<Candidate> build(const Config& config) {
+    Engine engine = engine_of(config->get_backend_descriptor());
+    try {
+      Plan plan = build_plan(handle_, graph_, config);
+      const std::string why = erratum(handle_, plan, key_.problem.rank);
+      if (why.empty()) {
+        return Candidate{std::move(plan), std::move(engine)};
+      }
+      refuse(plan.tag(), why);
+    } catch (const std::runtime_error& error) {  // cudnnException among them
+      refuse(graph_.getTag() + to_tag(engine), error.what());
+    }
+    return std::nullopt;
+  }
+
+  bool runs(Plan& plan) {
+    try {
+      run_plan(plan, handle_, operands_, workspace_);
+      return true;
+    } catch (const std::runtime_error& error) {
+      refuse(plan.tag(), error.what());
+      return false;
+    }
+  }
+
+  std::optional<Selection> first_that_runs(const std::vector<Config>& configs, Source source) {
+    for (const Config& config : configs) {
+      std::optional<Candidate> candidate = build(config);
+      if (candidate.has_value() && runs(candidate->plan)) {
+        return select(std::move(candidate->plan), std::move(candidate->engine), source);
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Candidate> build_candidates() {
+    constexpr std::size_t kMostPlans = 1000;
+    std::vector<Candidate> candidates;
+    for (const auto mode : {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_FALLBACK}) {
+      for (const Config& config : list_configs(graph_, key_.problem, mode)) {
+        if (candidates.size() == kMostPlans) {
+          return candidates;
+        }
+        if (std::optional<Candidate> candidate = build(config)) {
+          candidates.push_back(std::move(*candidate));
+        }
+      }
+    }
+    return candidates;
+  }
+
+  /// Those whose workspace there is memory for; the largest of these is reserved.
+  std::vector<Candidate> affordable(std::vector<Candidate> candidates) {
+    std::int64_t bytes = keep_below(candidates, workspace_.largest_block());
+    while (bytes > 0 && workspace_.reserve(bytes) == nullptr) {
+      bytes /= 2;
+      keep_below(candidates, bytes);
+    }
+    return candidates;
+  }
+
+  /// Drops candidates that need more; the most that one of the others needs.
+  std::int64_t keep_below(std::vector<Candidate>& candidates, std::int64_t limit) {
+    std::int64_t most = 0;
+    std::erase_if(candidates, [&](const Candidate& candidate) {
+      const std::int64_t bytes = candidate.plan.workspace_bytes();
+      if (bytes > limit) {
+        refuse(candidate.plan.tag(), "its workspace of " + std::to_string(bytes) +
+                                         " bytes is more than the " + std::to_string(limit) +
+                                         " that there are");
+        return true;
+      }
+      most = std::max(most, bytes);
+      return false;
+    });
+    return most;
+  }
+
+  /// Times a run of each, after one that warms up, until enough have run; drops the others.
+  void time(std::vector<Candidate>& candidates) {
+    const Event start = make_event();
+    const Event stop = make_event();
+    cudaStream_t stream = nullptr;
+    check_cudnn(cudnnGetStream(handle_, &stream), "cudnnGetStream");
+    CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
+    std::vector<Candidate> timed;
+    const std::size_t limit = key_.policy.benchmark_limit > 0
+                                  ? static_cast<std::size_t>(key_.policy.benchmark_limit)
+                                  : candidates.size();
+    for (Candidate& candidate : candidates) {
+      if (timed.size() >= limit) {
+        break;
+      }
+      if (!runs(candidate.plan)) {
+        continue;
+      }
+      CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
+      CONVTIME_CUDA_CHECK(cudaEventRecord(start.get(), stream));
+      if (!runs(candidate.plan)) {
+        continue;
+      }
+      CONVTIME_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
+      CONVTIME_CUDA_CHECK(cudaEventSynchronize(stop.get()));
+      float milliseconds = 0;
+      CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
+      candidate.seconds = milliseconds / 1e3F;
+      timed.push_back(std::move(candidate));
+    }
+    candidates = std::move(timed);
+  }
+
+  Selection select(Plan plan, Engine engine, Source source) {
+    PlanChoice choice;
+    choice.tag = plan.tag();
+    choice.engine = std::move(engine);
+    choice.source = source;
+    choice.workspace_bytes = plan.workspace_bytes();
+    for (const auto note : plan.frontend_plan().getAllNumericNotes()) {
+      choice.numerical_notes.push_back(cudnn_frontend::to_string(note));
+    }
+    for (const auto note : plan.frontend_plan().getAllBehaviorNotes()) {
+      choice.behavior_notes.push_back(cudnn_frontend::to_string(note));
+    }
+    choice.refused = std::move(refused_);
+    return {std::move(plan), std::move(choice)};
+  }
+
+  std::runtime_error no_plan() const {
+    std::string text = "cuDNN has no engine that runs this convolution";
+    text += refused_.empty() ? "; it listed none" : ":";
+    for (const std::string& refusal : refused_) {
+      text += "\n  " + refusal;
+    }
+    return std::runtime_error(text);
+  }
+
+  cudnnHandle_t handle_;
+  const PlanKey& key_;
+  const Operands& operands_;
+  Workspace& workspace_;
+  Graph graph_;
+  std::vector<std::string> refused_;
+};
 
 }  // namespace
 
-Plan select_as_pytorch(cudnnHandle_t handle, const Problem& problem,
-                       const std::function<bool(const Plan&)>& try_run) {
-  auto graph = make_graph(handle, problem);
-  const auto instant = problem.heuristic_mode_b ? CUDNN_HEUR_MODE_B : CUDNN_HEUR_MODE_INSTANT;
-  std::string refusals;
-  for (const auto mode : {instant, CUDNN_HEUR_MODE_FALLBACK}) {
-    for (auto& config : list_engine_configs(graph, problem, mode)) {
-      try {
-        const Plan plan(cudnn_frontend::ExecutionPlanBuilder()
-                            .setHandle(handle)
-                            .setEngineConfig(config, graph.getTag())
-                            .build());
-        if (has_erratum(handle, plan.tag())) {
-          refusals += "\n  " + plan.tag() + ": listed in CUDNN_ERRATA_JSON_FILE";
-        } else if (try_run(plan)) {
-          return plan;
-        } else {
-          refusals += "\n  " + plan.tag() + ": no memory for its workspace of " +
-                      std::to_string(plan.workspace_bytes()) + " bytes";
-        }
-      } catch (const std::runtime_error& error) {  // cudnnException among them
-        refusals += std::string("\n  ") + error.what();
-      }
+const char* to_string(Source source) {
+  switch (source) {
+    case Source::kInstant:
+      return "instant";
+    case Source::kFallback:
+      return "fallback";
+    case Source::kBenchmark:
+      return "benchmark";
+    case Source::kExplicit:
+      return "explicit";
+  }
+  throw std::logic_error("unknown source of a plan");
+}
+
+void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Workspace& workspace) {
+  void* memory = nullptr;
+  if (plan.workspace_bytes() > 0) {
+    memory = workspace.reserve(plan.workspace_bytes());
+    if (memory == nullptr) {
+      throw std::runtime_error("no memory for its workspace of " +
+                               std::to_string(plan.workspace_bytes()) + " bytes");
     }
   }
-  throw std::runtime_error("cuDNN has no engine that runs this convolution" +
-                           (refusals.empty() ? std::string("; it listed none") : ":" + refusals));
+  plan.run(handle, operands, memory);
+}
+
+Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
+                      Workspace& workspace) {
+  Selector selector(handle, key, operands, workspace);
+  switch (key.policy.kind) {
+    case PolicyKind::kHeuristic:
+      return selector.by_heuristic();
+    case PolicyKind::kBenchmark:
+      return selector.by_benchmark();
+    case PolicyKind::kEngine:
+      return selector.by_engine();
+  }
+  throw std::logic_error("unknown policy");
+}
+
+std::optional<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,
+                                 const PlanChoice& choice) {
+  try {
+    const Graph graph = make_graph(handle, problem);
+    Plan plan = build_plan(handle, graph, make_engine_config(graph, choice.engine));
+    // Compared, since a knob that cuDNN only reports would be lost on the way.
+    return plan.tag() == choice.tag ? std::optional(std::move(plan)) : std::nullopt;
+  } catch (const std::exception&) {
+    return std::nullopt;  // the caller selects anew, and that says what is wrong
+  }
 }
 
 }  // namespace convtime::conv

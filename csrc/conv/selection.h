@@ -2,19 +2,72 @@
 
 #include <cudnn.h>
 
-#include <functional>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
 
 #include "conv/plan.h"
-#include "conv/problem.h"
+#include "conv/policy.h"
+#include "core/export.h"
 
 namespace convtime::conv {
 
-/// Selects as PyTorch does with cudnn.benchmark off: the first plan of cuDNN's instant heuristics,
-/// then of its fallback list, that passes PyTorch's filters and errata and that runs (ATen,
-/// native/cudnn/Conv_v8.cpp). `try_run` runs the plan for real and returns false where it cannot be
-/// afforded (no memory for its workspace); a std::runtime_error of it counts as a refusal too.
-/// Throws std::runtime_error that names the refused plans where none runs.
-Plan select_as_pytorch(cudnnHandle_t handle, const Problem& problem,
-                       const std::function<bool(const Plan&)>& try_run);
+/// Where a plan's engine comes from.
+enum class Source : std::int32_t {
+  kInstant,    ///< cuDNN's heuristics
+  kFallback,   ///< cuDNN's list for when those have nothing that runs
+  kBenchmark,  ///< both, by one timed run of each
+  kExplicit,   ///< the caller
+};
+
+CONVTIME_API const char* to_string(Source source);
+
+/// Which plan was selected for a problem, and what there is to know about it. It belongs to no
+/// thread: each builds its own plan of it.
+struct PlanChoice {
+  std::string tag;
+  Engine engine;
+  Source source = Source::kInstant;
+  std::int64_t workspace_bytes = 0;
+  std::vector<std::string> numerical_notes;  ///< cuDNN's names
+  std::vector<std::string> behavior_notes;
+  std::vector<std::string> refused;  ///< what came before it and did not run, as "<tag>: <why>"
+};
+
+/// Memory for plans, in the order of the handle's stream.
+class Workspace {
+ public:
+  virtual ~Workspace() = default;
+
+  /// Room for that many bytes, which lasts until more is reserved; null where there is none.
+  virtual void* reserve(std::int64_t bytes) = 0;
+
+  /// The most that one plan may ask for while plans are timed.
+  virtual std::int64_t largest_block() = 0;
+
+  /// Gives up what is reserved, and gives what timing took back to the device where PyTorch would.
+  virtual void trim() = 0;
+};
+
+/// Runs a plan with the workspace that it asks for. Throws std::runtime_error where it is refused.
+void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Workspace& workspace);
+
+struct Selection {
+  Plan plan;
+  PlanChoice choice;
+};
+
+/// Selects by the key's policy, and computes the convolution with the plan (those that are timed
+/// compute it several times). The heuristics and the timing follow ATen, native/cudnn/Conv_v8.cpp.
+/// Throws std::invalid_argument for an engine or a knob that cuDNN does not have for the problem,
+/// and std::runtime_error that names the refused plans where none runs.
+Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
+                      Workspace& workspace);
+
+/// This thread's own plan of a choice that was made for the problem; none where cuDNN does not
+/// build the same plan again from engine and knobs.
+std::optional<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,
+                                 const PlanChoice& choice);
 
 }  // namespace convtime::conv

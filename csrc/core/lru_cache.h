@@ -15,7 +15,7 @@ class LruCache {
   explicit LruCache(std::size_t capacity) : capacity_(capacity) {}
 
   /// The key's value, or null. Valid until the next insert().
-  const Value* find(const Key& key) {
+  Value* find(const Key& key) {
     const auto found = index_.find(key);
     if (found == index_.end()) {
       return nullptr;

@@ -13,7 +13,7 @@ template <c10::DeviceType kDevice>
 at::Tensor conv2d_autocast(const at::Tensor& input, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
                            c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                           c10::SymInt groups) {
+                           c10::SymInt groups, std::optional<std::string_view> policy) {
   const c10::impl::ExcludeDispatchKeyGuard guard(
       at::autocast::get_autocast_dispatch_key_from_device_type(kDevice));
   const at::ScalarType dtype = at::autocast::get_autocast_dtype(kDevice);
@@ -22,7 +22,7 @@ at::Tensor conv2d_autocast(const at::Tensor& input, const at::Tensor& weight,
   };
   return conv2d_op().call(cast(input), cast(weight),
                           bias.has_value() ? std::optional(cast(*bias)) : std::nullopt, stride,
-                          padding, dilation, groups);
+                          padding, dilation, groups, policy);
 }
 
 }  // namespace

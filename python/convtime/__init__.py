@@ -7,19 +7,24 @@ from convtime.ceilings import Ceilings
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.config import cmake_prefix_path, show_config
 from convtime.measurement import Measurement
+from convtime.plans import PlanChoice, TensorDescriptor, clear_plan_cache, plan_cache
 from convtime.timing import ceilings, time_op
 
 __all__ = [
     "Ceilings",
     "Comparison",
     "Measurement",
+    "PlanChoice",
     "Ratio",
+    "TensorDescriptor",
     "__version__",
     "ceilings",
+    "clear_plan_cache",
     "cmake_prefix_path",
     "compare",
     "nn",
     "ops",
+    "plan_cache",
     "show_config",
     "time_op",
 ]

@@ -14,7 +14,13 @@ class Conv2d(torch.nn.Conv2d):
     """Drop-in for :class:`torch.nn.Conv2d`: same arguments, parameters and ``state_dict``.
 
     The convolution is :func:`convtime.ops.conv2d`.
+
+    Attributes:
+        policy: How cuDNN's plans are selected, as for that function. None, to follow
+            ``torch.backends.cudnn.benchmark``, unless it is set; no part of the ``state_dict``.
     """
+
+    policy: str | None = None
 
     def _conv_forward(
         self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
@@ -23,4 +29,13 @@ class Conv2d(torch.nn.Conv2d):
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0
-        return ops.conv2d(input, weight, bias, self.stride, padding, self.dilation, self.groups)
+        return ops.conv2d(
+            input,
+            weight,
+            bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            policy=self.policy,
+        )

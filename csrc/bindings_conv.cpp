@@ -1,0 +1,114 @@
+#include "bindings_conv.h"
+
+#include <pybind11/stl.h>
+
+#include "ops/python_entry.h"
+#ifdef CONVTIME_WITH_CUDA
+#include <cstdint>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "conv/plan_cache.h"
+#endif
+
+namespace py = pybind11;
+
+namespace {
+
+#ifdef CONVTIME_WITH_CUDA
+namespace conv = convtime::conv;
+
+const char* dtype_name(cudnnDataType_t data_type) {
+  switch (data_type) {
+    case CUDNN_DATA_FLOAT:
+      return "float32";
+    case CUDNN_DATA_DOUBLE:
+      return "float64";
+    case CUDNN_DATA_HALF:
+      return "float16";
+    case CUDNN_DATA_BFLOAT16:
+      return "bfloat16";
+    default:
+      throw std::logic_error("a plan of a dtype that the ops do not take");
+  }
+}
+
+const char* pass_name(conv::Pass pass) {
+  switch (pass) {
+    case conv::Pass::kFprop:
+      return "fprop";
+    case conv::Pass::kDgrad:
+      return "dgrad";
+    case conv::Pass::kWgrad:
+      return "wgrad";
+  }
+  throw std::logic_error("unknown convolution pass");
+}
+
+py::tuple to_tuple(std::span<const std::int64_t> values) {
+  py::tuple result(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result[i] = values[i];
+  }
+  return result;
+}
+
+py::dict to_dict(const conv::TensorShape& shape, std::size_t rank) {
+  return py::dict(py::arg("sizes") = to_tuple({shape.sizes.data(), rank}),
+                  py::arg("strides") = to_tuple({shape.strides.data(), rank}),
+                  py::arg("alignment") = shape.alignment);
+}
+
+py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
+  const conv::Problem& problem = key.problem;
+  const auto rank = static_cast<std::size_t>(problem.rank);
+  const conv::PlanChoice& choice = shared.choice;
+  py::dict knobs;
+  for (const conv::Knob& knob : choice.engine.knobs) {
+    knobs[py::int_(knob.type)] = knob.value;
+  }
+  return py::dict(
+      py::arg("pass_name") = pass_name(problem.pass),
+      py::arg("policy") = conv::to_string(key.policy),
+      py::arg("device") = "cuda:" + std::to_string(problem.device),
+      py::arg("dtype") = dtype_name(problem.data_type), py::arg("x") = to_dict(problem.x, rank),
+      py::arg("w") = to_dict(problem.w, rank), py::arg("y") = to_dict(problem.y, rank),
+      py::arg("stride") = to_tuple({problem.stride.data(), rank - 2}),
+      py::arg("padding") = to_tuple({problem.padding.data(), rank - 2}),
+      py::arg("dilation") = to_tuple({problem.dilation.data(), rank - 2}),
+      py::arg("deterministic") = problem.deterministic, py::arg("allow_tf32") = problem.allow_tf32,
+      py::arg("tag") = choice.tag, py::arg("engine") = choice.engine.index,
+      py::arg("knobs") = knobs, py::arg("source") = conv::to_string(choice.source),
+      py::arg("workspace_bytes") = choice.workspace_bytes,
+      py::arg("numerical_notes") = choice.numerical_notes,
+      py::arg("behavior_notes") = choice.behavior_notes, py::arg("refused") = choice.refused,
+      py::arg("uses") = shared.uses.load());
+}
+#endif
+
+py::list plan_cache() {
+  py::list records;
+#ifdef CONVTIME_WITH_CUDA
+  for (const auto& [key, choice] : conv::choice_table().list()) {
+    records.append(to_dict(key, *choice));
+  }
+#endif
+  return records;
+}
+
+void clear_plan_cache() {
+#ifdef CONVTIME_WITH_CUDA
+  conv::choice_table().clear();
+#endif
+}
+
+}  // namespace
+
+void bind_conv(py::module_& module) {
+  module.attr("conv2d") =
+      py::reinterpret_steal<py::object>(PyCFunction_New(&convtime::ops::conv2d_method(), nullptr));
+  module.def("plan_cache", &plan_cache);
+  module.def("clear_plan_cache", &clear_plan_cache);
+}

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cudnn.h>
+
+#include <cstdint>
+#include <string>
+
+#include "core/unique_handle.h"
+
+namespace convtime::conv {
+
+struct DescriptorTraits {
+  using Handle = cudnnBackendDescriptor_t;
+  static void release(Handle descriptor) noexcept {
+    (void)cudnnBackendDestroyDescriptor(descriptor);
+  }
+};
+
+/// A descriptor of cuDNN's backend interface.
+using Descriptor = UniqueHandle<DescriptorTraits>;
+
+/// Throws std::runtime_error with `what` and cuDNN's own text.
+void check_cudnn(cudnnStatus_t status, const char* what);
+
+Descriptor make_descriptor(cudnnBackendDescriptorType_t type);
+
+template <typename T>
+void set_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                   cudnnBackendAttributeType_t type, const T* values, std::int64_t count) {
+  check_cudnn(cudnnBackendSetAttribute(descriptor, name, type, count, values),
+              "cudnnBackendSetAttribute");
+}
+
+/// How many of at most `count` values there are; these are written to `values`. For descriptors,
+/// the values are ones made beforehand, which cuDNN fills in.
+template <typename T>
+std::int64_t get_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+                           cudnnBackendAttributeType_t type, T* values, std::int64_t count) {
+  std::int64_t found = 0;
+  check_cudnn(cudnnBackendGetAttribute(descriptor, name, type, count, &found, values),
+              "cudnnBackendGetAttribute");
+  return found;
+}
+
+}  // namespace convtime::conv

@@ -1,0 +1,177 @@
+#include "conv/engine_config.h"
+
+#include <algorithm>
+#include <stdexcept>
+#include <vector>
+
+#include "conv/backend.h"
+
+namespace convtime::conv {
+namespace {
+
+/// As many descriptors as there can be knobs, for cuDNN to fill in.
+class KnobDescriptors {
+ public:
+  explicit KnobDescriptors(cudnnBackendDescriptorType_t type) {
+    for (int i = 0; i < CUDNN_KNOB_TYPE_COUNTS; ++i) {
+      owned_.push_back(make_descriptor(type));
+      raw_.push_back(owned_.back().get());
+    }
+  }
+
+  /// Fetches the attribute; the descriptors that were filled in.
+  std::vector<cudnnBackendDescriptor_t> fetch(cudnnBackendDescriptor_t from,
+                                              cudnnBackendAttributeName_t name) {
+    const std::int64_t count = get_attribute(from, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, raw_.data(),
+                                             CUDNN_KNOB_TYPE_COUNTS);
+    return {raw_.begin(), raw_.begin() + count};
+  }
+
+ private:
+  std::vector<Descriptor> owned_;
+  std::vector<cudnnBackendDescriptor_t> raw_;
+};
+
+template <typename T>
+T one(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
+      cudnnBackendAttributeType_t type) {
+  T value{};
+  get_attribute(descriptor, name, type, &value, 1);
+  return value;
+}
+
+struct KnobRange {
+  std::int64_t type;
+  std::int64_t minimum;
+  std::int64_t maximum;
+  std::int64_t step;
+
+  bool allows(std::int64_t value) const {
+    return value >= minimum && value <= maximum && (step <= 1 || (value - minimum) % step == 0);
+  }
+};
+
+std::string describe(const KnobRange& range) {
+  return std::string("k") + std::to_string(range.type) + " (" + std::to_string(range.minimum) +
+         " to " + std::to_string(range.maximum) +
+         (range.step > 1 ? " in steps of " + std::to_string(range.step) : "") + ")";
+}
+
+std::vector<KnobRange> knob_ranges(cudnnBackendDescriptor_t engine) {
+  KnobDescriptors descriptors(CUDNN_BACKEND_KNOB_INFO_DESCRIPTOR);
+  std::vector<KnobRange> ranges;
+  for (const cudnnBackendDescriptor_t info :
+       descriptors.fetch(engine, CUDNN_ATTR_ENGINE_KNOB_INFO)) {
+    ranges.push_back(
+        {one<cudnnBackendKnobType_t>(info, CUDNN_ATTR_KNOB_INFO_TYPE, CUDNN_TYPE_KNOB_TYPE),
+         one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_MINIMUM_VALUE, CUDNN_TYPE_INT64),
+         one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_MAXIMUM_VALUE, CUDNN_TYPE_INT64),
+         one<std::int64_t>(info, CUDNN_ATTR_KNOB_INFO_STRIDE, CUDNN_TYPE_INT64)});
+  }
+  return ranges;
+}
+
+/// The engine for the graph; throws where cuDNN does not support the one by the other.
+Descriptor make_engine(cudnnBackendDescriptor_t graph, std::int64_t index) {
+  Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  set_attribute(engine.get(), CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                &graph, 1);
+  set_attribute(engine.get(), CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64, &index, 1);
+  check_cudnn(cudnnBackendFinalize(engine.get()), "cudnnBackendFinalize of an engine");
+  return engine;
+}
+
+std::string supported_engines(cudnnBackendDescriptor_t graph) {
+  const auto count =
+      one<std::int64_t>(graph, CUDNN_ATTR_OPERATIONGRAPH_ENGINE_GLOBAL_COUNT, CUDNN_TYPE_INT64);
+  std::string engines;
+  for (std::int64_t index = 0; index < count; ++index) {
+    try {
+      make_engine(graph, index);
+      engines += engines.empty() ? "eng" : ", eng";
+      engines += std::to_string(index);
+    } catch (const std::runtime_error&) {
+      continue;  // one of those that cannot run this graph
+    }
+  }
+  return engines.empty() ? "none" : engines;
+}
+
+void check_knobs(const Engine& engine, const std::vector<KnobRange>& ranges) {
+  for (const Knob& knob : engine.knobs) {
+    const auto range = std::find_if(ranges.begin(), ranges.end(), [&](const KnobRange& candidate) {
+      return candidate.type == knob.type;
+    });
+    if (range != ranges.end() && range->allows(knob.value)) {
+      continue;
+    }
+    std::string known;
+    for (const KnobRange& candidate : ranges) {
+      known += known.empty() ? "" : ", ";
+      known += describe(candidate);
+    }
+    throw std::invalid_argument(
+        "engine " + std::to_string(engine.index) + " has no knob k" + std::to_string(knob.type) +
+        "=" + std::to_string(knob.value) +
+        " for this convolution; its knobs are: " + (known.empty() ? "none" : known));
+  }
+}
+
+}  // namespace
+
+Engine engine_of(cudnnBackendDescriptor_t config) {
+  const Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
+  cudnnBackendDescriptor_t raw_engine = engine.get();
+  get_attribute(config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw_engine, 1);
+  Engine result;
+  result.index = one<std::int64_t>(raw_engine, CUDNN_ATTR_ENGINE_GLOBAL_INDEX, CUDNN_TYPE_INT64);
+  KnobDescriptors choices(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR);
+  for (const cudnnBackendDescriptor_t choice :
+       choices.fetch(config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES)) {
+    result.knobs.push_back(
+        {one<cudnnBackendKnobType_t>(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE,
+                                     CUDNN_TYPE_KNOB_TYPE),
+         one<std::int64_t>(choice, CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64)});
+  }
+  return result;
+}
+
+cudnn_frontend::ManagedOpaqueDescriptor make_engine_config(
+    const cudnn_frontend::OperationGraph& graph, const Engine& wanted) {
+  const cudnnBackendDescriptor_t raw_graph = graph.get_raw_desc();
+  Descriptor engine;
+  try {
+    engine = make_engine(raw_graph, wanted.index);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument(
+        "cuDNN cannot run this convolution with engine " + std::to_string(wanted.index) +
+        "; it can with: " + supported_engines(raw_graph) + " (" + error.what() + ")");
+  }
+  check_knobs(wanted, knob_ranges(engine.get()));
+
+  std::vector<Descriptor> choices;
+  std::vector<cudnnBackendDescriptor_t> raw_choices;
+  for (const Knob& knob : wanted.knobs) {
+    choices.push_back(make_descriptor(CUDNN_BACKEND_KNOB_CHOICE_DESCRIPTOR));
+    raw_choices.push_back(choices.back().get());
+    const auto type = static_cast<cudnnBackendKnobType_t>(knob.type);
+    set_attribute(raw_choices.back(), CUDNN_ATTR_KNOB_CHOICE_KNOB_TYPE, CUDNN_TYPE_KNOB_TYPE, &type,
+                  1);
+    set_attribute(raw_choices.back(), CUDNN_ATTR_KNOB_CHOICE_KNOB_VALUE, CUDNN_TYPE_INT64,
+                  &knob.value, 1);
+    check_cudnn(cudnnBackendFinalize(raw_choices.back()), "cudnnBackendFinalize of a knob");
+  }
+  auto config = cudnn_frontend::make_shared_backend_pointer(CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
+  const cudnnBackendDescriptor_t raw_config = config->get_backend_descriptor();
+  const cudnnBackendDescriptor_t raw_engine = engine.get();
+  set_attribute(raw_config, CUDNN_ATTR_ENGINECFG_ENGINE, CUDNN_TYPE_BACKEND_DESCRIPTOR, &raw_engine,
+                1);
+  if (!raw_choices.empty()) {
+    set_attribute(raw_config, CUDNN_ATTR_ENGINECFG_KNOB_CHOICES, CUDNN_TYPE_BACKEND_DESCRIPTOR,
+                  raw_choices.data(), static_cast<std::int64_t>(raw_choices.size()));
+  }
+  check_cudnn(cudnnBackendFinalize(raw_config), "cudnnBackendFinalize of an engine configuration");
+  return config;
+}
+
+}  // namespace convtime::conv

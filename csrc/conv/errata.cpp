@@ -1,0 +1,64 @@
+#include "conv/errata.h"
+
+#include <array>
+#include <string_view>
+
+#include "conv/frontend.h"
+
+namespace convtime::conv {
+namespace {
+
+/// Engines that ATen never runs from one version of cuDNN (CUDNN_VERSION) to below another.
+struct Erratum {
+  std::string_view engine;  ///< how the plan's tag begins
+  int first_version;
+  int end_version;  ///< 0: none
+};
+
+constexpr std::array<Erratum, 1> kForAll = {{{"ConvFwd_eng5", 92301, 92400}}};
+
+// Those may dispatch to a cuBLASLt kernel that is broken there. PyTorch drops these rules where it
+// is built with cuBLAS 13.6.1 or later.
+constexpr std::array<Erratum, 3> kForSm120 = {{{"ConvFwd_eng58", 92300, 0},
+                                               {"ConvBwdData_eng63", 92300, 0},
+                                               {"ConvBwdFilter_eng63", 92300, 0}}};
+
+// Left to the user's file where there is one.
+constexpr std::array<Erratum, 2> kFor3d = {
+    {{"ConvFwd_eng23", 90800, 91500}, {"ConvBwdData_eng23", 8000, 0}}};
+
+template <typename Errata>
+bool listed(const Errata& errata, const std::string& tag) {
+  for (const Erratum& erratum : errata) {
+    const std::string with_end = std::string(erratum.engine) + "_";
+    // CUDNN_VERSION and not that of the library that is loaded: PyTorch's rules go by the former.
+    if ((tag + "_").starts_with(with_end) && CUDNN_VERSION >= erratum.first_version &&
+        (erratum.end_version == 0 || CUDNN_VERSION < erratum.end_version)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+bool is_for_sm120(const Plan& plan) {
+  const auto json = nlohmann::json::parse(plan.frontend_plan().getJsonRepresentation());
+  return json.contains("engine") && json["engine"].value("smVersion", -1) == 1200;
+}
+
+}  // namespace
+
+std::string erratum(cudnnHandle_t handle, const Plan& plan, int rank) {
+  static nlohmann::json users;
+  static const bool has_users = cudnn_frontend::load_from_config(users, "");
+  const std::string& tag = plan.tag();
+  if (listed(kForAll, tag) || (listed(kForSm120, tag) && is_for_sm120(plan))) {
+    return "PyTorch's errata forbid it";
+  }
+  if (has_users) {
+    const bool forbidden = cudnn_frontend::check_errata(users, tag, handle, [] { return true; });
+    return forbidden ? "CUDNN_ERRATA_JSON_FILE forbids it" : "";
+  }
+  return rank > 4 && listed(kFor3d, tag) ? "PyTorch's errata forbid it" : "";
+}
+
+}  // namespace convtime::conv

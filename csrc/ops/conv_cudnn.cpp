@@ -1,0 +1,189 @@
+#include <ATen/Context.h>
+#include <ATen/cuda/EmptyTensor.h>
+#include <ATen/cudnn/Handle.h>
+#include <ATen/native/ConvUtils.h>
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "conv/convolution.h"
+#include "conv/policy.h"
+#include "conv/problem.h"
+#include "ops/conv2d.h"
+
+namespace convtime::ops {
+namespace {
+
+using at::native::cudnn_conv_suggest_memory_format;
+
+/// PyTorch's flags for cuDNN's convolutions, read once for a call.
+struct CudnnFlags {
+  bool benchmark = at::globalContext().benchmarkCuDNN();
+  int benchmark_limit = at::globalContext().benchmarkLimitCuDNN();
+  bool deterministic =
+      at::globalContext().deterministicCuDNN() || at::globalContext().deterministicAlgorithms();
+  bool allow_tf32 = at::globalContext().allowTF32CuDNN(at::Float32Op::CONV);
+  bool heuristic_mode_b = at::native::cudnnv8_use_heur_mode_b();
+};
+
+conv::Policy policy_of(conv::Pass pass, const CudnnFlags& flags, const PolicyRequest& request) {
+  conv::Policy policy;
+  if (request.engine.has_value() && request.engine->pass.value_or(pass) == pass) {
+    policy.kind = conv::PolicyKind::kEngine;
+    policy.engine = request.engine->engine;
+  } else if (request.benchmark.value_or(flags.benchmark)) {
+    policy.kind = conv::PolicyKind::kBenchmark;
+    policy.benchmark_limit = flags.benchmark_limit;
+  } else {
+    policy.kind = conv::PolicyKind::kHeuristic;
+    policy.heuristic_mode_b = flags.heuristic_mode_b;
+  }
+  return policy;
+}
+
+cudnnDataType_t data_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return CUDNN_DATA_FLOAT;
+    case at::kDouble:
+      return CUDNN_DATA_DOUBLE;
+    case at::kHalf:
+      return CUDNN_DATA_HALF;
+    case at::kBFloat16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "the op let a dtype through: ", type);
+  }
+}
+
+/// Workspace from PyTorch's allocator, on the current device and stream.
+class CachingWorkspace final : public conv::Workspace {
+ public:
+  void* reserve(std::int64_t bytes) override {
+    if (bytes > bytes_) {
+      bytes_ = 0;
+      memory_.clear();
+      try {
+        memory_ = c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(bytes));
+      } catch (const c10::OutOfMemoryError&) {
+        (void)cudaGetLastError();
+        return nullptr;
+      }
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+
+  std::int64_t largest_block() override {
+    std::size_t bytes = 0;
+    c10::cuda::CUDACachingAllocator::cacheInfo(c10::cuda::current_device(), &bytes);
+    return static_cast<std::int64_t>(bytes);
+  }
+
+  void trim() override {
+    bytes_ = 0;
+    memory_.clear();
+    if (at::native::_cudnn_get_conv_benchmark_empty_cache()) {
+      c10::cuda::CUDACachingAllocator::emptyCache();
+    }
+  }
+
+ private:
+  at::DataPtr memory_;
+  std::int64_t bytes_ = 0;
+};
+
+/// Computes one of the three from the other two, all laid out already.
+void convolve(const char* op, conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+              const at::Tensor& y, const ConvParams& params, const CudnnFlags& flags,
+              const PolicyRequest& policy) {
+  const bool channels_last = cudnn_conv_suggest_memory_format(x, w) != at::MemoryFormat::Contiguous;
+  const auto describe = [&](const at::Tensor& tensor) {
+    return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
+  };
+  conv::PlanKey key;
+  key.problem.pass = pass;
+  key.problem.device = x.get_device();
+  key.problem.rank = static_cast<std::int32_t>(x.dim());
+  key.problem.data_type = data_type(x.scalar_type());
+  key.problem.x = describe(x);
+  key.problem.w = describe(w);
+  key.problem.y = describe(y);
+  std::copy(params.padding.begin(), params.padding.end(), key.problem.padding.begin());
+  std::copy(params.stride.begin(), params.stride.end(), key.problem.stride.begin());
+  std::copy(params.dilation.begin(), params.dilation.end(), key.problem.dilation.begin());
+  key.problem.deterministic = flags.deterministic;
+  key.problem.allow_tf32 = flags.allow_tf32;
+  key.policy = policy_of(pass, flags, policy);
+
+  // const_data_ptr, since data_ptr would make a copy of a tensor that is copied lazily.
+  const auto read = [](const at::Tensor& tensor) {
+    return const_cast<void*>(tensor.const_data_ptr());
+  };
+  const conv::Operands operands = {pass == conv::Pass::kDgrad ? x.mutable_data_ptr() : read(x),
+                                   pass == conv::Pass::kWgrad ? w.mutable_data_ptr() : read(w),
+                                   pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
+  CachingWorkspace workspace;
+  try {
+    // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
+    conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    TORCH_CHECK(false, op, ": ", error.what());
+  }
+}
+
+}  // namespace
+
+// What follows is laid out step by step as in ATen: Convolution.cpp, then cudnn/ConvShared.cpp.
+
+at::Tensor cudnn_fprop(const at::Tensor& input, const at::Tensor& weight, const ConvParams& params,
+                       const PolicyRequest& policy) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const at::Tensor given = input.contiguous(
+      at::native::_determine_backend_memory_format(input, weight, at::native::ConvBackend::Cudnn));
+  const at::Tensor y = at::detail::empty_cuda(
+      at::native::conv_output_size(given.sizes(), weight.sizes(), params.padding, params.stride,
+                                   params.dilation),
+      given.options().memory_format(cudnn_conv_suggest_memory_format(given, weight)));
+  const at::MemoryFormat format = y.suggest_memory_format();
+  convolve("conv2d", conv::Pass::kFprop, given.contiguous(format), weight.contiguous(format), y,
+           params, CudnnFlags(), policy);
+  return y;
+}
+
+std::tuple<at::Tensor, at::Tensor> cudnn_backward(const at::Tensor& grad_output,
+                                                  const at::Tensor& input, const at::Tensor& weight,
+                                                  const ConvParams& params,
+                                                  std::array<bool, 2> wanted,
+                                                  const PolicyRequest& policy) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const CudnnFlags flags;
+  const at::Tensor given = wanted[1]
+                               ? input.contiguous(at::native::_determine_backend_memory_format(
+                                     input, weight, at::native::ConvBackend::Cudnn))
+                               : input;
+  const at::Tensor grad = grad_output.to(given.suggest_memory_format());
+  at::Tensor grad_input;
+  at::Tensor grad_weight;
+  if (wanted[0]) {
+    const at::MemoryFormat format = cudnn_conv_suggest_memory_format(grad, weight);
+    grad_input = at::detail::empty_cuda(given.sizes(), grad.options().memory_format(format));
+    convolve("conv2d_backward", conv::Pass::kDgrad, grad_input, weight.contiguous(format),
+             grad.contiguous(format), params, flags, policy);
+  }
+  if (wanted[1]) {
+    const at::MemoryFormat format = cudnn_conv_suggest_memory_format(given, grad);
+    grad_weight = at::empty(weight.sizes(), grad.options(), format);
+    convolve("conv2d_backward", conv::Pass::kWgrad, given.contiguous(format), grad_weight,
+             grad.contiguous(format), params, flags, policy);
+  }
+  return {grad_input, grad_weight};
+}
+
+}  // namespace convtime::ops

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "conv/engine.h"
+
+namespace convtime::ops {
+
+/// What an op's `policy` asks for. Where it asks for nothing, torch.backends.cudnn.benchmark says
+/// how plans are selected.
+struct PolicyRequest {
+  std::optional<bool> benchmark;          ///< "benchmark" or "heuristic"
+  std::optional<conv::EngineTag> engine;  ///< a tag
+
+  /// What the gradients of an op take over from it: an engine computes one pass alone.
+  std::optional<std::string> for_gradients() const;
+};
+
+/// Throws c10::Error, in the name of the op, for what is no policy, and for an engine of a pass
+/// that is not among those that the op computes.
+PolicyRequest parse_policy(const char* op, std::optional<std::string_view> policy,
+                           std::initializer_list<conv::Pass> passes);
+
+}  // namespace convtime::ops
