@@ -6,18 +6,21 @@ from convtime._build_info import version as __version__
 from convtime.ceilings import Ceilings
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.config import cmake_prefix_path, show_config
+from convtime.explain import Explanation, explain
 from convtime.measurement import Measurement
 from convtime.timing import ceilings, time_op
 
 __all__ = [
     "Ceilings",
     "Comparison",
+    "Explanation",
     "Measurement",
     "Ratio",
     "__version__",
     "ceilings",
     "cmake_prefix_path",
     "compare",
+    "explain",
     "nn",
     "ops",
     "show_config",

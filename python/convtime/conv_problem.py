@@ -31,7 +31,8 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
     Their shapes have to be the same too; their strides need not.
     """
-    return torch.equal(a.view(_BITS[a.element_size()]), b.view(_BITS[b.element_size()]))
+    bits = _BITS[a.element_size()]
+    return torch.equal(a.detach().view(bits), b.detach().view(bits))
 
 
 @dataclasses.dataclass(frozen=True)
