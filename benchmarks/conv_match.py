@@ -88,7 +88,7 @@ def _geomean(ratios: list[float]) -> float:
 
 def same_tag(one: results.Row) -> bool:
     """Whether PyTorch's plan is known, and convtime's the same."""
-    return one.get("pytorch_tag") is not None and one["pytorch_tag"] == one["convtime_tag"]
+    return one.get("pytorch_tag") is not None and one["pytorch_tag"] == one.get("convtime_tag")
 
 
 def same_kernels(one: results.Row) -> bool:
