@@ -123,7 +123,7 @@ class ResultFile:
         provenance = {key: facts.get(key) for key in PROVENANCE}
         self._provenance = provenance | {"commit": options.commit or find_commit()}
         options.output.mkdir(parents=True, exist_ok=True)
-        self.path = options.output / (benchmark + _shard_suffix(self._shard) + ".json")
+        self.path = options.output / file_name(benchmark, self._shard)
         self.rows: list[Row] = []
         if self.path.exists():
             old = json.loads(self.path.read_text(encoding="utf-8"))
@@ -141,7 +141,11 @@ class ResultFile:
 
     def add(self, key: str, row: Row) -> None:
         """Appends a row, and saves the file."""
-        self.rows.append({"key": key, **row})
+        self.add_all({key: row})
+
+    def add_all(self, rows: Mapping[str, Row]) -> None:
+        """Appends rows by their keys, and saves once: with thousands of rows, saving takes long."""
+        self.rows += [{"key": key, **row} for key, row in rows.items()]
         _write(
             self.path,
             self._benchmark,
@@ -155,14 +159,15 @@ class ResultFile:
 def _command(argv: list[str]) -> str:
     """The command line, less what says nothing on how the rows were made."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--output")
-    parser.add_argument("--commit")
+    for option in ("--output", "--commit", "--resume", "--seconds"):
+        parser.add_argument(option)
     _, told = parser.parse_known_args(argv[1:])
     return shlex.join([Path(argv[0]).name, *told])
 
 
-def _shard_suffix(shard: tuple[int, int] | None) -> str:
-    return f".shard-{shard[0]}-of-{shard[1]}" if shard else ""
+def file_name(benchmark: str, shard: tuple[int, int] | None) -> str:
+    """Of a benchmark's results, or of one shard of them."""
+    return f"{benchmark}.shard-{shard[0]}-of-{shard[1]}.json" if shard else f"{benchmark}.json"
 
 
 def _write(

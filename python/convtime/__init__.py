@@ -6,6 +6,7 @@ from convtime._build_info import version as __version__
 from convtime.ceilings import Ceilings
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.config import cmake_prefix_path, show_config
+from convtime.explain import Explanation, explain
 from convtime.measurement import Measurement
 from convtime.plans import PlanChoice, TensorDescriptor, clear_plan_cache, plan_cache
 from convtime.timing import ceilings, time_op
@@ -13,6 +14,7 @@ from convtime.timing import ceilings, time_op
 __all__ = [
     "Ceilings",
     "Comparison",
+    "Explanation",
     "Measurement",
     "PlanChoice",
     "Ratio",
@@ -22,6 +24,7 @@ __all__ = [
     "clear_plan_cache",
     "cmake_prefix_path",
     "compare",
+    "explain",
     "nn",
     "ops",
     "plan_cache",

@@ -1,0 +1,347 @@
+"""The problems of conv_match, and how its rows are judged."""
+
+import argparse
+import collections
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import conv_match  # noqa: E402
+import conv_problems  # noqa: E402
+import results  # noqa: E402
+
+from convtime.conv_problem import TensorLayout  # noqa: E402
+from convtime.layers import resnet50  # noqa: E402
+
+GOALS = results.load_goals()["conv_match"]
+
+
+def parameters(layers):
+    return sum(
+        layer.out_channels * (layer.in_channels // layer.groups) * layer.kernel_size[0] ** 2
+        + layer.bias * layer.out_channels
+        for layer in layers
+    )
+
+
+def batch_norms(layers):
+    """A scale and a shift for each channel of every convolution without a bias."""
+    return sum(2 * layer.out_channels for layer in layers if not layer.bias)
+
+
+CLASSIFIER = 1280 * 1000 + 1000
+
+
+def test_vgg16_is_as_published():
+    layers = list(conv_problems.vgg16(batch=1))
+    assert len(layers) == 13
+    assert parameters(layers) == 14_714_688  # torchvision's features
+    assert sum(layer.flops for layer in layers) == 2 * 15_346_630_656
+
+
+@pytest.mark.parametrize(
+    ("network", "published"),
+    [(conv_problems.mobilenet_v2, 3_504_872), (conv_problems.efficientnet_b0, 5_288_548)],
+)
+def test_mobile_networks_have_as_many_parameters_as_torchvisions(network, published):
+    layers = list(network())
+    assert parameters(layers) + batch_norms(layers) + CLASSIFIER == published
+    assert layers[-1].output_size == (7, 7)
+
+
+def test_convnext_has_as_many_parameters_as_torchvisions():
+    layers = list(conv_problems.convnext_tiny())
+    widths, blocks = (96, 192, 384, 768), (3, 3, 9, 3)
+    # Of a block: layer norm, two linear layers with biases, and a scale for each channel.
+    rest = sum(n * (2 * d + 8 * d * d + 5 * d + d) for d, n in zip(widths, blocks, strict=True))
+    norms = 2 * (96 + 96 + 192 + 384 + 768)
+    assert parameters(layers) + rest + norms + 768 * 1000 + 1000 == 28_589_128
+
+
+def test_unet_is_as_published():
+    layers = list(conv_problems.unet())
+    up_convolutions = sum(2 * width * width * 4 + width for width in (512, 256, 128, 64))
+    # 31,030,593 with one class; the paper has two.
+    assert parameters(layers) + up_convolutions == 31_030_593 + 65
+    assert layers[-1].output_size == (388, 388)
+    assert layers[9].output_size == (28, 28)
+
+
+def test_there_are_as_many_problems_as_the_goal_asks_for():
+    problems = conv_problems.all_problems()
+    assert len(problems) == conv_match.PROBLEMS
+    assert len(set(problems.values())) == len(problems)
+    assert results.meets(len(problems) * len(conv_match.PASSES), GOALS["problems"])
+    sets = collections.Counter(name.split()[0] for name in problems)
+    assert sets["random"] >= 300
+    assert set(sets) == {"deepbench", "random", *conv_problems.NETWORKS}
+    assert sets["resnet50"] == 2 * len(resnet50())
+
+
+def test_networks_are_measured_in_both_configurations():
+    problems = conv_problems.all_problems()
+    nchw = problems["vgg16 conv1_2 float32 nchw"]
+    nhwc = problems["vgg16 conv1_2 float16 nhwc"]
+    assert nchw.bias
+    assert nchw.x == TensorLayout((32, 64, 224, 224), (3211264, 50176, 224, 1))
+    assert nhwc.x == TensorLayout((32, 64, 224, 224), (3211264, 1, 14336, 64))
+    assert nhwc.grad_output.sizes == nhwc.output_sizes == (32, 64, 224, 224)
+
+
+def test_random_problems_are_the_same_for_a_seed():
+    first = list(conv_problems.random_problems(20))
+    assert list(conv_problems.random_problems(20)) == first
+    assert list(conv_problems.random_problems(20, seed=1)) != first
+
+
+def test_random_problems_are_what_pytorch_takes():
+    for problem in conv_problems.random_problems():
+        dtype = getattr(torch, problem.dtype)
+        x, w = (
+            torch.empty_strided(one.sizes, one.strides, dtype=dtype, device="meta")
+            for one in (problem.x, problem.w)
+        )
+        y = torch.conv2d(
+            x, w, None, problem.stride, problem.padding, problem.dilation, problem.groups
+        )
+        assert problem.output_sizes == problem.grad_output.sizes == y.shape
+        assert problem.x.misalignment % dtype.itemsize == 0
+
+
+def test_random_problems_cover_all_parameters():
+    problems = list(conv_problems.random_problems())
+
+    def channels_last(layout):
+        return layout.strides[1] == 1 and layout.sizes[1] > 1
+
+    for count, least in (
+        *((sum(one.dtype == dtype for one in problems), 30) for dtype in conv_problems.BYTES),
+        (sum((one.dtype, one.flags.fp32_precision) == ("float32", "ieee") for one in problems), 30),
+        (sum(one.flags.deterministic for one in problems), 20),
+        (sum(one.bias for one in problems), 100),
+        (sum(one.dilation != (1, 1) for one in problems), 50),
+        (sum(one.stride[0] != one.stride[1] for one in problems), 30),
+        (sum(one.padding[0] != one.padding[1] for one in problems), 30),
+        (sum(1 < one.groups < one.x.sizes[1] for one in problems), 30),
+        (sum(1 < one.groups == one.x.sizes[1] for one in problems), 30),
+        (sum(one.x.misalignment > 0 for one in problems), 50),
+        (sum(one.w.misalignment > 0 for one in problems), 50),
+        (sum(channels_last(one.x) != channels_last(one.w) for one in problems), 50),
+        (sum(one.x.strides[2] > one.x.sizes[3] and one.x.strides[3] == 1 for one in problems), 30),
+    ):  # fmt: skip
+        assert count >= least
+
+
+def entry(ours=1000, pytorch=1000, **changes):
+    """A pass that matches."""
+    return {
+        "backend": "Cudnn",
+        "pytorch_tag": "ConvFwd_eng1",
+        "pytorch_unknown": "",
+        "convtime_tag": "ConvFwd_eng1",
+        "bit_identical": True,
+        "pytorch_repeats": True,
+        "peak_bytes": [512, 512],
+        "kernels": [["gemm", [1, 1, 1], [128, 1, 1]]],
+        "convtime_kernels": None,
+        "ns": {"pytorch": [pytorch, pytorch], "convtime": [ours, ours]},
+    } | changes
+
+
+def problem_row(key="random 1", dgrad=None, **changes):
+    passes = {"fprop": entry(**changes), "dgrad": dgrad or entry(), "wgrad": entry()}
+    return {"key": key, "problem": {"dtype": "float32"}, "passes": passes}
+
+
+def host_row(bias=0, ours=7000, modules=False):
+    floor, theirs = 5000, 9000
+    host = {"F.conv2d": [theirs + bias], "convtime": [ours + bias], "floor": [floor]}
+    if modules:
+        host = {"nn.Conv2d": [theirs, theirs], "convtime.nn.Conv2d": [ours, ours]}
+    return {"key": f"host {bias} {modules}", "host": host}
+
+
+def summary(*rows):
+    return conv_match.summarise(list(rows))
+
+
+def test_a_summary_has_a_value_for_every_goal():
+    found = summary(problem_row(), host_row(), host_row(modules=True))
+    assert set(found) == set(GOALS)
+    for name in set(GOALS) - {"problems"}:
+        assert results.meets(found[name], GOALS[name]), name
+    assert found["problems"] == 3
+    assert found["host_added_over_f_conv2d"] == 0.5
+    assert found["module_host_over_nn_conv2d"] == pytest.approx(7 / 9)
+
+
+def test_what_was_not_measured_is_missed():
+    assert "host_added_over_f_conv2d" not in summary(problem_row())
+    without_floor = host_row()
+    del without_floor["host"]["floor"]
+    assert "host_added_over_f_conv2d" not in summary(without_floor)
+    assert summary({"key": "random 1", "error": "PyTorch: refused"}) == {"problems": 0}
+
+
+def test_the_worst_of_the_hosts_times_counts():
+    found = summary(host_row(), host_row(bias=3000), host_row(ours=8000))
+    assert found["host_added_over_f_conv2d"] == 0.75
+
+
+@pytest.mark.parametrize(
+    ("changes", "name", "value"),
+    [
+        ({"convtime_tag": "ConvFwd_eng2"}, "tag_match", 2 / 3),
+        ({"pytorch_tag": None, "convtime_tag": None}, "tag_match", 2 / 3),
+        ({"backend": "CudaDepthwise2d", "pytorch_tag": None}, "tag_match", 1),
+        ({"convtime_kernels": []}, "kernels_match", 2 / 3),
+        ({"bit_identical": False}, "bit_identical_where_pytorch_repeats", 2 / 3),
+        (
+            {"bit_identical": False, "pytorch_repeats": False},
+            "bit_identical_where_pytorch_repeats",
+            1,
+        ),
+        ({"peak_bytes": [512, 1024]}, "peak_memory_ratio_max", 2),
+        ({"peak_bytes": [0, 0]}, "peak_memory_ratio_max", 1),
+        ({"peak_bytes": [0, 512]}, "peak_memory_ratio_max", 2),
+        ({"ours": 900}, "time_ratio_geomean_min", 0.9),
+        ({"ours": 1100}, "time_ratio_geomean_max", 1.1),
+        ({"ours": 1100}, "time_ratio_outliers", 1),
+    ],
+)
+def test_each_value_is_of_its_own_fields(changes, name, value):
+    assert summary(problem_row(**changes))[name] == pytest.approx(value)
+
+
+def test_a_pass_that_convtime_fails_is_a_mismatch_everywhere():
+    broken = {
+        "backend": "Cudnn",
+        "pytorch_tag": "ConvBwdData_eng1",
+        "pytorch_unknown": "",
+        "error": "convtime: boom",
+    }
+    found = summary(problem_row(dgrad=broken))
+    for name in ("tag_match", "kernels_match", "bit_identical_where_pytorch_repeats"):
+        assert found[name] == pytest.approx(2 / 3)
+    assert list(conv_match.mismatches([problem_row(dgrad=broken)])) == [
+        "random 1, dgrad: convtime: boom"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("pytorch", "ours", "changes", "outlier"),
+    [
+        (1000, 1031, {}, False),  # less than a tick
+        (1000, 1040, {}, True),
+        (1000, 960, {}, True),
+        (10_000, 10_290, {}, False),  # many ticks, but inside of the limits
+        (10_000, 10_310, {}, True),
+        (10_000, 20_000, {"convtime_tag": "ConvFwd_eng2"}, False),  # another plan
+        (10_000, 20_000, {"convtime_kernels": []}, False),
+        (10_000, 20_000, {"pytorch_tag": None}, False),
+        (10_000, 20_000, {"backend": "CudaDepthwise2d", "pytorch_tag": None}, True),
+    ],
+)
+def test_outliers(pytorch, ours, changes, outlier):
+    assert conv_match.is_outlier(entry(ours, pytorch, **changes)) == outlier
+
+
+def test_the_table_says_what_is_wrong_and_what_was_not_run():
+    rows = [
+        problem_row(ours=1100, peak_bytes=[1, 2]),
+        problem_row("vgg16 conv float32", convtime_tag="ConvFwd_eng2", convtime_kernels=[]),
+        problem_row("unet up float32", bit_identical=False, pytorch_tag=None,
+                    pytorch_unknown="the child died"),
+        {"key": "random 2", "error": "PyTorch: refused"},
+        host_row(),
+        {"key": "memory", "memory": [{"shapes": 2000, "host_bytes": 2**30, "plans": 1500}]},
+    ]  # fmt: skip
+    text = conv_match.table(rows)
+    assert f"Problems not run: {conv_match.PROBLEMS - 4}; refused by PyTorch itself: 1." in text
+    assert "Mismatches: 6." in text
+    for part in (
+        "| random, float32 | 3 | 3 | 3 | 3 | 3 of 3 |",
+        "- random 1, fprop: time ratio 1.1000 with the same plan",
+        "- random 1, fprop: peak memory 2.000 times PyTorch's",
+        "- vgg16 conv float32, fprop: plan ConvFwd_eng2, PyTorch's: ConvFwd_eng1",
+        "- vgg16 conv float32, fprop: other kernels (0, PyTorch's 1)",
+        "- unet up float32, fprop: plan ConvFwd_eng1, PyTorch's: the child died",
+        "- unet up float32, fprop: other bits",
+        "F.conv2d 9.00, convtime 7.00, floor 5.00",
+        "2,000: 1024 MiB, 1,500 plans",
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("row", "lost"),
+    [
+        ({"error": "PyTorch: CUDA error: an illegal memory access was encountered"}, True),
+        ({"error": "PyTorch: CUDA out of memory"}, False),
+        ({"passes": {"fprop": {"error": "convtime: CUDA error: misaligned address"}}}, True),
+        ({"passes": {"fprop": entry()}}, False),
+    ],
+)
+def test_a_gpu_that_is_lost_is_noticed(row, lost):
+    assert conv_match._lost_gpu(row) == lost
+
+
+def test_rows_are_saved_when_an_error_ends_the_run(tmp_path):
+    options = argparse.Namespace(output=tmp_path, shard=None, commit="abc")
+    file = results.ResultFile("conv_match", conv_match.summarise, options, {})
+
+    def run():
+        with conv_match._Saver(file) as saver:
+            saver.add("random 1", {"error": "PyTorch: refused"})
+            assert not file.path.exists()  # not after every row
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        run()
+    assert [row["key"] for row in json.loads(file.path.read_text())["rows"]] == ["random 1"]
+
+
+def test_without_a_gpu_it_says_so(monkeypatch, tmp_path):
+    arguments = ["conv_match.py", "--device", "cpu", "--output", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", arguments)
+    with pytest.raises(SystemExit, match="conv_match needs a GPU"):
+        conv_match.main()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.cuda
+def test_it_runs_in_pieces(monkeypatch, tmp_path, capsys):
+    shard = f"2/{conv_match.PROBLEMS // 2}"
+    first, second = tmp_path / "first", tmp_path / "second"
+    arguments = ["conv_match.py", "--commit", "abc", "--shard", shard, "--parts", "match"]
+    monkeypatch.setattr(sys, "argv", [*arguments, "--output", str(first)])
+    conv_match.main()
+    assert "2 rows, 0 still to be run" in capsys.readouterr().out
+    (path,) = first.iterdir()
+    document = json.loads(path.read_text())
+    for row in document["rows"]:
+        for one in row["passes"].values():
+            assert conv_match.same_kernels(one)
+            assert conv_match.same_bits(one)
+            if one["backend"] == "Cudnn":
+                assert conv_match.same_tag(one)
+            assert len(one["ns"]["pytorch"]) == len(one["ns"]["convtime"]) >= 6
+            assert min(one["peak_bytes"]) > 0
+    monkeypatch.setattr(sys, "argv", [*arguments, "--output", str(second), "--resume", str(path)])
+    conv_match.main()
+    assert json.loads((second / path.name).read_text()) == document
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("modules", [False, True])
+def test_host_times_on_a_gpu(modules):
+    case = conv_match.HOST_CASES["host fp16 nhwc bias grad"]
+    row = conv_match.measure_host(case, torch.device("cuda"), modules=modules)
+    medians = {name: min(samples) for name, samples in row["host"].items()}
+    assert all(100 < least < 1_000_000 for least in medians.values())

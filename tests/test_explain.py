@@ -1,0 +1,396 @@
+"""What explain says, on a CPU, of stand-ins for cuDNN, and on a GPU."""
+
+import dataclasses
+import json
+import re
+import types
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import convtime
+from convtime.comparison import Ratio
+from convtime.conv_problem import ConvProblem, Flags, TensorLayout
+from convtime.explain import (
+    Explanation,
+    Kernel,
+    PassExplanation,
+    Plan,
+    Side,
+    differences,
+    explain,
+    plan_of_choice,
+    why,
+)
+from convtime.plan_oracle import Descriptor, LoggedPlan, PlanLog, PlanOracle
+
+QUICK = {"budget": 0.02}
+
+
+def example(device="cpu", **options):
+    return (
+        torch.randn(2, 4, 9, 11, device=device, **options),
+        torch.randn(6, 4, 3, 5, device=device, **options),
+    )
+
+
+@pytest.mark.parametrize("fn", [F.conv2d, torch.conv2d, convtime.ops.conv2d])
+def test_functions(fn):
+    x, w = example()
+    found = explain(fn, x, weight=w, padding=(1, 2), stride=2, **QUICK)
+    assert (found.backend, found.device, found.policy) == ("Mkldnn", "cpu", None)
+    assert "oneDNN" in found.why
+    (fprop,) = found.passes
+    assert fprop.name == "fprop"
+    assert fprop.bit_identical
+    assert found.differences == ()
+    for side in (fprop.pytorch, fprop.convtime):
+        assert (side.plan, side.kernels, side.method) == (None, (), "cpu")
+        assert "does not give this pass to cuDNN" in side.no_plan
+        assert side.seconds > 0
+    assert found.problem.stride == (2, 2)
+    assert found.problem.padding == (1, 2)
+    assert found.problem.x == TensorLayout.of(x)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Conv2d, convtime.nn.Conv2d])
+@pytest.mark.parametrize(
+    ("options", "padding"),
+    [
+        ({"padding": 1, "groups": 2, "bias": False}, (1, 1)),
+        ({"padding": "same", "dilation": (1, 3)}, (1, 3)),
+        ({"padding": "valid"}, (0, 0)),
+        ({"padding": 1, "padding_mode": "reflect"}, (0, 0)),
+    ],
+)
+def test_modules(kind, options, padding):
+    module = kind(4, 6, 3, **options)
+    x = torch.randn(4, 9, 11)
+    found = explain(module, x, backward=False, **QUICK)
+    assert found.problem.padding == padding
+    assert found.problem.bias == (module.bias is not None)
+    assert found.problem.output_sizes[1:] == module(x).shape
+    assert found.differences == ()
+
+
+def test_uneven_same_padding_is_put_at_the_end_first():
+    x, w = torch.randn(1, 4, 8, 8), torch.randn(6, 4, 2, 5)
+    found = explain(F.conv2d, x, w, padding="same", **QUICK)
+    assert found.problem.x.sizes == (1, 4, 9, 8)
+    assert found.problem.padding == (0, 2)
+    assert found.problem.output_sizes == (1, 6, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("x_grad", "w_grad", "backward", "passes"),
+    [
+        (False, False, None, ["fprop"]),
+        (True, False, None, ["fprop", "dgrad"]),
+        (False, True, None, ["fprop", "wgrad"]),
+        (True, True, None, ["fprop", "dgrad", "wgrad"]),
+        (False, False, True, ["fprop", "dgrad", "wgrad"]),
+        (True, True, False, ["fprop"]),
+    ],
+)
+def test_passes(x_grad, w_grad, backward, passes):
+    x, w = example()
+    x.requires_grad_(x_grad)
+    w.requires_grad_(w_grad)
+    found = explain(F.conv2d, x, w, backward=backward, **QUICK)
+    assert [one.name for one in found.passes] == passes
+    assert found.differences == ()
+    assert x.grad is None
+    assert w.grad is None
+
+
+def test_without_grad_mode_there_is_no_backward_pass():
+    x, w = example(requires_grad=True)
+    with torch.no_grad():
+        assert len(explain(F.conv2d, x, w, **QUICK).passes) == 1
+
+
+def test_autocast_is_seen_to():
+    x, w = example()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = explain(F.conv2d, x, w, **QUICK)
+    assert found.problem.dtype == "bfloat16"
+    assert found.differences == ()
+
+
+def test_it_survives_json_and_can_be_read():
+    x, w = example()
+    found = explain(F.conv2d, x, w, backward=True, **QUICK)
+    assert Explanation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    for text in (str(found), repr(found), found._repr_html_()):
+        for part in ("2×4×9×11", "float32", "Mkldnn", "wgrad", "run the same"):
+            assert part in text
+    with pytest.raises(ValueError, match="schema 7 cannot be read"):
+        Explanation.from_dict(found.to_dict() | {"schema": 7})
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (torch.relu, "relu is none of them"),
+        (torch.nn.Linear(2, 2), "Linear is none of them$"),
+        (torch.nn.ConvTranspose2d(2, 2, 1), "ConvTranspose2d is none of them$"),
+        (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), "it has 1 Conv2d inside"),
+        ("conv2d", "str is none of them"),
+    ],
+)
+def test_what_is_no_convolution(fn, message):
+    with pytest.raises(TypeError, match=message):
+        explain(fn, torch.randn(1, 2, 3, 3))
+
+
+def test_other_mistakes():
+    x, w = example()
+    with pytest.raises(RuntimeError, match="expected input"):
+        explain(F.conv2d, x[:, :3], w)
+    with pytest.raises(TypeError):
+        explain(F.conv2d, x, w, no_such_option=1)
+    with pytest.raises(ValueError, match="backward must be True, False or None, got 'yes'"):
+        explain(F.conv2d, x, w, backward="yes")
+    with pytest.raises(ValueError, match="dtype must be one of"):
+        explain(F.conv2d, x.to(torch.complex64), w.to(torch.complex64))
+    with pytest.raises(ValueError, match="a tensor on meta"):
+        explain(F.conv2d, x.to("meta"), w.to("meta"))
+
+
+X = Descriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float")
+PLAN = Plan(
+    tag="ConvFwd_eng38_k2=8_k13=-1",
+    engine=38,
+    knobs={2: 8, 13: -1},
+    source="heuristic",
+    numerical_notes=("TENSOR_CORE",),
+    behavior_notes=(),
+    workspace_bytes=1024,
+    refused=("ConvFwd_eng1",),
+    x=X,
+    w=Descriptor((6, 4, 3, 5), (60, 15, 5, 1), 32, "float"),
+    y=Descriptor((2, 6, 7, 7), (294, 49, 7, 1), 32, "float"),
+    compute_type="float",
+    padding=(0, 0),
+    stride=(1, 1),
+    dilation=(1, 1),
+)
+KERNEL = Kernel("kernel", "implicit_gemm<float>", (8, 1, 1), (128, 1, 1), 2e-6)
+SIDE = Side(PLAN, "", (KERNEL, Kernel("memset", "", (0, 0, 0), (0, 0, 0), 1e-6)), 3e-6, "kernel")
+
+
+def test_the_same_has_no_differences():
+    slower = dataclasses.replace(KERNEL, seconds=1.0)
+    ours = dataclasses.replace(SIDE, kernels=(slower, SIDE.kernels[1]), seconds=1.0)
+    ours = dataclasses.replace(
+        ours, plan=dataclasses.replace(PLAN, compute_type=None, source="instant", refused=())
+    )
+    assert list(differences(SIDE, ours, bits_differ=False)) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tag": "ConvFwd_eng3"}, "tag: PyTorch has ConvFwd_eng38_k2=8_k13=-1, convtime ConvFwd"),
+        ({"workspace_bytes": 0}, "workspace_bytes: PyTorch has 1024, convtime 0"),
+        ({"numerical_notes": ()}, "numerical_notes: PyTorch has TENSOR_CORE, convtime none"),
+        ({"x": dataclasses.replace(X, alignment=4)}, "aligned to 32, float, convtime .* to 4"),
+        ({"compute_type": "half"}, "compute_type: PyTorch has float, convtime half"),
+        ({"dilation": (2, 1)}, "dilation: PyTorch has 1, 1, convtime 2, 1"),
+    ],
+)
+def test_each_part_of_a_plan_is_compared(changes, message):
+    ours = dataclasses.replace(SIDE, plan=dataclasses.replace(PLAN, **changes))
+    (found,) = differences(SIDE, ours, bits_differ=False)
+    assert re.search(message, found)
+
+
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        SIDE.kernels[:1],
+        SIDE.kernels[::-1],
+        (dataclasses.replace(KERNEL, name="other"), SIDE.kernels[1]),
+        (dataclasses.replace(KERNEL, grid=(9, 1, 1)), SIDE.kernels[1]),
+        (dataclasses.replace(KERNEL, block=(64, 1, 1)), SIDE.kernels[1]),
+    ],
+)
+def test_kernels_are_compared(kernels):
+    ours = dataclasses.replace(SIDE, kernels=kernels)
+    (found,) = differences(SIDE, ours, bits_differ=False)
+    assert "kernels" in found
+
+
+def test_what_cannot_be_compared_is_said():
+    unknown = dataclasses.replace(SIDE, plan=None, no_plan="not known: the child died")
+    (found,) = differences(unknown, SIDE, bits_differ=False)
+    assert "not known: the child died" in found
+    assert PLAN.tag in found
+    (bits,) = differences(SIDE, SIDE, bits_differ=True)
+    assert "bits" in bits
+
+
+def test_html_is_escaped():
+    kernel = dataclasses.replace(KERNEL, name="<script>alert(1)</script>")
+    side = Side(PLAN, "", (kernel,), 3e-6, "kernel")
+    one = PassExplanation(
+        "fprop", "Cudnn", "<b>why</b>", side, side, Ratio(1.0, 0.9, 1.1), "same", True, False,
+        ("<i>difference</i>",),
+    )  # fmt: skip
+    problem = ConvProblem("float32", TensorLayout(X.sizes, X.strides), TensorLayout((6,), (1,)))
+    text = Explanation(problem, "<u>", None, (one,), {})._repr_html_()
+    for tag in ("<script", "<b>", "<i>", "<u>"):
+        assert tag not in text
+    for part in ("&lt;script&gt;", "eng38", "TENSOR_CORE", "2=8, 13=-1", "8×1×1"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("dtype", "channels", "problem", "expected"),
+    [
+        ("float32", 64, {}, "only in float16, not float32"),
+        ("float16", 64, {"dilation": (2, 1)}, "only without dilation"),
+        ("float16", 64, {"stride": (2, 1)}, "only with equal strides"),
+        ("float16", 16, {}, "from 32 channels on, not with 16"),
+        ("float16", 64, {}, "some combinations"),
+        ("float16", 64, {"flags": Flags(enabled=False)}, "torch.backends.cudnn.enabled is off"),
+        ("float16", 64, {"flags": Flags(depthwise_kernel="native")}, "is 'native'"),
+    ],
+)
+def test_why_a_depthwise_convolution_is_not_cudnns(dtype, channels, problem, expected):
+    problem = ConvProblem(
+        dtype,
+        TensorLayout((1, channels, 8, 8), (64 * channels, 64, 8, 1)),
+        TensorLayout((channels, 1, 3, 3), (9, 9, 3, 1)),
+        groups=channels,
+        **problem,
+    )
+    tensors = problem.tensors("cpu", backward=False)
+    assert expected in why("CudaDepthwise2d", problem, tensors)
+
+
+def choice(**changes):
+    """As convtime.plan_cache() gives them."""
+
+    def tensor(sizes, strides):
+        return types.SimpleNamespace(sizes=sizes, strides=strides, alignment=32)
+
+    fields = {
+        "pass_name": "fprop",
+        "dtype": "float32",
+        "x": tensor(X.sizes, X.strides),
+        "w": tensor(PLAN.w.sizes, PLAN.w.strides),
+        "y": tensor(PLAN.y.sizes, PLAN.y.strides),
+        "stride": (1, 1),
+        "padding": (0, 0),
+        "dilation": (1, 1),
+        "tag": PLAN.tag,
+        "engine": 38,
+        "knobs": {2: 8, 13: -1},
+        "source": "instant",
+        "workspace_bytes": 1024,
+        "numerical_notes": ("CUDNN_NUMERICAL_NOTE_TENSOR_CORE",),
+        "behavior_notes": (),
+        "refused": (),
+    }
+    return types.SimpleNamespace(**fields | changes)
+
+
+def test_an_entry_of_the_plan_cache_is_compared_like_pytorchs_plan():
+    ours = dataclasses.replace(SIDE, plan=plan_of_choice(choice()))
+    assert list(differences(SIDE, ours, bits_differ=False)) == []
+
+
+class FakeOracle(PlanOracle):
+    answer = PlanLog()
+
+    def ask(self, problem, passes):
+        return dict.fromkeys(passes, self.answer)
+
+
+@pytest.fixture
+def pretended_cudnn(monkeypatch):
+    """Lets a CPU's convolution pass for cuDNN's, with a log and a plan cache of the test's own."""
+    monkeypatch.setattr(ConvProblem, "backend", lambda *_: "Cudnn")
+    monkeypatch.setitem(explain.__globals__, "PlanOracle", FakeOracle)
+
+    def pretend(log, choices):
+        monkeypatch.setattr(FakeOracle, "answer", log)
+        monkeypatch.setattr(convtime, "plan_cache", lambda: choices, raising=False)
+        return explain(F.conv2d, *example(), **QUICK)
+
+    return pretend
+
+
+LOGGED = LoggedPlan(PLAN.tag, ("TENSOR_CORE",), (), 1024)
+
+
+def test_plans_side_by_side(pretended_cudnn):
+    log = PlanLog(LOGGED, source="heuristic", x=X, refused=("ConvFwd_eng1",), compute_type="float")
+    found = pretended_cudnn(log, (choice(), choice(pass_name="wgrad", tag="ConvBwdFilter_eng1")))
+    assert found.differences == ()
+    (fprop,) = found.passes
+    assert fprop.pytorch.plan.engine == fprop.convtime.plan.engine == 38
+    assert fprop.pytorch.plan.knobs == fprop.convtime.plan.knobs == {2: 8, 13: -1}
+    assert Explanation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert "refused plans" in str(found)
+
+
+def test_the_last_fitting_choice_is_ours(pretended_cudnn):
+    other = choice(tag="ConvFwd_eng2", engine=2)
+    found = pretended_cudnn(PlanLog(LOGGED), (choice(), other, choice(padding=(1, 1))))
+    assert found.passes[0].convtime.plan.tag == "ConvFwd_eng2"
+    assert any(one.startswith("fprop: tag: ") for one in found.differences)
+
+
+def test_a_plan_that_is_not_known_is_not_guessed(pretended_cudnn):
+    found = pretended_cudnn(PlanLog(unknown="the child died"), (choice(),))
+    assert found.passes[0].pytorch.plan is None
+    assert "the child died" in str(found)
+    assert len(found.differences) == 1
+    found = pretended_cudnn(PlanLog(LOGGED), ())
+    assert "no choice" in found.passes[0].convtime.no_plan
+    assert len(found.differences) == 1
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_cudnns_plans_are_the_same_on_a_gpu(dtype):
+    x = torch.randn(8, 32, 28, 28, device="cuda", dtype=dtype, requires_grad=True)
+    module = convtime.nn.Conv2d(32, 64, 3, padding=1, device="cuda", dtype=dtype)
+    module = module.to(memory_format=torch.channels_last)
+    found = explain(module, x, **QUICK)
+    assert [one.name for one in found.passes] == ["fprop", "dgrad", "wgrad"]
+    assert found.backend == "Cudnn"
+    assert found.differences == (), str(found)
+    for one in found.passes:
+        assert one.pytorch.plan.tag == one.convtime.plan.tag
+        assert one.pytorch.plan.x.sizes == (8, 32, 28, 28)
+        assert one.pytorch.kernels
+        assert 0.5 < one.ratio.value < 2
+        assert one.pytorch.method == "kernel"
+
+
+@pytest.mark.cuda
+def test_pytorchs_depthwise_kernel_is_run_on_a_gpu():
+    x = torch.randn(2, 32, 28, 28, device="cuda")
+    w = torch.randn(32, 1, 3, 3, device="cuda")
+    found = explain(F.conv2d, x, w, groups=32, **QUICK)
+    assert found.backend == "CudaDepthwise2d"
+    assert "float16" in found.why
+    assert found.differences == ()
+    assert "depthwise" in found.passes[0].convtime.kernels[0].name.lower()
+
+
+@pytest.mark.cuda
+def test_a_difference_is_found_on_a_gpu():
+    x = torch.randn(8, 32, 28, 28, device="cuda")
+    w = torch.randn(64, 32, 3, 3, device="cuda")
+    usual = explain(F.conv2d, x, w, **QUICK).passes[0].convtime.plan
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        other = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch.plan
+    ours = explain(convtime.ops.conv2d, x, w, policy=other.tag, **QUICK)
+    assert other.tag != usual.tag
+    assert any("tag" in one for one in ours.differences)
+    assert ours.passes[0].convtime.plan.tag == other.tag
