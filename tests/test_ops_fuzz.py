@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
@@ -130,6 +130,8 @@ def outcome(
 def test_conv2d_takes_and_computes_what_pytorchs_does(
     problem: Problem, device: torch.device
 ) -> None:
+    # PyTorch does not compare dtypes where there is nothing to compute.
+    assume(problem.x_dtype == problem.w_dtype or 0 not in problem.x)
     with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
         expected = outcome(F.conv2d, problem, device)
         actual = outcome(ops.conv2d, problem, device)
