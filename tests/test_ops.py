@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -147,21 +148,113 @@ def test_opcheck(name: str, bias: bool, device: torch.device) -> None:
     torch.library.opcheck(torch.ops.convtime.conv2d.default, tuple(leaves), kwargs)
 
 
+@pytest.fixture
+def repeatable() -> Iterator[None]:
+    """Leaves out cuDNN's engines whose sums come out differently from run to run."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        yield
+
+
+@pytest.mark.usefixtures("repeatable")
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_gradients_are_pytorchs_to_the_bit(
+    name: str, dtype: torch.dtype, channels_last: bool, device: torch.device
+) -> None:
+    *tensors, kwargs = make_inputs(name, device, dtype, channels_last)
+    leaves = [tensor.requires_grad_() for tensor in tensors]
+    expected, actual = F.conv2d(*leaves, **kwargs), ops.conv2d(*leaves, **kwargs)
+    grad = torch.randn_like(expected)
+    for ours, theirs in zip(
+        torch.autograd.grad(actual, leaves, grad),
+        torch.autograd.grad(expected, leaves, grad),
+        strict=True,
+    ):
+        assert ours.stride() == theirs.stride()
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("needs_grad", list(itertools.product([False, True], repeat=3)))
-def test_gradients_are_pytorchs(needs_grad: tuple[bool, ...], device: torch.device) -> None:
-    inputs = make_inputs("strided", device)
-    tensors = [t.requires_grad_(n) for t, n in zip(inputs[:3], needs_grad, strict=True)]  # type: ignore[union-attr]
-    wanted = [t for t in tensors if t.requires_grad]
-    expected, actual = F.conv2d(*tensors, **inputs[3]), ops.conv2d(*tensors, **inputs[3])
+def test_only_the_gradients_that_are_asked_for(
+    needs_grad: tuple[bool, ...], device: torch.device
+) -> None:
+    x, w, b, kwargs = make_inputs("strided", device)
+    tensors = [t.requires_grad_(n) for t, n in zip((x, w, b), needs_grad, strict=True)]  # type: ignore[union-attr]
+    actual = ops.conv2d(*tensors, **kwargs)
     assert actual.requires_grad == any(needs_grad)
-    if wanted:
-        grad = torch.randn_like(expected)
-        for ours, theirs in zip(
-            torch.autograd.grad(actual, wanted, grad),
-            torch.autograd.grad(expected, wanted, grad),
-            strict=True,
-        ):
-            torch.testing.assert_close(ours, theirs)
+    if any(needs_grad):
+        actual.backward(torch.ones_like(actual))
+    assert [t.grad is not None for t in tensors] == list(needs_grad)
+
+
+@pytest.mark.usefixtures("repeatable")
+@pytest.mark.parametrize("grad_layout", ["contiguous", "channels_last", "expanded", "misaligned"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_gradients_take_any_layout_of_the_outputs_gradient(
+    grad_layout: str, channels_last: bool, device: torch.device
+) -> None:
+    x, w, _, kwargs = make_inputs("grouped", device, channels_last=channels_last)
+    leaves = [x.requires_grad_(), w.requires_grad_()]
+    expected, actual = F.conv2d(*leaves, **kwargs), ops.conv2d(*leaves, **kwargs)
+    grad = {
+        "contiguous": torch.randn_like(expected).contiguous(),
+        "channels_last": torch.randn_like(expected).to(memory_format=torch.channels_last),
+        "expanded": torch.randn((), device=device).expand(expected.shape),
+        "misaligned": torch.randn(1 + expected.numel(), device=device)[1:].view(expected.shape),
+    }[grad_layout]
+    for ours, theirs in zip(
+        torch.autograd.grad(actual, leaves, grad),
+        torch.autograd.grad(expected, leaves, grad),
+        strict=True,
+    ):
+        assert ours.stride() == theirs.stride()
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.usefixtures("repeatable")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(
+    "name", [n for n, (x, _, kwargs) in PROBLEMS.items() if len(x) == 4 and x[0] > 0]
+)
+def test_each_gradient_alone_is_pytorchs(
+    name: str, dtype: torch.dtype, device: torch.device
+) -> None:
+    x, w, b, kwargs = make_inputs(name, device, dtype)
+    assert b is not None
+    leaves = [t.requires_grad_() for t in (x, w, b)]
+    output = F.conv2d(*leaves, **kwargs)
+    grad = torch.randn_like(output)
+    expected = torch.autograd.grad(output, leaves, grad)
+    actual = (
+        ops.conv2d_input(x.shape, w, grad, **kwargs),
+        ops.conv2d_weight(x, w.shape, grad, **kwargs),
+        ops.conv2d_bias(grad),
+    )
+    for ours, theirs in zip(actual, expected, strict=True):
+        assert ours.shape == theirs.shape
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)  # other kernels may run
+    if not isinstance(kwargs.get("padding", 0), str):  # which torch.nn.grad does not take
+        theirs = torch.nn.grad.conv2d_input(x.shape, w, grad, **kwargs)
+        assert torch.equal(actual[0], theirs)
+        theirs = torch.nn.grad.conv2d_weight(x, w.shape, grad, **kwargs)
+        assert torch.equal(actual[1], theirs)
+
+
+@pytest.mark.usefixtures("repeatable")
+@pytest.mark.parametrize("name", ["strided", "grouped", "unbatched"])
+def test_double_backward_is_pytorchs_to_the_bit(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
+    assert b is not None
+    leaves = [t.requires_grad_() for t in (x, w, b)]
+
+    def second_order(conv2d: Any) -> list[torch.Tensor]:
+        output = conv2d(*leaves, **kwargs)
+        first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
+        return list(torch.autograd.grad(sum(g.square().sum() for g in first), leaves))
+
+    for ours, theirs in zip(second_order(ops.conv2d), second_order(F.conv2d), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_gradgradcheck(device: torch.device) -> None:
@@ -176,6 +269,75 @@ def test_gradgradcheck(device: torch.device) -> None:
     assert torch.autograd.gradgradcheck(fn, (x, w, b), nondet_tol=1e-12)
 
 
+@pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, True)])
+def test_opcheck_of_backward(mask: tuple[bool, bool, bool], device: torch.device) -> None:
+    x, w, _, kwargs = make_inputs("strided", device)
+    grad = torch.randn_like(F.conv2d(x, w, **kwargs))
+    op = torch.ops.convtime.conv2d_backward.default
+    kwargs = {"output_mask": mask, **kwargs}
+    torch.library.opcheck(op, (grad, x, w), kwargs)
+    leaves = tuple(t.requires_grad_() for t in (grad, x, w))
+    torch.library.opcheck(op, leaves, kwargs)
+
+
+def test_func_grad_is_pytorchs(device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs("strided", device, torch.float64)
+
+    def loss(w: torch.Tensor, conv2d: Any) -> torch.Tensor:
+        output: torch.Tensor = conv2d(x, w, b, **kwargs)
+        return output.square().sum()
+
+    torch.testing.assert_close(
+        torch.func.grad(loss)(w, ops.conv2d), torch.func.grad(loss)(w, F.conv2d)
+    )
+
+
+def test_forward_mode_is_refused(device: torch.device) -> None:
+    x, w, _, _ = make_inputs("plain", device)
+    with pytest.raises(NotImplementedError, match="forward-mode differentiation is not"):
+        torch.func.jvp(lambda x: ops.conv2d(x, w), (x,), (x,))
+
+
+def test_fx_records_the_op(device: torch.device) -> None:
+    class Net(torch.nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            return ops.conv2d(x, w, padding=1)
+
+    x, w, _, _ = make_inputs("plain", device)
+    traced = torch.fx.symbolic_trace(Net())
+    assert "convtime.conv2d" in traced.code
+    assert torch.equal(traced(x, w), F.conv2d(x, w, padding=1))
+
+
+def test_torch_function_overrides_see_the_call(device: torch.device) -> None:
+    class Tagged(torch.Tensor):
+        pass
+
+    x, w, _, _ = make_inputs("plain", device)
+    assert isinstance(ops.conv2d(x.as_subclass(Tagged), w), Tagged)
+    seen = []
+
+    class Spy(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Spy():
+        ops.conv2d(x, w)
+    assert torch.ops.convtime.conv2d in seen
+
+
+def test_inference_mode(device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs("strided", device)
+    w.requires_grad_()
+    with torch.inference_mode():
+        actual = ops.conv2d(x, w, b, **kwargs)
+        assert actual.is_inference()
+        assert torch.equal(actual, F.conv2d(x, w, b, **kwargs))
+
+
 def test_compiles_without_graph_breaks_and_with_dynamic_shapes(device: torch.device) -> None:
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return ops.conv2d(x, w, padding=1).relu()
@@ -187,6 +349,22 @@ def test_compiles_without_graph_breaks_and_with_dynamic_shapes(device: torch.dev
         actual, expected = compiled(x, w), fn(x, w)
         assert torch.equal(actual, expected)
         (ours,), (theirs,) = (torch.autograd.grad(y.sum(), w) for y in (actual, expected))
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_gradients_alone_compile(device: torch.device) -> None:
+    x, w, _, kwargs = make_inputs("strided", device)
+    grad = torch.randn_like(F.conv2d(x, w, **kwargs))
+
+    def fn(x: torch.Tensor, w: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (
+            ops.conv2d_input(x.shape, w, grad, **kwargs),
+            ops.conv2d_weight(x, w.shape, grad, **kwargs),
+            ops.conv2d_bias(grad),
+        )
+
+    compiled = torch.compile(fn, backend="aot_eager", fullgraph=True, dynamic=True)
+    for ours, theirs in zip(compiled(x, w, grad), fn(x, w, grad), strict=True):
         torch.testing.assert_close(ours, theirs)
 
 
@@ -272,6 +450,67 @@ def test_bad_input_is_one_clear_error(
         ops.conv2d(*(t if t is None else t.to(device) for t in args), **kwargs)
     # and the process, with its GPU context, goes on
     assert torch.equal(ops.conv2d(X.to(device), W.to(device)), F.conv2d(X.to(device), W.to(device)))
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("fastest", "policy must be 'heuristic', 'benchmark' or the tag .* got 'fastest'"),
+        ("eng38_k2", "policy must be 'heuristic', 'benchmark' or the tag .* got 'eng38_k2'"),
+        (
+            "ConvBwdData_eng5",
+            "policy 'ConvBwdData_eng5' names an engine of ConvBwdData, but this call computes "
+            "ConvFwd",
+        ),
+    ],
+)
+def test_bad_policies_are_one_clear_error(policy: str, message: str, device: torch.device) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        ops.conv2d(X.to(device), W.to(device), policy=policy)
+
+
+def test_an_engine_needs_cudnn() -> None:
+    with pytest.raises(RuntimeError, match="names cuDNN's engine 5, but PyTorch computes this"):
+        ops.conv2d(X, W, policy="eng5")
+
+
+GRAD = torch.ones(2, 6, 6, 6)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda d: ops.conv2d_input(X.shape, W.to(d), GRAD[:, :, 1:].to(d)),
+            r"grad_output must have the output's shape \[2, 6, 6, 6\], got \[2, 6, 5, 6\]",
+        ),
+        (
+            lambda d: ops.conv2d_input(X.shape[1:], W.to(d), GRAD.to(d)),
+            r"conv2d_input: input_size must be four numbers, got \(4, 8, 8\)",
+        ),
+        (
+            lambda d: ops.conv2d_weight(X.to(d), (6, 4), GRAD.to(d)),
+            r"conv2d_weight: weight_size must be four numbers, got \(6, 4\)",
+        ),
+        (
+            lambda d: ops.conv2d_weight(X.to(d), W.shape, GRAD.to(d), padding="full"),
+            "conv2d_weight: padding must be a number, 'same' or 'valid', got 'full'",
+        ),
+        (
+            lambda d: ops.conv2d_weight(X.to(d), W.shape, GRAD.to(d).half()),
+            "input and grad_output must have the same dtype|input and weight must have the same",
+        ),
+        (
+            lambda d: ops.conv2d_weight(X.to(d), W.shape, GRAD.to(d), policy="ConvBwdData_eng0"),
+            "names an engine of ConvBwdData, but this call computes ConvBwdFilter",
+        ),
+        (lambda d: ops.conv2d_bias(GRAD[0]), r"must have shape \(N, K, P, Q\), got \[6, 6, 6\]"),
+        (lambda d: ops.conv2d_bias(None), "grad_output must be a tensor, got NoneType"),  # type: ignore[arg-type]
+    ],
+)
+def test_bad_gradients_are_one_clear_error(call: Any, message: str, device: torch.device) -> None:
+    with pytest.raises(RuntimeError, match=message):
+        call(device)
 
 
 def test_outputs_larger_than_the_machine_are_refused() -> None:

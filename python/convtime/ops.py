@@ -8,6 +8,7 @@ from typing import SupportsIndex
 import torch
 from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
+from torch.overrides import is_tensor_like
 
 from convtime._load import _C as _C  # registers torch.ops.convtime
 
@@ -222,7 +223,7 @@ def conv2d_bias(grad_output: torch.Tensor) -> torch.Tensor:
 
 def _check_tensors(op: str, **tensors: object) -> None:
     for name, tensor in tensors.items():
-        if not isinstance(tensor, torch.Tensor):
+        if not (isinstance(tensor, torch.Tensor) or is_tensor_like(tensor)):
             raise RuntimeError(f"{op}: {name} must be a tensor, got {type(tensor).__name__}")
 
 

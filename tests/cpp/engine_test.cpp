@@ -1,0 +1,55 @@
+#include "conv/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace convtime::conv {
+namespace {
+
+using Knobs = std::vector<Knob>;
+
+TEST(EngineTag, IsReadAsPlansHaveIt) {
+  const EngineTag tag = parse_tag("ConvFwd_eng38_k2=8_k13=1");
+  EXPECT_EQ(tag.pass, Pass::kFprop);
+  EXPECT_EQ(tag.engine.index, 38);
+  EXPECT_EQ(tag.engine.knobs, (Knobs{{2, 8}, {13, 1}}));
+  EXPECT_EQ(parse_tag("ConvBwdData_eng0").pass, Pass::kDgrad);
+  EXPECT_EQ(parse_tag("ConvBwdFilter_eng0_k5=-1").pass, Pass::kWgrad);
+  EXPECT_EQ(parse_tag("ConvBwdFilter_eng0_k5=-1").engine.knobs, (Knobs{{5, -1}}));
+}
+
+TEST(EngineTag, MayBeginWithTheEngine) {
+  const EngineTag tag = parse_tag("eng5");
+  EXPECT_EQ(tag.pass, std::nullopt);
+  EXPECT_EQ(tag.engine.index, 5);
+  EXPECT_EQ(tag.engine.knobs, Knobs{});
+}
+
+TEST(EngineTag, KeepsTheOrderOfKnobs) {
+  for (const char* tag : {"eng0", "eng38_k2=8_k13=1", "eng38_k13=1_k2=8"}) {
+    EXPECT_EQ(to_tag(parse_tag(tag).engine), tag);
+  }
+}
+
+TEST(EngineTag, OfNothingKnownIsRefused) {
+  for (const char* tag :
+       {"", "fastest", "eng", "eng-1", "engine5", "eng5_", "eng5_k2", "eng5_k2=", "eng5_k=3",
+        "eng5_k-2=3", "eng5 ", "eng5_k2=8k3=1", "eng5_k2=8_k2=8", "eng99999999999999999999",
+        "ConvFwd", "ConvFwd_", "ConvFwd_ConvFwd_eng5", "Conv_eng5", "heuristic"}) {
+    try {
+      parse_tag(tag);
+      ADD_FAILURE() << "took '" << tag << "'";
+    } catch (const std::invalid_argument& error) {
+      EXPECT_EQ(std::string(error.what()),
+                "policy must be 'heuristic', 'benchmark' or the tag of one of cuDNN's engines, "
+                "such as 'eng38_k2=8_k13=1' or 'ConvFwd_eng38_k2=8_k13=1', got '" +
+                    std::string(tag) + "'");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convtime::conv
