@@ -388,7 +388,7 @@ def test_a_difference_is_found_on_a_gpu():
     x = torch.randn(8, 32, 28, 28, device="cuda")
     w = torch.randn(64, 32, 3, 3, device="cuda")
     usual = explain(F.conv2d, x, w, **QUICK).passes[0].convtime.plan
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with dataclasses.replace(Flags.current(), fp32_precision="ieee").applied():
         other = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch.plan
     ours = explain(convtime.ops.conv2d, x, w, policy=other.tag, **QUICK)
     assert other.tag != usual.tag
