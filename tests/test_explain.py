@@ -136,7 +136,7 @@ def test_it_survives_json_and_can_be_read():
         (torch.nn.Linear(2, 2), "Linear is none of them$"),
         (torch.nn.ConvTranspose2d(2, 2, 1), "ConvTranspose2d is none of them$"),
         (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), "it has 1 Conv2d inside"),
-        ("conv2d", "str is none of them"),
+        (torch.ones(2), "Tensor is none of them"),
     ],
 )
 def test_what_is_no_convolution(fn, message):

@@ -10,7 +10,7 @@ import inspect
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -308,9 +308,9 @@ def explain(
     """
     if backward is not None and not isinstance(backward, bool):
         raise ValueError(f"backward must be True, False or None, got {backward!r}")
+    _check_function(fn)
+    fn(*args, **kwargs)  # PyTorch's own errors come first
     call = _bind(fn, args, kwargs)
-    output = fn(*args, **kwargs)  # PyTorch's own errors come first
-    assert isinstance(output, torch.Tensor)
     tensors, problem = _prepare(call)
     device = tensors.x.device
     passes = [FPROP, *_backward_passes(call, backward)]
@@ -346,11 +346,9 @@ _FUNCTIONS = (
 )
 
 
-def _bind(fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Call:
-    if isinstance(fn, torch.nn.Conv2d):
-        return _bind_module(fn, *args, **kwargs)
-    if fn in _FUNCTIONS:
-        return _Call(**inspect.signature(_Call).bind(*args, **kwargs).arguments)
+def _check_function(fn: object) -> None:
+    if isinstance(fn, torch.nn.Conv2d) or any(fn is one for one in _FUNCTIONS):
+        return
     hint = ""
     if isinstance(fn, torch.nn.Module):
         inside = sum(isinstance(one, torch.nn.Conv2d) for one in fn.modules())
@@ -361,6 +359,12 @@ def _bind(fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str,
         "explain takes torch.nn.functional.conv2d, convtime.ops.conv2d, a torch.nn.Conv2d or a "
         f"convtime.nn.Conv2d, and {name} is none of them{hint}"
     )
+
+
+def _bind(fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Call:
+    if isinstance(fn, torch.nn.Conv2d):
+        return _bind_module(fn, *args, **kwargs)
+    return _Call(**inspect.signature(_Call).bind(*args, **kwargs).arguments)
 
 
 def _bind_module(module: torch.nn.Conv2d, input: torch.Tensor) -> _Call:
@@ -418,9 +422,8 @@ def _autocast(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pair(numbers: ops.Pair) -> tuple[int, int]:
-    if isinstance(numbers, int):
-        return numbers, numbers
-    return int(numbers[0]), int(numbers[-1])
+    vertical, *horizontal = numbers if isinstance(numbers, Sequence) else (numbers,)
+    return int(vertical), int(horizontal[0] if horizontal else vertical)
 
 
 def _resolve_padding(
@@ -499,7 +502,9 @@ def _explain_pass(
     with mode:
         backend = problem.backend(name, tensors)
         first, second, result = theirs(), theirs(), ours()
-        comparison = compare({"pytorch": theirs, "convtime": ours}, budget=budget)
+        comparison = compare(
+            {"pytorch": theirs, "convtime": ours}, device=tensors.x.device, budget=budget
+        )
     pytorch = _side(comparison, "pytorch", *_pytorch_plan(backend, oracle, problem, name))
     convtime = _side(comparison, "convtime", *_convtime_plan(backend, ours, problem, name, tensors))
     identical, repeats = same_bits(first, result), same_bits(first, second)
