@@ -231,6 +231,25 @@ def test_what_cannot_be_compared_is_said():
     assert "bits" in bits
 
 
+def test_rows_mark_what_differs():
+    plan = dataclasses.replace(
+        PLAN, tag="ConvFwd_eng3", engine=3, x=None, refused=(), source="instant"
+    )
+    slower = dataclasses.replace(KERNEL, seconds=1.0)
+    ours = Side(plan, "", (slower,), 1.0, "kernel")
+    one = PassExplanation(
+        "fprop", "Cudnn", "", SIDE, ours, Ratio(1.0, 0.9, 1.1), "same", True, True, ()
+    )
+    marked = {what for what, _, mark, _ in one.rows() if mark == "≠"}
+    assert marked == {"plan", "engine", "kernel 2"}
+    assert (
+        "x",
+        "2×4×9×11, strides 396/99/11/1, aligned to 32, float",
+        "",
+        "not known",
+    ) in one.rows()
+
+
 def test_html_is_escaped():
     kernel = dataclasses.replace(KERNEL, name="<script>alert(1)</script>")
     side = Side(PLAN, "", (kernel,), 3e-6, "kernel")
