@@ -48,7 +48,11 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
         with_plans = [one for one in passes if one["backend"] == "Cudnn"]
         repeating = [one for one in passes if one.get("pytorch_repeats", True)]
         by_pass = {
-            name: [ratio(one) for _, found, one in _passes(rows) if found == name and _timed(one)]
+            name: [
+                ratio(one)
+                for _, found, one in _passes(rows)
+                if found == name and "error" not in one
+            ]
             for name in PASSES
         }
         geomeans = [_geomean(ratios) for ratios in by_pass.values() if ratios]
@@ -112,17 +116,12 @@ def is_outlier(one: results.Row) -> bool:
         return False  # it is a mismatch, which counts as such
     medians = [statistics.median(one["ns"][who]) for who in ("convtime", "pytorch")]
     within = RATIO_LIMITS[0] <= ratio(one) <= RATIO_LIMITS[1]
-    return _timed(one) and not within and abs(medians[0] - medians[1]) > TICK_NS
-
-
-def _timed(one: results.Row) -> bool:
-    """Whether there is anything to time: a pass of empty tensors launches nothing."""
-    return "error" not in one and min(min(samples) for samples in one["ns"].values()) > 0
+    return not within and abs(medians[0] - medians[1]) > TICK_NS
 
 
 def _memory_ratio(one: results.Row) -> float:
     pytorch, convtime = one["peak_bytes"]
-    return convtime / pytorch if pytorch else float(convtime > 0) + 1.0
+    return float(convtime / pytorch)
 
 
 def _host_added(row: results.Row) -> float:
@@ -175,7 +174,7 @@ def table(rows: list[results.Row]) -> str:
         passes = [one for _, _, one in _passes(those)]
         plans = [one for one in passes if one["backend"] == "Cudnn"]
         repeating = [one for one in passes if one.get("pytorch_repeats", True)]
-        ratios = [ratio(one) for one in passes if _timed(one)] or [math.nan]
+        ratios = [ratio(one) for one in passes if "error" not in one] or [math.nan]
         lines.append(
             f"| {name} | {len(passes)} | {len(plans)} | {sum(map(same_tag, plans))} "
             f"| {sum(map(same_kernels, passes))} | {sum(map(same_bits, repeating))} of "
@@ -424,8 +423,13 @@ def _floor(x: Any, w: Any) -> dict[str, Callable[[], object]]:
     return {"floor": execute_floor(x, w, (1, 1), (1, 1), (1, 1), 1)}
 
 
-def measure_memory(device: Any, shapes: int = _MEMORY_SHAPES) -> results.Row:
-    """What is left behind by many shapes: the process's memory on the host, and plans kept."""
+def measure_memory(
+    device: Any, deadline: float, shapes: int = _MEMORY_SHAPES
+) -> results.Row | None:
+    """What is left behind by many shapes: the process's memory on the host, and plans kept.
+
+    None where time.monotonic() comes to the deadline before all shapes have had their turn.
+    """
     import torch
 
     import convtime
@@ -435,6 +439,9 @@ def measure_memory(device: Any, shapes: int = _MEMORY_SHAPES) -> results.Row:
     for index in range(shapes):
         if index % _MEMORY_STEP == 0:
             memory.append(_memory_now(index))
+        if time.monotonic() > deadline:
+            print(f"note: memory: there was time for {index} shapes only, so it is not recorded")
+            return None
         x = torch.empty(1, 8, 1 + index // 128, 1 + index % 128, device=device, dtype=w.dtype)
         convtime.ops.conv2d(x, w)
     memory.append(_memory_now(shapes))
@@ -483,11 +490,14 @@ class _Saver:
         self._saved = time.monotonic()
 
 
-def _steps(parts: list[str], oracle: Any, device: Any) -> dict[str, Callable[[], results.Row]]:
-    """What makes each row, by the row's key."""
+Step = Callable[[], "results.Row | None"]
+
+
+def _steps(parts: list[str], oracle: Any, device: Any, deadline: float) -> dict[str, Step]:
+    """What makes each row, by the row's key; a step that gives None had not enough time."""
     from conv_problems import all_problems
 
-    steps: dict[str, Callable[[], results.Row]] = {}
+    steps: dict[str, Step] = {}
     if "match" in parts:
         for key, problem in all_problems().items():
             steps[key] = functools.partial(measure_problem, problem, oracle, device)
@@ -497,7 +507,7 @@ def _steps(parts: list[str], oracle: Any, device: Any) -> dict[str, Callable[[],
         for key, case in MODULE_CASES.items():
             steps[key] = functools.partial(measure_host, case, device, modules=True)
     if "memory" in parts:
-        steps["memory"] = functools.partial(measure_memory, device)
+        steps["memory"] = functools.partial(measure_memory, device, deadline)
     return steps
 
 
@@ -525,12 +535,14 @@ def main() -> None:
     file = results.ResultFile("conv_match", summarise, options, provenance(device))
 
     with torch.cuda.device(device), PlanOracle(device) as oracle, _Saver(file) as saver:
-        pending = file.pending(_steps(options.parts, oracle, device))
+        pending = file.pending(_steps(options.parts, oracle, device, deadline))
         left = len(pending)
         for key, step in pending.items():
             if time.monotonic() > deadline:
                 break
             row = step()
+            if row is None:
+                break
             saver.add(key, row)
             left -= 1
             for line in mismatches([{"key": key, **row}]):

@@ -136,7 +136,7 @@ def test_it_survives_json_and_can_be_read():
         (torch.nn.Linear(2, 2), "Linear is none of them$"),
         (torch.nn.ConvTranspose2d(2, 2, 1), "ConvTranspose2d is none of them$"),
         (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), "it has 1 Conv2d inside"),
-        ("conv2d", "str is none of them"),
+        (torch.ones(2), "Tensor is none of them"),
     ],
 )
 def test_what_is_no_convolution(fn, message):
@@ -229,6 +229,25 @@ def test_what_cannot_be_compared_is_said():
     assert PLAN.tag in found
     (bits,) = differences(SIDE, SIDE, bits_differ=True)
     assert "bits" in bits
+
+
+def test_rows_mark_what_differs():
+    plan = dataclasses.replace(
+        PLAN, tag="ConvFwd_eng3", engine=3, x=None, refused=(), source="instant"
+    )
+    slower = dataclasses.replace(KERNEL, seconds=1.0)
+    ours = Side(plan, "", (slower,), 1.0, "kernel")
+    one = PassExplanation(
+        "fprop", "Cudnn", "", SIDE, ours, Ratio(1.0, 0.9, 1.1), "same", True, True, ()
+    )
+    marked = {what for what, _, mark, _ in one.rows() if mark == "≠"}
+    assert marked == {"plan", "engine", "kernel 2"}
+    assert (
+        "x",
+        "2×4×9×11, strides 396/99/11/1, aligned to 32, float",
+        "",
+        "not known",
+    ) in one.rows()
 
 
 def test_html_is_escaped():
@@ -388,7 +407,7 @@ def test_a_difference_is_found_on_a_gpu():
     x = torch.randn(8, 32, 28, 28, device="cuda")
     w = torch.randn(64, 32, 3, 3, device="cuda")
     usual = explain(F.conv2d, x, w, **QUICK).passes[0].convtime.plan
-    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+    with dataclasses.replace(Flags.current(), fp32_precision="ieee").applied():
         other = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch.plan
     ours = explain(convtime.ops.conv2d, x, w, policy=other.tag, **QUICK)
     assert other.tag != usual.tag

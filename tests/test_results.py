@@ -131,13 +131,22 @@ def test_file_has_the_fields_and_resumes(tmp_path):
 
 def test_the_recorded_command_leaves_out_where_and_which(tmp_path, monkeypatch):
     told = ["--shard", "1/1", "--budget", "0.5"]
-    command = ["/some/where/bench.py", "--output", "/root/out", *told, "--commit=abc"]
+    pieces = ["--seconds", "60", "--resume", "/root/old.json"]
+    command = ["/some/where/bench.py", "--output", "/root/out", *told, "--commit=abc", *pieces]
     monkeypatch.setattr(sys, "argv", command)
     file = open_file(tmp_path)
     file.add("a", row("a"))
     assert json.loads(file.path.read_text())["command"] == f"bench.py {' '.join(told)}"
     with pytest.raises(SystemExit):  # an abbreviation would be recorded
         results.argument_parser("").parse_args(["--out", "/root/out"])
+
+
+def test_several_rows_are_saved_at_once(tmp_path):
+    file = open_file(tmp_path)
+    file.add_all({"a": row("a"), "b": row("b")})
+    saved = json.loads(file.path.read_text())["rows"]
+    assert [one["key"] for one in saved] == ["a", "b"]
+    assert file.pending({"a": 1, "b": 2, "c": 3}) == {"c": 3}
 
 
 @pytest.mark.parametrize("change", [{"facts": FACTS | {"driver": "2"}}, {"commit": "def"}])

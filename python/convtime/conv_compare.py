@@ -14,6 +14,7 @@ import torch
 import convtime
 import convtime.nn
 from convtime.comparison import Ratio
+from convtime.conv_problem import same_bits
 from convtime.layers import ConvLayer, InputError, first_line
 from convtime.measurement import SCHEMA, Measurement
 
@@ -24,8 +25,6 @@ DTYPES = {
     "float64": torch.float64,
 }
 LAYOUTS = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
-# torch.equal holds 0.0 and -0.0 to be equal; integers of the same size do not.
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -198,8 +197,8 @@ def _compare_layer(
     try:
         ours, pytorch, x = _build(layer, device, dtype, layout, seed)
         reference = pytorch(x)
-        repeats = _same_bits(reference, pytorch(x))
-        identical = _same_bits(reference, ours(x))
+        repeats = same_bits(reference, pytorch(x))
+        identical = same_bits(reference, ours(x))
         del reference
         comparison = convtime.compare(
             {
@@ -263,10 +262,6 @@ def _build(
     )
     x.normal_(generator=generator)
     return ours, pytorch, x
-
-
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    return torch.equal(a.view(_BITS[a.element_size()]), b.view(_BITS[b.element_size()]))
 
 
 def _backend(module: torch.nn.Conv2d, x: torch.Tensor) -> str:

@@ -10,7 +10,8 @@ import inspect
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterator, Mapping
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -176,11 +177,18 @@ class PassExplanation:
             fields[who] = Side.from_dict(fields[who])
         return cls(**fields | {"ratio": Ratio(**fields["ratio"])})
 
-    def rows(self) -> list[tuple[str, str, str]]:
-        """What is shown of the two sides: (what, PyTorch's, convtime's)."""
-        theirs, ours = dict(_facts(self.pytorch)), dict(_facts(self.convtime))
-        names = dict.fromkeys((*theirs, *ours))
-        return [(name, theirs.get(name, "–"), ours.get(name, "–")) for name in names]
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """What is shown of the two sides: (what, PyTorch's, "≠" where that differs, convtime's)."""
+        theirs, ours = (
+            {one.name: one for one in _facts(side)} for side in (self.pytorch, self.convtime)
+        )
+        rows = []
+        for name in dict.fromkeys((*theirs, *ours)):
+            one, other = theirs.get(name, _NO_FACT), ours.get(name, _NO_FACT)
+            compared = (one.compared, other.compared)
+            differs = None not in compared and compared[0] != compared[1]
+            rows.append((name, one.text, "≠" if differs else "", other.text))
+        return rows
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -241,13 +249,14 @@ class Explanation:
         parts = [f"<convtime.Explanation {self._title()}"]
         for one in self.passes:
             table = tabulate(
-                [(f"    {what}", *sides) for what, *sides in one.rows()],
-                ("", "PyTorch", "convtime"),
+                one.rows(),
+                ("", "PyTorch", "", "convtime"),
                 tablefmt="plain",
                 disable_numparse=True,
-                maxcolwidths=[None, 60, 60],
+                maxcolwidths=[None, 60, None, 60],
             )
-            parts.append(f"  {one.name}: {one.backend}: {one.why}\n{table}")
+            parts.append(f"  {one.name}: {one.backend}: {one.why}")
+            parts.append(textwrap.indent(table, "    "))
             parts += [f"    {line}" for line in _verdict_lines(one)]
         return "\n".join(parts) + ">"
 
@@ -266,17 +275,26 @@ class Explanation:
             body = "".join(line("td", row) for row in one.rows())
             caption = html.escape(f"{one.name}: {one.backend}: {one.why}")
             items = "".join(f"<li>{html.escape(text)}</li>" for text in _verdict_lines(one))
+            heading = line("th", ("", "PyTorch", "", "convtime"))
             parts.append(
-                f"<table><caption>{caption}</caption>{line('th', ('', 'PyTorch', 'convtime'))}"
-                f"{body}</table><ul>{items}</ul>"
+                f"<table><caption>{caption}</caption>{heading}{body}</table><ul>{items}</ul>"
             )
         return "".join(parts)
 
     def _title(self) -> str:
-        tensors = (self.problem.x, self.problem.w)
-        shapes = " by ".join("×".join(map(str, one.sizes)) for one in tensors)
-        policy = f", policy {self.policy}" if self.policy else ""
-        return f"conv2d of {shapes}, {self.problem.dtype}, {self.device}{policy}"
+        problem = self.problem
+        shapes = " by ".join("×".join(map(str, one.sizes)) for one in (problem.x, problem.w))
+        told = [f"conv2d of {shapes}", problem.dtype, self.device]
+        for name, usual in (("stride", (1, 1)), ("padding", (0, 0)), ("dilation", (1, 1))):
+            if getattr(problem, name) != usual:
+                told.append(f"{name} {'×'.join(map(str, getattr(problem, name)))}")
+        if problem.groups > 1:
+            told.append(f"groups {problem.groups}")
+        if problem.bias:
+            told.append("bias")
+        if self.policy:
+            told.append(f"policy {self.policy}")
+        return ", ".join(told)
 
 
 def explain(
@@ -308,9 +326,9 @@ def explain(
     """
     if backward is not None and not isinstance(backward, bool):
         raise ValueError(f"backward must be True, False or None, got {backward!r}")
+    _check_function(fn)
+    fn(*args, **kwargs)  # PyTorch's own errors come first
     call = _bind(fn, args, kwargs)
-    output = fn(*args, **kwargs)  # PyTorch's own errors come first
-    assert isinstance(output, torch.Tensor)
     tensors, problem = _prepare(call)
     device = tensors.x.device
     passes = [FPROP, *_backward_passes(call, backward)]
@@ -346,11 +364,9 @@ _FUNCTIONS = (
 )
 
 
-def _bind(fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Call:
-    if isinstance(fn, torch.nn.Conv2d):
-        return _bind_module(fn, *args, **kwargs)
-    if fn in _FUNCTIONS:
-        return _Call(**inspect.signature(_Call).bind(*args, **kwargs).arguments)
+def _check_function(fn: object) -> None:
+    if isinstance(fn, torch.nn.Conv2d) or any(fn is one for one in _FUNCTIONS):
+        return
     hint = ""
     if isinstance(fn, torch.nn.Module):
         inside = sum(isinstance(one, torch.nn.Conv2d) for one in fn.modules())
@@ -361,6 +377,12 @@ def _bind(fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str,
         "explain takes torch.nn.functional.conv2d, convtime.ops.conv2d, a torch.nn.Conv2d or a "
         f"convtime.nn.Conv2d, and {name} is none of them{hint}"
     )
+
+
+def _bind(fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Call:
+    if isinstance(fn, torch.nn.Conv2d):
+        return _bind_module(fn, *args, **kwargs)
+    return _Call(**inspect.signature(_Call).bind(*args, **kwargs).arguments)
 
 
 def _bind_module(module: torch.nn.Conv2d, input: torch.Tensor) -> _Call:
@@ -418,9 +440,8 @@ def _autocast(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _pair(numbers: ops.Pair) -> tuple[int, int]:
-    if isinstance(numbers, int):
-        return numbers, numbers
-    return int(numbers[0]), int(numbers[-1])
+    vertical, *horizontal = numbers if isinstance(numbers, Sequence) else (numbers,)
+    return int(vertical), int(horizontal[0] if horizontal else vertical)
 
 
 def _resolve_padding(
@@ -499,7 +520,9 @@ def _explain_pass(
     with mode:
         backend = problem.backend(name, tensors)
         first, second, result = theirs(), theirs(), ours()
-        comparison = compare({"pytorch": theirs, "convtime": ours}, budget=budget)
+        comparison = compare(
+            {"pytorch": theirs, "convtime": ours}, device=tensors.x.device, budget=budget
+        )
     pytorch = _side(comparison, "pytorch", *_pytorch_plan(backend, oracle, problem, name))
     convtime = _side(comparison, "convtime", *_convtime_plan(backend, ours, problem, name, tensors))
     identical, repeats = same_bits(first, result), same_bits(first, second)
@@ -661,10 +684,7 @@ def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator
             f"the plans cannot be compared: PyTorch's is {_tag_or_why(pytorch)}, convtime's "
             f"{_tag_or_why(convtime)}"
         )
-    launches = [
-        [(one.kind, one.name, one.grid, one.block) for one in side.kernels]
-        for side in (pytorch, convtime)
-    ]
+    launches = [list(map(_launch, side.kernels)) for side in (pytorch, convtime)]
     if launches[0] != launches[1]:
         yield (
             f"the kernels, {len(launches[0])} of PyTorch and {len(launches[1])} of convtime, "
@@ -732,28 +752,44 @@ def _why_depthwise(problem: ConvProblem, tensors: ConvTensors) -> str:
     )
 
 
-def _facts(side: Side) -> Iterator[tuple[str, str]]:
+@dataclasses.dataclass(frozen=True)
+class _Fact:
+    """A line of a side: its text, and what has to be the same on the other; None: nothing."""
+
+    name: str
+    text: str
+    compared: object = None
+
+
+_NO_FACT = _Fact("", "–", "")
+
+
+def _facts(side: Side) -> Iterator[_Fact]:
+    def shown(name: str, value: object) -> _Fact:
+        return _Fact(name, _text(value), value)
+
     plan = side.plan
     if plan is None:
-        yield "plan", f"none: {side.no_plan}"
+        yield shown("plan", f"none: {side.no_plan}")
     else:
-        yield "plan", plan.tag
-        yield "engine", str(plan.engine)
-        yield "knobs", _text(plan.knobs)
-        yield "selected by", plan.source
-        yield "numerical notes", _text(plan.numerical_notes)
-        yield "behavior notes", _text(plan.behavior_notes)
-        yield "workspace", f"{plan.workspace_bytes:,} bytes"
-        yield "refused plans", _text(plan.refused)
-        for name in ("x", "w", "y"):
-            yield name, _text(getattr(plan, name))
-        if plan.compute_type is not None:
-            yield "compute type", plan.compute_type
-        for name in ("padding", "stride", "dilation"):
-            yield name, _text(getattr(plan, name))
+        yield shown("plan", plan.tag)
+        yield shown("engine", plan.engine)
+        yield shown("knobs", plan.knobs)
+        yield _Fact("selected by", plan.source)
+        yield shown("numerical notes", plan.numerical_notes)
+        yield shown("behavior notes", plan.behavior_notes)
+        yield _Fact("workspace", f"{plan.workspace_bytes:,} bytes", plan.workspace_bytes)
+        yield _Fact("refused plans", _text(plan.refused))
+        for name in ("x", "w", "y", "compute_type", "padding", "stride", "dilation"):
+            yield shown(name.replace("_", " "), getattr(plan, name))
     for index, kernel in enumerate(side.kernels, start=1):
-        yield f"kernel {index}", str(kernel)
-    yield f"median time ({side.method})", format_seconds(side.seconds)
+        yield _Fact(f"kernel {index}", str(kernel), _launch(kernel))
+    yield _Fact(f"median time ({side.method})", format_seconds(side.seconds))
+
+
+def _launch(kernel: Kernel) -> tuple[object, ...]:
+    """What of a kernel has to be the same: all but its time."""
+    return kernel.kind, kernel.name, kernel.grid, kernel.block
 
 
 def _text(value: object) -> str:
