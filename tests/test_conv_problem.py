@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from convtime.conv_problem import (
     PASSES,
@@ -71,6 +72,25 @@ def test_output_sizes_and_calls_are_pytorchs():
     for name, other in zip(PASSES, (expected, *gradients), strict=True):
         torch.testing.assert_close(PROBLEM.pytorch_call(name, tensors)(), other)
     assert PROBLEM.flops == 2 * expected.numel() * 2 * 3 * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"), [("dgrad", [True, False, False]), ("wgrad", [False, True, False])]
+)
+def test_a_pass_is_run_alone(name, mask):
+    calls = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            calls.append((function, args))
+            return function(*args, **kwargs or {})
+
+    call = PROBLEM.pytorch_call(name, PROBLEM.tensors(CPU))
+    with Recorder():
+        call()
+    ((function, arguments),) = calls
+    assert function is torch.ops.aten.convolution_backward.default
+    assert arguments[-1] == mask
 
 
 def test_tensors_are_the_same_for_a_seed():
