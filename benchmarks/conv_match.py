@@ -33,7 +33,6 @@ _ROUNDS = (6, 25)  # at least, at most
 _ROUND_SECONDS = 0.03  # that all rounds of a problem may take on the GPU, above the least
 _SURE_ROUNDS = 200  # where a ratio is outside of its limits
 _SAVE_SECONDS = 20.0
-_REPEATS = 5  # of PyTorch's own, where the bits differ
 _HOST_SAMPLES = 300
 _MEMORY_SHAPES = 12_000  # more than the 10,000 plans that are kept
 _MEMORY_STEP = 2_000
@@ -263,15 +262,13 @@ def _first_calls(
 ) -> tuple[Callable[[], Any], results.Row]:
     """convtime's call, and what is known of both before they are timed."""
     import convtime
-    from convtime.conv_problem import same_bits
-    from convtime.explain import convtime_call
+    from convtime.explain import compare_bits, convtime_call
 
     ours = convtime_call(problem, name, tensors)
     convtime.clear_plan_cache()
     result = ours()
     choices = [one for one in convtime.plan_cache() if one.pass_name == name]
-    identical = same_bits(first, result)
-    repeats = all(same_bits(first, theirs()) for _ in range(1 if identical else _REPEATS))
+    identical, repeats = compare_bits(theirs, first, result)
     return ours, {
         "convtime_tag": choices[-1].tag if choices else None,
         "bit_identical": identical,

@@ -349,7 +349,7 @@ def test_host_times_on_a_gpu(modules):
 
 @pytest.mark.parametrize("seconds", [0, 60])
 def test_memory_is_recorded_whole_or_not_at_all(monkeypatch, capsys, seconds):
-    monkeypatch.setattr(convtime, "plan_cache", lambda: (), raising=False)
+    monkeypatch.setattr(convtime, "plan_cache", lambda: ())
     monkeypatch.setattr(conv_match, "_MEMORY_STEP", 2)
     deadline = time.monotonic() + seconds
     row = conv_match.measure_memory(torch.device("cpu"), deadline, shapes=3)
