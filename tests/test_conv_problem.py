@@ -56,7 +56,7 @@ def test_a_problem_survives_json():
     problem = dataclasses.replace(
         PROBLEM,
         grad_output=TensorLayout((2, 6, 5, 7), (210, 35, 7, 1)),
-        flags=Flags(benchmark=True, fp32_precision="ieee"),
+        flags=Flags(benchmark=True, allow_tf32=False),
     )
     assert ConvProblem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
     assert hash(problem) == hash(dataclasses.replace(problem))
@@ -115,7 +115,7 @@ def test_flags_are_applied_and_set_back():
         benchmark=not before.benchmark,
         benchmark_limit=before.benchmark_limit,
         deterministic=not before.deterministic,
-        fp32_precision="ieee" if before.fp32_precision == "tf32" else "tf32",
+        allow_tf32=not before.allow_tf32,
         deterministic_algorithms=not before.deterministic_algorithms,
         depthwise_kernel=before.depthwise_kernel,
     )
@@ -125,6 +125,21 @@ def test_flags_are_applied_and_set_back():
     with pytest.raises(KeyError), other.applied():
         raise KeyError
     assert Flags.current() == before
+
+
+def test_both_kinds_of_precision_flags_are_understood():
+    cudnn = torch.backends.cudnn
+    with Flags().applied():  # so that all is set back
+        cudnn.allow_tf32 = False
+        assert not Flags.current().allow_tf32
+        with Flags(allow_tf32=True).applied():
+            assert cudnn.conv.fp32_precision == "tf32"
+        assert not Flags.current().allow_tf32
+        cudnn.allow_tf32 = True
+        assert Flags.current().allow_tf32
+        cudnn.conv.fp32_precision = "ieee"
+        assert not Flags.current().allow_tf32
+    cudnn.rnn.fp32_precision = "tf32"
 
 
 def test_bits_are_compared_and_not_values():

@@ -419,7 +419,7 @@ def test_a_difference_is_found_on_a_gpu():
     x = torch.randn(8, 32, 28, 28, device="cuda")
     w = torch.randn(64, 32, 3, 3, device="cuda")
     usual = explain(F.conv2d, x, w, **QUICK).passes[0].convtime.plan
-    with dataclasses.replace(Flags.current(), fp32_precision="ieee").applied():
+    with dataclasses.replace(Flags.current(), allow_tf32=False).applied():
         other = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch.plan
     ours = explain(convtime.ops.conv2d, x, w, policy=other.tag, **QUICK)
     assert other.tag != usual.tag
