@@ -139,7 +139,6 @@ def test_both_kinds_of_precision_flags_are_understood():
         assert Flags.current().allow_tf32
         cudnn.conv.fp32_precision = "ieee"
         assert not Flags.current().allow_tf32
-    cudnn.rnn.fp32_precision = "tf32"
 
 
 def test_bits_are_compared_and_not_values():
