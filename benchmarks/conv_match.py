@@ -33,7 +33,6 @@ _ROUNDS = (6, 25)  # at least, at most
 _ROUND_SECONDS = 0.03  # that all rounds of a problem may take on the GPU, above the least
 _SURE_ROUNDS = 200  # where a ratio is outside of its limits
 _SAVE_SECONDS = 20.0
-_REPEATS = 5  # of PyTorch's own, where the bits differ
 _HOST_SAMPLES = 300
 _MEMORY_SHAPES = 12_000  # more than the 10,000 plans that are kept
 _MEMORY_STEP = 2_000
@@ -263,15 +262,13 @@ def _first_calls(
 ) -> tuple[Callable[[], Any], results.Row]:
     """convtime's call, and what is known of both before they are timed."""
     import convtime
-    from convtime.conv_problem import same_bits
-    from convtime.explain import convtime_call
+    from convtime.explain import compare_bits, convtime_call
 
     ours = convtime_call(problem, name, tensors)
     convtime.clear_plan_cache()
     result = ours()
     choices = [one for one in convtime.plan_cache() if one.pass_name == name]
-    identical = same_bits(first, result)
-    repeats = all(same_bits(first, theirs()) for _ in range(1 if identical else _REPEATS))
+    identical, repeats = compare_bits(theirs, first, result)
     return ours, {
         "convtime_tag": choices[-1].tag if choices else None,
         "bit_identical": identical,
@@ -372,7 +369,9 @@ def measure_host(case: tuple[str, str, bool, bool], device: Any, *, modules: boo
     import torch
 
     import convtime
+    from convtime._load import _C
 
+    core: Any = _C
     dtype_name, layout, bias, grad = case
     dtype: Any = getattr(torch, dtype_name)
     memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
@@ -390,7 +389,8 @@ def measure_host(case: tuple[str, str, bool, bool], device: Any, *, modules: boo
         calls = {
             "F.conv2d": lambda: torch.nn.functional.conv2d(x, w, b, padding=1),
             "convtime": lambda: convtime.ops.conv2d(x, w, b, padding=1),
-            **_floor(x.detach(), w.detach()),
+            # cuDNN's own execute of the ready plan, into a tensor that is there.
+            "floor": core.execute_floor(x.detach(), w.detach(), (1, 1), (1, 1), (1, 1), 1),
         }
     compared = convtime.compare(
         calls,
@@ -410,17 +410,6 @@ def measure_host(case: tuple[str, str, bool, bool], device: Any, *, modules: boo
         found = compared.ratio("convtime.nn.Conv2d")
         return {"host": host, "ratio": [found.value, found.low, found.high]}
     return {"host": host}
-
-
-def _floor(x: Any, w: Any) -> dict[str, Callable[[], object]]:
-    """cuDNN's own execute of the ready plan, into a tensor that is there; empty if not offered."""
-    from convtime._load import _C
-
-    execute_floor: Any = getattr(_C, "execute_floor", None)
-    if execute_floor is None:
-        print("note: convtime._C.execute_floor is not there, so the host's floor is not measured")
-        return {}
-    return {"floor": execute_floor(x, w, (1, 1), (1, 1), (1, 1), 1)}
 
 
 def measure_memory(

@@ -229,7 +229,7 @@ def _random_problem(generator: random.Random) -> ConvProblem:
         padding=(vertical, horizontal),
         dilation=dilation,
         groups=groups,
-        flags=Flags(fp32_precision=pick(("tf32", "ieee")), deterministic=generator.random() < 0.15),
+        flags=Flags(allow_tf32=pick((True, False)), deterministic=generator.random() < 0.15),
     )
     strides = pick((contiguous, channels_last))
     sizes = problem.output_sizes

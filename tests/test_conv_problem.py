@@ -5,6 +5,7 @@ import json
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from convtime.conv_problem import (
     PASSES,
@@ -55,7 +56,7 @@ def test_a_problem_survives_json():
     problem = dataclasses.replace(
         PROBLEM,
         grad_output=TensorLayout((2, 6, 5, 7), (210, 35, 7, 1)),
-        flags=Flags(benchmark=True, fp32_precision="ieee"),
+        flags=Flags(benchmark=True, allow_tf32=False),
     )
     assert ConvProblem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
     assert hash(problem) == hash(dataclasses.replace(problem))
@@ -71,6 +72,25 @@ def test_output_sizes_and_calls_are_pytorchs():
     for name, other in zip(PASSES, (expected, *gradients), strict=True):
         torch.testing.assert_close(PROBLEM.pytorch_call(name, tensors)(), other)
     assert PROBLEM.flops == 2 * expected.numel() * 2 * 3 * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "mask"), [("dgrad", [True, False, False]), ("wgrad", [False, True, False])]
+)
+def test_a_pass_is_run_alone(name, mask):
+    calls = []
+
+    class Recorder(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            calls.append((function, args))
+            return function(*args, **kwargs or {})
+
+    call = PROBLEM.pytorch_call(name, PROBLEM.tensors(CPU))
+    with Recorder():
+        call()
+    ((function, arguments),) = calls
+    assert function is torch.ops.aten.convolution_backward.default
+    assert arguments[-1] == mask
 
 
 def test_tensors_are_the_same_for_a_seed():
@@ -95,7 +115,7 @@ def test_flags_are_applied_and_set_back():
         benchmark=not before.benchmark,
         benchmark_limit=before.benchmark_limit,
         deterministic=not before.deterministic,
-        fp32_precision="ieee" if before.fp32_precision == "tf32" else "tf32",
+        allow_tf32=not before.allow_tf32,
         deterministic_algorithms=not before.deterministic_algorithms,
         depthwise_kernel=before.depthwise_kernel,
     )
@@ -105,6 +125,20 @@ def test_flags_are_applied_and_set_back():
     with pytest.raises(KeyError), other.applied():
         raise KeyError
     assert Flags.current() == before
+
+
+def test_both_kinds_of_precision_flags_are_understood():
+    cudnn = torch.backends.cudnn
+    with Flags().applied():  # so that all is set back
+        cudnn.allow_tf32 = False
+        assert not Flags.current().allow_tf32
+        with Flags(allow_tf32=True).applied():
+            assert cudnn.conv.fp32_precision == "tf32"
+        assert not Flags.current().allow_tf32
+        cudnn.allow_tf32 = True
+        assert Flags.current().allow_tf32
+        cudnn.conv.fp32_precision = "ieee"
+        assert not Flags.current().allow_tf32
 
 
 def test_bits_are_compared_and_not_values():

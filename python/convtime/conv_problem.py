@@ -82,7 +82,8 @@ class Flags:
         benchmark: torch.backends.cudnn.benchmark.
         benchmark_limit: torch.backends.cudnn.benchmark_limit; None where torch has no cuDNN.
         deterministic: torch.backends.cudnn.deterministic.
-        fp32_precision: torch.backends.cudnn.conv.fp32_precision, e.g. "tf32" or "ieee".
+        allow_tf32: whether torch.backends.cudnn.conv.fp32_precision is "tf32", itself or by what it
+            inherits; the older torch.backends.cudnn.allow_tf32 sets it too.
         deterministic_algorithms: torch.are_deterministic_algorithms_enabled().
         depthwise_kernel: torch.backends.cudnn.depthwise_kernel; None where torch does not have it.
     """
@@ -91,7 +92,7 @@ class Flags:
     benchmark: bool = False
     benchmark_limit: int | None = 10
     deterministic: bool = False
-    fp32_precision: str = "tf32"
+    allow_tf32: bool = True
     deterministic_algorithms: bool = False
     depthwise_kernel: str | None = None
 
@@ -105,7 +106,7 @@ class Flags:
             benchmark_limit=cudnn.benchmark_limit,
             deterministic=cudnn.deterministic,
             # Not cudnn.allow_tf32, which raises where convolutions and RNNs differ.
-            fp32_precision=cudnn.conv.fp32_precision,
+            allow_tf32=cudnn.conv.fp32_precision == "tf32",
             deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
             depthwise_kernel=getattr(cudnn, "depthwise_kernel", None),
         )
@@ -114,19 +115,22 @@ class Flags:
     def applied(self) -> Iterator[None]:
         """Sets them, and afterwards sets back what was set before."""
         before = Flags.current()
+        conv: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+        precision = conv.fp32_precision
         warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
         try:
             self._set(warn_only)
             yield
         finally:
             before._set(warn_only)
+            conv.fp32_precision = precision
 
     def _set(self, warn_only: bool) -> None:
         cudnn: Any = torch.backends.cudnn
         cudnn.enabled = self.enabled
         cudnn.benchmark = self.benchmark
         cudnn.deterministic = self.deterministic
-        cudnn.conv.fp32_precision = self.fp32_precision
+        cudnn.conv.fp32_precision = "tf32" if self.allow_tf32 else "ieee"
         if self.benchmark_limit is not None and torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
             cudnn.benchmark_limit = self.benchmark_limit
         if self.depthwise_kernel is not None:
