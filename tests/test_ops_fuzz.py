@@ -104,9 +104,7 @@ def make_tensor(
     return tensor
 
 
-def outcome(
-    conv2d: Any, problem: Problem, device: torch.device
-) -> list[torch.Tensor] | Exception:
+def outcome(conv2d: Any, problem: Problem, device: torch.device) -> list[torch.Tensor] | Exception:
     """The output and all gradients, or what was raised."""
     x = make_tensor(problem.x, problem.x_dtype, problem.x_layout, device)
     w = make_tensor(problem.w, problem.w_dtype, problem.w_layout, device)
