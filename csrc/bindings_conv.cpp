@@ -107,8 +107,14 @@ void clear_plan_cache() {
 }  // namespace
 
 void bind_conv(py::module_& module) {
-  module.attr("conv2d") =
-      py::reinterpret_steal<py::object>(PyCFunction_New(&convtime::ops::conv2d_method(), nullptr));
+  const auto add = [&](PyMethodDef& method) {
+    module.attr(method.ml_name) =
+        py::reinterpret_steal<py::object>(PyCFunction_New(&method, nullptr));
+  };
+  add(convtime::ops::conv2d_method());
+#ifdef CONVTIME_WITH_CUDA
+  add(convtime::ops::execute_floor_method());
+#endif
   module.def("plan_cache", &plan_cache);
   module.def("clear_plan_cache", &clear_plan_cache);
 }

@@ -51,6 +51,19 @@ def test_conv2d_can_be_copied_and_pickled() -> None:
         assert torch.equal(twin(x), layer(x))
 
 
+def test_the_policy_is_an_attribute_and_no_state() -> None:
+    layer = convtime.nn.Conv2d(1, 2, 3)
+    assert layer.policy is None
+    layer.policy = "benchmark"
+    assert layer.state_dict().keys() == torch.nn.Conv2d(1, 2, 3).state_dict().keys()
+    assert pickle.loads(pickle.dumps(layer)).policy == "benchmark"
+    x = torch.randn(1, 1, 5, 5)
+    assert torch.equal(layer(x), torch.nn.functional.conv2d(x, layer.weight, layer.bias))
+    layer.policy = "fastest"
+    with pytest.raises(RuntimeError, match="policy must be .* got 'fastest'"):
+        layer(x)
+
+
 def test_conv2d_really_calls_convtimes_op(device: torch.device) -> None:
     layer = convtime.nn.Conv2d(4, 6, 3, device=device)
     with torch.profiler.profile() as profiler:

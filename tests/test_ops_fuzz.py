@@ -34,12 +34,12 @@ def rarely(draw: st.DrawFn, wrong: Any, right: Any) -> Any:
     return draw(wrong) if draw(st.integers(0, 11)) == 7 else draw(right)
 
 
-def numbers(draw: st.DrawFn, low: int, high: int) -> Any:
+def numbers(draw: st.DrawFn, low: int, high: int, too_low: int) -> Any:
     """One number or two, now and then too low, or too many."""
     right = st.integers(low, high)
     wrong = st.one_of(
-        st.integers(-1, low - 1),
-        st.tuples(right, st.integers(-1, low - 1)),
+        st.just(too_low),
+        st.tuples(right, st.just(too_low)),
         st.tuples(right, right, right),
         st.just(()),
     )
@@ -66,11 +66,12 @@ def problems(draw: st.DrawFn) -> Problem:
     )
     dtype = draw(st.sampled_from(DTYPES))
     arguments = {
-        "stride": numbers(draw, 1, 3),
+        "stride": numbers(draw, 1, 3, too_low=0),
         "padding": draw(st.sampled_from(["same", "valid"]))
         if draw(st.integers(0, 5)) == 0
-        else numbers(draw, 0, 3),
-        "dilation": numbers(draw, 1, 3),
+        else numbers(draw, 0, 3, too_low=-1),
+        # Not 0, which PyTorch takes or refuses by what computes it, and we refuse.
+        "dilation": numbers(draw, 1, 3, too_low=-1),
         "groups": rarely(draw, st.integers(-1, 0), st.just(groups)),
     }
     return Problem(
@@ -104,9 +105,7 @@ def make_tensor(
     return tensor
 
 
-def outcome(
-    conv2d: Any, problem: Problem, device: torch.device
-) -> list[torch.Tensor] | Exception:
+def outcome(conv2d: Any, problem: Problem, device: torch.device) -> list[torch.Tensor] | Exception:
     """The output and all gradients, or what was raised."""
     x = make_tensor(problem.x, problem.x_dtype, problem.x_layout, device)
     w = make_tensor(problem.w, problem.w_dtype, problem.w_layout, device)
@@ -120,7 +119,7 @@ def outcome(
 
 
 @settings(
-    max_examples=500,
+    max_examples=150 if torch.cuda.is_available() else 500,  # plans take long to build
     derandomize=True,
     database=None,
     deadline=None,

@@ -87,11 +87,11 @@ ChoiceTable& choice_table() {
 }
 
 ReadyPlans& plans_of_this_thread() {
-  static thread_local std::unique_ptr<ThreadPlans, DropUnlessMain> plans(new ThreadPlans);
-  if (plans->generation != choice_table().generation()) {
-    plans.reset(new ThreadPlans);
+  static thread_local const std::unique_ptr<ThreadPlans, DropUnlessMain> own(new ThreadPlans);
+  if (own->generation != choice_table().generation()) {
+    *own = ThreadPlans();
   }
-  return plans->plans;
+  return own->plans;
 }
 
 }  // namespace convtime::conv

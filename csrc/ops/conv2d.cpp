@@ -113,16 +113,13 @@ ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight,
       /*bias_sizes_opt=*/std::nullopt);
 }
 
+#ifdef CONVTIME_WITH_CUDA
 /// Whether the call is for our own plans. Under TORCH_CUDNN_V8_API_DISABLED, PyTorch calls cuDNN by
 /// an interface that has no plans.
 bool has_plans(ConvBackend backend) {
-#ifdef CONVTIME_WITH_CUDA
   return backend == ConvBackend::Cudnn && at::native::cudnnv8_enabled_check_debug();
-#else
-  (void)backend;
-  return false;
-#endif
 }
+#endif
 
 /// Refuses an engine where there is no choice of engines.
 void check_no_engine(const char* op, const PolicyRequest& policy, const at::Tensor& input) {

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <tuple>
@@ -54,6 +55,12 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const at::Tensor& grad_output,
                                                   const ConvParams& params,
                                                   std::array<bool, 2> wanted,
                                                   const PolicyRequest& policy);
+
+/// A call that only has cuDNN execute the ready plan of y = conv(x, w), on the current stream and
+/// for this thread: no convolution costs the host less. Throws c10::Error where input and weight
+/// would have to be copied first.
+CONVTIME_API std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
+                                                      const ConvParams& params);
 #endif
 
 }  // namespace convtime::ops

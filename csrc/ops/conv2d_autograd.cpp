@@ -2,6 +2,7 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
 
 #include <array>
@@ -19,22 +20,41 @@
 namespace convtime::ops {
 namespace {
 
+using torch::autograd::InputMetadata;
 using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
+using torch::dynamo::autograd::CompiledNodeArgs;
+using torch::dynamo::autograd::IValuePacker;
+using torch::dynamo::autograd::PackedArgs;
+using torch::dynamo::autograd::SwapSavedVariables;
 
 // Nodes of our own and not torch::autograd::Function, whose saved values are looked up by name:
 // what it adds to a call is more than PyTorch's whole own node.
 
-/// Two numbers, whether one or two were given: PyTorch's backward wants them for each dimension.
-std::vector<c10::SymInt> two(c10::SymIntArrayRef values) { return {values.front(), values.back()}; }
-
-struct Numbers {
+/// What a gradient is computed from, beside the gradients that come in.
+struct Saved {
+  variable_list tensors;
   std::vector<c10::SymInt> stride;
   std::vector<c10::SymInt> padding;
   std::vector<c10::SymInt> dilation;
   c10::SymInt groups;
+  std::optional<std::string> policy;
+  std::vector<bool> wanted;  ///< which of the node's three gradients
 };
+
+/// Two numbers, whether one or two were given: PyTorch's backward wants them for each dimension.
+std::vector<c10::SymInt> two(c10::SymIntArrayRef values) { return {values.front(), values.back()}; }
+
+Saved settings(c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
+               c10::SymIntArrayRef dilation, const c10::SymInt& groups) {
+  Saved saved;
+  saved.stride = two(stride);
+  saved.padding = two(padding);
+  saved.dilation = two(dilation);
+  saved.groups = groups;
+  return saved;
+}
 
 /// torch owns nodes by a std::shared_ptr up to some version, later by a c10::intrusive_ptr.
 template <typename T>
@@ -54,40 +74,123 @@ void refuse_forward_mode(const char* op, const Tensors&... tensors) {
       ": forward-mode differentiation is not implemented; use backward, or torch's own conv2d");
 }
 
-/// The gradient of conv2d_backward.
-struct Conv2dBackwardBackward final : Node {
-  std::string name() const override { return "Conv2dBackwardBackward"; }
+/// A node of the autograd graph; the formula computes its gradients.
+template <typename Formula>
+class ConvNode final : public Node {
+ public:
+  template <typename... Tensors>
+  void save(Saved settings, const Tensors&... tensors) {
+    tensors_.reserve(sizeof...(tensors));
+    (tensors_.emplace_back(tensors, /*is_output=*/false), ...);
+    saved_ = std::move(settings);
+  }
+
+  std::string name() const override { return Formula::kName; }
 
   variable_list apply(variable_list&& grads) override {
     const std::lock_guard lock(mutex_);
-    const at::Tensor saved_grad = grad_output.unpack();
-    const at::Tensor saved_input = input.unpack();
-    const at::Tensor saved_weight = weight.unpack();
-    if (!grads[0].defined() && !grads[1].defined() && !grads[2].defined()) {
-      return variable_list(3);
-    }
-    const std::array<bool, 3> wanted = {task_should_compute_output(0),
-                                        task_should_compute_output(1),
-                                        task_should_compute_output(2)};
-    const std::array<c10::SymInt, 2> no_output_padding = {0, 0};
-    auto [grad_grad_output, grad_input, grad_weight] = at::_convolution_double_backward_symint(
-        grads[0], grads[1], grads[2], saved_grad, saved_weight, saved_input, numbers.stride,
-        numbers.padding, numbers.dilation, /*transposed=*/false, no_output_padding, numbers.groups,
-        wanted);
-    return {grad_grad_output, grad_input, grad_weight};
+    return Formula::compute(grads, unpack());
   }
 
   void release_variables() override {
     const std::lock_guard lock(mutex_);
-    grad_output.reset_data();
-    input.reset_data();
-    weight.reset_data();
+    for (SavedVariable& tensor : tensors_) {
+      tensor.reset_data();
+    }
   }
 
-  SavedVariable grad_output;
-  SavedVariable input;
-  SavedVariable weight;
-  Numbers numbers;
+  // The rest is for compiled autograd: how to trace the formula, as torch's own nodes do it.
+
+  void compiled_args(CompiledNodeArgs& args) const override {
+    args.collect(tensors_, /*is_output=*/false);
+    args.collect(saved_.stride);
+    args.collect(saved_.padding);
+    args.collect(saved_.dilation);
+    args.collect(saved_.groups);
+    args.collect(saved_.policy);
+  }
+
+  variable_list apply_with_saved(const variable_list& grads, SwapSavedVariables& swap) override {
+    swap.before(tensors_);
+    swap.before(saved_.stride);
+    swap.before(saved_.padding);
+    swap.before(saved_.dilation);
+    swap.before(saved_.groups);
+    const Saved saved = unpack();
+    PackedArgs packed;
+    packed.pack(saved.tensors);
+    packed.pack(saved.stride);
+    packed.pack(saved.padding);
+    packed.pack(saved.dilation);
+    packed.pack(saved.groups);
+    packed.pack(saved.policy);
+    packed.pack(saved.wanted);
+    const std::vector<at::IValue> args = std::move(packed).vec();
+    std::vector<at::TypePtr> schema;
+    for (const at::IValue& arg : args) {
+      schema.push_back(arg.type());
+    }
+    const auto& interface = torch::dynamo::autograd::getPyCompilerInterface();
+    const std::string function =
+        interface->bind_function(swap.get_py_compiler(), name(), compute_packed, schema);
+    variable_list results =
+        interface->call_function(swap.get_py_compiler(), "apply_functional", function, grads, args,
+                                 IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
+                                     torch::dynamo::autograd::get_input_metadata(next_edges())));
+    swap.after(tensors_);
+    swap.after(saved_.stride);
+    swap.after(saved_.padding);
+    swap.after(saved_.dilation);
+    swap.after(saved_.groups);
+    return results;
+  }
+
+ private:
+  Saved unpack() const {
+    Saved saved = saved_;
+    for (const SavedVariable& tensor : tensors_) {
+      saved.tensors.push_back(tensor.unpack());
+    }
+    for (std::size_t i = 0; i < 3; ++i) {
+      saved.wanted.push_back(task_should_compute_output(i));
+    }
+    return saved;
+  }
+
+  static variable_list compute_packed(const variable_list& grads,
+                                      const std::vector<at::IValue>& args) {
+    PackedArgs packed(args);
+    Saved saved;
+    saved.tensors = packed.unpack<variable_list>();
+    saved.stride = packed.unpack<std::vector<c10::SymInt>>();
+    saved.padding = packed.unpack<std::vector<c10::SymInt>>();
+    saved.dilation = packed.unpack<std::vector<c10::SymInt>>();
+    saved.groups = packed.unpack<c10::SymInt>();
+    saved.policy = packed.unpack<std::optional<std::string>>();
+    saved.wanted = packed.unpack<std::vector<bool>>();
+    return Formula::compute(grads, saved);
+  }
+
+  std::vector<SavedVariable> tensors_;
+  Saved saved_;  // less what unpack() adds
+};
+
+/// Of conv2d_backward, with respect to grad_output, input and weight.
+struct DoubleBackward {
+  static constexpr const char* kName = "Conv2dBackwardBackward";
+
+  static variable_list compute(const variable_list& grads, const Saved& saved) {
+    if (!grads[0].defined() && !grads[1].defined() && !grads[2].defined()) {
+      return variable_list(3);
+    }
+    const std::array<c10::SymInt, 2> no_output_padding = {0, 0};
+    auto [grad_grad_output, grad_input, grad_weight] = at::_convolution_double_backward_symint(
+        grads[0], grads[1], grads[2], /*gO=*/saved.tensors[0], /*weight=*/saved.tensors[2],
+        /*self=*/saved.tensors[1], saved.stride, saved.padding, saved.dilation,
+        /*transposed=*/false, no_output_padding, saved.groups,
+        {saved.wanted[0], saved.wanted[1], saved.wanted[2]});
+    return {grad_grad_output, grad_input, grad_weight};
+  }
 };
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> conv2d_backward_autograd(
@@ -101,54 +204,34 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> conv2d_backward_autograd(
                                      output_mask, policy);
   }();
   if (torch::autograd::compute_requires_grad(grad_output, input, weight)) {
-    const auto node = make_node<Conv2dBackwardBackward>();
+    const auto node = make_node<ConvNode<DoubleBackward>>();
     node->set_next_edges(torch::autograd::collect_next_edges(grad_output, input, weight));
-    node->grad_output = SavedVariable(grad_output, /*is_output=*/false);
-    node->input = SavedVariable(input, /*is_output=*/false);
-    node->weight = SavedVariable(weight, /*is_output=*/false);
-    node->numbers = {two(stride), two(padding), two(dilation), groups};
+    node->save(settings(stride, padding, dilation, groups), grad_output, input, weight);
     torch::autograd::set_history(
         variable_list{std::get<0>(results), std::get<1>(results), std::get<2>(results)}, node);
   }
   return results;
 }
 
-/// The gradient of conv2d.
-struct Conv2dBackward final : Node {
-  std::string name() const override { return "Conv2dBackward"; }
+/// Of conv2d, with respect to input, weight and bias.
+struct Backward {
+  static constexpr const char* kName = "Conv2dBackward";
 
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard lock(mutex_);
-    const at::Tensor saved_input = input.unpack();
-    const at::Tensor saved_weight = weight.unpack();
+  static variable_list compute(const variable_list& grads, const Saved& saved) {
     if (!grads[0].defined()) {
       return variable_list(3);
     }
-    const bool batched = saved_input.dim() == 4;
-    const std::array<bool, 3> wanted = {task_should_compute_output(0),
-                                        task_should_compute_output(1),
-                                        has_bias && task_should_compute_output(2)};
+    const at::Tensor& input = saved.tensors[0];
+    const bool batched = input.dim() == 4;
     auto [grad_input, grad_weight, grad_bias] = conv2d_backward_op().call(
-        batched ? grads[0] : grads[0].unsqueeze(0),
-        batched ? saved_input : saved_input.unsqueeze(0), saved_weight, numbers.stride,
-        numbers.padding, numbers.dilation, numbers.groups, wanted, policy);
+        batched ? grads[0] : grads[0].unsqueeze(0), batched ? input : input.unsqueeze(0),
+        /*weight=*/saved.tensors[1], saved.stride, saved.padding, saved.dilation, saved.groups,
+        {saved.wanted[0], saved.wanted[1], saved.wanted[2]}, saved.policy);
     if (!batched && grad_input.defined()) {
       grad_input = grad_input.squeeze(0);
     }
     return {grad_input, grad_weight, grad_bias};
   }
-
-  void release_variables() override {
-    const std::lock_guard lock(mutex_);
-    input.reset_data();
-    weight.reset_data();
-  }
-
-  SavedVariable input;
-  SavedVariable weight;
-  bool has_bias = false;
-  Numbers numbers;
-  std::optional<std::string> policy;
 };
 
 at::Tensor conv2d_autograd(const at::Tensor& input, const at::Tensor& weight,
@@ -163,13 +246,11 @@ at::Tensor conv2d_autograd(const at::Tensor& input, const at::Tensor& weight,
     return conv2d_op().call(input, weight, bias, stride, padding, dilation, groups, policy);
   }();
   if (torch::autograd::compute_requires_grad(input, weight, defined_bias)) {
-    const auto node = make_node<Conv2dBackward>();
+    const auto node = make_node<ConvNode<Backward>>();
     node->set_next_edges(torch::autograd::collect_next_edges(input, weight, defined_bias));
-    node->input = SavedVariable(input, /*is_output=*/false);
-    node->weight = SavedVariable(weight, /*is_output=*/false);
-    node->has_bias = defined_bias.defined();
-    node->numbers = {two(stride), two(padding), two(dilation), groups};
-    node->policy = parse_policy("conv2d", policy, {conv::Pass::kFprop}).for_gradients();
+    Saved saved = settings(stride, padding, dilation, groups);
+    saved.policy = parse_policy("conv2d", policy, {conv::Pass::kFprop}).for_gradients();
+    node->save(std::move(saved), input, weight);
     torch::autograd::set_history(output, node);
   }
   return output;

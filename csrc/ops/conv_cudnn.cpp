@@ -8,9 +8,12 @@
 
 #include <algorithm>
 #include <exception>
+#include <memory>
+#include <optional>
 #include <utility>
 
 #include "conv/convolution.h"
+#include "conv/plan_cache.h"
 #include "conv/policy.h"
 #include "conv/problem.h"
 #include "ops/conv2d.h"
@@ -97,10 +100,10 @@ class CachingWorkspace final : public conv::Workspace {
   std::int64_t bytes_ = 0;
 };
 
-/// Computes one of the three from the other two, all laid out already.
-void convolve(const char* op, conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
-              const at::Tensor& y, const ConvParams& params, const CudnnFlags& flags,
-              const PolicyRequest& policy) {
+/// What a plan is kept under that computes one of the three from the other two, all laid out.
+conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
+                     const ConvParams& params, const CudnnFlags& flags,
+                     const PolicyRequest& policy) {
   const bool channels_last = cudnn_conv_suggest_memory_format(x, w) != at::MemoryFormat::Contiguous;
   const auto describe = [&](const at::Tensor& tensor) {
     return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
@@ -119,18 +122,28 @@ void convolve(const char* op, conv::Pass pass, const at::Tensor& x, const at::Te
   key.problem.deterministic = flags.deterministic;
   key.problem.allow_tf32 = flags.allow_tf32;
   key.policy = policy_of(pass, flags, policy);
+  return key;
+}
 
+conv::Operands operands_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+                           const at::Tensor& y) {
   // const_data_ptr, since data_ptr would make a copy of a tensor that is copied lazily.
   const auto read = [](const at::Tensor& tensor) {
     return const_cast<void*>(tensor.const_data_ptr());
   };
-  const conv::Operands operands = {pass == conv::Pass::kDgrad ? x.mutable_data_ptr() : read(x),
-                                   pass == conv::Pass::kWgrad ? w.mutable_data_ptr() : read(w),
-                                   pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
+  return {pass == conv::Pass::kDgrad ? x.mutable_data_ptr() : read(x),
+          pass == conv::Pass::kWgrad ? w.mutable_data_ptr() : read(w),
+          pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
+}
+
+void convolve(const char* op, conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+              const at::Tensor& y, const ConvParams& params, const CudnnFlags& flags,
+              const PolicyRequest& policy) {
+  const conv::PlanKey key = key_of(pass, x, w, y, params, flags, policy);
   CachingWorkspace workspace;
   try {
     // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
-    conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
+    conv::convolve(at::native::getCudnnHandle(), key, operands_of(pass, x, w, y), workspace);
   } catch (const c10::Error&) {
     throw;
   } catch (const std::exception& error) {
@@ -184,6 +197,31 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const at::Tensor& grad_output,
              grad.contiguous(format), params, flags, policy);
   }
   return {grad_input, grad_weight};
+}
+
+std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
+                                         const ConvParams& params) {
+  const c10::cuda::CUDAGuard guard(x.device());
+  const at::Tensor y = cudnn_fprop(x, w, params, PolicyRequest());
+  const conv::PlanKey key =
+      key_of(conv::Pass::kFprop, x, w, y, params, CudnnFlags(), PolicyRequest());
+  const auto choice = conv::choice_table().find(key);
+  TORCH_CHECK(choice != nullptr,
+              "execute_floor: input and weight must be laid out as cuDNN gets them, both dense and "
+              "both contiguous or both channels_last");
+  cudnnHandle_t handle = at::native::getCudnnHandle();
+  std::optional<conv::Plan> plan = conv::rebuild_plan(handle, key.problem, choice->choice);
+  TORCH_CHECK(plan.has_value(), "execute_floor: cuDNN does not build plan ", choice->choice.tag,
+              " again from its engine and knobs");
+  struct State {
+    at::Tensor x, w, y;
+    conv::Plan plan;
+    CachingWorkspace workspace;
+  };
+  auto state = std::make_shared<State>(State{x, w, y, std::move(*plan), CachingWorkspace()});
+  const conv::Operands operands = operands_of(conv::Pass::kFprop, x, w, y);
+  void* const memory = state->workspace.reserve(state->plan.workspace_bytes());
+  return [=] { state->plan.run(handle, operands, memory); };
 }
 
 }  // namespace convtime::ops

@@ -5,10 +5,13 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string_view>
 
@@ -104,13 +107,64 @@ PyObject* conv2d(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) 
   END_HANDLE_TH_ERRORS
 }
 
+#ifdef CONVTIME_WITH_CUDA
+using Floor = std::function<void()>;
+constexpr const char* kFloorName = "convtime.execute_floor";
+
+PyObject* call_floor(PyObject* capsule, PyObject* /*arguments*/) {
+  HANDLE_TH_ERRORS (*static_cast<const Floor*>(PyCapsule_GetPointer(capsule, kFloorName)))();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  constexpr Py_ssize_t kArguments = 6;
+  Pair stride;
+  Pair padding;
+  Pair dilation;
+  TORCH_CHECK(count == kArguments && THPVariable_Check(args[0]) && THPVariable_Check(args[1]) &&
+                  stride.read(args[2]) && padding.read(args[3]) && dilation.read(args[4]) &&
+                  PyLong_CheckExact(args[5]),
+              "execute_floor: takes input, weight, stride, padding, dilation and groups");
+  const auto numbers = [](const Pair& pair) {
+    const c10::SymIntArrayRef values = pair.get();
+    return ConvParams::Numbers{values.front().expect_int(), values.back().expect_int()};
+  };
+  const ConvParams params{numbers(stride), numbers(padding), numbers(dilation),
+                          read_number(args[5]).value_or(0).expect_int()};
+  auto floor = std::make_unique<Floor>(
+      cudnn_execute_only(THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]), params));
+  THPObjectPtr capsule(PyCapsule_New(floor.get(), kFloorName, [](PyObject* object) {
+    delete static_cast<Floor*>(PyCapsule_GetPointer(object, kFloorName));
+  }));
+  if (!capsule) {
+    throw python_error();
+  }
+  (void)floor.release();  // the capsule's now
+  static PyMethodDef method = {"floor", call_floor, METH_NOARGS, nullptr};
+  return PyCFunction_New(&method, capsule.get());
+  END_HANDLE_TH_ERRORS
+}
+#endif
+
+/// What PyMethodDef takes for a function of METH_FASTCALL.
+PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
 }  // namespace
 
 PyMethodDef& conv2d_method() {
-  static PyMethodDef method = {"conv2d",
-                               reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&conv2d)),
-                               METH_FASTCALL, nullptr};
+  static PyMethodDef method = {"conv2d", as_method(conv2d), METH_FASTCALL, nullptr};
   return method;
 }
+
+#ifdef CONVTIME_WITH_CUDA
+PyMethodDef& execute_floor_method() {
+  static PyMethodDef method = {"execute_floor", as_method(execute_floor), METH_FASTCALL, nullptr};
+  return method;
+}
+#endif
 
 }  // namespace convtime::ops

@@ -10,4 +10,10 @@ namespace convtime::ops {
 /// and under a torch function mode; torch.ops is for those.
 PyMethodDef& conv2d_method();
 
+#ifdef CONVTIME_WITH_CUDA
+/// execute_floor(input, weight, stride, padding, dilation, groups): a function without arguments
+/// that does nothing but have cuDNN execute the convolution's plan (see cudnn_execute_only).
+PyMethodDef& execute_floor_method();
+#endif
+
 }  // namespace convtime::ops

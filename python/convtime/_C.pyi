@@ -84,6 +84,15 @@ def conv2d(
     policy: object,
     /,
 ) -> torch.Tensor: ...
+def execute_floor(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: int | tuple[int, ...],
+    padding: int | tuple[int, ...],
+    dilation: int | tuple[int, ...],
+    groups: int,
+    /,
+) -> Callable[[], None]: ...
 def plan_cache() -> list[PlanRecord]: ...
 def clear_plan_cache() -> None: ...
 def time_candidates(

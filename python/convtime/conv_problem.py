@@ -293,6 +293,10 @@ def in_fresh_thread(function: Callable[[], Result], device: torch.device) -> Res
     def run() -> None:
         try:
             with torch.no_grad(), torch.cuda.stream(stream):
+                if stream is not None:
+                    # Makes the CUDA context the thread's: without one, cuDNN's engines that go
+                    # through the driver fail in their first call, and PyTorch takes another plan.
+                    torch.cuda.synchronize(device)
                 outcome.append(function())
         except BaseException as error:
             errors.append(error)

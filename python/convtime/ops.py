@@ -8,7 +8,6 @@ from typing import SupportsIndex
 import torch
 from torch.compiler import is_dynamo_compiling
 from torch.nn import functional as F
-from torch.overrides import is_tensor_like
 
 from convtime._load import _C as _C  # registers torch.ops.convtime
 
@@ -80,7 +79,10 @@ def _conv2d_of_any_kind(
     policy: str | None,
 ) -> torch.Tensor:
     _check_tensors("conv2d", input=input, weight=weight)
-    stride, dilation = _numbers("conv2d", "stride", stride), _numbers("conv2d", "dilation", dilation)
+    stride, dilation = (
+        _numbers("conv2d", "stride", stride),
+        _numbers("conv2d", "dilation", dilation),
+    )
     if isinstance(padding, str):
         padding, surplus = _resolve_padding("conv2d", weight.shape, stride, padding, dilation)
         input = _pad_end(input, surplus)
@@ -223,7 +225,8 @@ def conv2d_bias(grad_output: torch.Tensor) -> torch.Tensor:
 
 def _check_tensors(op: str, **tensors: object) -> None:
     for name, tensor in tensors.items():
-        if not (isinstance(tensor, torch.Tensor) or is_tensor_like(tensor)):
+        # What overrides torch's functions, such as torch.fx's proxies, is for torch.ops to handle.
+        if not (isinstance(tensor, torch.Tensor) or hasattr(tensor, "__torch_function__")):
             raise RuntimeError(f"{op}: {name} must be a tensor, got {type(tensor).__name__}")
 
 
@@ -243,7 +246,11 @@ def _size(op: str, name: str, value: Sequence[int]) -> tuple[int, ...]:
 
 
 def _resolve_padding(
-    op: str, weight_size: Sequence[int], stride: Sequence[int], padding: str, dilation: Sequence[int]
+    op: str,
+    weight_size: Sequence[int],
+    stride: Sequence[int],
+    padding: str,
+    dilation: Sequence[int],
 ) -> tuple[Pair, tuple[int, int]]:
     """Turns "same" and "valid" into numbers as ATen's conv2d.padding does.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from convtime._load import _C
 
@@ -89,9 +90,7 @@ def clear_plan_cache() -> None:
     _C.clear_plan_cache()
 
 
-def _plan_choice(record: _C.PlanRecord) -> PlanChoice:
+def _plan_choice(record: Mapping[str, Any]) -> PlanChoice:
     tensors = {name: TensorDescriptor(**record[name]) for name in ("x", "w", "y")}
-    lists = {
-        name: tuple(record[name]) for name in ("numerical_notes", "behavior_notes", "refused")
-    }
+    lists = {name: tuple(record[name]) for name in ("numerical_notes", "behavior_notes", "refused")}
     return PlanChoice(**{**record, **tensors, **lists})
