@@ -173,21 +173,21 @@ def test_a_child_that_is_slow_is_ended():
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("benchmark", [False, True])
-def test_every_pass_has_a_plan_each_time(benchmark):
+@pytest.mark.parametrize("benchmarks", [False, True])
+def test_every_pass_has_a_plan_each_time(benchmarks):
     problem = dataclasses.replace(
         PROBLEM,
         dtype="float16",
         x=TensorLayout((2, 32, 14, 14), (6272, 1, 448, 32), 2),
         w=TensorLayout((64, 32, 3, 3), (288, 1, 96, 32)),
         padding=(1, 1),
-        flags=Flags(benchmark=benchmark),
+        flags=Flags(benchmark=benchmarks),
     )
     with PlanOracle(torch.device("cuda")) as oracle:
         first, second = (oracle.ask(problem, PASSES) for _ in range(2))
     operations = ("ConvFwd_", "ConvBwdData_", "ConvBwdFilter_")
     for log, again, operation in zip(first.values(), second.values(), operations, strict=True):
-        if benchmark:  # its winner may be another each time, and even be a tie
+        if benchmarks:  # its winner may be another each time, and even be a tie
             assert log.source == again.source == "benchmark"
             continue
         assert log.chosen.tag.startswith(f"{operation}eng")

@@ -697,7 +697,8 @@ def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator
             f"the plans cannot be compared: PyTorch's is {_tag_or_why(pytorch)}, convtime's "
             f"{_tag_or_why(convtime)}"
         )
-    launches = [list(map(_launch, side.kernels)) for side in (pytorch, convtime)]
+    # Sorted: groups run on several streams at once, and which kernel is first varies.
+    launches = [sorted(map(_launch, side.kernels)) for side in (pytorch, convtime)]
     if launches[0] != launches[1]:
         yield (
             f"the kernels, {len(launches[0])} of PyTorch and {len(launches[1])} of convtime, "
@@ -800,7 +801,7 @@ def _facts(side: Side) -> Iterator[_Fact]:
     yield _Fact(f"median time ({side.method})", format_seconds(side.seconds))
 
 
-def _launch(kernel: Kernel) -> tuple[object, ...]:
+def _launch(kernel: Kernel) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
     """What of a kernel has to be the same: all but its time."""
     return kernel.kind, kernel.name, kernel.grid, kernel.block
 
