@@ -375,6 +375,18 @@ def test_gradients_alone_compile(device: torch.device) -> None:
         torch.testing.assert_close(ours, theirs)
 
 
+def test_compiled_autograd_traces_the_gradients(device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs("strided", device)
+    assert b is not None
+    expected, actual = ([t.clone().requires_grad_() for t in (x, w, b)] for _ in range(2))
+    ops.conv2d(*expected, **kwargs).square().sum().backward()
+    loss = ops.conv2d(*actual, **kwargs).square().sum()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+    for ours, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
+
+
 def test_numbers_may_be_numpys(device: torch.device) -> None:
     x, w, b, _ = make_inputs("strided", device)
     actual = ops.conv2d(x, w, b, stride=np.int64(2), padding=[np.int32(1), 2])

@@ -49,7 +49,7 @@ def numbers(draw: st.DrawFn, low: int, high: int, too_low: int) -> Any:
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     groups = draw(st.sampled_from([1, 1, 1, 2, 3, 8]))
-    channels = draw(st.integers(1, 4))
+    channels = rarely(draw, st.just(0), st.integers(1, 4))
     outputs = groups * draw(st.integers(1, 3))
     off = st.integers(-1, 1)
     x = (
