@@ -24,7 +24,8 @@ class KnobDescriptors {
                                               cudnnBackendAttributeName_t name) {
     const std::int64_t count = get_attribute(from, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, raw_.data(),
                                              CUDNN_KNOB_TYPE_COUNTS);
-    return {raw_.begin(), raw_.begin() + count};
+    // A cuDNN newer than its header may know of more knobs.
+    return {raw_.begin(), raw_.begin() + std::min<std::int64_t>(count, CUDNN_KNOB_TYPE_COUNTS)};
   }
 
  private:
