@@ -49,7 +49,7 @@ def numbers(draw: st.DrawFn, low: int, high: int, too_low: int) -> Any:
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     groups = draw(st.sampled_from([1, 1, 1, 2, 3, 8]))
-    channels = draw(st.integers(1, 4))
+    channels = rarely(draw, st.just(0), st.integers(1, 4))
     outputs = groups * draw(st.integers(1, 3))
     off = st.integers(-1, 1)
     x = (
@@ -106,13 +106,15 @@ def make_tensor(
 
 
 def outcome(conv2d: Any, problem: Problem, device: torch.device) -> list[torch.Tensor] | Exception:
-    """The output and all gradients, or what was raised."""
+    """The output and the gradients, or what was raised."""
     x = make_tensor(problem.x, problem.x_dtype, problem.x_layout, device)
     w = make_tensor(problem.w, problem.w_dtype, problem.w_layout, device)
     b = None if problem.bias is None else torch.ones(problem.bias, device=device, dtype=x.dtype)
     leaves = [t.detach().requires_grad_() for t in (x, w, b) if t is not None]
     try:
         output = conv2d(*leaves, **problem.arguments)
+        if device.type == "cpu" and output.dtype in (torch.float16, torch.bfloat16):
+            return [output]  # torch 2.11 writes out of bounds in some of these gradients
         return [output, *torch.autograd.grad(output, leaves, torch.ones_like(output))]
     except Exception as error:
         return error

@@ -1,6 +1,8 @@
 #include "conv/engine_config.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <stdexcept>
 #include <vector>
 
@@ -19,12 +21,13 @@ class KnobDescriptors {
     }
   }
 
-  /// Fetches the attribute; the descriptors that were filled in.
-  std::vector<cudnnBackendDescriptor_t> fetch(cudnnBackendDescriptor_t from,
-                                              cudnnBackendAttributeName_t name) {
+  /// Fetches the attribute; those of the descriptors that were filled in.
+  std::span<const cudnnBackendDescriptor_t> fetch(cudnnBackendDescriptor_t from,
+                                                  cudnnBackendAttributeName_t name) {
     const std::int64_t count = get_attribute(from, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, raw_.data(),
                                              CUDNN_KNOB_TYPE_COUNTS);
-    return {raw_.begin(), raw_.begin() + count};
+    // A cuDNN newer than its header may know of more knobs.
+    return std::span(raw_).first(std::min(raw_.size(), static_cast<std::size_t>(count)));
   }
 
  private:

@@ -188,16 +188,18 @@ class Selector {
 
   /// None where cuDNN or an erratum refuses.
   std::optional<Candidate> build(const Config& config) {
-    Engine engine = engine_of(config->get_backend_descriptor());
+    std::string tag = "an engine that cuDNN does not name";
     try {
+      Engine engine = engine_of(config->get_backend_descriptor());
+      tag = graph_.getTag() + to_tag(engine);
       Plan plan = build_plan(handle_, graph_, config);
       const std::string why = erratum(handle_, plan, key_.problem.rank);
       if (why.empty()) {
         return Candidate{std::move(plan), std::move(engine)};
       }
-      refuse(plan.tag(), why);
+      refuse(tag, why);
     } catch (const std::runtime_error& error) {  // cudnnException among them
-      refuse(graph_.getTag() + to_tag(engine), error.what());
+      refuse(tag, error.what());
     }
     return std::nullopt;
   }

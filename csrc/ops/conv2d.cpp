@@ -183,24 +183,27 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> conv2d_backward(
   check_alike(kOp, "grad_output", grad_output, input);
   const ConvParams params = read_params(kOp, stride, padding, dilation, groups);
   check_output(kOp, input, weight, params);
-  const std::vector<std::int64_t> output_size = at::native::conv_output_size(
+  std::vector<std::int64_t> output_size = at::native::conv_output_size(
       input.sizes(), weight.sizes(), params.padding, params.stride, params.dilation);
+  if (input.size(1) == 0) {
+    output_size[1] = 0;  // as PyTorch's forward has it
+  }
   TORCH_CHECK(grad_output.sizes() == at::IntArrayRef(output_size),
               "conv2d_backward: grad_output must have the output's shape ",
               at::IntArrayRef(output_size), ", got ", grad_output.sizes());
-  const bool wants_dgrad = output_mask[0];
-  const bool wants_wgrad = output_mask[1];
-  using conv::Pass;
-  const PolicyRequest policy = wants_dgrad && wants_wgrad
-                                   ? parse_policy(kOp, policy_text, {Pass::kDgrad, Pass::kWgrad})
-                               : wants_dgrad ? parse_policy(kOp, policy_text, {Pass::kDgrad})
-                               : wants_wgrad ? parse_policy(kOp, policy_text, {Pass::kWgrad})
-                                             : parse_policy(kOp, policy_text, {});
+  c10::SmallVector<conv::Pass, 2> passes;
+  if (output_mask[0]) {
+    passes.push_back(conv::Pass::kDgrad);
+  }
+  if (output_mask[1]) {
+    passes.push_back(conv::Pass::kWgrad);
+  }
+  const PolicyRequest policy = parse_policy(kOp, policy_text, passes);
 
 #ifdef CONVTIME_WITH_CUDA
   if (has_plans(select_backend(input, weight, std::nullopt, params))) {
-    auto [grad_input, grad_weight] =
-        cudnn_backward(grad_output, input, weight, params, {wants_dgrad, wants_wgrad}, policy);
+    auto [grad_input, grad_weight] = cudnn_backward(grad_output, input, weight, params,
+                                                    {output_mask[0], output_mask[1]}, policy);
     return {grad_input, grad_weight,
             output_mask[2] ? grad_output.sum(at::IntArrayRef{0, 2, 3}) : at::Tensor()};
   }

@@ -15,7 +15,7 @@ std::optional<std::string> PolicyRequest::for_gradients() const {
 }
 
 PolicyRequest parse_policy(const char* op, std::optional<std::string_view> policy,
-                           std::initializer_list<conv::Pass> passes) {
+                           c10::ArrayRef<conv::Pass> passes) {
   if (!policy.has_value()) {
     return {};
   }

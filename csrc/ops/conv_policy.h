@@ -1,6 +1,7 @@
 #pragma once
 
-#include <initializer_list>
+#include <c10/util/ArrayRef.h>
+
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,6 @@ struct PolicyRequest {
 /// Throws c10::Error, in the name of the op, for what is no policy, and for an engine of a pass
 /// that is not among those that the op computes.
 PolicyRequest parse_policy(const char* op, std::optional<std::string_view> policy,
-                           std::initializer_list<conv::Pass> passes);
+                           c10::ArrayRef<conv::Pass> passes);
 
 }  // namespace convtime::ops
