@@ -227,6 +227,7 @@ def measure_problem(problem: Any, oracle: Any, device: Any) -> results.Row:
             tensors = problem.tensors(device)
             calls = {name: problem.pytorch_call(name, tensors) for name in PASSES}
             firsts = {name: call() for name, call in calls.items()}
+            torch.cuda.synchronize()  # or a kernel that fails would look like convtime's
         except RuntimeError as error:
             return row | {"error": f"PyTorch: {_first_line(error)}"}
         backends = {name: problem.backend(name, tensors) for name in PASSES}

@@ -328,7 +328,7 @@ def test_it_runs_in_pieces(monkeypatch, tmp_path, capsys):
     for row in document["rows"]:
         for one in row["passes"].values():
             assert conv_match.same_kernels(one)
-            assert conv_match.same_bits(one)
+            assert conv_match.same_bits(one) or not one["pytorch_repeats"]
             if one["backend"] == "Cudnn":
                 assert conv_match.same_tag(one)
             assert len(one["ns"]["pytorch"]) == len(one["ns"]["convtime"]) >= 6
