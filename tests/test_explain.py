@@ -211,7 +211,6 @@ def test_each_part_of_a_plan_is_compared(changes, message):
     "kernels",
     [
         SIDE.kernels[:1],
-        SIDE.kernels[::-1],
         (dataclasses.replace(KERNEL, name="other"), SIDE.kernels[1]),
         (dataclasses.replace(KERNEL, grid=(9, 1, 1)), SIDE.kernels[1]),
         (dataclasses.replace(KERNEL, block=(64, 1, 1)), SIDE.kernels[1]),
