@@ -1,7 +1,6 @@
 """Clocks are read, traced and locked: on a fake GPU, with real signals and real processes."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 import signal
@@ -12,38 +11,16 @@ import threading
 import time
 import types
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
+from conftest import FAKE_NVML
 
 import convtime
 from convtime import clock_lock, clocks
 from convtime.clocks import ClockMonitor, ClockReading, ClockTrace, locked_clocks, reset_clocks
 
-FAKES = Path(__file__).parent / "fake_nvml"
 LOCK_BASE = "SetGpuLockedClocks 4294967041 4294967041"
-
-
-def load_fake(name):
-    spec = importlib.util.spec_from_file_location(name, FAKES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture
-def gpu(monkeypatch, tmp_path):
-    """A fake GPU, and a runtime folder of its own."""
-    fake = load_fake("pynvml")
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    for name, answer in load_fake("one_gpu").ANSWERS.items():
-        monkeypatch.setattr(torch.cuda, name, answer)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(clock_lock, "_told", set())
-    yield fake
-    assert fake.initialised == 0
-    assert clock_lock._held == []
 
 
 @pytest.fixture
@@ -400,7 +377,7 @@ def child(gpu, tmp_path, monkeypatch):
     log = tmp_path / "changes"
     log.touch()
     monkeypatch.setenv("FAKE_NVML_CHANGES", str(log))
-    path = os.pathsep.join([str(FAKES), *sys.path])
+    path = os.pathsep.join([str(FAKE_NVML), *sys.path])
     started = []
 
     def start(code):
@@ -523,7 +500,7 @@ def test_another_process_waits_its_turn(child, gpu, record_path):
         with pytest.raises(RuntimeError, match=rf"already locked \(.*\) by process {process.pid}"):
             use()
     assert gpu.changes == []
-    assert clock_lock.left_over() is None
+    assert clock_lock.left_over() == ""
     assert record_path.exists()
 
 
@@ -564,30 +541,36 @@ def test_the_next_lock_says_so_and_resets_first(killed, gpu, record_path):
 
 
 def test_reset_clocks_removes_what_was_left(killed, gpu, record_path):
-    assert clock_lock.left_over().pid == killed
+    assert clock_lock.left_over().startswith(f"process {killed} ended")
     reset_clocks()
     assert gpu.changes == ["ResetGpuLockedClocks", "ResetMemoryLockedClocks"]
     assert not record_path.exists()
-    assert clock_lock.left_over() is None
+    assert clock_lock.left_over() == ""
 
 
 def test_nothing_is_left_over_after_a_reboot(killed, record_path):
     record = json.loads(record_path.read_text())
     record_path.write_text(json.dumps({**record, "boot": "another"}))
-    assert clock_lock.left_over() is None
+    assert clock_lock.left_over() == ""
 
 
 def test_a_pid_that_is_used_again_is_not_mistaken_for_the_process(killed, record_path):
     record = json.loads(record_path.read_text())
     record_path.write_text(json.dumps({**record, "pid": os.getppid()}))
-    assert clock_lock.left_over().pid == os.getppid()
+    assert clock_lock.left_over().startswith(f"process {os.getppid()} ended")
 
 
-def test_a_record_of_another_version_is_not_guessed_at(killed, record_path):
-    record = json.loads(record_path.read_text())
-    record_path.write_text(json.dumps({**record, "schema": 99}))
-    with pytest.raises(RuntimeError, match="was written by another version of convtime"):
+@pytest.mark.parametrize("content", ['{"schema": 99}', '{"schema": 1}', "[]", "half a fi"])
+def test_a_file_that_cannot_be_read_is_not_guessed_at(gpu, record_path, content):
+    record_path.parent.mkdir()
+    record_path.write_text(content)
+    with pytest.raises(RuntimeError, match=f"{record_path}, which says .* not of this version"):
         locked_clocks().__enter__()
+    assert gpu.changes == []
+    with pytest.warns(RuntimeWarning, match="not of this version"), convtime.trace_clocks():
+        pass
+    reset_clocks()
+    assert not record_path.exists()
 
 
 # On a GPU. Nothing here may change its clocks.

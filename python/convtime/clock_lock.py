@@ -161,34 +161,38 @@ def reset_clocks(device: torch.device | str | int | None = None) -> None:
     """
     with nvml.session(nvml.resolve(device)) as gpu, _exclusive_folder():
         path = _path(_folder(), gpu.uuid)
-        record = _read(path)
-        if record is not None and record.is_in_place():
-            raise RuntimeError(_taken(record))
+        with contextlib.suppress(_RecordError):  # this is the way to get rid of such a file
+            record = _read(path)
+            if record is not None and record.is_in_place():
+                raise RuntimeError(_taken(record))
         _reset_all(gpu)
         path.unlink(missing_ok=True)
 
 
-def left_over(device: torch.device | str | int | None = None) -> LockRecord | None:
-    """The lock of this GPU's clocks that a process left behind when it was killed, if any.
+def left_over(device: torch.device | str | int | None = None) -> str:
+    """What a process that was killed has left locked on a GPU, in a sentence; empty for nothing.
 
     Raises:
         ValueError: for another device.
         RuntimeError: where NVML cannot be used.
     """
     with nvml.session(nvml.resolve(device)) as gpu:
-        record = _read(_path(_folder(), gpu.uuid))
-    return None if record is None or record.is_in_place() else record
+        try:
+            record = _read(_path(_folder(), gpu.uuid))
+        except _RecordError as error:
+            return str(error)
+    return "" if record is None or record.is_in_place() else str(record)
 
 
-_told: set[LockRecord] = set()
+_told: set[str] = set()
 
 
 def warn_of_left_over(device: torch.device | str | int | None) -> None:
     """Says once in a process what :func:`left_over` finds."""
-    record = left_over(device)
-    if record is not None and record not in _told:
-        _told.add(record)
-        warnings.warn(str(record), RuntimeWarning, stacklevel=4)
+    sentence = left_over(device)
+    if sentence and sentence not in _told:
+        _told.add(sentence)
+        warnings.warn(sentence, RuntimeWarning, stacklevel=4)
 
 
 def _check_supported(gpu: nvml.Gpu, sm: int | None, memory: int | None) -> None:
@@ -373,18 +377,25 @@ def _path(folder: Path, uuid: str) -> Path:
     return folder / f"clocks-{uuid}.json"
 
 
+class _RecordError(RuntimeError):
+    pass
+
+
 def _read(path: Path) -> LockRecord | None:
     """The record in a file; None where there is none, or where it is of before a reboot."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
+        schema = data.pop("schema")
+        record = LockRecord(**{**data, "clocks": LockedClocks(**data["clocks"])})
     except (FileNotFoundError, PermissionError):  # another user's folder has none of ours
         return None
-    if data.pop("schema") != SCHEMA:
-        raise RuntimeError(
-            f"{path} was written by another version of convtime; remove it once the clocks are "
-            "reset"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        schema = None
+    if schema != SCHEMA:
+        raise _RecordError(
+            f"{path}, which says what clocks are locked, is not of this version of convtime; call "
+            "convtime.reset_clocks() once no other process uses the GPU"
         )
-    record = LockRecord(**{**data, "clocks": LockedClocks(**data["clocks"])})
     return record if record.boot == _boot() else None
 
 

@@ -107,7 +107,7 @@ def resolve(device: torch.device | str | int | None) -> torch.device:
 
 @contextlib.contextmanager
 def session(device: torch.device) -> Iterator[Gpu]:
-    """Asks NVML about the GPU that a CUDA device (with its index) is.
+    """Asks NVML about the GPU that a CUDA device is.
 
     Raises:
         NvmlUnavailableError: where nvidia-ml-py, NVML itself or the GPU in it is not to be had.

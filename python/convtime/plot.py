@@ -162,7 +162,9 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
         "throttled by": bool(reasons),
     }
     shown = [label for label, wanted in panels.items() if wanted]
-    figure: Figure = _figure_class()(figsize=(8, 1 + 1.5 * len(shown)), dpi=130, layout="constrained")
+    figure: Figure = _figure_class()(
+        figsize=(8, 1 + 1.5 * len(shown)), dpi=130, layout="constrained"
+    )
     axes = dict(zip(shown, figure.subplots(len(shown), 1, sharex=True), strict=True))
     if times:
         axes["time (µs)"].plot(
