@@ -58,7 +58,7 @@ def test_the_gpu_is_known_by_its_bus_since_cuda_renumbers(gpu):
     assert gpu.bus_id == "00000001:19:02.0"
 
 
-@pytest.mark.parametrize("error", ["NotSupported", "FunctionNotFound", "NoPermission"])
+@pytest.mark.parametrize("error", ["NotSupported", "FunctionNotFound", "NoPermission", "Unknown"])
 def test_what_is_not_supported_is_none(gpu, error):
     for name in ("ClockInfo", "FieldValues", "PowerUsage", "CurrentClocksEventReasons"):
         gpu.answers[name] = getattr(gpu, f"NVMLError_{error}")()
@@ -304,6 +304,17 @@ def test_a_reset_that_fails_is_told_and_can_be_made_up_for(gpu, record_path):
     gpu.failures.clear()
     reset_clocks()
     assert gpu.changes[-2:] == ["ResetGpuLockedClocks", "ResetMemoryLockedClocks"]
+    assert not record_path.exists()
+
+
+def test_an_interrupted_reset_is_made_up_for_at_exit(gpu, record_path):
+    gpu.failures["ResetGpuLockedClocks"] = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt), locked_clocks():
+        pass
+    assert record_path.exists()
+    gpu.failures.clear()
+    clock_lock._restore_all()
+    assert gpu.changes == [LOCK_BASE, "ResetGpuLockedClocks"]
     assert not record_path.exists()
 
 

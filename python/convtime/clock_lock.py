@@ -139,7 +139,7 @@ def locked_clocks(
     where = nvml.resolve(device)
     with nvml.session(where) as gpu:
         _check_supported(gpu, sm, memory)
-        lock = _Lock(gpu, LockedClocks(gpu.uuid, sm, memory))
+        lock = _Lock(where, gpu, LockedClocks(gpu.uuid, sm, memory))
         try:
             lock.engage()
             yield lock.clocks
@@ -224,8 +224,9 @@ _held: list[_Lock] = []
 class _Lock:
     """A lock of one GPU's clocks, within a session of NVML that lasts as long."""
 
-    def __init__(self, gpu: nvml.Gpu, clocks: LockedClocks) -> None:
+    def __init__(self, device: torch.device, gpu: nvml.Gpu, clocks: LockedClocks) -> None:
         self.clocks = clocks
+        self._device = device
         self._gpu = gpu
         self._pid = os.getpid()
         self._path = _path(_folder(), clocks.gpu)
@@ -263,16 +264,27 @@ class _Lock:
         # A forked child has a copy of what its parent holds.
         if self not in _held or os.getpid() != self._pid:
             return
-        nvml_ = self._gpu.nvml
-        advice = f"`{self.clocks.reset_command}`"
+        doing = f"resetting the clocks of {self.clocks.gpu}"
         try:
-            with _explained(nvml_, f"resetting the clocks of {self.clocks.gpu}", advice):
+            # A session of its own: at the interpreter's exit, the block's may have ended.
+            with (
+                nvml.session(self._device) as gpu,
+                _explained(gpu.nvml, doing, f"`{self.clocks.reset_command}`"),
+            ):
                 for which in self._to_reset:
-                    getattr(nvml_, f"nvmlDeviceReset{which}LockedClocks")(self._gpu.handle)
+                    getattr(gpu.nvml, f"nvmlDeviceReset{which}LockedClocks")(gpu.handle)
             self._path.unlink(missing_ok=True)
-        finally:
+        except KeyboardInterrupt:
+            raise  # and try again at the interpreter's exit
+        except BaseException:
+            self._forget()
+            raise
+        self._forget()
+
+    def _forget(self) -> None:
+        if self in _held:  # which a signal may have come before
             _held.remove(self)
-            _stop_handling_signals()
+        _stop_handling_signals()
 
 
 def _reset_all(gpu: nvml.Gpu) -> None:

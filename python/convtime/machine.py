@@ -118,7 +118,7 @@ def gpu_state(
     params = _text(Path("/proc/driver/nvidia/params")) or ""
     restricted = re.search(r"^RmProfilingAdminOnly: (\d)", params, re.MULTILINE)
     with nvml.session(device) as gpu:
-        processes = gpu.ask("ComputeRunningProcesses")
+        processes = gpu.ask("ComputeRunningProcesses_v3")
         ecc = gpu.ask("EccMode")
         mig = gpu.ask("MigMode")
         persistence = gpu.ask("PersistenceMode")

@@ -51,6 +51,7 @@ class Gpu:
             self.nvml.NVMLError_NotSupported,
             self.nvml.NVMLError_FunctionNotFound,
             self.nvml.NVMLError_NoPermission,
+            self.nvml.NVMLError_Unknown,  # what sandboxes say to questions that they do not pass on
         ):
             return None
 

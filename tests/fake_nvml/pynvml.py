@@ -35,6 +35,10 @@ class NVMLError_NoPermission(NVMLError):
     pass
 
 
+class NVMLError_Unknown(NVMLError):
+    pass
+
+
 class NVMLError_GpuIsLost(NVMLError):
     pass
 
