@@ -346,6 +346,21 @@ def test_the_folder_must_be_ones_own(gpu, monkeypatch):
     assert gpu.changes == []
 
 
+def test_a_folder_that_cannot_be_made_is_told(gpu, monkeypatch, tmp_path):
+    (tmp_path / "convtime").touch()
+    with pytest.raises(RuntimeError, match=r"cannot be used \(.*\); set XDG_RUNTIME_DIR"):
+        locked_clocks().__enter__()
+    assert gpu.changes == []
+
+
+def test_clocks_that_are_not_listed_are_left_to_nvml(gpu):
+    gpu.answers["SupportedMemoryClocks"] = gpu.NVMLError_NotSupported()
+    with pytest.raises(ValueError, match="sm must be a whole number of MHz, got 'fast'"):
+        locked_clocks(sm="fast").__enter__()
+    with locked_clocks(sm=1234):
+        assert gpu.changes == ["SetGpuLockedClocks 1234 1234"]
+
+
 def test_without_a_runtime_folder_the_cache_folder_is_used(gpu, monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

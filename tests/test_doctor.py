@@ -257,6 +257,28 @@ def test_a_method_that_cannot_be_used_does_not_stop_the_doctor(monkeypatch):
     assert {(one.median, one.reason) for one in timed} == {(None, "CUPTI is taken")}
 
 
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_regime_that_was_not_reached_has_no_time(monkeypatch, reached):
+    def time_op(_fn, *, regime, **_options):
+        used = {"regime": regime, "regime_reason": ""}
+        if not reached:
+            used = {"regime": "as-is", "regime_reason": "the clock fell"}
+        return types.SimpleNamespace(
+            to_dict=lambda: used,
+            method="kernel",
+            median=2e-6,
+            iqr=1e-7,
+            median_interval=(1e-6, 3e-6),
+        )
+
+    monkeypatch.setattr(doctor, "time_op", time_op)
+    timed = doctor._timed("matmul", print, torch.device("cuda"), "auto", "burst")
+    expected = OperationTiming("matmul", "kernel", "burst", 2e-6, 0.05, (1e-6, 3e-6))
+    if not reached:
+        expected = OperationTiming("matmul", "auto", "burst", None, None, None, "the clock fell")
+    assert timed == expected
+
+
 def test_on_a_cpu_the_command_prints_its_findings(capsys):
     code = cli.main(["doctor", "--device", "cpu", "--json"])
     seen = json.loads(capsys.readouterr().out)

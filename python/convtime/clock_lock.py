@@ -198,9 +198,11 @@ def warn_of_left_over(device: torch.device | str | int | None) -> None:
 def _check_supported(gpu: nvml.Gpu, sm: int | None, memory: int | None) -> None:
     memory_clocks = gpu.ask("SupportedMemoryClocks")
     _check_clock("memory", memory, memory_clocks, gpu.uuid)
+    sm_clocks = None
     if memory_clocks:
         at = max(memory_clocks) if memory is None else memory
-        _check_clock("sm", sm, gpu.ask("SupportedGraphicsClocks", at), gpu.uuid)
+        sm_clocks = gpu.ask("SupportedGraphicsClocks", at)
+    _check_clock("sm", sm, sm_clocks, gpu.uuid)
 
 
 def _check_clock(name: str, clock: int | None, supported: list[int] | None, uuid: str) -> None:
@@ -274,9 +276,7 @@ class _Lock:
                 for which in self._to_reset:
                     getattr(gpu.nvml, f"nvmlDeviceReset{which}LockedClocks")(gpu.handle)
             self._path.unlink(missing_ok=True)
-        except KeyboardInterrupt:
-            raise  # and try again at the interpreter's exit
-        except BaseException:
+        except (OSError, RuntimeError):  # not an interrupt: then the interpreter's exit resets
             self._forget()
             raise
         self._forget()
@@ -369,8 +369,14 @@ def _folder() -> Path:
 def _exclusive_folder() -> Iterator[None]:
     """Makes the folder, and keeps other processes out of it."""
     folder = _folder()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise RuntimeError(
+            f"{folder}, where locked clocks are written down, cannot be used ({error.strerror}); "
+            "set XDG_RUNTIME_DIR to a folder of your own"
+        ) from error
     try:
         owner = os.fstat(descriptor).st_uid
         if owner != os.geteuid():
