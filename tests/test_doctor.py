@@ -85,6 +85,8 @@ SUSTAINED = OperationTiming("matmul", "kernel", "sustained", 198e-6, 0.01, (197e
          "advice", "cannot be used: CUPTI is taken", "method='auto'"),
         (operations(OperationTiming("relu", "kernel", "as-is", 1e-6, 0.06, (1e-6, 1e-6))),
          "spread", "advice", "quartiles of relu are 6.0%", "convtime.compare"),
+        (operations(OperationTiming("relu", "cpu", "as-is", 1e-6, 0.6, (1e-6, 1e-6))),
+         "spread", "failed", "quartiles of relu are 60.0%", "convtime.compare"),
         (operations(
             OperationTiming("relu", "kernel", "as-is", None, None, None, "CUPTI is taken"),
             OperationTiming("relu", "event", "as-is", 1e-6, 0.07, (1e-6, 1e-6))),

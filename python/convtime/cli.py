@@ -166,7 +166,10 @@ def _config(_options: argparse.Namespace) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    examination = doctor.examine(conv_compare.find_device(options.device))
+    device = conv_compare.find_device(options.device)
+    if sys.stderr and sys.stderr.isatty():
+        print("convtime: this takes some seconds, up to 20 on a GPU", file=sys.stderr)
+    examination = doctor.examine(device)
     if options.json:
         _print(report.dump_json(examination.to_dict()))
     else:

@@ -30,9 +30,11 @@ SCHEMA = 1
 #: How far off a known difference may be timed, in seconds. Each of kernel's medians is known to
 #: about two ticks of an H200's clock.
 DURATION_LIMITS = {"kernel": 128e-9, "event": 250e-9, "graph": 500e-9, "sync": 5e-6, "cpu": 4e-6}
-#: How large a share of the median the quartiles may be apart before it is worth a word.
-SPREAD_LIMIT = 0.05
-#: The same for the load average, per CPU, and for the GPU's utilisation before anything was timed.
+#: How large a share of the median the quartiles may be apart: before it is worth a word, and before
+#: the median means nothing.
+SPREAD_LIMITS = (0.05, 0.5)
+#: The load average per CPU, and the GPU's utilisation before anything was timed, from which on
+#: others are said to be at work.
 LOAD_LIMIT = 0.5
 UTILISATION_LIMIT = 0.05
 
@@ -333,17 +335,18 @@ def _judge_spread(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
     for one in operations:
         if one.spread is not None:
             timed.setdefault(one.name, one)
-    wide = {name: one for name, one in timed.items() if (one.spread or 0) > SPREAD_LIMIT}
+    worth_a_word, meaningless = SPREAD_LIMITS
+    wide = {name: one for name, one in timed.items() if (one.spread or 0) > worth_a_word}
     for name, one in wide.items():
         yield Finding(
             "spread",
-            "advice",
+            "failed" if (one.spread or 0) > meaningless else "advice",
             f"the quartiles of {name} are {one.spread:.1%} of its median apart by method "
             f"{one.method}",
             "compare with convtime.compare, which interleaves what it compares",
         )
     if timed and not wide:
-        yield Finding("spread", "ok", f"all quartiles are at most {SPREAD_LIMIT:.0%} apart")
+        yield Finding("spread", "ok", f"all quartiles are at most {worth_a_word:.0%} of their median apart")
 
 
 def _judge_regimes(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
