@@ -346,7 +346,8 @@ def _judge_spread(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
             "compare with convtime.compare, which interleaves what it compares",
         )
     if timed and not wide:
-        yield Finding("spread", "ok", f"all quartiles are at most {worth_a_word:.0%} of their median apart")
+        message = f"all quartiles are at most {worth_a_word:.0%} of their median apart"
+        yield Finding("spread", "ok", message)
 
 
 def _judge_regimes(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
