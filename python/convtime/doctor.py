@@ -39,8 +39,8 @@ LOAD_LIMIT = 0.5
 UTILISATION_LIMIT = 0.05
 
 # The clocks fall by themselves under load (sw_power_cap) and at rest; these mean that something is
-# wrong with power or cooling.
-_HARDWARE_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
+# wrong with cooling or power. hw_slowdown comes with them, but also while the clocks just change.
+_HARDWARE_REASONS = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 _NORMAL_REASONS = ("gpu_idle", "applications_clocks_setting")
 
 AS_IS = "as-is"
@@ -248,9 +248,9 @@ def _operations(device: torch.device) -> Iterator[OperationTiming]:
     large = random((64 if on_gpu else 1) << 20)
     size, dtype = (4096, torch.bfloat16) if on_gpu else (512, torch.float32)
     matrix = random(size, size, dtype=dtype)
-    half, batch = (torch.float16, 32) if on_gpu else (torch.float32, 1)
-    image = random(batch, 64, 56, 56, dtype=half).to(memory_format=torch.channels_last)
-    weight = random(64, 64, 3, 3, dtype=half).to(memory_format=torch.channels_last)
+    image_dtype, batch = (torch.float16, 32) if on_gpu else (torch.float32, 1)
+    image = random(batch, 64, 56, 56, dtype=image_dtype).to(memory_format=torch.channels_last)
+    weight = random(64, 64, 3, 3, dtype=image_dtype).to(memory_format=torch.channels_last)
     matmul = f"{_name(matrix)} matmul"
     operations: dict[str, Callable[[], object]] = {
         f"{_name(small)} relu": lambda: torch.relu(small),
