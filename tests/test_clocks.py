@@ -36,7 +36,7 @@ def test_readings_are_what_nvml_says_in_si_units(gpu):
     with ClockMonitor(0, interval=0.01) as monitor:
         time.sleep(0.1)
     assert monitor.reason == ""
-    assert 3 <= len(monitor.readings) <= 12
+    assert 2 <= len(monitor.readings) <= 12
     seconds = [reading.seconds for reading in monitor.readings]
     assert seconds == sorted(seconds)
     assert 0 <= seconds[0] < 0.1 <= seconds[-1]
