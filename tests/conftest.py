@@ -1,11 +1,18 @@
-"""What all tests share: the rule for tests that need a GPU."""
+"""What tests share: the rule for tests that need a GPU, devices, and a fake GPU."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
+
+FAKE_NVML = Path(__file__).parent / "fake_nvml"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -20,3 +27,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Each kind of device that convtime knows."""
     return torch.device(request.param)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
+    """A fake of nvidia-ml-py with one GPU, and a runtime folder of its own for locks."""
+    from convtime import clock_lock
+
+    fake = _load("pynvml")
+    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    for name, answer in _load("one_gpu").ANSWERS.items():
+        monkeypatch.setattr(torch.cuda, name, answer)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(clock_lock, "_told", set())
+    yield fake
+    assert fake.initialised == 0
+    assert clock_lock._held == []
+
+
+def _load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FAKE_NVML / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

@@ -4,6 +4,14 @@ from convtime import _load  # isort: skip  (checks that the compiled core fits t
 from convtime import nn, ops
 from convtime._build_info import version as __version__
 from convtime.ceilings import Ceilings
+from convtime.clocks import (
+    ClockReading,
+    ClockTrace,
+    LockedClocks,
+    locked_clocks,
+    reset_clocks,
+    trace_clocks,
+)
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.config import cmake_prefix_path, show_config
 from convtime.explain import Explanation, explain
@@ -13,8 +21,11 @@ from convtime.timing import ceilings, time_op
 
 __all__ = [
     "Ceilings",
+    "ClockReading",
+    "ClockTrace",
     "Comparison",
     "Explanation",
+    "LockedClocks",
     "Measurement",
     "PlanChoice",
     "Ratio",
@@ -28,8 +39,13 @@ __all__ = [
     "nn",
     "ops",
     "plan_cache",
+    "locked_clocks",
+    "nn",
+    "ops",
+    "reset_clocks",
     "show_config",
     "time_op",
+    "trace_clocks",
 ]
 
 del _load

@@ -1,6 +1,7 @@
 """The command `convtime`, also `python -m convtime`.
 
-Exit codes: 0 done; 2 bad input, with one line on stderr that says what; 130 interrupted by Ctrl-C.
+Exit codes: 0 done; 1 a check of `convtime doctor` failed; 2 bad input, with one line on stderr that
+says what; 130 interrupted by Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,12 +18,15 @@ from typing import Any, NoReturn
 from tqdm import tqdm
 
 import convtime
-from convtime import conv_compare, layers, plot, report
+from convtime import conv_compare, doctor, layers, plot, report
 from convtime.layers import InputError
 from convtime.provenance import provenance
 
 BAD_INPUT = 2
 INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+CHECK_FAILED = 1
+
+_DEVICE_HELP = "cpu, cuda or cuda:N (default: cuda if there is a GPU)"
 
 
 class _Parser(argparse.ArgumentParser):
@@ -39,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = _parser().parse_args(arguments)
-        options.run(options)
+        code: int = options.run(options) or 0
     except InputError as error:
         message = report.printable(" ".join(str(error).split()))
         print(f"convtime: error: {message}", file=sys.stderr)
@@ -47,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("convtime: interrupted", file=sys.stderr)
         return INTERRUPTED
-    return 0
+    return code
 
 
 def _print(text: str) -> None:
@@ -70,6 +74,18 @@ def _parser() -> argparse.ArgumentParser:
 
     config = commands.add_parser("config", help="show versions, devices and timing methods")
     config.set_defaults(run=_config)
+
+    examine = commands.add_parser(
+        "doctor",
+        allow_abbrev=False,
+        help="find out whether timings can be trusted on this machine",
+        description="Times kernels of known duration and a few operations by every method, looks "
+        "at the state of GPU and CPU, and gives advice; exits with 1 if a check failed. It takes "
+        "up to 20 s on a GPU, and changes nothing.",
+    )
+    examine.set_defaults(run=_doctor)
+    examine.add_argument("--device", help=_DEVICE_HELP)
+    examine.add_argument("--json", action="store_true", help="print JSON instead of text")
 
     compare = commands.add_parser(
         "compare",
@@ -106,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         default="nchw",
         help="memory format: nchw (contiguous, default) or nhwc (channels_last)",
     )
-    compare.add_argument("--device", help="cpu, cuda or cuda:N (default: cuda if there is a GPU)")
+    compare.add_argument("--device", help=_DEVICE_HELP)
     compare.add_argument(
         "--budget",
         type=_seconds,
@@ -147,6 +163,18 @@ def _shape(text: str) -> tuple[int, ...]:
 
 def _config(_options: argparse.Namespace) -> None:
     _print(json.dumps(convtime.show_config(), indent=2))
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    device = conv_compare.find_device(options.device)
+    if sys.stderr and sys.stderr.isatty():
+        print("convtime: this takes some seconds, up to 20 on a GPU", file=sys.stderr)
+    examination = doctor.examine(device)
+    if options.json:
+        _print(report.dump_json(examination.to_dict()))
+    else:
+        _print(str(examination))
+    return 0 if examination.passed else CHECK_FAILED
 
 
 def _compare(options: argparse.Namespace) -> None:

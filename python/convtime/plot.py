@@ -1,4 +1,4 @@
-"""A picture of what `convtime compare` measured."""
+"""Pictures of what `convtime compare` measured, and of a GPU's clocks over time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from convtime.conv_compare import LayerResult
 from convtime.layers import InputError
 from convtime.report import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from convtime.clocks import ClockTrace
 
 # Okabe and Ito's palette, which holds for colour-blind readers too.
 COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
@@ -135,3 +140,70 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
     picture = io.BytesIO()
     figure.savefig(picture, format=_file_type(suffix))
     return picture.getvalue()
+
+
+def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Figure:
+    """Draws clock, power, temperature and throttle reasons over time, and iterations above them.
+
+    Args:
+        trace: with at least one reading.
+        times: start of each iteration since the trace's own, and its duration, in seconds; may be
+            empty.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    reasons = sorted({one for reading in trace.readings for one in reading.throttle_reasons or ()})
+    panels = {
+        "time (µs)": bool(times),
+        "SM clock (MHz)": True,
+        "power (W)": True,
+        "temperature (°C)": True,
+        "throttled by": bool(reasons),
+    }
+    shown = [label for label, wanted in panels.items() if wanted]
+    figure: Figure = _figure_class()(
+        figsize=(8, 1 + 1.5 * len(shown)), dpi=130, layout="constrained"
+    )
+    axes = dict(zip(shown, figure.subplots(len(shown), 1, sharex=True), strict=True))
+    if times:
+        axes["time (µs)"].plot(
+            [start for start, _ in times],
+            [1e6 * duration for _, duration in times],
+            ".",
+            markersize=3,
+            color=COLOURS["PyTorch"],
+        )
+    seconds = [reading.seconds for reading in trace.readings]
+    for label, name, scale in (
+        ("SM clock (MHz)", "sm_clock", 1e-6),
+        ("power (W)", "power", 1.0),
+        ("temperature (°C)", "temperature", 1.0),
+    ):
+        values = [getattr(reading, name) for reading in trace.readings]
+        axes[label].plot(
+            seconds,
+            [float("nan") if value is None else scale * value for value in values],
+            color=COLOURS["convtime"],
+        )
+    if reasons:
+        _draw_reasons(axes["throttled by"], trace, reasons)
+    for label, axis in axes.items():
+        axis.set_ylabel(label, fontsize=8)
+        axis.grid(alpha=0.25)
+    axes[shown[-1]].set_xlabel(f"seconds ({trace.device})")
+    return figure
+
+
+def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
+    """A line a reason, drawn from each reading that has it until the next reading."""
+    starts = [reading.seconds for reading in trace.readings]
+    ends = [*starts[1:], starts[-1]]
+    for place, reason in enumerate(reasons):
+        stretches = [
+            (start, end - start)
+            for start, end, reading in zip(starts, ends, trace.readings, strict=True)
+            if reason in (reading.throttle_reasons or ())
+        ]
+        axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLOURS["PyTorch"])
+    axis.set_yticks(range(len(reasons)), reasons, fontsize=7)

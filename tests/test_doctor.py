@@ -1,0 +1,331 @@
+"""What the doctor sees, and what it makes of it."""
+
+import dataclasses
+import json
+import os
+import types
+
+import pytest
+import torch
+
+import convtime
+from convtime import cli, clock_lock, doctor, machine, nvml
+from convtime.ceilings import Ceilings
+from convtime.clocks import ClockReading
+from convtime.doctor import Examination, KnownDuration, OperationTiming
+from convtime.machine import CpuState, GpuState
+
+GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 16)
+GOOD_GPU = GpuState(
+    uuid="GPU-1",
+    other_processes=0,
+    utilisation=0.0,
+    persistence_mode=True,
+    ecc=True,
+    uncorrected_errors=0,
+    mig=False,
+    throttle_reasons=("gpu_idle",),
+    may_lock_clocks=True,
+    may_read_counters=True,
+    left_over="",
+)
+GOOD = Examination(
+    cpu=GOOD_CPU,
+    gpu=GOOD_GPU,
+    gpu_reason="",
+    known_durations=(
+        KnownDuration("kernel", 80e-6, 80.03e-6, 0.001),
+        KnownDuration("event", 80e-6, 79.8e-6, 0.002),
+    ),
+    operations=(
+        OperationTiming("matmul", "kernel", "as-is", 170e-6, 0.01, (169e-6, 171e-6)),
+        OperationTiming("matmul", "sync", "as-is", 190e-6, 0.4, (180e-6, 200e-6)),
+    ),
+    ceilings=Ceilings(4.3e12, 790e12, "bfloat16"),
+    seconds=12.0,
+    provenance={"gpu": "NVIDIA H200", "cpu": "a CPU", "torch": "2.11.0"},
+)
+
+
+def test_a_good_machine_has_no_advice():
+    assert {finding.status for finding in doctor.find(GOOD)} == {"ok"}
+    assert GOOD.passed
+
+
+def cpu(**change):
+    return dataclasses.replace(GOOD, cpu=dataclasses.replace(GOOD_CPU, **change))
+
+
+def on_gpu(**change):
+    return dataclasses.replace(GOOD, gpu=dataclasses.replace(GOOD_GPU, **change))
+
+
+def known(*durations):
+    return dataclasses.replace(GOOD, known_durations=durations)
+
+
+def operations(*timings):
+    return dataclasses.replace(GOOD, operations=timings)
+
+
+BURST = OperationTiming("matmul", "kernel", "burst", 172e-6, 0.01, (171e-6, 173e-6))
+SUSTAINED = OperationTiming("matmul", "kernel", "sustained", 198e-6, 0.01, (197e-6, 199e-6))
+
+
+@pytest.mark.parametrize(
+    ("seen", "check", "status", "message", "advice"),
+    [
+        (known(KnownDuration("kernel", 80e-6, 80.14e-6, 0)), "method kernel", "failed",
+         "timed 140.0 ns too long", "end whatever else runs"),
+        (known(KnownDuration("event", 80e-6, 79.7e-6, 0)), "method event", "failed",
+         "timed 300.0 ns too short", "end whatever else runs"),
+        (known(KnownDuration("cpu", 400e-6, 410e-6, 0)), "method cpu", "failed",
+         "timed 10.000 µs too long", ""),
+        (known(KnownDuration("kernel", 80e-6, None, None, "CUPTI is taken")), "method kernel",
+         "advice", "cannot be used: CUPTI is taken", "method='auto'"),
+        (operations(OperationTiming("relu", "kernel", "as-is", 1e-6, 0.06, (1e-6, 1e-6))),
+         "spread", "advice", "quartiles of relu are 6.0%", "convtime.compare"),
+        (operations(OperationTiming("relu", "cpu", "as-is", 1e-6, 0.6, (1e-6, 1e-6))),
+         "spread", "failed", "quartiles of relu are 60.0%", "convtime.compare"),
+        (operations(
+            OperationTiming("relu", "kernel", "as-is", None, None, None, "CUPTI is taken"),
+            OperationTiming("relu", "event", "as-is", 1e-6, 0.07, (1e-6, 1e-6))),
+         "spread", "advice", "7.0% of its median apart by method event", ""),
+        (operations(BURST, SUSTAINED), "regimes", "advice",
+         "takes 172.0 µs in burst and 198.0 µs sustained", "regime='burst'"),
+        (operations(BURST, dataclasses.replace(BURST, regime="sustained")), "regimes", "ok",
+         "as long in burst as sustained", ""),
+        (operations(BURST, OperationTiming("matmul", "auto", "sustained", None, None, None, "hot")),
+         "regime sustained", "advice", "was not reached: hot", "sm_clocks"),
+        (on_gpu(other_processes=2), "other processes", "failed", "2 other processes", "end them"),
+        (on_gpu(utilisation=0.3), "utilisation", "advice", "busy for 30%", "nvidia-smi"),
+        (on_gpu(throttle_reasons=("gpu_idle", "sw_power_cap")), "throttling", "advice",
+         "lowered by sw_power_cap", "regime="),
+        (on_gpu(throttle_reasons=("hw_thermal_slowdown", "sw_power_cap")), "throttling", "failed",
+         "lowered by hw_thermal_slowdown, sw_power_cap", "cooling"),
+        (on_gpu(uncorrected_errors=3), "ECC", "failed", "3 uncorrected errors", "replaced"),
+        (on_gpu(ecc=False), "ECC", "ok", "is off", ""),
+        (on_gpu(mig=True), "MIG", "advice", "divided into instances", "idle"),
+        (on_gpu(persistence_mode=False), "persistence mode", "advice", "is off",
+         "sudo nvidia-smi -i GPU-1 -pm 1"),
+        (on_gpu(may_lock_clocks=False), "locking clocks", "advice", "lacks the right",
+         "sudo nvidia-smi -i GPU-1 -lgc tdp,tdp"),
+        (on_gpu(may_read_counters=False), "hardware counters", "advice", "RmProfilingAdminOnly",
+         "NVreg_RestrictProfilingToAdminUsers=0"),
+        (on_gpu(left_over="process 7 left it"), "locked clocks", "failed", "process 7 left it", ""),
+        (dataclasses.replace(GOOD, gpu=None, gpu_reason="no driver"), "NVML", "advice", "no driver",
+         "libnvidia-ml"),
+        (cpu(governors=("performance", "powersave")), "CPU governor", "advice", "is powersave",
+         "cpupower frequency-set -g performance"),
+        (cpu(boost=True), "CPU boost", "advice", "is on", "echo 0 | sudo tee /sys/boost"),
+        (cpu(boost=True, boost_switch="/sys/no_turbo"), "CPU boost", "advice", "is on",
+         "echo 1 | sudo tee /sys/no_turbo"),
+        (cpu(smt=True), "CPU threads per core", "advice", "several threads", "taskset"),
+        (cpu(load=8.1), "CPU load", "advice", "is 8.1 on 16 CPUs", "wait"),
+        (cpu(usable_cpus=4), "CPU threads", "advice", "16 threads on 4 usable CPUs",
+         "torch.set_num_threads(4)"),
+    ],
+)  # fmt: skip
+def test_each_fault_is_found_and_nothing_else(seen, check, status, message, advice):
+    (finding,) = [one for one in doctor.find(seen) if one.check == check]
+    assert finding.status == status
+    assert message in finding.message
+    assert advice in finding.advice
+    assert seen.passed == (status != "failed")
+    others = [one for one in doctor.find(seen) if one.check != check]
+    assert {one.status for one in others} <= {"ok"}
+
+
+def test_what_is_not_known_is_not_judged():
+    nothing = GpuState("GPU-1", None, None, None, None, None, None, (), True, None, "")
+    cpu = CpuState(None, None, None, None, 0.5, 16, 16, 16)
+    seen = dataclasses.replace(GOOD, gpu=nothing, cpu=cpu)
+    told = {one.check for one in doctor.find(seen)}
+    assert told == {
+        "method kernel", "method event", "spread", "throttling", "locking clocks", "CPU load",
+        "CPU threads",
+    }  # fmt: skip
+
+
+def test_the_text_has_each_row_and_each_finding():
+    seen = dataclasses.replace(GOOD, operations=(*GOOD.operations, BURST))
+    seen = dataclasses.replace(seen, gpu=dataclasses.replace(GOOD_GPU, uncorrected_errors=3))
+    lines = [" ".join(line.split()) for line in str(seen).splitlines()]
+    assert lines[0] == "NVIDIA H200; torch 2.11.0"
+    assert "kernel 80.00 µs 80.03 µs +30 ns 0.10%" in lines
+    assert "median ± IQR kernel sync burst" in lines
+    assert "matmul 170.0 µs ± 1.0% 190.0 µs ± 40.0% 172.0 µs ± 1.0%" in lines
+    assert "ceilings: copy 4,300 GB/s, bfloat16 matmul 790 TFLOP/s" in lines
+    told = "failed ECC: the GPU's memory had 3 uncorrected errors: have the GPU reset or replaced"
+    assert told in lines
+    assert lines[-1].endswith("in 12.0 s: 1 failed, 0 with advice")
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def test_the_processors_state_is_read_from_the_system(tmp_path):
+    system = tmp_path / "sys/devices/system/cpu"
+    write(system / "cpu0/cpufreq/scaling_governor", "powersave")
+    write(system / "cpu11/cpufreq/scaling_governor", "performance")
+    write(system / "intel_pstate/no_turbo", "0")
+    write(system / "smt/active", "1")
+    state = machine.cpu_state(tmp_path)
+    assert state.governors == ("performance", "powersave")
+    assert (state.boost, state.boost_switch) == (True, str(system / "intel_pstate/no_turbo"))
+    assert state.smt is True
+    assert state.usable_cpus == len(os.sched_getaffinity(0))
+    assert state.threads == torch.get_num_threads()
+
+    (system / "intel_pstate/no_turbo").unlink()
+    write(system / "cpufreq/boost", "0")
+    assert machine.cpu_state(tmp_path).boost is False
+    nothing = machine.cpu_state(tmp_path / "none")
+    assert (nothing.governors, nothing.boost, nothing.smt) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "uid_map", "privileged"),
+    [
+        ("000001ffffffffff", "         0          0 4294967295", True),
+        ("00000000a80425fb", "         0          0 4294967295", False),  # a container's root
+        ("0000000000200000", "         0          0 4294967295", True),
+        ("000001ffffffffff", "         0     100000      65536", False),  # a user namespace's root
+        ("0000000000000000", "         0          0 4294967295", False),
+    ],
+)
+def test_who_may_lock_clocks(capabilities, uid_map, privileged):
+    status = f"Name:\tpython\nCapPrm:\t000001ffffffffff\nCapEff:\t{capabilities}\nSeccomp:\t0"
+    assert machine._is_privileged(status, uid_map) is privileged
+    assert machine._is_privileged(None, None) is False
+
+
+def test_the_gpus_state_is_asked_of_nvml(gpu):
+    gpu.answers |= {
+        "ComputeRunningProcesses_v3": [types.SimpleNamespace(pid=pid) for pid in (7, 7, 8, 9)],
+        "EccMode": [1, 0],
+        "TotalEccErrors": lambda kind, counter: {(1, 0): 5}[kind, counter],
+        "PersistenceMode": 0,
+        "MigMode": [0, 0],
+        "UtilizationRates": types.SimpleNamespace(gpu=40),
+    }
+    device = nvml.resolve(None)
+    readings = [
+        ClockReading(0, None, None, None, None, reasons)
+        for reasons in (("sw_power_cap",), None, ("gpu_idle", "sw_power_cap"))
+    ]
+    state = machine.gpu_state(device, machine.utilisation(device), readings)
+    assert dataclasses.replace(state, may_lock_clocks=True, may_read_counters=None) == GpuState(
+        uuid=gpu.UUID,
+        other_processes=2,  # without this one
+        utilisation=0.4,
+        persistence_mode=False,
+        ecc=True,
+        uncorrected_errors=5,
+        mig=False,
+        throttle_reasons=("gpu_idle", "sw_power_cap"),
+        may_lock_clocks=True,
+        may_read_counters=None,
+        left_over="",
+    )
+
+
+def test_a_gpu_that_tells_nothing(gpu):
+    device = nvml.resolve(None)
+    state = machine.gpu_state(device, machine.utilisation(device), [])
+    assert (state.other_processes, state.utilisation, state.ecc) == (None, None, None)
+    gpu.failures["Init"] = gpu.NVMLError("Driver Not Loaded")
+    assert machine.utilisation(device) is None
+    with pytest.raises(nvml.NvmlUnavailableError, match="Driver Not Loaded"):
+        machine.gpu_state(device, None, [])
+
+
+def test_the_gpus_state_tells_what_was_left_locked(gpu, monkeypatch):
+    monkeypatch.setattr(clock_lock, "left_over", lambda _device: "process 7 ended")
+    assert machine.gpu_state(nvml.resolve(None), None, []).left_over == "process 7 ended"
+
+
+def test_a_method_that_cannot_be_used_does_not_stop_the_doctor(monkeypatch):
+    def fail(*_args, **_options):
+        raise RuntimeError("CUPTI is\ntaken")
+
+    monkeypatch.setattr(doctor, "time_op", fail)
+    (known,) = doctor._known_durations(torch.device("cpu"))
+    assert (known.error, known.reason) == (None, "CUPTI is taken")
+    timed = list(doctor._operations(torch.device("cpu")))
+    assert len(timed) == 4
+    assert {(one.median, one.reason) for one in timed} == {(None, "CUPTI is taken")}
+
+
+@pytest.mark.parametrize("reached", [True, False])
+def test_a_regime_that_was_not_reached_has_no_time(monkeypatch, reached):
+    def time_op(_fn, *, regime, **_options):
+        used = {"regime": regime, "regime_reason": ""}
+        if not reached:
+            used = {"regime": "as-is", "regime_reason": "the clock fell"}
+        return types.SimpleNamespace(
+            to_dict=lambda: used,
+            method="kernel",
+            median=2e-6,
+            iqr=1e-7,
+            median_interval=(1e-6, 3e-6),
+        )
+
+    monkeypatch.setattr(doctor, "time_op", time_op)
+    timed = doctor._timed("matmul", print, torch.device("cuda"), "auto", "burst")
+    expected = OperationTiming("matmul", "kernel", "burst", 2e-6, 0.05, (1e-6, 3e-6))
+    if not reached:
+        expected = OperationTiming("matmul", "auto", "burst", None, None, None, "the clock fell")
+    assert timed == expected
+
+
+def test_on_a_cpu_the_command_prints_its_findings(capsys):
+    code = cli.main(["doctor", "--device", "cpu", "--json"])
+    seen = json.loads(capsys.readouterr().out)
+    assert code == (0 if seen["passed"] else 1)
+    assert seen["schema"] == 1
+    assert seen["gpu"] is None
+    (known,) = seen["known_durations"]
+    assert known["expected"] == pytest.approx(400e-6)
+    assert known["measured"] == pytest.approx(400e-6, rel=0.2)  # of a machine that may be busy
+    assert [one["method"] for one in seen["operations"]] == ["cpu"] * 4
+    assert all(one["median"] > 0 for one in seen["operations"])
+    assert {"method cpu", "CPU load", "CPU threads"} <= {one["check"] for one in seen["findings"]}
+
+
+@pytest.mark.parametrize(("errors", "code"), [(0, 0), (3, 1)])
+def test_the_exit_code_says_whether_a_check_failed(monkeypatch, capsys, errors, code):
+    seen = dataclasses.replace(GOOD, gpu=dataclasses.replace(GOOD_GPU, uncorrected_errors=errors))
+    monkeypatch.setattr(doctor, "examine", lambda _device: seen)
+    assert cli.main(["doctor", "--device", "cpu"]) == code
+    assert "NVIDIA H200" in capsys.readouterr().out
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_each_method_is_checked():
+    seen = doctor.examine(torch.device("cuda", 0))
+    print(seen)  # for whoever reads the log of a machine that does not pass
+    assert seen.seconds < 20
+    assert seen.gpu is not None
+    assert seen.gpu.uuid == f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+    assert [one.method for one in seen.known_durations] == [
+        "kernel",
+        "event",
+        "graph",
+        "sync",
+        "cpu",
+    ]
+    assert not any(one.reason for one in known)
+    methods = [one for one in doctor.find(seen) if one.check.startswith("method ")]
+    assert {one.status for one in methods} == {"ok"}
+    kernel, event = (
+        {one.name: one.median for one in seen.operations if one.method == method}
+        for method in ("kernel", "event")
+    )
+    assert len(kernel) == 4
+    for name, median in kernel.items():
+        assert event[name] == pytest.approx(median, rel=0.3, abs=0.5e-6)
+    json.dumps(seen.to_dict(), allow_nan=False)
+    assert convtime.ceilings("cuda") == seen.ceilings
