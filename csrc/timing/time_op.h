@@ -11,6 +11,7 @@
 #include "timing/cache_flush.h"
 #include "timing/callable.h"
 #include "timing/device_graph.h"
+#include "timing/regime.h"
 #include "timing/sampler.h"
 #include "timing/stop_rule.h"
 
@@ -57,6 +58,7 @@ struct TimingOptions {
   /// Why the caller knows that CUPTI is taken (another tool's session), which is of no account
   /// where tools share it; empty otherwise.
   std::string kernel_unavailable{};
+  Regime regime = Regime::kAsIs;
   Warmup warmup{};
   StopRule stop{};
   HostHooks hooks{};
@@ -69,6 +71,8 @@ struct Timing {
   std::string method_reason;
   Queue queue = Queue::kNone;
   std::string queue_reason;
+  Regime regime = Regime::kAsIs;
+  std::string regime_reason;
   /// For kEvent and kGraph: what was subtracted from each of raw_seconds, [candidate][round], to
   /// give the samples; 0, and no raw_seconds, where the method's own cost is not known.
   double overhead_seconds = 0;
