@@ -27,6 +27,8 @@ def measurement(recorded: dict[str, Any]) -> Measurement:
     conditions = dict.fromkeys(
         ("method_requested", "method_reason", "queue", "queue_requested", "queue_reason"), ""
     ) | dict.fromkeys(("cache_requested", "cache_reason", "device", "device_reason"), "")
+    conditions |= dict.fromkeys(("regime", "regime_requested"), "as-is")
+    conditions |= {"regime_reason": "", "clocks": "observe", "conditions": (), "pin": None}
     return Measurement(
         **{**recorded, "seconds": tuple(recorded["seconds"])},
         **conditions,
@@ -40,6 +42,7 @@ def measurement(recorded: dict[str, Any]) -> Measurement:
         warmup_seconds=0.0,
         first_call_seconds=0.0,
         sampling_seconds=1e-4 * count,
+        idle_seconds=0.0,
         stop="count",
         stop_reason="max_samples",
         flops=None,
