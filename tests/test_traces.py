@@ -138,3 +138,14 @@ def test_verdicts_are_true_and_soon_settled(name: str, ratio: float, verdict: st
     assert comparison.verdict("other") == verdict
     assert comparison.exit_code == (verdict == "slower")
     assert 30 <= first_stop(name, "verdict") < 60
+
+
+def test_a_matmuls_time_at_another_clock_is_known_from_its_own_samples() -> None:
+    """The clock moved between 1.1 and 1.6 GHz while these were taken."""
+    one = measurement(trace("matmul from idle"))
+    scaled = one.at_clock(1500)
+    near = [s for s, c in zip(one.seconds, one.sm_clocks, strict=True) if abs(c - 1.43e9) < 2e7]
+    assert one.at_clock(1430).seconds == pytest.approx(np.median(near), rel=0.01)
+    assert scaled.fixed_seconds < 0.1 * scaled.seconds
+    with pytest.raises(ValueError, match="not available"):
+        measurement(trace("the same")).at_clock(1500)

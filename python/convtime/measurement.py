@@ -540,10 +540,11 @@ class Measurement:
     def _host_facts(self) -> dict[str, str]:
         facts = {}
         if self.device == "cpu":
-            known = self.provenance
+            threads, load, governor = map(
+                self.provenance.get, ("threads", "load_average", "governor")
+            )
             facts["CPU"] = (
-                f"{known.get('threads')} threads, load {known.get('load_average', 0):.2f}, governor "
-                f"{known.get('governor') or 'not known'}"
+                f"{threads} threads, load average {load:.2f}, governor {governor or 'not known'}"
             )
         if self.pin is not None:
             facts["pinned to"] = f"CPU {self.pin}"
