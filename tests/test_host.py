@@ -90,7 +90,7 @@ def test_backward_on_a_cpu_can_be_cold() -> None:
 def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
     if host.cache_bytes(os.sched_getaffinity(0)) is None:
         pytest.skip("this machine does not say how much its CPUs' caches hold")
-    x = torch.ones(1 << 17)  # 512 KiB
+    x = torch.ones(1 << 15)  # 128 KiB, which one thread adds up
     options = {"warmup": 3, "stop": "count", "max_samples": 50}
     warm = convtime.time_op(torch.sum, x, **options)
     cold = convtime.time_op(torch.sum, x, cache="cold", **options)

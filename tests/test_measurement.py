@@ -101,6 +101,15 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
         one.quantile(1.5)
 
 
+def test_reads_what_was_written_before_there_were_regimes() -> None:
+    new = ("regime", "regime_requested", "regime_reason", "clocks", "conditions", "pin")
+    old = {name: value for name, value in make().to_dict().items() if name not in new}
+    del old["idle_seconds"]
+    assert Measurement.from_dict({**old, "schema": 2}) == make()
+    with pytest.raises(ValueError, match="missing: .*'regime'"):
+        Measurement.from_dict(old)
+
+
 def test_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         make().name = "other"  # type: ignore[misc]

@@ -22,6 +22,16 @@ if TYPE_CHECKING:
     from convtime.clocks import ClockReading
 
 SCHEMA = 3
+#: What measurements of schema 2 do not say: they were all made so.
+_OF_SCHEMA_2 = {
+    "regime": "as-is",
+    "regime_requested": "as-is",
+    "regime_reason": "",
+    "clocks": "observe",
+    "conditions": (),
+    "pin": None,
+    "idle_seconds": 0.0,
+}
 
 _PER_SAMPLE = ("seconds", "discarded", "raw_seconds", "spans", "sm_clocks")
 _THROTTLED_BELOW = 0.95  # of the highest clock
@@ -411,17 +421,20 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """Reverses :meth:`to_dict`.
+        """Reverses :meth:`to_dict`; reads also what schema 2 wrote, which knew no regimes.
 
         Raises:
             ValueError: for another schema version, or missing or unknown fields.
         """
-        if data.get("schema") != SCHEMA:
+        schema = data.get("schema")
+        if schema not in (2, SCHEMA):
             raise ValueError(
-                f"a measurement of schema {data.get('schema')!r} cannot be read, only of schema "
-                f"{SCHEMA}; read it with the convtime that wrote it"
+                f"a measurement of schema {schema!r} cannot be read, only of schema 2 or {SCHEMA}; "
+                "read it with the convtime that wrote it"
             )
         fields = {name: value for name, value in data.items() if name != "schema"}
+        if schema == 2:
+            fields |= _OF_SCHEMA_2
         known = {field.name for field in dataclasses.fields(cls)}
         if fields.keys() != known:
             raise ValueError(
