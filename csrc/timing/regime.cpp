@@ -198,6 +198,7 @@ Warmup SustainedRegime::warmup(const Warmup& asked) const {
   warmup.steady = true;
   warmup.min_steady_seconds = limits_.min_seconds;
   warmup.max_steady_seconds = limits_.max_seconds;
+  warmup.max_series_seconds = 2 * limits_.min_seconds;
   return warmup;
 }
 

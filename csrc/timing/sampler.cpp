@@ -57,6 +57,19 @@ void set_aside(SamplerResult& result) {
   }
 }
 
+void forget_first(std::size_t rounds, SamplerResult& series) {
+  const auto erase_head = [&](auto& values) {
+    if (!values.empty()) {
+      values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounds));
+    }
+  };
+  for (std::size_t i = 0; i < series.seconds.size(); ++i) {
+    erase_head(series.seconds[i]);
+    erase_head(series.clock_hertz[i]);
+    erase_head(series.activities[i]);
+  }
+}
+
 /// What the regime set aside of a series stays known, also where the rest of it gives no samples.
 void keep_discarded(SamplerResult& series, SamplerResult& result) {
   for (std::size_t i = 0; i < series.discarded.size(); ++i) {
@@ -181,6 +194,7 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
   };
   const double start = working_clock();
   double elapsed = 0;
+  double series_start = 0;
   std::size_t rounds_tested = 0;
   bool steady = false;
   while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted()) {
@@ -196,6 +210,11 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
     }
     rounds_tested = taken;
     steady = is_steady_now();
+    if (!steady && elapsed - series_start > warmup_.max_series_seconds) {
+      forget_first(taken / 2, series);
+      series_start += (elapsed - series_start) / 2;
+      rounds_tested -= taken / 2;
+    }
   }
   if (&regime_ != &as_is_) {
     keep_discarded(series, result);

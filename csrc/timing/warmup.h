@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 
 namespace convtime {
 
@@ -16,6 +17,9 @@ struct Warmup {
   /// nothing.
   double min_steady_seconds = 0.08;
   double max_steady_seconds = 1;
+  /// A series that took longer forgets its first half, so that what drifts ever more slowly, as
+  /// temperature does, is steady at some time.
+  double max_series_seconds = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace convtime

@@ -185,6 +185,43 @@ TEST_F(SamplerTest, GivesUpOnTimesThatNeverBecomeSteady) {
   EXPECT_LT(result.warmup_seconds, 1);
 }
 
+/// Each call takes 0.2 ms; what it says it took falls for the first 0.3 s.
+class CoolingTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    times_.clear();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+      times_.push_back(1 + std::max(0.3 - elapsed.count(), 0.0));
+    }
+  }
+  void collect(std::span<double> seconds) override {
+    std::copy(times_.begin(), times_.end(), seconds.begin());
+  }
+  bool queues_calls() const override { return true; }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::vector<double> times_;
+};
+
+TEST_F(SamplerTest, ForgetsWhatDriftedLongBefore) {
+  Callable* const candidates[] = {&a_};
+  const Warmup patient{.min_steady_seconds = 0, .max_steady_seconds = 5};
+  Warmup forgetful = patient;
+  forgetful.max_series_seconds = 0.05;
+  CoolingTimer timer;
+  const SamplerResult soon = Sampler(timer, nullptr, nullptr, forgetful, {}).run(candidates);
+  EXPECT_TRUE(soon.steady);
+  EXPECT_GT(soon.warmup_seconds, 0.29);
+  EXPECT_LT(soon.warmup_seconds, 0.5);
+  EXPECT_DOUBLE_EQ(soon.seconds[0].back(), 1);
+  CoolingTimer again;
+  const SamplerResult late = Sampler(again, nullptr, nullptr, patient, {}).run(candidates);
+  EXPECT_GT(late.warmup_seconds, 0.5);  // half of all that was seen must be steady
+}
+
 /// A clock that falls until the `settled`th call, and says so of as many calls as were stamped.
 class FallingProbe final : public ClockProbe {
  public:
