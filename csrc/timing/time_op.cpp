@@ -382,7 +382,7 @@ std::ostream& operator<<(std::ostream& out, const Samples& samples) {
   return out << summary.median * kMicro << " us (median of " << summary.count << ", 95 % interval "
              << summary.median_interval.low * kMicro << " .. "
              << summary.median_interval.high * kMicro << " us, " << to_string(samples.method)
-             << ", queue " << to_string(samples.queue) << ")";
+             << ", queue " << to_string(samples.queue) << ", " << to_string(samples.regime) << ")";
 }
 
 Samples time_op(std::function<void()> operation) {
@@ -395,7 +395,8 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   FunctionCallable callable(std::move(operation));
   Callable* const candidate = &callable;
   Timing timing = time_candidates({&candidate, 1}, options);
-  return {std::move(timing.samples.seconds.front()), timing.method, timing.queue};
+  return {std::move(timing.samples.seconds.front()), timing.method, timing.queue, timing.regime,
+          std::move(timing.regime_reason)};
 }
 
 }  // namespace convtime

@@ -102,11 +102,13 @@ struct CONVTIME_API Samples {
   std::vector<double> seconds;
   Method method = Method::kAuto;
   Queue queue = Queue::kNone;
+  Regime regime = Regime::kAsIs;
+  std::string regime_reason;  ///< why it is not the one asked for; empty where it is
 
   double median() const;
 };
 
-/// "12.3 us (median of 84, 95 % interval 12.2 .. 12.4 us, event, queue sleep)"
+/// "12.3 us (median of 84, 95 % interval 12.2 .. 12.4 us, event, queue sleep, burst)"
 CONVTIME_API std::ostream& operator<<(std::ostream& out, const Samples& samples);
 
 /// Times one operation, on the GPU's default stream where there is a GPU, else on the CPU.

@@ -6,7 +6,7 @@ from convtime._build_info import version as __version__
 from convtime.ceilings import Ceilings
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.config import cmake_prefix_path, show_config
-from convtime.measurement import Measurement
+from convtime.measurement import Measurement, ScaledTime
 from convtime.timing import ceilings, time_op
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Comparison",
     "Measurement",
     "Ratio",
+    "ScaledTime",
     "__version__",
     "ceilings",
     "cmake_prefix_path",

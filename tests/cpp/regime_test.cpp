@@ -132,6 +132,47 @@ TEST(Burst, MakesBatchesShorterWhereOneAloneMakesTheClockFall) {
   EXPECT_EQ(all[7].fate, BatchFate::kKeep);
 }
 
+/// A batch of ten calls at this clock.
+RegimeBatch batch_at(double hertz, double busy_seconds = 5e-3) {
+  return {1.96e9, {std::vector<double>(10, hertz)}, busy_seconds};
+}
+
+TEST(Burst, IdlesLongerBeforeSamplesAreLost) {
+  BurstRegime regime(kMaxHertz);
+  regime.judge(batch_at(1.63e9));
+  EXPECT_EQ(regime.judge(batch_at(0.985 * 1.63e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.gap_seconds(), 2 * BurstLimits{}.first_gap_seconds);
+}
+
+TEST(Burst, IdlesAsLongAsItWorksAndNoLongerThanItMay) {
+  BurstRegime regime(kMaxHertz);
+  for (int i = 0; i < 20; ++i) {
+    regime.judge(batch_at(1.63e9, 0.2));
+  }
+  EXPECT_EQ(regime.gap_seconds(), 0.2);
+  regime.judge(batch_at(1.63e9, 7));
+  EXPECT_EQ(regime.gap_seconds(), BurstLimits{}.max_gap_seconds);
+  regime.judge(batch_at(1.4e9));
+  EXPECT_EQ(regime.gap_seconds(), BurstLimits{}.max_gap_seconds);
+}
+
+TEST(Burst, IsNotGivenUpForBatchesThatFailNowAndThen) {
+  BurstRegime regime(kMaxHertz);
+  regime.judge(batch_at(1.63e9));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(regime.judge(batch_at(1.4e9)), BatchFate::kSetAside);
+    EXPECT_EQ(regime.judge(batch_at(1.63e9)), BatchFate::kKeep);
+  }
+}
+
+TEST(Burst, WarmsUpInAFewBatches) {
+  const Warmup warmup = BurstRegime(kMaxHertz).warmup({.calls = 7, .steady = false});
+  EXPECT_EQ(warmup.calls, 7U);
+  EXPECT_TRUE(warmup.steady);
+  EXPECT_EQ(warmup.min_steady_seconds, 0);
+  EXPECT_LE(warmup.max_steady_seconds, 10 * BurstLimits{}.batch_seconds);
+}
+
 TEST(Burst, SetsAsideWhatWasSampledBeforeTheDeviceHadRecovered) {
   BurstRegime regime(kMaxHertz);
   FakeGpu hot{.rested_hertz = 1.5e9};
@@ -223,6 +264,7 @@ TEST(Sustained, LoadsTheDeviceUntilItIsSteady) {
   EXPECT_TRUE(warmup.steady);
   EXPECT_EQ(warmup.min_steady_seconds, SustainedLimits{}.min_seconds);
   EXPECT_EQ(warmup.max_steady_seconds, SustainedLimits{}.max_seconds);
+  EXPECT_EQ(warmup.max_series_seconds, 2 * SustainedLimits{}.min_seconds);
   EXPECT_EQ(regime.gap_seconds(), 0);
   EXPECT_EQ(outcome_at(regime, 1.4e9).regime, Regime::kSustained);
 }
