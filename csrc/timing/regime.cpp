@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <iterator>
 #include <limits>
+#include <utility>
 
 #include "timing/enum_names.h"
 #include "timing/statistics.h"
@@ -116,6 +117,10 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   idle_hertz_ = std::fmax(idle_hertz_, batch.idle_hertz);
   const std::size_t candidates = batch.clock_hertz.size();
   top_hertz_.resize(candidates, 0);
+  // The first calls after idling may be at a higher clock than the rest, and are all of a batch
+  // that is cut short: its clocks are not to be compared with those of whole ones.
+  const std::size_t rounds = batch.clock_hertz.front().size();
+  const bool whole = 2 * rounds >= std::exchange(last_rounds_, rounds);
   const bool clocks_known = all_known(batch.clock_hertz);
   bool fell = !clocks_known;
   bool slipped = !clocks_known;
@@ -124,8 +129,10 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   for (std::size_t i = 0; clocks_known && i < candidates; ++i) {
     const std::vector<double> hertz = known(batch.clock_hertz[i]);
     const double middle = quantile(hertz, 0.5);
-    rose |= middle > top_hertz_[i] / kBurstShare;
-    top_hertz_[i] = std::max(top_hertz_[i], middle);
+    if (whole) {
+      rose |= middle > top_hertz_[i] / kBurstShare;
+      top_hertz_[i] = std::max(top_hertz_[i], middle);
+    }
     fell |= share_below_top(hertz, i) > kMaxShareBelow;
     slipped |= middle < kWantedShare * top_hertz_[i];
     lowest_share = std::min(lowest_share, quantile(hertz, kMaxShareBelow) / top_hertz_[i]);

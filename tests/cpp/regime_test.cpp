@@ -132,9 +132,9 @@ TEST(Burst, MakesBatchesShorterWhereOneAloneMakesTheClockFall) {
   EXPECT_EQ(all[7].fate, BatchFate::kKeep);
 }
 
-/// A batch of ten calls at this clock.
-RegimeBatch batch_at(double hertz, double busy_seconds = 5e-3) {
-  return {1.96e9, {std::vector<double>(10, hertz)}, busy_seconds};
+/// A batch of calls at this clock.
+RegimeBatch batch_at(double hertz, double busy_seconds = 5e-3, std::size_t calls = 10) {
+  return {1.96e9, {std::vector<double>(calls, hertz)}, busy_seconds};
 }
 
 TEST(Burst, IdlesLongerBeforeSamplesAreLost) {
@@ -163,6 +163,14 @@ TEST(Burst, IsNotGivenUpForBatchesThatFailNowAndThen) {
     EXPECT_EQ(regime.judge(batch_at(1.4e9)), BatchFate::kSetAside);
     EXPECT_EQ(regime.judge(batch_at(1.63e9)), BatchFate::kKeep);
   }
+}
+
+TEST(Burst, DoesNotCompareABatchThatWasCutShort) {
+  BurstRegime regime(kMaxHertz);
+  regime.judge(batch_at(1.63e9));
+  EXPECT_EQ(regime.judge(batch_at(1.75e9, 1e-3, 2)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.63e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.75e9)), BatchFate::kSetEarlierAside);
 }
 
 TEST(Burst, WarmsUpInAFewBatches) {
