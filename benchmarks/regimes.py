@@ -3,7 +3,8 @@
 A row is a process, in which triton's do_bench times each operation first, as the GPU happens to be,
 and time_op then in both regimes, with a warm cache. The spread is the range of the medians over the
 median of the medians, of the operation where it is the largest. Processes in which a regime was not
-reached do not count. One more row is a fresh process of `convtime doctor`.
+reached do not count. Two more rows are a fresh process that samples the matmul as it comes from a
+rest, for the picture, and one of `convtime doctor`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib
+import io
+import itertools
 import statistics
 import subprocess
 import sys
@@ -34,6 +37,10 @@ OPERATIONS = {
 }
 REGIMES = ("burst", "sustained")
 BUDGET = 0.3  # seconds of sampling
+FROM_REST = "from rest"
+REST = 2.0  # seconds
+LOAD = 2.0  # seconds
+POINTS = 300  # of the picture
 DOCTOR = "doctor"
 DOCTOR_TIMEOUT = 120
 
@@ -61,7 +68,7 @@ def _processes(rows: list[results.Row]) -> list[results.Row]:
     return [
         row
         for row in rows
-        if row["key"] != DOCTOR
+        if row["key"] not in (FROM_REST, DOCTOR)
         and all(row[regime][name]["regime"] == regime for regime in REGIMES for name in OPERATIONS)
     ]
 
@@ -96,6 +103,37 @@ def _cells(medians: list[float]) -> tuple[str, str]:
     if not medians:
         return "–", "–"
     return f"{1e6 * statistics.median(medians):.2f}", f"{100 * _spread(medians):.2f} %"
+
+
+def picture(document: dict[str, Any]) -> bytes:
+    """A PNG: the matmul's times and clocks from a rest on, and its median in each regime."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), dpi=130, layout="constrained")
+    times, clocks = figure.subplots(2, sharex=True, height_ratios=(2, 1))
+    processes = _processes(document["rows"])
+    for regime, colour in zip(REGIMES, ("tab:green", "tab:red"), strict=True):
+        for row in processes:
+            label = f"{regime}, each process" if row is processes[0] else None
+            median = 1e6 * row[regime]["matmul"]["median"]
+            times.axhline(median, color=colour, linewidth=0.8, alpha=0.6, label=label)
+    for row in document["rows"]:
+        if row["key"] == FROM_REST:
+            microseconds = [1e6 * one for one in row["seconds"]]
+            times.plot(row["elapsed"], microseconds, ".", label="from a rest on")
+            clocks.plot(row["elapsed"], [one / 1e6 for one in row["sm_clock"]], ".")
+    times.set_ylabel("time of a call (µs)")
+    times.legend(fontsize=8)
+    clocks.set_ylabel("SM clock (MHz)")
+    clocks.set_xlabel(f"seconds of load after {REST:g} s of rest")
+    clocks.set_xscale("log")
+    for axes in (times, clocks):
+        axes.grid(alpha=0.25)
+    facts = document["provenance"]
+    times.set_title(f"{OPERATIONS['matmul']}; {facts['gpu']}, torch {facts['torch']}", size=10)
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()
 
 
 def operations(device: torch.device) -> dict[str, Callable[[], object]]:
@@ -158,6 +196,37 @@ def _facts(one: Measurement) -> results.Row:
     }
 
 
+def probe_from_rest(device: torch.device) -> results.Row:
+    """Times and clocks of the matmul under load that begins after a rest, thinned to medians."""
+    import torch
+
+    from convtime import time_op
+
+    call = operations(device)["matmul"]
+    call()  # what is done only once
+    torch.cuda.synchronize(device)
+    time.sleep(REST)
+    one = time_op(call, cache="warm", warmup=1, stop="budget", budget=LOAD)
+    # The samples have no time stamps: what passed beside them is spread over them.
+    stretch = one.sampling_seconds / sum(one.seconds)
+    elapsed = [stretch * passed for passed in itertools.accumulate(one.seconds)]
+    known = [
+        (passed, second, clock)
+        for passed, second, clock in zip(elapsed, one.seconds, one.sm_clocks, strict=True)
+        if clock is not None
+    ]
+    size = -(-len(known) // POINTS)
+    points = [
+        tuple(map(statistics.median, zip(*known[first : first + size], strict=True)))
+        for first in range(0, len(known), size)
+    ]
+    return {
+        "elapsed": [round(passed, 6) for passed, _, _ in points],
+        "seconds": [round(second, 10) for _, second, _ in points],
+        "sm_clock": [round(clock) for _, _, clock in points],
+    }
+
+
 def time_doctor(device: torch.device) -> results.Row:
     """Wall time of a fresh `convtime doctor`, which exits with 1 where it finds something.
 
@@ -178,23 +247,26 @@ def time_doctor(device: torch.device) -> results.Row:
     return {"seconds": seconds, "exit_code": done.returncode}
 
 
+PROBES = {"regimes": probe, "from-rest": probe_from_rest}
+
+
 def main() -> None:
     parser = results.argument_parser(__doc__)
-    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--probe", choices=PROBES, help=argparse.SUPPRESS)
     options = parser.parse_args()
 
     from convtime.provenance import provenance
 
     device = accuracy.find_gpu(options.device)
     if options.probe:
-        accuracy.print_result(probe(device))
+        accuracy.print_result(PROBES[options.probe](device))
         return
     file = results.ResultFile("regimes", summarise, options, provenance(device))
-    arguments = ["--probe", "--device", str(device)]
-    cases: dict[str, Callable[[], results.Row]] = {
-        f"process {i}": functools.partial(accuracy.run_fresh, __file__, arguments)
-        for i in range(1, PROCESSES + 1)
-    }
+    cases: dict[str, Callable[[], results.Row]] = {}
+    for key in (*(f"process {i}" for i in range(1, PROCESSES + 1)), FROM_REST):
+        kind = "from-rest" if key == FROM_REST else "regimes"
+        arguments = ["--probe", kind, "--device", str(device)]
+        cases[key] = functools.partial(accuracy.run_fresh, __file__, arguments)
     cases[DOCTOR] = functools.partial(time_doctor, device)
     for key, measure in file.pending(cases).items():
         begin = time.perf_counter()
