@@ -134,6 +134,7 @@ def test_torchs_threads_do_not_inherit_the_pin() -> None:
     """In a thread of its own, which has no helpers yet when it is pinned."""
     if torch.get_num_threads() < 2 or len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two CPUs")
+    x = torch.ones(1 << 20)  # here, since to fill it takes helpers, too
     single: list[int] = []
 
     def affinities() -> set[int]:
@@ -145,7 +146,7 @@ def test_torchs_threads_do_not_inherit_the_pin() -> None:
 
     def work() -> None:
         before = affinities()
-        convtime.time_op(torch.add, torch.ones(1 << 20), 1, pin=0, **QUICK)
+        convtime.time_op(torch.add, x, 1, pin=min(os.sched_getaffinity(0)), **QUICK)
         single.extend(affinities() - before)
 
     thread = threading.Thread(target=work)

@@ -242,6 +242,7 @@ def test_noise_makes_no_part_negative() -> None:
     [
         ([1.9e9] * 30, "not available: .* taken at 1900 and 1900 MHz, less than 5% apart"),
         ([1.9e9] * 29 + [1.4e9], "not available: .* taken at 1900 and 1900 MHz"),
+        ([1.4e9] * 6 + [1.9e9] * 6, "not available: 4 samples have a clock that can tell one"),
         ([1.4e9, 1.9e9], "not available: 0 samples have a clock that can tell one of two"),
         ([], "not available: 0 samples"),
     ],

@@ -189,8 +189,8 @@ def time_op(
             as by the budget.
         clocks: ``observe`` leaves the GPU's clocks alone; ``lock`` locks them while it times (see
             :func:`convtime.locked_clocks`).
-        pin: the CPU that the calling thread is kept on meanwhile. Threads that work for it, such
-            as torch's own, run where they did, but such as the calls start anew stay on it.
+        pin: the CPU that the calling thread is kept on meanwhile. Threads that are there already,
+            such as torch's own, run where they did; threads that the calls start stay on that CPU.
         device: where the work runs. Unless given: the GPU of the first CUDA tensor found in
             arguments, closure or module parameters, the CPU where only CPU tensors are found, and
             the current GPU (where there is one) if no tensor is found.

@@ -513,6 +513,33 @@ TEST_F(SamplerTest, GoesOnAsItIsWhereABurstCannotBeReached) {
   EXPECT_EQ(burst.outcome(result.clock_hertz, result.steady).regime, Regime::kAsIs);
 }
 
+TEST_F(SamplerTest, SamplesUnderTheLoadThatMadeTheDeviceSteady) {
+  FallingProbe probe(400);
+  ClockedCallable clocked(a_, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5});
+  const SamplerResult result =
+      Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &sustained).run(candidates);
+  EXPECT_EQ(sustained.outcome(result.clock_hertz, result.steady).regime, Regime::kSustained);
+  EXPECT_GE(result.warmup_seconds, 0.02);
+  EXPECT_EQ(result.idle_seconds, 0);
+  EXPECT_DOUBLE_EQ(result.clock_hertz[0].back(), 2e9 * std::pow(0.999, 400));
+}
+
+TEST_F(SamplerTest, SaysWhereLoadNeverMakesTheDeviceSteady) {
+  CoolingTimer timer;
+  Callable* const candidates[] = {&a_};
+  SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 0.1});
+  const SamplerResult result =
+      Sampler(timer, nullptr, nullptr, kOneCall, {.max_samples = 10}, {}, &sustained)
+          .run(candidates);
+  EXPECT_FALSE(result.steady);
+  EXPECT_EQ(result.seconds[0].size(), 10U);
+  EXPECT_LT(result.warmup_seconds, 2);
+  EXPECT_EQ(sustained.outcome(result.clock_hertz, result.steady).regime, Regime::kAsIs);
+}
+
 TEST_F(SamplerTest, RefusesNoCandidatesAndImpossibleRules) {
   EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {}).run({}), std::invalid_argument);
   EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 0}),
