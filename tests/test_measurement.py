@@ -46,6 +46,7 @@ def make(**changes: object) -> Measurement:
         regime_reason="",
         clocks="observe",
         conditions=(),
+        conditions_reason="",
         pin=None,
         device="cuda:0",
         device_reason="a tensor on it was found",
@@ -102,9 +103,9 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
 
 
 def test_reads_what_was_written_before_there_were_regimes() -> None:
-    new = ("regime", "regime_requested", "regime_reason", "clocks", "conditions", "pin")
+    new = {"regime", "regime_requested", "regime_reason", "clocks", "idle_seconds"}
+    new |= {"conditions", "conditions_reason", "pin"}
     old = {name: value for name, value in make().to_dict().items() if name not in new}
-    del old["idle_seconds"]
     assert Measurement.from_dict({**old, "schema": 2}) == make()
     with pytest.raises(ValueError, match="missing: .*'regime'"):
         Measurement.from_dict(old)

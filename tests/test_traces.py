@@ -28,7 +28,8 @@ def measurement(recorded: dict[str, Any]) -> Measurement:
         ("method_requested", "method_reason", "queue", "queue_requested", "queue_reason"), ""
     ) | dict.fromkeys(("cache_requested", "cache_reason", "device", "device_reason"), "")
     conditions |= dict.fromkeys(("regime", "regime_requested"), "as-is")
-    conditions |= {"regime_reason": "", "clocks": "observe", "conditions": (), "pin": None}
+    conditions |= {"regime_reason": "", "clocks": "observe", "pin": None}
+    conditions |= {"conditions": (), "conditions_reason": ""}
     return Measurement(
         **{**recorded, "seconds": tuple(recorded["seconds"])},
         **conditions,

@@ -29,6 +29,7 @@ _OF_SCHEMA_2 = {
     "regime_reason": "",
     "clocks": "observe",
     "conditions": (),
+    "conditions_reason": "",
     "pin": None,
     "idle_seconds": 0.0,
 }
@@ -210,8 +211,10 @@ class Measurement:
         regime_reason: why ``regime`` is not ``regime_requested``; empty where it is.
         clocks: whether the GPU's clocks were left alone (``observe``) or locked (``lock``).
         conditions: the GPU's clocks, power, temperature and what throttled it, by NVML, from before
-            the first call until after the last. Empty where neither a regime nor a lock was asked
-            for, where NVML cannot be used, and on a CPU.
+            the first call until after the last. Empty on a CPU, and where neither a regime nor a
+            lock was asked for.
+        conditions_reason: why there are no ``conditions`` beside that, or no more of them (NVML
+            cannot be used); empty where there are.
         pin: the CPU that the calling thread was kept on; None where it was not.
         device: where the work ran, e.g. ``cuda:0``.
         device_reason: how that is known.
@@ -257,6 +260,7 @@ class Measurement:
     regime_reason: str
     clocks: str
     conditions: tuple[ClockReading, ...]
+    conditions_reason: str
     pin: int | None
     device: str
     device_reason: str
@@ -581,7 +585,11 @@ class Measurement:
             if known:
                 facts[name] = f"{min(known):.0f} .. {max(known):.0f} {unit}"
         reasons = sorted({why for one in self.conditions for why in one.throttle_reasons or ()})
-        return facts | ({"throttled by": ", ".join(reasons)} if reasons else {})
+        if reasons:
+            facts["throttled by"] = ", ".join(reasons)
+        if self.conditions_reason:
+            facts["conditions"] = f"not known: {self.conditions_reason}"
+        return facts
 
     def _warmup_fact(self) -> str:
         end = {None: "", True: ", steady", False: ", not steady"}[self.steady]

@@ -361,6 +361,7 @@ def measure(
             regime_reason=timing["regime_reason"],
             clocks=options.clocks,
             conditions=() if monitor is None else monitor.readings,
+            conditions_reason="" if monitor is None else monitor.reason,
             pin=pin,
             device=str(device),
             device_reason=device_reason,
