@@ -303,8 +303,8 @@ def measure(
     where = provenance(device)  # before the load of the timing itself
     with (
         _on(device, options.stream),
-        host.pinned(pin),
         _controlled_clocks(device, options) as monitor,
+        host.pinned(pin),  # last: threads that are started inside of it are pinned, too
     ):
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
         cold = on_gpu and options.cache in ("auto", "cold")
