@@ -117,6 +117,7 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   idle_hertz_ = std::fmax(idle_hertz_, batch.idle_hertz);
   const std::size_t candidates = batch.clock_hertz.size();
   top_hertz_.resize(candidates, 0);
+  kept_hertz_.resize(candidates, 0);
   // The first calls after idling may be at a higher clock than the rest, and are all of a batch
   // that is cut short: its clocks are not to be compared with those of whole ones.
   const std::size_t rounds = batch.clock_hertz.front().size();
@@ -125,12 +126,14 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   bool fell = !clocks_known;
   bool slipped = !clocks_known;
   bool rose = false;
+  std::vector<double> middles(candidates, std::numeric_limits<double>::infinity());
   double lowest_share = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; clocks_known && i < candidates; ++i) {
     const std::vector<double> hertz = known(batch.clock_hertz[i]);
     const double middle = quantile(hertz, 0.5);
     if (whole) {
-      rose |= middle > top_hertz_[i] / kBurstShare;
+      middles[i] = middle;
+      rose |= kBurstShare * middle > kept_hertz_[i];
       top_hertz_[i] = std::max(top_hertz_[i], middle);
     }
     fell |= share_below_top(hertz, i) > kMaxShareBelow;
@@ -141,6 +144,9 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   if (!fell) {
     rejected_ = 0;
     agreeing_ = rose ? 0 : agreeing_ + 1;
+    for (std::size_t i = 0; i < candidates; ++i) {
+      kept_hertz_[i] = rose ? middles[i] : std::min(kept_hertz_[i], middles[i]);
+    }
     return rose ? BatchFate::kSetEarlierAside : BatchFate::kKeep;
   }
   agreeing_ = 0;

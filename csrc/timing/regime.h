@@ -115,13 +115,14 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
   BurstLimits limits_;
   double gap_seconds_;
   double batch_seconds_;
-  double too_short_seconds_ = 0;   ///< the last gap behind which a clock was too low
-  double idle_hertz_ = 0;          ///< the highest clock without load
-  std::vector<double> top_hertz_;  ///< [candidate]: the highest median of a batch
-  std::size_t last_rounds_ = 0;    ///< of the last batch
-  std::size_t agreeing_ = 0;       ///< batches in a row, the last ones, that were at the same clock
-  std::size_t rejected_ = 0;       ///< batches in a row, the last ones, that were set aside
-  std::string refusal_;            ///< why the regime was given up; empty while it was not
+  double too_short_seconds_ = 0;    ///< the last gap behind which a clock was too low
+  double idle_hertz_ = 0;           ///< the highest clock without load
+  std::vector<double> top_hertz_;   ///< [candidate]: the highest median of a batch
+  std::vector<double> kept_hertz_;  ///< [candidate]: the lowest median of a batch that is kept
+  std::size_t last_rounds_ = 0;     ///< of the last batch
+  std::size_t agreeing_ = 0;  ///< batches in a row, the last ones, that were at the same clock
+  std::size_t rejected_ = 0;  ///< batches in a row, the last ones, that were set aside
+  std::string refusal_;       ///< why the regime was given up; empty while it was not
 };
 
 /// On an H200 under full load, power is capped again after some 0.8 s.

@@ -191,6 +191,16 @@ TEST(Burst, SetsAsideWhatWasSampledBeforeTheDeviceHadRecovered) {
   EXPECT_EQ(step(regime, rested).fate, BatchFate::kKeep);
 }
 
+TEST(Burst, NoticesAClockThatRisesLittleByLittle) {
+  BurstRegime regime(kMaxHertz);
+  regime.judge(batch_at(1.600e9));
+  EXPECT_EQ(regime.judge(batch_at(1.625e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.640e9)), BatchFate::kSetEarlierAside);
+  EXPECT_EQ(regime.judge(batch_at(1.630e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.660e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.670e9)), BatchFate::kSetEarlierAside);
+}
+
 TEST(Burst, GivesUpOnADeviceThatNeverRecovers) {
   BurstRegime regime(kMaxHertz);
   FakeGpu gpu{.cooling = 0};
