@@ -497,6 +497,21 @@ TEST_F(SamplerTest, TellsTheRegimeTheClocksOfEachCandidate) {
   EXPECT_GT(regime.seen[0].busy_seconds, 0);
 }
 
+TEST_F(SamplerTest, SamplesARestedDeviceInBursts) {
+  FallingProbe probe(0);
+  ClockedCallable clocked(a_, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  BurstRegime burst(2e9, {.first_gap_seconds = 4e-3});
+  const SamplerResult result =
+      Sampler(timer, nullptr, &probe, kOneCall, {.max_samples = 300}, {}, &burst).run(candidates);
+  EXPECT_EQ(burst.outcome(result.clock_hertz, result.steady).regime, Regime::kBurst);
+  EXPECT_TRUE(result.steady);
+  EXPECT_GE(result.seconds[0].size(), 20U);
+  EXPECT_GE(result.idle_seconds, 3 * 2e-3);
+  EXPECT_TRUE(result.discarded[0].empty());
+}
+
 TEST_F(SamplerTest, GoesOnAsItIsWhereABurstCannotBeReached) {
   FallingProbe probe(1'000'000'000);  // the clock falls with each call, for ever
   ClockedCallable clocked(a_, probe);
