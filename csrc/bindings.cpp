@@ -163,8 +163,9 @@ convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
 }
 
 py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const std::string& method,
-                         const std::string& queue, bool on_gpu, std::uintptr_t stream,
-                         const FlushBuffers& flush, const std::vector<int>& other_devices,
+                         const std::string& queue, const std::string& regime, bool on_gpu,
+                         std::uintptr_t stream, const FlushBuffers& flush,
+                         const std::vector<int>& other_devices,
                          const std::string& kernel_unavailable, std::size_t warmup_calls,
                          double warmup_seconds, bool warmup_steady, double max_steady_seconds,
                          const std::string& stop, std::size_t min_samples, std::size_t max_samples,
@@ -178,6 +179,7 @@ py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const s
   convtime::TimingOptions options;
   options.method = convtime::method_from_string(method);
   options.queue = convtime::queue_from_string(queue);
+  options.regime = convtime::regime_from_string(regime);
   options.on_gpu = on_gpu;
   options.stream = reinterpret_cast<void*>(stream);
   options.flush = flush_buffers(flush);
@@ -209,7 +211,10 @@ py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const s
       py::arg("method") = convtime::to_string(timing.method),
       py::arg("method_reason") = timing.method_reason,
       py::arg("queue") = convtime::to_string(timing.queue),
-      py::arg("queue_reason") = timing.queue_reason, py::arg("spans") = timing.spans,
+      py::arg("queue_reason") = timing.queue_reason,
+      py::arg("regime") = convtime::to_string(timing.regime),
+      py::arg("regime_reason") = timing.regime_reason,
+      py::arg("idle_seconds") = samples.idle_seconds, py::arg("spans") = timing.spans,
       py::arg("overhead_seconds") = timing.overhead_seconds,
       py::arg("raw_seconds") = timing.raw_seconds, py::arg("activities") = activities_of(timing),
       py::arg("warmup_calls") = samples.warmup_calls,
@@ -225,11 +230,12 @@ PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ core of convtime; use it through the convtime package.";
   bind_conv(module);
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
-             py::arg("method"), py::arg("queue"), py::arg("on_gpu"), py::arg("stream"),
-             py::arg("flush"), py::arg("other_devices"), py::arg("kernel_unavailable"),
-             py::arg("warmup_calls"), py::arg("warmup_seconds"), py::arg("warmup_steady"),
-             py::arg("max_steady_seconds"), py::arg("stop"), py::arg("min_samples"),
-             py::arg("max_samples"), py::arg("budget"), py::arg("tolerance"), py::arg("margin"));
+             py::arg("method"), py::arg("queue"), py::arg("regime"), py::arg("on_gpu"),
+             py::arg("stream"), py::arg("flush"), py::arg("other_devices"),
+             py::arg("kernel_unavailable"), py::arg("warmup_calls"), py::arg("warmup_seconds"),
+             py::arg("warmup_steady"), py::arg("max_steady_seconds"), py::arg("stop"),
+             py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
+             py::arg("tolerance"), py::arg("margin"));
   module.def("cuda_available", &convtime::cuda_available);
 #ifdef CONVTIME_WITH_CUDA
   module.def("flush_buffer_bytes", &convtime::flush_buffer_bytes, py::arg("device"));

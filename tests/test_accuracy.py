@@ -334,7 +334,7 @@ def test_a_file_of_rows_checks_out(tmp_path):
     assert not list(check_results.check_file(path, {"accuracy": GOALS}))
 
 
-@pytest.mark.parametrize("name", ["accuracy", "repeatability", "compare_verdict"])
+@pytest.mark.parametrize("name", ["accuracy", "repeatability", "compare_verdict", "regimes"])
 def test_summaries_need_neither_torch_nor_convtime(name):
     code = (
         "import sys; sys.modules.update(torch=None, convtime=None, triton=None, matplotlib=None);"
@@ -343,7 +343,7 @@ def test_summaries_need_neither_torch_nor_convtime(name):
     subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, check=True, timeout=60)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "repeatability", "compare_verdict"])
+@pytest.mark.parametrize("name", ["accuracy", "repeatability", "compare_verdict", "regimes"])
 def test_without_a_gpu_it_says_so(name, tmp_path):
     pytest.importorskip("torch")
     done = subprocess.run(

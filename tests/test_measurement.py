@@ -41,6 +41,13 @@ def make(**changes: object) -> Measurement:
         cache="cold",
         cache_requested="cold",
         cache_reason="",
+        regime="as-is",
+        regime_requested="as-is",
+        regime_reason="",
+        clocks="observe",
+        conditions=(),
+        conditions_reason="",
+        pin=None,
         device="cuda:0",
         device_reason="a tensor on it was found",
         stream=0,
@@ -52,6 +59,7 @@ def make(**changes: object) -> Measurement:
         warmup_seconds=0.1,
         first_call_seconds=0.05,
         sampling_seconds=0.2,
+        idle_seconds=0.0,
         stop="interval",
         stop_reason="settled",
         flops=None,
@@ -92,6 +100,15 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
     assert low < one.median < high
     with pytest.raises(ValueError, match=r"between 0 and 1, got 1\.5"):
         one.quantile(1.5)
+
+
+def test_reads_what_was_written_before_there_were_regimes() -> None:
+    new = {"regime", "regime_requested", "regime_reason", "clocks", "idle_seconds"}
+    new |= {"conditions", "conditions_reason", "pin"}
+    old = {name: value for name, value in make().to_dict().items() if name not in new}
+    assert Measurement.from_dict({**old, "schema": 2}) == make()
+    with pytest.raises(ValueError, match="missing: .*'regime'"):
+        Measurement.from_dict(old)
 
 
 def test_is_frozen() -> None:
@@ -169,3 +186,75 @@ def test_to_torch_works_with_torchs_compare() -> None:
     assert "slow" in text
     assert "fast" in text
     assert "2" in text
+
+
+def test_cycles_are_seconds_times_the_clock() -> None:
+    one = make()
+    assert one.cycles[1] is None
+    assert [one.cycles[i] for i in (0, 2, 3)] == pytest.approx([7920, 4500, 3900])
+    assert one.median_cycles == pytest.approx(4500)
+    assert (make(sm_clocks=()).cycles, make(sm_clocks=()).median_cycles) == ((), None)
+
+
+def at_clocks(clocks: list[float], fixed: float, cycles: float) -> Measurement:
+    """Samples that take exactly what a part that is fixed and one that scales make of a clock."""
+    seconds = tuple(fixed + cycles / clock for clock in clocks)
+    return make(seconds=seconds, sm_clocks=tuple(clocks), spans=())
+
+
+TWO_CLOCKS = [1.98e9] * 12 + [1.4e9] * 10
+
+
+@pytest.mark.parametrize(("fixed", "cycles"), [(20e-6, 200e3), (0.0, 300e3), (50e-6, 0.0)])
+def test_only_what_scales_is_scaled(fixed: float, cycles: float) -> None:
+    scaled = at_clocks(TWO_CLOCKS, fixed, cycles).at_clock(1700)
+    assert scaled.seconds == pytest.approx(fixed + cycles / 1.7e9, rel=1e-9)
+    assert scaled.fixed_seconds == pytest.approx(fixed, abs=1e-12)
+    assert scaled.cycles == pytest.approx(cycles, abs=1e-3)
+    assert scaled.measured_mhz == pytest.approx((1400, 1980))
+    assert "samples of this measurement at 1400 and 1980 MHz" in str(scaled)
+
+
+def test_another_measurement_can_bring_the_other_clock() -> None:
+    fast, slow = (at_clocks([clock] * 10, 20e-6, 200e3) for clock in (1.98e9, 1.5e9))
+    for scaled in (fast.at_clock(1700, other=slow), slow.at_clock(1700, other=fast)):
+        assert scaled.seconds == pytest.approx(20e-6 + 200e3 / 1.7e9)
+        assert scaled.source == "this measurement and another"
+    with pytest.raises(ValueError, match="not available: cache is 'cold' here and 'warm' in the"):
+        fast.at_clock(1700, other=dataclasses.replace(slow, cache="warm"))
+
+
+def test_noise_makes_no_part_negative() -> None:
+    faster_when_slow = make(
+        seconds=(10e-6,) * 10 + (11e-6,) * 10, sm_clocks=(1.5e9,) * 10 + (1.9e9,) * 10
+    )
+    scaled = faster_when_slow.at_clock(1000)
+    assert (scaled.cycles, scaled.seconds) == (0, pytest.approx(10.5e-6))
+    more_than_all = make(
+        seconds=(20e-6,) * 10 + (10e-6,) * 10, sm_clocks=(1.5e9,) * 10 + (1.9e9,) * 10
+    )
+    scaled = more_than_all.at_clock(1900)
+    assert scaled.fixed_seconds == 0
+    assert scaled.cycles == pytest.approx((20e-6 * 1.5e9 + 10e-6 * 1.9e9) / 2)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "message"),
+    [
+        ([1.9e9] * 30, "not available: .* taken at 1900 and 1900 MHz, less than 5% apart"),
+        ([1.9e9] * 29 + [1.4e9], "not available: .* taken at 1900 and 1900 MHz"),
+        ([1.4e9] * 6 + [1.9e9] * 6, "not available: 4 samples have a clock that can tell one"),
+        ([1.4e9, 1.9e9], "not available: 0 samples have a clock that can tell one of two"),
+        ([], "not available: 0 samples"),
+    ],
+)
+def test_one_clock_says_nothing_of_others(clocks: list[float], message: str) -> None:
+    one = at_clocks(clocks, 0.0, 1e5) if clocks else make(sm_clocks=())
+    with pytest.raises(ValueError, match=message):
+        one.at_clock(1700)
+
+
+@pytest.mark.parametrize("mhz", [0, -5, float("nan"), float("inf")])
+def test_a_clock_is_a_positive_number(mhz: float) -> None:
+    with pytest.raises(ValueError, match="mhz must be a positive number, got"):
+        at_clocks(TWO_CLOCKS, 0.0, 1e5).at_clock(mhz)

@@ -28,7 +28,8 @@ def test_times_a_call_of_known_duration() -> None:
     assert one.method_reason == "the work is on the CPU"
     assert (one.queue, one.queue_requested) == ("none", "gate")
     assert one.queue_reason == "method 'cpu' does not queue calls on a device"
-    assert (one.cache, one.cache_requested) == ("uncontrolled", "cold")
+    assert (one.cache, one.cache_requested) == ("uncontrolled", "auto")
+    assert one.cache_reason == "a flush takes milliseconds on a CPU; cache='cold' asks for it"
     assert one.device == "cpu"
     assert one.stream is None
     assert one.provenance["torch"] == torch.__version__
@@ -115,7 +116,7 @@ def test_max_samples_and_budget_end_the_sampling() -> None:
             "method must be one of 'auto', 'kernel', 'event', 'graph', 'sync', 'cpu', got 'clock'",
         ),
         ({"queue": "full"}, "queue must be one of 'gate', 'sleep', 'none', got 'full'"),
-        ({"cache": "hot"}, "cache must be one of 'cold', 'warm', 'rotate', got 'hot'"),
+        ({"cache": "hot"}, "cache must be one of 'auto', 'cold', 'warm', 'rotate', got 'hot'"),
         ({"min_samples": 0}, "min_samples must be at least 1, got 0"),
         ({"min_samples": 5, "max_samples": 4}, "max_samples must be at least min_samples"),
         ({"max_samples": -1}, "max_samples must be a whole number, 0 or more, got -1"),

@@ -27,6 +27,9 @@ def measurement(recorded: dict[str, Any]) -> Measurement:
     conditions = dict.fromkeys(
         ("method_requested", "method_reason", "queue", "queue_requested", "queue_reason"), ""
     ) | dict.fromkeys(("cache_requested", "cache_reason", "device", "device_reason"), "")
+    conditions |= dict.fromkeys(("regime", "regime_requested"), "as-is")
+    conditions |= {"regime_reason": "", "clocks": "observe", "pin": None}
+    conditions |= {"conditions": (), "conditions_reason": ""}
     return Measurement(
         **{**recorded, "seconds": tuple(recorded["seconds"])},
         **conditions,
@@ -40,6 +43,7 @@ def measurement(recorded: dict[str, Any]) -> Measurement:
         warmup_seconds=0.0,
         first_call_seconds=0.0,
         sampling_seconds=1e-4 * count,
+        idle_seconds=0.0,
         stop="count",
         stop_reason="max_samples",
         flops=None,
@@ -135,3 +139,14 @@ def test_verdicts_are_true_and_soon_settled(name: str, ratio: float, verdict: st
     assert comparison.verdict("other") == verdict
     assert comparison.exit_code == (verdict == "slower")
     assert 30 <= first_stop(name, "verdict") < 60
+
+
+def test_a_matmuls_time_at_another_clock_is_known_from_its_own_samples() -> None:
+    """The clock moved between 1.1 and 1.6 GHz while these were taken."""
+    one = measurement(trace("matmul from idle"))
+    scaled = one.at_clock(1500)
+    near = [s for s, c in zip(one.seconds, one.sm_clocks, strict=True) if abs(c - 1.43e9) < 2e7]
+    assert one.at_clock(1430).seconds == pytest.approx(np.median(near), rel=0.01)
+    assert scaled.fixed_seconds < 0.1 * scaled.seconds
+    with pytest.raises(ValueError, match="not available"):
+        measurement(trace("the same")).at_clock(1500)

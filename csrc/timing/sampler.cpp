@@ -1,11 +1,13 @@
 #include "timing/sampler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "timing/clock.h"
@@ -15,8 +17,8 @@ namespace convtime {
 namespace {
 
 constexpr std::size_t kMaxRoundsInBatch = 64;
-/// A batch is no longer than this, so that the stop rule and signals are looked at often enough.
-constexpr double kBatchSeconds = 0.02;
+/// Idling is cut in pieces of this length, so that signals are looked at often enough.
+constexpr double kIdlePieceSeconds = 0.02;
 /// Sleeping longer than the host was seen to need absorbs its jitter.
 constexpr double kHoldMargin = 1.5;
 constexpr double kHoldExtraSeconds = 50e-6;
@@ -52,6 +54,27 @@ void set_aside(SamplerResult& result) {
     result.seconds[i].clear();
     result.clock_hertz[i].clear();
     result.activities[i].clear();
+  }
+}
+
+void forget_first(std::size_t rounds, SamplerResult& series) {
+  const auto erase_head = [&](auto& values) {
+    if (!values.empty()) {
+      values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounds));
+    }
+  };
+  for (std::size_t i = 0; i < series.seconds.size(); ++i) {
+    erase_head(series.seconds[i]);
+    erase_head(series.clock_hertz[i]);
+    erase_head(series.activities[i]);
+  }
+}
+
+/// What the regime set aside of a series stays known, also where the rest of it gives no samples.
+void keep_discarded(SamplerResult& series, SamplerResult& result) {
+  for (std::size_t i = 0; i < series.discarded.size(); ++i) {
+    auto& discarded = result.discarded[i];
+    discarded.insert(discarded.end(), series.discarded[i].begin(), series.discarded[i].end());
   }
 }
 
@@ -111,11 +134,12 @@ class Release {
 std::size_t Sampler::max_batch(std::size_t candidates) { return kMaxRoundsInBatch * candidates; }
 
 Sampler::Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
-                 HostHooks hooks)
+                 HostHooks hooks, RegimeControl* regime)
     : timer_(timer),
       hold_(timer.queues_calls() ? hold : nullptr),
       probe_(probe),
-      warmup_(warmup),
+      regime_(regime == nullptr ? as_is_ : *regime),
+      warmup_(regime_.warmup(warmup)),
       rule_(rule),
       hooks_(std::move(hooks)) {
   rule_.validate();
@@ -168,39 +192,77 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
     return std::none_of(series.seconds.begin(), series.seconds.end(), drifts) &&
            std::none_of(series.clock_hertz.begin(), series.clock_hertz.end(), drifts);
   };
-  const double start = now_seconds();
+  const double start = working_clock();
   double elapsed = 0;
+  double series_start = 0;
   std::size_t rounds_tested = 0;
-  while (elapsed < warmup_.max_steady_seconds) {
+  bool steady = false;
+  while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted()) {
     const std::size_t rounds = affordable_rounds(progress, warmup_.max_steady_seconds - elapsed);
     run_batch(candidates, rounds, series, progress);
     result.warmup_calls += rounds * candidates.size();
     hooks_.poll();
-    elapsed = now_seconds() - start;
+    elapsed = working_clock() - start;
     const std::size_t taken = series.seconds.front().size();
-    if (elapsed < warmup_.min_steady_seconds || taken < rounds_tested + rounds_tested / 10 + 1) {
+    if (elapsed < warmup_.min_steady_seconds || !regime_.settled() ||
+        taken < rounds_tested + rounds_tested / 10 + 1) {
       continue;  // testing a long series after each batch would take longer than the batches
     }
     rounds_tested = taken;
-    if (is_steady_now()) {
-      const bool limited = rule_.criterion != StopCriterion::kBudget;
-      keep_last(std::min(steady_window(taken), limited ? rule_.max_samples : taken), series,
-                result);
-      return true;
+    steady = is_steady_now();
+    if (!steady && elapsed - series_start > warmup_.max_series_seconds) {
+      forget_first(taken / 2, series);
+      series_start += (elapsed - series_start) / 2;
+      rounds_tested -= taken / 2;
     }
   }
-  return false;
+  if (&regime_ != &as_is_) {
+    keep_discarded(series, result);
+  }
+  if (steady) {
+    const std::size_t taken = series.seconds.front().size();
+    const bool limited = rule_.criterion != StopCriterion::kBudget;
+    keep_last(std::min(steady_window(taken), limited ? rule_.max_samples : taken), series, result);
+  }
+  return steady;
+}
+
+double Sampler::working_clock() const { return now_seconds() - regime_.idle_seconds(); }
+
+/// Leaves the device idle for as long as the regime asks for, and returns the rate of its clock
+/// then, in hertz; NaN where it is not known, or there was no idling.
+double Sampler::idle() {
+  const double start = now_seconds();
+  const double end = start + regime_.gap_seconds();
+  double now = start;
+  if (now >= end) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  for (; now < end; now = now_seconds()) {
+    const double piece = std::min(end - now, kIdlePieceSeconds);
+    hooks_.wait([&] { std::this_thread::sleep_for(std::chrono::duration<double>(piece)); });
+    hooks_.poll();
+  }
+  regime_.idled(now - start);
+  double hertz = std::numeric_limits<double>::quiet_NaN();
+  if (probe_ != nullptr) {
+    probe_->stamp();
+    probe_->finish();
+    hooks_.wait([&] { probe_->collect({&hertz, 1}); });
+  }
+  return hertz;
 }
 
 std::size_t Sampler::affordable_rounds(const Progress& progress, double seconds_left) const {
   const double affordable =
-      std::min(kBatchSeconds, seconds_left) / std::max(progress.wall_seconds, 1e-7);
+      std::min(regime_.batch_seconds(), seconds_left) / std::max(progress.wall_seconds, 1e-7);
   return static_cast<std::size_t>(
       std::clamp(affordable, 1.0, static_cast<double>(progress.round_limit)));
 }
 
 void Sampler::run_batch(std::span<Callable* const> candidates, std::size_t rounds,
                         SamplerResult& result, Progress& progress) {
+  const double idle_hertz = idle();
   const Schedule schedule = shuffle_rounds(candidates, rounds, progress.random);
   double hold_seconds = kMaxHoldSeconds;
   if (progress.hold != nullptr && !progress.hold->ends_early()) {
@@ -229,9 +291,19 @@ void Sampler::run_batch(std::span<Callable* const> candidates, std::size_t round
     }
   });
   auto activities = timer_.take_activities();
+  RegimeBatch seen{idle_hertz, std::vector<std::vector<double>>(candidates.size()),
+                   now_seconds() - issue_start};
+  for (std::size_t i = 0; i < hertz.size(); ++i) {
+    seen.clock_hertz[schedule.candidate[i]].push_back(hertz[i]);
+  }
+  const BatchFate fate = held ? regime_.judge(seen) : BatchFate::kSetAside;
+  if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
+    set_aside(result);
+  }
+  const bool keep = fate == BatchFate::kKeep || fate == BatchFate::kSetEarlierAside;
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     const std::size_t candidate = schedule.candidate[i];
-    if (!held) {
+    if (!keep) {
       result.discarded[candidate].push_back(seconds[i]);
       continue;
     }
@@ -286,21 +358,23 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates) {
   if (warmup_.steady) {
     result.steady = become_steady(candidates, result, progress);
   }
-  const double start = now_seconds();
-  result.warmup_seconds = start - warmup_start;
+  result.warmup_seconds = now_seconds() - warmup_start;
+  const double start = working_clock();
   result.stop_reason = rule_.decide(result.seconds, 0);
   while (result.stop_reason == StopReason::kNotYet) {
     const double left = rule_.criterion == StopCriterion::kCount
-                            ? kBatchSeconds
-                            : rule_.budget_seconds - (now_seconds() - start);
+                            ? regime_.batch_seconds()
+                            : rule_.budget_seconds - (working_clock() - start);
     const std::size_t rounds =
         std::min(affordable_rounds(progress, left),
                  rounds_until_decision(rule_, result.seconds.front().size()));
     run_batch(candidates, rounds, result, progress);
     hooks_.poll();
-    result.sampling_seconds = now_seconds() - start;
-    result.stop_reason = rule_.decide(result.seconds, result.sampling_seconds);
+    result.sampling_seconds = working_clock() - start;
+    result.stop_reason = rule_.decide(
+        result.seconds, regime_.exhausted() ? rule_.budget_seconds : result.sampling_seconds);
   }
+  result.idle_seconds = regime_.idle_seconds();
   result.queue_held = progress.hold != nullptr;
   result.queue_reason = progress.queue_reason;
   return result;

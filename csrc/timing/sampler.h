@@ -11,24 +11,12 @@
 #include "timing/callable.h"
 #include "timing/clock_probe.h"
 #include "timing/queue_hold.h"
+#include "timing/regime.h"
 #include "timing/stop_rule.h"
 #include "timing/timer.h"
+#include "timing/warmup.h"
 
 namespace convtime {
-
-/// What comes before sampling: at least `calls` calls of each candidate, for at least `seconds`.
-/// If `steady`, batches follow as they are sampled, until neither times nor clocks drift any more
-/// (steadiness.h), for `min_steady_seconds` at least and `max_steady_seconds` at most; those in
-/// which neither did are samples already.
-struct Warmup {
-  std::size_t calls = 3;
-  double seconds = 0;
-  bool steady = true;
-  /// An H200 lowers its clock after 0.06 s of full load, all at once: not drifting before means
-  /// nothing.
-  double min_steady_seconds = 0.08;
-  double max_steady_seconds = 1;
-};
 
 /// What the sampler owes to the program around it.
 struct HostHooks {
@@ -48,17 +36,19 @@ struct SamplerResult {
   /// What the device did for each of `seconds`, [candidate][round]; no rounds where the timer
   /// cannot say.
   std::vector<std::vector<std::vector<DeviceActivity>>> activities;
-  /// Samples that were taken while the queue could not be held, and that are not in `seconds`.
+  /// Samples that were taken while the queue could not be held, or the device was not in the regime
+  /// asked for, and that are not in `seconds`.
   std::vector<std::vector<double>> discarded;
   bool queue_held = false;
   std::string queue_reason;      ///< why the queue was not held; empty where it was
   std::size_t warmup_calls = 0;  ///< that gave no samples
-  double warmup_seconds = 0;
+  double warmup_seconds = 0;     ///< idling included
   /// [candidate]: what its first call took, with all that is done only once (loading, compiling,
   /// choosing algorithms, allocating), until its work was done.
   std::vector<double> first_call_seconds;
   bool steady = false;          ///< whether the warm-up was to become steady, and did
-  double sampling_seconds = 0;  ///< after the warm-up
+  double sampling_seconds = 0;  ///< after the warm-up, idling not included
+  double idle_seconds = 0;      ///< that the device was left idle for the regime's sake, in all
   StopReason stop_reason = StopReason::kNotYet;
 };
 
@@ -70,9 +60,12 @@ class CONVTIME_API Sampler {
   static std::size_t max_batch(std::size_t candidates);
 
   /// `hold` may be null: the queue is then never held. `probe` may be null: clocks are then not
-  /// known. Candidates stamp the probe themselves (ClockedCallable).
+  /// known. Candidates stamp the probe themselves (ClockedCallable). `regime` may be null: the
+  /// device is then sampled as it is.
   Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
-          HostHooks hooks = {});
+          HostHooks hooks = {}, RegimeControl* regime = nullptr);
+  Sampler(const Sampler&) = delete;
+  Sampler& operator=(const Sampler&) = delete;
 
   /// Exceptions of a candidate, of the timer or of the hooks pass through; nothing stays held.
   SamplerResult run(std::span<Callable* const> candidates);
@@ -93,6 +86,8 @@ class CONVTIME_API Sampler {
   bool become_steady(std::span<Callable* const> candidates, SamplerResult& result,
                      Progress& progress);
   std::size_t affordable_rounds(const Progress& progress, double seconds_left) const;
+  double working_clock() const;
+  double idle();
   void run_batch(std::span<Callable* const> candidates, std::size_t rounds, SamplerResult& result,
                  Progress& progress);
   void learn_from_release(bool held, double hold_seconds, double issue_seconds, std::size_t rounds,
@@ -101,6 +96,8 @@ class CONVTIME_API Sampler {
   Timer& timer_;
   QueueHold* hold_;
   ClockProbe* probe_;
+  RegimeControl as_is_;
+  RegimeControl& regime_;
   Warmup warmup_;
   StopRule rule_;
   HostHooks hooks_;

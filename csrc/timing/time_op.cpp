@@ -204,6 +204,21 @@ std::unique_ptr<ClockProbe> make_probe(const TimingOptions& options, std::size_t
   return nullptr;
 }
 
+/// What brings the device into the regime asked for; null where that is none, or cannot be.
+std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, Timing& timing) {
+  if (options.regime == Regime::kAsIs) {
+    return nullptr;
+  }
+  if (!options.on_gpu) {
+    timing.regime_reason = "the work is on the CPU, and regimes are a GPU's";
+    return nullptr;
+  }
+  if (options.regime == Regime::kBurst) {
+    return std::make_unique<BurstRegime>(timing.max_clock_hertz);
+  }
+  return std::make_unique<SustainedRegime>();
+}
+
 bool saw_no_work(const SamplerResult& samples) {
   return std::any_of(samples.activities.begin(), samples.activities.end(), [](const auto& calls) {
     return std::all_of(calls.begin(), calls.end(), [](const auto& one) { return one.empty(); });
@@ -258,8 +273,15 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
   const std::unique_ptr<QueueHold> hold = make_hold(*timer, options, timing);
   const std::unique_ptr<ClockProbe> probe = make_probe(options, candidates.size(), timing);
   const ConditionedCandidates conditioned(candidates, options, timing.method, probe.get());
-  Sampler sampler(*timer, hold.get(), probe.get(), options.warmup, options.stop, options.hooks);
+  const std::unique_ptr<RegimeControl> regime = make_regime(options, timing);
+  Sampler sampler(*timer, hold.get(), probe.get(), options.warmup, options.stop, options.hooks,
+                  regime.get());
   timing.samples = sampler.run(conditioned.get());
+  if (regime != nullptr) {
+    RegimeOutcome outcome = regime->outcome(timing.samples.clock_hertz, timing.samples.steady);
+    timing.regime = outcome.regime;
+    timing.regime_reason = std::move(outcome.reason);
+  }
   if (timing.samples.queue_held) {
     timing.queue = options.queue;
   } else if (hold != nullptr) {
@@ -340,8 +362,10 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
     }
     TimingOptions on_host = options;
     on_host.method = Method::kCpu;
+    on_host.regime = Regime::kAsIs;
     timing = sample(candidates, on_host);
     timing.method_reason = "the calls issue no work to the GPU";
+    timing.regime_reason = options.regime == Regime::kAsIs ? "" : timing.method_reason;
   }
   correct_times(options, timing);
   if (timing.method == Method::kKernel) {
@@ -358,7 +382,7 @@ std::ostream& operator<<(std::ostream& out, const Samples& samples) {
   return out << summary.median * kMicro << " us (median of " << summary.count << ", 95 % interval "
              << summary.median_interval.low * kMicro << " .. "
              << summary.median_interval.high * kMicro << " us, " << to_string(samples.method)
-             << ", queue " << to_string(samples.queue) << ")";
+             << ", queue " << to_string(samples.queue) << ", " << to_string(samples.regime) << ")";
 }
 
 Samples time_op(std::function<void()> operation) {
@@ -371,7 +395,8 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   FunctionCallable callable(std::move(operation));
   Callable* const candidate = &callable;
   Timing timing = time_candidates({&candidate, 1}, options);
-  return {std::move(timing.samples.seconds.front()), timing.method, timing.queue};
+  return {std::move(timing.samples.seconds.front()), timing.method, timing.queue, timing.regime,
+          std::move(timing.regime_reason)};
 }
 
 }  // namespace convtime

@@ -11,6 +11,7 @@
 #include "timing/cache_flush.h"
 #include "timing/callable.h"
 #include "timing/device_graph.h"
+#include "timing/regime.h"
 #include "timing/sampler.h"
 #include "timing/stop_rule.h"
 
@@ -57,6 +58,7 @@ struct TimingOptions {
   /// Why the caller knows that CUPTI is taken (another tool's session), which is of no account
   /// where tools share it; empty otherwise.
   std::string kernel_unavailable{};
+  Regime regime = Regime::kAsIs;
   Warmup warmup{};
   StopRule stop{};
   HostHooks hooks{};
@@ -69,6 +71,8 @@ struct Timing {
   std::string method_reason;
   Queue queue = Queue::kNone;
   std::string queue_reason;
+  Regime regime = Regime::kAsIs;
+  std::string regime_reason;
   /// For kEvent and kGraph: what was subtracted from each of raw_seconds, [candidate][round], to
   /// give the samples; 0, and no raw_seconds, where the method's own cost is not known.
   double overhead_seconds = 0;
@@ -98,11 +102,13 @@ struct CONVTIME_API Samples {
   std::vector<double> seconds;
   Method method = Method::kAuto;
   Queue queue = Queue::kNone;
+  Regime regime = Regime::kAsIs;
+  std::string regime_reason;  ///< why it is not the one asked for; empty where it is
 
   double median() const;
 };
 
-/// "12.3 us (median of 84, 95 % interval 12.2 .. 12.4 us, event, queue sleep)"
+/// "12.3 us (median of 84, 95 % interval 12.2 .. 12.4 us, event, queue sleep, burst)"
 CONVTIME_API std::ostream& operator<<(std::ostream& out, const Samples& samples);
 
 /// Times one operation, on the GPU's default stream where there is a GPU, else on the CPU.

@@ -34,6 +34,9 @@ class Timing(TypedDict):
     method_reason: str
     queue: str
     queue_reason: str
+    regime: str
+    regime_reason: str
+    idle_seconds: float
     spans: list[list[float]]
     overhead_seconds: float
     raw_seconds: list[list[float]]
@@ -109,6 +112,7 @@ def time_candidates(
     ],
     method: str,
     queue: str,
+    regime: str,
     on_gpu: bool,
     stream: int,
     flush: Sequence[tuple[int, int, int, int]],

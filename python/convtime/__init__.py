@@ -15,7 +15,7 @@ from convtime.clocks import (
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.config import cmake_prefix_path, show_config
 from convtime.explain import Explanation, explain
-from convtime.measurement import Measurement
+from convtime.measurement import Measurement, ScaledTime
 from convtime.plans import PlanChoice, TensorDescriptor, clear_plan_cache, plan_cache
 from convtime.timing import ceilings, time_op
 
@@ -29,6 +29,7 @@ __all__ = [
     "Measurement",
     "PlanChoice",
     "Ratio",
+    "ScaledTime",
     "TensorDescriptor",
     "__version__",
     "ceilings",
@@ -36,12 +37,10 @@ __all__ = [
     "cmake_prefix_path",
     "compare",
     "explain",
-    "nn",
-    "ops",
-    "plan_cache",
     "locked_clocks",
     "nn",
     "ops",
+    "plan_cache",
     "reset_clocks",
     "show_config",
     "time_op",

@@ -16,7 +16,7 @@ import convtime.nn
 from convtime.comparison import Ratio
 from convtime.conv_problem import same_bits
 from convtime.layers import ConvLayer, InputError, first_line
-from convtime.measurement import SCHEMA, Measurement
+from convtime.measurement import Measurement
 
 DTYPES = {
     "float32": torch.float32,
@@ -105,7 +105,7 @@ _STATISTICS = ("median", "iqr", "min", "max")
 def _measurement_dict(measurement: Measurement) -> dict[str, Any]:
     """A measurement less its provenance, which is the same for every layer of a run."""
     fields = measurement.to_dict()
-    del fields["provenance"], fields["schema"]
+    del fields["provenance"]
     # To the picosecond: no clock ticks faster, and digits beyond it only swell the file.
     fields["seconds"] = [round(sample, 12) for sample in measurement.seconds]
     fields["raw_seconds"] = [round(sample, 12) for sample in measurement.raw_seconds]
@@ -117,7 +117,8 @@ def _measurement_dict(measurement: Measurement) -> dict[str, Any]:
 
 def _measurement_from_dict(data: Mapping[str, Any], provenance: Mapping[str, Any]) -> Measurement:
     fields = {key: value for key, value in data.items() if key not in _STATISTICS}
-    return Measurement.from_dict({"schema": SCHEMA, "provenance": provenance, **fields})
+    # Measurements of schema 2 were written without its number.
+    return Measurement.from_dict({"schema": 2, "provenance": provenance, **fields})
 
 
 def find_device(name: str | None = None) -> torch.device:

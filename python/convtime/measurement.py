@@ -6,6 +6,8 @@ import dataclasses
 import html
 import json
 import math
+import operator
+import statistics
 from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,10 +19,25 @@ if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
 
-SCHEMA = 2
+    from convtime.clocks import ClockReading
+
+SCHEMA = 3
+#: What measurements of schema 2 do not say: they were all made so.
+_OF_SCHEMA_2 = {
+    "regime": "as-is",
+    "regime_requested": "as-is",
+    "regime_reason": "",
+    "clocks": "observe",
+    "conditions": (),
+    "conditions_reason": "",
+    "pin": None,
+    "idle_seconds": 0.0,
+}
 
 _PER_SAMPLE = ("seconds", "discarded", "raw_seconds", "spans", "sm_clocks")
 _THROTTLED_BELOW = 0.95  # of the highest clock
+_FEWEST_AT_A_CLOCK = 5
+_CLEARLY_HIGHER = 1.05  # of two clocks, how much the higher one must be over the lower
 _UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 
 
@@ -73,6 +90,83 @@ class DeviceActivity:
         return cls(**fields)
 
 
+@dataclasses.dataclass(frozen=True)
+class ScaledTime:
+    """What an operation takes at a clock; see :meth:`Measurement.at_clock`.
+
+    Attributes:
+        seconds: the time at that clock.
+        mhz: the clock of the multiprocessors, in MHz.
+        fixed_seconds: the part of the time that is the same at any clock.
+        cycles: the part that scales with the clock, in its cycles.
+        measured_mhz: the two clocks that this is known from, in MHz, the lower one first.
+        source: what was measured at those.
+    """
+
+    seconds: float
+    mhz: float
+    fixed_seconds: float
+    cycles: float
+    measured_mhz: tuple[float, float]
+    source: str
+
+    def __str__(self) -> str:
+        low, high = self.measured_mhz
+        return (
+            f"{format_seconds(self.seconds)} at {self.mhz:.0f} MHz: "
+            f"{format_seconds(self.fixed_seconds)} and {self.cycles:.4g} cycles, known from "
+            f"{self.source} at {low:.0f} and {high:.0f} MHz"
+        )
+
+
+def _middle(points: list[tuple[float, float]]) -> tuple[float, float]:
+    """Medians of clock and time."""
+    if len(points) < _FEWEST_AT_A_CLOCK:
+        raise ValueError(
+            f"times at other clocks are not available: {len(points)} samples have a clock that can "
+            f"tell one of two, and {_FEWEST_AT_A_CLOCK} or more must"
+        )
+    clocks, seconds = zip(*points, strict=True)
+    return statistics.median(clocks), statistics.median(seconds)
+
+
+def _outer_thirds(
+    points: list[tuple[float, float]],
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Medians of clock and time of the thirds with the lowest and the highest clocks."""
+    points = sorted(points, key=operator.itemgetter(0))
+    third = len(points) // 3
+    return _middle(points[:third]), _middle(points[len(points) - third :])
+
+
+def _scale(
+    hertz: float, slow: tuple[float, float], fast: tuple[float, float], source: str
+) -> ScaledTime:
+    """The time at a clock, from the line through clock and time of two others."""
+    (low, at_low), (high, at_high) = slow, fast
+    if high < _CLEARLY_HIGHER * low:
+        raise ValueError(
+            f"times at other clocks are not available: those measured were taken at "
+            f"{low / 1e6:.0f} and {high / 1e6:.0f} MHz, less than {_CLEARLY_HIGHER - 1:.0%} apart; "
+            "measure it at another clock, too (regime='burst' and 'sustained', or "
+            "convtime.locked_clocks), and pass that as other="
+        )
+    cycles = (at_low - at_high) / (1 / low - 1 / high)
+    fixed = at_high - cycles / high
+    if cycles < 0:  # faster at the lower clock: the clock makes no difference
+        cycles, fixed = 0.0, (at_low + at_high) / 2
+    elif fixed < 0:  # more cycles at the lower clock: all of it scales
+        cycles, fixed = (at_low * low + at_high * high) / 2, 0.0
+    return ScaledTime(
+        seconds=fixed + cycles / hertz,
+        mhz=hertz / 1e6,
+        fixed_seconds=fixed,
+        cycles=cycles,
+        measured_mhz=(low / 1e6, high / 1e6),
+        source=source,
+    )
+
+
 @dataclasses.dataclass(frozen=True, repr=False)
 class Measurement:
     """The samples of one operation, with how and where they were taken. All times in seconds.
@@ -81,7 +175,7 @@ class Measurement:
         name: what was measured.
         seconds: every sample, in the order taken.
         discarded: samples that are not in ``seconds`` because the queue could not be held when they
-            were taken.
+            were taken, or the GPU was not in the regime asked for.
         overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
             what a pair of events, or the gap to a graph's next node, adds to a single kernel on
             this device, measured against CUPTI; 0 where it is not known, and for other methods.
@@ -104,12 +198,24 @@ class Measurement:
             long as it takes) or ``none`` (it was not).
         queue_requested: what was asked for.
         queue_reason: why ``queue`` is not ``queue_requested``; empty where it is.
-        cache: what each call finds in the device's L2 cache: ``cold`` (none of its data),
-            ``rotate`` (none of its tensors, which are others than in the calls before), ``partly
-            warm`` (those that could not be rotated, which ``cache_reason`` names), ``warm`` (what
-            the call before it left there) or ``uncontrolled``.
+        cache: what each call finds in the GPU's L2, or the CPU's, cache: ``cold`` (none of its
+            data), ``rotate`` (none of its tensors, which are others than in the calls before),
+            ``partly warm`` (those that could not be rotated, which ``cache_reason`` names),
+            ``warm`` (what the call before it left there) or ``uncontrolled``.
         cache_requested: what was asked for.
         cache_reason: why ``cache`` is not ``cache_requested``; empty where it is.
+        regime: the state that the GPU was in: ``burst`` (at the highest clock that it gives these
+            calls, as after idling), ``sustained`` (in the equilibrium that it comes to under
+            lasting load by these calls) or ``as-is`` (whichever it was in).
+        regime_requested: what was asked for.
+        regime_reason: why ``regime`` is not ``regime_requested``; empty where it is.
+        clocks: whether the GPU's clocks were left alone (``observe``) or locked (``lock``).
+        conditions: the GPU's clocks, power, temperature and what throttled it, by NVML, from before
+            the first call until after the last. Empty on a CPU, and where neither a regime nor a
+            lock was asked for.
+        conditions_reason: why there are no ``conditions`` beside that, or no more of them (NVML
+            cannot be used); empty where there are.
+        pin: the CPU that the calling thread was kept on; None where it was not.
         device: where the work ran, e.g. ``cuda:0``.
         device_reason: how that is known.
         stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
@@ -120,7 +226,9 @@ class Measurement:
         warmup_seconds: what the warm-up took, with what was sampled once it was steady.
         first_call_seconds: what the very first call took until its work was done, with whatever is
             done only once: loading, compiling, choosing algorithms, allocating.
-        sampling_seconds: what sampling took after that, of all candidates together.
+        sampling_seconds: what sampling took after that, of all candidates together, idling not
+            included.
+        idle_seconds: for how long the GPU was left idle between batches, for ``burst``.
         stop: the criterion that was to end the sampling (see ``time_op``).
         stop_reason: what ended it: ``settled`` (that criterion), ``max_samples`` or ``budget``.
         flops: floating-point operations of a call, where the caller said so.
@@ -147,6 +255,13 @@ class Measurement:
     cache: str
     cache_requested: str
     cache_reason: str
+    regime: str
+    regime_requested: str
+    regime_reason: str
+    clocks: str
+    conditions: tuple[ClockReading, ...]
+    conditions_reason: str
+    pin: int | None
     device: str
     device_reason: str
     stream: int | None
@@ -156,6 +271,7 @@ class Measurement:
     warmup_seconds: float
     first_call_seconds: float
     sampling_seconds: float
+    idle_seconds: float
     stop: str
     stop_reason: str
     flops: float | None
@@ -220,6 +336,60 @@ class Measurement:
         return tuple(clock is not None and clock < limit for clock in self.sm_clocks)
 
     @property
+    def cycles(self) -> tuple[float | None, ...]:
+        """Each sample in cycles of the multiprocessors' clock; None where that is not known."""
+        pairs = zip(self.seconds, self.sm_clocks, strict=True) if self.sm_clocks else ()
+        return tuple(None if clock is None else second * clock for second, clock in pairs)
+
+    @property
+    def median_cycles(self) -> float | None:
+        """The median of those :attr:`cycles` that are known; None where none are."""
+        known = [one for one in self.cycles if one is not None]
+        return statistics.median(known) if known else None
+
+    def at_clock(self, mhz: float, other: Measurement | None = None) -> ScaledTime:
+        """What the operation takes at another clock of the multiprocessors.
+
+        Part of a time scales with the clock (work in the multiprocessors), part of it does not
+        (memory, which has a clock of its own). How much each is, only times at two clocks can tell:
+        a line through them, t = fixed_seconds + cycles / clock, neither of the two below 0. The two
+        are the medians of the thirds of the samples with the lowest and the highest clocks (the
+        resistant line of Tukey, 1977), or, with ``other``, the medians of both measurements.
+
+        Args:
+            mhz: the clock, in MHz.
+            other: the same operation, measured in the same way at another clock (in another
+                regime, or locked).
+
+        Raises:
+            ValueError: where the clock is not a positive number, and "not available" where the two
+                clocks are less than 5 % apart, there are too few samples with a known clock, or
+                ``other`` was measured in another way.
+        """
+        if not (math.isfinite(mhz) and mhz > 0):
+            raise ValueError(f"mhz must be a positive number, got {mhz!r}")
+        if other is None:
+            slow, fast = _outer_thirds(self._at_known_clocks())
+            source = "samples of this measurement"
+        else:
+            for what in ("method", "cache", "device"):
+                mine, theirs = getattr(self, what), getattr(other, what)
+                if mine != theirs:
+                    raise ValueError(
+                        f"times at other clocks are not available: {what} is {mine!r} here and "
+                        f"{theirs!r} in the other measurement, and must be the same"
+                    )
+            both = (_middle(self._at_known_clocks()), _middle(other._at_known_clocks()))
+            slow, fast = sorted(both)
+            source = "this measurement and another"
+        return _scale(1e6 * mhz, slow, fast, source)
+
+    def _at_known_clocks(self) -> list[tuple[float, float]]:
+        """Clock in hertz and time in seconds of each sample whose clock is known."""
+        pairs = zip(self.sm_clocks, self.seconds, strict=True) if self.sm_clocks else ()
+        return [(clock, second) for clock, second in pairs if clock is not None]
+
+    @property
     def flops_per_second(self) -> float | None:
         """``flops`` over the median; None where they are not known."""
         return self._rate(self.flops)
@@ -248,23 +418,27 @@ class Measurement:
         for name in _PER_SAMPLE:
             fields[name] = list(fields[name])
         fields["activities"] = [dataclasses.asdict(one) for one in self.activities]
+        fields["conditions"] = [dataclasses.asdict(one) for one in self.conditions]
         fields["ceilings"] = None if self.ceilings is None else dataclasses.asdict(self.ceilings)
         fields["provenance"] = dict(self.provenance)
         return {"schema": SCHEMA, **fields}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """Reverses :meth:`to_dict`.
+        """Reverses :meth:`to_dict`; reads also what schema 2 wrote, which knew no regimes.
 
         Raises:
             ValueError: for another schema version, or missing or unknown fields.
         """
-        if data.get("schema") != SCHEMA:
+        schema = data.get("schema")
+        if schema not in (2, SCHEMA):
             raise ValueError(
-                f"a measurement of schema {data.get('schema')!r} cannot be read, only of schema "
-                f"{SCHEMA}; read it with the convtime that wrote it"
+                f"a measurement of schema {schema!r} cannot be read, only of schema 2 or {SCHEMA}; "
+                "read it with the convtime that wrote it"
             )
         fields = {name: value for name, value in data.items() if name != "schema"}
+        if schema == 2:
+            fields |= _OF_SCHEMA_2
         known = {field.name for field in dataclasses.fields(cls)}
         if fields.keys() != known:
             raise ValueError(
@@ -276,6 +450,11 @@ class Measurement:
         if fields["ceilings"] is not None:
             fields["ceilings"] = Ceilings(**fields["ceilings"])
         fields["activities"] = tuple(map(DeviceActivity.from_dict, fields["activities"]))
+        if fields["conditions"]:
+            from convtime.clocks import ClockReading
+
+            fields["conditions"] = map(ClockReading.from_dict, fields["conditions"])
+        fields["conditions"] = tuple(fields["conditions"])
         return cls(**fields)
 
     def to_json(self) -> str:
@@ -343,9 +522,12 @@ class Measurement:
             "method": self._used(self.method, self.method_requested, self.method_reason),
             "queue": self._used(self.queue, self.queue_requested, self.queue_reason),
             "cache": self._used(self.cache, self.cache_requested, self.cache_reason),
+            **self._regime_facts(),
             "device": f"{self.provenance.get('gpu') or self.provenance.get('cpu') or self.device} "
             f"({self.device_reason})",
+            **self._host_facts(),
             **self._clock_facts(),
+            **self._condition_facts(),
             "warm-up": self._warmup_fact(),
             "stopped by": self.stop if self.stop_reason == "settled" else self.stop_reason,
         }
@@ -365,6 +547,26 @@ class Measurement:
             )
         return facts
 
+    def _regime_facts(self) -> dict[str, str]:
+        if self.regime_requested == "as-is":
+            return {}
+        regime = self._used(self.regime, self.regime_requested, self.regime_reason)
+        idled = f"; idled for {format_seconds(self.idle_seconds)}" if self.idle_seconds else ""
+        return {"regime": regime + idled}
+
+    def _host_facts(self) -> dict[str, str]:
+        facts = {}
+        if self.device == "cpu":
+            threads, load, governor = map(
+                self.provenance.get, ("threads", "load_average", "governor")
+            )
+            facts["CPU"] = (
+                f"{threads} threads, load average {load:.2f}, governor {governor or 'not known'}"
+            )
+        if self.pin is not None:
+            facts["pinned to"] = f"CPU {self.pin}"
+        return facts
+
     def _clock_facts(self) -> dict[str, str]:
         known = [clock for clock in self.sm_clocks if clock is not None]
         if not known or self.max_sm_clock is None:
@@ -374,7 +576,20 @@ class Measurement:
         )
         if any(self.throttled):
             text += f"; {sum(self.throttled)} samples below {_THROTTLED_BELOW:.0%} of it"
-        return {"SM clock": text}
+        return {"SM clock": text + (" (locked)" if self.clocks == "lock" else "")}
+
+    def _condition_facts(self) -> dict[str, str]:
+        facts = {}
+        for name, unit in (("power", "W"), ("temperature", "°C")):
+            known = [value for one in self.conditions if (value := getattr(one, name)) is not None]
+            if known:
+                facts[name] = f"{min(known):.0f} .. {max(known):.0f} {unit}"
+        reasons = sorted({why for one in self.conditions for why in one.throttle_reasons or ()})
+        if reasons:
+            facts["throttled by"] = ", ".join(reasons)
+        if self.conditions_reason:
+            facts["conditions"] = f"not known: {self.conditions_reason}"
+        return facts
 
     def _warmup_fact(self) -> str:
         end = {None: "", True: ", steady", False: ", not steady"}[self.steady]

@@ -13,10 +13,14 @@ from typing import Any
 import torch
 
 from convtime import _build_info
+from convtime.host import governor
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
     """Describes hardware, software and source state; JSON-ready, None for what does not apply.
+
+    ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
+    minute) are the CPU's, at this moment.
 
     Args:
         device: the device that the measured work runs on.
@@ -30,6 +34,8 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "cudnn": cudnn_version(),
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
+        "governor": governor(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
         "convtime": _build_info.version,
         "git": git_state(os.getcwd()),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),

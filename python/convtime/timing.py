@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
 
+from convtime import host
 from convtime._load import _C
 from convtime.candidate import Candidate, backward_of, clearing_gradients, name_of, tensors_of
 from convtime.ceilings import Ceilings, measure_ceilings
@@ -20,12 +21,17 @@ from convtime.rotation import Rotation, rotate
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
+    from convtime.clocks import ClockMonitor
+
     class OptionsDict(TypedDict, total=False):
         """The options that ``time_op`` and ``compare`` share."""
 
         method: str
         queue: str
         cache: str
+        regime: str
+        clocks: str
+        pin: int | None
         device: torch.device | str | None
         stream: torch.cuda.Stream | None
         warmup: str | SupportsFloat
@@ -35,6 +41,17 @@ if TYPE_CHECKING:
         budget: float
 
 
+_CHOICES = {
+    "cache": ("auto", "cold", "warm", "rotate"),
+    "clocks": ("observe", "lock"),
+}
+#: Why a CPU's cache was not controlled, by what was asked for.
+_CPU_CACHE = {
+    "auto": "a flush takes milliseconds on a CPU; cache='cold' asks for it",
+    "cold": "this machine does not say how much its CPUs' caches hold",
+    "warm": "of a CPU's cache, only cache='cold' is controlled",
+    "rotate": "of a CPU's cache, only cache='cold' is controlled",
+}
 _CALLS_BEFORE_STEADY = 3
 _MAX_STEADY_SECONDS = 1.0
 _ROTATION_OVER_L2 = 5
@@ -46,7 +63,10 @@ class Options:
 
     method: str = "auto"
     queue: str = "gate"
-    cache: str = "cold"
+    cache: str = "auto"
+    regime: str = "as-is"
+    clocks: str = "observe"
+    pin: int | None = None
     device: torch.device | str | None = None
     stream: torch.cuda.Stream | None = None
     warmup: str | SupportsFloat = "steady"
@@ -58,9 +78,14 @@ class Options:
     budget: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.cache not in ("cold", "warm", "rotate"):
-            raise ValueError(f"cache must be one of 'cold', 'warm', 'rotate', got {self.cache!r}")
-        for name in ("method", "queue", "stop"):
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {str(allowed)[1:-1]}, got {getattr(self, name)!r}"
+                )
+        if not (self.pin is None or _is_count(self.pin)):
+            raise ValueError(f"pin must be the number of a CPU, 0 or more, got {self.pin!r}")
+        for name in ("method", "queue", "regime", "stop"):
             if not isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} must be a string, got {getattr(self, name)!r}")
         for name in ("min_samples", "max_samples"):
@@ -111,7 +136,10 @@ def time_op(
     nbytes: float | None = None,
     method: str = "auto",
     queue: str = "gate",
-    cache: str = "cold",
+    cache: str = "auto",
+    regime: str = "as-is",
+    clocks: str = "observe",
+    pin: int | None = None,
     device: torch.device | str | None = None,
     stream: torch.cuda.Stream | None = None,
     warmup: str | SupportsFloat = "steady",
@@ -147,9 +175,22 @@ def time_op(
             ones are not timed as gaps between launches; ``sleep`` does so with a kernel that sleeps
             for a time estimated beforehand; ``none`` does not. A callable that waits for the GPU
             itself cannot be queued; the result then says so.
-        cache: ``cold`` overwrites the GPU's L2 cache before each call, outside of the timed region;
-            ``rotate`` gives each call other copies of its tensors, so many that they are cold when
-            their turn comes again; ``warm`` leaves the cache as the call before left it.
+        cache: ``cold`` overwrites the cache before each call, outside of the timed region: a GPU's
+            L2 cache, or all of the CPU's caches, which takes milliseconds; ``rotate`` gives each
+            call other copies of its tensors, so many that they are cold when their turn comes
+            again, on a GPU; ``warm`` leaves the cache as the call before left it; ``auto`` is cold
+            on a GPU, and leaves a CPU's cache as it is.
+        regime: ``burst`` lets the GPU idle between batches of calls, for as long as it takes to
+            keep it at the highest clock that it gives these calls; ``sustained`` first runs them
+            back to back until neither times nor clocks drift any more, for 1.5 s at least and 6 s
+            at most, and then samples them without a pause; ``as-is`` takes the GPU as it is. Where
+            the state asked for is not reached, the result's ``regime`` is ``as-is``, and says why.
+            Idling does not count into ``budget``. It lasts 10 s at most, after which sampling ends
+            as by the budget.
+        clocks: ``observe`` leaves the GPU's clocks alone; ``lock`` locks them while it times (see
+            :func:`convtime.locked_clocks`).
+        pin: the CPU that the calling thread is kept on meanwhile. Threads that are there already,
+            such as torch's own, run where they did; threads that the calls start stay on that CPU.
         device: where the work runs. Unless given: the GPU of the first CUDA tensor found in
             arguments, closure or module parameters, the CPU where only CPU tensors are found, and
             the current GPU (where there is one) if no tensor is found.
@@ -166,15 +207,18 @@ def time_op(
         tolerance: of ``interval`` and ``noise``.
         min_samples: samples taken at least, also beyond the budget.
         max_samples: samples taken at most.
-        budget: seconds after which sampling ends, warm-up not counted.
+        budget: seconds after which sampling ends; neither warm-up nor idling is counted.
 
     Returns:
         The samples in seconds, with method, conditions and provenance.
 
     Raises:
         TypeError: if ``fn`` is not callable.
-        ValueError: for an option outside of its range, options that contradict each other, or a GPU
-            method for work on the CPU.
+        ValueError: for an option outside of its range, options that contradict each other, a GPU
+            method or ``clocks="lock"`` for work on the CPU, or a CPU to ``pin`` to that the thread
+            may not run on.
+        PermissionError: for ``clocks="lock"`` where this user may not lock them; it says what to
+            run.
         RuntimeError: for a failure of CUDA, where ``method="kernel"`` cannot be had, or where
             ``method="graph"`` cannot capture the call. Whatever ``fn`` raises passes through.
     """
@@ -185,6 +229,9 @@ def time_op(
         method=method,
         queue=queue,
         cache=cache,
+        regime=regime,
+        clocks=clocks,
+        pin=pin,
         device=device,
         stream=stream,
         warmup=warmup,
@@ -243,13 +290,24 @@ def measure(
             "method 'graph' captures calls right behind each other, and can do nothing between "
             "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
         )
+    if options.clocks == "lock" and not on_gpu:
+        raise ValueError("clocks='lock' locks a GPU's clocks, and this work is on the CPU")
     rotations = _rotations(candidates, device, options)
     copies = [one.copies for one in rotations]
     if backward:
         copies = [tuple(map(backward_of, one)) for one in copies]
-    with _on(device, options.stream):
+    cpu_flush = host.flush_buffer() if options.cache == "cold" and not on_gpu else None
+    if cpu_flush is not None:
+        copies = [tuple(host.flushing(each, cpu_flush) for each in one) for one in copies]
+    pin = None if options.pin is None else int(options.pin)
+    where = provenance(device)  # before the load of the timing itself
+    with (
+        _on(device, options.stream),
+        _controlled_clocks(device, options) as monitor,
+        host.pinned(pin),  # last: threads that are started inside of it are pinned, too
+    ):
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
-        cold = on_gpu and options.cache == "cold"
+        cold = on_gpu and options.cache in ("auto", "cold")
         flush = [_flush_buffer(one) for one in (device, *others)] if cold else []
         timing = _C.time_candidates(
             candidates=[
@@ -257,6 +315,7 @@ def measure(
             ],
             method=options.method,
             queue=options.queue,
+            regime=options.regime,
             on_gpu=on_gpu,
             stream=stream,
             flush=[
@@ -273,7 +332,6 @@ def measure(
             tolerance=float(options.tolerance),
             margin=float(options.margin),
         )
-    where = provenance(device)
     return [
         Measurement(
             name=candidate.name,
@@ -296,8 +354,15 @@ def measure(
             queue=timing["queue"],
             queue_requested=options.queue,
             queue_reason=timing["queue_reason"],
-            **_cache_used(rotation, on_gpu, options.cache),
+            **_cache_used(rotation, on_gpu, options.cache, flushed=cpu_flush is not None),
             cache_requested=options.cache,
+            regime=timing["regime"],
+            regime_requested=options.regime,
+            regime_reason=timing["regime_reason"],
+            clocks=options.clocks,
+            conditions=() if monitor is None else monitor.readings,
+            conditions_reason="" if monitor is None else monitor.reason,
+            pin=pin,
             device=str(device),
             device_reason=device_reason,
             stream=stream if on_gpu else None,
@@ -307,6 +372,7 @@ def measure(
             warmup_seconds=timing["warmup_seconds"],
             first_call_seconds=timing["first_call_seconds"][index],
             sampling_seconds=timing["sampling_seconds"],
+            idle_seconds=timing["idle_seconds"],
             stop=options.stop,
             stop_reason=timing["stop_reason"],
             flops=None,
@@ -352,18 +418,36 @@ def _rotations(
     return [rotate(one, device, _ROTATION_OVER_L2 * l2_bytes) for one in candidates]
 
 
-def _cache_used(rotation: Rotation, on_gpu: bool, requested: str) -> dict[str, str]:
+def _cache_used(
+    rotation: Rotation, on_gpu: bool, requested: str, *, flushed: bool
+) -> dict[str, str]:
+    """``cache`` and ``cache_reason`` of a measurement; ``flushed`` says whether a CPU's was."""
+    if flushed:
+        return {"cache": "cold", "cache_reason": ""}
     if not on_gpu:
+        return {"cache": "uncontrolled", "cache_reason": _CPU_CACHE[requested]}
+    if rotation.left_warm:
         return {
-            "cache": "uncontrolled",
-            "cache_reason": "it is the GPU's cache that is controlled",
+            "cache": "partly warm" if rotation.bytes_per_call else "warm",
+            "cache_reason": "not rotated: " + ", ".join(rotation.left_warm),
         }
-    if not rotation.left_warm:
-        return {"cache": requested, "cache_reason": ""}
-    return {
-        "cache": "partly warm" if rotation.bytes_per_call else "warm",
-        "cache_reason": "not rotated: " + ", ".join(rotation.left_warm),
-    }
+    if requested == "auto":
+        return {"cache": "cold", "cache_reason": "the work is on a GPU"}
+    return {"cache": requested, "cache_reason": ""}
+
+
+@contextlib.contextmanager
+def _controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockMonitor | None]:
+    """Locks the GPU's clocks if asked for; reads them where they are to be in a certain state."""
+    if device.type != "cuda" or (options.regime == "as-is" and options.clocks == "observe"):
+        yield None
+        return
+    from convtime.clocks import ClockMonitor, locked_clocks  # NVML, which few calls need
+
+    with contextlib.ExitStack() as stack:
+        if options.clocks == "lock":
+            stack.enter_context(locked_clocks(device=device))
+        yield stack.enter_context(ClockMonitor(device))
 
 
 @contextlib.contextmanager

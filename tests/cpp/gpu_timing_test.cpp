@@ -241,6 +241,18 @@ TEST(TimeCandidates, KnowTheClockOfEverySample) {
   }
 }
 
+TEST(TimeCandidates, ReachARegimeWithLightWork) {
+  SKIP_WITHOUT_GPU();
+  KnownKernel kernel;
+  Callable* const candidates[] = {&kernel};
+  for (const Regime regime : {Regime::kBurst, Regime::kSustained}) {
+    const Timing timing = time_candidates(candidates, {.on_gpu = true, .regime = regime});
+    EXPECT_EQ(timing.regime, regime) << timing.regime_reason;
+    EXPECT_EQ(timing.samples.idle_seconds > 0, regime == Regime::kBurst);
+    EXPECT_NEAR(median(timing.samples.seconds[0]), kKnown, 5e-6);
+  }
+}
+
 TEST(SleepHold, HoldsTheStreamAndLetsGoByItself) {
   SKIP_WITHOUT_GPU();
   SleepHold hold(nullptr);

@@ -92,6 +92,14 @@ TEST(TimeOp, SaysWhyTheQueueIsNotHeldOnACpu) {
   EXPECT_EQ(timing.queue_reason, "method 'cpu' does not queue calls on a device");
 }
 
+TEST(TimeOp, SaysWhyACpuHasNoRegime) {
+  const Samples samples =
+      time_op([] {}, {.regime = Regime::kBurst, .warmup = {.steady = false}, .stop = {}});
+  EXPECT_EQ(samples.regime, Regime::kAsIs);
+  EXPECT_EQ(samples.regime_reason, "the work is on the CPU, and regimes are a GPU's");
+  EXPECT_EQ(time_op(sleep_5ms, {.stop = {.min_samples = 3, .max_samples = 3}}).regime_reason, "");
+}
+
 TEST(TimeOp, RefusesGpuMethodsForWorkOnTheCpu) {
   for (const Method method : {Method::kKernel, Method::kEvent, Method::kSync}) {
     EXPECT_THROW(time_op([] {}, {.method = method}), std::invalid_argument);

@@ -185,6 +185,43 @@ TEST_F(SamplerTest, GivesUpOnTimesThatNeverBecomeSteady) {
   EXPECT_LT(result.warmup_seconds, 1);
 }
 
+/// Each call takes 0.2 ms; what it says it took falls for the first 0.3 s.
+class CoolingTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    times_.clear();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+      times_.push_back(1 + std::max(0.3 - elapsed.count(), 0.0));
+    }
+  }
+  void collect(std::span<double> seconds) override {
+    std::copy(times_.begin(), times_.end(), seconds.begin());
+  }
+  bool queues_calls() const override { return true; }
+
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::vector<double> times_;
+};
+
+TEST_F(SamplerTest, ForgetsWhatDriftedLongBefore) {
+  Callable* const candidates[] = {&a_};
+  const Warmup patient{.min_steady_seconds = 0, .max_steady_seconds = 5};
+  Warmup forgetful = patient;
+  forgetful.max_series_seconds = 0.05;
+  CoolingTimer timer;
+  const SamplerResult soon = Sampler(timer, nullptr, nullptr, forgetful, {}).run(candidates);
+  EXPECT_TRUE(soon.steady);
+  EXPECT_GT(soon.warmup_seconds, 0.29);
+  EXPECT_LT(soon.warmup_seconds, 0.5);
+  EXPECT_DOUBLE_EQ(soon.seconds[0].back(), 1);
+  CoolingTimer again;
+  const SamplerResult late = Sampler(again, nullptr, nullptr, patient, {}).run(candidates);
+  EXPECT_GT(late.warmup_seconds, 0.5);  // half of all that was seen must be steady
+}
+
 /// A clock that falls until the `settled`th call, and says so of as many calls as were stamped.
 class FallingProbe final : public ClockProbe {
  public:
@@ -352,6 +389,170 @@ TEST_F(SamplerTest, WaitsOnlyThroughTheHostsHook) {
   };
   Sampler(timer_, nullptr, nullptr, kOneCall, {}, hooks).run(both_);
   EXPECT_EQ(waits, timer_.batch_sizes.size());
+}
+
+/// A regime that says what it is told to, and writes down how many batches it judged.
+class FakeRegime final : public RegimeControl {
+ public:
+  double gap_seconds() const override { return gap; }
+  bool exhausted() const override { return idle_seconds() >= max_idle; }
+  BatchFate judge(const RegimeBatch& batch) override {
+    seen.push_back(batch);
+    return seen.size() <= fates.size() ? fates[seen.size() - 1] : BatchFate::kKeep;
+  }
+
+  double gap = 0;
+  double max_idle = 1e9;
+  std::vector<BatchFate> fates;
+  std::vector<RegimeBatch> seen;
+};
+
+TEST_F(SamplerTest, IdlesBeforeEachBatchInPiecesThatSignalsEnd) {
+  HostHooks hooks;
+  int polls = 0;
+  hooks.poll = [&] {
+    if (++polls == 4) {  // one is behind each of the warm-up's two calls
+      throw std::runtime_error("interrupted");
+    }
+  };
+  FakeRegime regime;
+  regime.gap = 30;
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {}, hooks, &regime).run(both_),
+               std::runtime_error);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  EXPECT_TRUE(regime.seen.empty());
+}
+
+TEST_F(SamplerTest, DoesNotCountIdlingAsSampling) {
+  FakeRegime regime;
+  regime.gap = 0.05;
+  const SamplerResult result = Sampler(timer_, nullptr, nullptr, kOneCall,
+                                       {.criterion = StopCriterion::kCount,
+                                        .min_samples = 128,
+                                        .max_samples = 256,
+                                        .budget_seconds = 1e-9},
+                                       {}, &regime)
+                                   .run(both_);
+  EXPECT_GE(result.idle_seconds, 4 * 0.05);
+  EXPECT_EQ(result.idle_seconds, regime.idle_seconds());
+  EXPECT_LT(result.sampling_seconds, 0.05);
+  EXPECT_EQ(regime.seen.size(), 4U);
+}
+
+TEST_F(SamplerTest, EndsAsByItsBudgetWhereItIdledForTooLong) {
+  FakeRegime regime;
+  regime.gap = 0.01;
+  regime.max_idle = 0.02;
+  const SamplerResult result =
+      Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 100, .tolerance = 0}, {}, &regime)
+          .run(both_);
+  EXPECT_EQ(result.seconds[0].size(), 100U);
+  EXPECT_EQ(result.stop_reason, StopReason::kBudget);
+}
+
+TEST_F(SamplerTest, SetsSamplesAsideAsTheRegimeSays) {
+  FakeRegime regime;
+  regime.fates = {BatchFate::kKeep, BatchFate::kSetAside, BatchFate::kSetEarlierAside,
+                  BatchFate::kKeep};
+  const StopRule rule{.criterion = StopCriterion::kCount, .min_samples = 64, .max_samples = 192};
+  const SamplerResult result =
+      Sampler(timer_, nullptr, nullptr, kOneCall, rule, {}, &regime).run(both_);
+  EXPECT_EQ(result.seconds[0].size(), 192U);
+  EXPECT_EQ(result.discarded[0].size(), 128U);  // the first batch and the second
+  EXPECT_EQ(regime.seen.size(), 5U);
+
+  FakeRegime given_up;
+  given_up.fates = {BatchFate::kKeep, BatchFate::kSetAllAside};
+  const SamplerResult as_is =
+      Sampler(timer_, nullptr, nullptr, kOneCall, rule, {}, &given_up).run(both_);
+  EXPECT_EQ(as_is.seconds[1].size(), 192U);
+  EXPECT_EQ(as_is.discarded[1], std::vector<double>(128, 2.0));
+}
+
+TEST_F(SamplerTest, KeepsWhatTheRegimeSetAsideInTheWarmUp) {
+  FakeRegime regime;
+  regime.fates = {BatchFate::kSetAside};
+  Callable* const candidates[] = {&a_};
+  const SamplerResult result =
+      Sampler(timer_, nullptr, nullptr, {.min_steady_seconds = 0}, {.max_samples = 10}, {}, &regime)
+          .run(candidates);
+  EXPECT_TRUE(result.steady);
+  EXPECT_FALSE(result.discarded[0].empty());
+}
+
+TEST_F(SamplerTest, TellsTheRegimeTheClocksOfEachCandidate) {
+  FallingProbe probe(0);
+  ClockedCallable clocked_a(a_, probe);
+  ClockedCallable clocked_b(b_, probe);
+  Callable* const candidates[] = {&clocked_a, &clocked_b};
+  PreparingTimer timer;
+  FakeRegime regime;
+  regime.gap = 1e-3;
+  Sampler(timer, nullptr, &probe, kOneCall, {.min_samples = 12}, {}, &regime).run(candidates);
+  ASSERT_FALSE(regime.seen.empty());
+  EXPECT_EQ(regime.seen[0].clock_hertz,
+            std::vector<std::vector<double>>(2, std::vector<double>(12, 2e9)));
+  EXPECT_EQ(regime.seen[0].idle_hertz, 2e9);
+  EXPECT_GT(regime.seen[0].busy_seconds, 0);
+}
+
+TEST_F(SamplerTest, SamplesARestedDeviceInBursts) {
+  FallingProbe probe(0);
+  ClockedCallable clocked(a_, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  BurstRegime burst(2e9, {.first_gap_seconds = 4e-3});
+  const SamplerResult result =
+      Sampler(timer, nullptr, &probe, kOneCall, {.max_samples = 300}, {}, &burst).run(candidates);
+  EXPECT_EQ(burst.outcome(result.clock_hertz, result.steady).regime, Regime::kBurst);
+  EXPECT_TRUE(result.steady);
+  EXPECT_GE(result.seconds[0].size(), 20U);
+  EXPECT_GE(result.idle_seconds, 3 * 2e-3);
+  EXPECT_TRUE(result.discarded[0].empty());
+}
+
+TEST_F(SamplerTest, GoesOnAsItIsWhereABurstCannotBeReached) {
+  FallingProbe probe(1'000'000'000);  // the clock falls with each call, for ever
+  ClockedCallable clocked(a_, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  BurstRegime burst(2e9, {.first_gap_seconds = 1e-3, .max_gap_seconds = 4e-3});
+  const SamplerResult result =
+      Sampler(timer, nullptr, &probe, kOneCall,
+              {.criterion = StopCriterion::kCount, .min_samples = 64, .max_samples = 640}, {},
+              &burst)
+          .run(candidates);
+  EXPECT_EQ(result.seconds[0].size(), 640U);
+  EXPECT_GE(result.discarded[0].size(), 5U);
+  EXPECT_EQ(burst.outcome(result.clock_hertz, result.steady).regime, Regime::kAsIs);
+}
+
+TEST_F(SamplerTest, SamplesUnderTheLoadThatMadeTheDeviceSteady) {
+  FallingProbe probe(400);
+  ClockedCallable clocked(a_, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5});
+  const SamplerResult result =
+      Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &sustained).run(candidates);
+  EXPECT_EQ(sustained.outcome(result.clock_hertz, result.steady).regime, Regime::kSustained);
+  EXPECT_GE(result.warmup_seconds, 0.02);
+  EXPECT_EQ(result.idle_seconds, 0);
+  EXPECT_DOUBLE_EQ(result.clock_hertz[0].back(), 2e9 * std::pow(0.999, 400));
+}
+
+TEST_F(SamplerTest, SaysWhereLoadNeverMakesTheDeviceSteady) {
+  CoolingTimer timer;
+  Callable* const candidates[] = {&a_};
+  SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 0.1});
+  const SamplerResult result =
+      Sampler(timer, nullptr, nullptr, kOneCall, {.max_samples = 10}, {}, &sustained)
+          .run(candidates);
+  EXPECT_FALSE(result.steady);
+  EXPECT_EQ(result.seconds[0].size(), 10U);
+  EXPECT_LT(result.warmup_seconds, 2);
+  EXPECT_EQ(sustained.outcome(result.clock_hertz, result.steady).regime, Regime::kAsIs);
 }
 
 TEST_F(SamplerTest, RefusesNoCandidatesAndImpossibleRules) {

@@ -1,0 +1,279 @@
+"""How far medians in burst and in sustained lie apart in fresh processes, and from each other.
+
+A row is a process, in which triton's do_bench times each operation first, as the GPU happens to be,
+and time_op then in both regimes, with a warm cache. The spread is the range of the medians over the
+median of the medians, of the operation where it is the largest. Processes in which a regime was not
+reached do not count. Two more rows are a fresh process that samples the matmul as it comes from a
+rest, for the picture, and one of `convtime doctor`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import importlib
+import io
+import itertools
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import accuracy
+import results
+
+if TYPE_CHECKING:
+    import torch
+
+    from convtime import Measurement
+
+PROCESSES = 10
+OPERATIONS = {
+    "memory_bound": "relu 64Mi fp32",
+    "matmul": "matmul 4096 bf16",
+    "conv": "conv 32x256x56x56 fp16 channels_last",
+}
+REGIMES = ("burst", "sustained")
+BUDGET = 0.3  # seconds of sampling
+FROM_REST = "from rest"
+REST = 2.0  # seconds
+LOAD = 2.0  # seconds
+POINTS = 300  # of the picture
+DOCTOR = "doctor"
+DOCTOR_TIMEOUT = 120
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """Spreads once two processes have given their medians, and the doctor's time once it ran."""
+    processes = _processes(rows)
+    summary: dict[str, float] = {"processes": len(processes)}
+    if len(processes) > 1:
+        for regime in REGIMES:
+            summary[f"{regime}_spread"] = max(
+                _spread([row[regime][name]["median"] for row in processes]) for name in OPERATIONS
+            )
+    summary["told_apart"] = sum(
+        row["burst"]["matmul"]["high"] < row["sustained"]["matmul"]["low"] for row in processes
+    )
+    for row in rows:
+        if row["key"] == DOCTOR:
+            summary["doctor_s"] = row["seconds"]
+    return summary
+
+
+def _processes(rows: list[results.Row]) -> list[results.Row]:
+    """Those in which every regime was reached."""
+    return [
+        row
+        for row in rows
+        if row["key"] not in (FROM_REST, DOCTOR)
+        and all(row[regime][name]["regime"] == regime for regime in REGIMES for name in OPERATIONS)
+    ]
+
+
+def _spread(medians: list[float]) -> float:
+    return (max(medians) - min(medians)) / statistics.median(medians)
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line an operation, of the processes in which every regime was reached."""
+    header = (
+        "| operation | burst (µs) | MHz | spread | sustained (µs) | MHz | spread "
+        "| triton do_bench (µs) | spread |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
+    )
+    processes = _processes(rows)
+    lines = [_line(processes, name) for name in OPERATIONS] if processes else []
+    return "\n".join((*header, *lines))
+
+
+def _line(rows: list[results.Row], name: str) -> str:
+    cells = [OPERATIONS[name]]
+    for regime in REGIMES:
+        median, spread = _cells([row[regime][name]["median"] for row in rows])
+        clock = statistics.median(row[regime][name]["sm_clock"] for row in rows)
+        cells += [median, f"{clock / 1e6:.0f}", spread]
+    cells += _cells([row["triton"][name] for row in rows if name in row["triton"]])
+    return f"| {' | '.join(cells)} |"
+
+
+def _cells(medians: list[float]) -> tuple[str, str]:
+    if not medians:
+        return "–", "–"
+    return f"{1e6 * statistics.median(medians):.2f}", f"{100 * _spread(medians):.2f} %"
+
+
+def picture(document: dict[str, Any]) -> bytes:
+    """A PNG: the matmul's times and clocks from a rest on, and its median in each regime."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), dpi=130, layout="constrained")
+    times, clocks = figure.subplots(2, sharex=True, height_ratios=(2, 1))
+    processes = _processes(document["rows"])
+    for regime, colour in zip(REGIMES, ("tab:green", "tab:red"), strict=True):
+        for row in processes:
+            label = f"{regime}, each process" if row is processes[0] else None
+            median = 1e6 * row[regime]["matmul"]["median"]
+            times.axhline(median, color=colour, linewidth=0.8, alpha=0.6, label=label)
+    for row in document["rows"]:
+        if row["key"] == FROM_REST:
+            microseconds = [1e6 * one for one in row["seconds"]]
+            times.plot(row["elapsed"], microseconds, ".", label="from a rest on")
+            clocks.plot(row["elapsed"], [one / 1e6 for one in row["sm_clock"]], ".")
+    times.set_ylabel("time of a call (µs)")
+    times.legend(fontsize=8)
+    clocks.set_ylabel("SM clock (MHz)")
+    clocks.set_xlabel(f"seconds of load after {REST:g} s of rest")
+    clocks.set_xscale("log")
+    for axes in (times, clocks):
+        axes.grid(alpha=0.25)
+    facts = document["provenance"]
+    times.set_title(f"{OPERATIONS['matmul']}; {facts['gpu']}, torch {facts['torch']}", size=10)
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()
+
+
+def operations(device: torch.device) -> dict[str, Callable[[], object]]:
+    import torch
+    from torch.nn import functional as F
+
+    def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.randn(shape, device=device, dtype=dtype)
+
+    a, b = (rand(4096, 4096, dtype=torch.bfloat16) for _ in range(2))
+    x, weight = (
+        rand(*shape, dtype=torch.float16).to(memory_format=torch.channels_last)
+        for shape in ((32, 256, 56, 56), (256, 256, 3, 3))
+    )
+    return {
+        "memory_bound": functools.partial(torch.relu, rand(1 << 26)),
+        "matmul": functools.partial(torch.mm, a, b),
+        "conv": functools.partial(F.conv2d, x, weight, padding=1),
+    }
+
+
+def probe(device: torch.device) -> results.Row:
+    """What each tool and regime says in this process; of triton nothing where it cannot be had."""
+    from convtime import time_op
+
+    calls = operations(device)
+    row: results.Row = {"triton": {}}
+    try:
+        testing: Any = importlib.import_module("triton.testing")
+        row["triton"] = {
+            name: 1e-3 * testing.do_bench(call, return_mode="median")
+            for name, call in calls.items()
+        }
+    except (ImportError, RuntimeError, AttributeError) as error:
+        row["triton_reason"] = f"{type(error).__name__}: {error}"
+    for regime in REGIMES:
+        row[regime] = {
+            name: _facts(time_op(call, cache="warm", regime=regime, budget=BUDGET))
+            for name, call in calls.items()
+        }
+    return row
+
+
+def _facts(one: Measurement) -> results.Row:
+    low, high = one.median_interval
+    clocks = [clock for clock in one.sm_clocks if clock is not None]
+    power = [reading.power for reading in one.conditions if reading.power is not None]
+    return {
+        "regime": one.regime,
+        "reason": one.regime_reason,
+        "median": one.median,
+        "low": low,
+        "high": high,
+        "samples": len(one.seconds),
+        "discarded": len(one.discarded),
+        "sm_clock": statistics.median(clocks) if clocks else None,
+        "max_power": max(power, default=None),
+        "idle_seconds": one.idle_seconds,
+        "seconds": one.warmup_seconds + one.sampling_seconds,
+    }
+
+
+def probe_from_rest(device: torch.device) -> results.Row:
+    """Times and clocks of the matmul under load that begins after a rest, thinned to medians."""
+    import torch
+
+    from convtime import time_op
+
+    call = operations(device)["matmul"]
+    call()  # what is done only once
+    torch.cuda.synchronize(device)
+    time.sleep(REST)
+    one = time_op(call, cache="warm", warmup=1, stop="budget", budget=LOAD)
+    # The samples have no time stamps: what passed beside them is spread over them.
+    stretch = one.sampling_seconds / sum(one.seconds)
+    elapsed = [stretch * passed for passed in itertools.accumulate(one.seconds)]
+    known = [
+        (passed, second, clock)
+        for passed, second, clock in zip(elapsed, one.seconds, one.sm_clocks, strict=True)
+        if clock is not None
+    ]
+    size = -(-len(known) // POINTS)
+    points = [
+        tuple(map(statistics.median, zip(*known[first : first + size], strict=True)))
+        for first in range(0, len(known), size)
+    ]
+    return {
+        "elapsed": [round(passed, 6) for passed, _, _ in points],
+        "seconds": [round(second, 10) for _, second, _ in points],
+        "sm_clock": [round(clock) for _, _, clock in points],
+    }
+
+
+def time_doctor(device: torch.device) -> results.Row:
+    """Wall time of a fresh `convtime doctor`, which exits with 1 where it finds something.
+
+    Raises:
+        RuntimeError: It ended in another way.
+    """
+    begin = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-m", "convtime", "doctor", "--json", "--device", str(device)],
+        capture_output=True,
+        text=True,
+        timeout=DOCTOR_TIMEOUT,
+        check=False,
+    )
+    seconds = time.perf_counter() - begin
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"convtime doctor ended with {done.returncode}: {done.stderr.strip()}")
+    return {"seconds": seconds, "exit_code": done.returncode}
+
+
+PROBES = {"regimes": probe, "from-rest": probe_from_rest}
+
+
+def main() -> None:
+    parser = results.argument_parser(__doc__)
+    parser.add_argument("--probe", choices=PROBES, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+
+    from convtime.provenance import provenance
+
+    device = accuracy.find_gpu(options.device)
+    if options.probe:
+        accuracy.print_result(PROBES[options.probe](device))
+        return
+    file = results.ResultFile("regimes", summarise, options, provenance(device))
+    cases: dict[str, Callable[[], results.Row]] = {}
+    for key in (*(f"process {i}" for i in range(1, PROCESSES + 1)), FROM_REST):
+        kind = "from-rest" if key == FROM_REST else "regimes"
+        arguments = ["--probe", kind, "--device", str(device)]
+        cases[key] = functools.partial(accuracy.run_fresh, __file__, arguments)
+    cases[DOCTOR] = functools.partial(time_doctor, device)
+    for key, measure in file.pending(cases).items():
+        begin = time.perf_counter()
+        file.add(key, measure())
+        print(f"{key}: {time.perf_counter() - begin:.1f} s", flush=True)
+    print(file.path)
+
+
+if __name__ == "__main__":
+    main()

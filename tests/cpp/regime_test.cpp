@@ -1,0 +1,302 @@
+#include "timing/regime.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace convtime {
+namespace {
+
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kMaxHertz = 1.98e9;
+constexpr double kCallSeconds = 0.5e-3;
+
+/// A device whose clock under load falls, all at once, when more heat came in than it stores.
+struct FakeGpu {
+  double stored_seconds = 0.06;  ///< of load
+  double cooling = 1;            ///< seconds of load that a second of idling makes good
+  double rested_hertz = 1.63e9;
+  double fallen_hertz = 1.39e9;
+  double idle_hertz = 1.96e9;
+  double heat_seconds = 0;
+
+  void idle(double seconds) { heat_seconds = std::max(heat_seconds - cooling * seconds, 0.0); }
+
+  double call() {
+    heat_seconds += kCallSeconds;
+    return heat_seconds > stored_seconds ? fallen_hertz : rested_hertz;
+  }
+};
+
+struct Step {
+  double gap_seconds;
+  std::size_t calls;
+  BatchFate fate;
+};
+
+/// What the sampler does with a regime for one candidate, without waiting for anything.
+Step step(RegimeControl& regime, FakeGpu& gpu) {
+  Step done{regime.gap_seconds(), 0, BatchFate::kKeep};
+  gpu.idle(done.gap_seconds);
+  regime.idled(done.gap_seconds);
+  done.calls =
+      std::max<std::size_t>(1, static_cast<std::size_t>(regime.batch_seconds() / kCallSeconds));
+  RegimeBatch batch{done.gap_seconds > 0 ? gpu.idle_hertz : kNan, {{}}, 0};
+  for (std::size_t i = 0; i < done.calls; ++i) {
+    batch.clock_hertz[0].push_back(gpu.call());
+  }
+  batch.busy_seconds = kCallSeconds * static_cast<double>(done.calls);
+  done.fate = regime.judge(batch);
+  return done;
+}
+
+std::vector<Step> steps(std::size_t count, RegimeControl& regime, FakeGpu& gpu) {
+  std::vector<Step> all;
+  for (std::size_t i = 0; i < count; ++i) {
+    all.push_back(step(regime, gpu));
+  }
+  return all;
+}
+
+std::size_t kept(const std::vector<Step>& all) {
+  return static_cast<std::size_t>(std::count_if(
+      all.begin(), all.end(), [](const Step& one) { return one.fate == BatchFate::kKeep; }));
+}
+
+RegimeOutcome outcome_at(const RegimeControl& regime, double hertz, bool steady = true) {
+  const std::vector<std::vector<double>> clocks = {std::vector<double>(20, hertz)};
+  return regime.outcome(clocks, steady);
+}
+
+TEST(RegimeNames, AreReadAsTheyAreWritten) {
+  for (const Regime regime : {Regime::kAsIs, Regime::kBurst, Regime::kSustained}) {
+    EXPECT_EQ(regime_from_string(to_string(regime)), regime);
+  }
+  EXPECT_THROW(regime_from_string("hot"), std::invalid_argument);
+}
+
+TEST(AsIs, LeavesTheDeviceAlone) {
+  RegimeControl regime;
+  FakeGpu gpu{.stored_seconds = 0};
+  EXPECT_EQ(regime.gap_seconds(), 0);
+  EXPECT_EQ(step(regime, gpu).fate, BatchFate::kKeep);
+  EXPECT_EQ(regime.warmup({}).min_steady_seconds, Warmup{}.min_steady_seconds);
+  EXPECT_EQ(outcome_at(regime, 1e9).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_at(regime, 1e9).reason, "");
+}
+
+TEST(Burst, KeepsARestedDeviceAtItsClockWithEverShorterGaps) {
+  BurstRegime regime(kMaxHertz);
+  FakeGpu gpu;
+  const std::vector<Step> all = steps(12, regime, gpu);
+  EXPECT_EQ(all[0].gap_seconds, BurstLimits{}.first_gap_seconds);
+  EXPECT_EQ(all[1].gap_seconds, all[0].gap_seconds);  // one batch compares with nothing
+  EXPECT_LT(all[11].gap_seconds, 0.1 * all[0].gap_seconds);
+  EXPECT_GE(all[11].gap_seconds, 0.9 * BurstLimits{}.batch_seconds);  // busy half of the time
+  EXPECT_EQ(kept(all), 11U);  // the first one had nothing before it to be compared with
+  EXPECT_EQ(outcome_at(regime, gpu.rested_hertz).regime, Regime::kBurst);
+}
+
+TEST(Burst, IsSettledOnceSomeBatchesAgree) {
+  BurstRegime regime(kMaxHertz);
+  FakeGpu gpu;
+  steps(2, regime, gpu);
+  EXPECT_FALSE(regime.settled());
+  steps(1, regime, gpu);
+  EXPECT_TRUE(regime.settled());
+}
+
+TEST(Burst, IdlesLongerWhereTheClockFalls) {
+  BurstRegime regime(kMaxHertz, {.max_idle_seconds = 1000});
+  FakeGpu gpu{.stored_seconds = 0.0115, .cooling = 0.05};  // 5 ms need 0.1 s
+  const std::vector<Step> all = steps(100, regime, gpu);
+  EXPECT_GT(kept(all), 70U);
+  const auto fallen = std::find_if(
+      all.begin(), all.end(), [](const Step& one) { return one.fate == BatchFate::kSetAside; });
+  ASSERT_NE(fallen, all.end());
+  EXPECT_GT((fallen + 1)->gap_seconds, 1.9 * fallen->gap_seconds);
+  EXPECT_EQ(outcome_at(regime, gpu.rested_hertz).regime, Regime::kBurst);
+}
+
+TEST(Burst, MakesBatchesShorterWhereOneAloneMakesTheClockFall) {
+  BurstRegime regime(kMaxHertz);
+  FakeGpu gpu{.stored_seconds = 0.0031};  // 6 of 10 calls
+  const std::vector<Step> all = steps(8, regime, gpu);
+  EXPECT_EQ(all[0].calls, 10U);
+  EXPECT_EQ(all[0].fate, BatchFate::kSetAside);
+  EXPECT_EQ(all[7].calls, 5U);
+  EXPECT_EQ(all[7].fate, BatchFate::kKeep);
+}
+
+/// A batch of calls at this clock.
+RegimeBatch batch_at(double hertz, double busy_seconds = 5e-3, std::size_t calls = 10) {
+  return {1.96e9, {std::vector<double>(calls, hertz)}, busy_seconds};
+}
+
+TEST(Burst, IdlesLongerBeforeSamplesAreLost) {
+  BurstRegime regime(kMaxHertz);
+  regime.judge(batch_at(1.63e9));
+  EXPECT_EQ(regime.judge(batch_at(0.985 * 1.63e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.gap_seconds(), 2 * BurstLimits{}.first_gap_seconds);
+}
+
+TEST(Burst, IdlesAsLongAsItWorksAndNoLongerThanItMay) {
+  BurstRegime regime(kMaxHertz);
+  for (int i = 0; i < 20; ++i) {
+    regime.judge(batch_at(1.63e9, 0.2));
+  }
+  EXPECT_EQ(regime.gap_seconds(), 0.2);
+  regime.judge(batch_at(1.63e9, 7));
+  EXPECT_EQ(regime.gap_seconds(), BurstLimits{}.max_gap_seconds);
+  regime.judge(batch_at(1.4e9));
+  EXPECT_EQ(regime.gap_seconds(), BurstLimits{}.max_gap_seconds);
+}
+
+TEST(Burst, IsNotGivenUpForBatchesThatFailNowAndThen) {
+  BurstRegime regime(kMaxHertz);
+  regime.judge(batch_at(1.63e9));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(regime.judge(batch_at(1.4e9)), BatchFate::kSetAside);
+    EXPECT_EQ(regime.judge(batch_at(1.63e9)), BatchFate::kKeep);
+  }
+}
+
+TEST(Burst, DoesNotCompareABatchThatWasCutShort) {
+  BurstRegime regime(kMaxHertz);
+  regime.judge(batch_at(1.63e9));
+  EXPECT_EQ(regime.judge(batch_at(1.75e9, 1e-3, 2)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.63e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.75e9)), BatchFate::kSetEarlierAside);
+}
+
+TEST(Burst, WarmsUpInAFewBatches) {
+  const Warmup warmup = BurstRegime(kMaxHertz).warmup({.calls = 7, .steady = false});
+  EXPECT_EQ(warmup.calls, 7U);
+  EXPECT_TRUE(warmup.steady);
+  EXPECT_EQ(warmup.min_steady_seconds, 0);
+  EXPECT_LE(warmup.max_steady_seconds, 10 * BurstLimits{}.batch_seconds);
+}
+
+TEST(Burst, SetsAsideWhatWasSampledBeforeTheDeviceHadRecovered) {
+  BurstRegime regime(kMaxHertz);
+  FakeGpu hot{.rested_hertz = 1.5e9};
+  steps(3, regime, hot);
+  FakeGpu rested;
+  EXPECT_EQ(step(regime, rested).fate, BatchFate::kSetEarlierAside);
+  EXPECT_FALSE(regime.settled());
+  EXPECT_EQ(step(regime, rested).fate, BatchFate::kKeep);
+}
+
+TEST(Burst, NoticesAClockThatRisesLittleByLittle) {
+  BurstRegime regime(kMaxHertz);
+  regime.judge(batch_at(1.600e9));
+  EXPECT_EQ(regime.judge(batch_at(1.625e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.640e9)), BatchFate::kSetEarlierAside);
+  EXPECT_EQ(regime.judge(batch_at(1.630e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.660e9)), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge(batch_at(1.670e9)), BatchFate::kSetEarlierAside);
+}
+
+TEST(Burst, GivesUpOnADeviceThatNeverRecovers) {
+  BurstRegime regime(kMaxHertz);
+  FakeGpu gpu{.cooling = 0};
+  std::vector<Step> all;
+  while ((all.empty() || all.back().fate != BatchFate::kSetAllAside) && all.size() < 1000) {
+    all.push_back(step(regime, gpu));
+  }
+  ASSERT_LT(all.size(), 50U);
+  EXPECT_EQ(regime.gap_seconds(), 0);  // from here on as it is
+  EXPECT_EQ(regime.batch_seconds(), RegimeControl().batch_seconds());
+  EXPECT_TRUE(regime.settled());
+  EXPECT_EQ(step(regime, gpu).fate, BatchFate::kKeep);
+  const RegimeOutcome outcome = outcome_at(regime, gpu.fallen_hertz);
+  EXPECT_EQ(outcome.regime, Regime::kAsIs);
+  EXPECT_NE(outcome.reason.find("5 batches in a row, at last to 85.3 % of it"), std::string::npos)
+      << outcome.reason;
+}
+
+TEST(Burst, IdlesNoLongerInAllThanItMay) {
+  BurstRegime regime(kMaxHertz, {.max_idle_seconds = 1});
+  FakeGpu gpu;
+  for (int i = 0; i < 1000 && !regime.exhausted(); ++i) {
+    step(regime, gpu);
+  }
+  EXPECT_TRUE(regime.exhausted());
+  EXPECT_LT(regime.idle_seconds(), 1 + BurstLimits{}.max_gap_seconds);
+  EXPECT_EQ(regime.gap_seconds(), 0);
+}
+
+TEST(Burst, IsRefusedWhereTheClockIsLowWithoutLoad) {
+  BurstRegime regime(kMaxHertz);
+  FakeGpu locked{.rested_hertz = 1.2e9, .idle_hertz = 1.2e9};
+  steps(5, regime, locked);
+  const RegimeOutcome outcome = outcome_at(regime, locked.rested_hertz);
+  EXPECT_EQ(outcome.regime, Regime::kAsIs);
+  EXPECT_EQ(outcome.reason,
+            "the clock came to 1200 MHz of 1980 MHz even without load: it is locked, or the GPU is "
+            "hot or capped");
+}
+
+TEST(Burst, IsRefusedWhereClocksAreNotKnown) {
+  BurstRegime regime(kMaxHertz);
+  FakeGpu silent{.rested_hertz = kNan, .fallen_hertz = kNan, .idle_hertz = kNan};
+  const std::vector<Step> all = steps(5, regime, silent);
+  EXPECT_EQ(all.back().fate, BatchFate::kSetAllAside);
+  EXPECT_EQ(outcome_at(regime, kNan).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_at(regime, kNan).reason, "the GPU's clock is not known");
+}
+
+TEST(Burst, IsRefusedWhereTooManySamplesAreBelowTheHighestClock) {
+  BurstRegime regime(kMaxHertz);
+  FakeGpu gpu;
+  steps(5, regime, gpu);
+  std::vector<std::vector<double>> clocks = {std::vector<double>(20, gpu.rested_hertz)};
+  clocks[0][3] = gpu.fallen_hertz;
+  EXPECT_EQ(regime.outcome(clocks, true).regime, Regime::kBurst);  // one of 20
+  std::fill_n(clocks[0].begin(), 3, gpu.fallen_hertz);
+  const RegimeOutcome outcome = regime.outcome(clocks, true);
+  EXPECT_EQ(outcome.regime, Regime::kAsIs);
+  EXPECT_EQ(outcome.reason,
+            "20.0 % of the samples are below 98 % of 1630 MHz, the highest clock that the calls "
+            "were seen at");
+}
+
+TEST(Burst, KnowsEachCandidatesOwnHighestClock) {
+  BurstRegime regime(kMaxHertz);
+  const std::vector<double> matmul(8, 1.63e9);
+  const std::vector<double> copy(8, 1.95e9);
+  regime.judge({1.96e9, {matmul, copy}, 5e-3});
+  EXPECT_EQ(regime.judge({1.96e9, {matmul, copy}, 5e-3}), BatchFate::kKeep);
+  const std::vector<double> slow_copy(8, 1.7e9);
+  EXPECT_EQ(regime.judge({1.96e9, {matmul, slow_copy}, 5e-3}), BatchFate::kSetAside);
+}
+
+TEST(Sustained, LoadsTheDeviceUntilItIsSteady) {
+  const SustainedRegime regime;
+  const Warmup warmup = regime.warmup({.calls = 7, .steady = false});
+  EXPECT_EQ(warmup.calls, 7U);
+  EXPECT_TRUE(warmup.steady);
+  EXPECT_EQ(warmup.min_steady_seconds, SustainedLimits{}.min_seconds);
+  EXPECT_EQ(warmup.max_steady_seconds, SustainedLimits{}.max_seconds);
+  EXPECT_EQ(warmup.max_series_seconds, 2 * SustainedLimits{}.min_seconds);
+  EXPECT_EQ(regime.gap_seconds(), 0);
+  EXPECT_EQ(outcome_at(regime, 1.4e9).regime, Regime::kSustained);
+}
+
+TEST(Sustained, IsRefusedWhereItDriftsOrNothingIsKnown) {
+  const SustainedRegime regime;
+  const std::vector<std::vector<double>> clocks = {{1.39e9, 1.45e9}, {1.5e9, 1.41e9}};
+  const RegimeOutcome drifts = regime.outcome(clocks, false);
+  EXPECT_EQ(drifts.regime, Regime::kAsIs);
+  EXPECT_EQ(drifts.reason,
+            "times or clocks still drifted after 6.0 s of load; the samples' clocks lie between "
+            "1390 MHz and 1500 MHz");
+  EXPECT_EQ(outcome_at(regime, kNan).reason, "the GPU's clock is not known");
+}
+
+}  // namespace
+}  // namespace convtime

@@ -1,0 +1,174 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+import convtime
+from convtime import host
+from convtime.candidate import Candidate
+
+QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
+
+
+def write_cpu(
+    root: Path,
+    cpu: int,
+    caches: list[tuple[str, str, str, str]],
+    governor: str | None = None,
+) -> None:
+    for index, values in enumerate(caches):
+        folder = root / f"cpu{cpu}" / "cache" / f"index{index}"
+        folder.mkdir(parents=True)
+        for name, value in zip(("level", "type", "size", "shared_cpu_list"), values, strict=True):
+            (folder / name).write_text(value + "\n")
+    if governor is not None:
+        folder = root / f"cpu{cpu}" / "cpufreq"
+        folder.mkdir(parents=True)
+        (folder / "scaling_governor").write_text(governor + "\n")
+
+
+def test_each_data_cache_counts_once(tmp_path: Path) -> None:
+    shared = ("3", "Unified", "32768K", "0-1")
+    for cpu in (0, 1):
+        own = [("1", "Data", "32K", str(cpu)), ("1", "Instruction", "64K", str(cpu))]
+        write_cpu(tmp_path, cpu, [*own, ("2", "Unified", "1024K", str(cpu)), shared])
+    assert host.cache_bytes([0, 1], tmp_path) == (2 * 32 + 2 * 1024 + 32768) * 1024
+    assert host.cache_bytes([1], tmp_path) == (32 + 1024 + 32768) * 1024
+    assert host.cache_bytes([7], tmp_path) is None
+
+
+def test_governors_are_named_once(tmp_path: Path) -> None:
+    for cpu, governor in enumerate(["powersave", "performance", "powersave", None]):
+        write_cpu(tmp_path, cpu, [], governor)
+    assert host.governor([0, 2], tmp_path) == "powersave"
+    assert host.governor([0, 1, 2], tmp_path) == "performance, powersave"
+    assert host.governor([3], tmp_path) is None
+
+
+def test_the_flush_comes_after_what_is_set_up() -> None:
+    buffer = torch.zeros(4, dtype=torch.uint8)
+    seen = []
+    candidate = Candidate("x", int, setup=lambda: seen.append(int(buffer[0])))
+    flushed = host.flushing(candidate, buffer)
+    for _ in range(2):
+        assert flushed.setup is not None
+        flushed.setup()
+    assert seen == [0, 1]
+    assert buffer.tolist() == [2] * 4
+
+
+def test_cold_on_a_cpu_is_asked_for_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    flushes: list[int] = []
+    real = host.flushing
+
+    def counting(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
+        flushes.append(buffer.nbytes)
+        return real(candidate, buffer)
+
+    monkeypatch.setattr(host, "flushing", counting)
+    monkeypatch.setattr(host, "cache_bytes", lambda cpus: 64 << 20)
+    x = torch.ones(4)
+    one = convtime.time_op(torch.relu, x, cache="cold", **QUICK)
+    assert (one.cache, one.cache_requested, one.cache_reason) == ("cold", "cold", "")
+    assert flushes == [2 * 64 << 20]
+    assert one.median < 2e-3  # to write 128 MiB takes far longer
+    assert convtime.time_op(torch.relu, x, **QUICK).cache == "uncontrolled"
+    assert len(flushes) == 1
+
+
+def test_backward_on_a_cpu_can_be_cold() -> None:
+    x = torch.ones(4, requires_grad=True)
+    one = convtime.time_op(torch.relu, x, backward=True, cache="cold", **QUICK)
+    assert one.cache == "cold"
+    assert torch.equal(x.grad != 0, torch.ones(4, dtype=torch.bool))
+
+
+def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
+    if host.cache_bytes(os.sched_getaffinity(0)) is None:
+        pytest.skip("this machine does not say how much its CPUs' caches hold")
+    x = torch.ones(1 << 15)  # 128 KiB, which one thread adds up
+    options = {"warmup": 3, "stop": "count", "max_samples": 50}
+    warm = convtime.time_op(torch.sum, x, **options)
+    cold = convtime.time_op(torch.sum, x, cache="cold", **options)
+    assert cold.min > 1.2 * warm.min  # the fastest: the least disturbed by others on the machine
+
+
+def test_where_the_caches_size_is_unknown_nothing_is_said_to_be_cold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(host, "cache_bytes", lambda cpus: None)
+    one = convtime.time_op(torch.relu, torch.ones(4), cache="cold", **QUICK)
+    assert (one.cache, one.cache_requested) == ("uncontrolled", "cold")
+    assert one.cache_reason == "this machine does not say how much its CPUs' caches hold"
+
+
+def test_the_calling_thread_is_pinned_while_it_times() -> None:
+    before = os.sched_getaffinity(0)
+    cpu = max(before)
+    seen = set()
+    one = convtime.time_op(
+        lambda: seen.add(frozenset(os.sched_getaffinity(0))), device="cpu", pin=cpu, **QUICK
+    )
+    assert seen == {frozenset({cpu})}
+    assert os.sched_getaffinity(0) == before
+    assert one.pin == cpu
+    assert f"pinned to: CPU {cpu}" in repr(one)
+
+
+def test_a_pin_does_not_outlive_an_exception() -> None:
+    before = os.sched_getaffinity(0)
+
+    def broken() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        convtime.time_op(broken, device="cpu", pin=min(before))
+    assert os.sched_getaffinity(0) == before
+
+
+def test_torchs_threads_do_not_inherit_the_pin() -> None:
+    """In a thread of its own, which has no helpers yet when it is pinned."""
+    if torch.get_num_threads() < 2 or len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two CPUs")
+    x = torch.ones(1 << 20)  # here, since to fill it takes helpers, too
+    single: list[int] = []
+
+    def affinities() -> set[int]:
+        return {
+            int(task.name)
+            for task in Path("/proc/self/task").iterdir()
+            if len(os.sched_getaffinity(int(task.name))) == 1
+        }
+
+    def work() -> None:
+        before = affinities()
+        convtime.time_op(torch.add, x, 1, pin=min(os.sched_getaffinity(0)), **QUICK)
+        single.extend(affinities() - before)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert single == []
+
+
+@pytest.mark.parametrize("pin", [-1, "0", 1.5])
+def test_a_pin_is_the_number_of_a_cpu(pin: object) -> None:
+    with pytest.raises(ValueError, match="pin must be the number of a CPU, 0 or more, got"):
+        convtime.time_op(int, device="cpu", pin=pin)  # type: ignore[arg-type]
+
+
+def test_a_cpu_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"pin must be one of the \d+ CPUs that this .* got 99999"):
+        convtime.time_op(int, device="cpu", pin=99999)
+
+
+def test_the_cpus_state_is_part_of_the_result() -> None:
+    one = convtime.time_op(torch.relu, torch.ones(4), **QUICK)
+    assert one.provenance["threads"] == torch.get_num_threads()
+    assert one.provenance["load_average"] >= 0
+    assert one.provenance["governor"] == host.governor(os.sched_getaffinity(0))
+    assert f"CPU: {torch.get_num_threads()} threads, load average " in repr(one)

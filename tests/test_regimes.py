@@ -1,0 +1,250 @@
+"""Regimes and clocks, as far as Python has a part in them; the rest is in cpp/regime_test.cpp."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+import time
+import types
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import convtime
+from convtime.timing import Options, _controlled_clocks
+
+QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
+GPU = torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regime": "hot"}, "regime must be one of 'as-is', 'burst', 'sustained', got 'hot'"),
+        ({"regime": None}, "regime must be a string, got None"),
+        ({"clocks": "boost"}, "clocks must be one of 'observe', 'lock', got 'boost'"),
+        ({"clocks": "lock"}, "clocks='lock' locks a GPU's clocks, and this work is on the CPU"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_called(
+    options: dict[str, object], message: str
+) -> None:
+    def never() -> None:
+        raise AssertionError("called")
+
+    with pytest.raises(ValueError, match=message):
+        convtime.time_op(never, device="cpu", **options)
+
+
+@pytest.mark.parametrize("regime", ["burst", "sustained"])
+def test_a_cpu_has_no_regimes_and_says_so(regime: str) -> None:
+    one = convtime.time_op(torch.relu, torch.ones(4), regime=regime, **QUICK)
+    assert (one.regime, one.regime_requested) == ("as-is", regime)
+    assert one.regime_reason == "the work is on the CPU, and regimes are a GPU's"
+    assert f"regime: as-is (asked for {regime}: the work is on the CPU" in repr(one)
+    assert (one.idle_seconds, one.conditions) == (0, ())
+    assert one.seconds
+
+
+def test_unless_asked_for_there_is_no_regime() -> None:
+    result = convtime.compare({"a": lambda: None, "b": lambda: None}, device="cpu", **QUICK)
+    for one in result.measurements.values():
+        assert (one.regime, one.regime_requested, one.regime_reason) == ("as-is", "as-is", "")
+        assert one.clocks == "observe"
+        assert "regime" not in repr(one)
+
+
+class FakeClocks(types.ModuleType):
+    """Stands for convtime.clocks, and writes down what is asked of it."""
+
+    def __init__(self, log: list[str], *, permitted: bool = True) -> None:
+        super().__init__("convtime.clocks")
+
+        @contextlib.contextmanager
+        def locked_clocks(*, device: torch.device) -> Iterator[None]:
+            if not permitted:
+                raise PermissionError("run: sudo nvidia-smi -lgc 1500")
+            log.append(f"lock {device}")
+            yield
+            log.append("unlock")
+
+        class ClockMonitor:
+            readings = ("a reading",)
+            reason = ""
+
+            def __init__(self, device: torch.device) -> None:
+                self.device = device
+
+            def __enter__(self) -> ClockMonitor:
+                log.append(f"monitor {self.device}")
+                return self
+
+            def __exit__(self, *_: object) -> None:
+                log.append("end")
+
+        self.locked_clocks = locked_clocks
+        self.ClockMonitor = ClockMonitor
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, []),
+        ({"regime": "burst"}, ["monitor cuda:1", "end"]),
+        ({"clocks": "lock"}, ["lock cuda:1", "monitor cuda:1", "end", "unlock"]),
+    ],
+)
+def test_clocks_are_read_and_locked_only_where_that_matters(
+    options: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log: list[str] = []
+    monkeypatch.setitem(sys.modules, "convtime.clocks", FakeClocks(log))
+    with _controlled_clocks(GPU, Options(**options)) as monitor:
+        readings = None if monitor is None else monitor.readings
+    assert log == expected
+    assert readings == (("a reading",) if expected else None)
+
+
+def test_clocks_are_unlocked_where_the_call_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    fake = FakeClocks(log)
+    monkeypatch.setitem(sys.modules, "convtime.clocks", fake)
+    unlocked: list[bool] = []
+
+    @contextlib.contextmanager
+    def locked_clocks(*, device: torch.device) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            unlocked.append(True)
+
+    fake.locked_clocks = locked_clocks
+    with pytest.raises(KeyError), _controlled_clocks(GPU, Options(clocks="lock")):
+        raise KeyError("mine")
+    assert unlocked == [True]
+    assert log[-1] == "end"
+
+
+def test_who_may_not_lock_clocks_is_told_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    log: list[str] = []
+    monkeypatch.setitem(sys.modules, "convtime.clocks", FakeClocks(log, permitted=False))
+    with (
+        pytest.raises(PermissionError, match="sudo nvidia-smi"),
+        _controlled_clocks(GPU, Options(clocks="lock")),
+    ):
+        pytest.fail("timed although the clocks are not locked")
+    assert log == []
+
+
+@pytest.mark.cuda
+class TestOnGpu:
+    @pytest.fixture(scope="class")
+    def measured(self) -> dict[str, convtime.Measurement]:
+        """A matmul that is heavy enough to make the clock fall, in both regimes."""
+        a = torch.randn(4096, 4096, device="cuda").bfloat16()
+        measured = {}
+        for regime in ("burst", "sustained"):
+            begin = time.perf_counter()
+            measured[regime] = convtime.time_op(torch.mm, a, a, cache="warm", regime=regime)
+            assert time.perf_counter() - begin < 20
+        return measured
+
+    def test_each_regime_is_reached(self, measured: dict[str, convtime.Measurement]) -> None:
+        for regime, one in measured.items():
+            assert (one.regime, one.regime_reason) == (regime, ""), repr(one)
+            assert len(one.seconds) >= 10
+
+    def test_only_burst_idles(self, measured: dict[str, convtime.Measurement]) -> None:
+        assert 0.3 <= measured["burst"].idle_seconds <= 11
+        assert measured["sustained"].idle_seconds == 0
+        assert 1.5 <= measured["sustained"].warmup_seconds < 8
+
+    def test_they_are_told_apart(self, measured: dict[str, convtime.Measurement]) -> None:
+        burst, sustained = measured["burst"], measured["sustained"]
+        assert burst.median_interval[1] < sustained.median_interval[0]
+        assert 1.02 < sustained.median / burst.median < 1.5
+
+    def test_the_clock_explains_the_difference(
+        self, measured: dict[str, convtime.Measurement]
+    ) -> None:
+        burst, sustained = measured["burst"], measured["sustained"]
+        assert burst.median_cycles is not None
+        assert sustained.median_cycles == pytest.approx(burst.median_cycles, rel=0.05)
+        clock = sum(c for c in burst.sm_clocks if c is not None) / len(burst.sm_clocks)
+        assert sustained.at_clock(clock / 1e6, other=burst).seconds == pytest.approx(
+            burst.median, rel=0.02
+        )
+
+    def test_the_conditions_are_part_of_the_result(
+        self, measured: dict[str, convtime.Measurement]
+    ) -> None:
+        for one in measured.values():
+            assert len(one.conditions) > 5, one.conditions_reason
+            assert any(reading.power for reading in one.conditions)
+            assert convtime.Measurement.from_dict(one.to_dict()) == one
+
+    def test_candidates_of_different_clocks_share_a_regime(self) -> None:
+        a = torch.randn(4096, 4096, device="cuda").bfloat16()
+        x = torch.randn(1 << 24, device="cuda")
+        result = convtime.compare(
+            {"mm": lambda: torch.mm(a, a), "relu": lambda: torch.relu(x)}, regime="burst"
+        )
+        assert {one.regime for one in result.measurements.values()} == {"burst"}
+
+    def test_calls_that_leave_the_gpu_alone_have_no_regime(self) -> None:
+        one = convtime.time_op(lambda: None, device="cuda", regime="burst", **QUICK)
+        assert (one.method, one.regime) == ("cpu", "as-is")
+        assert one.regime_reason == "the calls issue no work to the GPU"
+
+    @pytest.mark.parametrize("method", ["event", "graph"])
+    def test_other_methods_have_regimes_too(self, method: str) -> None:
+        x = torch.randn(1 << 24, device="cuda")
+        one = convtime.time_op(torch.relu, x, method=method, regime="burst")
+        assert (one.method, one.regime) == (method, "burst"), repr(one)
+
+    def test_an_interrupt_ends_the_idling(self) -> None:
+        import signal
+
+        def on_alarm(number: int, frame: object) -> None:
+            raise InterruptedError("alarm")
+
+        x = torch.randn(1 << 20, device="cuda")
+        convtime.time_op(torch.relu, x, **QUICK)
+        previous = signal.signal(signal.SIGALRM, on_alarm)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.15)
+            begin = time.perf_counter()
+            with pytest.raises(InterruptedError, match="alarm"):
+                convtime.time_op(torch.relu, x, regime="burst", stop="count", max_samples=10_000)
+            assert time.perf_counter() - begin < 2
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
+
+
+def test_what_a_stub_reads_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class ClockReading:
+        seconds: float
+        throttle_reasons: tuple[str, ...]
+        power: float | None = None
+        temperature: float | None = 40.0
+
+        @classmethod
+        def from_dict(cls, data: dict[str, object]) -> ClockReading:
+            return cls(**{**data, "throttle_reasons": tuple(data["throttle_reasons"])})
+
+    fake = types.ModuleType("convtime.clocks")
+    fake.ClockReading = ClockReading
+    monkeypatch.setitem(sys.modules, "convtime.clocks", fake)
+    one = convtime.time_op(torch.relu, torch.ones(4), **QUICK)
+    readings = (ClockReading(0.0, (), 120.0), ClockReading(0.1, ("sw_power_cap",), 690.0))
+    one = dataclasses.replace(one, conditions=readings)
+    assert convtime.Measurement.from_dict(one.to_dict()) == one
+    assert "power: 120 .. 690 W" in repr(one)
+    assert "temperature: 40 .. 40 °C" in repr(one)
+    assert "throttled by: sw_power_cap" in repr(one)
+    unknown = dataclasses.replace(one, conditions=(), conditions_reason="NVML is not there")
+    assert "conditions: not known: NVML is not there" in repr(unknown)
