@@ -183,7 +183,7 @@ def test_the_processors_state_is_read_from_the_system(tmp_path):
     write(system / "cpufreq/boost", "0")
     assert machine.cpu_state(tmp_path).boost is False
     nothing = machine.cpu_state(tmp_path / "none")
-    assert (nothing.governors, nothing.boost, nothing.smt) == (None, None, None)
+    assert (nothing.governors, nothing.boost, nothing.smt) == ((), None, None)
 
 
 @pytest.mark.parametrize(

@@ -44,9 +44,9 @@ def test_each_data_cache_counts_once(tmp_path: Path) -> None:
 def test_governors_are_named_once(tmp_path: Path) -> None:
     for cpu, governor in enumerate(["powersave", "performance", "powersave", None]):
         write_cpu(tmp_path, cpu, [], governor)
-    assert host.governor([0, 2], tmp_path) == "powersave"
-    assert host.governor([0, 1, 2], tmp_path) == "performance, powersave"
-    assert host.governor([3], tmp_path) is None
+    assert host.governors([0, 2], tmp_path) == ("powersave",)
+    assert host.governors([0, 1, 2], tmp_path) == ("performance", "powersave")
+    assert host.governors([3], tmp_path) == ()
 
 
 def test_the_flush_comes_after_what_is_set_up() -> None:
@@ -170,5 +170,7 @@ def test_the_cpus_state_is_part_of_the_result() -> None:
     one = convtime.time_op(torch.relu, torch.ones(4), **QUICK)
     assert one.provenance["threads"] == torch.get_num_threads()
     assert one.provenance["load_average"] >= 0
-    assert one.provenance["governor"] == host.governor(os.sched_getaffinity(0))
+    assert one.provenance["governor"] == (
+        ", ".join(host.governors(os.sched_getaffinity(0))) or None
+    )
     assert f"CPU: {torch.get_num_threads()} threads, load average " in repr(one)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -47,7 +46,7 @@ AS_IS = "as-is"
 
 _BUDGET = 0.1  # seconds for each of some thirty timings, or it would take more than 20 s
 _GPU_METHODS = ("kernel", "event", "graph", "sync", "cpu")
-_REGIMES = ("burst", "sustained") if "regime" in inspect.signature(time_op).parameters else ()
+_REGIMES = ("burst", "sustained")
 
 Status = Literal["ok", "advice", "failed"]
 
@@ -277,14 +276,12 @@ def _timed(
     method: str,
     regime: str = AS_IS,
 ) -> OperationTiming:
-    options: dict[str, Any] = {} if regime == AS_IS else {"regime": regime}
     try:
-        measured = time_op(fn, method=method, device=device, budget=_BUDGET, **options)
+        measured = time_op(fn, method=method, device=device, budget=_BUDGET, regime=regime)
     except RuntimeError as error:
         return OperationTiming(name, method, regime, None, None, None, _one_line(error))
-    used = measured.to_dict()
-    if options and used["regime"] != regime:
-        return OperationTiming(name, method, regime, None, None, None, used["regime_reason"])
+    if measured.regime != regime:
+        return OperationTiming(name, method, regime, None, None, None, measured.regime_reason)
     spread = measured.iqr / measured.median
     interval = measured.median_interval
     return OperationTiming(name, measured.method, regime, measured.median, spread, interval)
@@ -467,7 +464,7 @@ def _judge_throttling(reasons: Sequence[str]) -> Finding:
 
 
 def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
-    others = [one for one in cpu.governors or () if one != "performance"]
+    others = [one for one in cpu.governors if one != "performance"]
     if others:
         yield Finding(
             "CPU governor",
@@ -475,7 +472,7 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
             f"is {', '.join(others)}, under which the clock follows the load",
             "run `sudo cpupower frequency-set -g performance`",
         )
-    elif cpu.governors is not None:
+    elif cpu.governors:
         yield Finding("CPU governor", "ok", "is performance")
     if cpu.boost:
         off = 1 if (cpu.boost_switch or "").endswith("no_turbo") else 0

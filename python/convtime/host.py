@@ -16,13 +16,13 @@ _CPUS = Path("/sys/devices/system/cpu")
 _FLUSH_OVER_CACHES = 2  # what is written, over what the caches hold
 
 
-def governor(cpus: Iterable[int], root: Path = _CPUS) -> str | None:
+def governors(cpus: Iterable[int], root: Path = _CPUS) -> tuple[str, ...]:
     """What decides on the CPUs' clocks, e.g. "performance"; several names where they differ.
 
-    None where the system does not say, as in most virtual machines.
+    None at all where the system does not say, as in most virtual machines.
     """
     paths = [root / f"cpu{cpu}" / "cpufreq" / "scaling_governor" for cpu in cpus]
-    return ", ".join(sorted({one.read_text().strip() for one in paths if one.exists()})) or None
+    return tuple(sorted({one.read_text().strip() for one in paths if one.exists()}))
 
 
 def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:

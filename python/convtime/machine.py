@@ -12,6 +12,7 @@ import torch
 
 from convtime import clock_lock, nvml
 from convtime.clocks import ClockReading
+from convtime.host import governors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,7 @@ class CpuState:
     """What the system says about its processors; None for what it does not tell.
 
     Attributes:
-        governors: the frequency governors in use.
+        governors: the frequency governors in use; none where the system does not say.
         boost: whether the clock may go beyond its base rate.
         boost_switch: the file that says so.
         smt: whether cores run several threads each.
@@ -29,7 +30,7 @@ class CpuState:
         threads: those that PyTorch uses for one operation.
     """
 
-    governors: tuple[str, ...] | None
+    governors: tuple[str, ...]
     boost: bool | None
     boost_switch: str | None
     smt: bool | None
@@ -77,11 +78,6 @@ def cpu_state(root: Path = Path("/")) -> CpuState:
         root: where ``sys`` is.
     """
     system = root / "sys" / "devices" / "system" / "cpu"
-    governors = {
-        text
-        for path in system.glob("cpu[0-9]*/cpufreq/scaling_governor")
-        if (text := _text(path)) is not None
-    }
     boost, switch = None, None
     for name, on in (("cpufreq/boost", "1"), ("intel_pstate/no_turbo", "0")):
         text = _text(system / name)
@@ -89,7 +85,7 @@ def cpu_state(root: Path = Path("/")) -> CpuState:
             boost, switch = text == on, str(system / name)
     smt = _text(system / "smt" / "active")
     return CpuState(
-        governors=tuple(sorted(governors)) or None,
+        governors=governors((int(cpu.name[3:]) for cpu in system.glob("cpu[0-9]*")), system),
         boost=boost,
         boost_switch=switch,
         smt=None if smt is None else smt == "1",

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from convtime import _build_info
-from convtime.host import governor
+from convtime.host import governors
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "cudnn": cudnn_version(),
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
-        "governor": governor(os.sched_getaffinity(0)),
+        "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
         "convtime": _build_info.version,
         "git": git_state(os.getcwd()),
