@@ -10,7 +10,7 @@ import math
 import re
 import statistics
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -111,11 +111,21 @@ class Kernel:
     block: tuple[int, int, int]
     seconds: float
 
-    def __str__(self) -> str:
+    @property
+    def launch(self) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
+        """What of it has to be the same in PyTorch and convtime: all but its time."""
+        return self.kind, self.name, self.grid, self.block
+
+    @property
+    def label(self) -> str:
+        """Name, grid and block in one text."""
         if self.kind != "kernel":
-            return f"{self.kind}, {format_seconds(self.seconds)}"
+            return self.kind
         grid, block = ("×".join(map(str, sizes)) for sizes in (self.grid, self.block))
-        return f"{self.name}, grid {grid}, block {block}, {format_seconds(self.seconds)}"
+        return f"{self.name}, grid {grid}, block {block}"
+
+    def __str__(self) -> str:
+        return f"{self.label}, {format_seconds(self.seconds)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -628,6 +638,13 @@ def _side(comparison: Comparison, who: str, plan: Plan | None, no_plan: str) -> 
     return Side(plan, no_plan, kernels_of(measurement), measurement.median, measurement.method)
 
 
+def same_launches(first: Iterable[Kernel], second: Iterable[Kernel]) -> bool:
+    """Whether two calls launch the same, in whatever order."""
+    # Groups run on several streams at once, and which kernel is first varies.
+    one, other = (sorted(kernel.launch for kernel in kernels) for kernels in (first, second))
+    return one == other
+
+
 def kernels_of(measurement: Measurement) -> tuple[Kernel, ...]:
     """What the device does in a measured call, in order."""
     return tuple(
@@ -772,12 +789,10 @@ def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator
             f"the plans cannot be compared: PyTorch's is {_tag_or_why(pytorch)}, convtime's "
             f"{_tag_or_why(convtime)}"
         )
-    # Sorted: groups run on several streams at once, and which kernel is first varies.
-    launches = [sorted(map(_launch, side.kernels)) for side in (pytorch, convtime)]
-    if launches[0] != launches[1]:
+    if not same_launches(pytorch.kernels, convtime.kernels):
         yield (
-            f"the kernels, {len(launches[0])} of PyTorch and {len(launches[1])} of convtime, "
-            "differ in count, name, grid or block"
+            f"the kernels, {len(pytorch.kernels)} of PyTorch and {len(convtime.kernels)} of "
+            "convtime, differ in count, name, grid or block"
         )
     if bits_differ:
         yield "the results differ in their bits, and PyTorch's own do not"
@@ -884,13 +899,8 @@ def _facts(side: Side) -> Iterator[_Fact]:
         for name in ("x", "w", "y", "compute_type", "padding", "stride", "dilation"):
             yield shown(name.replace("_", " "), getattr(plan, name))
     for index, kernel in enumerate(side.kernels, start=1):
-        yield _Fact(f"kernel {index}", str(kernel), _launch(kernel))
+        yield _Fact(f"kernel {index}", str(kernel), kernel.launch)
     yield _Fact(f"median time ({side.method})", format_seconds(side.seconds))
-
-
-def _launch(kernel: Kernel) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
-    """What of a kernel has to be the same: all but its time."""
-    return kernel.kind, kernel.name, kernel.grid, kernel.block
 
 
 def _text(value: object) -> str:
