@@ -335,7 +335,7 @@ def test_model_dtype_layout_and_plot(tmp_path, monkeypatch, capsys):
     assert "training step" not in shown
 
 
-def test_a_whole_model_forward_and_backward(tmp_path, monkeypatch, capsys):
+def test_a_whole_model_forward_and_backward(tmp_path, monkeypatch, capsys, device):
     (tmp_path / "cli_test_kinds.py").write_text(
         "from torch import nn\n\ndef net():\n"
         "    return nn.Sequential(nn.Conv1d(3, 4, 3), nn.ConvTranspose1d(4, 2, 2, stride=2))\n"
@@ -343,7 +343,8 @@ def test_a_whole_model_forward_and_backward(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     arguments = ["compare", "--model", "cli_test_kinds:net", "--input", "2,3,9", *QUICK]
-    assert cli.main([*arguments, "--json", "o.json", "--csv", "o.csv"]) == 0
+    arguments += ["--device", device.type, "--json", "o.json", "--csv", "o.csv"]
+    assert cli.main(arguments) == 0
     document = json.loads((tmp_path / "o.json").read_text())
     found = [(row["layer"]["names"][0], row["pass"]) for row in document["rows"]]
     assert found == [("0", "forward"), ("0", "backward"), ("1", "forward"), ("1", "backward")]
@@ -351,6 +352,8 @@ def test_a_whole_model_forward_and_backward(tmp_path, monkeypatch, capsys):
     assert document["step"]["model"] == "cli_test_kinds:net"
     shown = capsys.readouterr().out
     assert "1 backward" in shown
+    assert ("1 backward, the same in PyTorch and in convtime:" in shown) == (device.type == "cuda")
+    assert "2 convolution layers replaced" in shown
     assert "2 distinct layers in 4 passes, 4 bit-identical" in shown
     assert shown.splitlines()[-1].startswith("a training step of cli_test_kinds:net on 2×3×9: ")
     lines = (tmp_path / "o.csv").read_text().splitlines()

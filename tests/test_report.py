@@ -114,7 +114,7 @@ def test_json(results):
         raise AssertionError(f"{name} is no JSON")
 
     document = json.loads(text, parse_constant=refuse)
-    assert document["schema"] == 1
+    assert document["schema"] == report.SCHEMA
     assert document["provenance"] == {"gpu": None, "torch": "2.11"}
     assert [row["layer"]["names"] for row in document["rows"]] == [["first", "twin"], ["second"]]
     assert document["rows"][0]["ratio"] == 2.0

@@ -410,14 +410,11 @@ def compare_step(
     steps = {who: functools.partial(_step, one, x) for who, one in models.items()}
     for step in steps.values():
         attempt(f"a training step of {called}", step)
-    comparison = convtime.compare(
-        steps,
-        device=device,
-        method="sync" if device.type == "cuda" else "cpu",
-        cache="warm",
-        stop="interval",
-        **timing,
+    method = "sync" if device.type == "cuda" else "cpu"
+    timed = functools.partial(
+        convtime.compare, steps, device=device, method=method, cache="warm", stop="interval"
     )
+    comparison = attempt(f"timing {called}", lambda: timed(**timing))
     theirs.zero_grad()  # its gradients are memory
     return StepResult(
         model=model.spec,

@@ -19,7 +19,7 @@ from convtime.explain import kernels_of
 from convtime.layers import InputError
 from convtime.measurement import Measurement, format_seconds
 
-SCHEMA = 1
+SCHEMA = 2
 FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
 
 
