@@ -350,9 +350,9 @@ class _Call:
     input: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor | None = None
-    stride: ops.Pair = 1
-    padding: ops.Pair | str = 0
-    dilation: ops.Pair = 1
+    stride: ops.Numbers = 1
+    padding: ops.Numbers | str = 0
+    dilation: ops.Numbers = 1
     groups: int = 1
     policy: str | None = None
 
@@ -387,7 +387,7 @@ def _bind(fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str,
 
 
 def _bind_module(module: torch.nn.Conv2d, input: torch.Tensor) -> _Call:
-    padding: ops.Pair | str = module.padding
+    padding: ops.Numbers | str = module.padding
     if module.padding_mode != "zeros":
         input = F.pad(input, module._reversed_padding_repeated_twice, mode=module.padding_mode)
         padding = 0
@@ -440,7 +440,7 @@ def _autocast(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.get_autocast_dtype(kind))
 
 
-def _pair(numbers: ops.Pair) -> tuple[int, int]:
+def _pair(numbers: ops.Numbers) -> tuple[int, int]:
     vertical, *horizontal = numbers if isinstance(numbers, Sequence) else (numbers,)
     return int(vertical), int(horizontal[0] if horizontal else vertical)
 
@@ -500,10 +500,10 @@ def convtime_call(
     wanted = backward_pass(pass_name)
     arguments = (
         tensors.grad_output, tensors.x, tensors.w, problem.stride, problem.padding,
-        problem.dilation, problem.groups, [one == wanted for one in range(3)],
+        problem.dilation, False, [0, 0], problem.groups, [one == wanted for one in range(3)],
     )  # fmt: skip
     policy = policy if policy in ("heuristic", "benchmark") else None
-    backward = torch.ops.convtime.conv2d_backward
+    backward = torch.ops.convtime.convolution_backward
     return lambda: cast("torch.Tensor", backward(*arguments, policy=policy)[wanted])
 
 
