@@ -64,11 +64,11 @@ class _ConvTranspose(_ConvTransposeNd):
         output_padding = self._output_padding(
             input,
             output_size,
-            self.stride,
-            self.padding,
-            self.kernel_size,
+            self.stride,  # type: ignore[arg-type]
+            self.padding,  # type: ignore[arg-type]
+            self.kernel_size,  # type: ignore[arg-type]
             len(self.kernel_size),
-            self.dilation,
+            self.dilation,  # type: ignore[arg-type]
         )
         return type(self)._conv(
             input,
