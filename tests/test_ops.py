@@ -318,6 +318,24 @@ def test_each_gradient_alone_is_pytorchs(
         assert torch.equal(actual[1], theirs)
 
 
+@pytest.mark.usefixtures("repeatable")
+@pytest.mark.parametrize(
+    "name", [*REPRESENTATIVES, "grouped", "unbatched", "transposed, unbatched"]
+)
+def test_double_backward_is_pytorchs_to_the_bit(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
+    assert b is not None
+    leaves = [t.requires_grad_() for t in (x, w, b)]
+
+    def second_order(function: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        output = function(*leaves, **kwargs)
+        first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
+        return list(torch.autograd.grad(sum(g.square().sum() for g in first), leaves))
+
+    for ours, theirs in zip(*map(second_order, functions(name)), strict=True):
+        assert torch.equal(ours, theirs)
+
+
 @pytest.mark.parametrize("op", OPS)
 def test_gradgradcheck(op: str, device: torch.device) -> None:
     options: dict[str, Any] = {"dtype": torch.float64, "device": device, "requires_grad": True}
@@ -334,6 +352,33 @@ def test_gradgradcheck(op: str, device: torch.device) -> None:
     assert torch.autograd.gradgradcheck(fn, (x, w, b), nondet_tol=1e-12)
 
 
+@pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, True)])
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_opcheck_of_backward(
+    name: str, mask: tuple[bool, bool, bool], device: torch.device
+) -> None:
+    x, w, _, kwargs = make_inputs(name, device)
+    grad = torch.randn_like(functions(name)[1](x, w, **kwargs))
+    settings = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, **kwargs}
+    spatial = w.dim() - 2
+    numbers = {k: [v] * spatial if isinstance(v, int) else list(v) for k, v in settings.items()}
+    arguments = (
+        numbers["stride"], numbers["padding"], numbers["dilation"], "transposed" in name,
+        numbers["output_padding"], 1, mask,
+    )  # fmt: skip
+    op = torch.ops.convtime.convolution_backward.default
+    torch.library.opcheck(op, (grad, x, w, *arguments))
+    leaves = tuple(t.requires_grad_() for t in (grad, x, w))
+    # Not test_aot_dispatch_dynamic: torch 2.11's double backward takes no symbolic sizes.
+    tests = (
+        "test_schema",
+        "test_autograd_registration",
+        "test_faketensor",
+        "test_aot_dispatch_static",
+    )
+    torch.library.opcheck(op, (*leaves, *arguments), test_utils=tests)
+
+
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_func_grad_is_pytorchs(name: str, device: torch.device) -> None:
     x, w, b, kwargs = make_inputs(name, device, torch.float64)
@@ -343,6 +388,12 @@ def test_func_grad_is_pytorchs(name: str, device: torch.device) -> None:
 
     ours, theirs = (torch.func.grad(loss)(w, function) for function in functions(name))
     torch.testing.assert_close(ours, theirs)
+
+
+def test_forward_mode_is_refused(device: torch.device) -> None:
+    x, w, _, _ = make_inputs("plain", device)
+    with pytest.raises(NotImplementedError, match="forward-mode differentiation is not"):
+        torch.func.jvp(lambda x: ops.conv2d(x, w), (x,), (x,))
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)
@@ -357,6 +408,87 @@ def test_fx_records_the_op(name: str, device: torch.device) -> None:
     traced = torch.fx.symbolic_trace(Net())
     assert f"convtime.{ours.__name__}(" in traced.code
     assert torch.equal(traced(x, w), theirs(x, w, **kwargs))
+
+
+def test_torch_function_overrides_see_the_call(device: torch.device) -> None:
+    class Tagged(torch.Tensor):
+        pass
+
+    x, w, _, _ = make_inputs("plain", device)
+    assert isinstance(ops.conv2d(x.as_subclass(Tagged), w), Tagged)
+    seen = []
+
+    class Spy(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with Spy():
+        ops.conv2d(x, w)
+    assert torch.ops.convtime.conv2d in seen
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_inference_mode(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
+    w.requires_grad_()
+    ours, theirs = functions(name)
+    with torch.inference_mode():
+        actual = ours(x, w, b, **kwargs)
+        assert actual.is_inference()
+        assert torch.equal(actual, theirs(x, w, b, **kwargs))
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_compiles_without_graph_breaks_and_with_dynamic_shapes(
+    op: str, device: torch.device
+) -> None:
+    function = getattr(ops, op)
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = function(x, w, padding=1).relu()
+        return output
+
+    compiled = torch.compile(fn, backend="aot_eager", fullgraph=True, dynamic=True)
+    spatial = int(op[-2])
+    w = torch.randn(4, 4, *[3] * spatial, device=device, requires_grad=True)
+    for size in (8, 11):
+        x = torch.randn(2, 4, *range(size, size + spatial), device=device)
+        actual, expected = compiled(x, w), fn(x, w)
+        assert torch.equal(actual, expected)
+        (ours,), (theirs,) = (torch.autograd.grad(y.sum(), w) for y in (actual, expected))
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_gradients_alone_compile(name: str, device: torch.device) -> None:
+    x, w, _, kwargs = make_inputs(name, device)
+    ours, theirs = functions(name)
+    of_input, of_weight = (getattr(ops, f"{ours.__name__}_{one}") for one in ("input", "weight"))
+    grad = torch.randn_like(theirs(x, w, **kwargs))
+
+    def fn(x: torch.Tensor, w: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return of_input(x.shape, w, grad, **kwargs), of_weight(x, w.shape, grad, **kwargs)
+
+    compiled = torch.compile(fn, backend="aot_eager", fullgraph=True, dynamic=True)
+    for actual, expected in zip(compiled(x, w, grad), fn(x, w, grad), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_compiled_autograd_traces_the_gradients(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
+    assert b is not None
+    function = functions(name)[0]
+    expected, actual = ([t.clone().requires_grad_() for t in (x, w, b)] for _ in range(2))
+    function(*expected, **kwargs).square().sum().backward()
+    loss = function(*actual, **kwargs).square().sum()
+    with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+    for ours, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad)
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)
