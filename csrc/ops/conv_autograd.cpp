@@ -71,6 +71,11 @@ void refuse_forward_mode(const char* op, const Tensors&... tensors) {
                               "torch's own convolution");
 }
 
+template <typename... Packed>
+std::vector<at::TypePtr> packed_types() {
+  return {IValuePacker<Packed>::packed_type()...};
+}
+
 /// A node of the autograd graph; the formula computes its gradients.
 template <typename Formula>
 class ConvNode final : public Node {
@@ -127,18 +132,17 @@ class ConvNode final : public Node {
     packed.pack(saved.transposed);
     packed.pack(saved.policy);
     packed.pack(saved.wanted);
-    const std::vector<at::IValue> args = std::move(packed).vec();
-    std::vector<at::TypePtr> schema;
-    for (const at::IValue& arg : args) {
-      schema.push_back(arg.type());
-    }
     const auto& interface = torch::dynamo::autograd::getPyCompilerInterface();
-    const std::string function =
-        interface->bind_function(swap.get_py_compiler(), name(), compute_packed, schema);
-    variable_list results =
-        interface->call_function(swap.get_py_compiler(), "apply_functional", function, grads, args,
-                                 IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
-                                     torch::dynamo::autograd::get_input_metadata(next_edges())));
+    // Once for the process: a name that is taken is refused.
+    static const std::string function = interface->bind_function(
+        swap.get_py_compiler(), name(), compute_packed,
+        packed_types<variable_list, std::vector<c10::SymInt>, std::vector<c10::SymInt>,
+                     std::vector<c10::SymInt>, std::vector<c10::SymInt>, c10::SymInt, bool,
+                     std::optional<std::string>, std::vector<bool>>());
+    variable_list results = interface->call_function(
+        swap.get_py_compiler(), "apply_functional", function, grads, std::move(packed).vec(),
+        IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
+            torch::dynamo::autograd::get_input_metadata(next_edges())));
     swap.after(tensors_);
     swap.after(saved_.stride);
     swap.after(saved_.padding);
