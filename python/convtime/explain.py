@@ -42,8 +42,6 @@ SCHEMA = 1
 _REPEATS = 5
 _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
 
-Numbers = int | Sequence[int]  # one for all spatial dimensions, or one for each
-
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
@@ -370,22 +368,22 @@ class _Call:
     input: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor | None = None
-    stride: Numbers = 1
-    padding: Numbers | str = 0
-    dilation: Numbers = 1
+    stride: ops.Numbers = 1
+    padding: ops.Numbers | str = 0
+    dilation: ops.Numbers = 1
     groups: int = 1
     policy: str | None = None
     transposed: bool = False
-    output_padding: Numbers = 0
+    output_padding: ops.Numbers = 0
 
 
 def _conv(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers | str = 0,
-    dilation: Numbers = 1,
+    stride: ops.Numbers = 1,
+    padding: ops.Numbers | str = 0,
+    dilation: ops.Numbers = 1,
     groups: int = 1,
     *,
     policy: str | None = None,
@@ -397,11 +395,11 @@ def _conv_transpose(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    stride: Numbers = 1,
-    padding: Numbers = 0,
-    output_padding: Numbers = 0,
+    stride: ops.Numbers = 1,
+    padding: ops.Numbers = 0,
+    output_padding: ops.Numbers = 0,
     groups: int = 1,
-    dilation: Numbers = 1,
+    dilation: ops.Numbers = 1,
     *,
     policy: str | None = None,
 ) -> _Call:
@@ -473,7 +471,7 @@ def _bind(
 
 def _module_input(
     module: Any, input: torch.Tensor, output_size: Sequence[int] | None = None
-) -> tuple[torch.Tensor, Numbers]:
+) -> tuple[torch.Tensor, ops.Numbers]:
     """The input of a module's call, and the output_padding that output_size asks for."""
     if output_size is None:
         return input, module.output_padding
@@ -529,7 +527,7 @@ def _autocast(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.get_autocast_dtype(kind))
 
 
-def _numbers(given: Numbers, rank: int) -> tuple[int, ...]:
+def _numbers(given: ops.Numbers, rank: int) -> tuple[int, ...]:
     numbers = tuple(given) if isinstance(given, Sequence) else (given,)
     return tuple(map(int, numbers * rank if len(numbers) == 1 else numbers))
 
