@@ -209,6 +209,7 @@ def test_a_models_step_is_timed_before_and_after_replacing(device):
     assert net.flat.weight.is_contiguous(memory_format=torch.channels_last)
     assert net.deep.weight.is_contiguous(memory_format=torch.channels_last_3d)
     assert type(net.flat) is torch.nn.Conv2d
+    assert net.flat.weight.grad is None
     assert (step.model, step.input_shape) == ("my:net", (2, 3, 8, 8))
     assert step.ratio.low <= step.ratio.value <= step.ratio.high
     assert step.pytorch.method == ("cpu" if device.type == "cpu" else "sync")

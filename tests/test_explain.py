@@ -450,8 +450,8 @@ def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(pr
 
     def told(pass_name, **changes):
         return choice(
-            pass_name=pass_name, tag=f"Conv_{pass_name}_eng38", w=sizes(4, 3, 1, 3),
-            **{"x": sizes(2, 6, 1, 22), "y": sizes(2, 4, 1, 11), "stride": (1, 2),
+            pass_name=pass_name, w=sizes(4, 3, 1, 3), stride=(1, 2),
+            **{"tag": f"Conv_{pass_name}_eng38", "x": sizes(2, 6, 1, 22), "y": sizes(2, 4, 1, 11),
                "padding": (0, 1), **changes},
         )  # fmt: skip
 
@@ -459,8 +459,9 @@ def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(pr
         told("fprop"),
         told("dgrad"),
         told("wgrad"),
-        told("dgrad", x=sizes(2, 6, 1, 21)),
-        told("dgrad", padding=(0, 0)),
+        told("dgrad", x=sizes(2, 6, 1, 21), tag="Other_eng1"),
+        told("fprop", y=sizes(2, 4, 1, 10), tag="Other_eng2"),
+        told("wgrad", padding=(0, 0), tag="Other_eng3"),
     )
     found = pretended_cudnn(
         PlanLog(LOGGED),

@@ -74,7 +74,7 @@ def test_table_says_where_samples_are_few(results):
 def recorded(measurement, *launches):
     """The measurement with kernels, each of a name and a grid's first number."""
     activities = tuple(
-        DeviceActivity("kernel", name, (grid, 1, 1), (128, 1, 1), 32, 0, 0, (2e-6,))
+        DeviceActivity("kernel", name, (grid, 1, 1), (128, 1, 1), 32, 0, 0, (1e-6 * grid,))
         for name, grid in launches
     )
     return dataclasses.replace(measurement, activities=activities)
@@ -92,13 +92,13 @@ def test_kernels_side_by_side(results):
     assert (same.same_kernels, other.same_kernels, results[0].same_kernels) == (True, False, None)
     assert report.kernels([same, results[1], other]).splitlines() == [
         "first, the same in PyTorch and in convtime:",
-        "  gemm, grid 8×1×1, block 128×1×1, 2.000 µs, 2.000 µs",
+        "  gemm, grid 8×1×1, block 128×1×1, 8.000 µs, 8.000 µs",
         "  pad, grid 2×1×1, block 128×1×1, 2.000 µs, 2.000 µs",
         "first backward, PyTorch alone:",
-        "  gemm, grid 8×1×1, block 128×1×1, 2.000 µs",
+        "  gemm, grid 8×1×1, block 128×1×1, 8.000 µs",
         "  pad, grid 2×1×1, block 128×1×1, 2.000 µs",
         "first backward, convtime alone:",
-        "  gemm, grid 9×1×1, block 128×1×1, 2.000 µs",
+        "  gemm, grid 9×1×1, block 128×1×1, 9.000 µs",
     ]
     header, _, one, two, *_ = report.table([same, other]).splitlines()
     assert "kernels" in header
