@@ -348,6 +348,14 @@ def test_why_other_dimensions_are_not_cudnns():
     audio = ConvProblem("float16", layout(1, 16, 9), layout(16, 1, 3), groups=16)
     tensors = audio.tensors("cpu", backward=False)
     assert "from 32 channels on, not with 16" in why("CudaDepthwise2d", audio, tensors)
+    # An input of one dimension is made contiguous before its layout is looked at.
+    strided = dataclasses.replace(audio, x=TensorLayout((1, 16, 9), (144, 1, 16)))
+    tensors = strided.tensors("cpu", backward=False)
+    assert "in float16 PyTorch uses cuDNN for this" in why("Cudnn", strided, tensors)
+    volume = torch.zeros(1, 64, 4, 4, 4).to(memory_format=torch.channels_last_3d)
+    strided = dataclasses.replace(depthwise, x=TensorLayout.of(volume))
+    tensors = strided.tensors("cpu", backward=False)
+    assert "with channels_last tensors" in why("Cudnn", strided, tensors)
     wide = ConvProblem(
         "float32", layout(1, 2, 5), layout(2, 2, 3), dilation=(2,), transposed=True,
         output_padding=(1,),

@@ -852,18 +852,17 @@ def _why_depthwise(problem: ConvProblem, tensors: ConvTensors) -> str:
     kernel = problem.flags.depthwise_kernel
     if kernel not in (None, "auto"):
         return f"torch.backends.cudnn.depthwise_kernel is {kernel!r}"
-    if any(_is_channels_last(one) and not one.is_contiguous() for one in (tensors.x, tensors.w)):
+    # One spatial dimension becomes two, after its input was made contiguous.
+    seen = (tensors.w.unsqueeze(2),) if problem.rank == 1 else (tensors.x, tensors.w)
+    memory_format = torch.channels_last_3d if problem.rank == 3 else torch.channels_last
+    if any(
+        one.is_contiguous(memory_format=memory_format) and not one.is_contiguous() for one in seen
+    ):
         return "with channels_last tensors PyTorch uses cuDNN for such"
     return (
         "in float16 PyTorch uses cuDNN for this kernel size, width, stride, channels and batch of "
         "such"
     )
-
-
-def _is_channels_last(tensor: torch.Tensor) -> bool:
-    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
-    memory_format = formats.get(tensor.dim())
-    return memory_format is not None and tensor.is_contiguous(memory_format=memory_format)
 
 
 @dataclasses.dataclass(frozen=True)
