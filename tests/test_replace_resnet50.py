@@ -35,7 +35,10 @@ def test_the_model_is_torchvisions():
 
 
 def row(*steps, replaced=53):
-    found = [{"loss": [1.5, 1.5], "same_loss": same, "different": count} for same, count in steps]
+    found = [
+        {"loss": [1.5, 1.5], "same_loss": same, "different": ["fc.weight"] * count}
+        for same, count in steps
+    ]
     return {"key": "training", "replaced": replaced, "steps": found}
 
 
@@ -87,7 +90,7 @@ def test_a_difference_is_found(monkeypatch):
     monkeypatch.setattr(replace_resnet50, "_train", meddle)
     found = replace_resnet50.measure(CPU, steps=2, batch=2, side=32)
     assert replace_resnet50.summarise([found]) == {"bit_identical_steps": 1}
-    assert found["steps"][1]["different"] == 1
+    assert found["steps"][1]["different"] == ["bn1.running_var"]
     assert found["steps"][1]["same_loss"]
 
 
