@@ -269,3 +269,6 @@ def _become(module: torch.nn.Module, own_class: type) -> None:
         members = {name: one for name, one in vars(type(module)).items() if name not in inherited}
         own_class = type(f"Parametrized{own_class.__name__}", (own_class,), members)
     module.__class__ = own_class
+    # torch 2.11's compiled code looks at a class again only where the object's dict has changed.
+    vars(module)["_class_exchanged"] = True
+    del vars(module)["_class_exchanged"]
