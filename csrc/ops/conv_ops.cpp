@@ -1,6 +1,6 @@
 #include "ops/conv_ops.h"
 
-#include <ATen/TensorUtils.h>
+#include <ATen/core/DimVector.h>
 #include <ATen/native/ConvUtils.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <vector>
 
 namespace convtime::ops {
 namespace {
@@ -150,9 +149,9 @@ std::int64_t output_length(const ConvOp& op, std::size_t i, std::int64_t input, 
 
 /// The output's size for an input with a batch. Refuses outputs that are empty because the kernel
 /// does not fit, and those that cannot exist.
-std::vector<std::int64_t> checked_output_size(const ConvOp& op, const at::Tensor& input,
-                                              const at::Tensor& weight, const ConvParams& params) {
-  std::vector<std::int64_t> size = {input.size(0), output_channels(weight, params)};
+at::DimVector checked_output_size(const ConvOp& op, const at::Tensor& input,
+                                  const at::Tensor& weight, const ConvParams& params) {
+  at::DimVector size = {input.size(0), output_channels(weight, params)};
   for (std::size_t i = 0; i < op.spatial; ++i) {
     const auto dim = static_cast<std::int64_t>(i) + 2;
     size.push_back(output_length(op, i, input.size(dim), weight.size(dim), params));
@@ -175,9 +174,7 @@ std::vector<std::int64_t> checked_output_size(const ConvOp& op, const at::Tensor
   return size;
 }
 
-bool is_empty(const std::vector<std::int64_t>& size) {
-  return std::find(size.begin(), size.end(), 0) != size.end();
-}
+bool is_empty(at::IntArrayRef size) { return std::find(size.begin(), size.end(), 0) != size.end(); }
 
 /// Refuses what PyTorch's kernels compute a wrong size for; where nothing is computed, PyTorch does
 /// not look at it.
@@ -336,7 +333,7 @@ Gradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& 
   check_alike(op, "weight", weight, input);
   check_alike(op, "grad_output", grad_output, input);
   const ConvParams params = read_params(op, stride, padding, output_padding, dilation, groups);
-  const std::vector<std::int64_t> output_size = checked_output_size(op, input, weight, params);
+  const at::DimVector output_size = checked_output_size(op, input, weight, params);
   const bool has_output = !is_empty(output_size);
   if (transposed && has_output) {
     check_output_padding(op, params);

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch.nn import functional as F
@@ -30,7 +29,7 @@ __all__ = [
 class _Conv(_ConvNd):
     policy: str | None = None
 
-    _conv: ClassVar[Callable[..., torch.Tensor]]
+    _conv: Callable[..., torch.Tensor]
 
     def _conv_forward(
         self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
@@ -39,7 +38,7 @@ class _Conv(_ConvNd):
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0
-        return type(self)._conv(
+        return self._conv(
             input,
             weight,
             bias,
@@ -54,7 +53,7 @@ class _Conv(_ConvNd):
 class _ConvTranspose(_ConvTransposeNd):
     policy: str | None = None
 
-    _conv: ClassVar[Callable[..., torch.Tensor]]
+    _conv: Callable[..., torch.Tensor]
 
     def forward(self, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
         if self.padding_mode != "zeros":
@@ -70,7 +69,7 @@ class _ConvTranspose(_ConvTransposeNd):
             len(self.kernel_size),
             self.dilation,  # type: ignore[arg-type]
         )
-        return type(self)._conv(
+        return self._conv(
             input,
             self.weight,
             self.bias,
