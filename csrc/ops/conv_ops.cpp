@@ -240,7 +240,9 @@ at::Tensor compute(const ConvOp& op, const at::Tensor& x, const at::Tensor& weig
     if (has_plans(backend)) {
       at::Tensor y = cudnn_forward(op.name, x, weight, params, policy);
       if (is_defined(bias)) {
-        y.add_(at::native::reshape_bias(x.dim(), *bias));
+        at::DimVector shape(static_cast<std::size_t>(x.dim()), 1);
+        shape[1] = -1;
+        y.add_(bias->reshape(shape));
       }
       return y;
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.nn import functional as F
-from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.lazy import LazyModuleMixin
 from torch.nn.utils.parametrize import is_parametrized
 
@@ -26,19 +27,17 @@ __all__ = [
 ]
 
 
-class _Conv(_ConvNd):
-    policy: str | None = None
-
-    _conv: Callable[..., torch.Tensor]
+def _conv_forward_by(conv: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """What torch.nn's convolutions call with input, weight and bias; a mixin would cost more."""
 
     def _conv_forward(
-        self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+        self: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         padding: ops.Numbers | str = self.padding
         if self.padding_mode != "zeros":
             input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
             padding = 0
-        return self._conv(
+        return conv(
             input,
             weight,
             bias,
@@ -49,13 +48,13 @@ class _Conv(_ConvNd):
             policy=self.policy,
         )
 
+    return _conv_forward
 
-class _ConvTranspose(_ConvTransposeNd):
-    policy: str | None = None
 
-    _conv: Callable[..., torch.Tensor]
-
-    def forward(self, input: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
+def _forward_by(conv_transpose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def forward(
+        self: Any, input: torch.Tensor, output_size: list[int] | None = None
+    ) -> torch.Tensor:
         if self.padding_mode != "zeros":
             raise ValueError(
                 f"{type(self).__name__}: padding_mode must be 'zeros', got {self.padding_mode!r}"
@@ -63,13 +62,13 @@ class _ConvTranspose(_ConvTransposeNd):
         output_padding = self._output_padding(
             input,
             output_size,
-            self.stride,  # type: ignore[arg-type]
-            self.padding,  # type: ignore[arg-type]
-            self.kernel_size,  # type: ignore[arg-type]
+            self.stride,
+            self.padding,
+            self.kernel_size,
             len(self.kernel_size),
-            self.dilation,  # type: ignore[arg-type]
+            self.dilation,
         )
-        return self._conv(
+        return conv_transpose(
             input,
             self.weight,
             self.bias,
@@ -81,14 +80,18 @@ class _ConvTranspose(_ConvTransposeNd):
             policy=self.policy,
         )
 
+    return forward
 
-class Conv1d(_Conv, torch.nn.Conv1d):
+
+class Conv1d(torch.nn.Conv1d):
     """Drop-in for :class:`torch.nn.Conv1d`, by :func:`convtime.ops.conv1d`; see :class:`Conv2d`."""
 
-    _conv = staticmethod(ops.conv1d)
+    policy: str | None = None
+
+    _conv_forward = _conv_forward_by(ops.conv1d)
 
 
-class Conv2d(_Conv, torch.nn.Conv2d):
+class Conv2d(torch.nn.Conv2d):
     """Drop-in for :class:`torch.nn.Conv2d`: same arguments, parameters and ``state_dict``.
 
     The convolution is :func:`convtime.ops.conv2d`.
@@ -98,22 +101,28 @@ class Conv2d(_Conv, torch.nn.Conv2d):
             ``torch.backends.cudnn.benchmark``, unless it is set; no part of the ``state_dict``.
     """
 
-    _conv = staticmethod(ops.conv2d)
+    policy: str | None = None
+
+    _conv_forward = _conv_forward_by(ops.conv2d)
 
 
-class Conv3d(_Conv, torch.nn.Conv3d):
+class Conv3d(torch.nn.Conv3d):
     """Drop-in for :class:`torch.nn.Conv3d`, by :func:`convtime.ops.conv3d`; see :class:`Conv2d`."""
 
-    _conv = staticmethod(ops.conv3d)
+    policy: str | None = None
+
+    _conv_forward = _conv_forward_by(ops.conv3d)
 
 
-class ConvTranspose1d(_ConvTranspose, torch.nn.ConvTranspose1d):
+class ConvTranspose1d(torch.nn.ConvTranspose1d):
     """Drop-in for :class:`torch.nn.ConvTranspose1d`; see :class:`ConvTranspose2d`."""
 
-    _conv = staticmethod(ops.conv_transpose1d)
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose1d)
 
 
-class ConvTranspose2d(_ConvTranspose, torch.nn.ConvTranspose2d):
+class ConvTranspose2d(torch.nn.ConvTranspose2d):
     """Drop-in for :class:`torch.nn.ConvTranspose2d`: same arguments, parameters and ``state_dict``.
 
     The convolution is :func:`convtime.ops.conv_transpose2d`; ``output_size`` is an argument of
@@ -123,13 +132,17 @@ class ConvTranspose2d(_ConvTranspose, torch.nn.ConvTranspose2d):
         policy: As for :class:`Conv2d`.
     """
 
-    _conv = staticmethod(ops.conv_transpose2d)
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose2d)
 
 
-class ConvTranspose3d(_ConvTranspose, torch.nn.ConvTranspose3d):
+class ConvTranspose3d(torch.nn.ConvTranspose3d):
     """Drop-in for :class:`torch.nn.ConvTranspose3d`; see :class:`ConvTranspose2d`."""
 
-    _conv = staticmethod(ops.conv_transpose3d)
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose3d)
 
 
 _OURS: dict[type, type] = {
