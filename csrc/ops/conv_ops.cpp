@@ -300,7 +300,7 @@ using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 Gradients compute_gradients(const ConvOp& op, const at::Tensor& grad_output, const at::Tensor& x,
                             const at::Tensor& weight, const ConvParams& params,
                             std::array<bool, 3> output_mask, const PolicyRequest& policy,
-                            bool has_output) {
+                            [[maybe_unused]] bool has_output) {
 #ifdef CONVTIME_WITH_CUDA
   if (has_output && has_plans(select_backend(x, weight, std::nullopt, params))) {
     auto [grad_input, grad_weight] = cudnn_backward(op.name, grad_output, x, weight, params,
