@@ -18,7 +18,7 @@ import math
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ import results
 
 PROBLEMS = 660  # of conv_problems.all_problems(), which needs torch
 PASSES = ("fprop", "dgrad", "wgrad")
+CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
 RATIO_LIMITS = (0.97, 1.03)
 TICK_NS = 32  # of the clock that CUPTI's records are from
 
@@ -44,7 +45,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     values: dict[str, float] = {"problems": len(passes)}
     measured = [one for one in passes if "error" not in one]
     if measured:
-        with_plans = [one for one in passes if one["backend"] == "Cudnn"]
+        with_plans = [one for one in passes if one["backend"] in CUDNN_BACKENDS]
         repeating = [one for one in passes if one.get("pytorch_repeats", True)]
         by_pass = {
             name: [
@@ -111,7 +112,7 @@ def ratio(one: results.Row) -> float:
 
 def is_outlier(one: results.Row) -> bool:
     """Whether the same plan takes another time, by more than the limits and a timer's tick."""
-    if not same_kernels(one) or (one["backend"] == "Cudnn" and not same_tag(one)):
+    if not same_kernels(one) or (one["backend"] in CUDNN_BACKENDS and not same_tag(one)):
         return False  # it is a mismatch, which counts as such
     medians = [statistics.median(one["ns"][who]) for who in ("convtime", "pytorch")]
     within = RATIO_LIMITS[0] <= ratio(one) <= RATIO_LIMITS[1]
@@ -143,7 +144,7 @@ def mismatches(rows: list[results.Row]) -> Iterator[str]:
         if "error" in one:
             yield f"{where}: {one['error']}"
             continue
-        if one["backend"] == "Cudnn" and not same_tag(one):
+        if one["backend"] in CUDNN_BACKENDS and not same_tag(one):
             theirs = one["pytorch_tag"] or one["pytorch_unknown"]
             yield f"{where}: plan {one['convtime_tag']}, PyTorch's: {theirs}"
         if not same_kernels(one):
@@ -157,8 +158,13 @@ def mismatches(rows: list[results.Row]) -> Iterator[str]:
             yield f"{where}: peak memory {_memory_ratio(one):.3f} times PyTorch's"
 
 
-def table(rows: list[results.Row]) -> str:
-    """Markdown: a line a set of problems and dtype, host times, memory, and every mismatch."""
+def table(rows: list[results.Row], problems: int = PROBLEMS) -> str:
+    """Markdown: a line a set of problems and dtype, host times, memory, and every mismatch.
+
+    Args:
+        rows: What was measured.
+        problems: How many there are, run or not.
+    """
     sets: dict[str, list[results.Row]] = {}
     for row in rows:
         if "passes" in row:
@@ -171,7 +177,7 @@ def table(rows: list[results.Row]) -> str:
     ]
     for name, those in sorted(sets.items()):
         passes = [one for _, _, one in _passes(those)]
-        plans = [one for one in passes if one["backend"] == "Cudnn"]
+        plans = [one for one in passes if one["backend"] in CUDNN_BACKENDS]
         repeating = [one for one in passes if one.get("pytorch_repeats", True)]
         ratios = [ratio(one) for one in passes if "error" not in one] or [math.nan]
         lines.append(
@@ -182,7 +188,7 @@ def table(rows: list[results.Row]) -> str:
     lines += ["", *_host_lines(rows), *_memory_lines(rows)]
     refused = [row for row in rows if "error" in row]
     ran = sum("passes" in row for row in rows) + len(refused)
-    lines += [f"Problems not run: {PROBLEMS - ran}; refused by PyTorch itself: {len(refused)}.", ""]
+    lines += [f"Problems not run: {problems - ran}; refused by PyTorch itself: {len(refused)}.", ""]
     found = list(mismatches(rows))
     lines += [f"Mismatches: {len(found)}.", *(f"- {line}" for line in found)]
     return "\n".join(lines)
@@ -231,7 +237,7 @@ def measure_problem(problem: Any, oracle: Any, device: Any) -> results.Row:
         except RuntimeError as error:
             return row | {"error": f"PyTorch: {_first_line(error)}"}
         backends = {name: problem.backend(name, tensors) for name in PASSES}
-        to_cudnn = [name for name in PASSES if backends[name] == "Cudnn"]
+        to_cudnn = [name for name in PASSES if backends[name] in CUDNN_BACKENDS]
         logs = oracle.ask(problem, to_cudnn) if to_cudnn else {}
         passes: dict[str, results.Row] = {}
         ours: dict[str, Callable[[], Any]] = {}
@@ -268,7 +274,8 @@ def _first_calls(
     ours = convtime_call(problem, name, tensors)
     convtime.clear_plan_cache()
     result = ours()
-    choices = [one for one in convtime.plan_cache() if one.pass_name == name]
+    expected = problem.cudnn_pass(name)
+    choices = [one for one in convtime.plan_cache() if one.pass_name == expected]
     identical, repeats = compare_bits(theirs, first, result)
     return ours, {
         "convtime_tag": choices[-1].tag if choices else None,
@@ -484,13 +491,13 @@ class _Saver:
 Step = Callable[[], "results.Row | None"]
 
 
-def _steps(parts: list[str], oracle: Any, device: Any, deadline: float) -> dict[str, Step]:
+def _steps(
+    problems: Mapping[str, Any], parts: Sequence[str], oracle: Any, device: Any, deadline: float
+) -> dict[str, Step]:
     """What makes each row, by the row's key; a step that gives None had not enough time."""
-    from conv_problems import all_problems
-
     steps: dict[str, Step] = {}
     if "match" in parts:
-        for key, problem in all_problems().items():
+        for key, problem in problems.items():
             steps[key] = functools.partial(measure_problem, problem, oracle, device)
     if "host" in parts:
         for key, case in HOST_CASES.items():
@@ -503,14 +510,32 @@ def _steps(parts: list[str], oracle: Any, device: Any, deadline: float) -> dict[
 
 
 def main() -> None:
+    from conv_problems import all_problems
+
+    run("conv_match", __doc__, all_problems, ["match", "host", "memory"])
+
+
+def run(
+    benchmark: str,
+    description: str | None,
+    all_problems: Callable[[], Mapping[str, Any]],
+    parts: Sequence[str],
+) -> None:
+    """Runs a benchmark of this kind from the command line.
+
+    Args:
+        benchmark: Its name in goals.json.
+        description: For --help.
+        all_problems: Gives its problems by key.
+        parts: Of "match", "host" and "memory", what it has.
+    """
     import torch
 
     from convtime.conv_compare import find_device
     from convtime.plan_oracle import PlanOracle
     from convtime.provenance import provenance
 
-    parts = ["match", "host", "memory"]
-    parser = results.argument_parser(__doc__)
+    parser = results.argument_parser(description)
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
     parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
@@ -518,15 +543,16 @@ def main() -> None:
     deadline = time.monotonic() + options.seconds
     device = find_device(options.device)
     if device.type != "cuda":
-        raise SystemExit("error: conv_match needs a GPU, since it compares the plans of cuDNN")
-    target = options.output / results.file_name("conv_match", options.shard)
+        raise SystemExit(f"error: {benchmark} needs a GPU, since it compares the plans of cuDNN")
+    target = options.output / results.file_name(benchmark, options.shard)
     if options.resume and not target.exists():
         options.output.mkdir(parents=True, exist_ok=True)
         shutil.copy(options.resume, target)
-    file = results.ResultFile("conv_match", summarise, options, provenance(device))
+    file = results.ResultFile(benchmark, summarise, options, provenance(device))
 
     with torch.cuda.device(device), PlanOracle(device) as oracle, _Saver(file) as saver:
-        pending = file.pending(_steps(options.parts, oracle, device, deadline))
+        steps = _steps(all_problems(), options.parts, oracle, device, deadline)
+        pending = file.pending(steps)
         left = len(pending)
         for key, step in pending.items():
             if time.monotonic() > deadline:
@@ -542,7 +568,7 @@ def main() -> None:
                 print(f"{key} left the GPU unusable for this process; run again to go on")
                 break
             torch.cuda.empty_cache()  # blocks cut for one problem's sizes rarely fit the next's
-    summary = results.make_summary(file.rows, summarise, results.load_goals()["conv_match"])
+    summary = results.make_summary(file.rows, summarise, results.load_goals()[benchmark])
     print(f"{file.path}: {len(file.rows)} rows, {left} still to be run")
     print(results.describe(summary))
 

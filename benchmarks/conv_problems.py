@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from results import HERE
 
@@ -36,8 +38,7 @@ def _conv(
         names=(name,),
         batch=batch,
         in_channels=c,
-        height=size,
-        width=size,
+        size=(size, size),
         out_channels=k,
         kernel_size=(kernel, kernel),
         stride=(stride, stride),
@@ -148,16 +149,28 @@ NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
 
 def all_problems() -> dict[str, ConvProblem]:
     """Every problem by a name that begins with the name of its set; each problem once."""
-    named: dict[str, ConvProblem] = {}
-    for layer in from_csv(DEEPBENCH):
-        dtype, layout = CONFIGURATIONS[0]
-        named[f"deepbench {layer.name} {dtype} {layout}"] = of_layer(layer, dtype, layout)
-    for network, layers in NETWORKS.items():
-        for dtype, layout in CONFIGURATIONS:
-            for layer in layers():
-                named[f"{network} {layer.name} {dtype} {layout}"] = of_layer(layer, dtype, layout)
-    for index, problem in enumerate(random_problems()):
-        named[f"random {index}"] = problem
+    dtype, layout = CONFIGURATIONS[0]
+    named = {
+        f"deepbench {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
+        for layer in from_csv(DEEPBENCH)
+    }
+    named |= of_networks(NETWORKS)
+    named |= {f"random {index}": one for index, one in enumerate(random_problems())}
+    return each_once(named)
+
+
+def of_networks(networks: Mapping[str, Callable[[], list[ConvLayer]]]) -> dict[str, ConvProblem]:
+    """The layers of networks in every configuration, by network, layer and configuration."""
+    return {
+        f"{network} {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
+        for network, layers in networks.items()
+        for dtype, layout in CONFIGURATIONS
+        for layer in layers()
+    }
+
+
+def each_once(named: Mapping[str, ConvProblem]) -> dict[str, ConvProblem]:
+    """Each problem under the first of its names."""
     first_names: dict[ConvProblem, str] = {}
     for name, problem in named.items():
         first_names.setdefault(problem, name)
@@ -167,50 +180,56 @@ def all_problems() -> dict[str, ConvProblem]:
 def of_layer(layer: ConvLayer, dtype: str, layout: str) -> ConvProblem:
     """A layer with all tensors in one layout, "nchw" or "nhwc"."""
     assert not isinstance(layer.padding, str)
-    strides = {"nchw": contiguous, "nhwc": channels_last}[layout]
+    # With one spatial dimension PyTorch has no channels_last.
+    strides = channels_last if layout == "nhwc" and layer.rank > 1 else contiguous
 
-    def tensor(*sizes: int) -> TensorLayout:
+    def tensor(sizes: tuple[int, ...]) -> TensorLayout:
         return TensorLayout(sizes, strides(sizes))
 
     return ConvProblem(
         dtype=dtype,
-        x=tensor(*layer.input_shape),
-        w=tensor(layer.out_channels, layer.in_channels // layer.groups, *layer.kernel_size),
-        grad_output=tensor(layer.batch, layer.out_channels, *layer.output_size),
+        x=tensor(layer.input_shape),
+        w=tensor(layer.weight_shape),
+        grad_output=tensor(layer.output_shape),
         bias=layer.bias,
         stride=layer.stride,
         padding=layer.padding,
         dilation=layer.dilation,
         groups=layer.groups,
+        transposed=layer.transposed,
+        output_padding=layer.output_padding,
     )
 
 
 def contiguous(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    _, c, h, w = sizes
-    return c * h * w, h * w, w, 1
+    return tuple(math.prod(sizes[axis + 1 :]) for axis in range(len(sizes)))
 
 
 def channels_last(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    _, c, h, w = sizes
-    return c * h * w, 1, w * c, c
+    """Channels as the innermost dimension of memory, whatever the number of dimensions."""
+    n, c, *spatial = sizes
+    batch, *inner, channel = contiguous((n, *spatial, c))
+    return batch, channel, *inner
 
 
 def random_problems(count: int = RANDOM_PROBLEMS, seed: int = 2015) -> Iterator[ConvProblem]:
     """Valid problems over all parameters, small enough for milliseconds; the same for a seed."""
     generator = random.Random(seed)  # noqa: S311 (not for secrets)
-    while count > 0:
-        problem = _random_problem(generator)
-        elements = max(problem.x.extent, problem.w.extent)
-        costly = 2e8 if problem.dtype == "float64" else 3e9
-        if min(problem.output_sizes) >= 1 and elements <= 2**25 and problem.flops <= costly:
-            yield problem
-            count -= 1
+    drawn = iter(lambda: _random_problem(generator), None)
+    return itertools.islice(filter(is_small, drawn), count)
+
+
+def is_small(problem: ConvProblem) -> bool:
+    """Whether it has an output, and takes milliseconds at most."""
+    elements = max(problem.x.extent, problem.w.extent)
+    costly = 2e8 if problem.dtype == "float64" else 3e9
+    return min(problem.output_sizes) >= 1 and elements <= 2**25 and problem.flops <= costly
 
 
 def _random_problem(generator: random.Random) -> ConvProblem:
     pick = generator.choice
-    dtype = generator.choices(tuple(BYTES), weights=(30, 20, 35, 15))[0]
-    groups, c, k = _random_channels(generator)
+    dtype = random_dtype(generator)
+    groups, c, k = random_channels(generator)
     kernel = pick(((1, 1), (1, 1), (3, 3), (3, 3), (3, 3), (5, 5), (7, 7), (1, 3), (5, 1), (2, 3)))
     dilation = pick(((1, 1), (1, 1), (1, 1), (2, 2), (1, 3)))
     stride = pick(((1, 1), (1, 1), (2, 2), (1, 2), (3, 3)))
@@ -222,8 +241,8 @@ def _random_problem(generator: random.Random) -> ConvProblem:
     w = (k, c // groups, *kernel)
     problem = ConvProblem(
         dtype=dtype,
-        x=_random_layout(generator, x, BYTES[dtype]),
-        w=_random_layout(generator, w, BYTES[dtype]),
+        x=random_layout(generator, x, BYTES[dtype]),
+        w=random_layout(generator, w, BYTES[dtype]),
         bias=pick((False, True)),
         stride=stride,
         padding=(vertical, horizontal),
@@ -236,7 +255,11 @@ def _random_problem(generator: random.Random) -> ConvProblem:
     return dataclasses.replace(problem, grad_output=TensorLayout(sizes, strides(sizes)))
 
 
-def _random_channels(generator: random.Random) -> tuple[int, int, int]:
+def random_dtype(generator: random.Random) -> str:
+    return generator.choices(tuple(BYTES), weights=(30, 20, 35, 15))[0]
+
+
+def random_channels(generator: random.Random) -> tuple[int, int, int]:
     """Groups, and channels of input and output."""
     c, k = (
         generator.choice((1, 3, 8, 16, 32, 64, 96, 128, 256, generator.randint(1, 100)))
@@ -251,12 +274,12 @@ def _random_channels(generator: random.Random) -> tuple[int, int, int]:
     return groups, groups * max(1, c // groups), groups * max(1, k // groups)
 
 
-def _random_layout(generator: random.Random, sizes: tuple[int, ...], itemsize: int) -> TensorLayout:
+def random_layout(generator: random.Random, sizes: tuple[int, ...], itemsize: int) -> TensorLayout:
     """Contiguous, channels_last, or rows of a wider tensor; sometimes not aligned."""
     kind = generator.choice(("contiguous", "contiguous", "channels_last", "channels_last", "rows"))
     if kind == "channels_last":
         strides = channels_last(sizes)
     else:
         gap = generator.randint(1, 5) if kind == "rows" else 0
-        strides = contiguous((*sizes[:3], sizes[3] + gap))
+        strides = contiguous((*sizes[:-1], sizes[-1] + gap))
     return TensorLayout(sizes, strides, itemsize * generator.choice((0, 0, 0, 1, 2, 4)))

@@ -111,7 +111,9 @@ void bind_conv(py::module_& module) {
     module.attr(method.ml_name) =
         py::reinterpret_steal<py::object>(PyCFunction_New(&method, nullptr));
   };
-  add(convtime::ops::conv2d_method());
+  for (PyMethodDef& method : convtime::ops::convolution_methods()) {
+    add(method);
+  }
 #ifdef CONVTIME_WITH_CUDA
   add(convtime::ops::execute_floor_method());
 #endif

@@ -86,7 +86,7 @@ def test_progress_bar_on_a_terminal(layers_csv):
     os.close(terminal)
     os.close(end)
     assert "\r" in shown
-    assert "layer" in shown
+    assert "pass" in shown
 
 
 def test_outputs_do_not_overwrite_inputs(tmp_path, layers_csv, capsys, monkeypatch):
@@ -322,6 +322,7 @@ def test_model_dtype_layout_and_plot(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     arguments = ["compare", "--model", "cli_test_model:net", "--input", "2,3,8,8", *QUICK]
+    arguments.append("--no-backward")
     arguments += ["--dtype", "bfloat16", "--layout", "nhwc", "--json", "o.json", "--plot", "o.png"]
     assert cli.main(arguments) == 0
     (row,) = json.loads((tmp_path / "o.json").read_text())["rows"]
@@ -329,7 +330,40 @@ def test_model_dtype_layout_and_plot(tmp_path, monkeypatch, capsys):
     assert row["layer"]["names"] == ["0"]
     assert row["layer"]["batch"] == 2
     assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
-    assert "bfloat16, nhwc" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "bfloat16, nhwc" in shown
+    assert "training step" not in shown
+
+
+def test_a_whole_model_forward_and_backward(tmp_path, monkeypatch, capsys, device):
+    (tmp_path / "cli_test_kinds.py").write_text(
+        "from torch import nn\n\ndef net():\n"
+        "    return nn.Sequential(nn.Conv1d(3, 4, 3), nn.ConvTranspose1d(4, 2, 2, stride=2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    arguments = ["compare", "--model", "cli_test_kinds:net", "--input", "2,3,9", *QUICK]
+    arguments += ["--device", device.type, "--json", "o.json", "--csv", "o.csv"]
+    assert cli.main(arguments) == 0
+    document = json.loads((tmp_path / "o.json").read_text())
+    found = [(row["layer"]["names"][0], row["pass"]) for row in document["rows"]]
+    assert found == [("0", "forward"), ("0", "backward"), ("1", "forward"), ("1", "backward")]
+    assert all(row["bit_identical"] for row in document["rows"])
+    assert document["step"]["model"] == "cli_test_kinds:net"
+    shown = capsys.readouterr().out
+    assert "1 backward" in shown
+    assert ("1 backward, the same in PyTorch and in convtime:" in shown) == (device.type == "cuda")
+    assert "2 convolution layers replaced" in shown
+    assert "2 distinct layers in 4 passes, 4 bit-identical" in shown
+    assert shown.splitlines()[-1].startswith("a training step of cli_test_kinds:net on 2×3×9: ")
+    lines = (tmp_path / "o.csv").read_text().splitlines()
+    assert lines[0].startswith("layer,count,n,c,d,h,w,k,kernel_size,stride,padding,")
+    assert lines[1].startswith("0,1,2,3,,,9,4,3,1,0,")
+
+
+def test_layers_backward_without_a_model(layers_csv, capsys):
+    assert cli.main(["compare", "--layers", str(layers_csv), *QUICK, "--backward"]) == 0
+    assert "2 distinct layers in 4 passes" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("batch", "expected"), [([], 32), (["--batch", "5"], 5)])

@@ -1,6 +1,7 @@
 """PyTorch's and convtime's layers, compared on small problems."""
 
 import dataclasses
+import inspect
 import json
 import statistics
 
@@ -9,8 +10,16 @@ import torch
 
 import convtime
 from convtime import conv_compare
-from convtime.conv_compare import DTYPES, LAYOUTS, compare_layers, find_device
-from convtime.layers import ConvLayer, InputError
+from convtime.conv_compare import (
+    DTYPES,
+    LAYOUTS,
+    PASSES,
+    compare_layers,
+    compare_step,
+    find_device,
+    memory_format,
+)
+from convtime.layers import ConvLayer, InputError, LoadedModel
 
 CPU = torch.device("cpu")
 QUICK = {"budget": 0.02, "max_samples": 20}
@@ -18,8 +27,7 @@ SMALL = ConvLayer(
     names=("small",),
     batch=2,
     in_channels=4,
-    height=9,
-    width=11,
+    size=(9, 11),
     out_channels=6,
     kernel_size=(3, 5),
     padding=(1, 2),
@@ -74,15 +82,15 @@ def test_both_sides_get_the_same_data_in_dtype_and_layout(monkeypatch, device, d
     result = compare_one(device=device, dtype=dtype, layout=layout)
     assert (result.dtype, result.layout) == (dtype, layout)
     assert result.bit_identical
-    theirs, ours = (calls[name].func for name in ("pytorch", "convtime"))
-    assert type(theirs) is torch.nn.Conv2d
-    assert type(ours) is convtime.nn.Conv2d
-    assert theirs.weight is ours.weight
-    assert calls["pytorch"].args[0] is calls["convtime"].args[0]
-    for tensor in (theirs.weight, calls["pytorch"].args[0]):
+    theirs, ours = (inspect.getclosurevars(calls[who]).nonlocals for who in ("pytorch", "convtime"))
+    assert type(theirs["module"]) is torch.nn.Conv2d
+    assert type(ours["module"]) is convtime.nn.Conv2d
+    assert theirs["module"].weight is ours["module"].weight
+    assert theirs["x"] is ours["x"]
+    for tensor in (theirs["module"].weight, theirs["x"]):
         assert tensor.dtype == DTYPES[dtype]
         assert tensor.device.type == device.type
-        assert tensor.is_contiguous(memory_format=LAYOUTS[layout])
+        assert tensor.is_contiguous(memory_format=memory_format(layout, 4))
         assert tensor.float().std() > 0.01
 
 
@@ -117,6 +125,109 @@ def test_one_bit_is_a_difference(monkeypatch, side):
     result = compare_one()
     assert result.bit_identical == (side == "pytorch")
     assert result.pytorch_repeats == (side == "ours")
+
+
+KINDS = {
+    "Conv1d": {},
+    "Conv3d": {"groups": 2, "bias": True, "padding": "same"},
+    "ConvTranspose1d": {"output_padding": (1,), "stride": (2,)},
+    "ConvTranspose2d": {"dilation": (1, 2), "padding": (1, 0)},
+    "ConvTranspose3d": {"bias": True},
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(("kind", "changes"), KINDS.items())
+def test_every_kind_in_both_passes(device, kind, changes, layout):
+    rank = int(kind[-2])
+    layer = ConvLayer(
+        ("a",), 2, 4, (7, 5, 6)[:rank], 6, (3, 1, 2)[:rank], transposed="T" in kind, **changes
+    )
+    results = list(compare_layers([layer], device=device, passes=PASSES, layout=layout, **QUICK))
+    assert [one.pass_name for one in results] == ["forward", "backward"]
+    assert [one.title for one in results] == ["a", "a backward"]
+    assert [one.flops for one in results] == [layer.flops, 2 * layer.flops]
+    for one in results:
+        assert one.bit_identical or not one.pytorch_repeats
+        assert one.same_kernels is (None if device.type == "cpu" else True)
+        again = conv_compare.LayerResult.from_dict(json.loads(json.dumps(one.to_dict())), {})
+        assert (again.pass_name, again.layer) == (one.pass_name, layer)
+
+
+def test_every_gradient_is_compared(monkeypatch):
+    class Off(torch.nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x).clone() + 0 * self.bias.sum()
+
+    monkeypatch.setattr(convtime.nn, "Conv2d", Off)
+    layer = dataclasses.replace(SMALL, bias=True)
+    forward, backward = compare_layers([layer], device=CPU, passes=PASSES, **QUICK)
+    assert forward.bit_identical
+    assert backward.bit_identical
+
+    class Doubled(torch.nn.Conv2d):
+        def forward(self, x):
+            bias = self.bias[:, None, None]
+            return super().forward(x) + bias - bias.detach()
+
+    monkeypatch.setattr(convtime.nn, "Conv2d", Doubled)
+    (backward,) = compare_layers([layer], device=CPU, passes=PASSES[1:], **QUICK)
+    assert not backward.bit_identical
+    assert backward.pytorch_repeats
+
+
+class Net(torch.nn.Module):
+    """Two kinds of layers, and outputs of which some are no tensors."""
+
+    steps = []  # noqa: RUF012 (the copy's too)
+
+    def __init__(self):
+        super().__init__()
+        self.flat = torch.nn.Conv2d(3, 4, 3)
+        self.norm = torch.nn.BatchNorm2d(4)
+        self.deep = torch.nn.ConvTranspose3d(4, 2, 2)
+
+    def forward(self, x):
+        self.steps.append((torch.is_grad_enabled(), self.training, x, type(self.flat).__module__))
+        y = self.norm(self.flat(x))
+        return {"deep": self.deep(y[:, :, None]), "flat": [y, None]}, "text"
+
+
+def loaded(module, *shape, device=CPU):
+    return LoadedModel("my:net", module.to(device), torch.randn(shape, device=device))
+
+
+def test_a_models_step_is_timed_before_and_after_replacing(device):
+    Net.steps.clear()
+    net = Net().eval()
+    step = compare_step(
+        loaded(net, 2, 3, 8, 8, device=device), dtype="float64", layout="nhwc", **QUICK
+    )
+    assert all(training and grad for grad, training, _, _ in net.steps)
+    assert {where for *_, where in net.steps} == {"torch.nn.modules.conv", "convtime.nn"}
+    assert net.steps[-1][2].dtype == torch.float64
+    assert net.flat.weight.is_contiguous(memory_format=torch.channels_last)
+    assert net.deep.weight.is_contiguous(memory_format=torch.channels_last_3d)
+    assert type(net.flat) is torch.nn.Conv2d
+    assert net.flat.weight.grad is None
+    assert (step.model, step.input_shape) == ("my:net", (2, 3, 8, 8))
+    assert step.ratio.low <= step.ratio.value <= step.ratio.high
+    assert step.pytorch.method == ("cpu" if device.type == "cpu" else "sync")
+    document = json.loads(json.dumps(step.to_dict(), allow_nan=False))
+    assert document["ratio"]["value"] == step.ratio.value
+    assert document["pytorch"]["seconds"]
+
+
+@pytest.mark.parametrize(
+    ("module", "says"),
+    [
+        (torch.nn.Identity(), "no output has a gradient"),
+        (torch.nn.Linear(7, 7), "the model of my:net, called on shape .* raised RuntimeError: "),
+    ],
+)
+def test_a_step_that_fails_is_said(module, says):
+    with pytest.raises(InputError, match=f"a training step of .*{says}"):
+        compare_step(loaded(module, 2, 3), **QUICK)
 
 
 def test_the_sign_of_zero_is_a_difference(monkeypatch):

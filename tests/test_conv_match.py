@@ -202,6 +202,7 @@ def test_the_worst_of_the_hosts_times_counts():
         ({"convtime_tag": "ConvFwd_eng2"}, "tag_match", 2 / 3),
         ({"pytorch_tag": None, "convtime_tag": None}, "tag_match", 2 / 3),
         ({"backend": "CudaDepthwise2d", "pytorch_tag": None}, "tag_match", 1),
+        ({"backend": "CudnnTranspose", "pytorch_tag": None}, "tag_match", 2 / 3),
         ({"convtime_kernels": []}, "kernels_match", 2 / 3),
         ({"bit_identical": False}, "bit_identical_where_pytorch_repeats", 2 / 3),
         (

@@ -6,10 +6,12 @@ import json
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from convtime.conv_problem import (
     PASSES,
     ConvProblem,
+    ConvTensors,
     Flags,
     TensorLayout,
     in_fresh_thread,
@@ -62,16 +64,97 @@ def test_a_problem_survives_json():
     assert hash(problem) == hash(dataclasses.replace(problem))
 
 
-def test_output_sizes_and_calls_are_pytorchs():
-    tensors = PROBLEM.tensors(CPU)
+def dense(*sizes):
+    return TensorLayout.of(torch.empty(sizes, device="meta"))
+
+
+def example(rank, transposed):
+    """A problem in which no two parameters of a dimension, and no two dimensions, are alike."""
+    return ConvProblem(
+        dtype="float32",
+        x=dense(2, 4, *(5, 9, 7)[:rank]),
+        w=dense(*((4, 3) if transposed else (6, 2)), *(3, 2, 4)[:rank]),
+        bias=True,
+        stride=(3, 2, 4)[:rank],
+        padding=(1, 0, 2)[:rank],
+        dilation=(1, 2, 1)[:rank],
+        groups=2,
+        transposed=transposed,
+        output_padding=(2, 1, 3)[:rank] if transposed else (),
+    )
+
+
+FUNCTIONS = {
+    (1, False): torch.conv1d,
+    (2, False): torch.conv2d,
+    (3, False): torch.conv3d,
+    (1, True): torch.conv_transpose1d,
+    (2, True): torch.conv_transpose2d,
+    (3, True): torch.conv_transpose3d,
+}
+
+
+@pytest.mark.parametrize(("rank", "transposed"), FUNCTIONS)
+def test_output_sizes_and_calls_are_pytorchs(rank, transposed):
+    problem = example(rank, transposed)
+    tensors = problem.tensors(CPU)
     x, w = tensors.x.clone().requires_grad_(), tensors.w.clone().requires_grad_()
-    expected = torch.conv2d(x, w, tensors.bias, (2, 1), (1, 2), (1, 2), 2)
-    assert PROBLEM.output_sizes == expected.shape
+    arguments = {"stride": problem.stride, "padding": problem.padding, "groups": 2}
+    arguments["dilation"] = problem.dilation
+    if transposed:
+        arguments["output_padding"] = problem.output_padding
+    expected = FUNCTIONS[rank, transposed](x, w, tensors.bias, **arguments)
+    assert problem.output_sizes == expected.shape
     assert tensors.grad_output.shape == expected.shape
+    assert problem.op == FUNCTIONS[rank, transposed].__name__
     gradients = torch.autograd.grad(expected, (x, w), tensors.grad_output)
     for name, other in zip(PASSES, (expected, *gradients), strict=True):
-        torch.testing.assert_close(PROBLEM.pytorch_call(name, tensors)(), other)
-    assert PROBLEM.flops == 2 * expected.numel() * 2 * 3 * 5
+        torch.testing.assert_close(problem.pytorch_call(name, tensors)(), other)
+    with FlopCounterMode(display=False) as counter:
+        problem.pytorch_call("fprop", tensors)()
+    assert problem.flops == counter.get_total_flops()
+    assert ConvProblem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+
+
+@pytest.mark.parametrize(("rank", "transposed"), FUNCTIONS)
+def test_cudnn_is_told_of_a_convolution_that_has_these_passes(rank, transposed):
+    """What PyTorch gives to cuDNN, here computed by PyTorch's convolution of that problem."""
+    problem = example(rank, transposed)
+    tensors = problem.tensors(CPU)
+    told = problem.cudnn_problem()
+    sizes = {"x": told.x, "w": told.w, "y": told.y}
+    given = {"w": tensors.w, "x": tensors.x, "y": tensors.grad_output}
+    if transposed:
+        given["x"], given["y"] = given["y"], given["x"]
+    x, w, y = (given[name].reshape(sizes[name]) for name in "xwy")
+    inside = dataclasses.replace(problem, bias=False)
+    for name in PASSES:
+        theirs = inside.pytorch_call(name, dataclasses.replace(tensors, bias=None))()
+        parameters = (told.stride, told.padding, told.dilation)
+        if problem.cudnn_pass(name) == "fprop":
+            ours = torch.nn.functional.conv3d if rank == 3 else torch.nn.functional.conv2d
+            result = ours(x, w, None, *parameters, problem.groups)
+        else:
+            mask = [problem.cudnn_pass(name) == one for one in ("dgrad", "wgrad", "bias")]
+            zeros = (0,) * len(told.stride)
+            result = torch.ops.aten.convolution_backward(
+                y, x, w, None, *parameters, False, zeros, problem.groups, mask
+            )[mask.index(True)]
+        torch.testing.assert_close(result.reshape(theirs.shape), theirs)
+
+
+def test_parameters_are_filled_in_or_refused():
+    volume = ConvProblem("float32", dense(1, 2, 4, 4, 4), dense(3, 2, 1, 1, 1))
+    assert volume.stride == volume.dilation == (1, 1, 1)
+    assert volume.padding == volume.output_padding == (0, 0, 0)
+    with pytest.raises(ValueError, match=r"padding must be 3 numbers, .* got \(1, 1\)"):
+        dataclasses.replace(volume, padding=(1, 1))
+
+
+def test_a_backend_without_a_name_in_torch_has_one():
+    x, w = torch.randn(4, 16, 32, 32), torch.randn(16, 16, 3, 3)
+    problem = ConvProblem("float32", TensorLayout.of(x), TensorLayout.of(w), transposed=True)
+    assert problem.backend("fprop", ConvTensors(x, w)) == "MkldnnTranspose"
 
 
 @pytest.mark.parametrize(

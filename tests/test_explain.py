@@ -55,6 +55,47 @@ def test_functions(fn):
     assert found.problem.x == TensorLayout.of(x)
 
 
+SPATIAL = (7, 9, 11)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("where", [F, convtime.ops])
+def test_every_function(where, transposed, rank):
+    name = f"conv{'_transpose' if transposed else ''}{rank}d"
+    x = torch.randn(2, 4, *SPATIAL[:rank])
+    w = torch.randn(*((4, 3) if transposed else (6, 2)), *(3, 2, 1)[:rank])
+    options = {"output_padding": 1, "dilation": 1} if transposed else {"dilation": 2}
+    function = getattr(where, name)
+    found = explain(
+        function, x, w, stride=2, groups=2, padding=1, backward=True, **options, **QUICK
+    )
+    assert found.problem.op == name
+    assert found.problem.output_sizes == function(x, w, None, 2, 1, groups=2, **options).shape
+    assert [one.name for one in found.passes] == ["fprop", "dgrad", "wgrad"]
+    assert found.differences == ()
+    assert name in str(found)
+    assert ("output padding 1" in str(found)) == transposed
+    assert Explanation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("where", [torch.nn, convtime.nn])
+def test_every_module(where, rank):
+    x = torch.randn(2, 4, *SPATIAL[:rank])
+    plain = getattr(where, f"Conv{rank}d")(4, 6, 3, padding=1, padding_mode="circular")
+    found = explain(plain, x, **QUICK)
+    assert found.problem.op == f"conv{rank}d"
+    assert found.problem.padding == (0,) * rank
+    assert found.problem.output_sizes == plain(x).shape
+    transposed = getattr(where, f"ConvTranspose{rank}d")(4, 6, 3, stride=2)
+    size = [2 * one + 2 for one in SPATIAL[:rank]]
+    found = explain(transposed, x[0], output_size=size, **QUICK)
+    assert found.problem.op == f"conv_transpose{rank}d"
+    assert found.problem.output_padding == (1,) * rank
+    assert found.problem.output_sizes == (1, 6, *size)
+
+
 @pytest.mark.parametrize("kind", [torch.nn.Conv2d, convtime.nn.Conv2d])
 @pytest.mark.parametrize(
     ("options", "padding"),
@@ -135,8 +176,7 @@ def test_it_survives_json_and_can_be_read():
     [
         (torch.relu, "relu is none of them"),
         (torch.nn.Linear(2, 2), "Linear is none of them$"),
-        (torch.nn.ConvTranspose2d(2, 2, 1), "ConvTranspose2d is none of them$"),
-        (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), "it has 1 Conv2d inside"),
+        (torch.nn.Sequential(torch.nn.Conv2d(2, 2, 1)), r"it has 1 convolution\(s\) inside"),
         (torch.ones(2), "Tensor is none of them"),
     ],
 )
@@ -263,7 +303,9 @@ def test_html_is_escaped():
         "fprop", "Cudnn", "<b>why</b>", side, side, Ratio(1.0, 0.9, 1.1), "same", True, False,
         ("<i>difference</i>",),
     )  # fmt: skip
-    problem = ConvProblem("float32", TensorLayout(X.sizes, X.strides), TensorLayout((6,), (1,)))
+    problem = ConvProblem(
+        "float32", TensorLayout(X.sizes, X.strides), TensorLayout(X.sizes, X.strides)
+    )
     text = Explanation(problem, "<u>", None, (one,), {})._repr_html_()
     for tag in ("<script", "<b>", "<i>", "<u>"):
         assert tag not in text
@@ -293,6 +335,34 @@ def test_why_a_depthwise_convolution_is_not_cudnns(dtype, channels, problem, exp
     )
     tensors = problem.tensors("cpu", backward=False)
     assert expected in why("CudaDepthwise2d", problem, tensors)
+
+
+def layout(*sizes):
+    return TensorLayout.of(torch.empty(sizes, device="meta"))
+
+
+def test_why_other_dimensions_are_not_cudnns():
+    depthwise = ConvProblem("float16", layout(1, 64, 4, 4, 4), layout(64, 1, 3, 3, 3), groups=64)
+    tensors = depthwise.tensors("cpu", backward=False)
+    assert "in one or two spatial dimensions" in why("CudaDepthwise3d", depthwise, tensors)
+    audio = ConvProblem("float16", layout(1, 16, 9), layout(16, 1, 3), groups=16)
+    tensors = audio.tensors("cpu", backward=False)
+    assert "from 32 channels on, not with 16" in why("CudaDepthwise2d", audio, tensors)
+    # An input of one dimension is made contiguous before its layout is looked at.
+    strided = dataclasses.replace(audio, x=TensorLayout((1, 16, 9), (144, 1, 16)))
+    tensors = strided.tensors("cpu", backward=False)
+    assert "in float16 PyTorch uses cuDNN for this" in why("Cudnn", strided, tensors)
+    volume = torch.zeros(1, 64, 4, 4, 4).to(memory_format=torch.channels_last_3d)
+    strided = dataclasses.replace(depthwise, x=TensorLayout.of(volume))
+    tensors = strided.tensors("cpu", backward=False)
+    assert "with channels_last tensors" in why("Cudnn", strided, tensors)
+    wide = ConvProblem(
+        "float32", layout(1, 2, 5), layout(2, 2, 3), dilation=(2,), transposed=True,
+        output_padding=(1,),
+    )  # fmt: skip
+    on_gpu = types.SimpleNamespace(x=types.SimpleNamespace(is_cuda=True))
+    assert "an output_padding (1) of the stride or more" in why("SlowTranspose2d", wide, on_gpu)
+    assert "nothing rules cuDNN out" in why("CudnnTranspose", wide, on_gpu)
 
 
 def test_bits_that_pytorch_does_not_repeat():
@@ -348,13 +418,15 @@ class FakeOracle(PlanOracle):
 @pytest.fixture
 def pretended_cudnn(monkeypatch):
     """Lets a CPU's convolution pass for cuDNN's, with a log and a plan cache of the test's own."""
-    monkeypatch.setattr(ConvProblem, "backend", lambda *_: "Cudnn")
+    monkeypatch.setattr(
+        ConvProblem, "backend", lambda self, *_: "CudnnTranspose" if self.transposed else "Cudnn"
+    )
     monkeypatch.setitem(explain.__globals__, "PlanOracle", FakeOracle)
 
-    def pretend(log, choices):
+    def pretend(log, choices, fn=F.conv2d, arguments=None, **options):
         monkeypatch.setattr(FakeOracle, "answer", log)
         monkeypatch.setattr(convtime, "plan_cache", lambda: choices)
-        return explain(F.conv2d, *example(), **QUICK)
+        return explain(fn, *(arguments or example()), **options, **QUICK)
 
     return pretend
 
@@ -378,6 +450,43 @@ def test_the_last_fitting_choice_is_ours(pretended_cudnn):
     found = pretended_cudnn(PlanLog(LOGGED), (choice(), other, choice(padding=(1, 1))))
     assert found.passes[0].convtime.plan.tag == "ConvFwd_eng2"
     assert any(one.startswith("fprop: tag: ") for one in found.differences)
+
+
+def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(pretended_cudnn):
+    def sizes(*numbers):
+        return types.SimpleNamespace(sizes=numbers, strides=numbers, alignment=32)
+
+    def told(pass_name, **changes):
+        return choice(
+            pass_name=pass_name, w=sizes(4, 3, 1, 3), stride=(1, 2),
+            **{"tag": f"Conv_{pass_name}_eng38", "x": sizes(2, 6, 1, 22), "y": sizes(2, 4, 1, 11),
+               "padding": (0, 1), **changes},
+        )  # fmt: skip
+
+    choices = (
+        told("fprop"),
+        told("dgrad"),
+        told("wgrad"),
+        told("dgrad", x=sizes(2, 6, 1, 21), tag="Other_eng1"),
+        told("fprop", y=sizes(2, 4, 1, 10), tag="Other_eng2"),
+        told("wgrad", padding=(0, 0), tag="Other_eng3"),
+    )
+    found = pretended_cudnn(
+        PlanLog(LOGGED),
+        choices,
+        F.conv_transpose1d,
+        (torch.randn(2, 4, 11), torch.randn(4, 3, 3)),
+        stride=2,
+        padding=1,
+        output_padding=1,
+        groups=2,
+        backward=True,
+    )
+    assert [one.convtime.plan.tag for one in found.passes] == [
+        "Conv_dgrad_eng38",
+        "Conv_fprop_eng38",
+        "Conv_wgrad_eng38",
+    ]
 
 
 def test_a_plan_that_is_not_known_is_not_guessed(pretended_cudnn):
@@ -406,6 +515,28 @@ def test_cudnns_plans_are_the_same_on_a_gpu(dtype):
         assert one.pytorch.kernels
         assert 0.5 < one.ratio.value < 2
         assert one.pytorch.method == "kernel"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize(
+    "kind", ["Conv1d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d"]
+)
+def test_other_kinds_run_pytorchs_plans_on_a_gpu(kind, layout):
+    rank = int(kind[-2])
+    if rank == 1 and layout == "channels_last":
+        pytest.skip("there is no such layout")
+    module = getattr(convtime.nn, kind)(16, 32, 3, stride=2, padding=1, device="cuda")
+    x = torch.randn(2, 16, *SPATIAL[:rank], device="cuda", requires_grad=True)
+    if layout == "channels_last":
+        memory_format = {2: torch.channels_last, 3: torch.channels_last_3d}[rank]
+        module = module.to(memory_format=memory_format)
+    found = explain(module, x, **QUICK)
+    assert found.backend == ("CudnnTranspose" if "Transpose" in kind else "Cudnn")
+    assert found.differences == (), str(found)
+    for one in found.passes:
+        assert one.pytorch.plan.tag == one.convtime.plan.tag, str(found)
+        assert one.pytorch.plan.x.sizes == found.problem.cudnn_problem().x
 
 
 @pytest.mark.cuda

@@ -1,12 +1,22 @@
 """Where layers come from: ResNet-50, CSV files, models."""
 
+import json
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from convtime.layers import ConvLayer, InputError, distinct, from_csv, from_model, resnet50
+from convtime.layers import (
+    ConvLayer,
+    InputError,
+    distinct,
+    from_csv,
+    from_model,
+    load_model,
+    resnet50,
+)
 
 DEEPBENCH = Path(__file__).parents[1] / "benchmarks" / "data" / "deepbench_conv_training.csv"
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
@@ -17,8 +27,7 @@ def layer(**changes):
         "names": ("a",),
         "batch": 2,
         "in_channels": 4,
-        "height": 9,
-        "width": 11,
+        "size": (9, 11),
         "out_channels": 6,
         "kernel_size": (3, 5),
     }
@@ -52,23 +61,58 @@ def test_output_size_is_pytorchs(changes):
     assert problem.output_size == tuple(output.shape[2:])
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"stride": (2, 1)}, {"groups": 2, "padding": (1, 2)}, {"bias": True}]
-)
-def test_flops_are_those_of_pytorchs_counter(changes):
-    from torch.utils.flop_counter import FlopCounterMode
+def module(problem):
+    options = {"output_padding": problem.output_padding} if problem.transposed else {}
+    return getattr(torch.nn, problem.kind)(
+        problem.in_channels,
+        problem.out_channels,
+        problem.kernel_size,
+        stride=problem.stride,
+        padding=problem.padding,
+        dilation=problem.dilation,
+        groups=problem.groups,
+        bias=problem.bias,
+        **options,
+    )
 
-    problem = layer(**changes)
-    weight = torch.zeros(6, 4 // problem.groups, 3, 5)
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"stride": (2, 1, 3)},
+        {"groups": 2, "padding": (1, 2, 0)},
+        {"bias": True, "dilation": (1, 2, 3)},
+        {
+            "transposed": True,
+            "stride": (2, 3, 1),
+            "dilation": (1, 1, 2),
+            "output_padding": (1, 2, 1),
+        },
+    ],
+)
+def test_every_kind_has_pytorchs_shapes_and_flops(rank, transposed, changes):
+    changes = {"transposed": transposed} | changes
+    problem = layer(
+        **{"size": (9, 11, 8)[:rank], "kernel_size": (3, 5, 2)[:rank]}
+        | {key: one[:rank] if isinstance(one, tuple) else one for key, one in changes.items()}
+    )
+    theirs = module(problem)
     with FlopCounterMode(display=False) as counter:
-        torch.nn.functional.conv2d(
-            torch.zeros(problem.input_shape),
-            weight,
-            stride=problem.stride,
-            padding=problem.padding,
-            groups=problem.groups,
-        )
+        output = theirs(torch.zeros(problem.input_shape))
     assert problem.flops == counter.get_total_flops()
+    assert problem.output_shape == output.shape
+    assert problem.weight_shape == theirs.weight.shape
+    assert ConvLayer.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+
+
+def test_layers_written_when_there_were_two_dimensions_are_read():
+    old = layer(stride=(2, 1)).to_dict()
+    old["height"], old["width"] = old.pop("size")
+    del old["transposed"], old["output_padding"]
+    assert ConvLayer.from_dict(old) == layer(stride=(2, 1))
 
 
 @pytest.mark.parametrize(
@@ -76,7 +120,15 @@ def test_flops_are_those_of_pytorchs_counter(changes):
     [
         ({"batch": 0}, "batch is 0"),
         ({"in_channels": -4}, "in_channels is -4"),
-        ({"width": 2**31}, "width is 2147483648"),
+        ({"size": (9, 2**31)}, "width is 2147483648"),
+        ({"size": (1, 2, 3, 4)}, r"size is \(1, 2, 3, 4\), but must be one, two or three"),
+        ({"size": (9,), "kernel_size": (3,), "stride": (0,)}, r"stride \(length\) is 0"),
+        ({"stride": (1, 1, 1)}, r"stride is \(1, 1, 1\), but must be 2 number\(s\)"),
+        ({"output_padding": (1, 0)}, "only a transposed one has any"),
+        ({"transposed": True, "padding": "same"}, "no padding but zeros, given in numbers"),
+        ({"transposed": True, "padding_mode": "reflect"}, "no padding but zeros"),
+        ({"transposed": True, "output_padding": (0, 1)}, r"output_padding is \(0, 1\), but must"),
+        ({"transposed": True, "padding": (6, 0)}, "leaves nothing of the output's height"),
         ({"stride": (1, 0)}, r"stride \(width\) is 0"),
         ({"dilation": (0, 1)}, r"dilation \(height\) is 0"),
         ({"padding": (-1, 0)}, r"padding \(height\) is -1"),
@@ -99,6 +151,10 @@ def test_label_tells_layers_apart():
     assert layer().label == "2×4×9×11 → 6, 3×5"
     rest = layer(stride=(2, 2), padding=(0, 1), groups=2, bias=True, padding_mode="circular")
     assert rest.label == "2×4×9×11 → 6, 3×5 s2 p0×1 g2 circular bias"
+    grown = layer(
+        size=(9,), kernel_size=(3,), stride=(2,), transposed=True, output_padding=(1,), padding=(1,)
+    )
+    assert grown.label == "2×4×9 → 6, 3 transposed s2 p1 o1"
 
 
 def test_distinct_keeps_each_problem_once_with_all_names():
@@ -127,7 +183,7 @@ def test_resnet50_has_23_distinct_and_53_convolutions():
 
 def test_resnet50_is_torchvisions():
     pytest.importorskip("torchvision")
-    found = from_model("torchvision.models:resnet50", (2, 3, 224, 224))
+    found = from_model(load_model("torchvision.models:resnet50", (2, 3, 224, 224)))
     # A block's downsample runs after its convolutions but is equal to them in ours too.
     assert {p: sorted(p.names) for p in found} == {p: sorted(p.names) for p in resnet50(batch=2)}
 
@@ -164,8 +220,7 @@ def test_csv_optional_columns_in_any_order(tmp_path):
         names=("other names make no difference",),
         batch=1,
         in_channels=8,
-        height=30,
-        width=20,
+        size=(30, 20),
         out_channels=16,
         kernel_size=(5, 3),
         stride=(2, 1),
@@ -248,6 +303,19 @@ def net():
     LAST.append(Net())
     return LAST[-1]
 
+class Kinds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.audio = nn.Conv1d(3, 4, 5, padding="valid")
+        self.up = nn.ConvTranspose1d(4, 2, 3, stride=3, padding=1, bias=False)
+        self.volume = nn.Conv3d(1, 2, (1, 2, 3))
+        self.grow = nn.ConvTranspose3d(2, 2, 2, stride=2, output_padding=(0, 1, 1))
+
+    def forward(self, x):
+        y = self.up(self.audio(x))
+        self.up(self.audio(x), output_size=[y.shape[-1] + 2])
+        return self.grow(self.volume(x[:, None, :, :, None].expand(-1, -1, -1, -1, 4)))
+
 class Half(Net):
     def __init__(self):
         super().__init__()
@@ -295,14 +363,13 @@ def models(tmp_path, monkeypatch):
 
 
 def test_model_gathers_every_distinct_call(models):
-    stem, body, valid, single = from_model("mymodels.nets:net", (2, 3, 16, 20))
-    common = {"height": 16, "width": 10, "batch": 2}
+    stem, body, valid, single = from_model(load_model("mymodels.nets:net", (2, 3, 16, 20)))
+    common = {"size": (16, 10), "batch": 2}
     assert stem == ConvLayer(
         names=("x",),
         batch=2,
         in_channels=3,
-        height=16,
-        width=20,
+        size=(16, 20),
         out_channels=8,
         kernel_size=(3, 5),
         stride=(1, 2),
@@ -326,16 +393,39 @@ def test_model_gathers_every_distinct_call(models):
     assert valid.names == single.names == ("valid",)
 
 
+def test_every_kind_of_convolution_is_gathered(models):
+    audio, up, longer, volume, grow = from_model(load_model("mymodels.nets:Kinds", (2, 3, 10)))
+    assert [one.kind for one in (audio, up, volume, grow)] == [
+        "Conv1d",
+        "ConvTranspose1d",
+        "Conv3d",
+        "ConvTranspose3d",
+    ]
+    assert audio.padding == (0,)
+    assert (up.size, up.output_padding, up.output_size) == ((6,), (0,), (16,))
+    assert (longer.output_padding, longer.output_size) == ((2,), (18,))
+    assert volume.input_shape == (2, 1, 3, 10, 4)
+    assert (grow.size, grow.output_padding) == ((3, 9, 2), (0, 1, 1))
+
+
+def test_a_model_is_left_in_its_mode(models):
+    loaded = load_model("mymodels.nets:net", (2, 3, 16, 20))
+    loaded.module.stem.eval()
+    from_model(loaded)
+    assert loaded.module.training
+    assert not loaded.module.stem.training
+
+
 def test_model_takes_its_own_dtype_and_a_bare_convolution(models):
-    assert len(from_model("mymodels.nets:Half", (1, 3, 16, 20))) == 3
-    (only,) = from_model("mymodels.nets:only_conv", (1, 3, 4, 4))
+    assert len(from_model(load_model("mymodels.nets:Half", (1, 3, 16, 20)))) == 3
+    (only,) = from_model(load_model("mymodels.nets:only_conv", (1, 3, 4, 4)))
     assert only.name == "Conv2d"
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 16, 20), (1, 7, 16, 20)])
 def test_model_keeps_no_hooks(models, shape):
     try:
-        from_model("mymodels.nets:net", shape)
+        from_model(load_model("mymodels.nets:net", shape))
     except InputError:
         assert shape[1] == 7
     model = sys.modules["mymodels.nets"].LAST[-1]
@@ -357,15 +447,15 @@ def test_model_keeps_no_hooks(models, shape):
         ("mymodels.nets:broken", r"mymodels.nets:broken\(\) raised RuntimeError: first line$"),
         ("mymodels.nets:leaves", r"mymodels.nets:leaves\(\) raised SystemExit: bye"),
         ("mymodels.nets:text", r"returned a str, but must return a torch.nn.Module"),
-        ("mymodels.nets:linear", r"called no torch.nn.Conv2d on shape \(1, 3\)"),
+        ("mymodels.nets:linear", r"shape \(1, 3\), ran no convolution of torch.nn"),
         ("mymodels.nets:net", r"called on shape \(1, 3\), raised RuntimeError"),
     ],
 )
 def test_model_errors_say_which_step(models, spec, says):
     with pytest.raises(InputError, match=says):
-        from_model(spec, (1, 3))
+        from_model(load_model(spec, (1, 3)))
 
 
 def test_model_refuses_an_empty_batch(models):
     with pytest.raises(InputError, match="batch is 0"):
-        from_model("mymodels.nets:net", (0, 3, 16, 20))
+        from_model(load_model("mymodels.nets:net", (0, 3, 16, 20)))

@@ -1,14 +1,46 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import inspect
+import io
 import pickle
+import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import parametrizations, parametrize
 
 import convtime
+
+LAYERS = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d")
+
+
+def make(namespace: Any, kind: str, *args: Any, **kwargs: Any) -> Any:
+    return getattr(namespace, kind)(*args, **kwargs)
+
+
+def example(kind: str, channels: int = 4, **options: Any) -> torch.Tensor:
+    return torch.randn(2, channels, *(9, 10, 8)[: int(kind[-2])], **options)
+
+
+def check_drop_in(kind: str, kwargs: dict[str, Any], device: torch.device) -> None:
+    torch.manual_seed(0)
+    theirs = make(torch.nn, kind, 4, 6, 3, **kwargs, device=device)
+    ours = make(convtime.nn, kind, 4, 6, 3, **kwargs, device=device)
+    ours.load_state_dict(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict())
+    x = example(kind, device=device)
+    assert torch.equal(ours(x), theirs(x))
+    assert torch.equal(ours(x[0]), theirs(x[0]))
+    ours(x).sum().backward()
+    theirs(x).sum().backward()
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
 
 
 @pytest.mark.parametrize(
@@ -18,54 +50,395 @@ import convtime
         {"stride": 2, "padding": 1, "bias": False},
         {"padding": "same", "dilation": 2},
         {"groups": 2},
-        *({"padding": (1, 2), "padding_mode": m} for m in ("reflect", "replicate", "circular")),
+        *({"padding": 2, "padding_mode": m} for m in ("reflect", "replicate", "circular")),
         {"padding": "same", "padding_mode": "circular"},
     ],
 )
-def test_conv2d_is_a_drop_in(kwargs: dict[str, Any], device: torch.device) -> None:
-    torch.manual_seed(0)
-    theirs = torch.nn.Conv2d(4, 6, 3, **kwargs, device=device)
-    ours = convtime.nn.Conv2d(4, 6, 3, **kwargs, device=device)
-    ours.load_state_dict(theirs.state_dict())
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(2, 4, 9, 10, device=device)
-    assert torch.equal(ours(x), theirs(x))
-    assert torch.equal(ours(x[0]), theirs(x[0]))
-    ours(x).sum().backward()
-    theirs(x).sum().backward()
-    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+@pytest.mark.parametrize("kind", LAYERS[:3])
+def test_a_convolution_is_a_drop_in(
+    kind: str, kwargs: dict[str, Any], device: torch.device
+) -> None:
+    check_drop_in(kind, kwargs, device)
 
 
-def test_conv2d_takes_torchs_arguments() -> None:
-    signatures = [inspect.signature(m.__init__) for m in (convtime.nn.Conv2d, torch.nn.Conv2d)]
-    assert signatures[0] == signatures[1]
-    assert repr(convtime.nn.Conv2d(1, 2, 3)) == repr(torch.nn.Conv2d(1, 2, 3))
-    assert isinstance(convtime.nn.Conv2d(1, 2, 3), torch.nn.Conv2d)
+@pytest.mark.parametrize(
+    "kwargs",
+    [
+        {},
+        {"stride": 2, "padding": 1, "output_padding": 1, "bias": False},
+        {"dilation": 2},
+        {"groups": 2},
+    ],
+)
+@pytest.mark.parametrize("kind", LAYERS[3:])
+def test_a_transposed_convolution_is_a_drop_in(
+    kind: str, kwargs: dict[str, Any], device: torch.device
+) -> None:
+    check_drop_in(kind, kwargs, device)
 
 
-def test_conv2d_can_be_copied_and_pickled() -> None:
-    layer = convtime.nn.Conv2d(1, 2, 3)
-    x = torch.randn(1, 1, 5, 5)
-    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-        assert isinstance(twin, convtime.nn.Conv2d)
-        assert torch.equal(twin(x), layer(x))
-
-
-def test_the_policy_is_an_attribute_and_no_state() -> None:
-    layer = convtime.nn.Conv2d(1, 2, 3)
-    assert layer.policy is None
-    layer.policy = "benchmark"
-    assert layer.state_dict().keys() == torch.nn.Conv2d(1, 2, 3).state_dict().keys()
-    assert pickle.loads(pickle.dumps(layer)).policy == "benchmark"
-    x = torch.randn(1, 1, 5, 5)
-    assert torch.equal(layer(x), torch.nn.functional.conv2d(x, layer.weight, layer.bias))
-    layer.policy = "fastest"
-    with pytest.raises(RuntimeError, match="policy must be .* got 'fastest'"):
+@pytest.mark.parametrize("kind", LAYERS[3:])
+def test_output_size_is_torchs(kind: str) -> None:
+    layer = make(torch.nn, kind, 4, 6, 3, stride=2, padding=1)
+    x = example(kind)
+    for smaller in (0, 1):
+        size = [2 * length - smaller for length in x.shape[2:]]
+        expected = layer(x, output_size=size)
+        convtime.nn.replace(layer)
+        assert torch.equal(layer(x, output_size=size), expected)
+        assert list(expected.shape[2:]) == size
+        convtime.nn.restore(layer)
+    convtime.nn.replace(layer)
+    with pytest.raises(ValueError, match="requested an output size"):
+        layer(x, output_size=[99] * len(size))
+    layer.padding_mode = "circular"
+    with pytest.raises(ValueError, match="padding_mode must be 'zeros', got 'circular'"):
         layer(x)
 
 
-def test_conv2d_really_calls_convtimes_op(device: torch.device) -> None:
-    layer = convtime.nn.Conv2d(4, 6, 3, device=device)
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_take_torchs_arguments(kind: str) -> None:
+    ours, theirs = (getattr(namespace, kind) for namespace in (convtime.nn, torch.nn))
+    assert inspect.signature(ours.__init__) == inspect.signature(theirs.__init__)
+    assert repr(ours(1, 2, 3)) == repr(theirs(1, 2, 3))
+    assert isinstance(ours(1, 2, 3), theirs)
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_can_be_copied_and_pickled(kind: str) -> None:
+    layer = make(convtime.nn, kind, 4, 2, 3)
+    x = example(kind)
+    for twin in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert type(twin) is getattr(convtime.nn, kind)
+        assert torch.equal(twin(x), layer(x))
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_the_policy_is_an_attribute_and_no_state(kind: str) -> None:
+    layer = make(convtime.nn, kind, 4, 2, 3)
+    assert layer.policy is None
+    layer.policy = "benchmark"
+    assert layer.state_dict().keys() == make(torch.nn, kind, 4, 2, 3).state_dict().keys()
+    assert pickle.loads(pickle.dumps(layer)).policy == "benchmark"
+    layer(example(kind))
+    layer.policy = "fastest"
+    with pytest.raises(RuntimeError, match="policy must be .* got 'fastest'"):
+        layer(example(kind))
+
+
+def ops_of(call: Callable[[], Any]) -> set[str]:
+    """convtime's ops that a call runs."""
     with torch.profiler.profile() as profiler:
-        layer(torch.randn(2, 4, 9, 9, device=device))
-    assert "convtime::conv2d" in {event.name for event in profiler.events()}
+        call()
+    return {event.name for event in profiler.events() if event.name.startswith("convtime::")}
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_really_call_convtimes_ops(kind: str, device: torch.device) -> None:
+    layer = make(convtime.nn, kind, 4, 6, 3, device=device)
+    x = example(kind, device=device)
+    name = kind.lower().replace("transpose", "_transpose")
+    assert ops_of(lambda: layer(x)) == {f"convtime::{name}"}
+
+
+class Net(torch.nn.Module):
+    """A model with a shared layer, a nested one and one behind a wrapper."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 4, 3, padding=1, padding_mode="circular")
+        self.shared = torch.nn.Conv2d(4, 4, 1)
+        self.again = self.shared
+        self.block = torch.nn.Sequential(
+            torch.nn.BatchNorm2d(4), torch.nn.Conv2d(4, 4, 3, groups=2)
+        )
+        self.up = torch.nn.ConvTranspose2d(4, 2, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.up(self.block(self.again(self.shared(self.first(x)).relu())))
+        return output
+
+
+NAMES = ("first", "shared", "block.1", "up")
+
+
+def make_net(device: torch.device | str = "cpu") -> Net:
+    torch.manual_seed(0)
+    return Net().to(device)
+
+
+def test_a_model_is_replaced_and_restored_in_place(device: torch.device) -> None:
+    model = make_net(device).eval()
+    x = torch.randn(2, 3, 8, 8, device=device)
+    expected = model(x)
+    modules = dict(model.named_modules())
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    attributes = {name: dict(vars(module)) for name, module in modules.items()}
+    classes = {name: type(module) for name, module in modules.items()}
+    state, pickled = copy.deepcopy(model.state_dict()), pickle.dumps(model)
+    calls = []
+    model.first.register_forward_hook(lambda *_: calls.append("hook"))
+
+    report = convtime.nn.replace(model)
+    assert report == convtime.nn.Replacement(replaced=NAMES, left=())
+    assert str(report) == "4 convolution layers replaced, 0 left"
+    assert ops_of(lambda: model(x)) == {"convtime::conv2d", "convtime::conv_transpose2d"}
+    assert torch.equal(model(x), expected)
+    assert calls == ["hook", "hook"]
+    assert not model.first.training
+    assert model.shared is model.again
+    for name, module in model.named_modules():
+        assert module is modules[name]
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        assert tensor is tensors[name]
+    assert model.state_dict().keys() == state.keys()
+    assert convtime.nn.replace(model) == convtime.nn.Replacement((), ())
+
+    model.first.policy = "benchmark"
+    assert convtime.nn.restore(model) == NAMES
+    assert {name: type(module) for name, module in model.named_modules()} == classes
+    assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
+    model.first._forward_hooks.clear()
+    assert pickle.dumps(model) == pickled
+    assert not ops_of(lambda: model(x))
+    assert convtime.nn.restore(model) == ()
+
+
+@pytest.mark.parametrize("kind", LAYERS)
+def test_a_model_may_be_one_layer(kind: str) -> None:
+    layer = make(torch.nn, kind, 4, 2, 3, dtype=torch.float64)
+    assert convtime.nn.replace(layer).replaced == ("",)
+    assert type(layer) is getattr(convtime.nn, kind)
+    assert layer(example(kind, dtype=torch.float64)).dtype == torch.float64
+
+
+def test_training_goes_on_to_the_bit_across_a_replacement(device: torch.device) -> None:
+    def train(exchanges: bool) -> list[torch.Tensor]:
+        model = make_net(device)
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        torch.manual_seed(1)
+        losses = []
+        with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+            for step in range(6):
+                if exchanges and step % 2 == 1:
+                    (convtime.nn.replace if step % 4 == 1 else convtime.nn.restore)(model)
+                loss = model(torch.randn(2, 3, 8, 8, device=device)).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach())
+        return [*losses, *(parameter.detach() for parameter in model.parameters())]
+
+    for ours, theirs in zip(train(True), train(False), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_a_replaced_model_is_saved_copied_and_loaded(tmp_path: Any) -> None:
+    model = make_net().eval()
+    convtime.nn.replace(model)
+    x = torch.randn(2, 3, 8, 8)
+    expected = model(x)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    for twin in (torch.load(buffer, weights_only=False), copy.deepcopy(model)):
+        assert torch.equal(twin(x), expected)
+        assert ops_of(lambda: twin(x))  # noqa: B023
+        assert convtime.nn.restore(twin) == NAMES
+    assert type(model.first) is convtime.nn.Conv2d
+    theirs = make_net().eval()
+    theirs.load_state_dict(model.state_dict())
+    assert torch.equal(theirs(x), expected)
+
+
+def test_a_replaced_model_compiles_before_and_after(device: torch.device) -> None:
+    model = make_net(device).eval()
+    x = torch.randn(2, 3, 8, 8, device=device)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    expected = compiled(x)
+    convtime.nn.replace(compiled)
+    torch.testing.assert_close(compiled(x), expected)  # compiles anew
+    assert ops_of(lambda: compiled(x)) == {"convtime::conv2d", "convtime::conv_transpose2d"}
+    convtime.nn.restore(compiled)
+    torch.testing.assert_close(compiled(x), expected)
+    assert not ops_of(lambda: compiled(x))
+
+
+def normed(norm: Callable[..., torch.nn.Module]) -> torch.nn.Conv2d:
+    layer = norm(torch.nn.Conv2d(3, 4, 3))
+    assert isinstance(layer, torch.nn.Conv2d)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        torch.nn.utils.weight_norm,
+        torch.nn.utils.spectral_norm,
+        parametrizations.weight_norm,
+        parametrizations.spectral_norm,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_normed_layers_are_replaced(norm: Callable[..., torch.nn.Module]) -> None:
+    layer = normed(norm).eval()
+    parameters = dict(layer.named_parameters())
+    x = torch.randn(2, 3, 8, 8)
+    expected = layer(x)
+    assert convtime.nn.replace(layer).replaced == ("",)
+    assert isinstance(layer, convtime.nn.Conv2d)
+    assert ops_of(lambda: layer(x)) == {"convtime::conv2d"}
+    assert torch.equal(layer(x), expected)
+    assert all(parameters[name] is one for name, one in layer.named_parameters())
+    assert convtime.nn.restore(layer) == ("",)
+    assert not isinstance(layer, convtime.nn.Conv2d)
+    assert torch.equal(layer(x), expected)
+
+
+def test_a_copy_of_a_parametrized_layer_is_left_alone() -> None:
+    layer = normed(parametrizations.weight_norm)
+    twin = copy.deepcopy(layer)
+    assert type(twin) is type(layer)
+    convtime.nn.replace(layer)
+    assert not isinstance(twin, convtime.nn.Conv2d)
+    x = torch.randn(2, 3, 8, 8)
+    assert torch.equal(twin(x), layer(x))
+
+
+def test_a_parametrization_is_taken_off_a_replaced_layer() -> None:
+    layer = normed(parametrizations.weight_norm)
+    convtime.nn.replace(layer)
+    parametrize.remove_parametrizations(layer, "weight")
+    assert type(layer) is convtime.nn.Conv2d
+    assert convtime.nn.restore(layer) == ("",)
+    assert type(layer) is torch.nn.Conv2d
+
+
+class Standardized(torch.nn.Conv2d):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return self._conv_forward(input, self.weight - self.weight.mean(), self.bias)
+
+
+class Wrapped(torch.Tensor):
+    pass
+
+
+def layer_with_a_forward_of_its_own() -> torch.nn.Module:
+    layer = torch.nn.ConvTranspose2d(3, 4, 3)
+    layer.forward = layer.forward  # type: ignore[method-assign]
+    return layer
+
+
+def layer_of_a_subclassed_parameter() -> torch.nn.Module:
+    layer = torch.nn.Conv2d(3, 4, 3)
+    layer.weight = torch.nn.Parameter(layer.weight.detach().as_subclass(Wrapped))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("make_layer", "why"),
+    [
+        (lambda: Standardized(3, 4, 3), r"test_nn\.Standardized is not a class of torch\.nn's own"),
+        (lambda: torch.nn.LazyConv2d(4, 3), "a LazyConv2d has no shapes before its first call"),
+        (lambda: torch.nn.Conv2d(3, 4, 3, dtype=torch.cfloat), "a parameter is torch.complex64"),
+        (layer_with_a_forward_of_its_own, "its forward is replaced on the object"),
+        (layer_of_a_subclassed_parameter, "a parameter is a Wrapped, not a plain"),
+        (lambda: torch.ao.nn.quantized.Conv2d(3, 4, 3), r"quantized.* is not a class of torch\.nn"),
+        (lambda: torch.jit.script(torch.nn.Conv2d(3, 4, 3)), "TorchScript has compiled it"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.ao.quantization:DeprecationWarning")
+def test_what_cannot_be_replaced_is_left_and_named(
+    make_layer: Callable[[], torch.nn.Module], why: str
+) -> None:
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 3, 1), make_layer(), torch.nn.ReLU())
+    left_class = type(model[1])
+    report = convtime.nn.replace(model)
+    assert report.replaced == ("0",)
+    ((name, reason),) = report.left
+    assert name == "1"
+    assert type(model[1]) is left_class
+    assert re.search(why, reason)
+    assert str(report).splitlines()[1] == f"  1 is left: {reason}"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        report.left = ()  # type: ignore[misc]
+
+
+def test_a_lazy_layer_is_replaced_once_it_has_shapes() -> None:
+    layer = torch.nn.LazyConvTranspose2d(4, 3)
+    layer(torch.randn(1, 3, 5, 5))
+    assert convtime.nn.replace(layer).replaced == ("",)
+    assert type(layer) is convtime.nn.ConvTranspose2d
+
+
+@pytest.mark.parametrize("function", [convtime.nn.replace, convtime.nn.restore])
+def test_only_a_module_has_layers(function: Callable[[Any], Any]) -> None:
+    with pytest.raises(TypeError, match="model must be a torch.nn.Module, got dict"):
+        function({})
+
+
+def train_in_parallel(rank: int, backend: str, folder: str, exchanged: bool) -> None:
+    """A process of DistributedDataParallel: it leaves its losses and weights behind."""
+    dist.init_process_group(
+        backend, init_method=f"file://{folder}/store{exchanged}", rank=rank, world_size=2
+    )
+    device = torch.device("cuda", rank) if backend == "nccl" else torch.device("cpu")
+    torch.backends.cudnn.deterministic = True
+    model = make_net(device)
+    parallel = DistributedDataParallel(
+        model, device_ids=[rank] if backend == "nccl" else None, broadcast_buffers=False
+    )
+    if exchanged:
+        names = convtime.nn.replace(parallel).replaced
+        assert names == tuple(f"module.{name}" for name in NAMES)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=1e-2, momentum=0.9)
+    torch.manual_seed(rank)
+    losses = []
+    for _ in range(4):
+        loss = parallel(torch.randn(2, 3, 8, 8).to(device)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    weights = {name: one.cpu() for name, one in model.state_dict().items()}
+    torch.save((losses, weights), f"{folder}/{rank}{exchanged}.pt")
+    dist.destroy_process_group()
+
+
+def check_parallel_training(backend: str, folder: str) -> None:
+    for exchanged in (False, True):
+        mp.spawn(train_in_parallel, (backend, folder, exchanged), nprocs=2)
+    for rank in range(2):
+        (theirs, their_weights), (ours, our_weights) = (
+            torch.load(f"{folder}/{rank}{exchanged}.pt") for exchanged in (False, True)
+        )
+        assert ours == theirs
+        for name, weight in their_weights.items():
+            assert torch.equal(our_weights[name], weight)
+
+
+def test_parallel_training_is_pytorchs_to_the_bit(tmp_path: Any) -> None:
+    check_parallel_training("gloo", str(tmp_path))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two CUDA devices")
+def test_parallel_training_on_gpus_is_pytorchs_to_the_bit(tmp_path: Any) -> None:
+    check_parallel_training("nccl", str(tmp_path))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two CUDA devices")
+def test_a_model_over_several_devices_is_pytorchs() -> None:
+    model, x = make_net(), torch.randn(2, 3, 8, 8)
+    results = {}
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        on_device = copy.deepcopy(model).to(device).eval()
+        expected = on_device(x.to(device))
+        convtime.nn.replace(on_device)
+        results[index] = on_device(x.to(device))  # while device 0 is the current one
+        assert results[index].device == device
+        assert torch.equal(results[index], expected)
+    assert torch.equal(results[0].cpu(), results[1].cpu())

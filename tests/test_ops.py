@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,26 +12,110 @@ from torch.nn import functional as F
 
 from convtime import ops
 
-# name: input shape, weight shape, arguments
-PROBLEMS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "plain": ((2, 3, 9, 11), (4, 3, 3, 3), {}),
-    "padded": ((2, 8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
-    "strided": ((2, 8, 17, 15), (16, 8, 3, 5), {"stride": (2, 3), "padding": (1, 2)}),
-    "dilated": ((2, 8, 17, 15), (16, 8, 3, 3), {"dilation": (2, 1), "padding": (2, 1)}),
-    "pointwise": ((2, 64, 14, 14), (32, 64, 1, 1), {}),
-    "grouped": ((2, 8, 9, 9), (12, 2, 3, 3), {"groups": 4, "padding": 1}),
-    "depthwise": ((2, 32, 14, 14), (32, 1, 3, 3), {"groups": 32, "padding": 1}),
-    "one image": ((1, 16, 14, 14), (16, 16, 3, 3), {"padding": 1}),
-    "one channel": ((3, 1, 28, 28), (8, 1, 5, 5), {"padding": 2}),
-    "kernel as large as the input": ((2, 4, 5, 5), (6, 4, 5, 5), {}),
-    "unbatched": ((8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
-    "empty batch": ((0, 8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
-    "padding larger than the kernel": ((1, 2, 4, 4), (3, 2, 3, 3), {"padding": 7}),
-    "padding same": ((2, 4, 9, 9), (4, 4, 3, 5), {"padding": "same"}),
-    "padding same, even kernel": ((2, 4, 9, 9), (4, 4, 4, 2), {"padding": "same", "dilation": 3}),
-    "padding valid": ((2, 4, 9, 9), (4, 4, 4, 2), {"padding": "valid"}),
-    "one number in a list": ((2, 4, 9, 9), (4, 4, 3, 3), {"padding": [1], "stride": [2]}),
+# name: op, input shape, weight shape, arguments
+PROBLEMS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "plain": ("conv2d", (2, 3, 9, 11), (4, 3, 3, 3), {}),
+    "padded": ("conv2d", (2, 8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
+    "strided": ("conv2d", (2, 8, 17, 15), (16, 8, 3, 5), {"stride": (2, 3), "padding": (1, 2)}),
+    "dilated": ("conv2d", (2, 8, 17, 15), (16, 8, 3, 3), {"dilation": (2, 1), "padding": (2, 1)}),
+    "pointwise": ("conv2d", (2, 64, 14, 14), (32, 64, 1, 1), {}),
+    "grouped": ("conv2d", (2, 8, 9, 9), (12, 2, 3, 3), {"groups": 4, "padding": 1}),
+    "depthwise": ("conv2d", (2, 32, 14, 14), (32, 1, 3, 3), {"groups": 32, "padding": 1}),
+    "one image": ("conv2d", (1, 16, 14, 14), (16, 16, 3, 3), {"padding": 1}),
+    "one channel": ("conv2d", (3, 1, 28, 28), (8, 1, 5, 5), {"padding": 2}),
+    "kernel as large as the input": ("conv2d", (2, 4, 5, 5), (6, 4, 5, 5), {}),
+    "unbatched": ("conv2d", (8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
+    "empty batch": ("conv2d", (0, 8, 9, 11), (16, 8, 3, 3), {"padding": 1}),
+    "padding larger than the kernel": ("conv2d", (1, 2, 4, 4), (3, 2, 3, 3), {"padding": 7}),
+    "padding same": ("conv2d", (2, 4, 9, 9), (4, 4, 3, 5), {"padding": "same"}),
+    "padding same, even kernel": (
+        "conv2d",
+        (2, 4, 9, 9),
+        (4, 4, 4, 2),
+        {"padding": "same", "dilation": 3},
+    ),
+    "padding valid": ("conv2d", (2, 4, 9, 9), (4, 4, 4, 2), {"padding": "valid"}),
+    "one number in a list": ("conv2d", (2, 4, 9, 9), (4, 4, 3, 3), {"padding": [1], "stride": [2]}),
+    "1-d": ("conv1d", (2, 8, 33), (16, 8, 5), {"stride": 2, "padding": 3, "dilation": 2}),
+    "1-d, grouped": ("conv1d", (2, 8, 17), (12, 2, 3), {"groups": 4}),
+    "1-d, depthwise": ("conv1d", (2, 32, 40), (32, 1, 3), {"groups": 32, "padding": 1}),
+    "1-d, one channel": ("conv1d", (2, 1, 400), (8, 1, 10), {"stride": (5,)}),
+    "1-d, unbatched": ("conv1d", (8, 17), (16, 8, 3), {}),
+    "1-d, empty batch": ("conv1d", (0, 8, 17), (16, 8, 3), {}),
+    "1-d, padding same": ("conv1d", (2, 4, 9), (4, 4, 4), {"padding": "same", "dilation": 3}),
+    "3-d": ("conv3d", (2, 4, 7, 9, 11), (8, 4, 3, 3, 2), {"stride": (1, 2, 3), "padding": 1}),
+    "3-d, pointwise": ("conv3d", (1, 16, 3, 5, 7), (8, 16, 1, 1, 1), {}),
+    "3-d, grouped": ("conv3d", (2, 8, 5, 5, 5), (12, 2, 3, 3, 3), {"groups": 4, "padding": [1]}),
+    "3-d, depthwise": ("conv3d", (2, 8, 5, 5, 5), (8, 1, 3, 3, 3), {"groups": 8, "padding": 1}),
+    "3-d, dilated": ("conv3d", (2, 4, 7, 9, 9), (8, 4, 3, 3, 3), {"dilation": (1, 2, 3)}),
+    "3-d, unbatched": ("conv3d", (4, 5, 6, 7), (8, 4, 3, 3, 3), {}),
+    "3-d, empty batch": ("conv3d", (0, 4, 5, 6, 7), (8, 4, 3, 3, 3), {}),
+    "3-d, padding same": ("conv3d", (1, 4, 5, 5, 5), (4, 4, 2, 3, 4), {"padding": "same"}),
+    "transposed": (
+        "conv_transpose2d",
+        (2, 8, 5, 6),
+        (8, 4, 3, 3),
+        {"stride": 2, "padding": 1, "output_padding": 1},
+    ),
+    "transposed, plain": ("conv_transpose2d", (2, 8, 5, 6), (8, 4, 3, 3), {}),
+    "transposed, by 4": (
+        "conv_transpose2d",
+        (2, 8, 7, 7),
+        (8, 4, 4, 4),
+        {"stride": 2, "padding": 1},
+    ),
+    "transposed, grouped": (
+        "conv_transpose2d",
+        (2, 8, 5, 6),
+        (8, 3, 3, 2),
+        {"groups": 4, "stride": (3, 2), "output_padding": (2, 0)},
+    ),
+    "transposed, depthwise": ("conv_transpose2d", (2, 8, 5, 6), (8, 1, 4, 4), {"groups": 8}),
+    "transposed, dilated": (
+        "conv_transpose2d",
+        (2, 8, 5, 6),
+        (8, 4, 3, 3),
+        {"dilation": (2, 3), "padding": (1, 2)},
+    ),
+    "transposed, output padding above the stride": (
+        "conv_transpose2d",
+        (2, 8, 5, 6),
+        (8, 4, 3, 3),
+        {"dilation": 3, "output_padding": 2},
+    ),
+    "transposed, unbatched": ("conv_transpose2d", (8, 5, 6), (8, 4, 3, 3), {"stride": 2}),
+    "transposed, empty batch": ("conv_transpose2d", (0, 8, 5, 6), (8, 4, 3, 3), {"stride": 2}),
+    "transposed 1-d": (
+        "conv_transpose1d",
+        (2, 8, 9),
+        (8, 4, 5),
+        {"stride": 3, "padding": 1, "output_padding": 2, "dilation": 2},
+    ),
+    "transposed 1-d, grouped": ("conv_transpose1d", (2, 8, 9), (8, 2, 4), {"groups": 4}),
+    "transposed 3-d": (
+        "conv_transpose3d",
+        (2, 4, 3, 4, 5),
+        (4, 6, 3, 3, 2),
+        {"stride": (1, 2, 3), "padding": 1, "output_padding": (0, 1, 2)},
+    ),
+    "transposed 3-d, unbatched": ("conv_transpose3d", (4, 3, 4, 5), (4, 6, 2, 2, 2), {"stride": 2}),
+    "transposed 3-d, grouped": (
+        "conv_transpose3d",
+        (1, 4, 3, 4, 5),
+        (4, 3, 2, 2, 2),
+        {"groups": 2},
+    ),
 }
+OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+# A problem of each op that has a number of its own for each argument.
+REPRESENTATIVES = ("1-d", "strided", "3-d", "transposed 1-d", "transposed", "transposed 3-d")
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def functions(name: str) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """convtime's and PyTorch's."""
+    op = PROBLEMS[name][0]
+    return getattr(ops, op), getattr(F, op)
 
 
 def make_inputs(
@@ -41,15 +125,16 @@ def make_inputs(
     channels_last: bool = False,
     bias: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, dict[str, Any]]:
-    x_shape, w_shape, kwargs = PROBLEMS[name]
+    op, x_shape, w_shape, kwargs = PROBLEMS[name]
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(x_shape, generator=generator).to(device, dtype)
     w = torch.randn(w_shape, generator=generator).to(device, dtype)
-    b = torch.randn(w_shape[0], generator=generator).to(device, dtype) if bias else None
-    if channels_last:
-        w = w.contiguous(memory_format=torch.channels_last)
-        if x.dim() == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+    outputs = w_shape[1] * kwargs.get("groups", 1) if "transpose" in op else w_shape[0]
+    b = torch.randn(outputs, generator=generator).to(device, dtype) if bias else None
+    if channels_last and w.dim() in FORMATS:
+        w = w.contiguous(memory_format=FORMATS[w.dim()])
+        if x.dim() == w.dim():
+            x = x.contiguous(memory_format=FORMATS[x.dim()])
     return x, w, b, kwargs
 
 
@@ -57,12 +142,12 @@ def make_inputs(
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("name", PROBLEMS)
-def test_conv2d_is_pytorchs_to_the_bit(
+def test_a_convolution_is_pytorchs_to_the_bit(
     name: str, dtype: torch.dtype, bias: bool, channels_last: bool, device: torch.device
 ) -> None:
     x, w, b, kwargs = make_inputs(name, device, dtype, channels_last, bias)
-    expected = F.conv2d(x, w, b, **kwargs)
-    actual = ops.conv2d(x, w, b, **kwargs)
+    ours, theirs = functions(name)
+    expected, actual = theirs(x, w, b, **kwargs), ours(x, w, b, **kwargs)
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
     assert actual.stride() == expected.stride()
@@ -111,17 +196,28 @@ def test_conv2d_is_used_on_the_current_stream_and_from_threads() -> None:
         assert all(pool.map(work, range(8)))
 
 
+def with_sequences(name: str) -> dict[str, Any]:
+    """The arguments as the op takes them: ops.conv2d is what takes single numbers."""
+    op, _, _, kwargs = PROBLEMS[name]
+    spatial = int(op[-2])
+    return {
+        k: [v] * spatial if isinstance(v, int) and k != "groups" else v for k, v in kwargs.items()
+    }
+
+
 @pytest.mark.parametrize(
-    "name", ["strided", "grouped", "depthwise", "unbatched", "one number in a list"]
-)
+    "name",
+    [*REPRESENTATIVES, "grouped", "depthwise", "unbatched", "one number in a list",
+     "1-d, unbatched", "transposed, grouped", "transposed, output padding above the stride"],
+)  # fmt: skip
 @pytest.mark.parametrize("bias", [False, True])
 def test_opcheck(name: str, bias: bool, device: torch.device) -> None:
-    x, w, b, kwargs = make_inputs(name, device, bias=bias)
-    # The op itself takes sequences; ops.conv2d is what takes single numbers.
-    kwargs = {k: [v, v] if k == "padding" and isinstance(v, int) else v for k, v in kwargs.items()}
-    torch.library.opcheck(torch.ops.convtime.conv2d.default, (x, w, b), kwargs)
+    x, w, b, _ = make_inputs(name, device, bias=bias)
+    kwargs = with_sequences(name)
+    op = getattr(torch.ops.convtime, PROBLEMS[name][0]).default
+    torch.library.opcheck(op, (x, w, b), kwargs)
     leaves = [t.requires_grad_() if t is not None else None for t in (x, w, b)]
-    torch.library.opcheck(torch.ops.convtime.conv2d.default, tuple(leaves), kwargs)
+    torch.library.opcheck(op, tuple(leaves), kwargs)
 
 
 @pytest.fixture
@@ -140,7 +236,7 @@ def test_gradients_are_pytorchs_to_the_bit(
 ) -> None:
     *tensors, kwargs = make_inputs(name, device, dtype, channels_last)
     leaves = [tensor.requires_grad_() for tensor in tensors]
-    expected, actual = F.conv2d(*leaves, **kwargs), ops.conv2d(*leaves, **kwargs)
+    expected, actual = (function(*leaves, **kwargs) for function in functions(name))
     grad = torch.randn_like(expected)
     for ours, theirs in zip(
         torch.autograd.grad(actual, leaves, grad),
@@ -151,13 +247,14 @@ def test_gradients_are_pytorchs_to_the_bit(
         assert torch.equal(ours, theirs)
 
 
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 @pytest.mark.parametrize("needs_grad", list(itertools.product([False, True], repeat=3)))
 def test_only_the_gradients_that_are_asked_for(
-    needs_grad: tuple[bool, ...], device: torch.device
+    needs_grad: tuple[bool, ...], name: str, device: torch.device
 ) -> None:
-    x, w, b, kwargs = make_inputs("strided", device)
+    x, w, b, kwargs = make_inputs(name, device)
     tensors = [t.requires_grad_(n) for t, n in zip((x, w, b), needs_grad, strict=True)]  # type: ignore[union-attr]
-    actual = ops.conv2d(*tensors, **kwargs)
+    actual = functions(name)[0](*tensors, **kwargs)
     assert actual.requires_grad == any(needs_grad)
     if any(needs_grad):
         actual.backward(torch.ones_like(actual))
@@ -167,17 +264,20 @@ def test_only_the_gradients_that_are_asked_for(
 @pytest.mark.usefixtures("repeatable")
 @pytest.mark.parametrize("grad_layout", ["contiguous", "channels_last", "expanded", "misaligned"])
 @pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("name", ["grouped", "1-d", "3-d", "transposed", "transposed 3-d"])
 def test_gradients_take_any_layout_of_the_outputs_gradient(
-    grad_layout: str, channels_last: bool, device: torch.device
+    name: str, grad_layout: str, channels_last: bool, device: torch.device
 ) -> None:
-    x, w, _, kwargs = make_inputs("grouped", device, channels_last=channels_last)
+    x, w, _, kwargs = make_inputs(name, device, channels_last=channels_last)
     leaves = [x.requires_grad_(), w.requires_grad_()]
-    expected, actual = F.conv2d(*leaves, **kwargs), ops.conv2d(*leaves, **kwargs)
+    expected, actual = (function(*leaves, **kwargs) for function in functions(name))
+    shape = expected.shape
+    last = FORMATS.get(expected.dim(), torch.contiguous_format)
     grad = {
         "contiguous": torch.randn_like(expected).contiguous(),
-        "channels_last": torch.randn_like(expected).to(memory_format=torch.channels_last),
-        "expanded": torch.randn((), device=device).expand(expected.shape),
-        "misaligned": torch.randn(1 + expected.numel(), device=device)[1:].view(expected.shape),
+        "channels_last": torch.randn_like(expected).to(memory_format=last),
+        "expanded": torch.randn((), device=device).expand(shape),
+        "misaligned": torch.randn(1 + expected.numel(), device=device)[1:].view(shape),
     }[grad_layout]
     for ours, theirs in zip(
         torch.autograd.grad(actual, leaves, grad),
@@ -191,67 +291,83 @@ def test_gradients_take_any_layout_of_the_outputs_gradient(
 @pytest.mark.usefixtures("repeatable")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
-    "name", [n for n, (x, _, kwargs) in PROBLEMS.items() if len(x) == 4 and x[0] > 0]
+    "name", [n for n, (_, x, w, _) in PROBLEMS.items() if len(x) == len(w) and x[0] > 0]
 )
 def test_each_gradient_alone_is_pytorchs(
     name: str, dtype: torch.dtype, device: torch.device
 ) -> None:
     x, w, b, kwargs = make_inputs(name, device, dtype)
     assert b is not None
-    leaves = [t.requires_grad_() for t in (x, w, b)]
-    output = F.conv2d(*leaves, **kwargs)
+    op, leaves = PROBLEMS[name][0], [t.requires_grad_() for t in (x, w, b)]
+    output = functions(name)[1](*leaves, **kwargs)
     grad = torch.randn_like(output)
     expected = torch.autograd.grad(output, leaves, grad)
     actual = (
-        ops.conv2d_input(x.shape, w, grad, **kwargs),
-        ops.conv2d_weight(x, w.shape, grad, **kwargs),
-        ops.conv2d_bias(grad),
+        getattr(ops, f"{op}_input")(x.shape, w, grad, **kwargs),
+        getattr(ops, f"{op}_weight")(x, w.shape, grad, **kwargs),
+        getattr(ops, f"conv{op[-2]}d_bias")(grad),
     )
     for ours, theirs in zip(actual, expected, strict=True):
         assert ours.shape == theirs.shape
         torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)  # other kernels may run
-    if not isinstance(kwargs.get("padding", 0), str):  # which torch.nn.grad does not take
-        theirs = torch.nn.grad.conv2d_input(x.shape, w, grad, **kwargs)
+    # torch.nn.grad takes no padding by name and has no transposed convolutions.
+    if hasattr(torch.nn.grad, f"{op}_input") and not isinstance(kwargs.get("padding"), str):
+        theirs = getattr(torch.nn.grad, f"{op}_input")(x.shape, w, grad, **kwargs)
         assert torch.equal(actual[0], theirs)
-        theirs = torch.nn.grad.conv2d_weight(x, w.shape, grad, **kwargs)
+        theirs = getattr(torch.nn.grad, f"{op}_weight")(x, w.shape, grad, **kwargs)
         assert torch.equal(actual[1], theirs)
 
 
 @pytest.mark.usefixtures("repeatable")
-@pytest.mark.parametrize("name", ["strided", "grouped", "unbatched"])
+@pytest.mark.parametrize(
+    "name", [*REPRESENTATIVES, "grouped", "unbatched", "transposed, unbatched"]
+)
 def test_double_backward_is_pytorchs_to_the_bit(name: str, device: torch.device) -> None:
     x, w, b, kwargs = make_inputs(name, device)
     assert b is not None
     leaves = [t.requires_grad_() for t in (x, w, b)]
 
-    def second_order(conv2d: Any) -> list[torch.Tensor]:
-        output = conv2d(*leaves, **kwargs)
+    def second_order(function: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
+        output = function(*leaves, **kwargs)
         first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
         return list(torch.autograd.grad(sum(g.square().sum() for g in first), leaves))
 
-    for ours, theirs in zip(second_order(ops.conv2d), second_order(F.conv2d), strict=True):
+    for ours, theirs in zip(*map(second_order, functions(name)), strict=True):
         assert torch.equal(ours, theirs)
 
 
-def test_gradgradcheck(device: torch.device) -> None:
-    x = torch.randn(2, 4, 5, 6, dtype=torch.float64, device=device, requires_grad=True)
-    w = torch.randn(4, 2, 3, 2, dtype=torch.float64, device=device, requires_grad=True)
-    b = torch.randn(4, dtype=torch.float64, device=device, requires_grad=True)
+@pytest.mark.parametrize("op", OPS)
+def test_gradgradcheck(op: str, device: torch.device) -> None:
+    options: dict[str, Any] = {"dtype": torch.float64, "device": device, "requires_grad": True}
+    size = (4, 3, 2)[: int(op[-2])]
+    x = torch.randn(2, 4, *size, **options)
+    w = torch.randn(4, 2, *(2 for _ in size), **options)
+    b = torch.randn(4, **options)
 
     def fn(*tensors: torch.Tensor) -> torch.Tensor:
-        return ops.conv2d(*tensors, stride=2, padding=1, groups=2)
+        output: torch.Tensor = getattr(ops, op)(*tensors, stride=2, padding=1, groups=2)
+        return output
 
     assert torch.autograd.gradcheck(fn, (x, w, b), nondet_tol=1e-12)
     assert torch.autograd.gradgradcheck(fn, (x, w, b), nondet_tol=1e-12)
 
 
 @pytest.mark.parametrize("mask", [(True, True, True), (True, False, False), (False, True, True)])
-def test_opcheck_of_backward(mask: tuple[bool, bool, bool], device: torch.device) -> None:
-    x, w, _, kwargs = make_inputs("strided", device)
-    grad = torch.randn_like(F.conv2d(x, w, **kwargs))
-    op = torch.ops.convtime.conv2d_backward.default
-    kwargs = {"output_mask": mask, **kwargs}
-    torch.library.opcheck(op, (grad, x, w), kwargs)
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_opcheck_of_backward(
+    name: str, mask: tuple[bool, bool, bool], device: torch.device
+) -> None:
+    x, w, _, kwargs = make_inputs(name, device)
+    grad = torch.randn_like(functions(name)[1](x, w, **kwargs))
+    settings = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, **kwargs}
+    spatial = w.dim() - 2
+    numbers = {k: [v] * spatial if isinstance(v, int) else list(v) for k, v in settings.items()}
+    arguments = (
+        numbers["stride"], numbers["padding"], numbers["dilation"], "transposed" in name,
+        numbers["output_padding"], 1, mask,
+    )  # fmt: skip
+    op = torch.ops.convtime.convolution_backward.default
+    torch.library.opcheck(op, (grad, x, w, *arguments))
     leaves = tuple(t.requires_grad_() for t in (grad, x, w))
     # Not test_aot_dispatch_dynamic: torch 2.11's double backward takes no symbolic sizes.
     tests = (
@@ -260,19 +376,18 @@ def test_opcheck_of_backward(mask: tuple[bool, bool, bool], device: torch.device
         "test_faketensor",
         "test_aot_dispatch_static",
     )
-    torch.library.opcheck(op, leaves, kwargs, test_utils=tests)
+    torch.library.opcheck(op, (*leaves, *arguments), test_utils=tests)
 
 
-def test_func_grad_is_pytorchs(device: torch.device) -> None:
-    x, w, b, kwargs = make_inputs("strided", device, torch.float64)
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_func_grad_is_pytorchs(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device, torch.float64)
 
-    def loss(w: torch.Tensor, conv2d: Any) -> torch.Tensor:
-        output: torch.Tensor = conv2d(x, w, b, **kwargs)
-        return output.square().sum()
+    def loss(w: torch.Tensor, function: Callable[..., torch.Tensor]) -> torch.Tensor:
+        return function(x, w, b, **kwargs).square().sum()
 
-    torch.testing.assert_close(
-        torch.func.grad(loss)(w, ops.conv2d), torch.func.grad(loss)(w, F.conv2d)
-    )
+    ours, theirs = (torch.func.grad(loss)(w, function) for function in functions(name))
+    torch.testing.assert_close(ours, theirs)
 
 
 def test_forward_mode_is_refused(device: torch.device) -> None:
@@ -281,15 +396,18 @@ def test_forward_mode_is_refused(device: torch.device) -> None:
         torch.func.jvp(lambda x: ops.conv2d(x, w), (x,), (x,))
 
 
-def test_fx_records_the_op(device: torch.device) -> None:
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_fx_records_the_op(name: str, device: torch.device) -> None:
+    x, w, _, kwargs = make_inputs(name, device)
+    ours, theirs = functions(name)
+
     class Net(torch.nn.Module):
         def forward(self, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-            return ops.conv2d(x, w, padding=1)
+            return ours(x, w, **kwargs)
 
-    x, w, _, _ = make_inputs("plain", device)
     traced = torch.fx.symbolic_trace(Net())
-    assert "convtime.conv2d" in traced.code
-    assert torch.equal(traced(x, w), F.conv2d(x, w, padding=1))
+    assert f"convtime.{ours.__name__}(" in traced.code
+    assert torch.equal(traced(x, w), theirs(x, w, **kwargs))
 
 
 def test_torch_function_overrides_see_the_call(device: torch.device) -> None:
@@ -312,68 +430,81 @@ def test_torch_function_overrides_see_the_call(device: torch.device) -> None:
     assert torch.ops.convtime.conv2d in seen
 
 
-def test_inference_mode(device: torch.device) -> None:
-    x, w, b, kwargs = make_inputs("strided", device)
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_inference_mode(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
     w.requires_grad_()
+    ours, theirs = functions(name)
     with torch.inference_mode():
-        actual = ops.conv2d(x, w, b, **kwargs)
+        actual = ours(x, w, b, **kwargs)
         assert actual.is_inference()
-        assert torch.equal(actual, F.conv2d(x, w, b, **kwargs))
+        assert torch.equal(actual, theirs(x, w, b, **kwargs))
 
 
-def test_compiles_without_graph_breaks_and_with_dynamic_shapes(device: torch.device) -> None:
+@pytest.mark.parametrize("op", OPS)
+def test_compiles_without_graph_breaks_and_with_dynamic_shapes(
+    op: str, device: torch.device
+) -> None:
+    function = getattr(ops, op)
+
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return ops.conv2d(x, w, padding=1).relu()
+        output: torch.Tensor = function(x, w, padding=1).relu()
+        return output
 
     compiled = torch.compile(fn, backend="aot_eager", fullgraph=True, dynamic=True)
-    w = torch.randn(8, 4, 3, 3, device=device, requires_grad=True)
+    spatial = int(op[-2])
+    w = torch.randn(4, 4, *[3] * spatial, device=device, requires_grad=True)
     for size in (8, 11):
-        x = torch.randn(2, 4, size, size + 1, device=device)
+        x = torch.randn(2, 4, *range(size, size + spatial), device=device)
         actual, expected = compiled(x, w), fn(x, w)
         assert torch.equal(actual, expected)
         (ours,), (theirs,) = (torch.autograd.grad(y.sum(), w) for y in (actual, expected))
         torch.testing.assert_close(ours, theirs)
 
 
-def test_gradients_alone_compile(device: torch.device) -> None:
-    x, w, _, kwargs = make_inputs("strided", device)
-    grad = torch.randn_like(F.conv2d(x, w, **kwargs))
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_gradients_alone_compile(name: str, device: torch.device) -> None:
+    x, w, _, kwargs = make_inputs(name, device)
+    ours, theirs = functions(name)
+    of_input, of_weight = (getattr(ops, f"{ours.__name__}_{one}") for one in ("input", "weight"))
+    grad = torch.randn_like(theirs(x, w, **kwargs))
 
     def fn(x: torch.Tensor, w: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (
-            ops.conv2d_input(x.shape, w, grad, **kwargs),
-            ops.conv2d_weight(x, w.shape, grad, **kwargs),
-            ops.conv2d_bias(grad),
-        )
+        return of_input(x.shape, w, grad, **kwargs), of_weight(x, w.shape, grad, **kwargs)
 
     compiled = torch.compile(fn, backend="aot_eager", fullgraph=True, dynamic=True)
-    for ours, theirs in zip(compiled(x, w, grad), fn(x, w, grad), strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for actual, expected in zip(compiled(x, w, grad), fn(x, w, grad), strict=True):
+        torch.testing.assert_close(actual, expected)
 
 
-def test_compiled_autograd_traces_the_gradients(device: torch.device) -> None:
-    x, w, b, kwargs = make_inputs("strided", device)
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_compiled_autograd_traces_the_gradients(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
     assert b is not None
+    function = functions(name)[0]
     expected, actual = ([t.clone().requires_grad_() for t in (x, w, b)] for _ in range(2))
-    ops.conv2d(*expected, **kwargs).square().sum().backward()
-    loss = ops.conv2d(*actual, **kwargs).square().sum()
+    function(*expected, **kwargs).square().sum().backward()
+    loss = function(*actual, **kwargs).square().sum()
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
         loss.backward()
     for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours.grad, theirs.grad)
 
 
-def test_numbers_may_be_numpys(device: torch.device) -> None:
-    x, w, b, _ = make_inputs("strided", device)
-    actual = ops.conv2d(x, w, b, stride=np.int64(2), padding=[np.int32(1), 2])
-    assert torch.equal(actual, F.conv2d(x, w, b, stride=2, padding=[1, 2]))
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_numbers_may_be_numpys(name: str, device: torch.device) -> None:
+    x, w, b, _ = make_inputs(name, device)
+    ours, theirs = functions(name)
+    actual = ours(x, w, b, stride=np.int64(2), padding=[np.int32(1)] * (w.dim() - 2))
+    assert torch.equal(actual, theirs(x, w, b, stride=2, padding=1))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast_is_pytorchs(dtype: torch.dtype, device: torch.device) -> None:
-    x, w, b, kwargs = make_inputs("strided", device)
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_autocast_is_pytorchs(name: str, dtype: torch.dtype, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
     with torch.autocast(device.type, dtype=dtype):
-        actual, expected = ops.conv2d(x, w, b, **kwargs), F.conv2d(x, w, b, **kwargs)
+        actual, expected = (function(x, w, b, **kwargs) for function in functions(name))
     assert actual.dtype == expected.dtype == dtype
     assert torch.equal(actual, expected)
 
@@ -428,7 +559,7 @@ X, W, B = torch.ones(2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(6)
         ((X, W), {"padding": -1}, "padding must lie between 0"),
         ((X, W), {"padding": 2**40}, "padding must lie between 0 and 2147483647"),
         ((X, W), {"dilation": 0}, "dilation must lie between 1"),
-        ((X, W), {"stride": (1, 1, 1)}, "stride must be one or two numbers"),
+        ((X, W), {"stride": (1, 1, 1)}, r"stride must be one or two numbers, got \[1, 1, 1\]"),
         (
             (X, W),
             {"dilation": 4},
@@ -447,6 +578,96 @@ def test_bad_input_is_one_clear_error(
     assert torch.equal(ops.conv2d(X.to(device), W.to(device)), F.conv2d(X.to(device), W.to(device)))
 
 
+V, U = torch.ones(2, 4, 8), torch.ones(2, 4, 5, 5, 5)
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "kwargs", "message"),
+    [
+        (
+            "conv1d",
+            (V[0, 0], W[..., 0]),
+            {},
+            r"input must have shape \(N, C, L\) or \(C, L\), got \[8\]",
+        ),
+        ("conv1d", (V, W), {}, r"weight must have shape \(K, C / groups, S\), got \[6, 4, 3, 3\]"),
+        ("conv1d", (V, W[..., 0]), {"stride": (1, 1)}, r"stride must be one number, got \[1, 1\]"),
+        ("conv1d", (V, W[..., 0]), {"stride": 1.5}, "stride must be one whole number, got 1.5"),
+        ("conv1d", (V, W[..., 0]), {"dilation": 4}, "got 9 .* against 8 in length"),
+        (
+            "conv3d",
+            (U[0, 0], U),
+            {},
+            r"input must have shape \(N, C, D, H, W\) or \(C, D, H, W\), got",
+        ),
+        ("conv3d", (U, W), {}, r"weight must have shape \(K, C / groups, T, R, S\), got"),
+        (
+            "conv3d",
+            (U, U),
+            {"padding": (0, 0)},
+            r"padding must be one or three numbers, got \[0, 0\]",
+        ),
+        ("conv3d", (U, U), {"dilation": (2, 1, 1)}, "got 9 .* against 5 in depth"),
+        ("conv_transpose2d", (X, W[0]), {}, r"weight must have shape \(C, K / groups, R, S\), got"),
+        ("conv_transpose2d", (X, W), {}, r"as many channels as dimension 0 of weight \(6\), got 4"),
+        (
+            "conv_transpose2d",
+            (X, W[:4]),
+            {"groups": 3},
+            r"input channels .* a multiple of groups \(3\), got 4",
+        ),
+        ("conv_transpose2d", (X, W[:4], B), {}, r"bias must have shape \(4\).* got \[6\]"),
+        ("conv_transpose2d", (X, W[:4, :0]), {}, "at least one output channel"),
+        (
+            "conv_transpose2d",
+            (X, W[:4]),
+            {"padding": 6},
+            "not take away more than there is, got 6 for an output of 10 in height",
+        ),
+        (
+            "conv_transpose2d",
+            (X, W[:4]),
+            {"output_padding": (0, 1)},
+            r"smaller than stride or dilation \(1\), got 1 in width",
+        ),
+        (
+            "conv_transpose2d",
+            (X, W[:4]),
+            {"output_padding": -1},
+            "output_padding must lie between 0 and",
+        ),
+        (
+            "conv_transpose2d",
+            (X, W[:4]),
+            {"padding": "same"},
+            "padding must be one or two whole numbers, got 'same'",
+        ),
+        (
+            "conv_transpose3d",
+            (U, U[:, :, 0]),
+            {},
+            r"weight must have shape \(C, K / groups, T, R, S\), got",
+        ),
+    ],
+)
+def test_bad_input_of_other_ops_is_one_clear_error(
+    op: str,
+    args: tuple[torch.Tensor, ...],
+    kwargs: dict[str, Any],
+    message: str,
+    device: torch.device,
+) -> None:
+    with pytest.raises(RuntimeError, match=f"{op}: .*{message}"):
+        getattr(ops, op)(*(t.to(device) for t in args), **kwargs)
+
+
+def test_an_output_of_which_nothing_is_left_is_pytorchs(device: torch.device) -> None:
+    x, w = torch.ones(2, 4, 1, 2, device=device), torch.ones(4, 3, 1, 3, device=device)
+    actual = ops.conv_transpose2d(x, w, padding=(0, 2))
+    expected = F.conv_transpose2d(x, w, padding=(0, 2))
+    assert actual.shape == expected.shape == (2, 3, 1, 0)
+
+
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
@@ -462,6 +683,14 @@ def test_bad_input_is_one_clear_error(
 def test_bad_policies_are_one_clear_error(policy: str, message: str, device: torch.device) -> None:
     with pytest.raises(RuntimeError, match=message):
         ops.conv2d(X.to(device), W.to(device), policy=policy)
+
+
+def test_a_transposed_convolution_is_a_gradient_to_cudnn(device: torch.device) -> None:
+    with pytest.raises(RuntimeError, match="of ConvFwd, but this call computes ConvBwdData"):
+        ops.conv_transpose2d(X.to(device), W[:4].to(device), policy="ConvFwd_eng0")
+    grad = torch.ones(2, 4, 10, 10, device=device)
+    with pytest.raises(RuntimeError, match="of ConvBwdData, but this call computes ConvFwd"):
+        ops.conv_transpose2d_input(X.shape, W[:4].to(device), grad, policy="ConvBwdData_eng0")
 
 
 def test_an_engine_needs_cudnn() -> None:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -59,30 +61,45 @@ def fresh() -> Iterator[None]:
     convtime.clear_plan_cache()
 
 
-def make_inputs(**options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+HALF_AND_SINGLE = (torch.float32, torch.float16, torch.bfloat16)
+LENGTHS = {1: (784,), 2: (28, 28), 3: (8, 12, 8)}
+
+
+def make_inputs(op: str = "conv2d", **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    spatial = int(op[-2])
     generator = torch.Generator("cuda").manual_seed(0)
     options = {"generator": generator, "device": "cuda", **options}
-    return torch.randn(16, 64, 28, 28, **options), torch.randn(64, 64, 3, 3, **options)
+    x = torch.randn(16, 64, *LENGTHS[spatial], **options)
+    return x, torch.randn(64, 64, *[3] * spatial, **options)
 
 
-def gradients(conv2d: Callable[..., torch.Tensor], **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    leaves = [tensor.requires_grad_() for tensor in make_inputs()]
-    output = conv2d(*leaves, padding=1, **kwargs)
+def gradients(namespace: Any, op: str = "conv2d", **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    leaves = [tensor.requires_grad_() for tensor in make_inputs(op)]
+    output = getattr(namespace, op)(*leaves, padding=1, **kwargs)
     return (output, *torch.autograd.grad(output, leaves, torch.ones_like(output)))
 
 
 @pytest.mark.cuda
 @pytest.mark.usefixtures("fresh")
-def test_every_pass_has_a_choice_that_says_what_it_is_for() -> None:
-    gradients(ops.conv2d)
+@pytest.mark.parametrize("op", OPS)
+def test_every_pass_has_a_choice_that_says_what_it_is_for(op: str) -> None:
+    gradients(ops, op)
     choices = {choice.pass_name: choice for choice in convtime.plan_cache()}
     operations = {"fprop": "ConvFwd", "dgrad": "ConvBwdData", "wgrad": "ConvBwdFilter"}
     assert choices.keys() == operations.keys()
+    spatial = int(op[-2])
+    lengths = LENGTHS[spatial] if spatial > 1 else (1, *LENGTHS[1])  # as PyTorch: a height of one
+    kernel = (3,) * spatial if spatial > 1 else (1, 3)
+    strides = [int(np.prod((64, *kernel)[i:])) for i in range(1, len(kernel) + 2)]
     for name, choice in choices.items():
         assert (choice.policy, choice.dtype, choice.device) == ("heuristic", "float32", "cuda:0")
-        assert choice.x.sizes == choice.y.sizes == (16, 64, 28, 28)
-        assert choice.w == convtime.TensorDescriptor((64, 64, 3, 3), (576, 9, 3, 1), 32)
-        assert (choice.stride, choice.padding, choice.dilation) == ((1, 1), (1, 1), (1, 1))
+        assert choice.x.sizes == choice.y.sizes == (16, 64, *lengths)
+        weight = (64 * strides[0], *strides)
+        assert choice.w == convtime.TensorDescriptor((64, 64, *kernel), weight, 32)
+        one = (1,) * len(kernel)
+        padding = one if spatial > 1 else (0, 1)
+        assert (choice.stride, choice.padding, choice.dilation) == (one, padding, one)
         knobs = "".join(f"_k{knob}={value}" for knob, value in choice.knobs.items())
         assert choice.tag == f"{operations[name]}_eng{choice.engine}{knobs}"
         assert choice.source in ("instant", "fallback")
@@ -91,39 +108,65 @@ def test_every_pass_has_a_choice_that_says_what_it_is_for() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.usefixtures("fresh")
-def test_no_convolution_of_pytorchs_runs_in_any_pass() -> None:
-    gradients(ops.conv2d)
+@pytest.mark.parametrize("op", OPS[3:])
+def test_the_forward_pass_of_a_transposed_convolution_is_a_gradient(op: str) -> None:
+    x, w = make_inputs(op)
+    output = getattr(ops, op)(x, w, stride=2, output_padding=1)
+    (choice,) = convtime.plan_cache()
+    assert choice.pass_name == "dgrad"
+    spatial = int(op[-2])
+    assert choice.x.sizes[-spatial:] == output.shape[2:]
+    assert choice.y.sizes[-spatial:] == x.shape[2:]
+    for policy in (choice.tag, choice.tag.removeprefix("ConvBwdData_")):
+        named = getattr(ops, op)(x, w, stride=2, output_padding=1, policy=policy)
+        assert torch.equal(named, output)
+    assert convtime.plan_cache()[-1].source == "explicit"
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("op", OPS)
+def test_no_convolution_of_pytorchs_runs_in_any_pass(op: str) -> None:
+    gradients(ops, op)
     with torch.profiler.profile() as profiler:
-        gradients(ops.conv2d)
+        gradients(ops, op)
         torch.cuda.synchronize()
     names = {event.name for event in profiler.events()}
-    assert {"convtime::conv2d", "convtime::conv2d_backward"} <= names
+    assert {f"convtime::{op}", "convtime::convolution_backward"} <= names
     assert not {name for name in names if name.startswith("aten::") and "conv" in name}
     assert {choice.uses for choice in convtime.plan_cache()} == {2}
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("allow_tf32", [False, True])
-@pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("channels_last", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_every_pass_runs_pytorchs_kernels(
-    dtype: torch.dtype, channels_last: bool, deterministic: bool, allow_tf32: bool
-) -> None:
-    memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    leaves = [
-        tensor.to(memory_format=memory_format).requires_grad_()
-        for tensor in make_inputs(dtype=dtype)
-    ]
+# All flags for conv2d; for the others, which share the code, those that change the plan most.
+FLAGS = [("conv2d", *flags) for flags in itertools.product(HALF_AND_SINGLE, *[[False, True]] * 3)]
+FLAGS += [
+    (op, dtype, channels_last, False, allow_tf32)
+    for op in OPS
+    if op != "conv2d"
+    for dtype, allow_tf32 in ((torch.float32, False), (torch.float32, True), (torch.float16, True))
+    for channels_last in ((False, True) if "1d" not in op else (False,))
+]
 
-    def run(conv2d: Callable[..., torch.Tensor]) -> None:
-        output = conv2d(*leaves, padding=1)
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("op", "dtype", "channels_last", "deterministic", "allow_tf32"), FLAGS)
+def test_every_pass_runs_pytorchs_kernels(
+    op: str, dtype: torch.dtype, channels_last: bool, deterministic: bool, allow_tf32: bool
+) -> None:
+    leaves = list(make_inputs(op, dtype=dtype))
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    if channels_last and leaves[0].dim() in formats:
+        leaves = [leaf.to(memory_format=formats[leaf.dim()]) for leaf in leaves]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
+
+    def run(namespace: Any) -> None:
+        output = getattr(namespace, op)(*leaves, padding=1)
         torch.autograd.grad(output, leaves, torch.ones_like(output))
 
-    def kernels(conv2d: Callable[..., torch.Tensor]) -> list[str]:
-        run(conv2d)
+    def kernels(namespace: Any) -> list[str]:
+        run(namespace)
         with torch.profiler.profile() as profiler:
-            run(conv2d)
+            run(namespace)
             torch.cuda.synchronize()
         return sorted(
             event.name
@@ -134,9 +177,22 @@ def test_every_pass_runs_pytorchs_kernels(
     with torch.backends.cudnn.flags(
         enabled=True, benchmark=False, deterministic=deterministic, allow_tf32=allow_tf32
     ):
-        theirs = kernels(F.conv2d)
-        assert kernels(ops.conv2d) == theirs
+        theirs = kernels(F)
+        assert kernels(ops) == theirs
         assert theirs
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="there are not two CUDA devices")
+@pytest.mark.usefixtures("fresh")
+@pytest.mark.parametrize("op", OPS)
+def test_each_device_has_choices_of_its_own(op: str) -> None:
+    x, w = make_inputs(op)
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True):
+        for device in ("cuda:0", "cuda:1", "cuda:0"):  # while cuda:0 is the current one
+            on_device = [tensor.to(device) for tensor in (x, w)]
+            assert torch.equal(getattr(ops, op)(*on_device), getattr(F, op)(*on_device))
+    assert [choice.device for choice in convtime.plan_cache()] == ["cuda:1", "cuda:0"]
 
 
 @pytest.mark.cuda
@@ -155,9 +211,9 @@ def test_the_flag_takes_effect_at_once() -> None:
 @pytest.mark.cuda
 @pytest.mark.usefixtures("fresh")
 def test_the_benchmark_is_said_to_be_one_and_is_done_once() -> None:
-    expected = gradients(ops.conv2d)
+    expected = gradients(ops)
     for _ in range(2):
-        for ours, theirs in zip(gradients(ops.conv2d, policy="benchmark"), expected, strict=True):
+        for ours, theirs in zip(gradients(ops, policy="benchmark"), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-1)  # TF32 or not
     timed = [choice for choice in convtime.plan_cache() if choice.policy == "benchmark"]
     assert {choice.pass_name for choice in timed} == {"fprop", "dgrad", "wgrad"}
@@ -211,12 +267,14 @@ def test_threads_share_choices_and_have_plans_of_their_own() -> None:
 @pytest.mark.cuda
 @pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("policy", ["heuristic", "benchmark"])
-def test_a_ready_plan_can_be_captured(policy: str) -> None:
-    x, w = make_inputs()
-    expected = ops.conv2d(x, w, policy=policy)
+@pytest.mark.parametrize("op", OPS)
+def test_a_ready_plan_can_be_captured(op: str, policy: str) -> None:
+    x, w = make_inputs(op)
+    function = getattr(ops, op)
+    expected = function(x, w, policy=policy)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        captured = ops.conv2d(x, w, policy=policy)
+        captured = function(x, w, policy=policy)
     captured.zero_()
     graph.replay()
     assert torch.equal(captured, expected)

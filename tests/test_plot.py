@@ -21,8 +21,7 @@ def results():
         names=("only",),
         batch=1,
         in_channels=4,
-        height=9,
-        width=9,
+        size=(9, 9),
         out_channels=6,
         kernel_size=(3, 3),
     )

@@ -14,7 +14,7 @@ from convtime import report
 from convtime.comparison import Ratio
 from convtime.conv_compare import compare_layers
 from convtime.layers import ConvLayer, InputError
-from convtime.measurement import format_seconds
+from convtime.measurement import DeviceActivity, format_seconds
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +23,7 @@ def results():
         names=("first", "twin"),
         batch=2,
         in_channels=4,
-        height=9,
-        width=9,
+        size=(9, 9),
         out_channels=6,
         kernel_size=(3, 5),
     )
@@ -72,6 +71,42 @@ def test_table_says_where_samples_are_few(results):
     assert "\n1 of the layers had time for fewer than 10 samples: a larger --budget" in text
 
 
+def recorded(measurement, *launches):
+    """The measurement with kernels, each of a name and a grid's first number."""
+    activities = tuple(
+        DeviceActivity("kernel", name, (grid, 1, 1), (128, 1, 1), 32, 0, 0, (1e-6 * grid,))
+        for name, grid in launches
+    )
+    return dataclasses.replace(measurement, activities=activities)
+
+
+def test_kernels_side_by_side(results):
+    same = dataclasses.replace(
+        results[0],
+        pytorch=recorded(results[0].pytorch, ("gemm", 8), ("pad", 2)),
+        convtime=recorded(results[0].convtime, ("pad", 2), ("gemm", 8)),
+    )
+    other = dataclasses.replace(
+        same, convtime=recorded(results[0].convtime, ("gemm", 9)), pass_name="backward"
+    )
+    assert (same.same_kernels, other.same_kernels, results[0].same_kernels) == (True, False, None)
+    assert report.kernels([same, results[1], other]).splitlines() == [
+        "first, the same in PyTorch and in convtime:",
+        "  gemm, grid 8×1×1, block 128×1×1, 8.000 µs, 8.000 µs",
+        "  pad, grid 2×1×1, block 128×1×1, 2.000 µs, 2.000 µs",
+        "first backward, PyTorch alone:",
+        "  gemm, grid 8×1×1, block 128×1×1, 8.000 µs",
+        "  pad, grid 2×1×1, block 128×1×1, 2.000 µs",
+        "first backward, convtime alone:",
+        "  gemm, grid 9×1×1, block 128×1×1, 9.000 µs",
+    ]
+    header, _, one, two, *_ = report.table([same, other]).splitlines()
+    assert "kernels" in header
+    assert "  2, same  " in one
+    assert "first backward (×2)" in two
+    assert "  1, PyTorch 2: OTHERS  " in two
+
+
 def test_json(results):
     text = report.to_json(results, {"gpu": None, "torch": "2.11"})
 
@@ -79,7 +114,7 @@ def test_json(results):
         raise AssertionError(f"{name} is no JSON")
 
     document = json.loads(text, parse_constant=refuse)
-    assert document["schema"] == 1
+    assert document["schema"] == report.SCHEMA
     assert document["provenance"] == {"gpu": None, "torch": "2.11"}
     assert [row["layer"]["names"] for row in document["rows"]] == [["first", "twin"], ["second"]]
     assert document["rows"][0]["ratio"] == 2.0

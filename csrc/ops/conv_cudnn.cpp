@@ -16,7 +16,7 @@
 #include "conv/plan_cache.h"
 #include "conv/policy.h"
 #include "conv/problem.h"
-#include "ops/conv2d.h"
+#include "ops/conv_ops.h"
 
 namespace convtime::ops {
 namespace {
@@ -136,65 +136,109 @@ conv::Operands operands_of(conv::Pass pass, const at::Tensor& x, const at::Tenso
           pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
 }
 
-void convolve(const char* op, conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
-              const at::Tensor& y, const ConvParams& params, const CudnnFlags& flags,
-              const PolicyRequest& policy) {
-  const conv::PlanKey key = key_of(pass, x, w, y, params, flags, policy);
-  CachingWorkspace workspace;
-  try {
-    // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
-    conv::convolve(at::native::getCudnnHandle(), key, operands_of(pass, x, w, y), workspace);
-  } catch (const c10::Error&) {
-    throw;
-  } catch (const std::exception& error) {
-    TORCH_CHECK(false, op, ": ", error.what());
+// What follows is laid out step by step as in ATen: cudnn/ConvShared.cpp, then Convolution.cpp.
+
+/// One call of an op, which computes one or more of y, x and w of y = conv(x, w).
+class CudnnCall {
+ public:
+  CudnnCall(const char* op, const ConvParams& params, const PolicyRequest& policy)
+      : op_(op), params_(params), policy_(policy) {}
+
+  at::Tensor fprop(const at::Tensor& x, const at::Tensor& w) const {
+    const at::Tensor y =
+        at::detail::empty_cuda(at::native::conv_output_size(x.sizes(), w.sizes(), params_.padding,
+                                                            params_.stride, params_.dilation),
+                               x.options().memory_format(cudnn_conv_suggest_memory_format(x, w)));
+    const at::MemoryFormat format = y.suggest_memory_format();
+    run(conv::Pass::kFprop, x.contiguous(format), w.contiguous(format), y);
+    return y;
   }
+
+  at::Tensor dgrad(const at::Tensor& y, const at::Tensor& w, at::IntArrayRef x_size) const {
+    const at::MemoryFormat format = cudnn_conv_suggest_memory_format(y, w);
+    const at::Tensor x = at::detail::empty_cuda(x_size, y.options().memory_format(format));
+    run(conv::Pass::kDgrad, x, w.contiguous(format), y.contiguous(format));
+    return x;
+  }
+
+  at::Tensor wgrad(const at::Tensor& x, const at::Tensor& y, at::IntArrayRef w_size) const {
+    const at::MemoryFormat format = cudnn_conv_suggest_memory_format(x, y);
+    const at::Tensor w = at::empty(w_size, y.options(), format);
+    run(conv::Pass::kWgrad, x.contiguous(format), w, y.contiguous(format));
+    return w;
+  }
+
+ private:
+  void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y) const {
+    const conv::PlanKey key = key_of(pass, x, w, y, params_, flags_, policy_);
+    CachingWorkspace workspace;
+    try {
+      // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
+      conv::convolve(at::native::getCudnnHandle(), key, operands_of(pass, x, w, y), workspace);
+    } catch (const c10::Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, op_, ": ", error.what());
+    }
+  }
+
+  const char* op_;
+  const ConvParams& params_;
+  const PolicyRequest& policy_;
+  CudnnFlags flags_;
+};
+
+at::MemoryFormat cudnn_memory_format(const at::Tensor& input, const at::Tensor& weight,
+                                     const ConvParams& params) {
+  using at::native::ConvBackend;
+  return at::native::_determine_backend_memory_format(
+      input, weight, params.transposed ? ConvBackend::CudnnTranspose : ConvBackend::Cudnn);
 }
 
 }  // namespace
 
-// What follows is laid out step by step as in ATen: Convolution.cpp, then cudnn/ConvShared.cpp.
-
-at::Tensor cudnn_fprop(const at::Tensor& input, const at::Tensor& weight, const ConvParams& params,
-                       const PolicyRequest& policy) {
+at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
+                         const ConvParams& params, const PolicyRequest& policy) {
   const c10::cuda::CUDAGuard guard(input.device());
-  const at::Tensor given = input.contiguous(
-      at::native::_determine_backend_memory_format(input, weight, at::native::ConvBackend::Cudnn));
-  const at::Tensor y = at::detail::empty_cuda(
-      at::native::conv_output_size(given.sizes(), weight.sizes(), params.padding, params.stride,
-                                   params.dilation),
-      given.options().memory_format(cudnn_conv_suggest_memory_format(given, weight)));
-  const at::MemoryFormat format = y.suggest_memory_format();
-  convolve("conv2d", conv::Pass::kFprop, given.contiguous(format), weight.contiguous(format), y,
-           params, CudnnFlags(), policy);
-  return y;
+  const CudnnCall call(op, params, policy);
+  const at::Tensor given = input.contiguous(cudnn_memory_format(input, weight, params));
+  if (!params.transposed) {
+    return call.fprop(given, weight);
+  }
+  return call.dgrad(given, weight,
+                    at::native::conv_input_size(given.sizes(), weight.sizes(), params.padding,
+                                                params.output_padding, params.stride,
+                                                params.dilation, params.groups));
 }
 
-std::tuple<at::Tensor, at::Tensor> cudnn_backward(const at::Tensor& grad_output,
+std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tensor& grad_output,
                                                   const at::Tensor& input, const at::Tensor& weight,
                                                   const ConvParams& params,
                                                   std::array<bool, 2> wanted,
                                                   const PolicyRequest& policy) {
   const c10::cuda::CUDAGuard guard(input.device());
-  const CudnnFlags flags;
-  const at::Tensor given = wanted[1]
-                               ? input.contiguous(at::native::_determine_backend_memory_format(
-                                     input, weight, at::native::ConvBackend::Cudnn))
-                               : input;
-  const at::Tensor grad = grad_output.to(given.suggest_memory_format());
+  const CudnnCall call(op, params, policy);
+  const at::Tensor given =
+      wanted[1] ? input.contiguous(cudnn_memory_format(input, weight, params)) : input;
+  const at::MemoryFormat format = given.suggest_memory_format();
   at::Tensor grad_input;
   at::Tensor grad_weight;
-  if (wanted[0]) {
-    const at::MemoryFormat format = cudnn_conv_suggest_memory_format(grad, weight);
-    grad_input = at::detail::empty_cuda(given.sizes(), grad.options().memory_format(format));
-    convolve("conv2d_backward", conv::Pass::kDgrad, grad_input, weight.contiguous(format),
-             grad.contiguous(format), params, flags, policy);
-  }
-  if (wanted[1]) {
-    const at::MemoryFormat format = cudnn_conv_suggest_memory_format(given, grad);
-    grad_weight = at::empty(weight.sizes(), grad.options(), format);
-    convolve("conv2d_backward", conv::Pass::kWgrad, given.contiguous(format), grad_weight,
-             grad.contiguous(format), params, flags, policy);
+  if (params.transposed) {
+    const at::Tensor grad = grad_output.contiguous(format);
+    if (wanted[0]) {
+      grad_input = call.fprop(grad, weight);
+    }
+    if (wanted[1]) {
+      grad_weight = call.wgrad(/*x=*/grad, /*y=*/given, weight.sizes());
+    }
+  } else {
+    const at::Tensor grad = grad_output.to(format);
+    if (wanted[0]) {
+      grad_input = call.dgrad(grad, weight, given.sizes());
+    }
+    if (wanted[1]) {
+      grad_weight = call.wgrad(given, grad, weight.sizes());
+    }
   }
   return {grad_input, grad_weight};
 }
@@ -202,7 +246,7 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const at::Tensor& grad_output,
 std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
                                          const ConvParams& params) {
   const c10::cuda::CUDAGuard guard(x.device());
-  const at::Tensor y = cudnn_fprop(x, w, params, PolicyRequest());
+  const at::Tensor y = cudnn_forward("execute_floor", x, w, params, PolicyRequest());
   const conv::PlanKey key =
       key_of(conv::Pass::kFprop, x, w, y, params, CudnnFlags(), PolicyRequest());
   const auto choice = conv::choice_table().find(key);

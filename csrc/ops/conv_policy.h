@@ -20,6 +20,17 @@ struct PolicyRequest {
   std::optional<std::string> for_gradients() const;
 };
 
+/// What cuDNN computes for the forward pass: a transposed convolution is the gradient of the
+/// convolution that its weight belongs to, with respect to that one's input.
+constexpr conv::Pass forward_pass(bool transposed) {
+  return transposed ? conv::Pass::kDgrad : conv::Pass::kFprop;
+}
+
+/// What cuDNN computes for the gradient of the input.
+constexpr conv::Pass input_gradient_pass(bool transposed) {
+  return transposed ? conv::Pass::kFprop : conv::Pass::kDgrad;
+}
+
 /// Throws c10::Error, in the name of the op, for what is no policy, and for an engine of a pass
 /// that is not among those that the op computes.
 PolicyRequest parse_policy(const char* op, std::optional<std::string_view> policy,

@@ -13,9 +13,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string_view>
 
-#include "ops/conv2d.h"
+#include "ops/conv_ops.h"
 
 namespace convtime::ops {
 namespace {
@@ -31,10 +32,10 @@ std::optional<c10::SymInt> read_number(PyObject* object) {
                        : std::nullopt;
 }
 
-/// One or two numbers of an argument.
-class Pair {
+/// The numbers of an argument, up to three.
+class Numbers {
  public:
-  /// Whether the object is a plain number, or a plain tuple or list of one or two of them.
+  /// Whether the object is a plain number, or a plain tuple or list of one to three of them.
   bool read(PyObject* object) {
     if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
       size_ = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(object));
@@ -63,31 +64,49 @@ class Pair {
     return number.has_value();
   }
 
-  std::array<c10::SymInt, 2> values_;
+  std::array<c10::SymInt, 3> values_;
   std::size_t size_ = 0;
 };
 
-PyObject* conv2d(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+/// Where a function's arguments stand.
+struct Positions {
+  Py_ssize_t stride;
+  Py_ssize_t padding;
+  Py_ssize_t output_padding;  ///< -1: there is none
+  Py_ssize_t dilation;
+  Py_ssize_t groups;
+  Py_ssize_t policy;  ///< the last
+};
+
+constexpr Positions kConvPositions = {3, 4, -1, 5, 6, 7};
+constexpr Positions kConvTransposePositions = {3, 4, 5, 7, 6, 8};
+
+template <const ConvOp& kOp>
+PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  constexpr Py_ssize_t kArguments = 8;
-  Pair stride;
-  Pair padding;
-  Pair dilation;
+  constexpr Positions kAt = kOp.transposed ? kConvTransposePositions : kConvPositions;
+  Numbers stride;
+  Numbers padding;
+  Numbers output_padding;
+  Numbers dilation;
   std::optional<c10::SymInt> groups;
-  const bool plain = count == kArguments && THPVariable_CheckExact(args[0]) &&
-                     THPVariable_CheckExact(args[1]) &&
-                     (args[2] == Py_None || THPVariable_CheckExact(args[2])) &&
-                     stride.read(args[3]) && padding.read(args[4]) && dilation.read(args[5]) &&
-                     (groups = read_number(args[6])).has_value() &&
-                     (args[7] == Py_None || PyUnicode_CheckExact(args[7])) &&
-                     !at::impl::torch_function_mode_enabled();
+  bool plain =
+      count == kAt.policy + 1 && THPVariable_CheckExact(args[0]) &&
+      THPVariable_CheckExact(args[1]) && (args[2] == Py_None || THPVariable_CheckExact(args[2])) &&
+      stride.read(args[kAt.stride]) && padding.read(args[kAt.padding]) &&
+      dilation.read(args[kAt.dilation]) && (groups = read_number(args[kAt.groups])).has_value() &&
+      (args[kAt.policy] == Py_None || PyUnicode_CheckExact(args[kAt.policy])) &&
+      !at::impl::torch_function_mode_enabled();
+  if constexpr (kOp.transposed) {
+    plain = plain && output_padding.read(args[kAt.output_padding]);
+  }
   if (!plain) {
     return Py_NewRef(Py_NotImplemented);
   }
   std::optional<std::string_view> policy;
-  if (args[7] != Py_None) {
+  if (args[kAt.policy] != Py_None) {
     Py_ssize_t length = 0;
-    const char* const text = PyUnicode_AsUTF8AndSize(args[7], &length);
+    const char* const text = PyUnicode_AsUTF8AndSize(args[kAt.policy], &length);
     if (text == nullptr) {
       throw python_error();
     }
@@ -100,8 +119,8 @@ PyObject* conv2d(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) 
       args[2] == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(args[2]));
   const at::Tensor output = [&] {
     const pybind11::gil_scoped_release no_gil;
-    return conv2d_op().call(input, weight, bias, stride.get(), padding.get(), dilation.get(),
-                            *groups, policy);
+    return dispatch({kOp, input, weight, bias, stride.get(), padding.get(), output_padding.get(),
+                     dilation.get(), *groups, policy});
   }();
   return THPVariable_Wrap(output);
   END_HANDLE_TH_ERRORS
@@ -120,19 +139,23 @@ PyObject* call_floor(PyObject* capsule, PyObject* /*arguments*/) {
 PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
   constexpr Py_ssize_t kArguments = 6;
-  Pair stride;
-  Pair padding;
-  Pair dilation;
+  Numbers stride;
+  Numbers padding;
+  Numbers dilation;
   TORCH_CHECK(count == kArguments && THPVariable_Check(args[0]) && THPVariable_Check(args[1]) &&
                   stride.read(args[2]) && padding.read(args[3]) && dilation.read(args[4]) &&
                   PyLong_CheckExact(args[5]),
               "execute_floor: takes input, weight, stride, padding, dilation and groups");
-  const auto numbers = [](const Pair& pair) {
-    const c10::SymIntArrayRef values = pair.get();
+  const auto two = [](const Numbers& numbers) {
+    const c10::SymIntArrayRef values = numbers.get();
     return ConvParams::Numbers{values.front().expect_int(), values.back().expect_int()};
   };
-  const ConvParams params{numbers(stride), numbers(padding), numbers(dilation),
-                          read_number(args[5]).value_or(0).expect_int()};
+  const ConvParams params{.stride = two(stride),
+                          .padding = two(padding),
+                          .dilation = two(dilation),
+                          .output_padding = {0, 0},
+                          .groups = read_number(args[5]).value_or(0).expect_int(),
+                          .transposed = false};
   auto floor = std::make_unique<Floor>(
       cudnn_execute_only(THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]), params));
   THPObjectPtr capsule(PyCapsule_New(floor.get(), kFloorName, [](PyObject* object) {
@@ -153,11 +176,18 @@ PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssiz
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
+template <const ConvOp& kOp>
+PyMethodDef define() {
+  return {kOp.name, as_method(convolve<kOp>), METH_FASTCALL, nullptr};
+}
+
 }  // namespace
 
-PyMethodDef& conv2d_method() {
-  static PyMethodDef method = {"conv2d", as_method(conv2d), METH_FASTCALL, nullptr};
-  return method;
+std::span<PyMethodDef> convolution_methods() {
+  static std::array<PyMethodDef, 6> methods = {
+      define<kConv[0]>(),          define<kConv[1]>(),          define<kConv[2]>(),
+      define<kConvTranspose[0]>(), define<kConvTranspose[1]>(), define<kConvTranspose[2]>()};
+  return methods;
 }
 
 #ifdef CONVTIME_WITH_CUDA

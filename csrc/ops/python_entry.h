@@ -1,14 +1,16 @@
 #pragma once
 
+#include <span>
+
 struct PyMethodDef;
 
 namespace convtime::ops {
 
-/// conv2d(input, weight, bias, stride, padding, dilation, groups, policy) for Python, all by
-/// position: straight onto the dispatcher, which torch.ops reaches by a slower way. It returns
-/// NotImplemented for arguments that are not plain (subclasses, symbolic numbers, wrong types),
-/// and under a torch function mode; torch.ops is for those.
-PyMethodDef& conv2d_method();
+/// The six convolutions for Python, with the arguments of the ops, all by position: straight onto
+/// the dispatcher, which torch.ops reaches by a slower way. They return NotImplemented for
+/// arguments that are not plain (subclasses, symbolic numbers, wrong types), and under a torch
+/// function mode; torch.ops is for those.
+std::span<PyMethodDef> convolution_methods();
 
 #ifdef CONVTIME_WITH_CUDA
 /// execute_floor(input, weight, stride, padding, dilation, groups): a function without arguments

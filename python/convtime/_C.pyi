@@ -76,6 +76,17 @@ class PlanRecord(TypedDict):
     refused: list[str]
     uses: int
 
+def conv1d(
+    input: object,
+    weight: object,
+    bias: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    groups: object,
+    policy: object,
+    /,
+) -> torch.Tensor: ...
 def conv2d(
     input: object,
     weight: object,
@@ -84,6 +95,53 @@ def conv2d(
     padding: object,
     dilation: object,
     groups: object,
+    policy: object,
+    /,
+) -> torch.Tensor: ...
+def conv3d(
+    input: object,
+    weight: object,
+    bias: object,
+    stride: object,
+    padding: object,
+    dilation: object,
+    groups: object,
+    policy: object,
+    /,
+) -> torch.Tensor: ...
+def conv_transpose1d(
+    input: object,
+    weight: object,
+    bias: object,
+    stride: object,
+    padding: object,
+    output_padding: object,
+    groups: object,
+    dilation: object,
+    policy: object,
+    /,
+) -> torch.Tensor: ...
+def conv_transpose2d(
+    input: object,
+    weight: object,
+    bias: object,
+    stride: object,
+    padding: object,
+    output_padding: object,
+    groups: object,
+    dilation: object,
+    policy: object,
+    /,
+) -> torch.Tensor: ...
+def conv_transpose3d(
+    input: object,
+    weight: object,
+    bias: object,
+    stride: object,
+    padding: object,
+    output_padding: object,
+    groups: object,
+    dilation: object,
     policy: object,
     /,
 ) -> torch.Tensor: ...

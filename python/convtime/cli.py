@@ -91,8 +91,9 @@ def _parser() -> argparse.ArgumentParser:
         "compare",
         allow_abbrev=False,
         help="time PyTorch's convolution layers next to convtime's",
-        description="Times torch.nn.Conv2d and convtime.nn.Conv2d, interleaved, on every distinct "
-        "convolution of ResNet-50, of a CSV file, or of a model, and compares their outputs.",
+        description="Times torch.nn's convolutions and convtime.nn's, interleaved, on every "
+        "distinct one of ResNet-50, of a CSV file, or of a model, and compares their results and "
+        "kernels; of a model also the training step, before and after convtime.nn.replace.",
     )
     compare.set_defaults(run=_compare)
     source = compare.add_mutually_exclusive_group()
@@ -120,7 +121,13 @@ def _parser() -> argparse.ArgumentParser:
         "--layout",
         choices=list(conv_compare.LAYOUTS),
         default="nchw",
-        help="memory format: nchw (contiguous, default) or nhwc (channels_last)",
+        help="memory format: nchw (contiguous, default) or nhwc (channels_last; channels_last_3d "
+        "for volumes, contiguous for one dimension)",
+    )
+    compare.add_argument(
+        "--backward",
+        action=argparse.BooleanOptionalAction,
+        help="time the gradients too (default: with --model, whose step is forward and backward)",
     )
     compare.add_argument("--device", help=_DEVICE_HELP)
     compare.add_argument(
@@ -128,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_seconds,
         default=1.0,
         metavar="SECONDS",
-        help="time to spend on the samples of each layer, both sides together (default: 1)",
+        help="time to spend on the samples of each pass, both sides together (default: 1)",
     )
     compare.add_argument("--json", type=Path, help="write rows with all samples, and provenance")
     compare.add_argument("--csv", type=Path, help="write the table")
@@ -188,33 +195,36 @@ def _compare(options: argparse.Namespace) -> None:
         raise InputError("--layers, --json, --csv and --plot must name different files")
     if options.plot:
         plot.check_plot(options.plot)
-    problems = _layers(options, device)
+    model = _model(options, device)
+    problems = _layers(options, model)
     for path in outputs:
         if options.model and layers.is_source_of(options.model, path):
             raise InputError(f"{path}: is the source of --model, and would be overwritten")
 
-    comparisons = conv_compare.compare_layers(
-        problems,
-        device=device,
-        dtype=options.dtype,
-        layout=options.layout,
-        budget=options.budget,
-    )
+    backward = model is not None if options.backward is None else options.backward
+    conditions = {"dtype": options.dtype, "layout": options.layout, "budget": options.budget}
+    step = None
+    if model and backward:
+        step = conv_compare.compare_step(model, **conditions)
+    del model  # the layers need its memory
+    passes = conv_compare.PASSES if backward else (conv_compare.FORWARD,)
+    comparisons = conv_compare.compare_layers(problems, device=device, passes=passes, **conditions)
     # disable=None: a bar on a terminal, nothing in a pipe or file; a closed stderr is None.
     disable = None if sys.stderr else True
-    bar = tqdm(comparisons, total=len(problems), unit="layer", disable=disable, leave=False)
+    total = len(problems) * len(passes)
+    bar = tqdm(comparisons, total=total, unit="pass", disable=disable, leave=False)
     with bar:
         results = list(bar)
 
     facts = provenance(device)
-    conditions = f"{facts['gpu'] or facts['cpu']}; {options.dtype}, {options.layout}"
+    title = f"{facts['gpu'] or facts['cpu']}; {options.dtype}, {options.layout}"
     try:
         if options.json:
-            report.write_file(options.json, report.to_json(results, facts))
+            report.write_file(options.json, report.to_json(results, facts, step))
         if options.csv:
             report.write_file(options.csv, report.to_csv(results))
         if options.plot:
-            report.write_file(options.plot, plot.draw(results, conditions, options.plot.suffix))
+            report.write_file(options.plot, plot.draw(results, title, options.plot.suffix))
     finally:
         # After the files, which a reader that closes the pipe early must not cost; but also when
         # one cannot be written, which must not cost the result.
@@ -224,21 +234,32 @@ def _compare(options: argparse.Namespace) -> None:
                 for r in results
             }
         )
-        _print(
-            f"{conditions}; torch {facts['torch']}; timed by {', '.join(methods)}\n\n"
-            f"{report.table(results)}"
-        )
+        parts = [f"{title}; torch {facts['torch']}; timed by {', '.join(methods)}"]
+        if options.model:
+            parts.append(report.kernels(results))
+        parts.append(report.table(results))
+        if step:
+            parts += [step.replaced, report.step_line(step)]
+        _print("\n\n".join(filter(None, parts)))
 
 
-def _layers(options: argparse.Namespace, device: Any) -> list[layers.ConvLayer]:
-    if options.model is None and options.input is not None:
-        raise InputError("--input goes with --model only")
-    if options.model is not None:
-        if options.input is None:
-            raise InputError("--model needs --input, the shape of its input, e.g. 8,3,224,224")
-        if options.batch is not None:
-            raise InputError("--batch does not go with --model; the batch is part of --input")
-        return layers.from_model(options.model, options.input, device)
+def _model(options: argparse.Namespace, device: Any) -> layers.LoadedModel | None:
+    if options.model is None:
+        if options.input is not None:
+            raise InputError("--input goes with --model only")
+        return None
+    if options.input is None:
+        raise InputError("--model needs --input, the shape of its input, e.g. 8,3,224,224")
+    if options.batch is not None:
+        raise InputError("--batch does not go with --model; the batch is part of --input")
+    return layers.load_model(options.model, options.input, device)
+
+
+def _layers(
+    options: argparse.Namespace, model: layers.LoadedModel | None
+) -> list[layers.ConvLayer]:
+    if model is not None:
+        return layers.from_model(model)
     if options.layers is not None:
         return layers.from_csv(options.layers, options.batch)
     return layers.resnet50() if options.batch is None else layers.resnet50(options.batch)

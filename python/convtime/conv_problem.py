@@ -1,4 +1,4 @@
-"""One 2-D convolution as data: enough for another process to call PyTorch on the very same problem.
+"""One convolution as data: enough for another process to call PyTorch on the very same problem.
 
 Imports nothing compiled but torch: the child process of convtime.plan_oracle loads it without
 convtime's core.
@@ -17,11 +17,17 @@ from typing import Any, TypeVar, cast
 import torch
 
 PASSES = FPROP, DGRAD, WGRAD = ("fprop", "dgrad", "wgrad")
+# Of PyTorch's backends, by name, those that run cuDNN's plans.
+CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
 # PyTorch's allocators give out addresses that are multiples of at least this many bytes, and cuDNN
 # is told of alignments up to 32.
 _BOUNDARY = 64
 # torch.equal holds 0.0 and -0.0 to be equal; integers of the same size do not.
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+# Parameters of a convolution with a number for each spatial dimension, and what that is by default.
+_USUAL = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
+_TRANSPOSED_PASSES = {FPROP: DGRAD, DGRAD: FPROP, WGRAD: WGRAD}
 
 Result = TypeVar("Result")
 
@@ -139,6 +145,18 @@ class Flags:
 
 
 @dataclasses.dataclass(frozen=True)
+class CudnnProblem:
+    """A convolution y = conv(x, w) as cuDNN is told of it: sizes and parameters, no layouts."""
+
+    x: tuple[int, ...]
+    w: tuple[int, ...]
+    y: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class ConvTensors:
     """What a convolution and its backward pass read; grad_output only where that is wanted."""
 
@@ -150,17 +168,28 @@ class ConvTensors:
 
 @dataclasses.dataclass(frozen=True)
 class ConvProblem:
-    """A 2-D convolution of tensors in certain layouts, under certain flags.
+    """A convolution of tensors in certain layouts, under certain flags.
+
+    It has one to three spatial dimensions; a transposed one is torch's conv_transpose, the gradient
+    of a convolution as an operation of its own. Its passes are named by what they give: "fprop" the
+    output, "dgrad" the input's gradient, "wgrad" the weight's.
 
     Attributes:
         dtype: Of all tensors, e.g. "float16".
-        x: Of the input, shape (N, C, H, W).
-        w: Of the weight, shape (K, C / groups, R, S).
-        grad_output: Of the output's gradient, shape (N, K, P, Q), for the backward passes; None:
-            as PyTorch's output lies.
+        x: Of the input, shape (N, C, *spatial).
+        w: Of the weight, shape (K, C / groups, *kernel); transposed (C, K / groups, *kernel).
+        grad_output: Of the output's gradient, shape (N, K, *spatial), for the backward passes;
+            None: as PyTorch's output lies.
         bias: Whether there is one, of shape (K,).
-        stride: (vertical, horizontal); so are padding and dilation.
+        stride: One number a spatial dimension, the last one's last; 1 everywhere unless given.
+        padding: Likewise; 0 everywhere unless given.
+        dilation: Likewise; 1 everywhere unless given.
         groups: Divides C and K.
+        transposed: Whether it is a transposed convolution.
+        output_padding: Of a transposed one, likewise; 0 everywhere unless given.
+
+    Raises:
+        ValueError: For parameters that are not one number a spatial dimension.
     """
 
     dtype: str
@@ -168,32 +197,97 @@ class ConvProblem:
     w: TensorLayout
     grad_output: TensorLayout | None = None
     bias: bool = False
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] = (0, 0)
-    dilation: tuple[int, int] = (1, 1)
+    stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] = ()
+    dilation: tuple[int, ...] = ()
     groups: int = 1
     flags: Flags = Flags()
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, usual in _USUAL.items():
+            given = getattr(self, name) or (usual,) * self.rank
+            if len(given) != self.rank:
+                raise ValueError(
+                    f"{name} must be {self.rank} numbers, one a spatial dimension, got {given}"
+                )
+            object.__setattr__(self, name, given)
 
     @property
-    def output_sizes(self) -> tuple[int, int, int, int]:
-        """(N, K, P, Q)."""
-        rows, columns = (
-            (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-            for size, kernel, stride, padding, dilation in zip(
-                self.x.sizes[2:],
-                self.w.sizes[2:],
-                self.stride,
-                self.padding,
-                self.dilation,
-                strict=True,
-            )
-        )
-        return self.x.sizes[0], self.w.sizes[0], rows, columns
+    def rank(self) -> int:
+        """The number of spatial dimensions."""
+        return len(self.w.sizes) - 2
+
+    @property
+    def op(self) -> str:
+        """The name of torch's function, e.g. "conv_transpose2d"."""
+        return f"conv{'_transpose' if self.transposed else ''}{self.rank}d"
+
+    @property
+    def output_sizes(self) -> tuple[int, ...]:
+        """(N, K, *spatial)."""
+        k = self.w.sizes[1] * self.groups if self.transposed else self.w.sizes[0]
+        return self.x.sizes[0], k, *map(self._output_size, range(self.rank))
+
+    def _output_size(self, axis: int) -> int:
+        size, stride, padding = self.x.sizes[2 + axis], self.stride[axis], self.padding[axis]
+        span = self.dilation[axis] * (self.w.sizes[2 + axis] - 1) + 1
+        if self.transposed:
+            return (size - 1) * stride - 2 * padding + span + self.output_padding[axis]
+        return (size + 2 * padding - span) // stride + 1
 
     @property
     def flops(self) -> int:
         """Floating-point operations of one pass: two a multiply-add, none for bias."""
-        return 2 * math.prod(self.output_sizes) * math.prod(self.w.sizes[1:])
+        # Each element on the side that the kernel is laid at meets each of the kernel's elements.
+        elements = math.prod(self.x.sizes if self.transposed else self.output_sizes)
+        return 2 * elements * math.prod(self.w.sizes[1:])
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What follows bias in a call of the function that op names."""
+        if self.transposed:
+            return self.stride, self.padding, self.output_padding, self.groups, self.dilation
+        return self.stride, self.padding, self.dilation, self.groups
+
+    @property
+    def backward_arguments(self) -> tuple[Any, ...]:
+        """What follows the tensors in ATen's convolution_backward, up to the output's mask."""
+        return (
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.transposed,
+            self.output_padding,
+            self.groups,
+        )
+
+    def cudnn_problem(self) -> CudnnProblem:
+        """The convolution y = conv(x, w) that cuDNN is told of.
+
+        Of a transposed one, PyTorch hands cuDNN the convolution that it is the gradient of: its
+        output is that one's x. One spatial dimension becomes two, the first of size 1.
+        """
+        x, y = self.x.sizes, self.output_sizes
+        if self.transposed:
+            x, y = y, x
+
+        def widened(sizes: tuple[int, ...], first: int) -> tuple[int, ...]:
+            return sizes if self.rank > 1 else (*sizes[:-1], first, sizes[-1])
+
+        return CudnnProblem(
+            x=widened(x, 1),
+            w=widened(self.w.sizes, 1),
+            y=widened(y, 1),
+            stride=widened(self.stride, 1),
+            padding=widened(self.padding, 0),
+            dilation=widened(self.dilation, 1),
+        )
+
+    def cudnn_pass(self, pass_name: str) -> str:
+        """The pass of cudnn_problem that PyTorch runs for a pass."""
+        return _TRANSPOSED_PASSES[pass_name] if self.transposed else pass_name
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form."""
@@ -226,7 +320,7 @@ class ConvProblem:
         x, w = self.x.random(dtype, generator), self.w.random(dtype, generator)
         bias = None
         if self.bias:
-            bias = torch.empty(self.w.sizes[0], dtype=dtype, device=device)
+            bias = torch.empty(self.output_sizes[1], dtype=dtype, device=device)
             bias.normal_(generator=generator)
         tensors = ConvTensors(x, w, bias)
         if not backward:
@@ -242,38 +336,36 @@ class ConvProblem:
     def pytorch_call(self, pass_name: str, tensors: ConvTensors) -> Callable[[], torch.Tensor]:
         """PyTorch's own call of a pass, as its autograd makes it, without arguments."""
         if pass_name == FPROP:
-            return functools.partial(
-                torch.conv2d,
-                tensors.x,
-                tensors.w,
-                tensors.bias,
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.groups,
-            )
+            function = getattr(torch, self.op)
+            return functools.partial(function, tensors.x, tensors.w, tensors.bias, *self.arguments)
         wanted = backward_pass(pass_name)
         arguments = (
-            tensors.grad_output, tensors.x, tensors.w, None, self.stride, self.padding,
-            self.dilation, False, (0, 0), self.groups, [one == wanted for one in range(3)],
+            tensors.grad_output, tensors.x, tensors.w, None, *self.backward_arguments,
+            [one == wanted for one in range(3)],
         )  # fmt: skip
         backward = torch.ops.aten.convolution_backward
         return lambda: cast("torch.Tensor", backward(*arguments)[wanted])
 
     def backend(self, pass_name: str, tensors: ConvTensors) -> str:
         """What PyTorch chooses for a pass, by the name of its ConvBackend, e.g. "Cudnn"."""
-        backend = torch._C._select_conv_backend(
-            tensors.x,
-            tensors.w,
-            tensors.bias if pass_name == FPROP else None,
-            list(self.stride),
-            list(self.padding),
-            list(self.dilation),
-            False,
-            [0, 0],
-            self.groups,
-        )
-        return str(backend.name)
+        bias = tensors.bias if pass_name == FPROP else None
+        return backend_name(tensors.x, tensors.w, bias, *self.backward_arguments)
+
+
+def backend_name(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *arguments: Any
+) -> str:
+    """What torch's own function chooses, by the name of its ConvBackend, e.g. "Cudnn".
+
+    Args:
+        x: The input.
+        w: The weight.
+        bias: The bias, or None.
+        arguments: ConvProblem.backward_arguments.
+    """
+    name = str(torch._C._select_conv_backend(x, w, bias, *arguments).name)
+    # torch's binding knows the names of all backends of CPUs and GPUs but this one.
+    return "MkldnnTranspose" if name == "???" else name
 
 
 def backward_pass(pass_name: str) -> int:

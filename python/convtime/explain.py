@@ -1,4 +1,4 @@
-"""What PyTorch runs for a 2-D convolution and why, next to what convtime runs for it."""
+"""What PyTorch runs for a convolution and why, next to what convtime runs for it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import contextlib
 import dataclasses
 import functools
 import html
-import inspect
 import math
 import re
 import statistics
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -22,6 +21,7 @@ import convtime
 from convtime import ops
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.conv_problem import (
+    CUDNN_BACKENDS,
     DGRAD,
     FPROP,
     WGRAD,
@@ -56,9 +56,12 @@ class Plan:
         numerical_notes: cuDNN's names, less their common beginning; so are behavior_notes.
         workspace_bytes: What the plan needs beside its tensors.
         refused: The plans that came before it and could not be used, with why where it is known.
-        x: The input's descriptor; None where it is not known. So are w, and y, the output's.
+        x: The descriptor of the input of cuDNN's convolution; None where it is not known. So are w,
+            and y, the output's. A transposed convolution's own output is x (see
+            ConvProblem.cudnn_problem).
         compute_type: cuDNN's name in lower case, e.g. "float"; None where it is not known.
-        padding: (vertical, horizontal); so are stride and dilation. None where it is not known.
+        padding: One number a spatial dimension; so are stride and dilation. None where it is not
+            known.
     """
 
     tag: str
@@ -106,11 +109,21 @@ class Kernel:
     block: tuple[int, int, int]
     seconds: float
 
-    def __str__(self) -> str:
+    @property
+    def launch(self) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
+        """What of it has to be the same in PyTorch and convtime: all but its time."""
+        return self.kind, self.name, self.grid, self.block
+
+    @property
+    def label(self) -> str:
+        """Name, grid and block in one text."""
         if self.kind != "kernel":
-            return f"{self.kind}, {format_seconds(self.seconds)}"
+            return self.kind
         grid, block = ("×".join(map(str, sizes)) for sizes in (self.grid, self.block))
-        return f"{self.name}, grid {grid}, block {block}, {format_seconds(self.seconds)}"
+        return f"{self.name}, grid {grid}, block {block}"
+
+    def __str__(self) -> str:
+        return f"{self.label}, {format_seconds(self.seconds)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +159,8 @@ class PassExplanation:
     """One pass, as PyTorch and as convtime run it.
 
     Attributes:
-        name: "fprop", "dgrad" (the input's gradient) or "wgrad" (the weight's).
+        name: "fprop", "dgrad" (the input's gradient) or "wgrad" (the weight's). A transposed
+            convolution's fprop is cuDNN's dgrad, and its dgrad cuDNN's fprop, as the tags say.
         backend: What PyTorch chooses, by the name of its ConvBackend, e.g. "Cudnn".
         why: Why PyTorch chooses that, a sentence.
         pytorch: What PyTorch does.
@@ -285,10 +299,12 @@ class Explanation:
     def _title(self) -> str:
         problem = self.problem
         shapes = " by ".join("×".join(map(str, one.sizes)) for one in (problem.x, problem.w))
-        told = [f"conv2d of {shapes}", problem.dtype, self.device]
-        for name, usual in (("stride", (1, 1)), ("padding", (0, 0)), ("dilation", (1, 1))):
-            if getattr(problem, name) != usual:
-                told.append(f"{name} {'×'.join(map(str, getattr(problem, name)))}")
+        told = [f"{problem.op} of {shapes}", problem.dtype, self.device]
+        usual = ConvProblem(problem.dtype, problem.x, problem.w)
+        for name in ("stride", "padding", "dilation", "output_padding"):
+            numbers = getattr(problem, name)
+            if numbers != getattr(usual, name):
+                told.append(f"{name.replace('_', ' ')} {'×'.join(map(str, numbers))}")
         if problem.groups > 1:
             told.append(f"groups {problem.groups}")
         if problem.bias:
@@ -305,31 +321,33 @@ def explain(
     budget: float = 0.3,
     **kwargs: Any,
 ) -> Explanation:
-    """Says what PyTorch runs for a 2-D convolution, and what convtime runs for it.
+    """Says what PyTorch runs for a convolution, and what convtime runs for it.
 
     Which plan PyTorch takes from cuDNN is found out in a child process (see
     convtime.plan_oracle), which takes some seconds to start.
 
     Args:
-        fn: torch.nn.functional.conv2d, convtime.ops.conv2d, a torch.nn.Conv2d or a
-            convtime.nn.Conv2d.
-        args: Its positional arguments: the input, of shape (N, C, H, W) or (C, H, W), and for a
-            function the weight and so on. float16, bfloat16, float32 or float64, on a CPU or a GPU.
+        fn: One of conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d and conv_transpose3d
+            of torch.nn.functional or convtime.ops; or a module of torch.nn or convtime.nn: Conv1d,
+            Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d.
+        args: Its positional arguments: the input, of shape (N, C, *spatial) or (C, *spatial), and
+            for a function the weight and so on. float16, bfloat16, float32 or float64, on a CPU or
+            a GPU.
         backward: Whether the gradients' passes are explained too: dgrad and wgrad. Unless given,
             those that input and weight ask for by requires_grad.
         budget: Seconds for timing each pass.
         kwargs: Its keyword arguments, convtime's ``policy`` among them.
 
     Raises:
-        TypeError: for something that is no 2-D convolution.
+        TypeError: for something that is no convolution.
         ValueError: for a device or dtype that is not supported, or a backward that is no bool. What
             PyTorch says of arguments that do not fit passes through.
     """
     if backward is not None and not isinstance(backward, bool):
         raise ValueError(f"backward must be True, False or None, got {backward!r}")
-    _check_function(fn)
+    op = _op_of(fn)
     fn(*args, **kwargs)  # PyTorch's own errors come first
-    call = _bind(fn, args, kwargs)
+    call = _bind(op, fn, args, kwargs)
     tensors, problem = _prepare(call)
     device = tensors.x.device
     passes = [FPROP, *_backward_passes(call, backward)]
@@ -345,80 +363,147 @@ def explain(
 
 @dataclasses.dataclass(frozen=True)
 class _Call:
-    """The arguments of F.conv2d, and convtime's policy."""
+    """The arguments of a convolution, and convtime's policy."""
 
     input: torch.Tensor
     weight: torch.Tensor
     bias: torch.Tensor | None = None
-    stride: ops.Pair = 1
-    padding: ops.Pair | str = 0
-    dilation: ops.Pair = 1
+    stride: ops.Numbers = 1
+    padding: ops.Numbers | str = 0
+    dilation: ops.Numbers = 1
     groups: int = 1
     policy: str | None = None
+    transposed: bool = False
+    output_padding: ops.Numbers = 0
 
 
-_FUNCTIONS = (
-    torch.conv2d,  # which F.conv2d is
-    torch.ops.aten.conv2d,
-    ops.conv2d,
-    torch.ops.convtime.conv2d,
-)
+def _conv(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: ops.Numbers = 1,
+    padding: ops.Numbers | str = 0,
+    dilation: ops.Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> _Call:
+    return _Call(input, weight, bias, stride, padding, dilation, groups, policy)
 
 
-def _check_function(fn: object) -> None:
-    if isinstance(fn, torch.nn.Conv2d) or any(fn is one for one in _FUNCTIONS):
-        return
+def _conv_transpose(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: ops.Numbers = 1,
+    padding: ops.Numbers = 0,
+    output_padding: ops.Numbers = 0,
+    groups: int = 1,
+    dilation: ops.Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> _Call:
+    return _Call(
+        input, weight, bias, stride, padding, dilation, groups, policy,
+        transposed=True, output_padding=output_padding,
+    )  # fmt: skip
+
+
+# What understands the arguments of each function, and the functions of that name.
+_OPS = {f"conv{rank}d": _conv for rank in (1, 2, 3)} | {
+    f"conv_transpose{rank}d": _conv_transpose for rank in (1, 2, 3)
+}
+_NAMESPACES = (F, torch, torch.ops.aten, ops, torch.ops.convtime)
+_MODULES: dict[type[torch.nn.Module], str] = {
+    torch.nn.Conv1d: "conv1d",
+    torch.nn.Conv2d: "conv2d",
+    torch.nn.Conv3d: "conv3d",
+    torch.nn.ConvTranspose1d: "conv_transpose1d",
+    torch.nn.ConvTranspose2d: "conv_transpose2d",
+    torch.nn.ConvTranspose3d: "conv_transpose3d",
+}
+
+
+def _op_of(fn: object) -> str:
+    """The name of the function that fn is, or that the module calls."""
+    for kind, op in _MODULES.items():
+        if isinstance(fn, kind):
+            return op
+    for op in _OPS:
+        if any(fn is getattr(namespace, op, None) for namespace in _NAMESPACES):
+            return op
     hint = ""
     if isinstance(fn, torch.nn.Module):
-        inside = sum(isinstance(one, torch.nn.Conv2d) for one in fn.modules())
+        inside = sum(isinstance(one, tuple(_MODULES)) for one in fn.modules())
         if inside:
-            hint = f"; it has {inside} Conv2d inside, which can be explained one by one"
+            hint = f"; it has {inside} convolution(s) inside, which can be explained one by one"
     name = getattr(fn, "__name__", type(fn).__name__)
     raise TypeError(
-        "explain takes torch.nn.functional.conv2d, convtime.ops.conv2d, a torch.nn.Conv2d or a "
-        f"convtime.nn.Conv2d, and {name} is none of them{hint}"
+        f"explain takes {', '.join(_OPS)} of torch.nn.functional or convtime.ops, or a module of "
+        f"torch.nn or convtime.nn that calls one of them, and {name} is none of them{hint}"
     )
 
 
-def _bind(fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Call:
-    if isinstance(fn, torch.nn.Conv2d):
-        return _bind_module(fn, *args, **kwargs)
-    return _Call(**inspect.signature(_Call).bind(*args, **kwargs).arguments)
-
-
-def _bind_module(module: torch.nn.Conv2d, input: torch.Tensor) -> _Call:
-    padding: ops.Pair | str = module.padding
+def _bind(
+    op: str, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> _Call:
+    if not isinstance(fn, torch.nn.Module):
+        return _OPS[op](*args, **kwargs)
+    module: Any = fn
+    x, output_padding = _module_input(module, *args, **kwargs)
+    padding = module.padding
     if module.padding_mode != "zeros":
-        input = F.pad(input, module._reversed_padding_repeated_twice, mode=module.padding_mode)
+        x = F.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
         padding = 0
-    policy = getattr(module, "policy", None)  # of convtime.nn.Conv2d
     return _Call(
-        input,
+        x,
         module.weight,
         module.bias,
         module.stride,
         padding,
         module.dilation,
         module.groups,
-        policy,
+        getattr(module, "policy", None),  # of convtime's own
+        module.transposed,
+        output_padding,
     )
 
 
+def _module_input(
+    module: Any, input: torch.Tensor, output_size: Sequence[int] | None = None
+) -> tuple[torch.Tensor, ops.Numbers]:
+    """The input of a module's call, and the output_padding that output_size asks for."""
+    if output_size is None:
+        return input, module.output_padding
+    output_padding: list[int] = module._output_padding(
+        input,
+        output_size,
+        module.stride,
+        module.padding,
+        module.kernel_size,
+        len(module.kernel_size),
+        module.dilation,
+    )
+    return input, output_padding
+
+
 def _prepare(call: _Call) -> tuple[ConvTensors, ConvProblem]:
-    """The call as PyTorch's selection sees it: four dimensions, cast, with padding as numbers."""
+    """The call as PyTorch's selection sees it: with a batch, cast, with padding as numbers."""
     if call.input.device.type not in ("cpu", "cuda"):
         raise ValueError(f"explain works on a CPU or a GPU, got a tensor on {call.input.device}")
-    tensors = [call.input if call.input.dim() == 4 else call.input.unsqueeze(0), call.weight]
+    batched = call.input.dim() == call.weight.dim()
+    tensors = [call.input if batched else call.input.unsqueeze(0), call.weight]
     if call.bias is not None:
         tensors.append(call.bias)
     x, w, *bias = (_autocast(one) for one in tensors)
     if x.dtype not in ops.DTYPES:
         raise ValueError(f"explain: the dtype must be one of {ops.DTYPES}, got {x.dtype}")
-    stride, dilation = _pair(call.stride), _pair(call.dilation)
+    rank = w.dim() - 2
+    stride, dilation = _numbers(call.stride, rank), _numbers(call.dilation, rank)
     if isinstance(call.padding, str):
         x, padding = _resolve_padding(x, w, call.padding, dilation)
     else:
-        padding = _pair(call.padding)
+        padding = _numbers(call.padding, rank)
     problem = ConvProblem(
         dtype=str(x.dtype).removeprefix("torch."),
         x=TensorLayout.of(x),
@@ -429,6 +514,8 @@ def _prepare(call: _Call) -> tuple[ConvTensors, ConvProblem]:
         dilation=dilation,
         groups=call.groups,
         flags=Flags.current(),
+        transposed=call.transposed,
+        output_padding=_numbers(call.output_padding, rank),
     )
     return ConvTensors(x, w, *bias), problem
 
@@ -440,23 +527,21 @@ def _autocast(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.get_autocast_dtype(kind))
 
 
-def _pair(numbers: ops.Pair) -> tuple[int, int]:
-    vertical, *horizontal = numbers if isinstance(numbers, Sequence) else (numbers,)
-    return int(vertical), int(horizontal[0] if horizontal else vertical)
+def _numbers(given: ops.Numbers, rank: int) -> tuple[int, ...]:
+    numbers = tuple(given) if isinstance(given, Sequence) else (given,)
+    return tuple(map(int, numbers * rank if len(numbers) == 1 else numbers))
 
 
 def _resolve_padding(
-    x: torch.Tensor, w: torch.Tensor, padding: str, dilation: tuple[int, int]
-) -> tuple[torch.Tensor, tuple[int, int]]:
-    """As PyTorch does for "same" and "valid": a surplus row or column is put at the end first."""
+    x: torch.Tensor, w: torch.Tensor, padding: str, dilation: tuple[int, ...]
+) -> tuple[torch.Tensor, tuple[int, ...]]:
+    """As PyTorch does for "same" and "valid": what cannot be halved is put at the end first."""
     if padding == "valid":
-        return x, (0, 0)
-    vertical, horizontal = (
-        step * (size - 1) for step, size in zip(dilation, w.shape[2:], strict=True)
-    )
-    if vertical % 2 or horizontal % 2:
-        x = F.pad(x, (0, horizontal % 2, 0, vertical % 2))
-    return x, (vertical // 2, horizontal // 2)
+        return x, (0,) * len(dilation)
+    totals = [step * (size - 1) for step, size in zip(dilation, w.shape[2:], strict=True)]
+    if any(total % 2 for total in totals):
+        x = F.pad(x, [end for total in reversed(totals) for end in (0, total % 2)])
+    return x, tuple(total // 2 for total in totals)
 
 
 def _backward_passes(call: _Call, backward: bool | None) -> Iterator[str]:
@@ -486,24 +571,17 @@ def convtime_call(
     A policy that names an engine is the forward pass's alone.
     """
     if pass_name == FPROP:
+        function = getattr(ops, problem.op)
         return functools.partial(
-            ops.conv2d,
-            tensors.x,
-            tensors.w,
-            tensors.bias,
-            problem.stride,
-            problem.padding,
-            problem.dilation,
-            problem.groups,
-            policy=policy,
+            function, tensors.x, tensors.w, tensors.bias, *problem.arguments, policy=policy
         )
     wanted = backward_pass(pass_name)
     arguments = (
-        tensors.grad_output, tensors.x, tensors.w, problem.stride, problem.padding,
-        problem.dilation, problem.groups, [one == wanted for one in range(3)],
+        tensors.grad_output, tensors.x, tensors.w, *problem.backward_arguments,
+        [one == wanted for one in range(3)],
     )  # fmt: skip
     policy = policy if policy in ("heuristic", "benchmark") else None
-    backward = torch.ops.convtime.conv2d_backward
+    backward = torch.ops.convtime.convolution_backward
     return lambda: cast("torch.Tensor", backward(*arguments, policy=policy)[wanted])
 
 
@@ -558,6 +636,13 @@ def _side(comparison: Comparison, who: str, plan: Plan | None, no_plan: str) -> 
     return Side(plan, no_plan, kernels_of(measurement), measurement.median, measurement.method)
 
 
+def same_launches(first: Iterable[Kernel], second: Iterable[Kernel]) -> bool:
+    """Whether two calls launch the same, in whatever order."""
+    # Groups run on several streams at once, and which kernel is first varies.
+    one, other = (sorted(kernel.launch for kernel in kernels) for kernels in (first, second))
+    return one == other
+
+
 def kernels_of(measurement: Measurement) -> tuple[Kernel, ...]:
     """What the device does in a measured call, in order."""
     return tuple(
@@ -578,7 +663,7 @@ _NOT_CUDNN = "PyTorch does not give this pass to cuDNN"
 def _pytorch_plan(
     backend: str, oracle: PlanOracle, problem: ConvProblem, name: str
 ) -> tuple[Plan | None, str]:
-    if backend != "Cudnn":
+    if backend not in CUDNN_BACKENDS:
         return None, _NOT_CUDNN
     log = oracle.ask(problem, [name])[name]
     if log.chosen is None:
@@ -621,7 +706,7 @@ def _convtime_plan(
     name: str,
     tensors: ConvTensors,
 ) -> tuple[Plan | None, str]:
-    if backend != "Cudnn":
+    if backend not in CUDNN_BACKENDS:
         return None, _NOT_CUDNN
     # A thread that has no built plan yet looks its choice up, and so makes it the last one used.
     in_fresh_thread(call, tensors.x.device)
@@ -632,13 +717,18 @@ def _convtime_plan(
 
 
 def _is_choice_for(choice: convtime.PlanChoice, problem: ConvProblem, name: str) -> bool:
-    parameters = (problem.stride, problem.padding, problem.dilation)
+    expected = problem.cudnn_problem()
     return (
-        choice.pass_name == name
+        choice.pass_name == problem.cudnn_pass(name)
         and str(choice.dtype).removeprefix("torch.") == problem.dtype
-        and tuple(choice.x.sizes) == problem.x.sizes
-        and tuple(choice.w.sizes) == problem.w.sizes
-        and (tuple(choice.stride), tuple(choice.padding), tuple(choice.dilation)) == parameters
+        and all(
+            tuple(getattr(choice, tensor).sizes) == getattr(expected, tensor)
+            for tensor in ("x", "w", "y")
+        )
+        and all(
+            tuple(getattr(choice, parameter)) == getattr(expected, parameter)
+            for parameter in ("stride", "padding", "dilation")
+        )
     )
 
 
@@ -697,12 +787,10 @@ def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator
             f"the plans cannot be compared: PyTorch's is {_tag_or_why(pytorch)}, convtime's "
             f"{_tag_or_why(convtime)}"
         )
-    # Sorted: groups run on several streams at once, and which kernel is first varies.
-    launches = [sorted(map(_launch, side.kernels)) for side in (pytorch, convtime)]
-    if launches[0] != launches[1]:
+    if not same_launches(pytorch.kernels, convtime.kernels):
         yield (
-            f"the kernels, {len(launches[0])} of PyTorch and {len(launches[1])} of convtime, "
-            "differ in count, name, grid or block"
+            f"the kernels, {len(pytorch.kernels)} of PyTorch and {len(convtime.kernels)} of "
+            "convtime, differ in count, name, grid or block"
         )
     if bits_differ:
         yield "the results differ in their bits, and PyTorch's own do not"
@@ -718,21 +806,28 @@ def why(backend: str, problem: ConvProblem, tensors: ConvTensors) -> str:
     After ATen's native/Convolution.cpp; the backend itself comes from PyTorch's own function.
     """
     flags, on_gpu = problem.flags, tensors.x.is_cuda
-    depthwise = problem.x.sizes[1] == problem.groups > 1
+    depthwise = problem.x.sizes[1] == problem.groups > 1 and not problem.transposed
     no_cudnn = "" if flags.enabled else "torch.backends.cudnn.enabled is off"
     if "Empty" in backend:
         return "a tensor without elements leaves nothing to compute"
-    if backend == "CudaDepthwise2d":
+    if backend.startswith("CudaDepthwise"):
         return f"each channel is its own group, and {no_cudnn or _why_not_depthwise(problem)}"
     if backend == "Cudnn" and depthwise:
         return f"each channel is its own group, and {_why_depthwise(problem, tensors)}"
-    if backend == "Cudnn":
+    if backend in CUDNN_BACKENDS:
         return "the tensors are on a GPU and nothing rules cuDNN out"
     if on_gpu:
-        return f"{no_cudnn or 'cuDNN cannot take this problem'}, so PyTorch's own kernels run"
-    if backend == "Mkldnn":
+        return f"{no_cudnn or _why_not_cudnn(problem)}, so PyTorch's own kernels run"
+    if backend.startswith("Mkldnn"):
         return "the tensors are on a CPU and oneDNN takes their dtype and sizes"
     return "the tensors are on a CPU, and PyTorch prefers this to oneDNN for their dtype and sizes"
+
+
+def _why_not_cudnn(problem: ConvProblem) -> str:
+    for padding, stride in zip(problem.output_padding, problem.stride, strict=True):
+        if padding >= stride:
+            return f"cuDNN is not used for an output_padding ({padding}) of the stride or more"
+    return "cuDNN cannot take this problem"
 
 
 def _why_not_depthwise(problem: ConvProblem) -> str:
@@ -740,11 +835,13 @@ def _why_not_depthwise(problem: ConvProblem) -> str:
     if kernel not in (None, "auto"):
         return f"torch.backends.cudnn.depthwise_kernel is {kernel!r}"
     beginning = "with contiguous tensors PyTorch uses cuDNN for such only "
+    if problem.rank == 3:
+        return f"{beginning}in one or two spatial dimensions"
     if problem.dtype != "float16":
         return f"{beginning}in float16, not {problem.dtype}"
-    if problem.dilation != (1, 1):
+    if any(step != 1 for step in problem.dilation):
         return f"{beginning}without dilation, not with {problem.dilation}"
-    if problem.stride[0] != problem.stride[1] and problem.x.sizes[2] != 1:
+    if len(set(problem.stride)) > 1 and problem.x.sizes[2] != 1:
         return f"{beginning}with equal strides, not {problem.stride}"
     if problem.x.sizes[1] < 32:
         return f"{beginning}from 32 channels on, not with {problem.x.sizes[1]}"
@@ -755,9 +852,11 @@ def _why_depthwise(problem: ConvProblem, tensors: ConvTensors) -> str:
     kernel = problem.flags.depthwise_kernel
     if kernel not in (None, "auto"):
         return f"torch.backends.cudnn.depthwise_kernel is {kernel!r}"
+    # One spatial dimension becomes two, after its input was made contiguous.
+    seen = (tensors.w.unsqueeze(2),) if problem.rank == 1 else (tensors.x, tensors.w)
+    memory_format = torch.channels_last_3d if problem.rank == 3 else torch.channels_last
     if any(
-        one.is_contiguous(memory_format=torch.channels_last) and not one.is_contiguous()
-        for one in (tensors.x, tensors.w)
+        one.is_contiguous(memory_format=memory_format) and not one.is_contiguous() for one in seen
     ):
         return "with channels_last tensors PyTorch uses cuDNN for such"
     return (
@@ -797,13 +896,8 @@ def _facts(side: Side) -> Iterator[_Fact]:
         for name in ("x", "w", "y", "compute_type", "padding", "stride", "dilation"):
             yield shown(name.replace("_", " "), getattr(plan, name))
     for index, kernel in enumerate(side.kernels, start=1):
-        yield _Fact(f"kernel {index}", str(kernel), _launch(kernel))
+        yield _Fact(f"kernel {index}", str(kernel), kernel.launch)
     yield _Fact(f"median time ({side.method})", format_seconds(side.seconds))
-
-
-def _launch(kernel: Kernel) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
-    """What of a kernel has to be the same: all but its time."""
-    return kernel.kind, kernel.name, kernel.grid, kernel.block
 
 
 def _text(value: object) -> str:

@@ -1,10 +1,11 @@
-"""2-D convolution problems, and where they come from: ResNet-50, a CSV file, or a model."""
+"""Convolution layers as data, and where they come from: ResNet-50, a CSV file, or a model."""
 
 from __future__ import annotations
 
 import csv
 import dataclasses
 import importlib
+import math
 import operator
 import os
 import sys
@@ -18,6 +19,8 @@ import torch
 # PyTorch's own kernels index the sizes of a dimension with 32 bits in many places.
 LARGEST_SIZE = 2**31 - 1
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+# What the spatial dimensions are called, by how many there are.
+_AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
 
 
 class InputError(ValueError):
@@ -41,17 +44,20 @@ def whole_number(text: str, smallest: int = 1) -> int:
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """One 2-D convolution problem; layers are equal when their problems are, whatever the names.
+    """One convolution problem; layers are equal when their problems are, whatever the names.
 
     Attributes:
         names: Every place where the problem occurs, e.g. module names of a model.
-        batch: Images a call, N.
+        batch: Examples a call, N.
         in_channels: C.
-        height: Of the input, H, in pixels.
-        width: Of the input, W, in pixels.
+        size: Of the input's one to three spatial dimensions, e.g. (height, width) in pixels.
         out_channels: K.
-        kernel_size: (R, S), that is (height, width), in pixels; so are stride, padding, dilation.
-        padding: Pixels on each side, or "same".
+        kernel_size: One number a spatial dimension; so are stride, padding and dilation.
+        stride: 1 everywhere unless given.
+        padding: On each side, 0 everywhere unless given; or "same".
+        dilation: 1 everywhere unless given.
+        transposed: Whether it is a transposed convolution.
+        output_padding: Of a transposed one, 0 everywhere unless given.
 
     Raises:
         InputError: The numbers do not make a convolution.
@@ -60,48 +66,88 @@ class ConvLayer:
     names: tuple[str, ...] = field(compare=False)
     batch: int
     in_channels: int
-    height: int
-    width: int
+    size: tuple[int, ...]
     out_channels: int
-    kernel_size: tuple[int, int]
-    stride: tuple[int, int] = (1, 1)
-    padding: tuple[int, int] | str = (0, 0)
-    dilation: tuple[int, int] = (1, 1)
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+    padding: tuple[int, ...] | str = ()
+    dilation: tuple[int, ...] = ()
     groups: int = 1
     bias: bool = False
     padding_mode: str = "zeros"
+    transposed: bool = False
+    output_padding: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.names:
             raise InputError("a layer needs at least one name")
-        sizes: dict[str, Any] = {
-            key: getattr(self, key)
-            for key in ("batch", "in_channels", "height", "width", "out_channels", "groups")
-        }
-        for key in ("kernel_size", "stride", "dilation"):
-            sizes[f"{key} (height)"], sizes[f"{key} (width)"] = getattr(self, key)
-        for what, size in sizes.items():
+        if self.rank not in _AXES:
+            self._refuse(f"size is {self.size}, but must be one, two or three numbers")
+        for key in ("batch", "in_channels", "out_channels", "groups"):
+            self._check_size(key, getattr(self, key), smallest=1)
+        for what, size in zip(_AXES[self.rank], self.size, strict=True):
             self._check_size(what, size, smallest=1)
-        if self.padding != "same":
-            if isinstance(self.padding, str):
-                self._refuse(f"padding is {self.padding!r}, but must be two numbers or 'same'")
-            for what, size in zip(("height", "width"), self.padding, strict=True):
-                self._check_size(f"padding ({what})", size, smallest=0)
-        elif self.stride != (1, 1):
+        for key, usual in (
+            ("kernel_size", 1), ("stride", 1), ("dilation", 1), ("padding", 0),
+            ("output_padding", 0),
+        ):  # fmt: skip
+            self._complete(key, usual)
+        if self.padding == "same" and self.stride != (1,) * self.rank:
             self._refuse(f"padding 'same' needs stride 1, not {self.stride}")
         if self.padding_mode not in PADDING_MODES:
             self._refuse(
                 f"padding_mode is {self.padding_mode!r}, but must be one of {PADDING_MODES}"
             )
-        for what in ("in_channels", "out_channels"):
-            if sizes[what] % self.groups:
-                self._refuse(f"{what} ({sizes[what]}) is not a multiple of groups ({self.groups})")
-        for axis, what in enumerate(("height", "width")):
-            if self.output_size[axis] < 1:
+        for key in ("in_channels", "out_channels"):
+            if getattr(self, key) % self.groups:
                 self._refuse(
-                    f"the kernel spans {self._kernel_span(axis)} pixels of {what}, more than the "
-                    f"{self._padded_size(axis)} of the padded input"
+                    f"{key} ({getattr(self, key)}) is not a multiple of groups ({self.groups})"
                 )
+        self._check_kind()
+        for axis, what in enumerate(_AXES[self.rank]):
+            if self.output_size[axis] < 1:
+                self._refuse(self._why_no_output(axis, what))
+
+    def _complete(self, key: str, usual: int) -> None:
+        """Checks a parameter of every dimension, and fills it in where it is not given."""
+        given = getattr(self, key)
+        if isinstance(given, str):
+            if key != "padding" or given != "same":
+                self._refuse(f"{key} is {given!r}, but must be {self.rank} number(s) or 'same'")
+            return
+        numbers = given or (usual,) * self.rank
+        if len(numbers) != self.rank:
+            self._refuse(f"{key} is {numbers}, but must be {self.rank} number(s), as size is")
+        for axis, number in zip(_AXES[self.rank], numbers, strict=True):
+            self._check_size(f"{key} ({axis})", number, smallest=usual)
+        object.__setattr__(self, key, numbers)
+
+    def _check_kind(self) -> None:
+        """What only a transposed convolution may have, and what only another."""
+        if not self.transposed:
+            if any(self.output_padding):
+                self._refuse(
+                    f"output_padding is {self.output_padding}, but only a transposed one has any"
+                )
+            return
+        if isinstance(self.padding, str) or self.padding_mode != "zeros":
+            self._refuse("a transposed one has no padding but zeros, given in numbers")
+        for extra, stride, dilation in zip(
+            self.output_padding, self.stride, self.dilation, strict=True
+        ):
+            if extra >= max(stride, dilation):
+                self._refuse(
+                    f"output_padding is {self.output_padding}, but must be below stride "
+                    f"{self.stride} or dilation {self.dilation}"
+                )
+
+    def _why_no_output(self, axis: int, what: str) -> str:
+        if self.transposed:
+            return f"its padding leaves nothing of the output's {what}"
+        return (
+            f"the kernel spans {self._kernel_span(axis)} pixels of {what}, more than the "
+            f"{self._padded_size(axis)} of the padded input"
+        )
 
     def _refuse(self, why: str) -> NoReturn:
         raise InputError(f"layer {self.name}: {why}")
@@ -114,10 +160,9 @@ class ConvLayer:
         return self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
 
     def _padded_size(self, axis: int) -> int:
-        size = (self.height, self.width)[axis]
         if isinstance(self.padding, str):
-            return size + self._kernel_span(axis) - 1
-        return size + 2 * self.padding[axis]
+            return self.size[axis] + self._kernel_span(axis) - 1
+        return self.size[axis] + 2 * self.padding[axis]
 
     @property
     def name(self) -> str:
@@ -130,44 +175,74 @@ class ConvLayer:
         return len(self.names)
 
     @property
-    def output_size(self) -> tuple[int, int]:
-        """(P, Q): height and width of the output, in pixels."""
-        rows, columns = (
-            (self._padded_size(axis) - self._kernel_span(axis)) // self.stride[axis] + 1
-            for axis in (0, 1)
-        )
-        return rows, columns
+    def rank(self) -> int:
+        """The number of spatial dimensions."""
+        return len(self.size)
 
     @property
-    def input_shape(self) -> tuple[int, int, int, int]:
-        """(N, C, H, W)."""
-        return self.batch, self.in_channels, self.height, self.width
+    def kind(self) -> str:
+        """The name of the class of torch.nn, e.g. "ConvTranspose2d"."""
+        return f"Conv{'Transpose' if self.transposed else ''}{self.rank}d"
+
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        """Of the output's spatial dimensions."""
+        return tuple(map(self._output_size, range(self.rank)))
+
+    def _output_size(self, axis: int) -> int:
+        span = self._kernel_span(axis)
+        if self.transposed:
+            assert not isinstance(self.padding, str)
+            grown = (self.size[axis] - 1) * self.stride[axis] + span
+            return grown - 2 * self.padding[axis] + self.output_padding[axis]
+        return (self._padded_size(axis) - span) // self.stride[axis] + 1
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """(N, C, *spatial)."""
+        return self.batch, self.in_channels, *self.size
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """(N, K, *spatial)."""
+        return self.batch, self.out_channels, *self.output_size
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """(K, C / groups, *kernel_size); transposed (C, K / groups, *kernel_size)."""
+        first, second = self.out_channels, self.in_channels
+        if self.transposed:
+            first, second = second, first
+        return first, second // self.groups, *self.kernel_size
 
     @property
     def flops(self) -> int:
         """Floating-point operations of one forward call: two a multiply-add, none for bias."""
-        pixels = self.output_size[0] * self.output_size[1]
-        taps = self.kernel_size[0] * self.kernel_size[1] * self.in_channels // self.groups
-        return 2 * self.batch * self.out_channels * pixels * taps
+        # Each element on the side that the kernel is laid at meets each of the kernel's elements.
+        elements = math.prod(self.input_shape if self.transposed else self.output_shape)
+        return 2 * elements * math.prod(self.weight_shape[1:])
 
     @property
     def label(self) -> str:
-        """Short for tables: N×C×H×W → K, kernel R×S, and what differs from the default."""
+        """Short for tables: N×C×spatial → K, kernel, and what differs from the default."""
         parts = [
             f"{'×'.join(map(str, self.input_shape))} → {self.out_channels},"
-            f" {self.kernel_size[0]}×{self.kernel_size[1]}"
+            f" {'×'.join(map(str, self.kernel_size))}"
         ]
+        if self.transposed:
+            parts.append("transposed")
         for sign, value, default in (
-            ("s", self.stride, (1, 1)),
-            ("p", self.padding, (0, 0)),
-            ("d", self.dilation, (1, 1)),
+            ("s", self.stride, (1,) * self.rank),
+            ("p", self.padding, (0,) * self.rank),
+            ("d", self.dilation, (1,) * self.rank),
+            ("o", self.output_padding, (0,) * self.rank),
             ("g", self.groups, 1),
             ("", self.padding_mode, "zeros"),
         ):
             if value == default:
                 continue
             if isinstance(value, tuple):
-                value = value[0] if value[0] == value[1] else f"{value[0]}×{value[1]}"
+                value = value[0] if len(set(value)) == 1 else "×".join(map(str, value))
             parts.append(f"{sign}{value}")
         if self.bias:
             parts.append("bias")
@@ -183,6 +258,8 @@ class ConvLayer:
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
         }
+        if "height" in fields:  # written when there were but two dimensions
+            fields["size"] = (fields.pop("height"), fields.pop("width"))
         return cls(**fields)
 
 
@@ -209,8 +286,7 @@ def _resnet50_convolutions(batch: int) -> Iterator[ConvLayer]:
             names=(name,),
             batch=batch,
             in_channels=c,
-            height=size,
-            width=size,
+            size=(size, size),
             out_channels=k,
             kernel_size=(kernel, kernel),
             stride=(stride, stride),
@@ -325,8 +401,7 @@ def _read_layer(where: str, line: int, row: dict[str, str], batch: int | None) -
             names=(row.get("name") or f"line {line}",),
             batch=number["n"] if batch is None else batch,
             in_channels=number["c"],
-            height=number["h"],
-            width=number["w"],
+            size=(number["h"], number["w"]),
             out_channels=number["k"],
             kernel_size=(number["filter_h"], number["filter_w"]),
             stride=(number["stride_h"], number["stride_w"]),
@@ -338,42 +413,76 @@ def _read_layer(where: str, line: int, row: dict[str, str], batch: int | None) -
         raise InputError(f"{where}: {error}") from error
 
 
-def from_model(
-    spec: str, input_shape: Sequence[int], device: torch.device | str = "cpu"
-) -> list[ConvLayer]:
-    """Gathers every distinct call of a torch.nn.Conv2d in one forward pass of the user's model.
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model of the user, on its device, and an input that it takes.
 
-    The model is put into eval mode on `device` and called once, without gradients, on normally
-    distributed random numbers of the type of its first floating-point parameter.
+    Attributes:
+        spec: Where it is from: "package.module:factory".
+        module: The model.
+        example: Normally distributed random numbers, of the type of the module's first
+            floating-point parameter.
+    """
+
+    spec: str
+    module: torch.nn.Module
+    example: torch.Tensor
+
+    def called(self) -> str:
+        """What a call of it is called in errors."""
+        return f"the model of {self.spec}, called on shape {tuple(self.example.shape)},"
+
+
+def load_model(
+    spec: str, input_shape: Sequence[int], device: torch.device | str = "cpu"
+) -> LoadedModel:
+    """Makes the user's model and an input for it.
 
     Args:
         spec: "package.module:factory"; the factory takes no arguments and returns the model. The
             working directory can be imported from.
         input_shape: Of the model's only input, e.g. (8, 3, 224, 224).
-        device: Where to run the model.
+        device: Where to put both.
 
     Raises:
-        InputError: Says which step failed: import, factory, forward pass, or no Conv2d in it.
+        InputError: Says which step failed: import, factory, moving, or making the input.
     """
     factory = _import_factory(spec)
-    with torch.no_grad():
-        model = _attempt(f"{spec}()", factory)
-        if not isinstance(model, torch.nn.Module):
-            raise InputError(
-                f"{spec}() returned a {type(model).__name__}, but must return a torch.nn.Module"
-            )
-        _attempt(f"moving the model of {spec} to {device}", lambda: model.to(device).eval())
-        dtypes = (p.dtype for p in model.parameters() if p.is_floating_point())
-        dtype = next(dtypes, torch.get_default_dtype())
-        shape = tuple(input_shape)
-        example = _attempt(
-            f"making an input of shape {shape}",
-            lambda: torch.randn(shape, dtype=dtype, device=device),
+    module = attempt(f"{spec}()", factory)
+    if not isinstance(module, torch.nn.Module):
+        raise InputError(
+            f"{spec}() returned a {type(module).__name__}, but must return a torch.nn.Module"
         )
-        with _RecordedConvolutions(model) as calls:
-            _attempt(f"the model of {spec}, called on shape {shape},", lambda: model(example))
+    attempt(f"moving the model of {spec} to {device}", lambda: module.to(device))
+    dtypes = (p.dtype for p in module.parameters() if p.is_floating_point())
+    dtype = next(dtypes, torch.get_default_dtype())
+    shape = tuple(input_shape)
+    example = attempt(
+        f"making an input of shape {shape}",
+        lambda: torch.randn(shape, dtype=dtype, device=device),
+    )
+    return LoadedModel(spec, module, example)
+
+
+def from_model(model: LoadedModel) -> list[ConvLayer]:
+    """Gathers every distinct call of a convolution of torch.nn in one forward pass of the model.
+
+    The model is called once in eval mode, without gradients, and left in the mode that it was in.
+
+    Raises:
+        InputError: Its forward pass failed, or there is no convolution in it.
+    """
+    module = model.module
+    modes = {one: one.training for one in module.modules()}
+    try:
+        module.eval()
+        with torch.no_grad(), _RecordedConvolutions(module) as calls:
+            attempt(model.called(), lambda: module(model.example))
+    finally:
+        for one, training in modes.items():
+            one.training = training
     if not calls:
-        raise InputError(f"the model of {spec} called no torch.nn.Conv2d on shape {shape}")
+        raise InputError(f"{model.called()} ran no convolution of torch.nn")
     return distinct(calls)
 
 
@@ -383,8 +492,12 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
-def _attempt(what: str, step: Callable[[], Any]) -> Any:
-    """Runs a step of the user's code; whatever it raises, a script's exit too, becomes one line."""
+def attempt(what: str, step: Callable[[], Any]) -> Any:
+    """Runs a step of the user's code.
+
+    Raises:
+        InputError: Whatever the step raised, a script's exit too, as one line.
+    """
     try:
         return step()
     except (Exception, SystemExit) as error:
@@ -409,7 +522,7 @@ def _import_factory(spec: str) -> Callable[[], object]:
                 "installed packages"
             ) from error
         raise InputError(f"importing {module_name!r} raised {first_line(error)}") from error
-    factory = _attempt(f"looking up {spec}", lambda: operator.attrgetter(attribute)(module))
+    factory = attempt(f"looking up {spec}", lambda: operator.attrgetter(attribute)(module))
     if not callable(factory):
         raise InputError(f"{spec} is a {type(factory).__name__}, but must be callable")
     return cast("Callable[[], object]", factory)
@@ -421,8 +534,18 @@ def is_source_of(spec: str, path: Path) -> bool:
     return source is not None and Path(source).resolve() == path.resolve()
 
 
+_CONVOLUTIONS = (
+    torch.nn.Conv1d,
+    torch.nn.Conv2d,
+    torch.nn.Conv3d,
+    torch.nn.ConvTranspose1d,
+    torch.nn.ConvTranspose2d,
+    torch.nn.ConvTranspose3d,
+)
+
+
 class _RecordedConvolutions:
-    """While entered, lists every torch.nn.Conv2d call in a model; leaves no hook behind."""
+    """While entered, lists every call of a convolution in a model; leaves no hook behind."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self._model = model
@@ -431,7 +554,7 @@ class _RecordedConvolutions:
     def __enter__(self) -> list[ConvLayer]:
         calls: list[ConvLayer] = []
         for name, module in self._model.named_modules():
-            if isinstance(module, torch.nn.Conv2d):
+            if isinstance(module, _CONVOLUTIONS):
                 hook = self._recorder(name or type(module).__name__, calls)
                 self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
         return calls
@@ -443,35 +566,35 @@ class _RecordedConvolutions:
     @staticmethod
     def _recorder(name: str, calls: list[ConvLayer]) -> Callable[..., None]:
         def record(
-            module: torch.nn.Conv2d, args: tuple[Any, ...], kwargs: dict[str, Any], _output: object
+            module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor
         ) -> None:
             x: torch.Tensor = args[0] if args else kwargs["input"]
-            batch = x.shape[0] if x.dim() == 4 else 1  # Conv2d takes one image without batch too
-            channels, height, width = x.shape[-3:]
-            padding: Any = module.padding
-            if padding == "valid":
-                padding = (0, 0)
-            calls.append(
-                ConvLayer(
-                    names=(name,),
-                    batch=batch,
-                    in_channels=channels,
-                    height=height,
-                    width=width,
-                    out_channels=module.out_channels,
-                    kernel_size=_pair(module.kernel_size),
-                    stride=_pair(module.stride),
-                    padding=padding if padding == "same" else _pair(padding),
-                    dilation=_pair(module.dilation),
-                    groups=module.groups,
-                    bias=module.bias is not None,
-                    padding_mode=module.padding_mode,
-                )
+            rank = len(module.kernel_size)
+            padding = () if module.padding == "valid" else module.padding
+            layer = ConvLayer(
+                names=(name,),
+                batch=x.shape[0] if x.dim() == rank + 2 else 1,  # they take one example too
+                in_channels=module.in_channels,
+                size=_numbers(x.shape[-rank:]),
+                out_channels=module.out_channels,
+                kernel_size=_numbers(module.kernel_size),
+                stride=_numbers(module.stride),
+                padding=padding if padding == "same" else _numbers(padding),
+                dilation=_numbers(module.dilation),
+                groups=module.groups,
+                bias=module.bias is not None,
+                padding_mode=module.padding_mode,
+                transposed=module.transposed,
             )
+            if module.transposed:
+                # The module's own, or what the call's output_size made of it.
+                sizes = zip(output.shape[-rank:], layer.output_size, strict=True)
+                surplus = _numbers([size - least for size, least in sizes])
+                layer = dataclasses.replace(layer, output_padding=surplus)
+            calls.append(layer)
 
         return record
 
 
-def _pair(sizes: Sequence[int]) -> tuple[int, int]:
-    height, width = sizes
-    return int(height), int(width)
+def _numbers(sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(map(int, sizes))

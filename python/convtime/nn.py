@@ -1,13 +1,94 @@
-"""Drop-in modules: PyTorch's layers, computed by convtime's ops."""
+"""Drop-in modules: PyTorch's layers, computed by convtime's ops, and models made of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
 import torch
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
+from torch.nn.modules.lazy import LazyModuleMixin
+from torch.nn.utils.parametrize import is_parametrized
 
 from convtime import ops
 
-__all__ = ["Conv2d"]
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Replacement",
+    "replace",
+    "restore",
+]
+
+
+def _conv_forward_by(conv: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """What torch.nn's convolutions call with input, weight and bias; a mixin would cost more."""
+
+    def _conv_forward(
+        self: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        padding: ops.Numbers | str = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        return conv(
+            input,
+            weight,
+            bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            policy=self.policy,
+        )
+
+    return _conv_forward
+
+
+def _forward_by(conv_transpose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def forward(
+        self: Any, input: torch.Tensor, output_size: list[int] | None = None
+    ) -> torch.Tensor:
+        if self.padding_mode != "zeros":
+            raise ValueError(
+                f"{type(self).__name__}: padding_mode must be 'zeros', got {self.padding_mode!r}"
+            )
+        output_padding = self._output_padding(
+            input,
+            output_size,
+            self.stride,
+            self.padding,
+            self.kernel_size,
+            len(self.kernel_size),
+            self.dilation,
+        )
+        return conv_transpose(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            output_padding,
+            self.groups,
+            self.dilation,
+            policy=self.policy,
+        )
+
+    return forward
+
+
+class Conv1d(torch.nn.Conv1d):
+    """Drop-in for :class:`torch.nn.Conv1d`, by :func:`convtime.ops.conv1d`; see :class:`Conv2d`."""
+
+    policy: str | None = None
+
+    _conv_forward = _conv_forward_by(ops.conv1d)
 
 
 class Conv2d(torch.nn.Conv2d):
@@ -22,20 +103,184 @@ class Conv2d(torch.nn.Conv2d):
 
     policy: str | None = None
 
-    def _conv_forward(
-        self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-    ) -> torch.Tensor:
-        padding: ops.Pair | str = self.padding
-        if self.padding_mode != "zeros":
-            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
-            padding = 0
-        return ops.conv2d(
-            input,
-            weight,
-            bias,
-            self.stride,
-            padding,
-            self.dilation,
-            self.groups,
-            policy=self.policy,
-        )
+    _conv_forward = _conv_forward_by(ops.conv2d)
+
+
+class Conv3d(torch.nn.Conv3d):
+    """Drop-in for :class:`torch.nn.Conv3d`, by :func:`convtime.ops.conv3d`; see :class:`Conv2d`."""
+
+    policy: str | None = None
+
+    _conv_forward = _conv_forward_by(ops.conv3d)
+
+
+class ConvTranspose1d(torch.nn.ConvTranspose1d):
+    """Drop-in for :class:`torch.nn.ConvTranspose1d`; see :class:`ConvTranspose2d`."""
+
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose1d)
+
+
+class ConvTranspose2d(torch.nn.ConvTranspose2d):
+    """Drop-in for :class:`torch.nn.ConvTranspose2d`: same arguments, parameters and ``state_dict``.
+
+    The convolution is :func:`convtime.ops.conv_transpose2d`; ``output_size`` is an argument of
+    ``forward`` as in PyTorch's.
+
+    Attributes:
+        policy: As for :class:`Conv2d`.
+    """
+
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose2d)
+
+
+class ConvTranspose3d(torch.nn.ConvTranspose3d):
+    """Drop-in for :class:`torch.nn.ConvTranspose3d`; see :class:`ConvTranspose2d`."""
+
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose3d)
+
+
+_OURS: dict[type, type] = {
+    torch.nn.Conv1d: Conv1d,
+    torch.nn.Conv2d: Conv2d,
+    torch.nn.Conv3d: Conv3d,
+    torch.nn.ConvTranspose1d: ConvTranspose1d,
+    torch.nn.ConvTranspose2d: ConvTranspose2d,
+    torch.nn.ConvTranspose3d: ConvTranspose3d,
+}
+_PYTORCHS = {ours: pytorchs for pytorchs, ours in _OURS.items()}
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What :func:`replace` did to a model.
+
+    Attributes:
+        replaced: Names of the layers that were replaced, as ``named_modules`` has them; "" is the
+            model itself.
+        left: The convolution layers that were not, as (name, why).
+    """
+
+    replaced: tuple[str, ...]
+    left: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.replaced)} convolution layers replaced, {len(self.left)} left"]
+        lines += [f"  {name or 'the model itself'} is left: {why}" for name, why in self.left]
+        return "\n".join(lines)
+
+
+def replace(model: torch.nn.Module) -> Replacement:
+    """Has convtime compute a model's convolution layers, in place.
+
+    Each layer stays the object that it is and becomes one of this module's classes. Its parameters,
+    buffers, hooks, name and flags are what they were, and so is what refers to them: optimizers,
+    wrappers such as DistributedDataParallel. :func:`restore` undoes it. Calls of
+    ``torch.nn.functional`` are no layers, and are left as they are.
+
+    Args:
+        model: the model, or a wrapper of it.
+
+    Returns:
+        The layers that were replaced, and those that were left, with the reason: subclasses with
+        code of their own, lazy layers before their first call, quantised and scripted ones, a
+        forward that is replaced on the object, and parameters that convtime's ops do not take.
+
+    Raises:
+        TypeError: if ``model`` is no module.
+    """
+    _check_module("replace", model)
+    replaced, left = [], []
+    for name, module in model.named_modules():
+        if not _is_convolution(module) or _own_class(module) in _PYTORCHS:
+            continue
+        why = _why_not(module)
+        if why:
+            left.append((name, why))
+        else:
+            _become(module, _OURS[_own_class(module)])
+            replaced.append(name)
+    return Replacement(tuple(replaced), tuple(left))
+
+
+def restore(model: torch.nn.Module) -> tuple[str, ...]:
+    """Undoes :func:`replace`: convtime's layers become PyTorch's again, in place.
+
+    Their ``policy`` is dropped.
+
+    Args:
+        model: the model, or a wrapper of it.
+
+    Returns:
+        The names of the layers that were restored.
+
+    Raises:
+        TypeError: if ``model`` is no module.
+    """
+    _check_module("restore", model)
+    restored = []
+    for name, module in model.named_modules():
+        if _own_class(module) in _PYTORCHS:
+            _become(module, _PYTORCHS[_own_class(module)])
+            vars(module).pop("policy", None)
+            restored.append(name)
+    return tuple(restored)
+
+
+def _check_module(function: str, model: object) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"{function}: model must be a torch.nn.Module, got {type(model).__name__}")
+
+
+def _is_convolution(module: torch.nn.Module) -> bool:
+    if isinstance(module, torch.jit.ScriptModule):
+        return "Conv" in module.original_name
+    if isinstance(module, torch.nn.Sequential):  # torch.ao's ConvReLU2d and the like
+        return False
+    of_ao = type(module).__module__.startswith("torch.ao.nn") and "Conv" in type(module).__name__
+    return isinstance(module, _ConvNd) or of_ao
+
+
+def _own_class(module: torch.nn.Module) -> type:
+    """The module's class, less the one that torch.nn.utils.parametrize puts in front of it."""
+    return type(module).__bases__[0] if is_parametrized(module) else type(module)
+
+
+def _why_not(module: torch.nn.Module) -> str | None:
+    """Why a convolution layer of PyTorch's cannot be replaced."""
+    own_class = _own_class(module)
+    if isinstance(module, LazyModuleMixin):
+        return f"a {own_class.__name__} has no shapes before its first call"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "TorchScript has compiled it"
+    if own_class not in _OURS:
+        return f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn's own"
+    for function in ("forward", "_conv_forward"):
+        if function in vars(module):
+            return f"its {function} is replaced on the object"
+    # Not module.weight: a parametrized one is computed each time, and some change as it is.
+    for parameter in module.parameters():
+        if type(parameter) is not torch.nn.Parameter:
+            return f"a parameter is a {type(parameter).__name__}, not a plain torch.nn.Parameter"
+        if parameter.dtype not in ops.DTYPES:
+            return f"a parameter is {parameter.dtype}, which is none of {ops.DTYPES}"
+        if parameter.device.type not in ("cpu", "cuda", "meta"):
+            return f"it is on {parameter.device}, and convtime computes on cpu and cuda"
+    return None
+
+
+def _become(module: torch.nn.Module, own_class: type) -> None:
+    if is_parametrized(module):
+        # The class that parametrize made holds the properties, and may be shared with copies.
+        inherited = ("__dict__", "__weakref__")
+        members = {name: one for name, one in vars(type(module)).items() if name not in inherited}
+        own_class = type(f"Parametrized{own_class.__name__}", (own_class,), members)
+    module.__class__ = own_class
+    # torch 2.11's compiled code looks at a class again only where the object's dict has changed.
+    vars(module)["_class_exchanged"] = True
+    del vars(module)["_class_exchanged"]

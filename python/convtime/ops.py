@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import SupportsIndex
 
 import torch
@@ -11,20 +12,36 @@ from torch.nn import functional as F
 
 from convtime._load import _C as _C  # registers torch.ops.convtime
 
-Pair = int | Sequence[int]
+Numbers = int | Sequence[int]
 
 _COPY_BLOCK_BYTES = 32_768  # that a block of copy_stamped copies
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+@dataclass(frozen=True)
+class _Op:
+    name: str
+    spatial: int
+    transposed: bool
+
+
+_CONV1D, _CONV2D, _CONV3D = (_Op(f"conv{n}d", n, False) for n in (1, 2, 3))
+_CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D = (
+    _Op(f"conv_transpose{n}d", n, True) for n in (1, 2, 3)
+)
+
+# The numbers that an argument takes, by the number of spatial dimensions.
+_COUNTS = {1: "one whole number", 2: "one or two whole numbers", 3: "one or three whole numbers"}
+
+
 def conv2d(
     input: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair | str = 0,
-    dilation: Pair = 1,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
     groups: int = 1,
     *,
     policy: str | None = None,
@@ -65,47 +82,192 @@ def conv2d(
         output = _C.conv2d(input, weight, bias, stride, padding, dilation, groups, policy)
         if output is not NotImplemented:
             return output
-    return _conv2d_of_any_kind(input, weight, bias, stride, padding, dilation, groups, policy)
+    return _of_any_kind(_CONV2D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
 
 
-def _conv2d_of_any_kind(
+def conv1d(
     input: torch.Tensor,
     weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    stride: Pair,
-    padding: Pair | str,
-    dilation: Pair,
-    groups: int,
-    policy: str | None,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
 ) -> torch.Tensor:
-    _check_tensors("conv2d", input=input, weight=weight)
-    stride, dilation = (
-        _numbers("conv2d", "stride", stride),
-        _numbers("conv2d", "dilation", dilation),
-    )
-    if isinstance(padding, str):
-        padding, surplus = _resolve_padding("conv2d", weight.shape, stride, padding, dilation)
-        input = _pad_end(input, surplus)
-    output: torch.Tensor = torch.ops.convtime.conv2d(
+    """1-D convolution: as :func:`conv2d`, with one number for each.
+
+    Shapes: ``input`` (N, C, L) or (C, L); ``weight`` (K, C / groups, S);
+    the output (N, K, P) or (K, P).
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv1d(input, weight, bias, stride, padding, dilation, groups, policy)
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(_CONV1D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
+
+
+def conv3d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """3-D convolution: as :func:`conv2d`, with one number or three for each.
+
+    Shapes: ``input`` (N, C, D, H, W) or (C, D, H, W); ``weight`` (K, C / groups, T, R, S);
+    the output (N, K, O, P, Q) or (K, O, P, Q).
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv3d(input, weight, bias, stride, padding, dilation, groups, policy)
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(_CONV3D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
+
+
+def conv_transpose2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """2-D transposed convolution; as :func:`torch.nn.functional.conv_transpose2d`.
+
+    It is the gradient of a convolution with respect to its input, and cuDNN's plan is one of that.
+    All else is as for :func:`conv2d`.
+
+    Args:
+        input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
+        weight: shape (C, K / groups, R, S), same dtype and device as ``input``.
+        bias: shape (K,), or None.
+        stride: steps in the output, one number or (vertical, horizontal), at least 1.
+        padding: rows and columns that the output loses on both sides, one number or
+            (vertical, horizontal).
+        output_padding: rows and columns that the output gains at its end, smaller than
+            ``stride`` or ``dilation``.
+        groups: number of groups, divides C and K.
+        dilation: steps between the kernel's elements, at least 1.
+        policy: as for conv2d; an engine's tag is one of dgrad, with or without ``"ConvBwdData_"``.
+
+    Returns:
+        Shape (N, K, P, Q), or (K, P, Q) for a 3-D input.
+
+    Raises:
+        RuntimeError: as conv2d.
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv_transpose2d(
+            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+        )
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(
+        _CONV_TRANSPOSE2D,
         input,
         weight,
         bias,
         stride,
-        _numbers("conv2d", "padding", padding),
+        padding,
+        output_padding,
         dilation,
         groups,
-        policy=policy,
+        policy,
     )
-    return output
+
+
+def conv_transpose1d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """1-D transposed convolution: as :func:`conv_transpose2d`, with one number for each.
+
+    Shapes: ``input`` (N, C, L) or (C, L); ``weight`` (C, K / groups, S);
+    the output (N, K, P) or (K, P).
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv_transpose1d(
+            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+        )
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(
+        _CONV_TRANSPOSE1D,
+        input,
+        weight,
+        bias,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def conv_transpose3d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """3-D transposed convolution: as :func:`conv_transpose2d`, with one number or three for each.
+
+    Shapes: ``input`` (N, C, D, H, W) or (C, D, H, W); ``weight`` (C, K / groups, T, R, S);
+    the output (N, K, O, P, Q) or (K, O, P, Q).
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv_transpose3d(
+            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+        )
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(
+        _CONV_TRANSPOSE3D,
+        input,
+        weight,
+        bias,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
 
 
 def conv2d_input(
     input_size: Sequence[int],
     weight: torch.Tensor,
     grad_output: torch.Tensor,
-    stride: Pair = 1,
-    padding: Pair | str = 0,
-    dilation: Pair = 1,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
     groups: int = 1,
     *,
     policy: str | None = None,
@@ -128,37 +290,18 @@ def conv2d_input(
     Raises:
         RuntimeError: as conv2d.
     """
-    op = "conv2d_input"
-    _check_tensors(op, weight=weight, grad_output=grad_output)
-    stride, dilation = _numbers(op, "stride", stride), _numbers(op, "dilation", dilation)
-    surplus = (0, 0)
-    if isinstance(padding, str):
-        padding, surplus = _resolve_padding(op, weight.shape, stride, padding, dilation)
-    size = _size(op, "input_size", input_size)
-    height, width = size[2] + surplus[0], size[3] + surplus[1]
-    # One number in memory stands for the input, whose size alone matters, as in PyTorch's function.
-    input = grad_output.new_empty(1).expand(size[0], size[1], height, width)
-    grad_input: torch.Tensor = torch.ops.convtime.conv2d_backward(
-        grad_output,
-        input,
-        weight,
-        stride,
-        _numbers(op, "padding", padding),
-        dilation,
-        groups,
-        (True, False, False),
-        policy=policy,
-    )[0]
-    return grad_input[:, :, : size[2], : size[3]] if any(surplus) else grad_input
+    return _input_gradient(
+        _CONV2D, input_size, weight, grad_output, stride, padding, 0, dilation, groups, policy
+    )
 
 
 def conv2d_weight(
     input: torch.Tensor,
     weight_size: Sequence[int],
     grad_output: torch.Tensor,
-    stride: Pair = 1,
-    padding: Pair | str = 0,
-    dilation: Pair = 1,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
     groups: int = 1,
     *,
     policy: str | None = None,
@@ -182,20 +325,426 @@ def conv2d_weight(
     Raises:
         RuntimeError: as conv2d.
     """
-    op = "conv2d_weight"
-    _check_tensors(op, input=input, grad_output=grad_output)
-    stride, dilation = _numbers(op, "stride", stride), _numbers(op, "dilation", dilation)
-    size = _size(op, "weight_size", weight_size)
-    if isinstance(padding, str):
-        padding, surplus = _resolve_padding(op, size, stride, padding, dilation)
-        input = _pad_end(input, surplus)
-    grad_weight: torch.Tensor = torch.ops.convtime.conv2d_backward(
+    return _weight_gradient(
+        _CONV2D, input, weight_size, grad_output, stride, padding, 0, dilation, groups, policy
+    )
+
+
+def conv2d_bias(grad_output: torch.Tensor) -> torch.Tensor:
+    """The gradient of :func:`conv2d` and :func:`conv_transpose2d` with respect to their bias.
+
+    Args:
+        grad_output: shape (N, K, P, Q) of the output.
+
+    Returns:
+        Shape (K,), as PyTorch computes it.
+
+    Raises:
+        RuntimeError: if ``grad_output`` has another number of dimensions.
+    """
+    return _bias_gradient(_CONV2D, grad_output)
+
+
+def conv1d_input(
+    input_size: Sequence[int],
+    weight: torch.Tensor,
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv1d` with respect to its input.
+
+    As :func:`conv2d_input`. Shapes: the input (N, C, L);
+    ``weight`` (K, C / groups, S); ``grad_output`` (N, K, P).
+    """
+    return _input_gradient(
+        _CONV1D, input_size, weight, grad_output, stride, padding, 0, dilation, groups, policy
+    )
+
+
+def conv1d_weight(
+    input: torch.Tensor,
+    weight_size: Sequence[int],
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv1d` with respect to its weight.
+
+    As :func:`conv2d_weight`. Shapes: ``input`` (N, C, L);
+    the weight (K, C / groups, S); ``grad_output`` (N, K, P).
+    """
+    return _weight_gradient(
+        _CONV1D, input, weight_size, grad_output, stride, padding, 0, dilation, groups, policy
+    )
+
+
+def conv1d_bias(grad_output: torch.Tensor) -> torch.Tensor:
+    """As :func:`conv2d_bias`, for ``grad_output`` (N, K, P)."""
+    return _bias_gradient(_CONV1D, grad_output)
+
+
+def conv3d_input(
+    input_size: Sequence[int],
+    weight: torch.Tensor,
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv3d` with respect to its input.
+
+    As :func:`conv2d_input`. Shapes: the input (N, C, D, H, W);
+    ``weight`` (K, C / groups, T, R, S); ``grad_output`` (N, K, O, P, Q).
+    """
+    return _input_gradient(
+        _CONV3D, input_size, weight, grad_output, stride, padding, 0, dilation, groups, policy
+    )
+
+
+def conv3d_weight(
+    input: torch.Tensor,
+    weight_size: Sequence[int],
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv3d` with respect to its weight.
+
+    As :func:`conv2d_weight`. Shapes: ``input`` (N, C, D, H, W);
+    the weight (K, C / groups, T, R, S); ``grad_output`` (N, K, O, P, Q).
+    """
+    return _weight_gradient(
+        _CONV3D, input, weight_size, grad_output, stride, padding, 0, dilation, groups, policy
+    )
+
+
+def conv3d_bias(grad_output: torch.Tensor) -> torch.Tensor:
+    """As :func:`conv2d_bias`, for ``grad_output`` (N, K, O, P, Q)."""
+    return _bias_gradient(_CONV3D, grad_output)
+
+
+def conv_transpose2d_input(
+    input_size: Sequence[int],
+    weight: torch.Tensor,
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv_transpose2d` with respect to its input.
+
+    Args:
+        input_size: shape (N, C, H, W) of the input.
+        weight: shape (C, K / groups, R, S).
+        grad_output: shape (N, K, P, Q) of the output; same dtype and device as ``weight``.
+        stride: as for conv_transpose2d.
+        padding: as for conv_transpose2d.
+        output_padding: as for conv_transpose2d.
+        groups: as for conv_transpose2d.
+        dilation: as for conv_transpose2d.
+        policy: as for conv2d; an engine's tag is one of fprop, with or without ``"ConvFwd_"``.
+
+    Returns:
+        Shape (N, C, H, W).
+
+    Raises:
+        RuntimeError: as conv_transpose2d.
+    """
+    return _input_gradient(
+        _CONV_TRANSPOSE2D,
+        input_size,
+        weight,
         grad_output,
-        input,
-        grad_output.new_empty(1).expand(size),
         stride,
-        _numbers(op, "padding", padding),
+        padding,
+        output_padding,
         dilation,
+        groups,
+        policy,
+    )
+
+
+def conv_transpose2d_weight(
+    input: torch.Tensor,
+    weight_size: Sequence[int],
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv_transpose2d` with respect to its weight.
+
+    Args:
+        input: shape (N, C, H, W).
+        weight_size: shape (C, K / groups, R, S) of the weight.
+        grad_output: shape (N, K, P, Q) of the output; same dtype and device as ``input``.
+        stride: as for conv_transpose2d.
+        padding: as for conv_transpose2d.
+        output_padding: as for conv_transpose2d.
+        groups: as for conv_transpose2d.
+        dilation: as for conv_transpose2d.
+        policy: as for conv2d; an engine's tag is one of wgrad, with or without
+            ``"ConvBwdFilter_"``.
+
+    Returns:
+        Shape (C, K / groups, R, S).
+
+    Raises:
+        RuntimeError: as conv_transpose2d.
+    """
+    return _weight_gradient(
+        _CONV_TRANSPOSE2D,
+        input,
+        weight_size,
+        grad_output,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def conv_transpose1d_input(
+    input_size: Sequence[int],
+    weight: torch.Tensor,
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv_transpose1d` with respect to its input.
+
+    As :func:`conv_transpose2d_input`. Shapes: the input (N, C, L);
+    ``weight`` (C, K / groups, S); ``grad_output`` (N, K, P).
+    """
+    return _input_gradient(
+        _CONV_TRANSPOSE1D,
+        input_size,
+        weight,
+        grad_output,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def conv_transpose1d_weight(
+    input: torch.Tensor,
+    weight_size: Sequence[int],
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv_transpose1d` with respect to its weight.
+
+    As :func:`conv_transpose2d_weight`. Shapes: ``input`` (N, C, L);
+    the weight (C, K / groups, S); ``grad_output`` (N, K, P).
+    """
+    return _weight_gradient(
+        _CONV_TRANSPOSE1D,
+        input,
+        weight_size,
+        grad_output,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def conv_transpose3d_input(
+    input_size: Sequence[int],
+    weight: torch.Tensor,
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv_transpose3d` with respect to its input.
+
+    As :func:`conv_transpose2d_input`. Shapes: the input (N, C, D, H, W);
+    ``weight`` (C, K / groups, T, R, S); ``grad_output`` (N, K, O, P, Q).
+    """
+    return _input_gradient(
+        _CONV_TRANSPOSE3D,
+        input_size,
+        weight,
+        grad_output,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def conv_transpose3d_weight(
+    input: torch.Tensor,
+    weight_size: Sequence[int],
+    grad_output: torch.Tensor,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """The gradient of :func:`conv_transpose3d` with respect to its weight.
+
+    As :func:`conv_transpose2d_weight`. Shapes: ``input`` (N, C, D, H, W);
+    the weight (C, K / groups, T, R, S); ``grad_output`` (N, K, O, P, Q).
+    """
+    return _weight_gradient(
+        _CONV_TRANSPOSE3D,
+        input,
+        weight_size,
+        grad_output,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def _of_any_kind(
+    op: _Op,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Numbers,
+    padding: Numbers | str,
+    output_padding: Numbers,
+    dilation: Numbers,
+    groups: int,
+    policy: str | None,
+) -> torch.Tensor:
+    """Through torch.ops: for what the direct entry leaves, and to say what is wrong."""
+    _check_tensors(op.name, input=input, weight=weight)
+    steps, gaps = _numbers(op, "stride", stride), _numbers(op, "dilation", dilation)
+    pads, surplus = _padding(op, op.name, weight.shape, steps, padding, gaps)
+    call = getattr(torch.ops.convtime, op.name)
+    output: torch.Tensor
+    if op.transposed:
+        extra = _numbers(op, "output_padding", output_padding)
+        output = call(input, weight, bias, steps, pads, extra, groups, gaps, policy=policy)
+    else:
+        input = _pad_end(input, surplus)
+        output = call(input, weight, bias, steps, pads, gaps, groups, policy=policy)
+    return output
+
+
+def _input_gradient(
+    op: _Op,
+    input_size: Sequence[int],
+    weight: torch.Tensor,
+    grad_output: torch.Tensor,
+    stride: Numbers,
+    padding: Numbers | str,
+    output_padding: Numbers,
+    dilation: Numbers,
+    groups: int,
+    policy: str | None,
+) -> torch.Tensor:
+    name = f"{op.name}_input"
+    _check_tensors(name, weight=weight, grad_output=grad_output)
+    size = _size(op, name, "input_size", input_size)
+    steps, gaps = _numbers(op, "stride", stride), _numbers(op, "dilation", dilation)
+    pads, surplus = _padding(op, name, weight.shape, steps, padding, gaps)
+    padded = (*size[:2], *(length + end for length, end in zip(size[2:], surplus, strict=True)))
+    grad_input: torch.Tensor = torch.ops.convtime.convolution_backward(
+        grad_output,
+        # One number stands for the input, whose size alone matters, as in PyTorch's function.
+        grad_output.new_empty(1).expand(padded),
+        weight,
+        steps,
+        pads,
+        gaps,
+        op.transposed,
+        _numbers(op, "output_padding", output_padding),
+        groups,
+        (True, False, False),
+        policy=policy,
+    )[0]
+    for dim, end in enumerate(surplus, start=2):
+        if end:
+            grad_input = grad_input.narrow(dim, 0, size[dim])
+    return grad_input
+
+
+def _weight_gradient(
+    op: _Op,
+    input: torch.Tensor,
+    weight_size: Sequence[int],
+    grad_output: torch.Tensor,
+    stride: Numbers,
+    padding: Numbers | str,
+    output_padding: Numbers,
+    dilation: Numbers,
+    groups: int,
+    policy: str | None,
+) -> torch.Tensor:
+    name = f"{op.name}_weight"
+    _check_tensors(name, input=input, grad_output=grad_output)
+    size = _size(op, name, "weight_size", weight_size)
+    steps, gaps = _numbers(op, "stride", stride), _numbers(op, "dilation", dilation)
+    pads, surplus = _padding(op, name, size, steps, padding, gaps)
+    grad_weight: torch.Tensor = torch.ops.convtime.convolution_backward(
+        grad_output,
+        _pad_end(input, surplus),
+        grad_output.new_empty(1).expand(size),
+        steps,
+        pads,
+        gaps,
+        op.transposed,
+        _numbers(op, "output_padding", output_padding),
         groups,
         (False, True, False),
         policy=policy,
@@ -203,24 +752,15 @@ def conv2d_weight(
     return grad_weight
 
 
-def conv2d_bias(grad_output: torch.Tensor) -> torch.Tensor:
-    """The gradient of :func:`conv2d` with respect to its bias, as PyTorch computes it.
-
-    Args:
-        grad_output: shape (N, K, P, Q) of the output.
-
-    Returns:
-        Shape (K,).
-
-    Raises:
-        RuntimeError: if ``grad_output`` has another number of dimensions.
-    """
-    _check_tensors("conv2d_bias", grad_output=grad_output)
-    if grad_output.dim() != 4:
+def _bias_gradient(op: _Op, grad_output: torch.Tensor) -> torch.Tensor:
+    name = f"{op.name}_bias"
+    _check_tensors(name, grad_output=grad_output)
+    if grad_output.dim() != op.spatial + 2:
+        shape = {1: "(N, K, P)", 2: "(N, K, P, Q)", 3: "(N, K, O, P, Q)"}[op.spatial]
         raise RuntimeError(
-            f"conv2d_bias: grad_output must have shape (N, K, P, Q), got {list(grad_output.shape)}"
+            f"{name}: grad_output must have shape {shape}, got {list(grad_output.shape)}"
         )
-    return grad_output.sum((0, 2, 3))
+    return grad_output.sum((0, *range(2, grad_output.dim())))
 
 
 def _check_tensors(op: str, **tensors: object) -> None:
@@ -230,90 +770,130 @@ def _check_tensors(op: str, **tensors: object) -> None:
             raise RuntimeError(f"{op}: {name} must be a tensor, got {type(tensor).__name__}")
 
 
-def _numbers(op: str, name: str, value: object) -> Sequence[int]:
-    values = tuple(value) if isinstance(value, Sequence) else (value, value)
+def _numbers(op: _Op, name: str, value: object) -> tuple[int, ...]:
+    values = tuple(value) if isinstance(value, Sequence) else (value,)
     for number in values:
         if not isinstance(number, int | torch.SymInt | SupportsIndex):
-            raise RuntimeError(f"{op}: {name} must be one or two whole numbers, got {value!r}")
-    return values
+            raise RuntimeError(f"{op.name}: {name} must be {_COUNTS[op.spatial]}, got {value!r}")
+    return values * op.spatial if len(values) == 1 else values
 
 
-def _size(op: str, name: str, value: Sequence[int]) -> tuple[int, ...]:
+def _size(op: _Op, function: str, name: str, value: Sequence[int]) -> tuple[int, ...]:
     size = tuple(value)
-    if len(size) != 4:
-        raise RuntimeError(f"{op}: {name} must be four numbers, got {size}")
+    if len(size) != op.spatial + 2:
+        count = {1: "three", 2: "four", 3: "five"}[op.spatial]
+        raise RuntimeError(f"{function}: {name} must be {count} numbers, got {size}")
     return size
 
 
-def _resolve_padding(
-    op: str,
+def _padding(
+    op: _Op,
+    function: str,
     weight_size: Sequence[int],
     stride: Sequence[int],
-    padding: str,
+    padding: Numbers | str,
     dilation: Sequence[int],
-) -> tuple[Pair, tuple[int, int]]:
-    """Turns "same" and "valid" into numbers as ATen's conv2d.padding does.
+) -> tuple[Sequence[int], tuple[int, ...]]:
+    """The padding as numbers, with "same" and "valid" resolved as ATen's conv2d.padding does.
 
     Where the padding has to be uneven, there is a surplus: zeros to put at the end of the input.
     """
-    if padding == "valid" or len(weight_size) != 4 or not dilation:
-        return 0, (0, 0)  # the op refuses the latter two
+    even = (0,) * op.spatial
+    if not isinstance(padding, str):
+        return _numbers(op, "padding", padding), even
+    if op.transposed:
+        raise RuntimeError(f"{function}: padding must be {_COUNTS[op.spatial]}, got {padding!r}")
+    fits = len(weight_size) == op.spatial + 2 and len(dilation) == op.spatial
+    if padding == "valid" or not fits:  # the op refuses what does not fit
+        return even, even
     if padding != "same":
-        raise RuntimeError(f"{op}: padding must be a number, 'same' or 'valid', got {padding!r}")
+        raise RuntimeError(
+            f"{function}: padding must be a number, 'same' or 'valid', got {padding!r}"
+        )
     if any(step != 1 for step in stride):
-        raise RuntimeError(f"{op}: padding 'same' needs a stride of 1, got {stride}")
-    vertical = dilation[0] * (weight_size[2] - 1)
-    horizontal = dilation[-1] * (weight_size[3] - 1)
-    return (vertical // 2, horizontal // 2), (vertical % 2, horizontal % 2)
+        raise RuntimeError(f"{function}: padding 'same' needs a stride of 1, got {stride}")
+    total = [gap * (size - 1) for gap, size in zip(dilation, weight_size[2:], strict=True)]
+    return tuple(zeros // 2 for zeros in total), tuple(zeros % 2 for zeros in total)
 
 
-def _pad_end(input: torch.Tensor, surplus: tuple[int, int]) -> torch.Tensor:
-    vertical, horizontal = surplus
-    return F.pad(input, (0, horizontal, 0, vertical)) if vertical or horizontal else input
+def _pad_end(input: torch.Tensor, surplus: Sequence[int]) -> torch.Tensor:
+    if not any(surplus):
+        return input
+    # F.pad takes the last dimension first, and its start before its end.
+    return F.pad(input, [zeros for end in reversed(surplus) for zeros in (0, end)])
 
 
-@torch.library.register_fake("convtime::conv2d")  # type: ignore[untyped-decorator]
-def _conv2d_fake(
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    *,
-    policy: str | None = None,  # noqa: ARG001
-) -> torch.Tensor:
-    _check_for_fake("conv2d", input, weight, dilation)
-    # PyTorch's own op has the same result, shape, strides and all.
-    return F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+def _register_fake(op: _Op) -> None:
+    pytorchs = getattr(F, op.name)  # has the same result, shape, strides and all
+    one, none = (1,) * op.spatial, (0,) * op.spatial
+
+    def conv(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Sequence[int] = one,
+        padding: Sequence[int] = none,
+        dilation: Sequence[int] = one,
+        groups: int = 1,
+        *,
+        policy: str | None = None,  # noqa: ARG001
+    ) -> torch.Tensor:
+        _check_for_fake(op.name, input, weight, stride, none, dilation)
+        output: torch.Tensor = pytorchs(input, weight, bias, stride, padding, dilation, groups)
+        return output
+
+    def conv_transpose(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Sequence[int] = one,
+        padding: Sequence[int] = none,
+        output_padding: Sequence[int] = none,
+        groups: int = 1,
+        dilation: Sequence[int] = one,
+        *,
+        policy: str | None = None,  # noqa: ARG001
+    ) -> torch.Tensor:
+        _check_for_fake(op.name, input, weight, stride, output_padding, dilation)
+        output: torch.Tensor = pytorchs(
+            input, weight, bias, stride, padding, output_padding, groups, dilation
+        )
+        return output
+
+    torch.library.register_fake(f"convtime::{op.name}", conv_transpose if op.transposed else conv)
 
 
-@torch.library.register_fake("convtime::conv2d_backward")  # type: ignore[untyped-decorator]
-def _conv2d_backward_fake(
+for _op in (_CONV1D, _CONV2D, _CONV3D, _CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D):
+    _register_fake(_op)
+
+
+@torch.library.register_fake("convtime::convolution_backward")  # type: ignore[untyped-decorator]
+def _convolution_backward_fake(
     grad_output: torch.Tensor,
     input: torch.Tensor,
     weight: torch.Tensor,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    dilation: Sequence[int] = (1, 1),
-    groups: int = 1,
-    output_mask: Sequence[bool] = (True, True, True),
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
     *,
     policy: str | None = None,  # noqa: ARG001
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    _check_for_fake("conv2d_backward", input, weight, dilation)
+    _check_for_fake("convolution_backward", input, weight, stride, output_padding, dilation)
     gradients: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
     gradients = torch.ops.aten.convolution_backward(
         grad_output,
         input,
         weight,
-        [weight.shape[0]],
+        [weight.shape[1] * groups if transposed else weight.shape[0]],
         stride,
         padding,
         dilation,
-        False,  # transposed
-        [0, 0],  # output_padding
+        transposed,
+        output_padding,
         groups,
         output_mask,
     )
@@ -321,13 +901,23 @@ def _conv2d_backward_fake(
 
 
 def _check_for_fake(
-    op: str, input: torch.Tensor, weight: torch.Tensor, dilation: Sequence[int]
+    op: str,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    output_padding: Sequence[int],
+    dilation: Sequence[int],
 ) -> None:
     """Refuses what PyTorch's own fakes let through and the op does not."""
     torch._check(input.dtype in DTYPES, lambda: f"{op}: dtype must be in {DTYPES}")
     torch._check(input.device == weight.device, lambda: f"{op}: tensors on different devices")
     for size in (*weight.shape[2:], *dilation):
         torch._check(size >= 1, lambda: f"{op}: kernel size and dilation must be at least 1")
+    for extra, step, gap in zip(output_padding, stride, dilation, strict=False):
+        torch._check(
+            extra < max(step, gap),
+            lambda: f"{op}: output_padding must be smaller than stride or dilation",
+        )
 
 
 @torch.library.register_fake("convtime::spin_ns")  # type: ignore[untyped-decorator]

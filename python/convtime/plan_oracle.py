@@ -100,9 +100,10 @@ class PlanLog:
         refused: Tags of the plans that were built before it and could not be used; with
             cudnn.benchmark on, of the candidates that failed.
         source: "heuristic" or "benchmark".
-        x: The input's descriptor; None where the log has none. So are w, y (the output's).
+        x: The descriptor of the input of cuDNN's convolution; None where the log has none. So are
+            w, and y (the output's). A transposed convolution's own output is x.
         compute_type: cuDNN's name in lower case, e.g. "float".
-        padding: (vertical, horizontal); so are stride and dilation.
+        padding: One number a spatial dimension; so are stride and dilation.
     """
 
     chosen: LoggedPlan | None = None

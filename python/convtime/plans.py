@@ -28,11 +28,12 @@ class PlanChoice:
     """Which plan was selected for a convolution, and why.
 
     Attributes:
-        pass_name: "fprop", "dgrad" or "wgrad" of y = conv(x, w).
+        pass_name: "fprop", "dgrad" or "wgrad" of y = conv(x, w). A transposed convolution is a
+            "dgrad": x is its output, y its input.
         policy: What selected it: "heuristic", "benchmark" or an engine's tag.
         device: For example "cuda:0".
         dtype: For example "float32".
-        x: The input, or its gradient.
+        x: The input, or its gradient. As all tensors of one spatial dimension, with a height of 1.
         w: The weight, or its gradient.
         y: The output, or its gradient.
         deterministic: Engines that do not repeat bit for bit were left out.

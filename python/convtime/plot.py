@@ -125,7 +125,7 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
     ratios.set_ylabel("convtime / PyTorch")
     ratios.grid(axis="y", alpha=0.25)
     ratios.legend(loc="best", fontsize=8)
-    labels = [printable(r.layer.name) for r in results]
+    labels = [printable(r.title) for r in results]
     ratios.set_xticks(
         places,
         labels,

@@ -14,11 +14,12 @@ from typing import Any
 
 from tabulate import tabulate
 
-from convtime.conv_compare import LayerResult
+from convtime.conv_compare import LayerResult, StepResult
+from convtime.explain import kernels_of
 from convtime.layers import InputError
 from convtime.measurement import Measurement, format_seconds
 
-SCHEMA = 1
+SCHEMA = 2
 FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
 
 
@@ -34,12 +35,13 @@ def table(results: Sequence[LayerResult]) -> str:
     """Results as text, a line a layer, and a last line that sums them up."""
     rows = [
         (
-            printable(result.layer.name)
+            printable(result.title)
             + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
             result.layer.label,
             _median_and_spread(result.pytorch),
             _median_and_spread(result.convtime),
             f"{result.ratio.value:.3f} [{result.ratio.low:.3f}, {result.ratio.high:.3f}]",
+            _kernel_count(result),
             "yes" if result.bit_identical else "NO",
             f"{result.gflops:,.1f}",
         )
@@ -47,15 +49,16 @@ def table(results: Sequence[LayerResult]) -> str:
     ]
     headers = (
         "layer",
-        "N×C×H×W → K, R×S",
+        "N×C×size → K, kernel",
         "PyTorch median ± IQR",
         "convtime median ± IQR",
         "convtime/PyTorch [low, high]",
+        "kernels",
         "bit-identical",
         "GFLOP/s",
     )
-    right = ("left", "left", "right", "right", "right", "left", "right")
-    text = tabulate(rows, headers, tablefmt="simple", colalign=right, disable_numparse=True)
+    sides = ("left", "left", "right", "right", "right", "left", "left", "right")
+    text = tabulate(rows, headers, tablefmt="simple", colalign=sides, disable_numparse=True)
     hasty = sum(len(result.convtime.seconds) < FEW_SAMPLES for result in results)
     if hasty:
         text += (
@@ -66,13 +69,53 @@ def table(results: Sequence[LayerResult]) -> str:
 
 
 def summary(results: Sequence[LayerResult]) -> str:
-    """One line: how many layers, how many bit-identical, and the time ratio over all of them."""
+    """One line: how many layers, how many results bit-identical, and the time ratio over all."""
     ratios = [result.ratio.value for result in results]
     geomean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
     identical = sum(result.bit_identical for result in results)
+    layers = len({result.layer for result in results})
+    passes = f" in {len(results)} passes" if len(results) > layers else ""
     return (
-        f"{len(results)} distinct layers, {identical} bit-identical; time convtime/PyTorch: "
+        f"{layers} distinct layers{passes}, {identical} bit-identical; time convtime/PyTorch: "
         f"geometric mean {geomean:.3f}, {min(ratios):.3f} to {max(ratios):.3f}"
+    )
+
+
+def _kernel_count(result: LayerResult) -> str:
+    if result.same_kernels is None:
+        return "–"
+    theirs, ours = len(kernels_of(result.pytorch)), len(kernels_of(result.convtime))
+    return f"{ours}, same" if result.same_kernels else f"{ours}, PyTorch {theirs}: OTHERS"
+
+
+def kernels(results: Sequence[LayerResult]) -> str:
+    """What was launched for each result, by PyTorch and by convtime, with medians of the times."""
+    lines = []
+    for result in results:
+        title = printable(result.title)
+        theirs, ours = kernels_of(result.pytorch), kernels_of(result.convtime)
+        if result.same_kernels:
+            lines.append(f"{title}, the same in PyTorch and in convtime:")
+            # Groups run on several streams at once, and which kernel is first varies.
+            sides = (sorted(side, key=lambda one: one.launch) for side in (theirs, ours))
+            lines += [
+                f"  {one}, {format_seconds(other.seconds)}"
+                for one, other in zip(*sides, strict=True)
+            ]
+        elif result.same_kernels is not None:
+            for who, side in (("PyTorch", theirs), ("convtime", ours)):
+                lines.append(f"{title}, {who} alone:")
+                lines += [f"  {one}" for one in side]
+    return "\n".join(lines)
+
+
+def step_line(step: StepResult) -> str:
+    """One line on a model's own training step."""
+    shape = "×".join(map(str, step.input_shape))
+    return (
+        f"a training step of {printable(step.model)} on {shape}: PyTorch "
+        f"{_median_and_spread(step.pytorch)}, after convtime.nn.replace "
+        f"{_median_and_spread(step.convtime)}, ratio {step.ratio}"
     )
 
 
@@ -80,15 +123,18 @@ def _median_and_spread(measurement: Measurement) -> str:
     return f"{format_seconds(measurement.median)} ± {measurement.iqr / measurement.median:.1%}"
 
 
-def to_json(results: Sequence[LayerResult], provenance: Mapping[str, Any]) -> str:
+def to_json(
+    results: Sequence[LayerResult],
+    provenance: Mapping[str, Any],
+    step: StepResult | None = None,
+) -> str:
     """Results as strict JSON; times in seconds, every sample included."""
-    return dump_json(
-        {
-            "schema": SCHEMA,
-            "rows": [result.to_dict() for result in results],
-            "provenance": provenance,
-        }
-    )
+    document = {
+        "schema": SCHEMA,
+        "rows": [result.to_dict() for result in results],
+        "provenance": provenance,
+    }
+    return dump_json(document if step is None else document | {"step": step.to_dict()})
 
 
 def dump_json(document: Mapping[str, Any]) -> str:
@@ -125,13 +171,13 @@ def to_csv(results: Sequence[LayerResult]) -> str:
     rows = []
     for result in results:
         layer = result.layer
-        row = {
+        row: dict[str, Any] = {
             "layer": layer.name,
             "count": layer.count,
             "n": layer.batch,
             "c": layer.in_channels,
-            "h": layer.height,
-            "w": layer.width,
+            **dict.fromkeys("dhw"[: 3 - layer.rank], ""),
+            **dict(zip("dhw"[3 - layer.rank :], layer.size, strict=True)),
             "k": layer.out_channels,
             "kernel_size": layer.kernel_size,
             "stride": layer.stride,
@@ -140,6 +186,9 @@ def to_csv(results: Sequence[LayerResult]) -> str:
             "groups": layer.groups,
             "bias": layer.bias,
             "padding_mode": layer.padding_mode,
+            "transposed": layer.transposed,
+            "output_padding": layer.output_padding,
+            "pass": result.pass_name,
             "dtype": result.dtype,
             "layout": result.layout,
             "backend": result.backend,
@@ -155,6 +204,7 @@ def to_csv(results: Sequence[LayerResult]) -> str:
             "ratio_high": result.ratio.high,
             "bit_identical": result.bit_identical,
             "pytorch_repeats": result.pytorch_repeats,
+            "same_kernels": result.same_kernels,
             "gflops": result.gflops,
         }
         rows.append(

@@ -34,6 +34,13 @@ TEST(Describe, GivesDimensionsOfSizeOneDenseStrides) {
   EXPECT_EQ(strides_of(nhwc), (Sizes{3, 1, 3, 3}));
 }
 
+TEST(Describe, TakesThreeSpatialDimensions) {
+  const TensorShape shape = describe(Sizes{2, 3, 1, 4, 5}, Sizes{60, 1, 999, 15, 3}, at_address(64),
+                                     /*channels_last=*/true);
+  EXPECT_EQ(shape.sizes, (std::array<std::int64_t, kMaxRank>{2, 3, 1, 4, 5}));
+  EXPECT_EQ(shape.strides, (std::array<std::int64_t, kMaxRank>{60, 1, 60, 15, 3}));
+}
+
 TEST(Describe, FindsTheAlignmentUpTo32Bytes) {
   const auto alignment = [](std::uintptr_t address) {
     return describe(Sizes{1, 1, 1, 1}, Sizes{1, 1, 1, 1}, at_address(address), false).alignment;

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "ops/conv2d.h"
+#include "ops/conv_ops.h"
 
 namespace convtime::ops {
 namespace {
@@ -38,22 +38,19 @@ struct Saved {
   std::vector<c10::SymInt> stride;
   std::vector<c10::SymInt> padding;
   std::vector<c10::SymInt> dilation;
+  std::vector<c10::SymInt> output_padding;
   c10::SymInt groups;
+  bool transposed;
   std::optional<std::string> policy;
   std::vector<bool> wanted;  ///< which of the node's three gradients
 };
 
-/// Two numbers, whether one or two were given: PyTorch's backward wants them for each dimension.
-std::vector<c10::SymInt> two(c10::SymIntArrayRef values) { return {values.front(), values.back()}; }
-
-Saved settings(c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
-               c10::SymIntArrayRef dilation, const c10::SymInt& groups) {
-  Saved saved;
-  saved.stride = two(stride);
-  saved.padding = two(padding);
-  saved.dilation = two(dilation);
-  saved.groups = groups;
-  return saved;
+/// One number for each spatial dimension: PyTorch's backward wants them so. None is zeros.
+std::vector<c10::SymInt> expand(c10::SymIntArrayRef values, std::size_t spatial) {
+  if (values.size() == spatial) {
+    return values.vec();
+  }
+  return std::vector<c10::SymInt>(spatial, values.empty() ? c10::SymInt(0) : values.front());
 }
 
 /// torch owns nodes by a std::shared_ptr up to some version, later by a c10::intrusive_ptr.
@@ -69,9 +66,14 @@ auto make_node() {
 
 template <typename... Tensors>
 void refuse_forward_mode(const char* op, const Tensors&... tensors) {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !(torch::autograd::isFwGradDefined(tensors) || ...), op,
-      ": forward-mode differentiation is not implemented; use backward, or torch's own conv2d");
+  TORCH_CHECK_NOT_IMPLEMENTED(!(torch::autograd::isFwGradDefined(tensors) || ...), op,
+                              ": forward-mode differentiation is not implemented; use backward, or "
+                              "torch's own convolution");
+}
+
+template <typename... Packed>
+std::vector<at::TypePtr> packed_types() {
+  return {IValuePacker<Packed>::packed_type()...};
 }
 
 /// A node of the autograd graph; the formula computes its gradients.
@@ -106,7 +108,9 @@ class ConvNode final : public Node {
     args.collect(saved_.stride);
     args.collect(saved_.padding);
     args.collect(saved_.dilation);
+    args.collect(saved_.output_padding);
     args.collect(saved_.groups);
+    args.collect(saved_.transposed);
     args.collect(saved_.policy);
   }
 
@@ -115,6 +119,7 @@ class ConvNode final : public Node {
     swap.before(saved_.stride);
     swap.before(saved_.padding);
     swap.before(saved_.dilation);
+    swap.before(saved_.output_padding);
     swap.before(saved_.groups);
     const Saved saved = unpack();
     PackedArgs packed;
@@ -122,25 +127,27 @@ class ConvNode final : public Node {
     packed.pack(saved.stride);
     packed.pack(saved.padding);
     packed.pack(saved.dilation);
+    packed.pack(saved.output_padding);
     packed.pack(saved.groups);
+    packed.pack(saved.transposed);
     packed.pack(saved.policy);
     packed.pack(saved.wanted);
-    const std::vector<at::IValue> args = std::move(packed).vec();
-    std::vector<at::TypePtr> schema;
-    for (const at::IValue& arg : args) {
-      schema.push_back(arg.type());
-    }
     const auto& interface = torch::dynamo::autograd::getPyCompilerInterface();
-    const std::string function =
-        interface->bind_function(swap.get_py_compiler(), name(), compute_packed, schema);
-    variable_list results =
-        interface->call_function(swap.get_py_compiler(), "apply_functional", function, grads, args,
-                                 IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
-                                     torch::dynamo::autograd::get_input_metadata(next_edges())));
+    // Once for the process: a name that is taken is refused.
+    static const std::string function = interface->bind_function(
+        swap.get_py_compiler(), name(), compute_packed,
+        packed_types<variable_list, std::vector<c10::SymInt>, std::vector<c10::SymInt>,
+                     std::vector<c10::SymInt>, std::vector<c10::SymInt>, c10::SymInt, bool,
+                     std::optional<std::string>, std::vector<bool>>());
+    variable_list results = interface->call_function(
+        swap.get_py_compiler(), "apply_functional", function, grads, std::move(packed).vec(),
+        IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
+            torch::dynamo::autograd::get_input_metadata(next_edges())));
     swap.after(tensors_);
     swap.after(saved_.stride);
     swap.after(saved_.padding);
     swap.after(saved_.dilation);
+    swap.after(saved_.output_padding);
     swap.after(saved_.groups);
     return results;
   }
@@ -165,7 +172,9 @@ class ConvNode final : public Node {
     saved.stride = packed.unpack<std::vector<c10::SymInt>>();
     saved.padding = packed.unpack<std::vector<c10::SymInt>>();
     saved.dilation = packed.unpack<std::vector<c10::SymInt>>();
+    saved.output_padding = packed.unpack<std::vector<c10::SymInt>>();
     saved.groups = packed.unpack<c10::SymInt>();
+    saved.transposed = packed.unpack<bool>();
     saved.policy = packed.unpack<std::optional<std::string>>();
     saved.wanted = packed.unpack<std::vector<bool>>();
     return Formula::compute(grads, saved);
@@ -175,58 +184,68 @@ class ConvNode final : public Node {
   Saved saved_;  // less what unpack() adds
 };
 
-/// Of conv2d_backward, with respect to grad_output, input and weight.
+/// Of convolution_backward, with respect to grad_output, input and weight.
 struct DoubleBackward {
-  static constexpr const char* kName = "Conv2dBackwardBackward";
+  static constexpr const char* kName = "ConvolutionBackwardBackward";
 
   static variable_list compute(const variable_list& grads, const Saved& saved) {
     if (!grads[0].defined() && !grads[1].defined() && !grads[2].defined()) {
       return variable_list(3);
     }
-    const std::array<c10::SymInt, 2> no_output_padding = {0, 0};
     auto [grad_grad_output, grad_input, grad_weight] = at::_convolution_double_backward_symint(
         grads[0], grads[1], grads[2], /*gO=*/saved.tensors[0], /*weight=*/saved.tensors[2],
-        /*self=*/saved.tensors[1], saved.stride, saved.padding, saved.dilation,
-        /*transposed=*/false, no_output_padding, saved.groups,
-        {saved.wanted[0], saved.wanted[1], saved.wanted[2]});
+        /*self=*/saved.tensors[1], saved.stride, saved.padding, saved.dilation, saved.transposed,
+        saved.output_padding, saved.groups, {saved.wanted[0], saved.wanted[1], saved.wanted[2]});
     return {grad_grad_output, grad_input, grad_weight};
   }
 };
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> conv2d_backward_autograd(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_autograd(
     const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
     c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-    c10::SymInt groups, std::array<bool, 3> output_mask, std::optional<std::string_view> policy) {
-  refuse_forward_mode("conv2d_backward", grad_output, input, weight);
+    bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups,
+    std::array<bool, 3> output_mask, std::optional<std::string_view> policy) {
+  refuse_forward_mode("convolution_backward", grad_output, input, weight);
   auto results = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return conv2d_backward_op().call(grad_output, input, weight, stride, padding, dilation, groups,
-                                     output_mask, policy);
+    return convolution_backward_op().call(grad_output, input, weight, stride, padding, dilation,
+                                          transposed, output_padding, groups, output_mask, policy);
   }();
   if (torch::autograd::compute_requires_grad(grad_output, input, weight)) {
     const auto node = make_node<ConvNode<DoubleBackward>>();
     node->set_next_edges(torch::autograd::collect_next_edges(grad_output, input, weight));
-    node->save(settings(stride, padding, dilation, groups), grad_output, input, weight);
+    const auto spatial = static_cast<std::size_t>(weight.dim() - 2);
+    node->save({.tensors = {},
+                .stride = expand(stride, spatial),
+                .padding = expand(padding, spatial),
+                .dilation = expand(dilation, spatial),
+                .output_padding = expand(output_padding, spatial),
+                .groups = groups,
+                .transposed = transposed,
+                .policy = std::nullopt,
+                .wanted = {}},
+               grad_output, input, weight);
     torch::autograd::set_history(
         variable_list{std::get<0>(results), std::get<1>(results), std::get<2>(results)}, node);
   }
   return results;
 }
 
-/// Of conv2d, with respect to input, weight and bias.
+/// Of a convolution, with respect to input, weight and bias.
 struct Backward {
-  static constexpr const char* kName = "Conv2dBackward";
+  static constexpr const char* kName = "ConvolutionBackward";
 
   static variable_list compute(const variable_list& grads, const Saved& saved) {
     if (!grads[0].defined()) {
       return variable_list(3);
     }
     const at::Tensor& input = saved.tensors[0];
-    const bool batched = input.dim() == 4;
-    auto [grad_input, grad_weight, grad_bias] = conv2d_backward_op().call(
-        batched ? grads[0] : grads[0].unsqueeze(0), batched ? input : input.unsqueeze(0),
-        /*weight=*/saved.tensors[1], saved.stride, saved.padding, saved.dilation, saved.groups,
-        {saved.wanted[0], saved.wanted[1], saved.wanted[2]}, saved.policy);
+    const at::Tensor& weight = saved.tensors[1];
+    const bool batched = input.dim() == weight.dim();
+    auto [grad_input, grad_weight, grad_bias] = convolution_backward_op().call(
+        batched ? grads[0] : grads[0].unsqueeze(0), batched ? input : input.unsqueeze(0), weight,
+        saved.stride, saved.padding, saved.dilation, saved.transposed, saved.output_padding,
+        saved.groups, {saved.wanted[0], saved.wanted[1], saved.wanted[2]}, saved.policy);
     if (!batched && grad_input.defined()) {
       grad_input = grad_input.squeeze(0);
     }
@@ -234,23 +253,29 @@ struct Backward {
   }
 };
 
-at::Tensor conv2d_autograd(const at::Tensor& input, const at::Tensor& weight,
-                           const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
-                           c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-                           c10::SymInt groups, std::optional<std::string_view> policy) {
-  const c10::MaybeOwned<at::Tensor> borrowed_bias = at::borrow_from_optional_tensor(bias);
-  const at::Tensor& defined_bias = *borrowed_bias;
-  refuse_forward_mode("conv2d", input, weight, defined_bias);
+at::Tensor autograd(const ConvCall& call) {
+  const c10::MaybeOwned<at::Tensor> borrowed_bias = at::borrow_from_optional_tensor(call.bias);
+  const at::Tensor& bias = *borrowed_bias;
+  refuse_forward_mode(call.op.name, call.input, call.weight, bias);
   at::Tensor output = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return conv2d_op().call(input, weight, bias, stride, padding, dilation, groups, policy);
+    return dispatch(call);
   }();
-  if (torch::autograd::compute_requires_grad(input, weight, defined_bias)) {
+  if (torch::autograd::compute_requires_grad(call.input, call.weight, bias)) {
     const auto node = make_node<ConvNode<Backward>>();
-    node->set_next_edges(torch::autograd::collect_next_edges(input, weight, defined_bias));
-    Saved saved = settings(stride, padding, dilation, groups);
-    saved.policy = parse_policy("conv2d", policy, {conv::Pass::kFprop}).for_gradients();
-    node->save(std::move(saved), input, weight);
+    node->set_next_edges(torch::autograd::collect_next_edges(call.input, call.weight, bias));
+    const PolicyRequest policy =
+        parse_policy(call.op.name, call.policy, {forward_pass(call.op.transposed)});
+    node->save({.tensors = {},
+                .stride = expand(call.stride, call.op.spatial),
+                .padding = expand(call.padding, call.op.spatial),
+                .dilation = expand(call.dilation, call.op.spatial),
+                .output_padding = expand(call.output_padding, call.op.spatial),
+                .groups = call.groups,
+                .transposed = call.op.transposed,
+                .policy = policy.for_gradients(),
+                .wanted = {}},
+               call.input, call.weight);
     torch::autograd::set_history(output, node);
   }
   return output;
@@ -259,8 +284,8 @@ at::Tensor conv2d_autograd(const at::Tensor& input, const at::Tensor& weight,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(convtime, Autograd, library) {
-  library.impl("conv2d", conv2d_autograd);
-  library.impl("conv2d_backward", conv2d_backward_autograd);
+  implement<autograd>(library);
+  library.impl("convolution_backward", convolution_backward_autograd);
 }
 
 }  // namespace convtime::ops

@@ -1,0 +1,113 @@
+"""The training that compares a replaced ResNet-50 with PyTorch's."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import replace_resnet50  # noqa: E402
+import results  # noqa: E402
+from resnet50 import ResNet50  # noqa: E402
+
+from convtime.conv_problem import Flags  # noqa: E402
+from convtime.layers import LoadedModel, from_model  # noqa: E402
+from convtime.layers import resnet50 as resnet50_layers  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+def test_the_model_is_torchvisions():
+    with torch.device("meta"):
+        model = ResNet50()
+        example = torch.randn(2, 3, 224, 224)
+    assert sum(one.numel() for one in model.parameters()) == 25_557_032
+    found = from_model(LoadedModel("resnet50", model, example))
+    expected = resnet50_layers(batch=2)
+    assert {one: sorted(one.names) for one in found} == {one: sorted(one.names) for one in expected}
+    assert sum(one.count for one in found) == replace_resnet50.CONVOLUTIONS
+
+
+def row(*steps, replaced=53):
+    found = [
+        {"loss": [1.5, 1.5], "same_loss": same, "different": ["fc.weight"] * count}
+        for same, count in steps
+    ]
+    return {"key": "training", "replaced": replaced, "steps": found}
+
+
+@pytest.mark.parametrize(
+    ("steps", "replaced", "count"),
+    [
+        ([(True, 0)] * 50, 53, 50),
+        ([(True, 0)] * 50, 52, 0),
+        ([(True, 0), (False, 0), (True, 0)], 53, 1),
+        ([(True, 0), (True, 0), (True, 1), (True, 0)], 53, 2),
+        ([(False, 3)], 53, 0),
+    ],
+)
+def test_steps_count_until_the_first_difference(steps, replaced, count):
+    found = replace_resnet50.summarise([row(*steps, replaced=replaced)])
+    assert found == {"bit_identical_steps": count}
+    assert set(found) == set(results.load_goals()["replace_resnet50"])
+
+
+def test_the_table_has_every_tenth_step():
+    text = replace_resnet50.table([row(*[(True, 0)] * 19, (False, 7))])
+    assert text.splitlines()[2:] == [
+        "| 1 | 1.5 | 1.5 | yes | 0 |",
+        "| 10 | 1.5 | 1.5 | yes | 0 |",
+        "| 20 | 1.5 | 1.5 | no | 7 |",
+    ]
+
+
+def test_training_changes_the_model_and_keeps_both_the_same():
+    before = Flags.current()
+    found = replace_resnet50.measure(CPU, steps=2, batch=2, side=32)
+    assert Flags.current() == before
+    assert replace_resnet50.summarise([found]) == {"bit_identical_steps": 2}
+    first, second = (step["loss"][0] for step in found["steps"])
+    assert first != second
+
+
+def test_a_difference_is_found(monkeypatch):
+    train = replace_resnet50._train
+    calls = []
+
+    def meddle(model, *rest):
+        loss = train(model, *rest)
+        calls.append(model)
+        if len(calls) == 4:  # the second step of the second model
+            model.bn1.running_var[0] *= 2
+        return loss
+
+    monkeypatch.setattr(replace_resnet50, "_train", meddle)
+    found = replace_resnet50.measure(CPU, steps=2, batch=2, side=32)
+    assert replace_resnet50.summarise([found]) == {"bit_identical_steps": 1}
+    assert found["steps"][1]["different"] == ["bn1.running_var"]
+    assert found["steps"][1]["same_loss"]
+
+
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_it_writes_its_file_once(tmp_path, where):
+    command = [
+        *(sys.executable, BENCHMARKS / "replace_resnet50.py", "--device", where),
+        *("--steps", "1", "--batch", "2", "--side", "32"),
+        *("--commit", "abc", "--output", tmp_path),
+    ]
+    environment = {
+        name: one for name, one in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"
+    }
+    subprocess.run(command, check=True, timeout=300, env=environment)
+    path = tmp_path / "replace_resnet50.json"
+    text = path.read_text()
+    document = json.loads(text)
+    assert [one["value"] for one in document["summary"]] == [1]
+    subprocess.run(command, check=True, timeout=300, env=environment)
+    assert path.read_text() == text
