@@ -266,6 +266,24 @@ def test_threads_share_choices_and_have_plans_of_their_own() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.usefixtures("fresh")
+def test_a_thread_without_a_context_gets_the_same_plan() -> None:
+    """cuDNN's runtime-compiled depthwise engine goes through the driver, as cuBLASLt's do."""
+    x, w = (
+        torch.randn(shape, device="cuda", dtype=torch.float16).to(memory_format=torch.channels_last)
+        for shape in ((32, 480, 14, 14), (480, 1, 3, 3))
+    )
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(ops.conv2d, x, w, padding=1, groups=480).result()
+    (found,) = convtime.plan_cache()
+    convtime.clear_plan_cache()
+    ops.conv2d(x, w, padding=1, groups=480)
+    (expected,) = convtime.plan_cache()
+    assert found.tag == expected.tag
+    assert found.refused == ()
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("fresh")
 @pytest.mark.parametrize("policy", ["heuristic", "benchmark"])
 @pytest.mark.parametrize("op", OPS)
 def test_a_ready_plan_can_be_captured(op: str, policy: str) -> None:

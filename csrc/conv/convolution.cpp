@@ -37,12 +37,18 @@ bool runs(Plan& plan, cudnnHandle_t handle, const Operands& operands, Workspace&
 void convolve(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
               Workspace& workspace) {
   ReadyPlans& plans = plans_of_this_thread();
-  if (ReadyPlan* ready = plans.find(key)) {
+  ReadyPlan* const ready = plans.find(key);
+  if (ready != nullptr) {
     if (runs(ready->plan, handle, operands, workspace)) {
       ready->choice->count_use();
       return;
     }
-  } else if (std::shared_ptr<SharedChoice> choice = choice_table().find(key)) {
+  }
+  // Makes the device's context the thread's. It may have none yet, and then engines that go through
+  // the driver fail: the next one would be chosen, for all threads.
+  CONVTIME_CUDA_CHECK(cudaSetDevice(key.problem.device));
+  std::shared_ptr<SharedChoice> choice;
+  if (ready == nullptr && (choice = choice_table().find(key)) != nullptr) {
     std::optional<Plan> plan = rebuild_plan(handle, key.problem, choice->choice);
     if (plan.has_value() && runs(*plan, handle, operands, workspace)) {
       choice->count_use();
@@ -56,7 +62,7 @@ void convolve(cudnnHandle_t handle, const PlanKey& key, const Operands& operands
         "before the capture, or with the policy 'heuristic'");
   }
   Selection selection = select_plan(handle, key, operands, workspace);
-  std::shared_ptr<SharedChoice> choice = choice_table().insert(key, std::move(selection.choice));
+  choice = choice_table().insert(key, std::move(selection.choice));
   choice->count_use();
   plans.insert(key, {std::move(selection.plan), std::move(choice)});
 }
