@@ -405,10 +405,15 @@ def child(gpu, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_NVML_CHANGES", str(log))
     path = os.pathsep.join([str(FAKE_NVML), *sys.path])
     started = []
+    # nohup, under which tests may run, has SIGHUP ignored, and children inherit that.
+    begin = (
+        "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        "import one_gpu; one_gpu.pretend()\n"
+    )
 
     def start(code):
         process = subprocess.Popen(
-            [sys.executable, "-c", "import one_gpu; one_gpu.pretend()\n" + textwrap.dedent(code)],
+            [sys.executable, "-c", begin + textwrap.dedent(code)],
             env={**os.environ, "PYTHONPATH": path},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
