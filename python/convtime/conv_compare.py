@@ -14,7 +14,7 @@ import torch
 import convtime
 import convtime.nn
 from convtime.comparison import Ratio
-from convtime.conv_problem import same_bits
+from convtime.conv_problem import backend_name, same_bits
 from convtime.layers import ConvLayer, InputError, first_line
 from convtime.measurement import SCHEMA, Measurement
 
@@ -266,7 +266,7 @@ def _build(
 
 def _backend(module: torch.nn.Conv2d, x: torch.Tensor) -> str:
     """The backend that PyTorch chooses for a module, by torch's own function."""
-    padding = list(module.padding)
+    padding: Any = list(module.padding)
     if module.padding_mode != "zeros":
         x = torch.nn.functional.pad(
             x, module._reversed_padding_repeated_twice, mode=module.padding_mode
@@ -277,18 +277,9 @@ def _backend(module: torch.nn.Conv2d, x: torch.Tensor) -> str:
             dilation * (size - 1) // 2
             for dilation, size in zip(module.dilation, module.kernel_size, strict=True)
         ]
-    backend = torch._C._select_conv_backend(
-        x,
-        module.weight,
-        module.bias,
-        list(module.stride),
-        padding,
-        list(module.dilation),
-        False,
-        [0, 0],
-        module.groups,
+    return backend_name(
+        x, module.weight, module.bias, module.stride, padding, module.dilation, module.groups
     )
-    return str(backend.name)
 
 
 def _cudnn_flags() -> dict[str, bool]:

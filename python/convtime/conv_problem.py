@@ -11,10 +11,12 @@ import dataclasses
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 import torch
+
+from convtime._json import with_tuples
 
 PASSES = FPROP, DGRAD, WGRAD = ("fprop", "dgrad", "wgrad")
 # PyTorch's allocators give out addresses that are multiples of at least this many bytes, and cuDNN
@@ -202,9 +204,7 @@ class ConvProblem:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ConvProblem:
         """Reverses to_dict, also after JSON has made lists of the tuples."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
+        fields = with_tuples(data)
         for name in ("x", "w", "grad_output"):
             if fields[name] is not None:
                 fields[name] = TensorLayout.from_dict(fields[name])
@@ -262,18 +262,26 @@ class ConvProblem:
 
     def backend(self, pass_name: str, tensors: ConvTensors) -> str:
         """What PyTorch chooses for a pass, by the name of its ConvBackend, e.g. "Cudnn"."""
-        backend = torch._C._select_conv_backend(
-            tensors.x,
-            tensors.w,
-            tensors.bias if pass_name == FPROP else None,
-            list(self.stride),
-            list(self.padding),
-            list(self.dilation),
-            False,
-            [0, 0],
-            self.groups,
+        bias = tensors.bias if pass_name == FPROP else None
+        return backend_name(
+            tensors.x, tensors.w, bias, self.stride, self.padding, self.dilation, self.groups
         )
-        return str(backend.name)
+
+
+def backend_name(
+    x: torch.Tensor,
+    w: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+) -> str:
+    """What torch's own function chooses, by the name of its ConvBackend, e.g. "Cudnn"."""
+    backend = torch._C._select_conv_backend(
+        x, w, bias, list(stride), list(padding), list(dilation), False, [0, 0], groups
+    )
+    return str(backend.name)
 
 
 def backward_pass(pass_name: str) -> int:

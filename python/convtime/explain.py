@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import ops
+from convtime._json import with_tuples
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.conv_problem import (
     DGRAD,
@@ -80,11 +81,11 @@ class Plan:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
         """Reverses dataclasses.asdict, also after JSON has made lists and texts of its parts."""
-        fields = _with_tuples(data)
+        fields = with_tuples(data)
         fields["knobs"] = {int(knob): value for knob, value in fields["knobs"].items()}
         for name in ("x", "w", "y"):
             if fields[name] is not None:
-                fields[name] = Descriptor(**_with_tuples(fields[name]))
+                fields[name] = Descriptor(**with_tuples(fields[name]))
         return cls(**fields)
 
 
@@ -137,7 +138,7 @@ class Side:
         fields = dict(data)
         if fields["plan"] is not None:
             fields["plan"] = Plan.from_dict(fields["plan"])
-        fields["kernels"] = tuple(Kernel(**_with_tuples(one)) for one in fields["kernels"])
+        fields["kernels"] = tuple(Kernel(**with_tuples(one)) for one in fields["kernels"])
         return cls(**fields)
 
 
@@ -173,7 +174,7 @@ class PassExplanation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PassExplanation:
         """Reverses dataclasses.asdict, also after JSON has made lists of the tuples."""
-        fields = _with_tuples(data)
+        fields = with_tuples(data)
         for who in ("pytorch", "convtime"):
             fields[who] = Side.from_dict(fields[who])
         return cls(**fields | {"ratio": Ratio(**fields["ratio"])})
@@ -416,7 +417,8 @@ def _prepare(call: _Call) -> tuple[ConvTensors, ConvProblem]:
         raise ValueError(f"explain: the dtype must be one of {ops.DTYPES}, got {x.dtype}")
     stride, dilation = _pair(call.stride), _pair(call.dilation)
     if isinstance(call.padding, str):
-        x, padding = _resolve_padding(x, w, call.padding, dilation)
+        padding, surplus = ops.resolve_padding("explain", w.shape, stride, call.padding, dilation)
+        x = ops.pad_end(x, surplus)
     else:
         padding = _pair(call.padding)
     problem = ConvProblem(
@@ -443,20 +445,6 @@ def _autocast(tensor: torch.Tensor) -> torch.Tensor:
 def _pair(numbers: ops.Pair) -> tuple[int, int]:
     vertical, *horizontal = numbers if isinstance(numbers, Sequence) else (numbers,)
     return int(vertical), int(horizontal[0] if horizontal else vertical)
-
-
-def _resolve_padding(
-    x: torch.Tensor, w: torch.Tensor, padding: str, dilation: tuple[int, int]
-) -> tuple[torch.Tensor, tuple[int, int]]:
-    """As PyTorch does for "same" and "valid": a surplus row or column is put at the end first."""
-    if padding == "valid":
-        return x, (0, 0)
-    vertical, horizontal = (
-        step * (size - 1) for step, size in zip(dilation, w.shape[2:], strict=True)
-    )
-    if vertical % 2 or horizontal % 2:
-        x = F.pad(x, (0, horizontal % 2, 0, vertical % 2))
-    return x, (vertical // 2, horizontal // 2)
 
 
 def _backward_passes(call: _Call, backward: bool | None) -> Iterator[str]:
@@ -826,7 +814,3 @@ def _verdict_lines(one: PassExplanation) -> list[str]:
     if not one.pytorch_repeats:
         lines.append("PyTorch's own results differ in their bits from call to call")
     return lines
-
-
-def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in data.items()}

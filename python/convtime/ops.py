@@ -84,8 +84,8 @@ def _conv2d_of_any_kind(
         _numbers("conv2d", "dilation", dilation),
     )
     if isinstance(padding, str):
-        padding, surplus = _resolve_padding("conv2d", weight.shape, stride, padding, dilation)
-        input = _pad_end(input, surplus)
+        padding, surplus = resolve_padding("conv2d", weight.shape, stride, padding, dilation)
+        input = pad_end(input, surplus)
     output: torch.Tensor = torch.ops.convtime.conv2d(
         input,
         weight,
@@ -133,7 +133,7 @@ def conv2d_input(
     stride, dilation = _numbers(op, "stride", stride), _numbers(op, "dilation", dilation)
     surplus = (0, 0)
     if isinstance(padding, str):
-        padding, surplus = _resolve_padding(op, weight.shape, stride, padding, dilation)
+        padding, surplus = resolve_padding(op, weight.shape, stride, padding, dilation)
     size = _size(op, "input_size", input_size)
     height, width = size[2] + surplus[0], size[3] + surplus[1]
     # One number in memory stands for the input, whose size alone matters, as in PyTorch's function.
@@ -187,8 +187,8 @@ def conv2d_weight(
     stride, dilation = _numbers(op, "stride", stride), _numbers(op, "dilation", dilation)
     size = _size(op, "weight_size", weight_size)
     if isinstance(padding, str):
-        padding, surplus = _resolve_padding(op, size, stride, padding, dilation)
-        input = _pad_end(input, surplus)
+        padding, surplus = resolve_padding(op, size, stride, padding, dilation)
+        input = pad_end(input, surplus)
     grad_weight: torch.Tensor = torch.ops.convtime.conv2d_backward(
         grad_output,
         input,
@@ -245,19 +245,20 @@ def _size(op: str, name: str, value: Sequence[int]) -> tuple[int, ...]:
     return size
 
 
-def _resolve_padding(
+def resolve_padding(
     op: str,
     weight_size: Sequence[int],
     stride: Sequence[int],
     padding: str,
     dilation: Sequence[int],
-) -> tuple[Pair, tuple[int, int]]:
+) -> tuple[tuple[int, int], tuple[int, int]]:
     """Turns "same" and "valid" into numbers as ATen's conv2d.padding does.
 
-    Where the padding has to be uneven, there is a surplus: zeros to put at the end of the input.
+    Where the padding has to be uneven, there is a surplus: zeros to put at the end of the input
+    (pad_end).
     """
     if padding == "valid" or len(weight_size) != 4 or not dilation:
-        return 0, (0, 0)  # the op refuses the latter two
+        return (0, 0), (0, 0)  # the op refuses the latter two
     if padding != "same":
         raise RuntimeError(f"{op}: padding must be a number, 'same' or 'valid', got {padding!r}")
     if any(step != 1 for step in stride):
@@ -267,7 +268,7 @@ def _resolve_padding(
     return (vertical // 2, horizontal // 2), (vertical % 2, horizontal % 2)
 
 
-def _pad_end(input: torch.Tensor, surplus: tuple[int, int]) -> torch.Tensor:
+def pad_end(input: torch.Tensor, surplus: tuple[int, int]) -> torch.Tensor:
     vertical, horizontal = surplus
     return F.pad(input, (0, horizontal, 0, vertical)) if vertical or horizontal else input
 
