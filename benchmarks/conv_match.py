@@ -380,7 +380,6 @@ def measure_host(case: tuple[str, str, bool, bool], device: Any, *, modules: boo
     import convtime
     from convtime._load import _C
 
-    core: Any = _C
     dtype_name, layout, bias, grad = case
     dtype: Any = getattr(torch, dtype_name)
     memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
@@ -399,7 +398,7 @@ def measure_host(case: tuple[str, str, bool, bool], device: Any, *, modules: boo
             "F.conv2d": lambda: torch.nn.functional.conv2d(x, w, b, padding=1),
             "convtime": lambda: convtime.ops.conv2d(x, w, b, padding=1),
             # cuDNN's own execute of the ready plan, into a tensor that is there.
-            "floor": core.execute_floor(x.detach(), w.detach(), (1, 1), (1, 1), (1, 1), 1),
+            "floor": _C.execute_floor(x.detach(), w.detach(), (1, 1), (1, 1), (1, 1), 1),
         }
     compared = convtime.compare(
         calls,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from results import HERE
 
 from convtime.conv_problem import ConvProblem, Flags, TensorLayout
-from convtime.layers import ConvLayer, distinct, from_csv, resnet50
+from convtime.layers import ConvLayer, distinct, from_csv, resnet50, square_layer
 
 DEEPBENCH = HERE / "data" / "deepbench_conv_training.csv"
 RANDOM_PROBLEMS = 320
@@ -19,48 +19,19 @@ CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
 
-def _conv(
-    name: str,
-    batch: int,
-    c: int,
-    k: int,
-    kernel: int,
-    size: int,
-    stride: int = 1,
-    *,
-    padding: int | None = None,
-    groups: int = 1,
-    bias: bool = False,
-) -> ConvLayer:
-    """A square layer, padded so that stride 1 keeps the size unless said otherwise."""
-    padding = kernel // 2 if padding is None else padding
-    return ConvLayer(
-        names=(name,),
-        batch=batch,
-        in_channels=c,
-        size=(size, size),
-        out_channels=k,
-        kernel_size=(kernel, kernel),
-        stride=(stride, stride),
-        padding=(padding, padding),
-        groups=groups,
-        bias=bias,
-    )
-
-
 def vgg16(batch: int = 32) -> Iterator[ConvLayer]:
     """Simonyan and Zisserman, Very Deep Convolutional Networks, table 1, D; 224×224 images."""
     channels, size = 3, 224
     for stage, (count, width) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1):
         for index in range(1, count + 1):
-            yield _conv(f"conv{stage}_{index}", batch, channels, width, 3, size, bias=True)
+            yield square_layer(f"conv{stage}_{index}", batch, channels, width, 3, size, bias=True)
             channels = width
         size //= 2
 
 
 def mobilenet_v2(batch: int = 32) -> Iterator[ConvLayer]:
     """Sandler et al., MobileNetV2: Inverted Residuals, table 2; 224×224 images."""
-    yield _conv("stem", batch, 3, 32, 3, 224, 2)
+    yield square_layer("stem", batch, 3, 32, 3, 224, 2)
     channels, size = 32, 112
     for stage, (expansion, width, count, first_stride) in enumerate(
         ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
@@ -70,17 +41,19 @@ def mobilenet_v2(batch: int = 32) -> Iterator[ConvLayer]:
             stride = first_stride if block == 0 else 1
             inner, name = expansion * channels, f"stage{stage}.{block}"
             if expansion > 1:
-                yield _conv(f"{name}.expand", batch, channels, inner, 1, size)
-            yield _conv(f"{name}.depthwise", batch, inner, inner, 3, size, stride, groups=inner)
+                yield square_layer(f"{name}.expand", batch, channels, inner, 1, size)
+            yield square_layer(
+                f"{name}.depthwise", batch, inner, inner, 3, size, stride, groups=inner
+            )
             size //= stride
-            yield _conv(f"{name}.project", batch, inner, width, 1, size)
+            yield square_layer(f"{name}.project", batch, inner, width, 1, size)
             channels = width
-    yield _conv("head", batch, channels, 1280, 1, size)
+    yield square_layer("head", batch, channels, 1280, 1, size)
 
 
 def efficientnet_b0(batch: int = 32) -> Iterator[ConvLayer]:
     """Tan and Le, EfficientNet, table 1, with squeeze-and-excitation; 224×224 images."""
-    yield _conv("stem", batch, 3, 32, 3, 224, 2)
+    yield square_layer("stem", batch, 3, 32, 3, 224, 2)
     channels, size = 32, 112
     for stage, (expansion, kernel, width, count, first_stride) in enumerate(
         ((1, 3, 16, 1, 1), (6, 3, 24, 2, 2), (6, 5, 40, 2, 2), (6, 3, 80, 3, 2), (6, 5, 112, 3, 1),
@@ -91,30 +64,30 @@ def efficientnet_b0(batch: int = 32) -> Iterator[ConvLayer]:
             inner, name = expansion * channels, f"stage{stage}.{block}"
             squeezed = channels // 4
             if expansion > 1:
-                yield _conv(f"{name}.expand", batch, channels, inner, 1, size)
-            yield _conv(
+                yield square_layer(f"{name}.expand", batch, channels, inner, 1, size)
+            yield square_layer(
                 f"{name}.depthwise", batch, inner, inner, kernel, size, stride, groups=inner
             )
             size //= stride
-            yield _conv(f"{name}.squeeze", batch, inner, squeezed, 1, 1, bias=True)
-            yield _conv(f"{name}.excite", batch, squeezed, inner, 1, 1, bias=True)
-            yield _conv(f"{name}.project", batch, inner, width, 1, size)
+            yield square_layer(f"{name}.squeeze", batch, inner, squeezed, 1, 1, bias=True)
+            yield square_layer(f"{name}.excite", batch, squeezed, inner, 1, 1, bias=True)
+            yield square_layer(f"{name}.project", batch, inner, width, 1, size)
             channels = width
-    yield _conv("head", batch, channels, 1280, 1, size)
+    yield square_layer("head", batch, channels, 1280, 1, size)
 
 
 def convnext_tiny(batch: int = 32) -> Iterator[ConvLayer]:
     """Liu et al., A ConvNet for the 2020s, section 3; its 1×1 layers are torch.nn.Linear."""
-    yield _conv("stem", batch, 3, 96, 4, 224, 4, padding=0, bias=True)
+    yield square_layer("stem", batch, 3, 96, 4, 224, 4, padding=0, bias=True)
     size = 56
     widths = (96, 192, 384, 768)
     for stage, (width, blocks) in enumerate(zip(widths, (3, 3, 9, 3), strict=True)):
         for block in range(blocks):
             name = f"stage{stage + 1}.{block}.depthwise"
-            yield _conv(name, batch, width, width, 7, size, groups=width, bias=True)
+            yield square_layer(name, batch, width, width, 7, size, groups=width, bias=True)
         if stage < 3:
             name = f"downsample{stage + 1}"
-            yield _conv(name, batch, width, 2 * width, 2, size, 2, padding=0, bias=True)
+            yield square_layer(name, batch, width, 2 * width, 2, size, 2, padding=0, bias=True)
             size //= 2
 
 
@@ -122,8 +95,8 @@ def unet(batch: int = 2) -> Iterator[ConvLayer]:
     """Ronneberger et al., U-Net, figure 1: 572×572 images, no padding; up-convolutions left out."""
 
     def pair(name: str, c: int, k: int, size: int) -> Iterator[ConvLayer]:
-        yield _conv(f"{name}.1", batch, c, k, 3, size, padding=0, bias=True)
-        yield _conv(f"{name}.2", batch, k, k, 3, size - 2, padding=0, bias=True)
+        yield square_layer(f"{name}.1", batch, c, k, 3, size, padding=0, bias=True)
+        yield square_layer(f"{name}.2", batch, k, k, 3, size - 2, padding=0, bias=True)
 
     channels, size = 1, 572
     for width in (64, 128, 256, 512, 1024):
@@ -134,7 +107,7 @@ def unet(batch: int = 2) -> Iterator[ConvLayer]:
         size *= 2  # the up-convolution; its output is joined by as many channels from before
         yield from pair(f"up{width}", 2 * width, width, size)
         size -= 4
-    yield _conv("head", batch, 64, 2, 1, size, bias=True)
+    yield square_layer("head", batch, 64, 2, 1, size, bias=True)
 
 
 NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {

@@ -12,7 +12,7 @@
 #include "conv/frontend.h"
 #include "conv/tensor_ids.h"
 #include "core/cuda_check.h"
-#include "core/unique_handle.h"
+#include "core/cuda_event.h"
 
 namespace convtime::conv {
 namespace {
@@ -108,18 +108,6 @@ Plan build_plan(cudnnHandle_t handle, const Graph& graph, const Config& config) 
                   .setHandle(handle)
                   .setEngineConfig(config, graph.getTag())
                   .build());
-}
-
-struct EventTraits {
-  using Handle = cudaEvent_t;
-  static void release(Handle event) noexcept { CONVTIME_CUDA_WARN(cudaEventDestroy(event)); }
-};
-using Event = UniqueHandle<EventTraits>;
-
-Event make_event() {
-  cudaEvent_t event = nullptr;
-  CONVTIME_CUDA_CHECK(cudaEventCreate(&event));
-  return Event(event);
 }
 
 /// A selection under way: what it needs, and what has refused so far.
@@ -269,8 +257,8 @@ class Selector {
 
   /// Times a run of each, after one that warms up, until enough have run; drops the others.
   void time(std::vector<Candidate>& candidates) {
-    const Event start = make_event();
-    const Event stop = make_event();
+    const CudaEvent start = make_event();
+    const CudaEvent stop = make_event();
     cudaStream_t stream = nullptr;
     check_cudnn(cudnnGetStream(handle_, &stream), "cudnnGetStream");
     CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/cuda_event.h"
 #include "core/export.h"
-#include "timing/cuda_event.h"
 #include "timing/timer.h"
 
 namespace convtime {

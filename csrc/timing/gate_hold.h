@@ -2,8 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include "core/cuda_event.h"
 #include "core/export.h"
-#include "timing/cuda_event.h"
 #include "timing/queue_hold.h"
 
 namespace convtime {

@@ -8,9 +8,9 @@
 #include <memory>
 #include <vector>
 
+#include "core/cuda_event.h"
 #include "core/export.h"
 #include "timing/cache_flush.h"
-#include "timing/cuda_event.h"
 #include "timing/device_graph.h"
 #include "timing/device_stamps.h"
 #include "timing/timer.h"

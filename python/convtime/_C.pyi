@@ -48,34 +48,6 @@ class Timing(TypedDict):
     sampling_seconds: float
     stop_reason: str
 
-class TensorRecord(TypedDict):
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
-    alignment: int
-
-class PlanRecord(TypedDict):
-    pass_name: str
-    policy: str
-    device: str
-    dtype: str
-    x: TensorRecord
-    w: TensorRecord
-    y: TensorRecord
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    deterministic: bool
-    allow_tf32: bool
-    tag: str
-    engine: int
-    knobs: dict[int, int]
-    source: str
-    workspace_bytes: int
-    numerical_notes: list[str]
-    behavior_notes: list[str]
-    refused: list[str]
-    uses: int
-
 def conv1d(
     input: object,
     weight: object,
@@ -154,7 +126,7 @@ def execute_floor(
     groups: int,
     /,
 ) -> Callable[[], None]: ...
-def plan_cache() -> list[PlanRecord]: ...
+def plan_cache() -> list[dict[str, Any]]: ...
 def clear_plan_cache() -> None: ...
 def time_candidates(
     *,

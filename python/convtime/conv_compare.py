@@ -15,6 +15,7 @@ import torch
 
 import convtime
 import convtime.nn
+from convtime import ops
 from convtime.comparison import Ratio
 from convtime.conv_problem import backend_name, same_bits
 from convtime.explain import kernels_of, same_launches
@@ -333,11 +334,15 @@ def _backend(module: Any, x: torch.Tensor) -> str:
             x, module._reversed_padding_repeated_twice, mode=module.padding_mode
         )
         padding = [0] * len(module.kernel_size)
-    elif module.padding == "same":
-        padding = [
-            dilation * (size - 1) // 2
-            for dilation, size in zip(module.dilation, module.kernel_size, strict=True)
-        ]
+    elif isinstance(padding, str):
+        padding, _ = ops.resolve_padding(
+            "compare",
+            len(module.kernel_size),
+            module.weight.shape,
+            module.stride,
+            padding,
+            module.dilation,
+        )
     return backend_name(
         x,
         module.weight,

@@ -16,6 +16,8 @@ from typing import Any, TypeVar, cast
 
 import torch
 
+from convtime._json import with_tuples
+
 PASSES = FPROP, DGRAD, WGRAD = ("fprop", "dgrad", "wgrad")
 # Of PyTorch's backends, by name, those that run cuDNN's plans.
 CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
@@ -296,9 +298,7 @@ class ConvProblem:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ConvProblem:
         """Reverses to_dict, also after JSON has made lists of the tuples."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
+        fields = with_tuples(data)
         for name in ("x", "w", "grad_output"):
             if fields[name] is not None:
                 fields[name] = TensorLayout.from_dict(fields[name])

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import ops
+from convtime._json import with_tuples
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.conv_problem import (
     CUDNN_BACKENDS,
@@ -83,11 +84,11 @@ class Plan:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Plan:
         """Reverses dataclasses.asdict, also after JSON has made lists and texts of its parts."""
-        fields = _with_tuples(data)
+        fields = with_tuples(data)
         fields["knobs"] = {int(knob): value for knob, value in fields["knobs"].items()}
         for name in ("x", "w", "y"):
             if fields[name] is not None:
-                fields[name] = Descriptor(**_with_tuples(fields[name]))
+                fields[name] = Descriptor(**with_tuples(fields[name]))
         return cls(**fields)
 
 
@@ -150,7 +151,7 @@ class Side:
         fields = dict(data)
         if fields["plan"] is not None:
             fields["plan"] = Plan.from_dict(fields["plan"])
-        fields["kernels"] = tuple(Kernel(**_with_tuples(one)) for one in fields["kernels"])
+        fields["kernels"] = tuple(Kernel(**with_tuples(one)) for one in fields["kernels"])
         return cls(**fields)
 
 
@@ -187,7 +188,7 @@ class PassExplanation:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PassExplanation:
         """Reverses dataclasses.asdict, also after JSON has made lists of the tuples."""
-        fields = _with_tuples(data)
+        fields = with_tuples(data)
         for who in ("pytorch", "convtime"):
             fields[who] = Side.from_dict(fields[who])
         return cls(**fields | {"ratio": Ratio(**fields["ratio"])})
@@ -501,7 +502,10 @@ def _prepare(call: _Call) -> tuple[ConvTensors, ConvProblem]:
     rank = w.dim() - 2
     stride, dilation = _numbers(call.stride, rank), _numbers(call.dilation, rank)
     if isinstance(call.padding, str):
-        x, padding = _resolve_padding(x, w, call.padding, dilation)
+        padding, surplus = ops.resolve_padding(
+            "explain", rank, w.shape, stride, call.padding, dilation
+        )
+        x = ops.pad_end(x, surplus)
     else:
         padding = _numbers(call.padding, rank)
     problem = ConvProblem(
@@ -530,18 +534,6 @@ def _autocast(tensor: torch.Tensor) -> torch.Tensor:
 def _numbers(given: ops.Numbers, rank: int) -> tuple[int, ...]:
     numbers = tuple(given) if isinstance(given, Sequence) else (given,)
     return tuple(map(int, numbers * rank if len(numbers) == 1 else numbers))
-
-
-def _resolve_padding(
-    x: torch.Tensor, w: torch.Tensor, padding: str, dilation: tuple[int, ...]
-) -> tuple[torch.Tensor, tuple[int, ...]]:
-    """As PyTorch does for "same" and "valid": what cannot be halved is put at the end first."""
-    if padding == "valid":
-        return x, (0,) * len(dilation)
-    totals = [step * (size - 1) for step, size in zip(dilation, w.shape[2:], strict=True)]
-    if any(total % 2 for total in totals):
-        x = F.pad(x, [end for total in reversed(totals) for end in (0, total % 2)])
-    return x, tuple(total // 2 for total in totals)
 
 
 def _backward_passes(call: _Call, backward: bool | None) -> Iterator[str]:
@@ -920,7 +912,3 @@ def _verdict_lines(one: PassExplanation) -> list[str]:
     if not one.pytorch_repeats:
         lines.append("PyTorch's own results differ in their bits from call to call")
     return lines
-
-
-def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in data.items()}

@@ -16,6 +16,8 @@ from typing import Any, NoReturn, cast
 
 import torch
 
+from convtime._json import with_tuples
+
 # PyTorch's own kernels index the sizes of a dimension with 32 bits in many places.
 LARGEST_SIZE = 2**31 - 1
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
@@ -255,9 +257,7 @@ class ConvLayer:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> ConvLayer:
         """Reverses to_dict, also after JSON has made lists of its tuples."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
+        fields = with_tuples(data)
         if "height" in fields:  # written when there were but two dimensions
             fields["size"] = (fields.pop("height"), fields.pop("width"))
         return cls(**fields)
@@ -271,6 +271,35 @@ def distinct(layers: Iterable[ConvLayer]) -> list[ConvLayer]:
     return [dataclasses.replace(layer, names=tuple(found)) for layer, found in names.items()]
 
 
+def square_layer(
+    name: str,
+    batch: int,
+    c: int,
+    k: int,
+    kernel: int,
+    size: int,
+    stride: int = 1,
+    *,
+    padding: int | None = None,
+    groups: int = 1,
+    bias: bool = False,
+) -> ConvLayer:
+    """A layer of square images, padded so that stride 1 keeps the size unless said otherwise."""
+    padding = kernel // 2 if padding is None else padding
+    return ConvLayer(
+        names=(name,),
+        batch=batch,
+        in_channels=c,
+        size=(size, size),
+        out_channels=k,
+        kernel_size=(kernel, kernel),
+        stride=(stride, stride),
+        padding=(padding, padding),
+        groups=groups,
+        bias=bias,
+    )
+
+
 def resnet50(batch: int = 32) -> list[ConvLayer]:
     """The distinct convolutions of ResNet-50 v1.5 for 224×224 images, named as torchvision does.
 
@@ -281,29 +310,18 @@ def resnet50(batch: int = 32) -> list[ConvLayer]:
 
 
 def _resnet50_convolutions(batch: int) -> Iterator[ConvLayer]:
-    def conv(name: str, c: int, k: int, kernel: int, size: int, stride: int = 1) -> ConvLayer:
-        return ConvLayer(
-            names=(name,),
-            batch=batch,
-            in_channels=c,
-            size=(size, size),
-            out_channels=k,
-            kernel_size=(kernel, kernel),
-            stride=(stride, stride),
-            padding=(kernel // 2, kernel // 2),
-        )
-
-    yield conv("conv1", 3, 64, kernel=7, size=224, stride=2)
+    yield square_layer("conv1", batch, 3, 64, 7, 224, 2)
     channels, size = 64, 56  # after the 3×3 max-pool of stride 2
     for stage, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), start=1):
         for block in range(blocks):
             prefix = f"layer{stage}.{block}"
             stride = 2 if stage > 1 and block == 0 else 1
-            yield conv(f"{prefix}.conv1", channels, width, kernel=1, size=size)
-            yield conv(f"{prefix}.conv2", width, width, kernel=3, size=size, stride=stride)
-            yield conv(f"{prefix}.conv3", width, 4 * width, kernel=1, size=size // stride)
+            yield square_layer(f"{prefix}.conv1", batch, channels, width, 1, size)
+            yield square_layer(f"{prefix}.conv2", batch, width, width, 3, size, stride)
+            yield square_layer(f"{prefix}.conv3", batch, width, 4 * width, 1, size // stride)
             if block == 0:
-                yield conv(f"{prefix}.downsample.0", channels, 4 * width, 1, size, stride)
+                name = f"{prefix}.downsample.0"
+                yield square_layer(name, batch, channels, 4 * width, 1, size, stride)
             channels, size = 4 * width, size // stride
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from convtime._json import with_tuples
 from convtime._load import _C
 from convtime.ceilings import Ceilings
 
@@ -84,10 +85,7 @@ class DeviceActivity:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> DeviceActivity:
         """Reverses dataclasses.asdict, also after JSON has made lists of the tuples."""
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-        }
-        return cls(**fields)
+        return cls(**with_tuples(data))
 
 
 @dataclasses.dataclass(frozen=True)

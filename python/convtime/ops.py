@@ -676,7 +676,7 @@ def _of_any_kind(
         extra = _numbers(op, "output_padding", output_padding)
         output = call(input, weight, bias, steps, pads, extra, groups, gaps, policy=policy)
     else:
-        input = _pad_end(input, surplus)
+        input = pad_end(input, surplus)
         output = call(input, weight, bias, steps, pads, gaps, groups, policy=policy)
     return output
 
@@ -738,7 +738,7 @@ def _weight_gradient(
     pads, surplus = _padding(op, name, size, steps, padding, gaps)
     grad_weight: torch.Tensor = torch.ops.convtime.convolution_backward(
         grad_output,
-        _pad_end(input, surplus),
+        pad_end(input, surplus),
         grad_output.new_empty(1).expand(size),
         steps,
         pads,
@@ -794,18 +794,31 @@ def _padding(
     padding: Numbers | str,
     dilation: Sequence[int],
 ) -> tuple[Sequence[int], tuple[int, ...]]:
-    """The padding as numbers, with "same" and "valid" resolved as ATen's conv2d.padding does.
-
-    Where the padding has to be uneven, there is a surplus: zeros to put at the end of the input.
-    """
-    even = (0,) * op.spatial
+    """The padding as numbers, and the surplus of resolve_padding."""
     if not isinstance(padding, str):
-        return _numbers(op, "padding", padding), even
+        return _numbers(op, "padding", padding), (0,) * op.spatial
     if op.transposed:
         raise RuntimeError(f"{function}: padding must be {_COUNTS[op.spatial]}, got {padding!r}")
-    fits = len(weight_size) == op.spatial + 2 and len(dilation) == op.spatial
+    return resolve_padding(function, op.spatial, weight_size, stride, padding, dilation)
+
+
+def resolve_padding(
+    function: str,
+    rank: int,
+    weight_size: Sequence[int],
+    stride: Sequence[int],
+    padding: str,
+    dilation: Sequence[int],
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Turns "same" and "valid" into numbers as ATen's conv2d.padding does.
+
+    Where the padding has to be uneven, there is a surplus: zeros to put at the end of the input
+    (pad_end).
+    """
+    none = (0,) * rank
+    fits = len(weight_size) == rank + 2 and len(dilation) == rank
     if padding == "valid" or not fits:  # the op refuses what does not fit
-        return even, even
+        return none, none
     if padding != "same":
         raise RuntimeError(
             f"{function}: padding must be a number, 'same' or 'valid', got {padding!r}"
@@ -816,7 +829,7 @@ def _padding(
     return tuple(zeros // 2 for zeros in total), tuple(zeros % 2 for zeros in total)
 
 
-def _pad_end(input: torch.Tensor, surplus: Sequence[int]) -> torch.Tensor:
+def pad_end(input: torch.Tensor, surplus: Sequence[int]) -> torch.Tensor:
     if not any(surplus):
         return input
     # F.pad takes the last dimension first, and its start before its end.

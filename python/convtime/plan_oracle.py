@@ -25,6 +25,7 @@ from typing import IO, Any
 
 import torch
 
+from convtime._json import with_tuples
 from convtime.conv_problem import FPROP, ConvProblem, in_fresh_thread
 
 _STARTUP_SECONDS = 180.0  # importing torch from a cold disk, and CUDA's own start
@@ -121,17 +122,13 @@ class PlanLog:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> PlanLog:
         """Reverses dataclasses.asdict, also after JSON has made lists of the tuples."""
-        fields = _with_tuples(data)
+        fields = with_tuples(data)
         if fields["chosen"] is not None:
-            fields["chosen"] = LoggedPlan(**_with_tuples(fields["chosen"]))
+            fields["chosen"] = LoggedPlan(**with_tuples(fields["chosen"]))
         for name in ("x", "w", "y"):
             if fields[name] is not None:
-                fields[name] = Descriptor(**_with_tuples(fields[name]))
+                fields[name] = Descriptor(**with_tuples(fields[name]))
         return cls(**fields)
-
-
-def _with_tuples(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: tuple(one) if isinstance(one, list) else one for name, one in data.items()}
 
 
 def parse_log(text: str) -> PlanLog:
