@@ -315,7 +315,8 @@ def test_on_a_gpu_each_method_is_checked():
         "sync",
         "cpu",
     ]
-    assert not any(one.reason for one in known)
+    assert not any(one.reason for one in seen.known_durations)
+    assert not any(one.median is None for one in seen.operations), seen
     methods = [one for one in doctor.find(seen) if one.check.startswith("method ")]
     assert {one.status for one in methods} == {"ok"}
     kernel, event = (

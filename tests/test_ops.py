@@ -147,7 +147,10 @@ def test_a_convolution_is_pytorchs_to_the_bit(
 ) -> None:
     x, w, b, kwargs = make_inputs(name, device, dtype, channels_last, bias)
     ours, theirs = functions(name)
-    expected, actual = theirs(x, w, b, **kwargs), ours(x, w, b, **kwargs)
+    # What transposed convolutions run in float64 adds up differently from call to call.
+    repeatable = dtype == torch.float64 and "transposed" in name
+    with torch.backends.cudnn.flags(enabled=True, deterministic=repeatable):
+        expected, actual = theirs(x, w, b, **kwargs), ours(x, w, b, **kwargs)
     assert actual.dtype == expected.dtype
     assert actual.shape == expected.shape
     assert actual.stride() == expected.stride()
@@ -441,6 +444,7 @@ def test_inference_mode(name: str, device: torch.device) -> None:
         assert torch.equal(actual, theirs(x, w, b, **kwargs))
 
 
+@pytest.mark.usefixtures("repeatable")
 @pytest.mark.parametrize("op", OPS)
 def test_compiles_without_graph_breaks_and_with_dynamic_shapes(
     op: str, device: torch.device

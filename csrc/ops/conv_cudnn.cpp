@@ -1,7 +1,10 @@
 #include <ATen/Context.h>
+#include <ATen/core/DimVector.h>
 #include <ATen/cuda/EmptyTensor.h>
 #include <ATen/cudnn/Handle.h>
 #include <ATen/native/ConvUtils.h>
+#include <ATen/ops/add_cuda_dispatch.h>
+#include <ATen/ops/as_strided_cuda_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -209,6 +212,14 @@ at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tens
                     at::native::conv_input_size(given.sizes(), weight.sizes(), params.padding,
                                                 params.output_padding, params.stride,
                                                 params.dilation, params.groups));
+}
+
+void cuda_add_bias(at::Tensor& y, const at::Tensor& bias) {
+  at::DimVector size(static_cast<std::size_t>(y.dim()), 1);
+  at::DimVector stride(static_cast<std::size_t>(y.dim()), bias.stride(0));
+  size[1] = bias.size(0);
+  // Without the dispatcher, which would take as long as the work itself: y and bias come from it.
+  at::cuda::add_(y, at::cuda::as_strided(bias, size, stride));
 }
 
 std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tensor& grad_output,

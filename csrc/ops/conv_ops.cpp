@@ -240,9 +240,7 @@ at::Tensor compute(const ConvOp& op, const at::Tensor& x, const at::Tensor& weig
     if (has_plans(backend)) {
       at::Tensor y = cudnn_forward(op.name, x, weight, params, policy);
       if (is_defined(bias)) {
-        at::DimVector shape(static_cast<std::size_t>(x.dim()), 1);
-        shape[1] = -1;
-        y.add_(bias->reshape(shape));
+        cuda_add_bias(y, *bias);
       }
       return y;
     }

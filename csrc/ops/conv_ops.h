@@ -117,6 +117,9 @@ struct ConvParams {
 at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
                          const ConvParams& params, const PolicyRequest& policy);
 
+/// Adds one number for each channel to y, as PyTorch does behind its plans.
+void cuda_add_bias(at::Tensor& y, const at::Tensor& bias);
+
 /// The gradients of input and weight; those that are not wanted are undefined.
 std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tensor& grad_output,
                                                   const at::Tensor& input, const at::Tensor& weight,

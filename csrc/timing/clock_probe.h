@@ -20,6 +20,10 @@ class ClockProbe {
   /// Reads them a last time, behind all calls of a batch.
   virtual void finish() = 0;
 
+  /// The rate without other work, in hertz: waits for a reading of its own. Not between stamp() and
+  /// collect().
+  virtual double idle_rate() = 0;
+
   /// Waits for the stamps since the last collect() and writes the clock's rate around each of the
   /// calls in hertz, NaN where it is not known.
   virtual void collect(std::span<double> hertz) = 0;

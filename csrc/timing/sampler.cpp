@@ -246,9 +246,7 @@ double Sampler::idle() {
   regime_.idled(now - start);
   double hertz = std::numeric_limits<double>::quiet_NaN();
   if (probe_ != nullptr) {
-    probe_->stamp();
-    probe_->finish();
-    hooks_.wait([&] { probe_->collect({&hertz, 1}); });
+    hooks_.wait([&] { hertz = probe_->idle_rate(); });
   }
   return hertz;
 }

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 #include <vector>
 
 #include "core/globaltimer.cuh"
@@ -14,14 +15,8 @@ namespace {
 /// several make it likely that two stamps share one also beside other work.
 constexpr unsigned kBlocks = 8;
 
-__global__ void stamp_kernel(ClockStamp* stamps, const ClockStamp* first,
-                             std::uint64_t min_elapsed_ns) {
-  ClockStamp& stamp = stamps[blockIdx.x];
+__device__ void read_clocks(ClockStamp& stamp) {
   asm volatile("mov.u32 %0, %%smid;" : "=r"(stamp.multiprocessor));
-  if (first != nullptr) {
-    while (globaltimer_ns() - first[blockIdx.x].nanoseconds < min_elapsed_ns) {
-    }
-  }
   // %globaltimer moves in steps: wait for one, so that both clocks are read at the same time.
   const std::uint64_t before = globaltimer_ns();
   std::uint64_t now = before;
@@ -30,6 +25,31 @@ __global__ void stamp_kernel(ClockStamp* stamps, const ClockStamp* first,
   }
   stamp.nanoseconds = now;
   stamp.cycles = static_cast<std::uint64_t>(clock64());
+}
+
+__device__ void wait_until(std::uint64_t nanoseconds) {
+  while (globaltimer_ns() < nanoseconds) {
+  }
+}
+
+__global__ void stamp_kernel(ClockStamp* stamps) { read_clocks(stamps[blockIdx.x]); }
+
+/// As stamp_kernel, at least kClockWindowNs behind each of the first stamps: this block may share
+/// its multiprocessor with any of them.
+__global__ void finish_kernel(ClockStamp* stamps, const ClockStamp* first) {
+  std::uint64_t latest = 0;
+  for (unsigned i = 0; i < gridDim.x; ++i) {
+    latest = max(latest, first[i].nanoseconds);
+  }
+  wait_until(latest + kClockWindowNs);
+  read_clocks(stamps[blockIdx.x]);
+}
+
+/// Two stamps of the same multiprocessor, for one thread.
+__global__ void window_kernel(ClockStamp* stamps) {
+  read_clocks(stamps[0]);
+  wait_until(stamps[0].nanoseconds + kClockWindowNs);
+  read_clocks(stamps[1]);
 }
 
 }  // namespace
@@ -43,27 +63,35 @@ void SmClockProbe::stamp() {
   if (count_ >= capacity_) {
     throw std::logic_error("more calls were stamped than the clock probe has room for");
   }
-  stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, nullptr, 0);
+  stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
   ++count_;
 }
 
 void SmClockProbe::finish() {
-  stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, stamps_.get(),
-                                           kClockWindowNs);
+  finish_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, stamps_.get());
   CONVTIME_CUDA_CHECK(cudaGetLastError());
   ++count_;
 }
 
+double SmClockProbe::idle_rate() {
+  window_kernel<<<1, 1, 0, stream_>>>(stamps_.get());
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+  return clock_rates(read_stamps(2), 1).front();
+}
+
 void SmClockProbe::collect(std::span<double> hertz) {
-  std::vector<ClockStamp> stamps(count_ * kBlocks);
-  count_ = 0;
-  CONVTIME_CUDA_CHECK(cudaMemcpyAsync(stamps.data(), stamps_.get(),
-                                      stamps.size() * sizeof(ClockStamp), cudaMemcpyDeviceToHost,
-                                      stream_));
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  const std::vector<double> rates = clock_rates(stamps, kBlocks);
+  const std::vector<double> rates =
+      clock_rates(read_stamps(std::exchange(count_, 0) * kBlocks), kBlocks);
   std::copy(rates.begin(), rates.end(), hertz.begin());
+}
+
+std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {
+  std::vector<ClockStamp> stamps(count);
+  CONVTIME_CUDA_CHECK(cudaMemcpyAsync(stamps.data(), stamps_.get(), count * sizeof(ClockStamp),
+                                      cudaMemcpyDeviceToHost, stream_));
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return stamps;
 }
 
 double max_sm_clock_hertz() {

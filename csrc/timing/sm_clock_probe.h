@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <span>
+#include <vector>
 
 #include "core/device_memory.h"
 #include "core/export.h"
@@ -19,9 +21,12 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
 
   void stamp() override;
   void finish() override;
+  double idle_rate() override;
   void collect(std::span<double> hertz) override;
 
  private:
+  std::vector<ClockStamp> read_stamps(std::size_t count);
+
   cudaStream_t stream_;
   std::size_t capacity_;
   std::size_t count_ = 0;  // groups since the last collect()

@@ -224,6 +224,9 @@ TEST(SmClockProbe, ReadsARatePossibleForTheDevice) {
     EXPECT_GT(one, 1e8);
     EXPECT_LT(one, 1.02 * max_sm_clock_hertz());
   }
+  const double idle = probe.idle_rate();
+  EXPECT_GT(idle, 1e8);
+  EXPECT_LT(idle, 1.02 * max_sm_clock_hertz());
   probe.stamp();
   probe.stamp();
   EXPECT_THROW(probe.stamp(), std::logic_error);

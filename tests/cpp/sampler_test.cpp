@@ -228,6 +228,7 @@ class FallingProbe final : public ClockProbe {
   explicit FallingProbe(std::size_t settled) : settled_(settled) {}
   void stamp() override { ++stamped_; }
   void finish() override { ++finishes; }
+  double idle_rate() override { return 2e9; }
   void collect(std::span<double> hertz) override {
     EXPECT_EQ(hertz.size(), stamped_);
     stamped_ = 0;
