@@ -20,8 +20,9 @@ constexpr std::array kRegimes = {Regime::kAsIs, Regime::kBurst, Regime::kSustain
 constexpr double kBurstShare = 0.98;
 /// What the gaps aim at. An H200's clock moves in steps of 0.75 %.
 constexpr double kWantedShare = 0.99;
-/// Samples that may be below kBurstShare: one that the host disturbed says nothing of a batch.
-constexpr double kMaxShareBelow = 0.1;
+/// Samples that may be below kBurstShare: the first one behind a gap is, by some 3 % on an H200, in
+/// batches of as few as five, and one that the host disturbed says nothing.
+constexpr double kMaxShareBelow = 0.2;
 /// A device whose clock without load is lower, of its maximum, is locked, hot or capped.
 constexpr double kMinIdleShare = 0.95;
 constexpr double kShrink = 0.7;
@@ -33,6 +34,11 @@ constexpr std::size_t kAgreeing = 2;
 constexpr std::size_t kMaxRejected = 5;
 /// Of a burst's warm-up, idling aside: some batches, since each of them costs a gap.
 constexpr double kMaxBurstWarmupSeconds = 0.05;
+
+/// Of the device's highest clock: nothing holds a device down that is above.
+constexpr double kFreeShare = 0.97;
+/// Of what was sampled under lasting load, for the regime.
+constexpr Steadiness kSustainedSteadiness{.share = 0.8, .tolerance = 0.03};
 
 constexpr const char* kUnknownClock = "the GPU's clock is not known";
 
@@ -138,7 +144,8 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
     }
     fell |= share_below_top(hertz, i) > kMaxShareBelow;
     slipped |= middle < kWantedShare * top_hertz_[i];
-    lowest_share = std::min(lowest_share, quantile(hertz, kMaxShareBelow) / top_hertz_[i]);
+    lowest_share =
+        std::min(lowest_share, *std::min_element(hertz.begin(), hertz.end()) / top_hertz_[i]);
   }
   adapt(batch, fell || slipped, rose);
   if (!fell) {
@@ -206,12 +213,27 @@ RegimeOutcome BurstRegime::outcome(std::span<const std::vector<double>> clock_he
   return {Regime::kBurst, ""};
 }
 
+bool SustainedRegime::settled() const {
+  return !held_down_ || busy_seconds_ >= limits_.held_down_seconds;
+}
+
+BatchFate SustainedRegime::judge(const RegimeBatch& batch) {
+  busy_seconds_ += batch.busy_seconds;
+  held_down_ =
+      all_known(batch.clock_hertz) &&
+      std::any_of(batch.clock_hertz.begin(), batch.clock_hertz.end(), [&](const auto& one) {
+        return quantile(known(one), 0.5) < kFreeShare * max_hertz_;
+      });
+  return BatchFate::kKeep;
+}
+
 Warmup SustainedRegime::warmup(const Warmup& asked) const {
   Warmup warmup = asked;
   warmup.steady = true;
+  warmup.steadiness = kSustainedSteadiness;
+  warmup.spread_samples = true;
   warmup.min_steady_seconds = limits_.min_seconds;
   warmup.max_steady_seconds = limits_.max_seconds;
-  warmup.max_series_seconds = 2 * limits_.min_seconds;
   return warmup;
 }
 

@@ -57,19 +57,6 @@ void set_aside(SamplerResult& result) {
   }
 }
 
-void forget_first(std::size_t rounds, SamplerResult& series) {
-  const auto erase_head = [&](auto& values) {
-    if (!values.empty()) {
-      values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounds));
-    }
-  };
-  for (std::size_t i = 0; i < series.seconds.size(); ++i) {
-    erase_head(series.seconds[i]);
-    erase_head(series.clock_hertz[i]);
-    erase_head(series.activities[i]);
-  }
-}
-
 /// What the regime set aside of a series stays known, also where the rest of it gives no samples.
 void keep_discarded(SamplerResult& series, SamplerResult& result) {
   for (std::size_t i = 0; i < series.discarded.size(); ++i) {
@@ -78,12 +65,11 @@ void keep_discarded(SamplerResult& series, SamplerResult& result) {
   }
 }
 
-/// Takes the last `rounds` rounds of a series for samples.
-void keep_last(std::size_t rounds, SamplerResult& series, SamplerResult& result) {
+/// Takes `kept` of the last `rounds` rounds of a series for samples, evenly spread.
+void keep_last(std::size_t kept, std::size_t rounds, SamplerResult& series, SamplerResult& result) {
   const auto move_tail = [&](auto& from, auto& to) {
-    if (!from.empty()) {  // as clocks and activities are where they are not known
-      to.assign(std::make_move_iterator(from.end() - static_cast<std::ptrdiff_t>(rounds)),
-                std::make_move_iterator(from.end()));
+    for (std::size_t i = 0; i < kept && !from.empty(); ++i) {  // empty where they are not known
+      to.push_back(std::move(from[from.size() - rounds + i * rounds / kept]));
     }
   };
   for (std::size_t i = 0; i < series.seconds.size(); ++i) {
@@ -91,7 +77,7 @@ void keep_last(std::size_t rounds, SamplerResult& series, SamplerResult& result)
     move_tail(series.clock_hertz[i], result.clock_hertz[i]);
     move_tail(series.activities[i], result.activities[i]);
   }
-  result.warmup_calls -= rounds * series.seconds.size();
+  result.warmup_calls -= kept * series.seconds.size();
 }
 
 /// Rounds until the rule can say something else, `taken` being taken.
@@ -188,13 +174,14 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
                             Progress& progress) {
   SamplerResult series = make_result(candidates.size());
   const auto is_steady_now = [&] {
-    const auto drifts = [](const auto& one) { return !one.empty() && !is_steady(one); };
+    const auto drifts = [&](const auto& one) {
+      return !one.empty() && !is_steady(one, warmup_.steadiness);
+    };
     return std::none_of(series.seconds.begin(), series.seconds.end(), drifts) &&
            std::none_of(series.clock_hertz.begin(), series.clock_hertz.end(), drifts);
   };
   const double start = working_clock();
   double elapsed = 0;
-  double series_start = 0;
   std::size_t rounds_tested = 0;
   bool steady = false;
   while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted()) {
@@ -210,11 +197,6 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
     }
     rounds_tested = taken;
     steady = is_steady_now();
-    if (!steady && elapsed - series_start > warmup_.max_series_seconds) {
-      forget_first(taken / 2, series);
-      series_start += (elapsed - series_start) / 2;
-      rounds_tested -= taken / 2;
-    }
   }
   if (&regime_ != &as_is_) {
     keep_discarded(series, result);
@@ -222,7 +204,9 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
   if (steady) {
     const std::size_t taken = series.seconds.front().size();
     const bool limited = rule_.criterion != StopCriterion::kBudget;
-    keep_last(std::min(steady_window(taken), limited ? rule_.max_samples : taken), series, result);
+    const std::size_t window = steady_window(taken, warmup_.steadiness.share);
+    const std::size_t kept = limited ? std::min(window, rule_.max_samples) : window;
+    keep_last(kept, warmup_.spread_samples ? window : kept, series, result);
   }
   return steady;
 }
