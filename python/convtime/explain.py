@@ -40,7 +40,7 @@ from convtime.provenance import provenance
 
 SCHEMA = 1
 
-_REPEATS = 5
+_REPEATS = 100
 _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
 
 
@@ -582,7 +582,7 @@ def compare_bits(
 ) -> tuple[bool, bool]:
     """Whether convtime's result has the bits of PyTorch's first, and whether PyTorch repeats them.
 
-    Where the two differ, PyTorch is called several times more: a kernel that adds up in no fixed
+    Where the two differ, PyTorch is called many times more: a kernel that adds up in no fixed
     order may well give the same bits twice.
     """
     identical = same_bits(first, ours)
