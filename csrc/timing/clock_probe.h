@@ -20,6 +20,9 @@ class ClockProbe {
   /// Reads them a last time, behind all calls of a batch.
   virtual void finish() = 0;
 
+  /// Drops the stamps since the last collect().
+  virtual void forget() = 0;
+
   /// The rate without other work, in hertz: waits for a reading of its own. Not between stamp() and
   /// collect().
   virtual double idle_rate() = 0;

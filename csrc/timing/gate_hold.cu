@@ -20,7 +20,8 @@ __global__ void gate_kernel(const volatile int* open, volatile int* timed_out,
 
 }  // namespace
 
-GateHold::GateHold(cudaStream_t stream) : stream_(stream) {
+GateHold::GateHold(cudaStream_t stream)
+    : stream_(stream), passed_(make_event(cudaEventDisableTiming)) {
   void* state = nullptr;
   CONVTIME_CUDA_CHECK(cudaHostAlloc(&state, sizeof(State), cudaHostAllocMapped));
   state_ = UniqueHandle<StateTraits>(static_cast<State*>(state));
@@ -28,8 +29,9 @@ GateHold::GateHold(cudaStream_t stream) : stream_(stream) {
 }
 
 void GateHold::hold(double deadline_seconds) {
-  // The last gate's kernel may still be about to see that it is open.
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  // The last gate's kernel may still be about to see that it is open. Whatever came behind it need
+  // not be waited for.
+  CONVTIME_CUDA_CHECK(cudaEventSynchronize(passed_.get()));
   *state_.get() = {0, 0};
   gate_kernel<<<1, 1, 0, stream_>>>(&state_.get()->open, &state_.get()->timed_out,
                                     static_cast<std::uint64_t>(deadline_seconds * 1e9));
@@ -38,6 +40,7 @@ void GateHold::hold(double deadline_seconds) {
     state_.get()->open = 1;
     CONVTIME_CUDA_CHECK(status);
   }
+  CONVTIME_CUDA_CHECK(cudaEventRecord(passed_.get(), stream_));
 }
 
 bool GateHold::release() noexcept {

@@ -29,6 +29,7 @@ class CONVTIME_API GateHold final : public QueueHold {
   };
 
   cudaStream_t stream_;
+  CudaEvent passed_;  // behind the last gate
   UniqueHandle<StateTraits> state_;
 };
 

@@ -35,11 +35,6 @@ constexpr std::size_t kMaxRejected = 5;
 /// Of a burst's warm-up, idling aside: some batches, since each of them costs a gap.
 constexpr double kMaxBurstWarmupSeconds = 0.05;
 
-/// Of the device's highest clock: nothing holds a device down that is above.
-constexpr double kFreeShare = 0.97;
-/// Of what was sampled under lasting load, for the regime.
-constexpr Steadiness kSustainedSteadiness{.share = 0.8, .tolerance = 0.03};
-
 constexpr const char* kUnknownClock = "the GPU's clock is not known";
 
 std::vector<double> known(std::span<const double> hertz) {
@@ -213,27 +208,12 @@ RegimeOutcome BurstRegime::outcome(std::span<const std::vector<double>> clock_he
   return {Regime::kBurst, ""};
 }
 
-bool SustainedRegime::settled() const {
-  return !held_down_ || busy_seconds_ >= limits_.held_down_seconds;
-}
-
-BatchFate SustainedRegime::judge(const RegimeBatch& batch) {
-  busy_seconds_ += batch.busy_seconds;
-  held_down_ =
-      all_known(batch.clock_hertz) &&
-      std::any_of(batch.clock_hertz.begin(), batch.clock_hertz.end(), [&](const auto& one) {
-        return quantile(known(one), 0.5) < kFreeShare * max_hertz_;
-      });
-  return BatchFate::kKeep;
-}
-
 Warmup SustainedRegime::warmup(const Warmup& asked) const {
   Warmup warmup = asked;
   warmup.steady = true;
-  warmup.steadiness = kSustainedSteadiness;
-  warmup.spread_samples = true;
   warmup.min_steady_seconds = limits_.min_seconds;
   warmup.max_steady_seconds = limits_.max_seconds;
+  warmup.max_series_seconds = 2 * limits_.min_seconds;
   return warmup;
 }
 

@@ -57,6 +57,19 @@ void set_aside(SamplerResult& result) {
   }
 }
 
+void forget_first(std::size_t rounds, SamplerResult& series) {
+  const auto erase_head = [&](auto& values) {
+    if (!values.empty()) {
+      values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounds));
+    }
+  };
+  for (std::size_t i = 0; i < series.seconds.size(); ++i) {
+    erase_head(series.seconds[i]);
+    erase_head(series.clock_hertz[i]);
+    erase_head(series.activities[i]);
+  }
+}
+
 /// What the regime set aside of a series stays known, also where the rest of it gives no samples.
 void keep_discarded(SamplerResult& series, SamplerResult& result) {
   for (std::size_t i = 0; i < series.discarded.size(); ++i) {
@@ -65,11 +78,12 @@ void keep_discarded(SamplerResult& series, SamplerResult& result) {
   }
 }
 
-/// Takes `kept` of the last `rounds` rounds of a series for samples, evenly spread.
-void keep_last(std::size_t kept, std::size_t rounds, SamplerResult& series, SamplerResult& result) {
+/// Takes the last `rounds` rounds of a series for samples.
+void keep_last(std::size_t rounds, SamplerResult& series, SamplerResult& result) {
   const auto move_tail = [&](auto& from, auto& to) {
-    for (std::size_t i = 0; i < kept && !from.empty(); ++i) {  // empty where they are not known
-      to.push_back(std::move(from[from.size() - rounds + i * rounds / kept]));
+    if (!from.empty()) {  // as clocks and activities are where they are not known
+      to.assign(std::make_move_iterator(from.end() - static_cast<std::ptrdiff_t>(rounds)),
+                std::make_move_iterator(from.end()));
     }
   };
   for (std::size_t i = 0; i < series.seconds.size(); ++i) {
@@ -77,7 +91,7 @@ void keep_last(std::size_t kept, std::size_t rounds, SamplerResult& series, Samp
     move_tail(series.clock_hertz[i], result.clock_hertz[i]);
     move_tail(series.activities[i], result.activities[i]);
   }
-  result.warmup_calls -= kept * series.seconds.size();
+  result.warmup_calls -= rounds * series.seconds.size();
 }
 
 /// Rounds until the rule can say something else, `taken` being taken.
@@ -174,14 +188,13 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
                             Progress& progress) {
   SamplerResult series = make_result(candidates.size());
   const auto is_steady_now = [&] {
-    const auto drifts = [&](const auto& one) {
-      return !one.empty() && !is_steady(one, warmup_.steadiness);
-    };
+    const auto drifts = [](const auto& one) { return !one.empty() && !is_steady(one); };
     return std::none_of(series.seconds.begin(), series.seconds.end(), drifts) &&
            std::none_of(series.clock_hertz.begin(), series.clock_hertz.end(), drifts);
   };
   const double start = working_clock();
   double elapsed = 0;
+  double series_start = 0;
   std::size_t rounds_tested = 0;
   bool steady = false;
   while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted()) {
@@ -197,6 +210,11 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
     }
     rounds_tested = taken;
     steady = is_steady_now();
+    if (!steady && elapsed - series_start > warmup_.max_series_seconds) {
+      forget_first(taken / 2, series);
+      series_start += (elapsed - series_start) / 2;
+      rounds_tested -= taken / 2;
+    }
   }
   if (&regime_ != &as_is_) {
     keep_discarded(series, result);
@@ -204,9 +222,7 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
   if (steady) {
     const std::size_t taken = series.seconds.front().size();
     const bool limited = rule_.criterion != StopCriterion::kBudget;
-    const std::size_t window = steady_window(taken, warmup_.steadiness.share);
-    const std::size_t kept = limited ? std::min(window, rule_.max_samples) : window;
-    keep_last(kept, warmup_.spread_samples ? window : kept, series, result);
+    keep_last(std::min(steady_window(taken), limited ? rule_.max_samples : taken), series, result);
   }
   return steady;
 }
@@ -235,6 +251,33 @@ double Sampler::idle() {
   return hertz;
 }
 
+/// Issues calls for as long a time on the device as the regime asks for. They are still being
+/// worked on when the next batch is issued, which so follows without a pause.
+void Sampler::load(std::span<Callable* const> candidates, Progress& progress) {
+  if (!timer_.queues_calls()) {
+    return;  // the first timed call would wait for all of them
+  }
+  const auto rounds =
+      static_cast<std::size_t>(regime_.load_seconds() / std::max(progress.wall_seconds, 1e-6));
+  for (std::size_t round = 0; round < rounds; ++round) {
+    if (round % kMaxRoundsInBatch == 0) {
+      hooks_.poll();
+      if (probe_ != nullptr) {
+        probe_->forget();  // it has room for the stamps of a batch
+      }
+    }
+    for (Callable* const candidate : candidates) {
+      candidate->prepare();
+      candidate->call();
+      candidate->discard_result();
+    }
+  }
+  if (probe_ != nullptr) {
+    probe_->forget();
+  }
+  progress.load_calls += rounds * candidates.size();
+}
+
 std::size_t Sampler::affordable_rounds(const Progress& progress, double seconds_left) const {
   const double affordable =
       std::min(regime_.batch_seconds(), seconds_left) / std::max(progress.wall_seconds, 1e-7);
@@ -245,6 +288,7 @@ std::size_t Sampler::affordable_rounds(const Progress& progress, double seconds_
 void Sampler::run_batch(std::span<Callable* const> candidates, std::size_t rounds,
                         SamplerResult& result, Progress& progress) {
   const double idle_hertz = idle();
+  load(candidates, progress);
   const Schedule schedule = shuffle_rounds(candidates, rounds, progress.random);
   double hold_seconds = kMaxHoldSeconds;
   if (progress.hold != nullptr && !progress.hold->ends_early()) {
@@ -356,6 +400,7 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates) {
     result.stop_reason = rule_.decide(
         result.seconds, regime_.exhausted() ? rule_.budget_seconds : result.sampling_seconds);
   }
+  result.warmup_calls += progress.load_calls;
   result.idle_seconds = regime_.idle_seconds();
   result.queue_held = progress.hold != nullptr;
   result.queue_reason = progress.queue_reason;

@@ -78,6 +78,7 @@ class CONVTIME_API Sampler {
     QueueHold* hold = nullptr;
     std::string queue_reason;
     std::size_t round_limit = 0;  ///< of a batch
+    std::size_t load_calls = 0;   ///< that the regime asked for, and that gave no samples
     std::mt19937 random;
   };
 
@@ -88,6 +89,7 @@ class CONVTIME_API Sampler {
   std::size_t affordable_rounds(const Progress& progress, double seconds_left) const;
   double working_clock() const;
   double idle();
+  void load(std::span<Callable* const> candidates, Progress& progress);
   void run_batch(std::span<Callable* const> candidates, std::size_t rounds, SamplerResult& result,
                  Progress& progress);
   void learn_from_release(bool held, double hold_seconds, double issue_seconds, std::size_t rounds,

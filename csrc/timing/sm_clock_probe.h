@@ -21,6 +21,7 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
 
   void stamp() override;
   void finish() override;
+  void forget() override { count_ = 0; }
   double idle_rate() override;
   void collect(std::span<double> hertz) override;
 

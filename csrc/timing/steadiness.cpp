@@ -90,12 +90,11 @@ double trend_change(std::span<const double> values) {
 
 }  // namespace
 
-std::size_t steady_window(std::size_t count, double share) {
-  const auto part = static_cast<std::size_t>(share * static_cast<double>(count));
-  return std::min(count, std::max(part, kSteadyWindow));
+std::size_t steady_window(std::size_t count) {
+  return std::min(count, std::max(count / 2, kSteadyWindow));
 }
 
-bool is_steady(std::span<const double> series, const Steadiness& asked) {
+bool is_steady(std::span<const double> series) {
   const std::vector<double> known = finite_values(series);
   if (series.size() >= kSteadyWindow && known.empty()) {
     return true;
@@ -103,9 +102,8 @@ bool is_steady(std::span<const double> series, const Steadiness& asked) {
   if (known.size() < kSteadyWindow) {
     return false;
   }
-  const std::span<const double> window =
-      std::span(known).last(steady_window(known.size(), asked.share));
-  const double allowed = asked.tolerance * std::abs(median(window));
+  const std::span<const double> window = std::span(known).last(steady_window(known.size()));
+  const double allowed = kSteadyTolerance * std::abs(median(window));
   if (!halves_agree(window, allowed)) {
     return false;
   }

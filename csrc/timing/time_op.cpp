@@ -216,7 +216,7 @@ std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, Timing&
   if (options.regime == Regime::kBurst) {
     return std::make_unique<BurstRegime>(timing.max_clock_hertz);
   }
-  return std::make_unique<SustainedRegime>(timing.max_clock_hertz);
+  return std::make_unique<SustainedRegime>();
 }
 
 bool saw_no_work(const SamplerResult& samples) {

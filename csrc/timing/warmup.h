@@ -1,8 +1,7 @@
 #pragma once
 
 #include <cstddef>
-
-#include "timing/steadiness.h"
+#include <limits>
 
 namespace convtime {
 
@@ -14,13 +13,13 @@ struct Warmup {
   std::size_t calls = 3;
   double seconds = 0;
   bool steady = true;
-  Steadiness steadiness = {};
-  /// Where the steady stretch has more than `max_samples`, they are spread over it; else the last.
-  bool spread_samples = false;
   /// An H200 lowers its clock after 0.06 s of full load, all at once: not drifting before means
   /// nothing.
   double min_steady_seconds = 0.08;
   double max_steady_seconds = 1;
+  /// A series that took longer forgets its first half, so that what drifts ever more slowly, as
+  /// temperature does, is steady at some time.
+  double max_series_seconds = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace convtime

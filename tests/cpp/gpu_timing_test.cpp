@@ -278,6 +278,20 @@ TEST(GateHold, HoldsTheStreamUntilItIsReleased) {
   EXPECT_LT(now_seconds() - start, 0.1);
 }
 
+TEST(GateHold, DoesNotWaitForTheWorkBeforeIt) {
+  SKIP_WITHOUT_GPU();
+  GateHold gate(nullptr);
+  gate.hold(5);
+  EXPECT_TRUE(gate.release());
+  SleepHold work(nullptr);
+  work.hold(0.3);
+  const double start = now_seconds();
+  gate.hold(5);
+  EXPECT_LT(now_seconds() - start, 0.1);
+  EXPECT_TRUE(gate.release());
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
 TEST(GateHold, OpensByItselfAtItsDeadline) {
   SKIP_WITHOUT_GPU();
   GateHold gate(nullptr);

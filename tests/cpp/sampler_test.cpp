@@ -185,43 +185,41 @@ TEST_F(SamplerTest, GivesUpOnTimesThatNeverBecomeSteady) {
   EXPECT_LT(result.warmup_seconds, 1);
 }
 
-TEST_F(SamplerTest, SpreadsTheSamplesOverWhatWasSteady) {
-  std::size_t calls = 0;
-  FunctionCallable counted([&] { ++calls; });
-  /// Says which call it was, in steps too small to be drift.
-  class CountingTimer final : public Timer {
-   public:
-    explicit CountingTimer(const std::size_t& calls) : calls_(calls) {}
-    void run(std::span<Callable* const> calls) override {
-      first_ = calls_;
-      for (Callable* const callable : calls) {
-        callable->call();
-      }
+/// Each call takes 0.2 ms; what it says it took falls for the first 0.3 s.
+class CoolingTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    times_.clear();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      std::this_thread::sleep_for(std::chrono::microseconds(200));
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
+      times_.push_back(1 + std::max(0.3 - elapsed.count(), 0.0));
     }
-    void collect(std::span<double> seconds) override {
-      for (std::size_t i = 0; i < seconds.size(); ++i) {
-        seconds[i] = 1 + 1e-9 * static_cast<double>(first_ + i);
-      }
-    }
-    bool queues_calls() const override { return true; }
+  }
+  void collect(std::span<double> seconds) override {
+    std::copy(times_.begin(), times_.end(), seconds.begin());
+  }
+  bool queues_calls() const override { return true; }
 
-   private:
-    const std::size_t& calls_;
-    std::size_t first_ = 0;
-  } timer(calls);
-  Callable* const candidates[] = {&counted};
-  const SamplerResult result =
-      Sampler(timer, nullptr, nullptr, {.steadiness = {.share = 0.8}, .spread_samples = true},
-              {.max_samples = 10})
-          .run(candidates);
-  ASSERT_TRUE(result.steady);
-  ASSERT_EQ(result.seconds[0].size(), 10U);
-  const auto call_of = [&](double seconds) { return (seconds - 1) * 1e9; };
-  EXPECT_NEAR(call_of(result.seconds[0].front()), 0.2 * static_cast<double>(calls),
-              0.05 * static_cast<double>(calls));
-  EXPECT_NEAR(call_of(result.seconds[0].back()), 0.92 * static_cast<double>(calls),
-              0.05 * static_cast<double>(calls));
-  EXPECT_EQ(result.warmup_calls, calls - 10);
+ private:
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::vector<double> times_;
+};
+
+TEST_F(SamplerTest, ForgetsWhatDriftedLongBefore) {
+  Callable* const candidates[] = {&a_};
+  const Warmup patient{.min_steady_seconds = 0, .max_steady_seconds = 5};
+  Warmup forgetful = patient;
+  forgetful.max_series_seconds = 0.05;
+  CoolingTimer timer;
+  const SamplerResult soon = Sampler(timer, nullptr, nullptr, forgetful, {}).run(candidates);
+  EXPECT_TRUE(soon.steady);
+  EXPECT_GT(soon.warmup_seconds, 0.29);
+  EXPECT_LT(soon.warmup_seconds, 0.5);
+  EXPECT_DOUBLE_EQ(soon.seconds[0].back(), 1);
+  CoolingTimer again;
+  const SamplerResult late = Sampler(again, nullptr, nullptr, patient, {}).run(candidates);
+  EXPECT_GT(late.warmup_seconds, 0.5);  // half of all that was seen must be steady
 }
 
 /// A clock that falls until the `settled`th call, and says so of as many calls as were stamped.
@@ -230,6 +228,10 @@ class FallingProbe final : public ClockProbe {
   explicit FallingProbe(std::size_t settled) : settled_(settled) {}
   void stamp() override { ++stamped_; }
   void finish() override { ++finishes; }
+  void forget() override {
+    EXPECT_LE(stamped_, Sampler::max_batch(1));
+    stamped_ = 0;
+  }
   double idle_rate() override { return 2e9; }
   void collect(std::span<double> hertz) override {
     EXPECT_EQ(hertz.size(), stamped_);
@@ -536,25 +538,39 @@ TEST_F(SamplerTest, SamplesUnderTheLoadThatMadeTheDeviceSteady) {
   ClockedCallable clocked(a_, probe);
   Callable* const candidates[] = {&clocked};
   PreparingTimer timer;
-  SustainedRegime sustained(2e9,
-                            {.min_seconds = 0.02, .held_down_seconds = 0.05, .max_seconds = 5});
+  SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5});
   const SamplerResult result =
       Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &sustained).run(candidates);
   EXPECT_EQ(sustained.outcome(result.clock_hertz, result.steady).regime, Regime::kSustained);
-  EXPECT_GE(result.warmup_seconds, 0.05);
+  EXPECT_GE(result.warmup_seconds, 0.02);
   EXPECT_EQ(result.idle_seconds, 0);
   EXPECT_DOUBLE_EQ(result.clock_hertz[0].back(), 2e9 * std::pow(0.999, 400));
 }
 
-TEST_F(SamplerTest, SaysWhereLoadNeverMakesTheDeviceSteady) {
-  FunctionCallable slow([] { std::this_thread::sleep_for(std::chrono::microseconds(100)); });
-  FallingProbe probe(1'000'000'000);
-  ClockedCallable clocked(slow, probe);
+TEST_F(SamplerTest, LoadsTheDeviceBeforeEachBatchWithCallsThatAreNotTimed) {
+  std::size_t calls = 0;
+  FunctionCallable counted([&] {
+    ++calls;
+    std::this_thread::sleep_for(std::chrono::microseconds(10));
+  });
+  FallingProbe probe(1);
+  ClockedCallable clocked(counted, probe);
   Callable* const candidates[] = {&clocked};
   PreparingTimer timer;
-  SustainedRegime sustained(2e9, {.min_seconds = 0.02, .max_seconds = 0.1});
+  SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5, .load_seconds = 0.05});
   const SamplerResult result =
-      Sampler(timer, nullptr, &probe, kOneCall, {.max_samples = 10}, {}, &sustained)
+      Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &sustained).run(candidates);
+  const std::size_t samples = result.seconds[0].size() + result.discarded[0].size();
+  EXPECT_EQ(result.warmup_calls + samples, calls);
+  EXPECT_GT(calls, 5 * samples);
+}
+
+TEST_F(SamplerTest, SaysWhereLoadNeverMakesTheDeviceSteady) {
+  CoolingTimer timer;
+  Callable* const candidates[] = {&a_};
+  SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 0.1});
+  const SamplerResult result =
+      Sampler(timer, nullptr, nullptr, kOneCall, {.max_samples = 10}, {}, &sustained)
           .run(candidates);
   EXPECT_FALSE(result.steady);
   EXPECT_EQ(result.seconds[0].size(), 10U);

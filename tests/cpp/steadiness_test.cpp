@@ -173,15 +173,5 @@ TEST(Steadiness, DoesNotMindNoiseOfTwoModes) {
             180);
 }
 
-TEST(IsSteady, LooksAtAsMuchAsAskedForAndToleratesAsMuch) {
-  const std::vector<double> stepped =
-      series(200, [](std::size_t i) { return i < 80 ? 1.02 : 1.0; });
-  EXPECT_TRUE(is_steady(stepped));
-  EXPECT_FALSE(is_steady(stepped, {.share = 0.8}));
-  EXPECT_TRUE(is_steady(stepped, {.share = 0.8, .tolerance = 0.03}));
-  EXPECT_EQ(steady_window(200, 0.8), 160U);
-  EXPECT_EQ(steady_window(21, 0.8), kSteadyWindow);
-}
-
 }  // namespace
 }  // namespace convtime
