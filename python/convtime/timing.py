@@ -181,10 +181,11 @@ def time_op(
             again, on a GPU; ``warm`` leaves the cache as the call before left it; ``auto`` is cold
             on a GPU, and leaves a CPU's cache as it is.
         regime: ``burst`` lets the GPU idle between batches of calls, for as long as it takes to
-            keep it at the highest clock that it gives these calls; ``sustained`` first runs them
-            back to back until neither times nor clocks drift any more, for 1.5 s at least and 6 s
-            at most, and then samples them without a pause; ``as-is`` takes the GPU as it is. Where
-            the state asked for is not reached, the result's ``regime`` is ``as-is``, and says why.
+            keep it at the highest clock that it gives these calls; ``sustained`` runs them back
+            to back until neither times nor clocks drift any more, for 2.5 s at least and 8 s at
+            most, and times some of them, without a pause before; ``as-is`` takes the GPU as it is.
+            Where the state asked for is not reached, the result's ``regime`` is ``as-is``, and
+            says why.
             Idling does not count into ``budget``. It lasts 10 s at most, after which sampling ends
             as by the budget.
         clocks: ``observe`` leaves the GPU's clocks alone; ``lock`` locks them while it times (see
