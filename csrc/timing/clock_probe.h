@@ -23,6 +23,10 @@ class ClockProbe {
   /// Drops the stamps since the last collect().
   virtual void forget() = 0;
 
+  /// Waits until the device has done what was enqueued before the pace() before the last: between
+  /// calls, it keeps the host from running ahead any further.
+  virtual void pace() = 0;
+
   /// The rate without other work, in hertz: waits for a reading of its own. Not between stamp() and
   /// collect().
   virtual double idle_rate() = 0;

@@ -20,8 +20,8 @@ constexpr std::array kRegimes = {Regime::kAsIs, Regime::kBurst, Regime::kSustain
 constexpr double kBurstShare = 0.98;
 /// What the gaps aim at. An H200's clock moves in steps of 0.75 %.
 constexpr double kWantedShare = 0.99;
-/// Samples that may be below kBurstShare: the first one behind a gap is, by some 3 % on an H200, in
-/// batches of as few as five, and one that the host disturbed says nothing.
+/// Samples that may be below kBurstShare; in a batch always one: the first one behind a gap is, by
+/// some 3 % on an H200, and one that the host disturbed says nothing.
 constexpr double kMaxShareBelow = 0.2;
 /// A device whose clock without load is lower, of its maximum, is locked, hot or capped.
 constexpr double kMinIdleShare = 0.95;
@@ -34,6 +34,9 @@ constexpr std::size_t kAgreeing = 2;
 constexpr std::size_t kMaxRejected = 5;
 /// Of a burst's warm-up, idling aside: some batches, since each of them costs a gap.
 constexpr double kMaxBurstWarmupSeconds = 0.05;
+
+/// Calls before the first batch, which is sized by the shortest of them: the first one may compile.
+constexpr std::size_t kMinCalls = 3;
 
 constexpr const char* kUnknownClock = "the GPU's clock is not known";
 
@@ -88,6 +91,7 @@ BurstRegime::BurstRegime(double max_hertz, BurstLimits limits)
 /// Always until steady: it takes some batches to see that the clock is at its top.
 Warmup BurstRegime::warmup(const Warmup& asked) const {
   Warmup warmup = asked;
+  warmup.calls = std::max(asked.calls, kMinCalls);
   warmup.steady = true;
   warmup.min_steady_seconds = 0;  // the load never lasts long enough for the clock to fall
   warmup.max_steady_seconds = kMaxBurstWarmupSeconds;
@@ -104,11 +108,10 @@ bool BurstRegime::settled() const { return given_up() || agreeing_ >= kAgreeing;
 
 bool BurstRegime::exhausted() const { return idle_seconds() >= limits_.max_idle_seconds; }
 
-double BurstRegime::share_below_top(std::span<const double> hertz, std::size_t candidate) const {
-  const auto below = std::count_if(hertz.begin(), hertz.end(), [&](double one) {
+double BurstRegime::count_below_top(std::span<const double> hertz, std::size_t candidate) const {
+  return static_cast<double>(std::count_if(hertz.begin(), hertz.end(), [&](double one) {
     return one < kBurstShare * top_hertz_[candidate];
-  });
-  return static_cast<double>(below) / static_cast<double>(hertz.size());
+  }));
 }
 
 BatchFate BurstRegime::judge(const RegimeBatch& batch) {
@@ -137,7 +140,8 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
       rose |= kBurstShare * middle > kept_hertz_[i];
       top_hertz_[i] = std::max(top_hertz_[i], middle);
     }
-    fell |= share_below_top(hertz, i) > kMaxShareBelow;
+    const double forgiven = std::max(1.0, kMaxShareBelow * static_cast<double>(hertz.size()));
+    fell |= count_below_top(hertz, i) > (hertz.size() > 1 ? forgiven : 0);
     slipped |= middle < kWantedShare * top_hertz_[i];
     lowest_share =
         std::min(lowest_share, *std::min_element(hertz.begin(), hertz.end()) / top_hertz_[i]);
@@ -198,7 +202,8 @@ RegimeOutcome BurstRegime::outcome(std::span<const std::vector<double>> clock_he
                                " even without load: it is locked, or the GPU is hot or capped"};
   }
   for (std::size_t i = 0; i < clock_hertz.size(); ++i) {
-    const double share = share_below_top(known(clock_hertz[i]), i);
+    const std::vector<double> hertz = known(clock_hertz[i]);
+    const double share = count_below_top(hertz, i) / static_cast<double>(hertz.size());
     if (share > kMaxShareBelow) {
       return {Regime::kAsIs, one_decimal(100 * share) + " % of the samples are below 98 % of " +
                                  megahertz(top_hertz_[i]) +
@@ -210,6 +215,7 @@ RegimeOutcome BurstRegime::outcome(std::span<const std::vector<double>> clock_he
 
 Warmup SustainedRegime::warmup(const Warmup& asked) const {
   Warmup warmup = asked;
+  warmup.calls = std::max(asked.calls, kMinCalls);
   warmup.steady = true;
   warmup.min_steady_seconds = limits_.min_seconds;
   warmup.max_steady_seconds = limits_.max_seconds;
@@ -232,9 +238,10 @@ RegimeOutcome SustainedRegime::outcome(std::span<const std::vector<double>> cloc
     low = std::min(low, *std::min_element(hertz.begin(), hertz.end()));
     high = std::max(high, *std::max_element(hertz.begin(), hertz.end()));
   }
-  return {Regime::kAsIs, "times or clocks still drifted after " + one_decimal(limits_.max_seconds) +
-                             " s of load; the samples' clocks lie between " + megahertz(low) +
-                             " and " + megahertz(high)};
+  return {Regime::kAsIs,
+          "times or clocks still drifted after " + one_decimal(limits_.max_seconds) +
+              " s of load, or the calls were too few to tell; the samples' clocks lie between " +
+              megahertz(low) + " and " + megahertz(high)};
 }
 
 }  // namespace convtime

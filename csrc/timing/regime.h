@@ -58,7 +58,8 @@ class CONVTIME_API RegimeControl {
   /// enough.
   virtual double batch_seconds() const { return 0.02; }
 
-  /// How long the device is to work on calls that nobody times, right before the next batch.
+  /// How long the device is to be at work before a pause behind the next batch: where the batch is
+  /// shorter, calls that nobody times come right before it.
   virtual double load_seconds() const { return 0; }
 
   /// How long the device is to idle before the next batch.
@@ -111,7 +112,7 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
 
  private:
   bool given_up() const { return !refusal_.empty(); }
-  double share_below_top(std::span<const double> hertz, std::size_t candidate) const;
+  double count_below_top(std::span<const double> hertz, std::size_t candidate) const;
   void adapt(const RegimeBatch& batch, bool slipped, bool rose);
 
   double max_hertz_;
@@ -134,7 +135,7 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
 struct SustainedLimits {
   double min_seconds = 2.5;
   double max_seconds = 8;
-  double load_seconds = 0.25;  ///< before each batch
+  double load_seconds = 0.25;  ///< between two pauses
 };
 
 /// Regime::kSustained: the candidates run back to back until neither their times nor clocks drift.
@@ -144,7 +145,7 @@ class CONVTIME_API SustainedRegime final : public RegimeControl {
   explicit SustainedRegime(SustainedLimits limits = {}) : limits_(limits) {}
 
   Warmup warmup(const Warmup& asked) const override;
-  double batch_seconds() const override { return 0.05; }  // fewer pauses between batches
+  double batch_seconds() const override { return limits_.load_seconds; }
   double load_seconds() const override { return limits_.load_seconds; }
   RegimeOutcome outcome(std::span<const std::vector<double>> clock_hertz,
                         bool steady) const override;

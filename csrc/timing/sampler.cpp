@@ -19,6 +19,8 @@ namespace {
 constexpr std::size_t kMaxRoundsInBatch = 64;
 /// Idling is cut in pieces of this length, so that signals are looked at often enough.
 constexpr double kIdlePieceSeconds = 0.02;
+/// The device is given untimed work in pieces of this length, two of which wait for it.
+constexpr double kLoadPieceSeconds = 0.01;
 /// Sleeping longer than the host was seen to need absorbs its jitter.
 constexpr double kHoldMargin = 1.5;
 constexpr double kHoldExtraSeconds = 50e-6;
@@ -210,7 +212,8 @@ bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult
     }
     rounds_tested = taken;
     steady = is_steady_now();
-    if (!steady && elapsed - series_start > warmup_.max_series_seconds) {
+    if (!steady && elapsed - series_start > warmup_.max_series_seconds &&
+        taken / 2 >= kSteadyWindow) {
       forget_first(taken / 2, series);
       series_start += (elapsed - series_start) / 2;
       rounds_tested -= taken / 2;
@@ -251,31 +254,31 @@ double Sampler::idle() {
   return hertz;
 }
 
-/// Issues calls for as long a time on the device as the regime asks for. They are still being
-/// worked on when the next batch is issued, which so follows without a pause.
-void Sampler::load(std::span<Callable* const> candidates, Progress& progress) {
-  if (!timer_.queues_calls()) {
-    return;  // the first timed call would wait for all of them
+/// Keeps the device at work for that long with calls that nobody times. It still works on the last
+/// of them when the next batch is issued, which so follows without a pause.
+void Sampler::load(std::span<Callable* const> candidates, double seconds, Progress& progress) {
+  // A method that waits for each call would wait for these in its first one, and a batch that lasts
+  // long is load enough itself.
+  if (seconds <= regime_.load_seconds() / 2 || probe_ == nullptr || !timer_.queues_calls()) {
+    return;
   }
   const auto rounds =
-      static_cast<std::size_t>(regime_.load_seconds() / std::max(progress.wall_seconds, 1e-6));
-  for (std::size_t round = 0; round < rounds; ++round) {
-    if (round % kMaxRoundsInBatch == 0) {
-      hooks_.poll();
-      if (probe_ != nullptr) {
-        probe_->forget();  // it has room for the stamps of a batch
+      static_cast<std::size_t>(std::clamp(kLoadPieceSeconds / std::max(progress.wall_seconds, 1e-7),
+                                          1.0, static_cast<double>(kMaxRoundsInBatch)));
+  const double end = now_seconds() + seconds;
+  while (now_seconds() < end) {
+    for (std::size_t round = 0; round < rounds; ++round) {
+      for (Callable* const candidate : candidates) {
+        candidate->prepare();
+        candidate->call();
+        candidate->discard_result();
       }
     }
-    for (Callable* const candidate : candidates) {
-      candidate->prepare();
-      candidate->call();
-      candidate->discard_result();
-    }
+    progress.load_calls += rounds * candidates.size();
+    probe_->forget();  // it has room for the stamps of a batch
+    hooks_.wait([&] { probe_->pace(); });
+    hooks_.poll();
   }
-  if (probe_ != nullptr) {
-    probe_->forget();
-  }
-  progress.load_calls += rounds * candidates.size();
 }
 
 std::size_t Sampler::affordable_rounds(const Progress& progress, double seconds_left) const {
@@ -288,7 +291,8 @@ std::size_t Sampler::affordable_rounds(const Progress& progress, double seconds_
 void Sampler::run_batch(std::span<Callable* const> candidates, std::size_t rounds,
                         SamplerResult& result, Progress& progress) {
   const double idle_hertz = idle();
-  load(candidates, progress);
+  load(candidates, regime_.load_seconds() - static_cast<double>(rounds) * progress.wall_seconds,
+       progress);
   const Schedule schedule = shuffle_rounds(candidates, rounds, progress.random);
   double hold_seconds = kMaxHoldSeconds;
   if (progress.hold != nullptr && !progress.hold->ends_early()) {

@@ -89,7 +89,7 @@ class CONVTIME_API Sampler {
   std::size_t affordable_rounds(const Progress& progress, double seconds_left) const;
   double working_clock() const;
   double idle();
-  void load(std::span<Callable* const> candidates, Progress& progress);
+  void load(std::span<Callable* const> candidates, double seconds, Progress& progress);
   void run_batch(std::span<Callable* const> candidates, std::size_t rounds, SamplerResult& result,
                  Progress& progress);
   void learn_from_release(bool held, double hold_seconds, double issue_seconds, std::size_t rounds,

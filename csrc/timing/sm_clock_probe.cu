@@ -57,7 +57,9 @@ __global__ void window_kernel(ClockStamp* stamps) {
 SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity)
     : stream_(stream),
       capacity_(capacity),
-      stamps_(make_device_memory<ClockStamp>((capacity + 1) * kBlocks)) {}
+      stamps_(make_device_memory<ClockStamp>((capacity + 1) * kBlocks)),
+      last_pace_(make_event(cudaEventDisableTiming)),
+      pace_before_(make_event(cudaEventDisableTiming)) {}
 
 void SmClockProbe::stamp() {
   if (count_ >= capacity_) {
@@ -72,6 +74,12 @@ void SmClockProbe::finish() {
   finish_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, stamps_.get());
   CONVTIME_CUDA_CHECK(cudaGetLastError());
   ++count_;
+}
+
+void SmClockProbe::pace() {
+  std::swap(last_pace_, pace_before_);
+  CONVTIME_CUDA_CHECK(cudaEventSynchronize(last_pace_.get()));
+  CONVTIME_CUDA_CHECK(cudaEventRecord(last_pace_.get(), stream_));
 }
 
 double SmClockProbe::idle_rate() {

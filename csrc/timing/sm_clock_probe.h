@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "core/cuda_event.h"
 #include "core/device_memory.h"
 #include "core/export.h"
 #include "timing/clock_probe.h"
@@ -22,6 +23,7 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   void stamp() override;
   void finish() override;
   void forget() override { count_ = 0; }
+  void pace() override;
   double idle_rate() override;
   void collect(std::span<double> hertz) override;
 
@@ -32,6 +34,8 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   std::size_t capacity_;
   std::size_t count_ = 0;  // groups since the last collect()
   DeviceMemory<ClockStamp> stamps_;
+  CudaEvent last_pace_;
+  CudaEvent pace_before_;
 };
 
 /// The highest rate of the current device's multiprocessor clock, in hertz.

@@ -186,8 +186,8 @@ def time_op(
             most, and times some of them, without a pause before; ``as-is`` takes the GPU as it is.
             Where the state asked for is not reached, the result's ``regime`` is ``as-is``, and
             says why.
-            Idling does not count into ``budget``. It lasts 10 s at most, after which sampling ends
-            as by the budget.
+            Idling does not count into ``budget``, calls between the timed ones do. It lasts 10 s at
+            most, after which sampling ends as by the budget.
         clocks: ``observe`` leaves the GPU's clocks alone; ``lock`` locks them while it times (see
             :func:`convtime.locked_clocks`).
         pin: the CPU that the calling thread is kept on meanwhile. Threads that are there already,

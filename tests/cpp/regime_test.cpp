@@ -272,6 +272,16 @@ TEST(Burst, ForgivesTheFirstCallBehindAGap) {
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(regime.judge({1.96e9, {hertz}, 2e-3}) == BatchFate::kKeep, i > 0);
   }
+  BurstRegime few(kMaxHertz);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(few.judge({1.96e9, {{1.58e9, 1.63e9, 1.63e9}, {1.63e9, 1.63e9, 1.63e9}}, 2e-3}) ==
+                  BatchFate::kKeep,
+              i > 0);
+  }
+  EXPECT_EQ(few.judge({1.96e9, {{1.63e9, 1.63e9, 1.63e9}, {1.58e9, 1.63e9, 1.63e9}}, 2e-3}),
+            BatchFate::kKeep);
+  EXPECT_EQ(few.judge({1.96e9, {{1.63e9, 1.63e9, 1.63e9}, {1.58e9, 1.58e9, 1.63e9}}, 2e-3}),
+            BatchFate::kSetAside);
   const double gap = regime.gap_seconds();
   hertz[1] = hertz.front();
   EXPECT_EQ(regime.judge({1.96e9, {hertz}, 2e-3}), BatchFate::kSetAside);
@@ -306,7 +316,8 @@ TEST(Sustained, IsRefusedWhereItDriftsOrNothingIsKnown) {
   const RegimeOutcome drifts = regime.outcome(clocks, false);
   EXPECT_EQ(drifts.regime, Regime::kAsIs);
   EXPECT_EQ(drifts.reason,
-            "times or clocks still drifted after 8.0 s of load; the samples' clocks lie between "
+            "times or clocks still drifted after 8.0 s of load, or the calls were too few to tell; "
+            "the samples' clocks lie between "
             "1390 MHz and 1500 MHz");
   EXPECT_EQ(outcome_at(regime, kNan).reason, "the GPU's clock is not known");
 }

@@ -232,6 +232,7 @@ class FallingProbe final : public ClockProbe {
     EXPECT_LE(stamped_, Sampler::max_batch(1));
     stamped_ = 0;
   }
+  void pace() override { ++paces; }
   double idle_rate() override { return 2e9; }
   void collect(std::span<double> hertz) override {
     EXPECT_EQ(hertz.size(), stamped_);
@@ -242,6 +243,7 @@ class FallingProbe final : public ClockProbe {
   }
 
   std::size_t finishes = 0;
+  std::size_t paces = 0;
 
  private:
   std::size_t settled_;
@@ -563,6 +565,20 @@ TEST_F(SamplerTest, LoadsTheDeviceBeforeEachBatchWithCallsThatAreNotTimed) {
   const std::size_t samples = result.seconds[0].size() + result.discarded[0].size();
   EXPECT_EQ(result.warmup_calls + samples, calls);
   EXPECT_GT(calls, 5 * samples);
+  EXPECT_GT(probe.paces, timer.runs);
+}
+
+TEST_F(SamplerTest, LongCallsAreLoadEnoughAndNeedNoOthers) {
+  FunctionCallable slow([] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); });
+  FallingProbe probe(1);
+  ClockedCallable clocked(slow, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 2, .load_seconds = 0.01});
+  const SamplerResult result =
+      Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &sustained).run(candidates);
+  EXPECT_TRUE(result.steady);
+  EXPECT_EQ(probe.paces, 0U);
 }
 
 TEST_F(SamplerTest, SaysWhereLoadNeverMakesTheDeviceSteady) {
