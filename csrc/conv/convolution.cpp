@@ -38,21 +38,20 @@ void convolve(cudnnHandle_t handle, const PlanKey& key, const Operands& operands
               Workspace& workspace) {
   ReadyPlans& plans = plans_of_this_thread();
   ReadyPlan* const ready = plans.find(key);
-  if (ready != nullptr) {
-    if (runs(ready->plan, handle, operands, workspace)) {
-      ready->choice->count_use();
-      return;
-    }
+  if (ready != nullptr && runs(ready->plan, handle, operands, workspace)) {
+    ready->choice->count_use();
+    return;
   }
   // Makes the device's context the thread's. It may have none yet, and then engines that go through
   // the driver fail: the next one would be chosen, for all threads.
   CONVTIME_CUDA_CHECK(cudaSetDevice(key.problem.device));
-  std::shared_ptr<SharedChoice> choice;
-  if (ready == nullptr && (choice = choice_table().find(key)) != nullptr) {
-    std::optional<Plan> plan = rebuild_plan(handle, key.problem, choice->choice);
+  std::shared_ptr<SharedChoice> refused =
+      ready == nullptr ? choice_table().find(key) : ready->choice;
+  if (ready == nullptr && refused != nullptr) {
+    std::optional<Plan> plan = rebuild_plan(handle, key.problem, refused->choice);
     if (plan.has_value() && runs(*plan, handle, operands, workspace)) {
-      choice->count_use();
-      plans.insert(key, {std::move(*plan), std::move(choice)});
+      refused->count_use();
+      plans.insert(key, {std::move(*plan), std::move(refused)});
       return;
     }
   }
@@ -62,8 +61,12 @@ void convolve(cudnnHandle_t handle, const PlanKey& key, const Operands& operands
         "before the capture, or with the policy 'heuristic'");
   }
   Selection selection = select_plan(handle, key, operands, workspace);
-  choice = choice_table().insert(key, std::move(selection.choice));
+  std::shared_ptr<SharedChoice> choice =
+      choice_table().insert(key, std::move(selection.choice), refused.get());
   choice->count_use();
+  if (ready == nullptr && choice->choice.tag != selection.plan.tag()) {
+    return;  // another thread was faster and chose differently: the next call builds that one
+  }
   plans.insert(key, {std::move(selection.plan), std::move(choice)});
 }
 

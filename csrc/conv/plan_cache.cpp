@@ -41,11 +41,18 @@ std::shared_ptr<SharedChoice> ChoiceTable::find(const PlanKey& key) const {
   return found == choices_.end() ? nullptr : found->second;
 }
 
-std::shared_ptr<SharedChoice> ChoiceTable::insert(const PlanKey& key, PlanChoice choice) {
+std::shared_ptr<SharedChoice> ChoiceTable::insert(const PlanKey& key, PlanChoice choice,
+                                                  const SharedChoice* refused) {
   auto shared = std::make_shared<SharedChoice>(std::move(choice));
   shared->last_use.store(tick(), std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
-  choices_.insert_or_assign(key, shared);
+  const auto [entry, added] = choices_.try_emplace(key, shared);
+  if (!added) {
+    if (entry->second.get() != refused) {
+      return entry->second;
+    }
+    entry->second = shared;
+  }
   if (choices_.size() > capacity_) {
     // Looked for and not kept in order: a selection takes far longer, and a use must not lock.
     choices_.erase(

@@ -39,8 +39,10 @@ class CONVTIME_API ChoiceTable {
 
   std::shared_ptr<SharedChoice> find(const PlanKey& key) const;
 
-  /// Adds the key's choice or replaces it.
-  std::shared_ptr<SharedChoice> insert(const PlanKey& key, PlanChoice choice);
+  /// Adds the key's choice, or replaces `refused`, and returns it; another one that is there
+  /// already, since a thread was faster, stays and is returned.
+  std::shared_ptr<SharedChoice> insert(const PlanKey& key, PlanChoice choice,
+                                       const SharedChoice* refused = nullptr);
 
   /// The most recently used last.
   std::vector<Entry> list() const;

@@ -256,6 +256,9 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tens
 
 std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
                                          const ConvParams& params) {
+  TORCH_CHECK(x.is_cuda() && x.dim() == 4 && w.dim() == 4 && w.device() == x.device() &&
+                  w.scalar_type() == x.scalar_type(),
+              "execute_floor: input and weight must be 4-D, on one GPU and of one dtype");
   const c10::cuda::CUDAGuard guard(x.device());
   const at::Tensor y = cudnn_forward("execute_floor", x, w, params, PolicyRequest());
   const conv::PlanKey key =

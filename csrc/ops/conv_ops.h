@@ -127,9 +127,9 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tens
                                                   std::array<bool, 2> wanted,
                                                   const PolicyRequest& policy);
 
-/// A call that only has cuDNN execute the ready plan of y = conv(x, w), on the current stream and
-/// for this thread: no convolution costs the host less. Throws c10::Error where input and weight
-/// would have to be copied first.
+/// A call that only has cuDNN execute the ready plan of y = conv(x, w), on the stream that is
+/// current now and for this thread: no convolution costs the host less. Throws c10::Error where
+/// input and weight would have to be copied first.
 CONVTIME_API std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
                                                       const ConvParams& params);
 #endif

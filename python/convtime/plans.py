@@ -36,8 +36,10 @@ class PlanChoice:
         x: The input, or its gradient. As all tensors of one spatial dimension, with a height of 1.
         w: The weight, or its gradient.
         y: The output, or its gradient.
-        deterministic: Engines that do not repeat bit for bit were left out.
-        allow_tf32: Engines that use tensor cores for float32 were not left out.
+        deterministic: Engines that do not repeat bit for bit were left out, unless the policy named
+            the engine: see its numerical_notes.
+        allow_tf32: Engines that use tensor cores for float32 were not left out. As deterministic,
+            it does not bind an engine that the policy named.
         tag: Name of operation, engine and knobs, as the cuDNN frontend's log has it; a policy for
             :func:`convtime.ops.conv2d`.
         engine: cuDNN's index of the engine.

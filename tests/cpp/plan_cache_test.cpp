@@ -77,11 +77,14 @@ TEST(ChoiceTable, DropsWhatWasNotUsedForLongest) {
   EXPECT_EQ(tags(table), (Tags{"a", "c"}));
 }
 
-TEST(ChoiceTable, ReplacesAChoice) {
+TEST(ChoiceTable, ReplacesOnlyTheChoiceThatWasRefused) {
   ChoiceTable table(1);
-  table.insert(key_of(0), choice_of("a"));
-  table.insert(key_of(0), choice_of("b"));
-  EXPECT_EQ(tags(table), Tags{"b"});
+  const auto a = table.insert(key_of(0), choice_of("a"));
+  EXPECT_EQ(table.insert(key_of(0), choice_of("b")), a);  // of a thread that was slower
+  EXPECT_EQ(tags(table), Tags{"a"});
+  const auto c = table.insert(key_of(0), choice_of("c"), a.get());
+  EXPECT_EQ(tags(table), Tags{"c"});
+  EXPECT_EQ(table.insert(key_of(0), choice_of("d"), a.get()), c);
 }
 
 TEST(ChoiceTable, HasANewGenerationOnceCleared) {
