@@ -31,14 +31,14 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
-    """A fake of nvidia-ml-py with one GPU, and a runtime folder of its own for locks."""
+    """A fake of nvidia-ml-py with one GPU, and a cache folder of its own for locks."""
     from convtime import clock_lock
 
     fake = _load("pynvml")
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     for name, answer in _load("one_gpu").ANSWERS.items():
         monkeypatch.setattr(torch.cuda, name, answer)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(clock_lock, "_told", set())
     yield fake
     assert fake.initialised == 0

@@ -201,6 +201,9 @@ def test_a_measurement_is_drawn_where_it_was_sampled():
     (times,) = a_trace().plot(measured).axes[0].get_lines()
     assert times.get_xdata().tolist() == [1.0, 1.5, 2.0, 2.5]
     assert times.get_ydata() == pytest.approx([1, 2, 3, 4])
+    measured = dataclasses.replace(measured, seconds=(0.5, 0.25, 0.25), sampling_seconds=0)
+    (times,) = a_trace().plot(measured).axes[0].get_lines()
+    assert times.get_xdata() == pytest.approx([2.0, 2 + 1 / 3, 2 + 2 / 3])
 
 
 def test_an_empty_trace_says_why_it_cannot_be_drawn(monkeypatch):
@@ -348,7 +351,7 @@ def test_the_folder_must_be_ones_own(gpu, monkeypatch):
 
 def test_a_folder_that_cannot_be_made_is_told(gpu, monkeypatch, tmp_path):
     (tmp_path / "convtime").touch()
-    with pytest.raises(RuntimeError, match=r"cannot be used \(.*\); set XDG_RUNTIME_DIR"):
+    with pytest.raises(RuntimeError, match=r"cannot be used \(.*\); set XDG_CACHE_HOME"):
         locked_clocks().__enter__()
     assert gpu.changes == []
 
@@ -361,12 +364,9 @@ def test_clocks_that_are_not_listed_are_left_to_nvml(gpu):
         assert gpu.changes == ["SetGpuLockedClocks 1234 1234"]
 
 
-def test_without_a_runtime_folder_the_cache_folder_is_used(gpu, monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "missing"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    with locked_clocks():
-        assert len(list((tmp_path / "cache" / "convtime").iterdir())) == 1
+def test_locks_are_written_down_in_the_users_cache_folder(gpu, monkeypatch, tmp_path):
     monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # goes when the user logs out
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with locked_clocks():
         assert len(list((tmp_path / "home" / ".cache" / "convtime").iterdir())) == 1
@@ -640,7 +640,7 @@ def test_permission_is_denied_with_the_commands_of_a_real_gpu(monkeypatch, tmp_p
 
     for name in ("SetGpu", "SetMemory", "ResetGpu", "ResetMemory"):
         monkeypatch.setattr(pynvml, f"nvmlDevice{name}LockedClocks", deny)
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     uuid = torch.cuda.get_device_properties(0).uuid
     with pytest.raises(PermissionError, match=f"nvidia-smi -i GPU-{uuid} -lgc tdp,tdp` before"):
         locked_clocks(device=0).__enter__()

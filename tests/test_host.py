@@ -39,6 +39,9 @@ def test_each_data_cache_counts_once(tmp_path: Path) -> None:
     assert host.cache_bytes([0, 1], tmp_path) == (2 * 32 + 2 * 1024 + 32768) * 1024
     assert host.cache_bytes([1], tmp_path) == (32 + 1024 + 32768) * 1024
     assert host.cache_bytes([7], tmp_path) is None
+    (tmp_path / "cpu1" / "cache" / "index3" / "size").unlink()
+    assert host.cache_bytes([0], tmp_path) == (32 + 1024 + 32768) * 1024
+    assert host.cache_bytes([1], tmp_path) is None
 
 
 def test_governors_are_named_once(tmp_path: Path) -> None:

@@ -357,10 +357,7 @@ def _taken(record: LockRecord) -> str:
 
 
 def _folder() -> Path:
-    """Where locks are written down: in the user's own runtime folder, or else cache folder."""
-    runtime = Path(os.environ.get("XDG_RUNTIME_DIR", ""))
-    if runtime.is_absolute() and runtime.is_dir():
-        return runtime / "convtime"
+    """Where locks are written down: not in the runtime folder, which goes when its user logs out."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "convtime"
 
@@ -375,14 +372,14 @@ def _exclusive_folder() -> Iterator[None]:
     except OSError as error:
         raise RuntimeError(
             f"{folder}, where locked clocks are written down, cannot be used ({error.strerror}); "
-            "set XDG_RUNTIME_DIR to a folder of your own"
+            "set XDG_CACHE_HOME to a folder of your own"
         ) from error
     try:
         owner = os.fstat(descriptor).st_uid
         if owner != os.geteuid():
             raise RuntimeError(
                 f"{folder} must belong to user {os.geteuid()}, but belongs to user {owner}; set "
-                "XDG_RUNTIME_DIR to a folder of your own"
+                "XDG_CACHE_HOME to a folder of your own"
             )
         os.fchmod(descriptor, 0o700)
         fcntl.flock(descriptor, fcntl.LOCK_EX)

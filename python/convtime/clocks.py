@@ -181,8 +181,8 @@ class ClockTrace:
         Args:
             times: what is drawn above them: pairs of start (``time.perf_counter()``) and duration
                 of each iteration, both in seconds; or a Measurement that was the last thing in the
-                block, whose samples are drawn at even distances over its sampling time, since it
-                has no time stamps.
+                block, whose samples are drawn at even distances over its sampling time, or their
+                sum where a steady warm-up gave some of them, since they have no time stamps.
 
         Returns:
             A figure to save or show, e.g. ``trace.plot().savefig("trace.png")``.
@@ -206,8 +206,9 @@ class ClockTrace:
 
         if not isinstance(times, Measurement):
             return [(start - self.started, duration) for start, duration in times]
-        began = self.readings[-1].seconds - times.sampling_seconds
-        step = times.sampling_seconds / len(times.seconds)
+        lasted = max(times.sampling_seconds, sum(times.seconds))
+        began = self.readings[-1].seconds - lasted
+        step = lasted / len(times.seconds)
         return [(began + place * step, one) for place, one in enumerate(times.seconds)]
 
     def to_dict(self) -> dict[str, Any]:

@@ -33,10 +33,13 @@ def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:
     sizes: dict[tuple[str, str], int] = {}
     for cpu in cpus:
         for cache in root.glob(f"cpu{cpu}/cache/index*"):
-            level, kind, size, shared = (
-                (cache / name).read_text().strip()
-                for name in ("level", "type", "size", "shared_cpu_list")
-            )
+            try:
+                level, kind, size, shared = (
+                    (cache / name).read_text().strip()
+                    for name in ("level", "type", "size", "shared_cpu_list")
+                )
+            except OSError:  # the kernel has no file for what the firmware does not tell
+                return None
             if kind != "Instruction":
                 sizes[level + kind, shared] = int(size.removesuffix("K")) * 1024
     return sum(sizes.values()) or None
