@@ -24,6 +24,7 @@ from typing import Any
 
 import results
 
+RUN_AGAIN = 3  # exit code of a process that asks for another one; run_gpu.sh knows it
 PROBLEMS = 660  # of conv_problems.all_problems(), which needs torch
 PASSES = ("fprop", "dgrad", "wgrad")
 CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
@@ -527,6 +528,10 @@ def run(
         description: For --help.
         all_problems: Gives its problems by key.
         parts: Of "match", "host" and "memory", what it has.
+
+    Raises:
+        SystemExit: With RUN_AGAIN, where a case left the GPU unusable for this process, so that
+            others are still to be run.
     """
     import torch
 
@@ -544,15 +549,21 @@ def run(
     if device.type != "cuda":
         raise SystemExit(f"error: {benchmark} needs a GPU, since it compares the plans of cuDNN")
     target = options.output / results.file_name(benchmark, options.shard)
-    if options.resume and not target.exists():
+    if options.resume and target.exists():
+        # No error, so that a command can be repeated as it is until all has run.
+        print(f"note: {target} is there already, so {options.resume} is not used")
+    elif options.resume:
         options.output.mkdir(parents=True, exist_ok=True)
         shutil.copy(options.resume, target)
     file = results.ResultFile(benchmark, summarise, options, provenance(device))
 
     with torch.cuda.device(device), PlanOracle(device) as oracle, _Saver(file) as saver:
-        steps = _steps(all_problems(), options.parts, oracle, device, deadline)
-        pending = file.pending(steps)
-        left = len(pending)
+        problems = all_problems()
+        # Shards are of all parts, so that a case belongs to one shard whichever parts are run.
+        steps = _steps(problems, parts, oracle, device, deadline)
+        chosen = _steps(problems, options.parts, oracle, device, deadline)
+        pending = {key: step for key, step in file.pending(steps).items() if key in chosen}
+        left, lost = len(pending), False
         for key, step in pending.items():
             if time.monotonic() > deadline:
                 break
@@ -563,13 +574,16 @@ def run(
             left -= 1
             for line in mismatches([{"key": key, **row}]):
                 print(line, flush=True)
-            if _lost_gpu(row):
+            lost = _lost_gpu(row)
+            if lost:
                 print(f"{key} left the GPU unusable for this process; run again to go on")
                 break
             torch.cuda.empty_cache()  # blocks cut for one problem's sizes rarely fit the next's
     summary = results.make_summary(file.rows, summarise, results.load_goals()[benchmark])
     print(f"{file.path}: {len(file.rows)} rows, {left} still to be run")
     print(results.describe(summary))
+    if lost and left:
+        raise SystemExit(RUN_AGAIN)
 
 
 def _lost_gpu(row: results.Row) -> bool:

@@ -105,8 +105,8 @@ def argument_parser(description: str | None) -> argparse.ArgumentParser:
 class ResultFile:
     """The file of one benchmark, or of one shard of it, rewritten whole after each row.
 
-    A file that is there already is continued when its provenance is the same, so that a benchmark
-    can be run in pieces; otherwise it is started anew.
+    A file that is there already is continued when its provenance and command are the same, so that
+    a benchmark can be run in pieces; otherwise it is started anew.
     """
 
     def __init__(
@@ -122,15 +122,21 @@ class ResultFile:
         self._shard: tuple[int, int] | None = options.shard
         provenance = {key: facts.get(key) for key in PROVENANCE}
         self._provenance = provenance | {"commit": options.commit or find_commit()}
+        self._command = _command(sys.argv)
         options.output.mkdir(parents=True, exist_ok=True)
         self.path = options.output / file_name(benchmark, self._shard)
         self.rows: list[Row] = []
         if self.path.exists():
             old = json.loads(self.path.read_text(encoding="utf-8"))
-            if old["provenance"] == self._provenance:
-                self.rows = old["rows"]
-            else:
+            if old["provenance"] != self._provenance:
                 print(f"{self.path}: is of another environment or commit; starting anew")
+            elif old["command"] != self._command:
+                print(
+                    f"{self.path}: was made by '{old['command']}', not by '{self._command}'; "
+                    "starting anew"
+                )
+            else:
+                self.rows = old["rows"]
 
     def pending(self, cases: Mapping[str, Case]) -> dict[str, Case]:
         """Those cases (by key) that this shard has to measure and has not yet."""
@@ -149,7 +155,7 @@ class ResultFile:
         _write(
             self.path,
             self._benchmark,
-            _command(sys.argv),
+            self._command,
             self.rows,
             self._provenance,
             self._summarise,
@@ -157,10 +163,11 @@ class ResultFile:
 
 
 def _command(argv: list[str]) -> str:
-    """The command line, less what says nothing on how the rows were made."""
+    """The command line, less what says only where rows go, and how many of them a process makes."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--output", "--commit", "--resume", "--seconds"):
+    for option in ("--output", "--shard", "--commit", "--resume", "--seconds"):
         parser.add_argument(option)
+    parser.add_argument("--parts", nargs="+")
     _, told = parser.parse_known_args(argv[1:])
     return shlex.join([Path(argv[0]).name, *told])
 
@@ -198,7 +205,8 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
     """Makes one result file out of all shards of a benchmark, which stay where they are.
 
     Raises:
-        ValueError: Shards are missing, or were not measured in the same environment.
+        ValueError: Shards are missing or incomplete, or were not measured in the same environment
+            by the same command.
     """
     shards: dict[tuple[int, int], Row] = {}
     for path in directory.glob(f"{benchmark}.shard-*-of-*.json"):
@@ -225,6 +233,12 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
                     f"shard {i}/{count} of {benchmark} has {key} {value!r}, but shard 1/{count} "
                     f"{provenance[key]!r}"
                 )
+        if document["command"] != documents[0]["command"]:
+            raise ValueError(
+                f"shard {i}/{count} of {benchmark} was made by '{document['command']}', but shard "
+                f"1/{count} by '{documents[0]['command']}'"
+            )
+    _check_lengths(benchmark, [len(document["rows"]) for document in documents])
     # Shards took the cases by turns, so by turns they give them back in order.
     turns = itertools.zip_longest(*(document["rows"] for document in documents))
     rows = [row for turn in turns for row in turn if row is not None]
@@ -232,6 +246,19 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
     # Its first shard's command tells how the rows were made, which this process's does not.
     _write(path, benchmark, documents[0]["command"], rows, provenance, summarise)
     return path
+
+
+def _check_lengths(benchmark: str, lengths: list[int]) -> None:
+    """Refuses shards that cannot have all of their cases, which they took by turns."""
+    short = []
+    for i, length in enumerate(lengths, start=1):
+        least = max(max(lengths) - 1, *lengths[i - 1 :])
+        if length < least:
+            short.append(f"{i}/{len(lengths)} has {length} rows of {least} or more")
+    if short:
+        raise ValueError(
+            f"shards of {benchmark} are incomplete and must be run again: {', '.join(short)}"
+        )
 
 
 def describe(summary: Iterable[Row]) -> str:

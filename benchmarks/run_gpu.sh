@@ -5,7 +5,8 @@
 #                         [-- OPTIONS OF THE BENCHMARKS, e.g. --shard 1/4]
 #
 # Without --install, --tests and --benchmarks it does all three; GPU time that comes in pieces can
-# take them one by one, with the same --target. Benchmarks go on where they were stopped.
+# take them one by one, with the same --target. Benchmarks go on where they were stopped; one that
+# exits with 3, since a case left the GPU unusable for its process, is run again, up to 20 times.
 # Needs in the environment: torch, and what builds convtime (no build isolation, nothing is
 # downloaded); for the tests also pytest and GoogleTest, which GTest_DIR may say the place of.
 # Results are written to $OUT, or to benchmarks/results.
@@ -69,7 +70,12 @@ if ((benchmarks)); then
         name=$(basename "$script" .py)
         grep -q "^  *\"$name\":" "$repository/benchmarks/goals.json" || continue
         echo "== $name"
-        python3 "$script" --output "$out" "${options[@]+"${options[@]}"}" || failed+=("$name")
+        for ((round = 1; round <= 20; round++)); do
+            status=0
+            python3 "$script" --output "$out" "${options[@]+"${options[@]}"}" || status=$?
+            ((status == 3)) || break
+        done
+        ((status == 0)) || failed+=("$name")
     done
 fi
 

@@ -18,14 +18,14 @@ def test_show_config_is_json_and_complete() -> None:
         assert f"``{key}``" in (convtime.show_config.__doc__ or "")
     assert shown["versions"]["torch"] == torch.__version__
     assert shown["build"]["torch_version"] == _build_info.torch_version
-    assert set(shown["methods"]) == {"kernel", "event", "sync", "cpu"}
+    assert set(shown["methods"]) == {"kernel", "event", "graph", "sync", "cpu"}
     assert shown["methods"]["cpu"] is None
     assert len(shown["devices"]) == torch.cuda.device_count()
 
 
 def test_methods_say_why_they_are_not_available(device: torch.device) -> None:
     reasons = convtime.show_config()["methods"]
-    for method in ("kernel", "event", "sync"):
+    for method in ("kernel", "event", "graph", "sync"):
         if torch.cuda.is_available():
             assert reasons[method] is None
         else:
@@ -89,6 +89,16 @@ def test_git_state_is_that_of_the_folder(tmp_path: Path) -> None:
     state = provenance.git_state(str(Path(__file__).parent))
     if state is not None:  # None in an unpacked source distribution
         assert len(state["commit"]) == 40
+
+
+def test_a_deleted_working_directory_has_no_git_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "deleted"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert provenance.provenance(torch.device("cpu"))["git"] is None
 
 
 @pytest.mark.cuda

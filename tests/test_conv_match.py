@@ -2,7 +2,9 @@
 
 import argparse
 import collections
+import contextlib
 import json
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -314,6 +316,87 @@ def test_without_a_gpu_it_says_so(monkeypatch, tmp_path):
     with pytest.raises(SystemExit, match="conv_match needs a GPU"):
         conv_match.main()
     assert list(tmp_path.iterdir()) == []
+
+
+LOST = {"error": "PyTorch: CUDA error: misaligned address"}
+
+
+@pytest.fixture
+def run(monkeypatch, tmp_path):
+    """Runs the benchmark on problems that have rows already, with no GPU; gives its file's keys."""
+    device = torch.device("cuda", 0)
+    for name, one in (
+        ("convtime.conv_compare.find_device", lambda name: device),
+        ("convtime.plan_oracle.PlanOracle", contextlib.nullcontext),
+        ("convtime.provenance.provenance", lambda device: {}),
+        ("torch.cuda.device", contextlib.nullcontext),
+        ("torch.cuda.empty_cache", lambda: None),
+    ):
+        monkeypatch.setattr(name, one)
+    monkeypatch.setattr(conv_match, "measure_problem", lambda problem, oracle, device: problem)
+    monkeypatch.setattr(
+        conv_match, "measure_host", lambda case, device, modules: less_key(host_row())
+    )
+    monkeypatch.setattr(conv_match, "measure_memory", lambda device, deadline: {"memory": []})
+
+    def run(problems, *arguments):
+        command = ["conv_match.py", "--commit", "abc", "--output", str(tmp_path), *arguments]
+        monkeypatch.setattr(sys, "argv", command)
+        try:
+            conv_match.run("conv_match", None, lambda: problems, ["match", "host", "memory"])
+        finally:
+            files = sorted(tmp_path.glob("*.json"))
+            keys = [[row["key"] for row in json.loads(one.read_text())["rows"]] for one in files]
+        return keys
+
+    return run
+
+
+def less_key(row):
+    return {name: one for name, one in row.items() if name != "key"}
+
+
+def fine():
+    return less_key(problem_row())
+
+
+def test_it_asks_to_be_run_again_where_the_gpu_was_lost(run, capsys):
+    problems = {"a": LOST, "b": fine(), "c": LOST}
+    with pytest.raises(SystemExit) as error:
+        run(problems, "--parts", "match")
+    assert error.value.code == conv_match.RUN_AGAIN == 3
+    assert "1 rows, 2 still to be run" in capsys.readouterr().out
+    assert run(problems, "--parts", "match") == [["a", "b", "c"]]  # nothing is left
+
+
+def test_it_does_not_ask_for_it_where_its_time_was_over(run, capsys):
+    assert run({"a": LOST, "b": fine()}, "--seconds", "-1") == []
+    assert "0 rows, 19 still to be run" in capsys.readouterr().out
+
+
+def test_a_shard_has_the_same_cases_in_whichever_parts_it_runs(run, tmp_path):
+    problems = {str(i): fine() for i in range(3)}
+    for parts in ("match", "memory"):
+        for i in (1, 2, 3):
+            run(problems, "--shard", f"{i}/3", "--parts", parts)
+    for i in (3, 2, 1):
+        keys = run(problems, "--shard", f"{i}/3")
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 3 + 16 + 1
+    path = results.merge("conv_match", conv_match.summarise, tmp_path)
+    assert json.loads(path.read_text())["command"] == "conv_match.py"
+
+
+def test_it_says_when_it_does_not_resume_another_file(run, tmp_path, capsys):
+    earlier = tmp_path / "earlier" / "conv_match.json"
+    earlier.parent.mkdir()
+    run({"a": fine()}, "--parts", "match")
+    shutil.move(tmp_path / "conv_match.json", earlier)
+    again = ("--parts", "match", "--resume", str(earlier))
+    assert run({"a": fine(), "b": fine()}, *again) == [["a", "b"]]
+    assert "is not used" not in capsys.readouterr().out
+    run({"a": fine(), "b": fine()}, *again)
+    said = f"{tmp_path / 'conv_match.json'} is there already, so {earlier} is not used"
+    assert said in capsys.readouterr().out
 
 
 @pytest.mark.cuda

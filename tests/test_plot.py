@@ -69,6 +69,25 @@ def test_times_and_ratios_are_those_of_the_results(monkeypatch, results):
     assert legend == ["0.97 to 1.03", "not bit-identical"]
 
 
+def test_a_median_may_lie_outside_of_the_quartiles(monkeypatch, results):
+    # Nearly all samples in one tick, within which the median is spread, and the quartiles are not.
+    few, most = 29.120e-6, 29.152e-6
+    tied, mirrored = (
+        dataclasses.replace(
+            results[0], pytorch=dataclasses.replace(results[0].pytorch, seconds=seconds)
+        )
+        for seconds in ((few,) * 20 + (most,) * 80, (few,) * 80 + (most,) * 20)
+    )
+    assert tied.pytorch.median < tied.pytorch.quantile(0.25)
+    assert mirrored.pytorch.median > mirrored.pytorch.quantile(0.75)
+    times, _ = drawn(monkeypatch, [tied, mirrored])
+    (bars,) = times.containers[0].lines[2]
+    for one, (low, high) in zip(
+        (tied, mirrored), (segment[:, 1] for segment in bars.get_segments()), strict=True
+    ):
+        assert low <= 1e6 * one.pytorch.median <= high
+
+
 def test_a_png_of_sensible_size_for_one_and_for_many(results):
     for count in (1, 200):
         content = plot.draw(results[:1] * count, "title", ".PNG")

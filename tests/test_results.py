@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -130,8 +132,9 @@ def test_file_has_the_fields_and_resumes(tmp_path):
 
 
 def test_the_recorded_command_leaves_out_where_and_which(tmp_path, monkeypatch):
-    told = ["--shard", "1/1", "--budget", "0.5"]
-    pieces = ["--seconds", "60", "--resume", "/root/old.json"]
+    told = ["--device", "cuda:1", "--budget", "0.5"]
+    pieces = ["--seconds", "60", "--resume", "/root/old.json", "--shard", "1/1"]
+    pieces += ["--parts", "match", "host"]
     command = ["/some/where/bench.py", "--output", "/root/out", *told, "--commit=abc", *pieces]
     monkeypatch.setattr(sys, "argv", command)
     file = open_file(tmp_path)
@@ -155,6 +158,24 @@ def test_rows_of_another_environment_are_not_resumed(tmp_path, capsys, change):
     file = open_file(tmp_path, **change)
     assert file.pending({"a": 1}) == {"a": 1}
     assert "starting anew" in capsys.readouterr().out
+
+
+def test_rows_of_another_command_are_not_resumed(tmp_path, capsys, monkeypatch):
+    def open_as(*arguments):
+        monkeypatch.setattr(sys, "argv", [f"{NAME}.py", *arguments])
+        return open_file(tmp_path)
+
+    open_as("--batch", "1").add("a", row("a"))
+    assert open_as("--batch", "1", "--seconds", "9").pending({"a": 1}) == {}
+    assert "starting anew" not in capsys.readouterr().out
+    file = open_as("--batch", "2")
+    assert file.pending({"a": 1}) == {"a": 1}
+    said = f"was made by '{NAME}.py --batch 1', not by '{NAME}.py --batch 2'; starting anew"
+    assert said in capsys.readouterr().out
+    file.add("b", row("b"))
+    document = json.loads(file.path.read_text())
+    assert [one["key"] for one in document["rows"]] == ["b"]
+    assert document["command"] == f"{NAME}.py --batch 2"
 
 
 def test_shards_take_every_case_once_and_merge_in_order(tmp_path):
@@ -188,6 +209,71 @@ def test_merge_refuses_missing_mixed_and_foreign_shards(tmp_path):
     open_file(tmp_path, shard=(1, 2)).add("a", row("a"))
     with pytest.raises(ValueError, match=r"in shards of \[2, 3\]"):
         merge()
+
+
+def test_merge_refuses_shards_of_another_command(tmp_path, monkeypatch):
+    for i, batch in ((1, "64"), (2, "1")):
+        monkeypatch.setattr(sys, "argv", [f"{NAME}.py", "--shard", f"{i}/2", "--batch", batch])
+        open_file(tmp_path, shard=(i, 2)).add(batch, row("a"))
+    with pytest.raises(ValueError, match="shard 2/2 of .* was made by '.* 1', but .* by '.* 64'"):
+        results.merge(NAME, compare_resnet50.summarise, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "says"),
+    [
+        ((2, 2, 2), None),
+        ((3, 2, 2), None),
+        ((3, 3, 2), None),
+        ((3, 2, 3), "2/3 has 2 rows of 3 or more"),
+        ((1, 2, 2), "1/3 has 1 rows of 2 or more"),
+        ((4, 4, 1), "3/3 has 1 rows of 3 or more"),
+        ((1, 4, 1), "1/3 has 1 rows of 4 or more, 3/3 has 1 rows of 3 or more"),
+    ],
+)
+def test_merge_refuses_incomplete_shards(tmp_path, lengths, says):
+    for i, length in enumerate(lengths, start=1):
+        rows = {f"{i}.{j}": row("a") for j in range(length)}
+        open_file(tmp_path, shard=(i, 3)).add_all(rows)
+    if says is None:
+        results.merge(NAME, compare_resnet50.summarise, tmp_path)
+        return
+    with pytest.raises(ValueError, match="incomplete and must be run again") as error:
+        results.merge(NAME, compare_resnet50.summarise, tmp_path)
+    assert str(error.value).endswith(f": {says}")
+    assert not (tmp_path / f"{NAME}.json").exists()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+@pytest.mark.parametrize(
+    ("codes", "runs", "failed"),
+    [([0], 1, False), ([3, 3, 0], 3, False), ([3, 1], 2, True), ([3] * 30, 20, True)],
+)
+def test_run_gpu_runs_a_script_again_while_it_asks_for_it(tmp_path, codes, runs, failed):
+    benchmarks, target, count = (tmp_path / name for name in ("benchmarks", "target", "count"))
+    benchmarks.mkdir()
+    (target / "convtime").mkdir(parents=True)
+    (target / "convtime" / "__main__.py").write_text("")
+    for name in ("run_gpu.sh", "results.py"):
+        shutil.copy(BENCHMARKS / name, benchmarks)
+    (benchmarks / "goals.json").write_text('{\n  "one": {}\n}\n')
+    (benchmarks / "one.py").write_text(
+        f"import pathlib\ncount = pathlib.Path({str(count)!r})\n"
+        "done = int(count.read_text()) if count.exists() else 0\n"
+        f"count.write_text(str(done + 1))\nraise SystemExit({codes}[done])\n"
+    )
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", benchmarks / "run_gpu.sh", "--benchmarks", "--target", target],
+        env=os.environ | {"PATH": path, "OUT": str(tmp_path / "out")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert count.read_text() == str(runs)
+    assert done.returncode == int(failed), done.stderr
+    assert ("FAILED: one" in done.stderr) == failed
 
 
 def test_commit_comes_from_git_without_results(tmp_path, monkeypatch):

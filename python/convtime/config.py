@@ -25,7 +25,7 @@ def methods() -> dict[str, str | None]:
     elif not _C.cuda_available():
         no_gpu = "no CUDA device was found"
     no_cupti = no_gpu or _C.kernel_method_unavailable() or None
-    return {"kernel": no_cupti, "event": no_gpu, "sync": no_gpu, "cpu": None}
+    return {"kernel": no_cupti, "event": no_gpu, "graph": no_gpu, "sync": no_gpu, "cpu": None}
 
 
 def is_verified() -> bool:

@@ -73,8 +73,9 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
     for who, shift in (("PyTorch", -0.15), ("convtime", 0.15)):
         measurements = [r.pytorch if who == "PyTorch" else r.convtime for r in results]
         medians = [1e6 * m.median for m in measurements]
-        low = [1e6 * (m.median - m.quantile(0.25)) for m in measurements]
-        high = [1e6 * (m.quantile(0.75) - m.median) for m in measurements]
+        # The median is spread within the clock's tick and quantiles are not: it may lie outside.
+        low = [max(0.0, 1e6 * (m.median - m.quantile(0.25))) for m in measurements]
+        high = [max(0.0, 1e6 * (m.quantile(0.75) - m.median)) for m in measurements]
         times.errorbar(
             [place + shift for place in places],
             medians,

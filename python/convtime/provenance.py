@@ -37,7 +37,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
         "convtime": _build_info.version,
-        "git": git_state(os.getcwd()),
+        "git": _working_directory_state(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
@@ -75,6 +75,13 @@ def cudnn_version() -> str | None:
     if number is None:
         return None
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def _working_directory_state() -> dict[str, Any] | None:
+    try:
+        return git_state(os.getcwd())
+    except OSError:  # the directory was deleted, which is no reason not to measure
+        return None
 
 
 @functools.cache
