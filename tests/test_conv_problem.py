@@ -224,6 +224,34 @@ def test_both_kinds_of_precision_flags_are_understood():
         assert not Flags.current().allow_tf32
 
 
+@pytest.fixture
+def conv_precision():
+    """That of cuDNN's convolutions, here inherited from torch.backends.fp32_precision."""
+    conv, above = torch.backends.cudnn.conv, torch.backends.fp32_precision
+    before = conv.fp32_precision
+    conv.fp32_precision = "none"
+    yield conv
+    torch.backends.fp32_precision = above
+    conv.fp32_precision = before
+
+
+def test_an_inherited_precision_stays_inherited_where_it_is_the_wanted_one(conv_precision):
+    for first, second in (("tf32", "ieee"), ("ieee", "tf32"), ("none", "tf32")):
+        torch.backends.fp32_precision = first
+        with Flags.current().applied():
+            assert conv_precision.fp32_precision == first
+        torch.backends.fp32_precision = second
+        assert conv_precision.fp32_precision == second
+
+
+def test_a_precision_that_had_to_be_set_is_set_back(conv_precision):
+    for before in ("none", "ieee", "tf32"):
+        conv_precision.fp32_precision = before
+        with Flags(allow_tf32=before != "tf32").applied():
+            assert (conv_precision.fp32_precision == "tf32") == (before != "tf32")
+        assert conv_precision.fp32_precision == before
+
+
 def test_bits_are_compared_and_not_values():
     zeros = torch.zeros(3)
     assert same_bits(zeros, torch.zeros(3))

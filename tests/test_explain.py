@@ -8,6 +8,7 @@ import types
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.utils import prune
 
 import convtime
 from convtime.comparison import Ratio
@@ -183,6 +184,61 @@ def test_it_survives_json_and_can_be_read():
 def test_what_is_no_convolution(fn, message):
     with pytest.raises(TypeError, match=message):
         explain(fn, torch.randn(1, 2, 3, 3))
+
+
+class Strided(torch.nn.Conv2d):
+    def forward(self, input, scale):
+        return F.conv2d(input * scale, self.weight, self.bias, stride=2)
+
+
+def layer_of_another_forward(name):
+    layer = convtime.nn.Conv2d(4, 6, 3)
+    setattr(layer, name, getattr(torch.nn.Conv2d(4, 6, 3, stride=2), name))
+    return layer
+
+
+def layer_with_a_pre_hook():
+    layer = torch.nn.Conv2d(4, 6, 3)
+    layer.register_forward_pre_hook(lambda _, arguments: (arguments[0][:1],))
+    return layer
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (
+            Strided(4, 6, 3),
+            r"Strided, which .*\.Strided is not a class of torch\.nn's own; explain ",
+        ),
+        (torch.nn.LazyConv2d(6, 3), "a LazyConv2d has no shapes before its first call"),
+        (layer_of_another_forward("forward"), "its forward is replaced on the object"),
+        (layer_of_another_forward("_conv_forward"), "its _conv_forward is replaced on the object"),
+        (layer_with_a_pre_hook(), "<lambda>, a forward pre-hook, may change its input"),
+    ],
+)
+def test_layers_that_may_compute_something_else_are_refused(module, message):
+    with pytest.raises(TypeError, match=f"{message}.*torch.nn.functional.conv2d with its tensors"):
+        explain(module, torch.randn(2, 4, 9, 11))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        torch.nn.utils.weight_norm,
+        torch.nn.utils.spectral_norm,
+        torch.nn.utils.parametrizations.weight_norm,
+        lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+    ],
+)
+@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*:FutureWarning")
+def test_layers_whose_weight_is_computed(change, replaced):
+    layer = change(torch.nn.Conv2d(4, 6, 3))
+    if replaced:
+        convtime.nn.replace(layer)
+    found = explain(layer, torch.randn(2, 4, 9, 11), **QUICK)
+    assert found.problem.w == TensorLayout.of(layer.weight)
+    assert found.differences == ()
 
 
 def test_other_mistakes():

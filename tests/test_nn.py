@@ -15,6 +15,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize
+from torch.utils.flop_counter import FlopCounterMode
 
 import convtime
 
@@ -262,6 +263,41 @@ def test_a_replaced_model_compiles_before_and_after(device: torch.device) -> Non
     convtime.nn.restore(compiled)
     torch.testing.assert_close(compiled(x), expected)
     assert not ops_of(lambda: compiled(x))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_a_replaced_model_is_traced_and_exported(device: torch.device) -> None:
+    model = make_net(device).eval()
+    x = torch.randn(2, 3, 8, 8, device=device)
+    expected = model(x)
+    convtime.nn.replace(model)
+    for twin in (torch.jit.trace(model, x), torch.export.export(model, (x,)).module()):
+        assert torch.equal(twin(x), expected)
+        assert ops_of(lambda: twin(x)) == {"convtime::conv2d", "convtime::conv_transpose2d"}  # noqa: B023
+
+
+def count_flops(model: torch.nn.Module, x: torch.Tensor) -> dict[str, int]:
+    """Those of a training step, by op."""
+    with FlopCounterMode(display=False) as counter:
+        model(x).sum().backward()
+    counts = counter.get_flop_counts()["Global"]
+    return {str(op).partition(".")[2]: number for op, number in counts.items()}
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize("kind", LAYERS)
+def test_flops_are_counted_as_pytorchs(kind: str, batched: bool) -> None:
+    layer = make(torch.nn, kind, 4, 6, 3, stride=2, groups=2)
+    x = example(kind) if batched else example(kind)[0]
+    x.requires_grad_()
+    expected = count_flops(layer, x)
+    convtime.nn.replace(layer)
+    actual = count_flops(layer, x)
+    assert expected["convolution"] > 0
+    assert actual[kind.lower().replace("transpose", "_transpose")] == expected["convolution"]
+    assert actual["convolution_backward"] == expected["convolution_backward"]
+    assert sum(actual.values()) == sum(expected.values())
 
 
 def normed(norm: Callable[..., torch.nn.Module]) -> torch.nn.Conv2d:

@@ -532,6 +532,49 @@ def test_the_fake_refuses_what_the_op_refuses(x: Any, w: Any, kwargs: dict[str, 
         ops.conv2d(mode.from_tensor(x), mode.from_tensor(w), **kwargs)
 
 
+def test_an_empty_batch_takes_any_output_padding(device: torch.device) -> None:
+    x, w = torch.ones(0, 3, 4, 4, device=device), torch.ones(3, 2, 3, 3, device=device)
+    assert ops.conv_transpose2d(x, w, output_padding=3).shape == (0, 2, 9, 9)
+    mode = FakeTensorMode()
+    fake_x, fake_w = mode.from_tensor(x), mode.from_tensor(w)
+
+    def fake_shape(function: Callable[..., torch.Tensor]) -> torch.Size | None:
+        try:
+            return function(fake_x, fake_w, output_padding=3).shape
+        except RuntimeError:  # torch 2.15's own fake refuses it
+            return None
+
+    assert fake_shape(ops.conv_transpose2d) == fake_shape(F.conv_transpose2d)
+    grad = torch.ones(0, 2, 9, 9, device=device)
+    for tensors in ((grad, x, w), (mode.from_tensor(grad), fake_x, fake_w)):
+        gradients = torch.ops.convtime.convolution_backward(
+            *tensors, (1, 1), (0, 0), (1, 1), True, (3, 3), 1, (True, True, False)
+        )
+        assert [one.shape for one in gradients[:2]] == [x.shape, w.shape]
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_the_fake_looks_at_output_padding_where_the_op_does(
+    transposed: bool, device: torch.device
+) -> None:
+    x, w = torch.ones(2, 4, 8, 8, device=device), torch.ones(4, 4, 3, 3, device=device)
+    size = 13 if transposed else 6
+    grad = torch.ones(2, 4, size, size, device=device)
+    mode = FakeTensorMode()
+    for tensors in ((grad, x, w), tuple(map(mode.from_tensor, (grad, x, w)))):
+
+        def call(tensors: tuple[torch.Tensor, ...] = tensors) -> list[torch.Size]:
+            arguments = ((1, 1), (0, 0), (1, 1), transposed, (3, 3), 1, (True, True, False))
+            gradients = torch.ops.convtime.convolution_backward(*tensors, *arguments)
+            return [one.shape for one in gradients[:2]]
+
+        if transposed:
+            with pytest.raises(RuntimeError, match="output_padding must be smaller than stride or"):
+                call()
+        else:
+            assert call() == [x.shape, w.shape]
+
+
 X, W, B = torch.ones(2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(6)
 
 

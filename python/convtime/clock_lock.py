@@ -357,7 +357,7 @@ def _taken(record: LockRecord) -> str:
 
 
 def _folder() -> Path:
-    """Where locks are written down: not in the runtime folder, which goes when its user logs out."""
+    """Where locks are written down: not in the runtime folder, which a logout removes."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "convtime"
 

@@ -121,7 +121,13 @@ class Flags:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Sets them, and afterwards sets back what was set before."""
+        """Sets them, and afterwards sets back what was set before.
+
+        The precision of convolutions is left alone where the one that holds is the wanted one.
+        Where another has to be set, an inherited one is afterwards convolutions' own: it has the
+        same value, and follows torch.backends.fp32_precision no more. torch does not tell which it
+        was.
+        """
         before = Flags.current()
         conv: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
         precision = conv.fp32_precision
@@ -131,14 +137,17 @@ class Flags:
             yield
         finally:
             before._set(warn_only)
-            conv.fp32_precision = precision
+            if conv.fp32_precision != precision:  # "none" and "ieee" are one to _set
+                conv.fp32_precision = precision
 
     def _set(self, warn_only: bool) -> None:
         cudnn: Any = torch.backends.cudnn
         cudnn.enabled = self.enabled
         cudnn.benchmark = self.benchmark
         cudnn.deterministic = self.deterministic
-        cudnn.conv.fp32_precision = "tf32" if self.allow_tf32 else "ieee"
+        if self.allow_tf32 != (cudnn.conv.fp32_precision == "tf32"):
+            # What is read may be inherited, and what is written no longer is.
+            cudnn.conv.fp32_precision = "tf32" if self.allow_tf32 else "ieee"
         if self.benchmark_limit is not None and torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
             cudnn.benchmark_limit = self.benchmark_limit
         if self.depthwise_kernel is not None:

@@ -16,9 +16,12 @@ from typing import Any, cast
 import torch
 from tabulate import tabulate
 from torch.nn import functional as F
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 import convtime
-from convtime import ops
+from convtime import nn, ops
 from convtime._json import with_tuples
 from convtime.comparison import Comparison, Ratio, compare
 from convtime.conv_problem import (
@@ -330,7 +333,9 @@ def explain(
     Args:
         fn: One of conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d and conv_transpose3d
             of torch.nn.functional or convtime.ops; or a module of torch.nn or convtime.nn: Conv1d,
-            Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d.
+            Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d. Parametrized, normed
+            and pruned ones are among them; subclasses, and layers whose forward is replaced or has
+            pre-hooks of other kinds, are not, since they may compute something else.
         args: Its positional arguments: the input, of shape (N, C, *spatial) or (C, *spatial), and
             for a function the weight and so on. float16, bfloat16, float32 or float64, on a CPU or
             a GPU.
@@ -340,7 +345,7 @@ def explain(
         kwargs: Its keyword arguments, convtime's ``policy`` among them.
 
     Raises:
-        TypeError: for something that is no convolution.
+        TypeError: for something that is no convolution, or may be more than one.
         ValueError: for a device or dtype that is not supported, or a backward that is no bool. What
             PyTorch says of arguments that do not fit passes through.
     """
@@ -423,12 +428,24 @@ _MODULES: dict[type[torch.nn.Module], str] = {
     torch.nn.ConvTranspose2d: "conv_transpose2d",
     torch.nn.ConvTranspose3d: "conv_transpose3d",
 }
+_TAKEN = (
+    f"explain takes {', '.join(_OPS)} of torch.nn.functional or convtime.ops, or a module of "
+    "torch.nn or convtime.nn that calls one of them"
+)
+# Forward pre-hooks that compute the weight, and leave the input alone.
+_WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 
 
 def _op_of(fn: object) -> str:
     """The name of the function that fn is, or that the module calls."""
     for kind, op in _MODULES.items():
         if isinstance(fn, kind):
+            reason = _why_not_plain(fn)
+            if reason:
+                raise TypeError(
+                    f"{_TAKEN}, and not this {type(fn).__name__}, which may compute something "
+                    f"else: {reason}; explain torch.nn.functional.{op} with its tensors instead"
+                )
             return op
     for op in _OPS:
         if any(fn is getattr(namespace, op, None) for namespace in _NAMESPACES):
@@ -439,10 +456,18 @@ def _op_of(fn: object) -> str:
         if inside:
             hint = f"; it has {inside} convolution(s) inside, which can be explained one by one"
     name = getattr(fn, "__name__", type(fn).__name__)
-    raise TypeError(
-        f"explain takes {', '.join(_OPS)} of torch.nn.functional or convtime.ops, or a module of "
-        f"torch.nn or convtime.nn that calls one of them, and {name} is none of them{hint}"
-    )
+    raise TypeError(f"{_TAKEN}, and {name} is none of them{hint}")
+
+
+def _why_not_plain(module: torch.nn.Module) -> str | None:
+    why = nn.why_not_plain(module)
+    if why:
+        return why
+    for hook in module._forward_pre_hooks.values():
+        if not isinstance(hook, _WEIGHT_HOOKS):
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            return f"{name}, a forward pre-hook, may change its input"
+    return None
 
 
 def _bind(

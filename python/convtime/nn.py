@@ -181,7 +181,9 @@ def replace(model: torch.nn.Module) -> Replacement:
     Each layer stays the object that it is and becomes one of this module's classes. Its parameters,
     buffers, hooks, name and flags are what they were, and so is what refers to them: optimizers,
     wrappers such as DistributedDataParallel. :func:`restore` undoes it. Calls of
-    ``torch.nn.functional`` are no layers, and are left as they are.
+    ``torch.nn.functional`` are no layers, and are left as they are. ``torch.jit.script`` cannot
+    compile a replaced model; ``torch.jit.trace`` and ``torch.export`` take it, and a
+    ``FlopCounterMode`` that is made afterwards counts it as before.
 
     Args:
         model: the model, or a wrapper of it.
@@ -195,6 +197,7 @@ def replace(model: torch.nn.Module) -> Replacement:
         TypeError: if ``model`` is no module.
     """
     _check_module("replace", model)
+    ops.register_flop_formulas()
     replaced, left = [], []
     for name, module in model.named_modules():
         if not _is_convolution(module) or _own_class(module) in _PYTORCHS:
@@ -251,18 +254,26 @@ def _own_class(module: torch.nn.Module) -> type:
     return type(module).__bases__[0] if is_parametrized(module) else type(module)
 
 
-def _why_not(module: torch.nn.Module) -> str | None:
-    """Why a convolution layer of PyTorch's cannot be replaced."""
+def why_not_plain(module: torch.nn.Module) -> str | None:
+    """Why a convolution layer may compute something else than torch.nn's class of its kind."""
     own_class = _own_class(module)
     if isinstance(module, LazyModuleMixin):
         return f"a {own_class.__name__} has no shapes before its first call"
     if isinstance(module, torch.jit.ScriptModule):
         return "TorchScript has compiled it"
-    if own_class not in _OURS:
+    if own_class not in _OURS and own_class not in _PYTORCHS:
         return f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn's own"
     for function in ("forward", "_conv_forward"):
         if function in vars(module):
             return f"its {function} is replaced on the object"
+    return None
+
+
+def _why_not(module: torch.nn.Module) -> str | None:
+    """Why a convolution layer of PyTorch's cannot be replaced."""
+    why = why_not_plain(module)
+    if why:
+        return why
     # Not module.weight: a parametrized one is computed each time, and some change as it is.
     for parameter in module.parameters():
         if type(parameter) is not torch.nn.Parameter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import SupportsIndex
@@ -30,6 +31,7 @@ _CONV1D, _CONV2D, _CONV3D = (_Op(f"conv{n}d", n, False) for n in (1, 2, 3))
 _CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D = (
     _Op(f"conv_transpose{n}d", n, True) for n in (1, 2, 3)
 )
+_OPS = (_CONV1D, _CONV2D, _CONV3D, _CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D)
 
 # The numbers that an argument takes, by the number of spatial dimensions.
 _COUNTS = {1: "one whole number", 2: "one or two whole numbers", 3: "one or three whole numbers"}
@@ -66,8 +68,8 @@ def conv2d(
             PyTorch's way with ``torch.backends.cudnn.benchmark`` off, ``"benchmark"`` its way with
             it on, and None is as that flag says at the time of the call. A tag of
             :func:`convtime.plan_cache`, such as ``"eng38_k2=8_k13=1"`` with or without
-            ``"ConvFwd_"`` in front, is that engine with those knobs, or an error; the gradients
-            then follow the flag.
+            ``"ConvFwd_"`` in front, is that engine with those knobs, whatever torch's flags for
+            determinism and TF32 ask for, or an error; the gradients then follow the flag.
 
     Returns:
         Shape (N, K, P, Q), or (K, P, Q) for a 3-D input.
@@ -851,7 +853,7 @@ def _register_fake(op: _Op) -> None:
         *,
         policy: str | None = None,  # noqa: ARG001
     ) -> torch.Tensor:
-        _check_for_fake(op.name, input, weight, stride, none, dilation)
+        _check_for_fake(op.name, input, weight, dilation)
         output: torch.Tensor = pytorchs(input, weight, bias, stride, padding, dilation, groups)
         return output
 
@@ -867,7 +869,9 @@ def _register_fake(op: _Op) -> None:
         *,
         policy: str | None = None,  # noqa: ARG001
     ) -> torch.Tensor:
-        _check_for_fake(op.name, input, weight, stride, output_padding, dilation)
+        _check_for_fake(op.name, input, weight, dilation)
+        if input.dim() < weight.dim() or not _is_empty_batch(input):
+            _check_output_padding_for_fake(op.name, stride, output_padding, dilation)
         output: torch.Tensor = pytorchs(
             input, weight, bias, stride, padding, output_padding, groups, dilation
         )
@@ -876,7 +880,7 @@ def _register_fake(op: _Op) -> None:
     torch.library.register_fake(f"convtime::{op.name}", conv_transpose if op.transposed else conv)
 
 
-for _op in (_CONV1D, _CONV2D, _CONV3D, _CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D):
+for _op in _OPS:
     _register_fake(_op)
 
 
@@ -895,7 +899,10 @@ def _convolution_backward_fake(
     *,
     policy: str | None = None,  # noqa: ARG001
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    _check_for_fake("convolution_backward", input, weight, stride, output_padding, dilation)
+    name = "convolution_backward"
+    _check_for_fake(name, input, weight, dilation)
+    if transposed and not _is_empty_batch(input):
+        _check_output_padding_for_fake(name, stride, output_padding, dilation)
     gradients: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
     gradients = torch.ops.aten.convolution_backward(
         grad_output,
@@ -914,23 +921,74 @@ def _convolution_backward_fake(
 
 
 def _check_for_fake(
-    op: str,
-    input: torch.Tensor,
-    weight: torch.Tensor,
-    stride: Sequence[int],
-    output_padding: Sequence[int],
-    dilation: Sequence[int],
+    op: str, input: torch.Tensor, weight: torch.Tensor, dilation: Sequence[int]
 ) -> None:
     """Refuses what PyTorch's own fakes let through and the op does not."""
     torch._check(input.dtype in DTYPES, lambda: f"{op}: dtype must be in {DTYPES}")
     torch._check(input.device == weight.device, lambda: f"{op}: tensors on different devices")
     for size in (*weight.shape[2:], *dilation):
         torch._check(size >= 1, lambda: f"{op}: kernel size and dilation must be at least 1")
+
+
+def _is_empty_batch(input: torch.Tensor) -> bool:
+    """Whether nothing will be computed, so that the op and PyTorch take any output_padding."""
+    batch = input.shape[0]
+    # A symbolic size is not compared: that would tie compiled code to batches that are not empty.
+    return isinstance(batch, int) and batch == 0
+
+
+def _check_output_padding_for_fake(
+    op: str, stride: Sequence[int], output_padding: Sequence[int], dilation: Sequence[int]
+) -> None:
+    """As _check_for_fake, for transposed convolutions."""
     for extra, step, gap in zip(output_padding, stride, dilation, strict=False):
         torch._check(
             extra < max(step, gap),
             lambda: f"{op}: output_padding must be smaller than stride or dilation",
         )
+
+
+@functools.cache
+def register_flop_formulas() -> None:
+    """Has torch.utils.flop_counter count the ops as it counts PyTorch's.
+
+    Not done at import, which it would make twice as long: torch's module imports Triton.
+    """
+    from torch.utils import flop_counter
+
+    def forward(
+        input: list[int],
+        weight: list[int],
+        *_arguments: object,
+        transposed: bool,
+        out_shape: list[int],
+        **_options: object,
+    ) -> int:
+        if len(input) < len(weight):  # the formula takes the first size for the batch's
+            input, out_shape = [1, *input], [1, *out_shape]
+        flops: int = flop_counter.conv_flop_count(input, weight, out_shape, transposed)
+        return flops
+
+    for op in _OPS:
+        register = flop_counter.register_flop_formula(getattr(torch.ops.convtime, op.name))
+        register(functools.partial(forward, transposed=op.transposed))
+
+    def backward(
+        grad_output: object,
+        input: object,
+        weight: object,
+        *arguments: object,
+        out_val: object,
+        **_options: object,
+    ) -> int:
+        # PyTorch's op takes the bias's sizes, too, after the weight.
+        flops: int = flop_counter.conv_backward_flop(
+            grad_output, input, weight, None, *arguments, out_val=out_val
+        )
+        return flops
+
+    name = torch.ops.convtime.convolution_backward
+    flop_counter.register_flop_formula(name, get_raw=True)(backward)
 
 
 @torch.library.register_fake("convtime::spin_ns")  # type: ignore[untyped-decorator]
