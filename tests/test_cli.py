@@ -155,7 +155,8 @@ def test_one_line_and_exit_code_2_from_a_process(tmp_path):
 
 def test_interrupt_leaves_everything_as_it_was(tmp_path):
     (tmp_path / "slow.py").write_text(
-        "import pathlib, time\n"
+        "import pathlib, signal, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in the background
         "def net():\n"
         "    pathlib.Path('started').touch()\n"
         "    time.sleep(60)\n"

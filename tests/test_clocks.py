@@ -405,9 +405,10 @@ def child(gpu, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_NVML_CHANGES", str(log))
     path = os.pathsep.join([str(FAKE_NVML), *sys.path])
     started = []
-    # nohup, under which tests may run, has SIGHUP ignored, and children inherit that.
+    # Under nohup SIGHUP is ignored, and SIGINT in a shell's background; children inherit that.
     begin = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "import one_gpu; one_gpu.pretend()\n"
     )
 
