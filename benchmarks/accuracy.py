@@ -38,6 +38,7 @@ import results
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
 
 PASSES = 3
 KERNEL_PASSES = 5  # of the profiler and of method kernel, whose limit is the narrowest
@@ -336,6 +337,10 @@ def picture(document: dict[str, Any]) -> bytes:
     axes.legend(loc="upper right", fontsize=8)
     facts = document["provenance"]
     axes.set_title(f"Error by tool and duration; {facts['gpu']}, torch {facts['torch']}", size=10)
+    return png_of(figure)
+
+
+def png_of(figure: Figure) -> bytes:
     content = io.BytesIO()
     figure.savefig(content, format="png")
     return content.getvalue()
@@ -795,6 +800,14 @@ def _try(tool: Callable[[Call], float], call: Call) -> results.Row:
 def _triton(function: str, call: Call) -> float:
     testing: Any = importlib.import_module("triton.testing")
     return 1e-3 * float(getattr(testing, function)(call, return_mode="median"))
+
+
+def do_bench_medians(calls: Mapping[str, Call]) -> results.Row:
+    """As "triton", do_bench's median of each call, in seconds; or none, and the reason."""
+    try:
+        return {"triton": {name: _triton("do_bench", call) for name, call in calls.items()}}
+    except (ImportError, RuntimeError, AttributeError) as error:
+        return {"triton": {}, "triton_reason": f"{type(error).__name__}: {error}"}
 
 
 def _torch_timer(call: Call) -> float:

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
-import io
 import itertools
 import statistics
 import subprocess
@@ -131,9 +129,7 @@ def picture(document: dict[str, Any]) -> bytes:
         axes.grid(alpha=0.25)
     facts = document["provenance"]
     times.set_title(f"{OPERATIONS['matmul']}; {facts['gpu']}, torch {facts['torch']}", size=10)
-    content = io.BytesIO()
-    figure.savefig(content, format="png")
-    return content.getvalue()
+    return accuracy.png_of(figure)
 
 
 def operations(device: torch.device) -> dict[str, Callable[[], object]]:
@@ -160,15 +156,7 @@ def probe(device: torch.device) -> results.Row:
     from convtime import time_op
 
     calls = operations(device)
-    row: results.Row = {"triton": {}}
-    try:
-        testing: Any = importlib.import_module("triton.testing")
-        row["triton"] = {
-            name: 1e-3 * testing.do_bench(call, return_mode="median")
-            for name, call in calls.items()
-        }
-    except (ImportError, RuntimeError, AttributeError) as error:
-        row["triton_reason"] = f"{type(error).__name__}: {error}"
+    row = accuracy.do_bench_medians(calls)
     for regime in REGIMES:
         row[regime] = {
             name: _facts(time_op(call, cache="warm", regime=regime, budget=BUDGET))

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import functools
-import importlib
 import statistics
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import accuracy
 import results
@@ -86,21 +85,12 @@ def probe(device: torch.device) -> results.Row:
 
     calls = operations(device)
     ours = {name: time_op(call) for name, call in calls.items()}
-    row: results.Row = {
+    return {
         "convtime": {name: measurement.median for name, measurement in ours.items()},
         "samples": {name: len(measurement.seconds) for name, measurement in ours.items()},
         "methods": {name: measurement.method for name, measurement in ours.items()},
-        "triton": {},
+        **accuracy.do_bench_medians(calls),
     }
-    try:
-        testing: Any = importlib.import_module("triton.testing")
-        row["triton"] = {
-            name: 1e-3 * testing.do_bench(call, return_mode="median")
-            for name, call in calls.items()
-        }
-    except (ImportError, RuntimeError, AttributeError) as error:
-        row["triton_reason"] = f"{type(error).__name__}: {error}"
-    return row
 
 
 def main() -> None:

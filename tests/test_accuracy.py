@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,17 @@ def tracing(added=0.0, to_a_spin=0.0):
         "events": {"untraced": [1e-5], "traced": [1e-5 + added]},
         "events_of_spin": {"untraced": [8e-6], "traced": [8e-6 + to_a_spin]},
     }
+
+
+def test_do_bench_is_told_in_seconds_or_why_not(monkeypatch):
+    calls = {"a": lambda: 1, "b": lambda: 2}
+    testing = types.SimpleNamespace(do_bench=lambda call, return_mode: 1e3 * call())
+    monkeypatch.setitem(sys.modules, "triton.testing", testing)
+    assert accuracy.do_bench_medians(calls) == {"triton": {"a": 1.0, "b": 2.0}}
+    monkeypatch.setitem(sys.modules, "triton.testing", None)
+    row = accuracy.do_bench_medians(calls)
+    assert row["triton"] == {}
+    assert row["triton_reason"].startswith("ModuleNotFoundError: ")
 
 
 def op(key="relu/cold", truth=1e-5, span=None, kernels=1, kernel=1e-5, event=1e-5, graph=1e-5):

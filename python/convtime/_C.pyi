@@ -1,5 +1,5 @@
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 import torch
 
@@ -48,75 +48,42 @@ class Timing(TypedDict):
     sampling_seconds: float
     stop_reason: str
 
-def conv1d(
-    input: object,
-    weight: object,
-    bias: object,
-    stride: object,
-    padding: object,
-    dilation: object,
-    groups: object,
-    policy: object,
-    /,
-) -> torch.Tensor: ...
-def conv2d(
-    input: object,
-    weight: object,
-    bias: object,
-    stride: object,
-    padding: object,
-    dilation: object,
-    groups: object,
-    policy: object,
-    /,
-) -> torch.Tensor: ...
-def conv3d(
-    input: object,
-    weight: object,
-    bias: object,
-    stride: object,
-    padding: object,
-    dilation: object,
-    groups: object,
-    policy: object,
-    /,
-) -> torch.Tensor: ...
-def conv_transpose1d(
-    input: object,
-    weight: object,
-    bias: object,
-    stride: object,
-    padding: object,
-    output_padding: object,
-    groups: object,
-    dilation: object,
-    policy: object,
-    /,
-) -> torch.Tensor: ...
-def conv_transpose2d(
-    input: object,
-    weight: object,
-    bias: object,
-    stride: object,
-    padding: object,
-    output_padding: object,
-    groups: object,
-    dilation: object,
-    policy: object,
-    /,
-) -> torch.Tensor: ...
-def conv_transpose3d(
-    input: object,
-    weight: object,
-    bias: object,
-    stride: object,
-    padding: object,
-    output_padding: object,
-    groups: object,
-    dilation: object,
-    policy: object,
-    /,
-) -> torch.Tensor: ...
+class Convolution(Protocol):
+    def __call__(
+        self,
+        input: object,
+        weight: object,
+        bias: object,
+        stride: object,
+        padding: object,
+        dilation: object,
+        groups: object,
+        policy: object,
+        /,
+    ) -> torch.Tensor: ...
+
+class TransposedConvolution(Protocol):
+    def __call__(
+        self,
+        input: object,
+        weight: object,
+        bias: object,
+        stride: object,
+        padding: object,
+        output_padding: object,
+        groups: object,
+        dilation: object,
+        policy: object,
+        /,
+    ) -> torch.Tensor: ...
+
+conv1d: Convolution
+conv2d: Convolution
+conv3d: Convolution
+conv_transpose1d: TransposedConvolution
+conv_transpose2d: TransposedConvolution
+conv_transpose3d: TransposedConvolution
+
 def execute_floor(
     input: torch.Tensor,
     weight: torch.Tensor,
