@@ -45,9 +45,10 @@ void convolve(cudnnHandle_t handle, const PlanKey& key, const Operands& operands
   // Makes the device's context the thread's. It may have none yet, and then engines that go through
   // the driver fail: the next one would be chosen, for all threads.
   CONVTIME_CUDA_CHECK(cudaSetDevice(key.problem.device));
-  std::shared_ptr<SharedChoice> refused =
-      ready == nullptr ? choice_table().find(key) : ready->choice;
-  if (ready == nullptr && refused != nullptr) {
+  std::shared_ptr<SharedChoice> refused;
+  if (ready != nullptr) {
+    refused = ready->choice;
+  } else if ((refused = choice_table().find(key)) != nullptr) {
     std::optional<Plan> plan = rebuild_plan(handle, key.problem, refused->choice);
     if (plan.has_value() && runs(*plan, handle, operands, workspace)) {
       refused->count_use();

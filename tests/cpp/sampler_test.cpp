@@ -535,14 +535,18 @@ TEST_F(SamplerTest, GoesOnAsItIsWhereABurstCannotBeReached) {
   EXPECT_EQ(burst.outcome(result.clock_hertz, result.steady).regime, Regime::kAsIs);
 }
 
+SamplerResult sample_clocked(Callable& callable, ClockProbe& probe, Timer& timer,
+                             RegimeControl& regime) {
+  ClockedCallable clocked(callable, probe);
+  Callable* const candidates[] = {&clocked};
+  return Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &regime).run(candidates);
+}
+
 TEST_F(SamplerTest, SamplesUnderTheLoadThatMadeTheDeviceSteady) {
   FallingProbe probe(400);
-  ClockedCallable clocked(a_, probe);
-  Callable* const candidates[] = {&clocked};
   PreparingTimer timer;
   SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5});
-  const SamplerResult result =
-      Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &sustained).run(candidates);
+  const SamplerResult result = sample_clocked(a_, probe, timer, sustained);
   EXPECT_EQ(sustained.outcome(result.clock_hertz, result.steady).regime, Regime::kSustained);
   EXPECT_GE(result.warmup_seconds, 0.02);
   EXPECT_EQ(result.idle_seconds, 0);
@@ -556,12 +560,9 @@ TEST_F(SamplerTest, LoadsTheDeviceBeforeEachBatchWithCallsThatAreNotTimed) {
     std::this_thread::sleep_for(std::chrono::microseconds(10));
   });
   FallingProbe probe(1);
-  ClockedCallable clocked(counted, probe);
-  Callable* const candidates[] = {&clocked};
   PreparingTimer timer;
   SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5, .load_seconds = 0.05});
-  const SamplerResult result =
-      Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &sustained).run(candidates);
+  const SamplerResult result = sample_clocked(counted, probe, timer, sustained);
   const std::size_t samples = result.seconds[0].size() + result.discarded[0].size();
   EXPECT_EQ(result.warmup_calls + samples, calls);
   EXPECT_GT(calls, 5 * samples);
@@ -571,12 +572,9 @@ TEST_F(SamplerTest, LoadsTheDeviceBeforeEachBatchWithCallsThatAreNotTimed) {
 TEST_F(SamplerTest, LongCallsAreLoadEnoughAndNeedNoOthers) {
   FunctionCallable slow([] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); });
   FallingProbe probe(1);
-  ClockedCallable clocked(slow, probe);
-  Callable* const candidates[] = {&clocked};
   PreparingTimer timer;
   SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 2, .load_seconds = 0.01});
-  const SamplerResult result =
-      Sampler(timer, nullptr, &probe, kOneCall, {}, {}, &sustained).run(candidates);
+  const SamplerResult result = sample_clocked(slow, probe, timer, sustained);
   EXPECT_TRUE(result.steady);
   EXPECT_EQ(probe.paces, 0U);
 }
