@@ -1,0 +1,46 @@
+from . import nn, ops
+from .conv.explain.running import explain
+from .conv.explain.types import Explanation
+from .conv.plans import clear_plan_cache, plan_cache
+from .core.config import cmake_prefix_path, show_config
+from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
+from .device.clocks import trace_clocks
+from .results.ceilings import Ceilings
+from .results.clock_reading import ClockReading
+from .results.clock_trace import ClockTrace
+from .results.comparison import Comparison, Ratio
+from .results.measurement import Measurement
+from .results.plan import PlanChoice, TensorDescriptor
+from .results.scaling import ScaledTime
+from .timing.ceilings import ceilings
+from .timing.stopwatch import compare, time_op
+
+__version__: str
+
+__all__ = [
+    "Ceilings",
+    "ClockReading",
+    "ClockTrace",
+    "Comparison",
+    "Explanation",
+    "LockedClocks",
+    "Measurement",
+    "PlanChoice",
+    "Ratio",
+    "ScaledTime",
+    "TensorDescriptor",
+    "__version__",
+    "ceilings",
+    "clear_plan_cache",
+    "cmake_prefix_path",
+    "compare",
+    "explain",
+    "locked_clocks",
+    "nn",
+    "ops",
+    "plan_cache",
+    "reset_clocks",
+    "show_config",
+    "time_op",
+    "trace_clocks",
+]

@@ -1,0 +1,56 @@
+"""The command `convtime`, also `python -m convtime`: a module for each of its commands.
+
+Exit codes: 0 done; 1 a check of `convtime doctor` failed; 2 bad input, with one line on stderr that
+says what; 130 interrupted by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from convtime._build_info import version
+from convtime.cli import compare, config, doctor
+from convtime.core.errors import InputError, one_line
+from convtime.show.text import printable
+
+BAD_INPUT = 2
+INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a wrong command line in the same single line as every other bad input."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs one command line (default: the process's own) and returns its exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A terminal that has no × or µ gets an escape, and not an error after all the timing.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    try:
+        options = _parser().parse_args(arguments)
+        code: int = options.run(options) or 0
+    except InputError as error:
+        print(f"convtime: error: {printable(one_line(error))}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("convtime: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="convtime", description="Times PyTorch operations, and its own.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="version", version=f"convtime {version}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (config, doctor, compare):
+        command.add_to(commands)
+    return parser

@@ -1,0 +1,40 @@
+"""How commands read their arguments; a wrong one is told with the value and what is allowed."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from convtime.conv.problem import LARGEST_SIZE
+from convtime.conv.sources.csv_file import whole_number
+
+DEVICE_HELP = "cpu, cuda or cuda:N (default: cuda if there is a GPU)"
+
+
+def _number(text: str, kind: Callable[[str], Any], expected: str) -> Any:
+    """Parses a positive number, with an error that names the value and what is allowed."""
+    try:
+        value = kind(text)
+    except ValueError:
+        value = 0
+    if not 0 < value <= LARGEST_SIZE:
+        raise argparse.ArgumentTypeError(f"got {text!r}, but it must be {expected}")
+    return value
+
+
+def batch(text: str) -> int:
+    """A number of images."""
+    expected = f"a whole number from 1 to {LARGEST_SIZE}"
+    return int(_number(text, whole_number, expected))
+
+
+def seconds(text: str) -> float:
+    """A positive number of seconds."""
+    return float(_number(text, float, "a positive number of seconds"))
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """A tensor's sizes."""
+    expected = "positive whole numbers with commas between, such as 8,3,224,224"
+    return tuple(_number(size.strip(), whole_number, expected) for size in text.split(","))

@@ -1,0 +1,41 @@
+"""`convtime doctor`: whether timings can be trusted on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from convtime.cli.arguments import DEVICE_HELP
+from convtime.cli.output import print_result
+from convtime.core import codec
+from convtime.device.resolve import resolve_device
+from convtime.show.doctor import document, text
+from convtime.study.doctor import examine
+from convtime.study.findings import passed
+
+CHECK_FAILED = 1
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser(
+        "doctor",
+        allow_abbrev=False,
+        help="find out whether timings can be trusted on this machine",
+        description="Times kernels of known duration and a few operations by every method, looks "
+        "at the state of GPU and CPU, and gives advice; exits with 1 if a check failed. It takes "
+        "up to 20 s on a GPU, and changes nothing.",
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument("--device", help=DEVICE_HELP)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def _run(options: argparse.Namespace) -> int:
+    device = resolve_device(options.device)
+    if sys.stderr and sys.stderr.isatty():
+        print("convtime: this takes some seconds, up to 20 on a GPU", file=sys.stderr)
+    seen = examine(device)
+    print_result(codec.to_json(document(seen)) if options.json else text(seen))
+    return 0 if passed(seen) else CHECK_FAILED

@@ -1,0 +1,261 @@
+"""A call of a convolution as data: enough for another process to call PyTorch on the very same.
+
+Imports nothing compiled but torch: the child process of convtime.conv.plan_oracle loads it without
+convtime's core.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+
+from convtime.conv.flags import Flags
+from convtime.conv.problem import ConvProblem
+
+PASSES = FPROP, DGRAD, WGRAD = ("fprop", "dgrad", "wgrad")
+# Of PyTorch's backends, by name, those that run cuDNN's plans.
+CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
+# PyTorch's allocators give out addresses that are multiples of at least this many bytes, and cuDNN
+# is told of alignments up to 32.
+_BOUNDARY = 64
+# torch.equal holds 0.0 and -0.0 to be equal; integers of the same size do not.
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_TRANSPOSED_PASSES = {FPROP: DGRAD, DGRAD: FPROP, WGRAD: WGRAD}
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two floating-point tensors of one dtype are the same bits, NaNs and zeros included.
+
+    Their shapes have to be the same too; their strides need not.
+    """
+    bits = _BITS[a.element_size()]
+    return torch.equal(a.detach().view(bits), b.detach().view(bits))
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorLayout:
+    """How a tensor lies in memory, whatever its numbers.
+
+    Attributes:
+        sizes: Of each dimension.
+        strides: Of each dimension, in elements.
+        misalignment: Bytes from the multiple of 64 below its address to its address.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    misalignment: int = 0
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorLayout:
+        return cls(tuple(tensor.shape), tensor.stride(), tensor.data_ptr() % _BOUNDARY)
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first to the last in memory, gaps included."""
+        if 0 in self.sizes:
+            return 0
+        steps = zip(self.sizes, self.strides, strict=True)
+        return 1 + sum((size - 1) * stride for size, stride in steps)
+
+    def random(self, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+        """A tensor in this layout on the generator's device, of normally distributed numbers."""
+        start = self.misalignment // dtype.itemsize
+        memory = torch.empty(start + self.extent, dtype=dtype, device=generator.device)
+        return memory.normal_(generator=generator).as_strided(self.sizes, self.strides, start)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvTensors:
+    """What a convolution and its backward pass read; grad_output only where that is wanted."""
+
+    x: torch.Tensor
+    w: torch.Tensor
+    bias: torch.Tensor | None = None
+    grad_output: torch.Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvCall:
+    """A convolution of tensors in certain layouts, under certain flags.
+
+    Its passes are named by what they give: "fprop" the output, "dgrad" the input's gradient,
+    "wgrad" the weight's.
+
+    Attributes:
+        problem: The convolution; its padding must be numbers, and zeros.
+        dtype: Of all tensors, e.g. "float16".
+        x: Of the input, shape (N, C, *spatial).
+        w: Of the weight, shape (K, C / groups, *kernel); transposed (C, K / groups, *kernel).
+        grad_output: Of the output's gradient, shape (N, K, *spatial), for the backward passes;
+            None: as PyTorch's output lies.
+        flags: torch's.
+
+    Raises:
+        ValueError: For tensors that do not have the problem's shapes.
+    """
+
+    problem: ConvProblem
+    dtype: str
+    x: TensorLayout
+    w: TensorLayout
+    grad_output: TensorLayout | None = None
+    flags: Flags = Flags()
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        for name, layout, shape in (
+            ("x", self.x, problem.input_shape),
+            ("w", self.w, problem.weight_shape),
+            ("grad_output", self.grad_output, problem.output_shape),
+        ):
+            if layout is not None and layout.sizes != shape:
+                raise ValueError(
+                    f"{name} must have the problem's shape {shape}, got {layout.sizes}"
+                )
+
+    @classmethod
+    def of_layouts(
+        cls,
+        dtype: str,
+        x: TensorLayout,
+        w: TensorLayout,
+        grad_output: TensorLayout | None = None,
+        *,
+        flags: Flags = Flags(),  # noqa: B008 (it is frozen)
+        groups: int = 1,
+        transposed: bool = False,
+        **parameters: Any,
+    ) -> ConvCall:
+        """The call on tensors in these layouts, whose sizes make the problem.
+
+        Args:
+            dtype: As the attribute.
+            x: As the attribute.
+            w: As the attribute.
+            grad_output: As the attribute.
+            flags: As the attribute.
+            groups: Divides C and K.
+            transposed: Whether it is a transposed convolution.
+            parameters: Of ConvProblem: stride, padding, dilation, output_padding and bias.
+
+        Raises:
+            InputError: The sizes do not make a convolution.
+        """
+        first, second, *kernel_size = w.sizes
+        out_channels = second * groups if transposed else first
+        batch, in_channels, *size = x.sizes
+        problem = ConvProblem(
+            batch=batch,
+            in_channels=in_channels,
+            size=tuple(size),
+            out_channels=out_channels,
+            kernel_size=tuple(kernel_size),
+            groups=groups,
+            transposed=transposed,
+            **parameters,
+        )
+        return cls(problem, dtype, x, w, grad_output, flags)
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """What follows bias in a call of the problem's function."""
+        problem = self.problem
+        if problem.transposed:
+            return (
+                problem.stride,
+                problem.padding,
+                problem.output_padding,
+                problem.groups,
+                problem.dilation,
+            )
+        return problem.stride, problem.padding, problem.dilation, problem.groups
+
+    @property
+    def backward_arguments(self) -> tuple[Any, ...]:
+        """What follows the tensors in ATen's convolution_backward, up to the output's mask."""
+        problem = self.problem
+        return (
+            problem.stride,
+            problem.padding,
+            problem.dilation,
+            problem.transposed,
+            problem.output_padding,
+            problem.groups,
+        )
+
+    def cudnn_pass(self, pass_name: str) -> str:
+        """The pass of the problem's cudnn_problem that PyTorch runs for a pass."""
+        return _TRANSPOSED_PASSES[pass_name] if self.problem.transposed else pass_name
+
+    def tensors(
+        self, device: torch.device | str, *, backward: bool = True, seed: int = 0
+    ) -> ConvTensors:
+        """Random tensors in these layouts.
+
+        Args:
+            device: Where they are made.
+            backward: Whether grad_output is made; where its layout is not given, PyTorch's
+                convolution is run under the flags to see how its output lies.
+            seed: Of the numbers.
+        """
+        dtype: torch.dtype = getattr(torch, self.dtype)
+        generator = torch.Generator(device).manual_seed(seed)
+        x, w = self.x.random(dtype, generator), self.w.random(dtype, generator)
+        bias = None
+        if self.problem.bias:
+            bias = torch.empty(self.problem.out_channels, dtype=dtype, device=device)
+            bias.normal_(generator=generator)
+        tensors = ConvTensors(x, w, bias)
+        if not backward:
+            return tensors
+        if self.grad_output is not None:
+            grad_output = self.grad_output.random(dtype, generator)
+        else:
+            with self.flags.applied(), torch.no_grad():
+                output = self.pytorch_call(FPROP, tensors)()
+            grad_output = torch.empty_like(output).normal_(generator=generator)
+        return dataclasses.replace(tensors, grad_output=grad_output)
+
+    def pytorch_call(self, pass_name: str, tensors: ConvTensors) -> Callable[[], torch.Tensor]:
+        """PyTorch's own call of a pass, as its autograd makes it, without arguments."""
+        if pass_name == FPROP:
+            function = getattr(torch, self.problem.kind.function)
+            return functools.partial(function, tensors.x, tensors.w, tensors.bias, *self.arguments)
+        wanted = backward_pass(pass_name)
+        arguments = (
+            tensors.grad_output, tensors.x, tensors.w, None, *self.backward_arguments,
+            [place == wanted for place in range(3)],
+        )  # fmt: skip
+        backward = torch.ops.aten.convolution_backward
+        return lambda: cast("torch.Tensor", backward(*arguments)[wanted])
+
+    def backend(self, pass_name: str, tensors: ConvTensors) -> str:
+        """What PyTorch chooses for a pass, by the name of its ConvBackend, e.g. "Cudnn"."""
+        bias = tensors.bias if pass_name == FPROP else None
+        return backend_name(tensors.x, tensors.w, bias, *self.backward_arguments)
+
+
+def backend_name(
+    x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *arguments: Any
+) -> str:
+    """What torch's own function chooses, by the name of its ConvBackend, e.g. "Cudnn".
+
+    Args:
+        x: The input.
+        w: The weight.
+        bias: The bias, or None.
+        arguments: ConvCall.backward_arguments.
+    """
+    name = str(torch._C._select_conv_backend(x, w, bias, *arguments).name)
+    # torch's binding knows the names of all backends of CPUs and GPUs but this one.
+    return "MkldnnTranspose" if name == "???" else name
+
+
+def backward_pass(pass_name: str) -> int:
+    """The place of a pass's result among those of convolution_backward."""
+    return (DGRAD, WGRAD).index(pass_name)

@@ -1,0 +1,301 @@
+"""Times PyTorch's convolution layers against convtime's."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from convtime import nn
+from convtime.conv.call import backend_name, same_bits
+from convtime.conv.flags import Flags
+from convtime.conv.layouts import DTYPES, memory_format
+from convtime.conv.problem import ConvLayer, ConvProblem
+from convtime.core import codec
+from convtime.core.errors import InputError, first_line
+from convtime.ops.arguments import resolve_padding
+from convtime.results.activity import same_launches
+from convtime.results.comparison import Ratio
+from convtime.results.measurement import Measurement
+from convtime.timing.stopwatch import compare
+
+PASSES = FORWARD, BACKWARD = ("forward", "backward")
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """A pass of one layer, timed both ways on the same weights and the same input.
+
+    The backward pass gives the gradients of input, weight and bias.
+
+    Attributes:
+        backend: What PyTorch chooses for the layer, by the name of its ConvBackend, e.g. "Cudnn".
+        pytorch: PyTorch's time.
+        convtime: convtime's time.
+        ratio: convtime's time over PyTorch's.
+        bit_identical: Both results are the same bits.
+        pytorch_repeats: PyTorch's own second call gives the same bits as its first.
+        flags: torch's settings that decide which kernels may run.
+        pass_name: A member of PASSES.
+    """
+
+    layer: ConvLayer
+    dtype: str
+    layout: str
+    backend: str
+    pytorch: Measurement
+    convtime: Measurement
+    ratio: Ratio
+    bit_identical: bool
+    pytorch_repeats: bool
+    flags: Flags
+    pass_name: str = FORWARD
+
+    @property
+    def title(self) -> str:
+        """The layer's name, and the pass unless it is the forward one."""
+        return self.layer.name if self.pass_name == FORWARD else f"{self.layer.name} backward"
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of a call: the backward pass is two convolutions."""
+        return self.layer.problem.flops * (1 if self.pass_name == FORWARD else 2)
+
+    @property
+    def gflops(self) -> float:
+        """The rate of convtime, in 1e9 floating-point operations a second."""
+        return self.flops / self.convtime.median / 1e9
+
+    @property
+    def same_kernels(self) -> bool | None:
+        """Whether both launched the same kernels; None where kernels were not recorded."""
+        theirs, ours = self.pytorch.activities, self.convtime.activities
+        return same_launches(theirs, ours) if theirs or ours else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; times in seconds, every sample included."""
+        return codec.encode(self) | {
+            "pytorch": measurement_row(self.pytorch),
+            "convtime": measurement_row(self.convtime),
+            "same_kernels": self.same_kernels,
+            "flops": self.flops,
+            "gflops": self.gflops,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any], provenance: Mapping[str, Any]) -> LayerResult:
+        """Reverses to_dict.
+
+        Args:
+            data: What to_dict gave; further keys are ignored.
+            provenance: Of the run that it is from, which to_dict leaves out.
+
+        Raises:
+            ValueError: For fields that are missing or of another type.
+        """
+        sides = {who: {**data[who], "provenance": provenance} for who in ("pytorch", "convtime")}
+        return codec.decode(cls, {**data, **sides})
+
+
+def measurement_row(measurement: Measurement) -> dict[str, Any]:
+    """A measurement less its provenance, which is the same for every row of a run."""
+    fields = measurement.to_dict()
+    del fields["provenance"]
+    # To the picosecond: no clock ticks faster, and digits beyond it only swell the file.
+    for name in ("seconds", "raw_seconds", "spans"):
+        fields[name] = [round(sample, 12) for sample in fields[name]]
+    for activity in fields["activities"]:
+        activity["seconds"] = [
+            None if duration is None else round(duration, 12) for duration in activity["seconds"]
+        ]
+    statistics = ("median", "iqr", "min", "max")
+    return {name: getattr(measurement, name) for name in statistics} | fields
+
+
+def compare_layers(
+    layers: Iterable[ConvLayer],
+    *,
+    device: torch.device,
+    dtype: str = "float32",
+    layout: str = "nchw",
+    passes: Sequence[str] = (FORWARD,),
+    seed: int = 0,
+    **timing: Any,
+) -> Iterator[LayerResult]:
+    """Compares layer after layer, each when it is asked for, and frees its memory after it.
+
+    Args:
+        layers: The problems.
+        device: Where to run them.
+        dtype: A key of convtime.conv.layouts.DTYPES.
+        layout: A member of convtime.conv.layouts.LAYOUTS, of input and weight.
+        passes: Members of PASSES; each of a layer's is a result of its own.
+        seed: Of weights and input, anew for each layer.
+        **timing: Passed on to convtime.compare, e.g. budget in seconds.
+
+    Raises:
+        InputError: A layer does not fit in memory, or cannot be run with this dtype and device.
+    """
+    for layer in layers:
+        for pass_name in passes:
+            try:
+                yield _compare_layer(layer, pass_name, device, dtype, layout, seed, timing)
+            finally:
+                if device.type == "cuda":
+                    # Blocks cut for this layer's sizes rarely fit the next's.
+                    torch.cuda.empty_cache()
+
+
+@torch.no_grad()
+def _compare_layer(
+    layer: ConvLayer,
+    pass_name: str,
+    device: torch.device,
+    dtype: str,
+    layout: str,
+    seed: int,
+    timing: dict[str, Any],
+) -> LayerResult:
+    where = f"layer {layer.name} ({layer.problem.label}) in {dtype} {layout} on {device}"
+    no_memory = (
+        f"{where} does not fit in memory; use a smaller batch (--batch, or the first number of "
+        "--input)"
+    )
+    if device.type == "cpu" and _least_bytes(layer.problem, dtype) > _host_bytes():
+        raise InputError(no_memory)
+    try:
+        ours, pytorch, x = _build(layer.problem, device, dtype, layout, seed)
+        modules = {"pytorch": pytorch, "convtime": ours}
+        calls = {who: _call_of(module, x, pass_name) for who, module in modules.items()}
+        reference = calls["pytorch"]()
+        repeats = all(map(same_bits, reference, calls["pytorch"]()))
+        identical = all(map(same_bits, reference, calls["convtime"]()))
+        del reference
+        comparison = compare(
+            calls,
+            device=device,
+            stop="interval",  # whatever the verdict: the ratio itself is reported
+            **timing,
+        )
+        backend = _backend(pytorch, x)
+    except RuntimeError as error:
+        if _is_out_of_memory(error):
+            raise InputError(no_memory) from error
+        raise InputError(f"{where} cannot be run: {first_line(error)}") from error
+    return LayerResult(
+        layer=layer,
+        dtype=dtype,
+        layout=layout,
+        backend=backend,
+        pytorch=comparison.measurements["pytorch"],
+        convtime=comparison.measurements["convtime"],
+        ratio=comparison.ratio("convtime", baseline="pytorch"),
+        bit_identical=identical,
+        pytorch_repeats=repeats,
+        flags=Flags.current(),
+        pass_name=pass_name,
+    )
+
+
+def _call_of(
+    module: torch.nn.Module, x: torch.Tensor, pass_name: str
+) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """A pass of a layer without arguments, which can be called again and again.
+
+    The backward pass gives the gradients of all that the layer reads.
+    """
+    if pass_name == FORWARD:
+        return lambda: (module(x),)
+    inputs = [x.detach().requires_grad_(), *module.parameters()]
+    with torch.enable_grad():
+        output = module(inputs[0])
+    generator = torch.Generator(x.device).manual_seed(0)
+    grad_output = torch.empty_like(output).normal_(generator=generator)
+    return lambda: torch.autograd.grad(output, inputs, grad_output, retain_graph=True)
+
+
+def _build(
+    problem: ConvProblem, device: torch.device, dtype: str, layout: str, seed: int
+) -> tuple[Any, Any, torch.Tensor]:
+    """Both modules, of one set of weights, and an input; outputs have a variance of about 1."""
+    options: dict[str, Any] = {"padding_mode": problem.padding_mode}
+    if problem.transposed:
+        options = {"output_padding": problem.output_padding}
+
+    def module(namespace: Any) -> Any:
+        # On the meta device it costs no memory, and does not touch the global random state.
+        return getattr(namespace, problem.kind.layer)(
+            problem.in_channels,
+            problem.out_channels,
+            problem.kernel_size,
+            stride=problem.stride,
+            padding=problem.padding,
+            dilation=problem.dilation,
+            groups=problem.groups,
+            bias=problem.bias,
+            **options,
+            device="meta",
+            dtype=DTYPES[dtype],
+        )
+
+    dense = memory_format(layout, 2 + problem.rank)
+    generator = torch.Generator(device).manual_seed(seed)
+    pytorch = module(torch.nn).to_empty(device=device).to(memory_format=dense)
+    fan_in = math.prod(problem.weight_shape[1:])
+    for parameter in pytorch.parameters():
+        parameter.normal_(0, fan_in**-0.5, generator=generator)
+    ours = module(nn)
+    ours.weight, ours.bias = pytorch.weight, pytorch.bias
+    x = torch.empty(problem.input_shape, device=device, dtype=DTYPES[dtype], memory_format=dense)
+    x.normal_(generator=generator)
+    return ours, pytorch, x
+
+
+def _backend(module: Any, x: torch.Tensor) -> str:
+    """The backend that PyTorch chooses for a module, by torch's own function."""
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        x = torch.nn.functional.pad(
+            x, module._reversed_padding_repeated_twice, mode=module.padding_mode
+        )
+        padding = [0] * len(module.kernel_size)
+    elif isinstance(padding, str):
+        padding, _ = resolve_padding(
+            "compare",
+            len(module.kernel_size),
+            module.weight.shape,
+            module.stride,
+            padding,
+            module.dilation,
+        )
+    return backend_name(
+        x,
+        module.weight,
+        module.bias,
+        module.stride,
+        padding,
+        module.dilation,
+        module.transposed,
+        module.output_padding,
+        module.groups,
+    )
+
+
+def _least_bytes(problem: ConvProblem, dtype: str) -> int:
+    """What the weights, the input and two outputs that are compared take."""
+    shapes = (problem.weight_shape, problem.input_shape, problem.output_shape, problem.output_shape)
+    return sum(map(math.prod, shapes)) * DTYPES[dtype].itemsize
+
+
+def _host_bytes() -> int:
+    """The host's memory: a system that overcommits would grant more, and kill when it is used."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    # The CPU's allocator, unlike the GPU's, has no exception type of its own.
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,0 +1,207 @@
+"""Which convolution a call is: functions and layers, and their arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from torch.nn.utils.prune import BasePruningMethod
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
+
+from convtime import ops
+from convtime.conv.call import ConvCall, ConvTensors, TensorLayout
+from convtime.conv.flags import Flags
+from convtime.core.dimensions import Numbers, per_dimension
+from convtime.core.kinds import KINDS
+from convtime.nn.replacement import why_not_plain
+from convtime.ops.arguments import DTYPES, pad_end, resolve_padding
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundCall:
+    """The arguments of a convolution, and convtime's policy."""
+
+    input: torch.Tensor
+    weight: torch.Tensor
+    bias: torch.Tensor | None = None
+    stride: Numbers = 1
+    padding: Numbers | str = 0
+    dilation: Numbers = 1
+    groups: int = 1
+    policy: str | None = None
+    transposed: bool = False
+    output_padding: Numbers = 0
+
+
+def _conv(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> BoundCall:
+    return BoundCall(input, weight, bias, stride, padding, dilation, groups, policy)
+
+
+def _conv_transpose(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> BoundCall:
+    return BoundCall(
+        input, weight, bias, stride, padding, dilation, groups, policy,
+        transposed=True, output_padding=output_padding,
+    )  # fmt: skip
+
+
+# What understands the arguments of each function, and the functions of that name.
+_BINDERS = {kind.function: _conv_transpose if kind.transposed else _conv for kind in KINDS}
+_NAMESPACES = (F, torch, torch.ops.aten, ops, torch.ops.convtime)
+_LAYERS: dict[type[torch.nn.Module], str] = {
+    getattr(torch.nn, kind.layer): kind.function for kind in KINDS
+}
+_TAKEN = (
+    f"explain takes {', '.join(_BINDERS)} of torch.nn.functional or convtime.ops, or a module of "
+    "torch.nn or convtime.nn that calls one of them"
+)
+# Forward pre-hooks that compute the weight, and leave the input alone.
+_WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
+
+
+def function_of(fn: object) -> str:
+    """The name of the function that fn is, or that the module calls."""
+    for kind, op in _LAYERS.items():
+        if isinstance(fn, kind):
+            reason = _why_not_plain(fn)
+            if reason:
+                raise TypeError(
+                    f"{_TAKEN}, and not this {type(fn).__name__}, which may compute something "
+                    f"else: {reason}; explain torch.nn.functional.{op} with its tensors instead"
+                )
+            return op
+    for op in _BINDERS:
+        if any(fn is getattr(namespace, op, None) for namespace in _NAMESPACES):
+            return op
+    hint = ""
+    if isinstance(fn, torch.nn.Module):
+        inside = sum(isinstance(one, tuple(_LAYERS)) for one in fn.modules())
+        if inside:
+            hint = f"; it has {inside} convolution(s) inside, which can be explained one by one"
+    name = getattr(fn, "__name__", type(fn).__name__)
+    raise TypeError(f"{_TAKEN}, and {name} is none of them{hint}")
+
+
+def _why_not_plain(module: torch.nn.Module) -> str | None:
+    why = why_not_plain(module)
+    if why:
+        return why
+    for hook in module._forward_pre_hooks.values():
+        if not isinstance(hook, _WEIGHT_HOOKS):
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            return f"{name}, a forward pre-hook, may change its input"
+    return None
+
+
+def bind(
+    op: str, fn: Callable[..., object], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> BoundCall:
+    if not isinstance(fn, torch.nn.Module):
+        return _BINDERS[op](*args, **kwargs)
+    module: Any = fn
+    x, output_padding = _module_input(module, *args, **kwargs)
+    padding = module.padding
+    if module.padding_mode != "zeros":
+        x = F.pad(x, module._reversed_padding_repeated_twice, mode=module.padding_mode)
+        padding = 0
+    return BoundCall(
+        x,
+        module.weight,
+        module.bias,
+        module.stride,
+        padding,
+        module.dilation,
+        module.groups,
+        getattr(module, "policy", None),  # of convtime's own
+        module.transposed,
+        output_padding,
+    )
+
+
+def _module_input(
+    module: Any, input: torch.Tensor, output_size: Sequence[int] | None = None
+) -> tuple[torch.Tensor, Numbers]:
+    """The input of a module's call, and the output_padding that output_size asks for."""
+    if output_size is None:
+        return input, module.output_padding
+    output_padding: list[int] = module._output_padding(
+        input,
+        output_size,
+        module.stride,
+        module.padding,
+        module.kernel_size,
+        len(module.kernel_size),
+        module.dilation,
+    )
+    return input, output_padding
+
+
+def prepare(bound: BoundCall) -> tuple[ConvTensors, ConvCall]:
+    """The call as PyTorch's selection sees it: with a batch, cast, with padding as numbers.
+
+    Raises:
+        ValueError: for a device or dtype that is not supported.
+    """
+    if bound.input.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"explain works on a CPU or a GPU, got a tensor on {bound.input.device}")
+    batched = bound.input.dim() == bound.weight.dim()
+    tensors = [bound.input if batched else bound.input.unsqueeze(0), bound.weight]
+    if bound.bias is not None:
+        tensors.append(bound.bias)
+    x, w, *bias = map(_autocast, tensors)
+    if x.dtype not in DTYPES:
+        raise ValueError(f"explain: the dtype must be one of {DTYPES}, got {x.dtype}")
+    rank = w.dim() - 2
+    stride, dilation = per_dimension(bound.stride, rank), per_dimension(bound.dilation, rank)
+    if isinstance(bound.padding, str):
+        padding, surplus = resolve_padding(
+            "explain", rank, w.shape, stride, bound.padding, dilation
+        )
+        x = pad_end(x, surplus)
+    else:
+        padding = per_dimension(bound.padding, rank)
+    call = ConvCall.of_layouts(
+        dtype=str(x.dtype).removeprefix("torch."),
+        x=TensorLayout.of(x),
+        w=TensorLayout.of(w),
+        flags=Flags.current(),
+        groups=bound.groups,
+        transposed=bound.transposed,
+        bias=bool(bias),
+        stride=stride,
+        padding=padding,
+        dilation=dilation,
+        output_padding=per_dimension(bound.output_padding, rank),
+    )
+    return ConvTensors(x, w, *bias), call
+
+
+def _autocast(tensor: torch.Tensor) -> torch.Tensor:
+    kind = tensor.device.type
+    if not torch.is_autocast_enabled(kind) or tensor.dtype == torch.float64:
+        return tensor
+    return tensor.to(torch.get_autocast_dtype(kind))

@@ -1,0 +1,54 @@
+"""What is not the same in what PyTorch and convtime run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from convtime.conv.explain.types import Side
+from convtime.results.activity import same_launches
+
+
+def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator[str]:
+    """What is not the same in what the two run, a sentence each.
+
+    Args:
+        pytorch: PyTorch's side.
+        convtime: convtime's side.
+        bits_differ: Whether the results differ although PyTorch's own do not.
+    """
+    theirs, ours = pytorch.plan, convtime.plan
+    if theirs is not None and ours is not None:
+        for name in (
+            "tag", "workspace_bytes", "numerical_notes", "behavior_notes", "x", "w", "y",
+            "compute_type", "padding", "stride", "dilation",
+        ):  # fmt: skip
+            their_value, our_value = getattr(theirs, name), getattr(ours, name)
+            if their_value != our_value and None not in (their_value, our_value):
+                yield (
+                    f"{name}: PyTorch has {in_words(their_value)}, convtime {in_words(our_value)}"
+                )
+    elif pytorch.no_plan != convtime.no_plan:
+        yield (
+            f"the plans cannot be compared: PyTorch's is {_tag_or_why(pytorch)}, convtime's "
+            f"{_tag_or_why(convtime)}"
+        )
+    if not same_launches(pytorch.kernels, convtime.kernels):
+        yield (
+            f"the kernels, {len(pytorch.kernels)} of PyTorch and {len(convtime.kernels)} of "
+            "convtime, differ in count, name, grid or block"
+        )
+    if bits_differ:
+        yield "the results differ in their bits, and PyTorch's own do not"
+
+
+def _tag_or_why(side: Side) -> str:
+    return side.plan.tag if side.plan is not None else side.no_plan
+
+
+def in_words(value: object) -> str:
+    """What a plan says of itself, for people to read."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{knob}={setting}" for knob, setting in value.items()) or "none"
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value)) or "none"
+    return "not known" if value is None else str(value)

@@ -1,0 +1,125 @@
+"""What PyTorch and convtime run for a convolution, as data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from convtime.conv.call import ConvCall
+from convtime.core import codec
+from convtime.results.activity import DeviceActivity
+from convtime.results.comparison import Ratio
+from convtime.results.plan import Plan
+
+SCHEMA = "2.0"
+
+
+@dataclasses.dataclass(frozen=True)
+class Side:
+    """What one of the two, PyTorch or convtime, does for a pass.
+
+    Attributes:
+        plan: The cuDNN plan; None where there is none, or where it is not known.
+        no_plan: Why there is no plan; empty where there is one.
+        kernels: What the device does, in order; empty on a CPU.
+        seconds: The median time of a call.
+        method: What that time is: see convtime.Measurement.
+    """
+
+    plan: Plan | None
+    no_plan: str
+    kernels: tuple[DeviceActivity, ...]
+    seconds: float
+    method: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PassExplanation:
+    """One pass, as PyTorch and as convtime run it.
+
+    Attributes:
+        name: "fprop", "dgrad" (the input's gradient) or "wgrad" (the weight's). A transposed
+            convolution's fprop is cuDNN's dgrad, and its dgrad cuDNN's fprop, as the tags say.
+        backend: What PyTorch chooses, by the name of its ConvBackend, e.g. "Cudnn".
+        why: Why PyTorch chooses that, a sentence.
+        pytorch: What PyTorch does.
+        convtime: What convtime does.
+        ratio: convtime's time over PyTorch's, from calls that took turns.
+        verdict: What the ratio's interval says: see convtime.Comparison.verdict.
+        bit_identical: Both results are the same bits.
+        pytorch_repeats: PyTorch's own further calls give the same bits as its first.
+        differences: Everything that is not the same in what the two run, a sentence each; times,
+            which never are the same, aside. Empty: they run the same.
+    """
+
+    name: str
+    backend: str
+    why: str
+    pytorch: Side
+    convtime: Side
+    ratio: Ratio
+    verdict: str
+    bit_identical: bool
+    pytorch_repeats: bool
+    differences: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Explanation:
+    """What PyTorch and convtime run for a convolution; see :func:`explain`.
+
+    Attributes:
+        call: The convolution: problem, dtype, layouts and torch's flags.
+        device: Where it ran, e.g. "cuda:0".
+        policy: convtime's selection policy; None: as torch.backends.cudnn.benchmark says.
+        passes: Forward first, then those of the backward pass.
+        provenance: Hardware, software and source state (see convtime.core.provenance).
+    """
+
+    call: ConvCall
+    device: str
+    policy: str | None
+    passes: tuple[PassExplanation, ...]
+    provenance: Mapping[str, Any]
+
+    @property
+    def backend(self) -> str:
+        """What PyTorch chooses for the forward pass, e.g. "Cudnn"."""
+        return self.passes[0].backend
+
+    @property
+    def why(self) -> str:
+        """Why PyTorch chooses that, a sentence."""
+        return self.passes[0].why
+
+    @property
+    def differences(self) -> tuple[str, ...]:
+        """Those of all passes; empty: PyTorch and convtime run the same."""
+        return tuple(f"{found.name}: {text}" for found in self.passes for text in found.differences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with a schema version."""
+        return codec.encode(self, SCHEMA)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Explanation:
+        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
+
+        Raises:
+            ValueError: for another major schema version, and for fields that are missing or of
+                another type.
+        """
+        return codec.decode(cls, data, SCHEMA)
+
+    def __str__(self) -> str:
+        from convtime.show.explanation import text
+
+        return text(self)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        from convtime.show.explanation import html
+
+        return html(self)

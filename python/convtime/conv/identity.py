@@ -1,0 +1,49 @@
+"""convtime's calls of a pass beside PyTorch's, and whether they compute the same bits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import cast
+
+import torch
+
+from convtime import ops
+from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass, same_bits
+
+_REPEATS = 100
+
+
+def convtime_call(
+    call: ConvCall, pass_name: str, tensors: ConvTensors, policy: str | None = None
+) -> Callable[[], torch.Tensor]:
+    """The call of a pass by convtime, without arguments: ConvCall.pytorch_call's counterpart.
+
+    A policy that names an engine is the forward pass's alone.
+    """
+    if pass_name == FPROP:
+        function = getattr(ops, call.problem.kind.function)
+        return functools.partial(
+            function, tensors.x, tensors.w, tensors.bias, *call.arguments, policy=policy
+        )
+    wanted = backward_pass(pass_name)
+    arguments = (
+        tensors.grad_output, tensors.x, tensors.w, *call.backward_arguments,
+        [place == wanted for place in range(3)],
+    )  # fmt: skip
+    policy = policy if policy in ("heuristic", "benchmark") else None
+    backward = torch.ops.convtime.convolution_backward
+    return lambda: cast("torch.Tensor", backward(*arguments, policy=policy)[wanted])
+
+
+def compare_bits(
+    theirs: Callable[[], torch.Tensor], first: torch.Tensor, ours: torch.Tensor
+) -> tuple[bool, bool]:
+    """Whether convtime's result has the bits of PyTorch's first, and whether PyTorch repeats them.
+
+    Where the two differ, PyTorch is called many times more: a kernel that adds up in no fixed
+    order may well give the same bits twice.
+    """
+    identical = same_bits(first, ours)
+    calls = 1 if identical else _REPEATS
+    return identical, all(same_bits(first, theirs()) for _ in range(calls))

@@ -1,0 +1,114 @@
+"""Reads PyTorch's cuDNN plans from the log that its copy of the cuDNN frontend writes."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any
+
+from convtime.results.plan import Plan, TensorDescriptor
+
+_PLAN = re.compile(
+    r"CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR : (?P<tag>\S+), "
+    r"numeric_notes:\[(?P<numerical>[^\]]*)\] behavior_notes:\[(?P<behavior>[^\]]*)\] "
+    r"workSpaceSize: (?P<workspace>\d+)"
+)
+_TIMED = re.compile(r"Plan (?P<tag>\S+) took +(?P<milliseconds>\S+)")
+_TENSOR = re.compile(
+    r"CUDNN_BACKEND_TENSOR_DESCRIPTOR :\s+Datatype: (?P<type>\S+)\s+Id: (?P<id>\d+)\s.*?"
+    r"Dim \[ (?P<sizes>[\d,]+) \]\s+Str \[ (?P<strides>[\d,-]+) \].*?Alignment: (?P<alignment>\d+)",
+    re.DOTALL,
+)
+_CONVOLUTION = re.compile(
+    r"CUDNN_BACKEND_CONVOLUTION_DESCRIPTOR : Datatype: (?P<type>\S+) Mode: \S+ "
+    r"Num Dimensions: \d+ PadLower \[(?P<padding>[^\]]*)\] PadUpper \[[^\]]*\] "
+    r"Dilation \[(?P<dilation>[^\]]*)\] Stride \[(?P<stride>[^\]]*)\]"
+)
+
+
+# cuDNN's names of types, in lower case, and torch's.
+_DTYPES = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanLog:
+    """What PyTorch's log says of one call.
+
+    Attributes:
+        plan: The plan that PyTorch keeps; None where the log does not tell.
+        unknown: Why there is none; empty where there is.
+    """
+
+    plan: Plan | None = None
+    unknown: str = ""
+
+
+def parse_log(text: str) -> PlanLog:
+    """Reads the part of the frontend's log that a single call of one convolution pass wrote.
+
+    With cudnn.benchmark off PyTorch builds plan after plan until one runs, so the last one built is
+    the one it keeps, and the others were refused. With benchmark on it builds all of them first,
+    times them, and keeps the fastest; the log has these times with six digits, and which failed.
+    """
+    built = {match["tag"]: match for match in _PLAN.finditer(text)}
+    timed = [(match["tag"], float(match["milliseconds"])) for match in _TIMED.finditer(text)]
+    if not built:
+        return PlanLog(unknown="PyTorch's log has no plan for this call")
+    if not timed:
+        tag = [match["tag"] for match in _PLAN.finditer(text)][-1]
+        refused = [other for other in built if other != tag]
+        return PlanLog(_plan(built[tag], "heuristic", refused, text))
+    least = min(milliseconds for _, milliseconds in timed)
+    fastest = [tag for tag, milliseconds in timed if milliseconds == least]
+    if len(fastest) > 1:
+        return PlanLog(
+            unknown=f"PyTorch timed {len(fastest)} plans, and its log gives the same time "
+            f"({least} ms) for {' and '.join(fastest)}"
+        )
+    failed = re.findall(r"Plan (\S+) failed with ", text)
+    return PlanLog(_plan(built[fastest[0]], "benchmark", failed, text))
+
+
+def _plan(match: re.Match[str], source: str, refused: list[str], text: str) -> Plan:
+    return Plan(
+        tag=match["tag"],
+        source=source,
+        workspace_bytes=int(match["workspace"]),
+        numerical_notes=_names(match["numerical"], "CUDNN_NUMERICAL_NOTE_"),
+        behavior_notes=_names(match["behavior"], "CUDNN_BEHAVIOR_NOTE_"),
+        refused=tuple(refused),
+        **_descriptors(text),
+    )
+
+
+def _names(listed: str, beginning: str) -> tuple[str, ...]:
+    return tuple(name.strip().removeprefix(beginning) for name in listed.split(",") if name.strip())
+
+
+def _descriptors(text: str) -> dict[str, Any]:
+    """The parts of a Plan that say what cuDNN was told."""
+    facts: dict[str, Any] = {}
+    for match in _TENSOR.finditer(text):
+        # PyTorch numbers the graph's tensors by the codes of these letters.
+        name = chr(int(match["id"]))
+        if name in ("x", "w", "y"):
+            facts[name] = TensorDescriptor(
+                sizes=_numbers(match["sizes"]),
+                strides=_numbers(match["strides"]),
+                alignment=int(match["alignment"]),
+                dtype=_dtype(match["type"]),
+            )
+    for match in _CONVOLUTION.finditer(text):
+        facts["compute_type"] = _dtype(match["type"])
+        for name in ("padding", "stride", "dilation"):
+            facts[name] = _numbers(match[name])
+    return facts
+
+
+def _numbers(listed: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in listed.split(",") if number.strip())
+
+
+def _dtype(written: str) -> str:
+    name = written.strip('"[]').lower()
+    return _DTYPES.get(name, name)

@@ -1,0 +1,1 @@
+"""Where convolution layers come from."""

@@ -1,0 +1,113 @@
+"""Times a model's training step with PyTorch's convolutions and with convtime's."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from convtime import nn
+from convtime.conv.compare import measurement_row
+from convtime.conv.layouts import DTYPES, memory_format
+from convtime.conv.sources.model import LoadedModel, attempt
+from convtime.core import codec
+from convtime.results.comparison import Ratio
+from convtime.results.measurement import Measurement
+from convtime.timing.candidate import differentiable
+from convtime.timing.stopwatch import compare
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """A training step of a model, timed with PyTorch's convolutions and with convtime's.
+
+    Attributes:
+        model: Where the model is from: "package.module:factory".
+        input_shape: Of its input.
+        pytorch: The step as the model is, from an idle device until it is idle again.
+        convtime: The step after convtime.nn.replace.
+        ratio: convtime's time over PyTorch's.
+        replaced: What convtime.nn.replace said.
+    """
+
+    model: str
+    input_shape: tuple[int, ...]
+    dtype: str
+    layout: str
+    pytorch: Measurement
+    convtime: Measurement
+    ratio: Ratio
+    replaced: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Ready for JSON; times in seconds, every sample included."""
+        return codec.encode(self) | {
+            "pytorch": measurement_row(self.pytorch),
+            "convtime": measurement_row(self.convtime),
+        }
+
+
+def compare_step(
+    model: LoadedModel, *, dtype: str = "float32", layout: str = "nchw", **timing: Any
+) -> StepResult:
+    """Times a step of a model, forward and backward, before and after convtime.nn.replace.
+
+    The steps are interleaved. There is no loss and no optimizer: the gradient of every output is
+    ones. Both models share their parameters.
+
+    Args:
+        model: Put into training mode, and converted to dtype and layout.
+        dtype: A key of convtime.conv.layouts.DTYPES.
+        layout: A member of convtime.conv.layouts.LAYOUTS.
+        **timing: Passed on to convtime.compare, e.g. budget in seconds.
+
+    Raises:
+        InputError: A step failed, e.g. for want of memory.
+    """
+    device, called = model.example.device, model.called()
+    theirs = attempt(f"converting {called}", lambda: _converted(model.module, dtype, layout))
+    shared: dict[int, Any] = {id(parameter): parameter for parameter in theirs.parameters()}
+    ours = attempt(f"copying {called}", lambda: copy.deepcopy(theirs, shared))
+    replaced = nn.replace(ours)
+    x = model.example.to(DTYPES[dtype])
+    x = x.to(memory_format=memory_format(layout, x.dim()))
+    models = {"pytorch": theirs, "convtime": ours}
+    steps = {who: functools.partial(_step, module, x) for who, module in models.items()}
+    for step in steps.values():
+        attempt(f"a training step of {called}", step)
+    method = "sync" if device.type == "cuda" else "cpu"
+    timed = functools.partial(
+        compare, steps, device=device, method=method, cache="warm", stop="interval"
+    )
+    comparison = attempt(f"timing {called}", lambda: timed(**timing))
+    theirs.zero_grad()  # its gradients are memory
+    return StepResult(
+        model=model.spec,
+        input_shape=tuple(x.shape),
+        dtype=dtype,
+        layout=layout,
+        pytorch=comparison.measurements["pytorch"],
+        convtime=comparison.measurements["convtime"],
+        ratio=comparison.ratio("convtime"),
+        replaced=str(replaced),
+    )
+
+
+def _converted(module: torch.nn.Module, dtype: str, layout: str) -> torch.nn.Module:
+    module.to(DTYPES[dtype]).train()
+    for parameter in module.parameters():
+        # Not by Module.to, which takes one format for parameters of four and of five dimensions.
+        dense = memory_format(layout, parameter.dim())
+        parameter.data = parameter.data.contiguous(memory_format=dense)
+    return module
+
+
+def _step(model: torch.nn.Module, x: torch.Tensor) -> None:
+    model.zero_grad()
+    outputs = differentiable(model(x))
+    if not outputs:
+        raise RuntimeError("no output has a gradient")
+    torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])

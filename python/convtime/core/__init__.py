@@ -1,0 +1,1 @@
+"""What every room stands on: the compiled core, errors, files, JSON and provenance."""

@@ -1,0 +1,84 @@
+"""Result types as JSON, with a schema version "major.minor" each.
+
+A reader accepts what older minor versions lack (fields with a default), ignores what newer ones
+add, and refuses every other major version.
+
+Imports nothing compiled but msgspec: the child of convtime.conv.plan_oracle loads it without
+convtime's core.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+Result = TypeVar("Result")
+
+
+def encode(value: object, schema: str | None = None) -> dict[str, Any]:
+    """A dataclass as JSON-ready builtins, with its schema version where it has one."""
+    fields: dict[str, Any] = msgspec.to_builtins(value, str_keys=True)
+    return fields if schema is None else {"schema": schema, **fields}
+
+
+def decode(kind: type[Result], data: object, schema: str | None = None) -> Result:
+    """Reverses :func:`encode`, also after JSON has made lists and texts of tuples and keys.
+
+    Raises:
+        ValueError: for another major version, and for fields that are missing or of another type,
+            whose path the text names.
+    """
+    try:
+        if schema is not None:
+            _check_version(kind, data, schema)
+        return msgspec.convert(data, kind, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{_name(kind)} cannot be read: {error}") from error
+
+
+def _check_version(kind: type[object], data: object, schema: str) -> None:
+    found = data.get("schema") if isinstance(data, Mapping) else None
+    major = schema.partition(".")[0]
+    if str(found).partition(".")[0] != major:
+        raise ValueError(
+            f"{_name(kind)} of schema {found!r} cannot be read, only of schema {major}.x; read it "
+            "with the convtime that wrote it"
+        )
+
+
+def _name(kind: type[object]) -> str:
+    article = "an" if kind.__name__[0] in "AEIOU" else "a"
+    return f"{article} {kind.__name__}"
+
+
+def to_json(document: Mapping[str, Any]) -> str:
+    """Strict JSON with a line for each item of a list, so that a diff shows which rows changed.
+
+    Numbers that JSON has no form for (NaN, infinities) become null.
+    """
+
+    def line(value: object) -> str:
+        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
+
+    entries = []
+    for key, value in document.items():
+        if isinstance(value, list | tuple) and value:
+            rows = ",\n".join(f"  {line(row)}" for row in value)
+            entries.append(f" {line(key)}: [\n{rows}\n ]")
+        else:
+            entries.append(f" {line(key)}: {line(value)}")
+    return "{\n" + ",\n".join(entries) + "\n}\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return value

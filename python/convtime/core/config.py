@@ -1,0 +1,77 @@
+"""What this installation is, and what it can do here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from convtime import _build_info
+from convtime.core import provenance
+from convtime.core.cpu import cpu_name
+from convtime.core.load import _C, mapped_cudnn_libraries
+
+#: Where find_package(convtime) finds the C++ package: -Dconvtime_ROOT=<this>.
+cmake_prefix_path = str(Path(_C.__file__).parent)
+
+#: The combinations whose GPU tests and benchmarks were run and passed.
+VERIFIED_ON_GPU = ({"gpu": "NVIDIA H200", "torch": "2.11", "cuda": "13.0", "cudnn": "9.19.0"},)
+
+
+def methods() -> dict[str, str | None]:
+    """Each timing method with the reason why it is not available here, or None where it is."""
+    no_gpu = None
+    if not _build_info.with_cuda:
+        no_gpu = "convtime was built without CUDA"
+    elif not _C.cuda_available():
+        no_gpu = "no CUDA device was found"
+    no_cupti = no_gpu or _C.kernel_method_unavailable() or None
+    return {"kernel": no_cupti, "event": no_gpu, "graph": no_gpu, "sync": no_gpu, "cpu": None}
+
+
+def is_verified() -> bool:
+    """Whether this torch, with its CUDA and cuDNN, is among VERIFIED_ON_GPU, on whatever GPU."""
+    return any(
+        torch.__version__.startswith(pair["torch"] + ".")
+        and torch.version.cuda == pair["cuda"]
+        and provenance.cudnn_version() == pair["cudnn"]
+        for pair in VERIFIED_ON_GPU
+    )
+
+
+def show_config() -> dict[str, Any]:
+    """Versions, devices, build and methods of this installation; printed by ``convtime config``.
+
+    Returns:
+        JSON-ready: ``versions``, ``cudnn_libraries`` (the files that are loaded), ``cpu``,
+        ``devices``, ``build``, ``methods`` (the reason why a method is not available here, None
+        where it is), ``verified_on_gpu`` and ``this_pair_verified``.
+    """
+    devices = [
+        {
+            "name": properties.name,
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "memory_bytes": properties.total_memory,
+            "multiprocessors": properties.multi_processor_count,
+        }
+        for properties in map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))
+    ]
+    return {
+        "versions": {
+            "convtime": _build_info.version,
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": provenance.cudnn_version(),
+            "driver": provenance.driver_version() if devices else None,
+        },
+        "cudnn_libraries": mapped_cudnn_libraries(),
+        "cpu": cpu_name(),
+        "devices": devices,
+        "build": {
+            name: value for name, value in vars(_build_info).items() if not name.startswith("_")
+        },
+        "methods": methods(),
+        "verified_on_gpu": list(VERIFIED_ON_GPU),
+        "this_pair_verified": is_verified(),
+    }

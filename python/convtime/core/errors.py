@@ -1,0 +1,18 @@
+"""Errors that users cause, and exceptions told in one line."""
+
+from __future__ import annotations
+
+
+class InputError(ValueError):
+    """Something given by the user cannot be used; the text is one sentence for them."""
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's text in one line."""
+    return " ".join(str(error).split())
+
+
+def first_line(error: BaseException) -> str:
+    """An exception's type and the first line of its text, since PyTorch's errors run over many."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

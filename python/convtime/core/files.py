@@ -1,0 +1,114 @@
+"""Files that are written whole or not at all, and the folder of what outlives a process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import filelock
+import platformdirs
+
+from convtime.core.errors import InputError
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Makes sure, before hours of timing, that write_file(path) can work afterwards.
+
+    Raises:
+        InputError: Says why it cannot.
+    """
+    try:
+        target = _target(path)
+        # What is still a link after it was followed leads in a circle.
+        if target.is_symlink() or (target.exists() and not target.is_file()):
+            raise InputError(f"{path}: cannot be written, since it is not a regular file")
+        temporary = _temporary(target)
+        temporary.touch(exist_ok=False)
+        temporary.unlink()
+    except OSError as error:
+        folder = Path(path).absolute().parent
+        raise InputError(f"{path}: cannot be written in {folder} ({error.strerror})") from error
+
+
+def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Writes a file whole or not at all: at every moment it holds the old content or the new.
+
+    Raises:
+        InputError: Says why it cannot, e.g. a full disk; the old content is still there.
+    """
+    target = _target(path)
+    try:
+        replace_file(target, content)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+
+
+def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
+    """As :func:`write_file`, for a file of convtime's own.
+
+    Args:
+        target: no link.
+        content: text is written in UTF-8.
+        mode: of a new file; an existing one keeps its own.
+
+    Raises:
+        OSError: the old content is still there.
+    """
+    temporary = _temporary(target)
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())  # or a crash could leave the new name with no content
+        if target.exists():
+            shutil.copymode(target, temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _target(path: str | os.PathLike[str]) -> Path:
+    """The file behind a path that may be a link, which os.replace would replace itself."""
+    return Path(os.path.realpath(path))
+
+
+def _temporary(target: Path) -> Path:
+    # In the same directory, since a rename is atomic only within a file system.
+    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+
+
+def state_folder() -> Path:
+    """Where state is written down that outlives a process: neither a cache nor a session's own."""
+    return platformdirs.user_state_path("convtime", appauthor=False)
+
+
+@contextlib.contextmanager
+def exclusive_state() -> Iterator[Path]:
+    """The state folder, made if need be, with other processes kept out of it.
+
+    Raises:
+        RuntimeError: where the folder cannot be used, or belongs to another user.
+    """
+    folder = state_folder()
+    advice = "set XDG_STATE_HOME to a folder of your own"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        owner = folder.stat().st_uid
+        if owner != os.geteuid():
+            raise RuntimeError(
+                f"{folder} must belong to user {os.geteuid()}, but belongs to user {owner}; "
+                f"{advice}"
+            )
+        folder.chmod(0o700)
+        lock = filelock.FileLock(folder / ".lock", mode=0o600)
+        lock.acquire()
+    except OSError as error:
+        raise RuntimeError(f"{folder} cannot be used ({error.strerror}); {advice}") from error
+    try:
+        yield folder
+    finally:
+        lock.release()

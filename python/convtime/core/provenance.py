@@ -1,0 +1,89 @@
+"""Where and with what a measurement was made."""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from datetime import datetime, timezone
+from typing import Any
+
+import torch
+
+from convtime import _build_info
+from convtime.core.cpu import cpu_name, governors
+
+
+def provenance(device: torch.device) -> dict[str, Any]:
+    """Describes hardware, software and source state; JSON-ready, None for what does not apply.
+
+    ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
+    minute) are the CPU's, at this moment.
+
+    Args:
+        device: the device that the measured work runs on.
+    """
+    on_gpu = device.type == "cuda"
+    return {
+        "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
+        "driver": driver_version() if on_gpu else None,
+        "cuda": torch.version.cuda,
+        "torch": torch.__version__,
+        "cudnn": cudnn_version(),
+        "cpu": cpu_name(),
+        "threads": torch.get_num_threads(),
+        "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
+        "load_average": os.getloadavg()[0],
+        "convtime": _build_info.version,
+        "git": _working_directory_state(),
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    }
+
+
+@functools.cache
+def driver_version() -> str | None:
+    """The GPU driver's version, or None where NVML is not to be had."""
+    import pynvml  # only where there is a GPU
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            return str(pynvml.nvmlSystemGetDriverVersion())
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+
+
+@functools.cache
+def cudnn_version() -> str | None:
+    """The version of the cuDNN that torch has loaded, as "9.19.0"."""
+    number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None  # type: ignore[no-untyped-call]
+    if number is None:
+        return None
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def _working_directory_state() -> dict[str, Any] | None:
+    try:
+        return git_state(os.getcwd())
+    except OSError:  # the directory was deleted, which is no reason not to measure
+        return None
+
+
+@functools.cache
+def git_state(folder: str) -> dict[str, Any] | None:
+    """Commit and dirty flag of the git repository around ``folder``; None where there is none.
+
+    Asked once a process: the source state that counts is the one that was imported.
+    """
+
+    def git(*args: str) -> str:
+        return subprocess.run(
+            ["git", *args], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+        ).stdout.strip()
+
+    try:
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return None

@@ -1,0 +1,146 @@
+"""Reads a GPU's clocks, power and temperature while something runs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator
+
+import torch
+
+from convtime.device import nvml
+from convtime.device.clock_lock import warn_of_left_over
+from convtime.device.resolve import resolve_gpu
+from convtime.results.clock_reading import ClockReading
+from convtime.results.clock_trace import ClockTrace
+
+_LONGEST_QUERY = 5.0  # seconds that a driver may take to answer before it is no longer waited for
+
+
+class ClockMonitor:
+    """Reads a GPU's clocks from a thread of its own while the ``with`` block runs.
+
+    Nothing that goes wrong with the readings reaches the block: they then end, or there are none,
+    and ``reason`` says why. A reading takes the driver up to some milliseconds, in which the thread
+    does not hold the interpreter.
+
+    Attributes:
+        device: the GPU, e.g. ``cuda:0``.
+        reason: why there are no readings, or no more of them; empty where there are.
+        started: when the block was entered, in seconds of ``time.perf_counter``.
+
+    Args:
+        device: the GPU as a torch device or its index; the current one unless given.
+        interval: seconds between two readings.
+
+    Raises:
+        ValueError: for another device, or an interval that is not positive.
+    """
+
+    def __init__(
+        self, device: torch.device | str | int | None = None, interval: float = 0.02
+    ) -> None:
+        if not (isinstance(interval, int | float) and 0 < interval < math.inf):
+            raise ValueError(f"interval must be a positive number of seconds, got {interval!r}")
+        self.device = "cuda"
+        self.reason = ""
+        self.started = math.nan
+        self._interval = interval
+        self._readings: list[ClockReading] = []
+        try:
+            self.device = str(resolve_gpu(device))
+        except nvml.NvmlUnavailableError as error:
+            self.reason = str(error)
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._session = contextlib.ExitStack()
+
+    @property
+    def readings(self) -> tuple[ClockReading, ...]:
+        """In order of time; all of them once the block is left."""
+        return tuple(self._readings)
+
+    def __enter__(self) -> ClockMonitor:
+        self.started = time.perf_counter()
+        if self.reason:
+            return self
+        try:
+            gpu = self._session.enter_context(nvml.session(torch.device(self.device)))
+            thread = threading.Thread(
+                target=self._read, args=(gpu,), name="convtime clocks", daemon=True
+            )
+            thread.start()
+            self._thread = thread
+        except RuntimeError as error:  # NVML is not to be had, or the system has no more threads
+            self.reason = str(error)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is None:
+            self._session.close()
+            return
+        self._done.set()
+        self._thread.join(_LONGEST_QUERY)
+        if self._thread.is_alive():
+            # NVML stays open, since a query is still in it.
+            self.reason = f"NVML did not answer within {_LONGEST_QUERY:g} s"
+        else:
+            self._session.close()
+
+    def _read(self, gpu: nvml.Gpu) -> None:
+        try:
+            ended = False
+            while not ended:
+                # The last reading comes after the end, so that short blocks have two, too.
+                ended = self._done.is_set()
+                self._readings.append(_reading(gpu, time.perf_counter() - self.started))
+                self._done.wait(0 if ended else self._interval)
+        except Exception as error:  # of whatever kind: it is said, and not raised in a thread
+            self.reason = f"NVML failed after {len(self._readings)} readings: {error}"
+
+
+def _reading(gpu: nvml.Gpu, seconds: float) -> ClockReading:
+    return ClockReading(
+        seconds=seconds,
+        sm_clock_hz=gpu.clock_hz(gpu.nvml.NVML_CLOCK_SM),
+        memory_clock_hz=gpu.clock_hz(gpu.nvml.NVML_CLOCK_MEM),
+        power=gpu.power(),
+        temperature=gpu.temperature(),
+        throttle_reasons=gpu.throttle_reasons(),
+    )
+
+
+@contextlib.contextmanager
+def trace_clocks(
+    device: torch.device | str | int | None = None, interval: float = 0.02
+) -> Iterator[ClockTrace]:
+    """Records a GPU's clocks, power, temperature and throttle reasons while a block of code runs.
+
+    Where NVML cannot be used the block runs all the same, and the trace's ``reason`` says why it is
+    empty.
+
+    Args:
+        device: the GPU; the current one unless given.
+        interval: seconds between two readings.
+
+    Yields:
+        The trace, which has its readings once the block is left.
+
+    Raises:
+        ValueError: for another device, or an interval that is not positive.
+
+    Warns:
+        RuntimeWarning: where a process that was killed has left this GPU's clocks locked.
+    """
+    monitor = ClockMonitor(device, interval)
+    trace = ClockTrace(monitor.device, interval, math.nan)
+    try:
+        with monitor:
+            if not monitor.reason:
+                warn_of_left_over(monitor.device)
+            trace.started = monitor.started
+            yield trace
+    finally:
+        trace.readings, trace.reason = monitor.readings, monitor.reason

@@ -1,0 +1,63 @@
+"""Which device is meant."""
+
+from __future__ import annotations
+
+import torch
+
+from convtime.core.errors import InputError
+from convtime.device.nvml import NvmlUnavailableError
+
+
+def resolve_device(requested: torch.device | str | int | None = None) -> torch.device:
+    """The CPU, or a CUDA device with its index.
+
+    Args:
+        requested: a CPU or a CUDA device; the current GPU unless given, or the CPU where there is
+            none.
+
+    Raises:
+        InputError: for another kind of device, and for a GPU that is not there.
+    """
+    if requested is None:
+        requested = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(requested)
+    except (RuntimeError, TypeError):
+        raise InputError(f"device must be cpu, cuda or cuda:N, got {_written(requested)}") from None
+    if device.type == "cpu":
+        return torch.device("cpu")
+    if device.type != "cuda":
+        raise InputError(f"device must be cpu, cuda or cuda:N, got {_written(requested)}")
+    if not torch.cuda.is_available():
+        why = (
+            "this PyTorch was built without CUDA"
+            if torch.version.cuda is None
+            else "PyTorch finds no GPU that it can use"
+        )
+        raise InputError(f"device {_written(requested)} is not available: {why}; use cpu")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    count = torch.cuda.device_count()
+    if not 0 <= index < count:
+        raise InputError(
+            f"device must be below cuda:{count} on this machine, got {_written(requested)}"
+        )
+    return torch.device("cuda", index)
+
+
+def resolve_gpu(requested: torch.device | str | int | None = None) -> torch.device:
+    """The CUDA device with its index; the current one for None.
+
+    Raises:
+        InputError: for what is no CUDA device of this process.
+        NvmlUnavailableError: where there is none at all.
+    """
+    if not torch.cuda.is_available():
+        raise NvmlUnavailableError("there is no CUDA device")
+    device = resolve_device(requested)
+    if device.type != "cuda":
+        raise InputError(f"device must be a CUDA device, got {_written(requested)}")
+    return device
+
+
+def _written(requested: object) -> str:
+    return repr(str(requested) if isinstance(requested, torch.device) else requested)

@@ -1,0 +1,23 @@
+"""Drop-in modules: PyTorch's layers, computed by convtime's ops, and models made of them."""
+
+from convtime.nn.layers import (
+    Conv1d,
+    Conv2d,
+    Conv3d,
+    ConvTranspose1d,
+    ConvTranspose2d,
+    ConvTranspose3d,
+)
+from convtime.nn.replacement import Replacement, replace, restore
+
+__all__ = [
+    "Conv1d",
+    "Conv2d",
+    "Conv3d",
+    "ConvTranspose1d",
+    "ConvTranspose2d",
+    "ConvTranspose3d",
+    "Replacement",
+    "replace",
+    "restore",
+]

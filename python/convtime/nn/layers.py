@@ -1,0 +1,130 @@
+"""Drop-in layers: PyTorch's convolutions, computed by convtime's ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from convtime import ops
+from convtime.core.dimensions import Numbers
+
+
+def _conv_forward_by(conv: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """What torch.nn's convolutions call with input, weight and bias; a mixin would cost more."""
+
+    def _conv_forward(
+        self: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor:
+        padding: Numbers | str = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        return conv(
+            input,
+            weight,
+            bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            policy=self.policy,
+        )
+
+    return _conv_forward
+
+
+def _forward_by(conv_transpose: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    def forward(
+        self: Any, input: torch.Tensor, output_size: list[int] | None = None
+    ) -> torch.Tensor:
+        if self.padding_mode != "zeros":
+            raise ValueError(
+                f"{type(self).__name__}: padding_mode must be 'zeros', got {self.padding_mode!r}"
+            )
+        output_padding = self._output_padding(
+            input,
+            output_size,
+            self.stride,
+            self.padding,
+            self.kernel_size,
+            len(self.kernel_size),
+            self.dilation,
+        )
+        return conv_transpose(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            self.padding,
+            output_padding,
+            self.groups,
+            self.dilation,
+            policy=self.policy,
+        )
+
+    return forward
+
+
+class Conv1d(torch.nn.Conv1d):
+    """Drop-in for :class:`torch.nn.Conv1d`, by :func:`convtime.ops.conv1d`; see :class:`Conv2d`."""
+
+    policy: str | None = None
+
+    _conv_forward = _conv_forward_by(ops.conv1d)
+
+
+class Conv2d(torch.nn.Conv2d):
+    """Drop-in for :class:`torch.nn.Conv2d`: same arguments, parameters and ``state_dict``.
+
+    The convolution is :func:`convtime.ops.conv2d`.
+
+    Attributes:
+        policy: How cuDNN's plans are selected, as for that function. None, to follow
+            ``torch.backends.cudnn.benchmark``, unless it is set; no part of the ``state_dict``.
+    """
+
+    policy: str | None = None
+
+    _conv_forward = _conv_forward_by(ops.conv2d)
+
+
+class Conv3d(torch.nn.Conv3d):
+    """Drop-in for :class:`torch.nn.Conv3d`, by :func:`convtime.ops.conv3d`; see :class:`Conv2d`."""
+
+    policy: str | None = None
+
+    _conv_forward = _conv_forward_by(ops.conv3d)
+
+
+class ConvTranspose1d(torch.nn.ConvTranspose1d):
+    """Drop-in for :class:`torch.nn.ConvTranspose1d`; see :class:`ConvTranspose2d`."""
+
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose1d)
+
+
+class ConvTranspose2d(torch.nn.ConvTranspose2d):
+    """Drop-in for :class:`torch.nn.ConvTranspose2d`: same arguments, parameters and ``state_dict``.
+
+    The convolution is :func:`convtime.ops.conv_transpose2d`; ``output_size`` is an argument of
+    ``forward`` as in PyTorch's.
+
+    Attributes:
+        policy: As for :class:`Conv2d`.
+    """
+
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose2d)
+
+
+class ConvTranspose3d(torch.nn.ConvTranspose3d):
+    """Drop-in for :class:`torch.nn.ConvTranspose3d`; see :class:`ConvTranspose2d`."""
+
+    policy: str | None = None
+
+    forward = _forward_by(ops.conv_transpose3d)

@@ -1,0 +1,58 @@
+"""The torch ops as functions: the six convolutions and their gradients.
+
+Importing this registers them, and the ops for tests of timers, with torch: as torch.ops.convtime.
+"""
+
+from convtime.ops import fakes as _fakes
+from convtime.ops import timing_fakes as _timing_fakes
+from convtime.ops.convolutions import (
+    conv1d,
+    conv2d,
+    conv3d,
+    conv_transpose1d,
+    conv_transpose2d,
+    conv_transpose3d,
+)
+from convtime.ops.gradients import (
+    conv1d_bias,
+    conv1d_input,
+    conv1d_weight,
+    conv2d_bias,
+    conv2d_input,
+    conv2d_weight,
+    conv3d_bias,
+    conv3d_input,
+    conv3d_weight,
+    conv_transpose1d_input,
+    conv_transpose1d_weight,
+    conv_transpose2d_input,
+    conv_transpose2d_weight,
+    conv_transpose3d_input,
+    conv_transpose3d_weight,
+)
+
+__all__ = [
+    "conv1d",
+    "conv1d_bias",
+    "conv1d_input",
+    "conv1d_weight",
+    "conv2d",
+    "conv2d_bias",
+    "conv2d_input",
+    "conv2d_weight",
+    "conv3d",
+    "conv3d_bias",
+    "conv3d_input",
+    "conv3d_weight",
+    "conv_transpose1d",
+    "conv_transpose1d_input",
+    "conv_transpose1d_weight",
+    "conv_transpose2d",
+    "conv_transpose2d_input",
+    "conv_transpose2d_weight",
+    "conv_transpose3d",
+    "conv_transpose3d_input",
+    "conv_transpose3d_weight",
+]
+
+del _fakes, _timing_fakes

@@ -1,0 +1,266 @@
+"""The six convolutions, with the arguments of torch.nn.functional's and convtime's policy."""
+
+from __future__ import annotations
+
+import torch
+from torch.compiler import is_dynamo_compiling
+
+from convtime.core.dimensions import Numbers
+from convtime.core.kinds import KINDS, ConvolutionKind
+from convtime.core.load import _C
+from convtime.ops.arguments import check_tensors, numbers, pad_end, padding_and_surplus
+
+_CONV1D, _CONV2D, _CONV3D, _CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D = KINDS
+
+
+def conv2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """2-D convolution with the arguments of :func:`torch.nn.functional.conv2d`.
+
+    On a GPU, where PyTorch would use cuDNN, the call and those of its gradients are convtime's own:
+    cuDNN plans, selected as PyTorch selects. Everywhere else they run the kernels that PyTorch
+    runs. Gradients are defined to any order of backward differentiation, the second and above by
+    PyTorch's own convolutions; forward-mode differentiation is refused.
+
+    Args:
+        input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
+        weight: shape (K, C / groups, R, S), same dtype and device as ``input``.
+        bias: shape (K,), or None.
+        stride: steps, one number or (vertical, horizontal), at least 1.
+        padding: zeros added on both sides, one number or (vertical, horizontal); or ``"valid"``
+            (none), or ``"same"`` (as many as keep the size; needs a stride of 1).
+        dilation: steps between the kernel's elements, at least 1.
+        groups: number of groups, divides C and K.
+        policy: how cuDNN's plan is selected, here and for the gradients. ``"heuristic"`` is
+            PyTorch's way with ``torch.backends.cudnn.benchmark`` off, ``"benchmark"`` its way with
+            it on, and None is as that flag says at the time of the call. A tag of
+            :func:`convtime.plan_cache`, such as ``"eng38_k2=8_k13=1"`` with or without
+            ``"ConvFwd_"`` in front, is that engine with those knobs, whatever torch's flags for
+            determinism and TF32 ask for, or an error; the gradients then follow the flag.
+
+    Returns:
+        Shape (N, K, P, Q), or (K, P, Q) for a 3-D input.
+
+    Raises:
+        RuntimeError: for shapes, dtypes, devices or numbers that do not fit together, for an engine
+            or a knob that cuDNN does not have for the convolution, and where plans would have to be
+            timed while a CUDA graph is captured.
+    """
+    # Dynamo traces torch.ops, and cannot trace _C.
+    if not is_dynamo_compiling():
+        output = _C.conv2d(input, weight, bias, stride, padding, dilation, groups, policy)
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(_CONV2D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
+
+
+def conv1d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """1-D convolution: as :func:`conv2d`, with one number for each.
+
+    Shapes: ``input`` (N, C, L) or (C, L); ``weight`` (K, C / groups, S);
+    the output (N, K, P) or (K, P).
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv1d(input, weight, bias, stride, padding, dilation, groups, policy)
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(_CONV1D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
+
+
+def conv3d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers | str = 0,
+    dilation: Numbers = 1,
+    groups: int = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """3-D convolution: as :func:`conv2d`, with one number or three for each.
+
+    Shapes: ``input`` (N, C, D, H, W) or (C, D, H, W); ``weight`` (K, C / groups, T, R, S);
+    the output (N, K, O, P, Q) or (K, O, P, Q).
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv3d(input, weight, bias, stride, padding, dilation, groups, policy)
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(_CONV3D, input, weight, bias, stride, padding, 0, dilation, groups, policy)
+
+
+def conv_transpose2d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """2-D transposed convolution; as :func:`torch.nn.functional.conv_transpose2d`.
+
+    It is the gradient of a convolution with respect to its input, and cuDNN's plan is one of that.
+    All else is as for :func:`conv2d`.
+
+    Args:
+        input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
+        weight: shape (C, K / groups, R, S), same dtype and device as ``input``.
+        bias: shape (K,), or None.
+        stride: steps in the output, one number or (vertical, horizontal), at least 1.
+        padding: rows and columns that the output loses on both sides, one number or
+            (vertical, horizontal).
+        output_padding: rows and columns that the output gains at its end, smaller than
+            ``stride`` or ``dilation``.
+        groups: number of groups, divides C and K.
+        dilation: steps between the kernel's elements, at least 1.
+        policy: as for conv2d; an engine's tag is one of dgrad, with or without ``"ConvBwdData_"``.
+
+    Returns:
+        Shape (N, K, P, Q), or (K, P, Q) for a 3-D input.
+
+    Raises:
+        RuntimeError: as conv2d.
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv_transpose2d(
+            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+        )
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(
+        _CONV_TRANSPOSE2D,
+        input,
+        weight,
+        bias,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def conv_transpose1d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """1-D transposed convolution: as :func:`conv_transpose2d`, with one number for each.
+
+    Shapes: ``input`` (N, C, L) or (C, L); ``weight`` (C, K / groups, S);
+    the output (N, K, P) or (K, P).
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv_transpose1d(
+            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+        )
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(
+        _CONV_TRANSPOSE1D,
+        input,
+        weight,
+        bias,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def conv_transpose3d(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Numbers = 1,
+    padding: Numbers = 0,
+    output_padding: Numbers = 0,
+    groups: int = 1,
+    dilation: Numbers = 1,
+    *,
+    policy: str | None = None,
+) -> torch.Tensor:
+    """3-D transposed convolution: as :func:`conv_transpose2d`, with one number or three for each.
+
+    Shapes: ``input`` (N, C, D, H, W) or (C, D, H, W); ``weight`` (C, K / groups, T, R, S);
+    the output (N, K, O, P, Q) or (K, O, P, Q).
+    """
+    if not is_dynamo_compiling():
+        output = _C.conv_transpose3d(
+            input, weight, bias, stride, padding, output_padding, groups, dilation, policy
+        )
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(
+        _CONV_TRANSPOSE3D,
+        input,
+        weight,
+        bias,
+        stride,
+        padding,
+        output_padding,
+        dilation,
+        groups,
+        policy,
+    )
+
+
+def _of_any_kind(
+    kind: ConvolutionKind,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    stride: Numbers,
+    padding: Numbers | str,
+    output_padding: Numbers,
+    dilation: Numbers,
+    groups: int,
+    policy: str | None,
+) -> torch.Tensor:
+    """Through torch.ops: for what the direct entry leaves, and to say what is wrong."""
+    check_tensors(kind.function, input=input, weight=weight)
+    steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
+    pads, surplus = padding_and_surplus(kind, kind.function, weight.shape, steps, padding, gaps)
+    call = getattr(torch.ops.convtime, kind.function)
+    output: torch.Tensor
+    if kind.transposed:
+        extra = numbers(kind, "output_padding", output_padding)
+        output = call(input, weight, bias, steps, pads, extra, groups, gaps, policy=policy)
+    else:
+        input = pad_end(input, surplus)
+        output = call(input, weight, bias, steps, pads, gaps, groups, policy=policy)
+    return output

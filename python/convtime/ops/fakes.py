@@ -1,0 +1,121 @@
+"""What torch.compile needs to know of the convolutions: shapes, strides and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.nn import functional as F
+
+from convtime.core.kinds import KINDS, ConvolutionKind
+from convtime.ops.arguments import DTYPES
+
+
+def _register_fake(kind: ConvolutionKind) -> None:
+    pytorchs = getattr(F, kind.function)  # has the same result, shape, strides and all
+    one, none = (1,) * kind.rank, (0,) * kind.rank
+
+    def conv(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Sequence[int] = one,
+        padding: Sequence[int] = none,
+        dilation: Sequence[int] = one,
+        groups: int = 1,
+        *,
+        policy: str | None = None,  # noqa: ARG001
+    ) -> torch.Tensor:
+        _check(kind.function, input, weight, dilation)
+        output: torch.Tensor = pytorchs(input, weight, bias, stride, padding, dilation, groups)
+        return output
+
+    def conv_transpose(
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        stride: Sequence[int] = one,
+        padding: Sequence[int] = none,
+        output_padding: Sequence[int] = none,
+        groups: int = 1,
+        dilation: Sequence[int] = one,
+        *,
+        policy: str | None = None,  # noqa: ARG001
+    ) -> torch.Tensor:
+        _check(kind.function, input, weight, dilation)
+        if input.dim() < weight.dim() or not _is_empty_batch(input):
+            _check_output_padding(kind.function, stride, output_padding, dilation)
+        output: torch.Tensor = pytorchs(
+            input, weight, bias, stride, padding, output_padding, groups, dilation
+        )
+        return output
+
+    torch.library.register_fake(
+        f"convtime::{kind.function}", conv_transpose if kind.transposed else conv
+    )
+
+
+for _kind in KINDS:
+    _register_fake(_kind)
+
+
+@torch.library.register_fake("convtime::convolution_backward")  # type: ignore[untyped-decorator]
+def _convolution_backward_fake(
+    grad_output: torch.Tensor,
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+    output_mask: Sequence[bool],
+    *,
+    policy: str | None = None,  # noqa: ARG001
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    name = "convolution_backward"
+    _check(name, input, weight, dilation)
+    if transposed and not _is_empty_batch(input):
+        _check_output_padding(name, stride, output_padding, dilation)
+    gradients: tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
+    gradients = torch.ops.aten.convolution_backward(
+        grad_output,
+        input,
+        weight,
+        [weight.shape[1] * groups if transposed else weight.shape[0]],
+        stride,
+        padding,
+        dilation,
+        transposed,
+        output_padding,
+        groups,
+        output_mask,
+    )
+    return gradients
+
+
+def _check(op: str, input: torch.Tensor, weight: torch.Tensor, dilation: Sequence[int]) -> None:
+    """Refuses what PyTorch's own fakes let through and the op does not."""
+    torch._check(input.dtype in DTYPES, lambda: f"{op}: dtype must be in {DTYPES}")
+    torch._check(input.device == weight.device, lambda: f"{op}: tensors on different devices")
+    for size in (*weight.shape[2:], *dilation):
+        torch._check(size >= 1, lambda: f"{op}: kernel size and dilation must be at least 1")
+
+
+def _is_empty_batch(input: torch.Tensor) -> bool:
+    """Whether nothing will be computed, so that the op and PyTorch take any output_padding."""
+    batch = input.shape[0]
+    # A symbolic size is not compared: that would tie compiled code to batches that are not empty.
+    return isinstance(batch, int) and batch == 0
+
+
+def _check_output_padding(
+    op: str, stride: Sequence[int], output_padding: Sequence[int], dilation: Sequence[int]
+) -> None:
+    """As _check, for transposed convolutions."""
+    for extra, step, gap in zip(output_padding, stride, dilation, strict=False):
+        torch._check(
+            extra < max(step, gap),
+            lambda: f"{op}: output_padding must be smaller than stride or dilation",
+        )

@@ -1,0 +1,53 @@
+"""Has torch.utils.flop_counter count the convolutions."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from convtime.core.kinds import KINDS
+
+
+@functools.cache
+def register_formulas() -> None:
+    """Has torch.utils.flop_counter count the ops as it counts PyTorch's.
+
+    Not done at import, which it would make twice as long: torch's module imports Triton.
+    """
+    from torch.utils import flop_counter
+
+    def forward(
+        input: list[int],
+        weight: list[int],
+        *_arguments: object,
+        transposed: bool,
+        out_shape: list[int],
+        **_options: object,
+    ) -> int:
+        if len(input) < len(weight):  # the formula takes the first size for the batch's
+            input, out_shape = [1, *input], [1, *out_shape]
+        flops: int = flop_counter.conv_flop_count(input, weight, out_shape, transposed)
+        return flops
+
+    for kind in KINDS:
+        op = getattr(torch.ops.convtime, kind.function)
+        register = flop_counter.register_flop_formula(op)
+        register(functools.partial(forward, transposed=kind.transposed))
+
+    def backward(
+        grad_output: object,
+        input: object,
+        weight: object,
+        *arguments: object,
+        out_val: object,
+        **_options: object,
+    ) -> int:
+        # PyTorch's op takes the bias's sizes, too, after the weight.
+        flops: int = flop_counter.conv_backward_flop(
+            grad_output, input, weight, None, *arguments, out_val=out_val
+        )
+        return flops
+
+    name = torch.ops.convtime.convolution_backward
+    flop_counter.register_flop_formula(name, get_raw=True)(backward)

@@ -1,0 +1,20 @@
+"""The rates that a device reaches, which an operation's own are set against."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Ceilings:
+    """What a device was seen to reach, at the clocks that it had then.
+
+    Attributes:
+        bytes_per_second: read and written by a large copy.
+        flops_per_second: of a large square matmul of random numbers.
+        matmul_dtype: its dtype.
+    """
+
+    bytes_per_second: float
+    flops_per_second: float
+    matmul_dtype: str

@@ -1,0 +1,28 @@
+"""A GPU's clocks, power and temperature at one moment."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class ClockReading:
+    """What NVML said at one moment; None for what this GPU or driver does not tell.
+
+    Attributes:
+        seconds: since the readings began.
+        sm_clock_hz: the rate of the multiprocessors' clock.
+        memory_clock_hz: the rate of the memory's clock.
+        power: what the GPU draws, in watts: at that moment, or where the driver does not know
+            that, on average over the last second.
+        temperature: of the GPU's core, in °C.
+        throttle_reasons: what kept the clocks from being higher, by nvidia-smi's names, e.g.
+            ``sw_power_cap``.
+    """
+
+    seconds: float
+    sm_clock_hz: float | None
+    memory_clock_hz: float | None
+    power: float | None
+    temperature: float | None
+    throttle_reasons: tuple[str, ...] | None

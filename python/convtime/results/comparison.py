@@ -1,0 +1,105 @@
+"""Several operations under one condition, and the ratios of their times."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from convtime.core import codec
+from convtime.core.load import _C
+from convtime.results.measurement import Measurement
+
+SCHEMA = "1.0"
+
+Verdict = Literal["faster", "slower", "same", "uncertain"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """How long one operation takes against another: below 1 it is faster.
+
+    Attributes:
+        value: median over the rounds of the two times' ratio within the round.
+        low: lower end of the value's interval.
+        high: its upper end.
+        confidence: the interval's confidence.
+    """
+
+    value: float
+    low: float
+    high: float
+    confidence: float = _C.CONFIDENCE
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Comparison:
+    """Measurements that were taken together, round by round.
+
+    Attributes:
+        measurements: by name, in the order given; sample i of each comes from the same round.
+        margin: share of the baseline's time up to which another time counts as the same.
+    """
+
+    measurements: Mapping[str, Measurement]
+    margin: float = 0.01
+
+    def ratio(self, name: str, baseline: str | None = None) -> Ratio:
+        """Time of ``name`` over time of ``baseline`` (the first candidate unless given).
+
+        Raises:
+            KeyError: for a name that is not in the comparison.
+        """
+        if baseline is None:
+            baseline = next(iter(self.measurements))
+        for candidate in (name, baseline):
+            if candidate not in self.measurements:
+                raise KeyError(
+                    f"{candidate!r} was not compared; there are {list(self.measurements)}"
+                )
+        over, under = self.measurements[name].seconds, self.measurements[baseline].seconds
+        return Ratio(*_C.paired_ratio(over, under))
+
+    def verdict(self, name: str, baseline: str | None = None) -> Verdict:
+        """What the interval of :meth:`ratio` says, with 95 % confidence.
+
+        Args:
+            name: the candidate that is judged.
+            baseline: what it is compared with; the first candidate unless given.
+
+        Returns:
+            ``same`` if the whole interval lies within 1 ± ``margin``, ``faster`` or ``slower`` if
+            all of it lies beyond, and else ``uncertain``: more samples could tell.
+
+        Raises:
+            KeyError: for a name that is not in the comparison.
+        """
+        ratio = self.ratio(name, baseline)
+        return _C.judge(ratio.low, ratio.high, self.margin)
+
+    @property
+    def exit_code(self) -> int:
+        """For CI: 1 if any candidate is slower than the first by more than the margin, else 0."""
+        return int(any(self.verdict(name) == "slower" for name in self.measurements))
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with a schema version."""
+        return codec.encode(self, SCHEMA)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
+        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
+
+        Raises:
+            ValueError: for another major schema version, and for fields that are missing or of
+                another type.
+        """
+        return codec.decode(cls, data, SCHEMA)
+
+    def __repr__(self) -> str:
+        from convtime.show.measurement import comparison_sheet
+
+        return comparison_sheet(self)

@@ -1,0 +1,321 @@
+"""What was measured of one operation, how, and under which conditions."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from convtime.core import codec
+from convtime.core.load import _C
+from convtime.results import exchange
+from convtime.results.activity import DeviceActivity
+from convtime.results.ceilings import Ceilings
+from convtime.results.clock_reading import ClockReading
+from convtime.results.scaling import ClockedTime, ScaledTime, scale
+
+if TYPE_CHECKING:
+    import pandas
+    import torch.utils.benchmark
+
+SCHEMA = "4.0"
+
+#: Of the highest clock: a sample below it is said to be throttled.
+THROTTLED_BELOW = 0.95
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Measurement:
+    """The samples of one operation, with how and where they were taken. All times in seconds.
+
+    Attributes:
+        name: what was measured.
+        seconds: every sample, in the order taken.
+        discarded: samples that are not in ``seconds`` because the queue could not be held when they
+            were taken, or the GPU was not in the regime asked for.
+        overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
+            what a pair of events, or the gap to a graph's next node, adds to a single kernel on
+            this device, measured against CUPTI; 0 where it is not known, and for other methods.
+        raw_seconds: for these methods, the samples before that; empty if ``overhead`` is 0.
+        spans: for the method ``kernel``, the time of each sample from the start of the call's first
+            kernel to the end of its last, gaps included; empty for other methods.
+        activities: for the method ``kernel``, what the device did, in order of first occurrence.
+        sm_clocks_hz: the rate of the GPU's multiprocessor clock around each sample, over a window
+            of at least 50 µs, in hertz; None where it is not known. Empty on a CPU.
+        max_sm_clock_hz: the highest rate of that clock; None on a CPU.
+        method: what was timed: ``kernel`` (the device's own time for the call's kernels, copies and
+            memsets, added up), ``event`` (between two CUDA events around the call, less
+            ``overhead``), ``graph`` (one of many calls in CUDA graphs, less ``overhead``), ``sync``
+            (host clock from an idle device to an idle device) or ``cpu`` (host clock around the
+            call).
+        method_requested: the method asked for.
+        method_reason: why ``method`` is not ``method_requested``; empty where it is.
+        queue: how the device was kept from starting before all calls of a batch were issued:
+            ``gate`` (a kernel waited for the host's word), ``sleep`` (a kernel slept for about as
+            long as it takes) or ``none`` (it was not).
+        queue_requested: what was asked for.
+        queue_reason: why ``queue`` is not ``queue_requested``; empty where it is.
+        cache: what each call finds in the GPU's L2, or the CPU's, cache: ``cold`` (none of its
+            data), ``rotate`` (none of its tensors, which are others than in the calls before),
+            ``partly warm`` (those that could not be rotated, which ``cache_reason`` names),
+            ``warm`` (what the call before it left there) or ``uncontrolled``.
+        cache_requested: what was asked for.
+        cache_reason: why ``cache`` is not ``cache_requested``; empty where it is.
+        regime: the state that the GPU was in: ``burst`` (at the highest clock that it gives these
+            calls, as after idling), ``sustained`` (in the equilibrium that it comes to under
+            lasting load by these calls) or ``as-is`` (whichever it was in).
+        regime_requested: what was asked for.
+        regime_reason: why ``regime`` is not ``regime_requested``; empty where it is.
+        clocks: whether the GPU's clocks were left alone (``observe``) or locked (``lock``).
+        conditions: the GPU's clocks, power, temperature and what throttled it, by NVML, from before
+            the first call until after the last. Empty on a CPU, and where neither a regime nor a
+            lock was asked for.
+        conditions_reason: why there are no ``conditions`` beside that, or no more of them (NVML
+            cannot be used); empty where there are.
+        pin: the CPU that the calling thread was kept on; None where it was not.
+        device: where the work ran, e.g. ``cuda:0``.
+        device_reason: how that is known.
+        stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
+        warmup_requested: ``steady``, a number of calls, or a float of seconds.
+        steady: whether times and clocks had stopped drifting when sampling began; None where the
+            warm-up was not to be ``steady``.
+        warmup_calls: calls made first that gave no samples, of all candidates together.
+        warmup_seconds: what the warm-up took, with what was sampled once it was steady.
+        first_call_seconds: what the very first call took until its work was done, with whatever is
+            done only once: loading, compiling, choosing algorithms, allocating.
+        sampling_seconds: what sampling took after that, of all candidates together, idling not
+            included.
+        idle_seconds: for how long the GPU was left idle between batches, for ``burst``.
+        stop: the criterion that was to end the sampling (see ``time_op``).
+        stop_reason: what ended it: ``settled`` (that criterion), ``max_samples`` or ``budget``.
+        flops: floating-point operations of a call, where the caller said so.
+        nbytes: bytes that a call has to move, where the caller said so.
+        ceilings: the rates that this device reaches, where ``flops`` or ``nbytes`` is known.
+        provenance: hardware, software and source state (see convtime.core.provenance).
+    """
+
+    name: str
+    seconds: tuple[float, ...]
+    discarded: tuple[float, ...]
+    overhead: float
+    raw_seconds: tuple[float, ...]
+    spans: tuple[float, ...]
+    activities: tuple[DeviceActivity, ...]
+    sm_clocks_hz: tuple[float | None, ...]
+    max_sm_clock_hz: float | None
+    method: str
+    method_requested: str
+    method_reason: str
+    queue: str
+    queue_requested: str
+    queue_reason: str
+    cache: str
+    cache_requested: str
+    cache_reason: str
+    regime: str
+    regime_requested: str
+    regime_reason: str
+    clocks: str
+    conditions: tuple[ClockReading, ...]
+    conditions_reason: str
+    pin: int | None
+    device: str
+    device_reason: str
+    stream: int | None
+    warmup_requested: str | int | float
+    steady: bool | None
+    warmup_calls: int
+    warmup_seconds: float
+    first_call_seconds: float
+    sampling_seconds: float
+    idle_seconds: float
+    stop: str
+    stop_reason: str
+    flops: float | None = None
+    nbytes: float | None = None
+    ceilings: Ceilings | None = None
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def _summary(self) -> _C.Summary:
+        return _C.summarize(self.seconds)
+
+    @property
+    def median(self) -> float:
+        """The samples' median; where the clock's tick makes many of them equal, within that tick.
+
+        Equal samples are taken to lie evenly within their tick, as is usual for grouped data
+        (:func:`statistics.median_grouped`).
+        """
+        return self._summary["median"]
+
+    @property
+    def mean(self) -> float:
+        """The samples' mean."""
+        return self._summary["mean"]
+
+    @property
+    def min(self) -> float:
+        """The fastest sample."""
+        return self._summary["min"]
+
+    @property
+    def max(self) -> float:
+        """The slowest sample."""
+        return self._summary["max"]
+
+    @property
+    def stdev(self) -> float:
+        """The samples' standard deviation (n - 1)."""
+        return self._summary["stdev"]
+
+    @property
+    def iqr(self) -> float:
+        """75 % quantile minus 25 % quantile."""
+        return self._summary["iqr"]
+
+    @property
+    def median_interval(self) -> tuple[float, float]:
+        """Interval that holds the true median with 95 % confidence.
+
+        From order statistics, so without an assumption on the distribution (sign test); with five
+        samples or fewer it is their whole range.
+        """
+        return self._summary["median_interval"]
+
+    @property
+    def throttled(self) -> tuple[bool, ...]:
+        """For each sample, whether its clock is known and below 95 % of the highest one.
+
+        Such a sample is as true as any other: it says what the operation takes at that clock.
+        """
+        limit = THROTTLED_BELOW * (self.max_sm_clock_hz or 0)
+        return tuple(clock_hz is not None and clock_hz < limit for clock_hz in self.sm_clocks_hz)
+
+    @property
+    def cycles(self) -> tuple[float | None, ...]:
+        """Each sample in cycles of the multiprocessors' clock; None where that is not known."""
+        pairs = zip(self.seconds, self.sm_clocks_hz, strict=True) if self.sm_clocks_hz else ()
+        return tuple(None if clock_hz is None else second * clock_hz for second, clock_hz in pairs)
+
+    @property
+    def median_cycles(self) -> float | None:
+        """The median of those :attr:`cycles` that are known; None where none are."""
+        known = [cycles for cycles in self.cycles if cycles is not None]
+        return statistics.median(known) if known else None
+
+    def at_clock(self, clock_mhz: float, other: Measurement | None = None) -> ScaledTime:
+        """What the operation takes at another clock of the multiprocessors.
+
+        Part of a time scales with the clock (work in the multiprocessors), part of it does not
+        (memory, which has a clock of its own). How much each is, only times at two clocks can tell:
+        a line through them, t = fixed_seconds + cycles / clock, neither of the two below 0. The two
+        are the medians of the thirds of the samples with the lowest and the highest clocks (the
+        resistant line of Tukey, 1977), or, with ``other``, the medians of both measurements.
+
+        Args:
+            clock_mhz: the clock, in MHz.
+            other: the same operation, measured in the same way at another clock (in another
+                regime, or locked).
+
+        Raises:
+            ValueError: where the clock is not a positive number, and "not available" where the two
+                clocks are less than 5 % apart, there are too few samples with a known clock, or
+                ``other`` was measured in another way.
+        """
+        if other is None:
+            return scale(clock_mhz, self._at_known_clocks(), None)
+        for condition in ("method", "cache", "device"):
+            mine, theirs = getattr(self, condition), getattr(other, condition)
+            if mine != theirs:
+                raise ValueError(
+                    f"times at other clocks are not available: {condition} is {mine!r} here and "
+                    f"{theirs!r} in the other measurement, and must be the same"
+                )
+        return scale(clock_mhz, self._at_known_clocks(), other._at_known_clocks())
+
+    def _at_known_clocks(self) -> list[ClockedTime]:
+        pairs = zip(self.sm_clocks_hz, self.seconds, strict=True) if self.sm_clocks_hz else ()
+        return [(clock_hz, second) for clock_hz, second in pairs if clock_hz is not None]
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """``flops`` over the median; None where they are not known."""
+        return self._rate(self.flops)
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """``nbytes`` over the median; None where they are not known."""
+        return self._rate(self.nbytes)
+
+    def _rate(self, amount: float | None) -> float | None:
+        if amount is None:
+            return None
+        return amount / self.median if self.median > 0 else math.inf
+
+    def quantile(self, q: float) -> float:
+        """Quantile ``q``, between 0 and 1, interpolated linearly (as numpy's default).
+
+        Raises:
+            ValueError: for a ``q`` outside of [0, 1].
+        """
+        return _C.quantile(self.seconds, q)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with a schema version."""
+        return codec.encode(self, SCHEMA)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
+        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
+
+        Raises:
+            ValueError: for another major schema version, and for fields that are missing or of
+                another type.
+        """
+        return codec.decode(cls, data, SCHEMA)
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as strict JSON text."""
+        return json.dumps(self.to_dict(), allow_nan=False)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The samples as a data frame with the columns name, sample, seconds and discarded.
+
+        Raises:
+            ImportError: where pandas is not installed.
+        """
+        return exchange.to_frame(self.name, self.seconds, self.discarded)
+
+    def to_torch(
+        self, label: str | None = None, sub_label: str | None = None, description: str | None = None
+    ) -> torch.utils.benchmark.Measurement:
+        """The samples as PyTorch's own kind of measurement, which its ``Compare`` works on.
+
+        Args:
+            label: the table that Compare puts it in; the device unless given.
+            sub_label: its row; the name unless given.
+            description: its column; the method unless given.
+        """
+        return exchange.to_torch(
+            self.seconds,
+            name=self.name,
+            label=label or self.device,
+            sub_label=sub_label or self.name,
+            description=description or self.method,
+            threads=self.provenance.get("threads") or 1,
+        )
+
+    def __repr__(self) -> str:
+        from convtime.show.measurement import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.measurement import html_sheet
+
+        return html_sheet(self)

@@ -1,0 +1,181 @@
+"""What `convtime compare` measured as a table, JSON and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from convtime.conv.compare import LayerResult
+from convtime.conv.step import StepResult
+from convtime.core import codec
+from convtime.results.measurement import Measurement
+from convtime.results.units import format_seconds
+from convtime.show.text import printable
+
+SCHEMA = "3.0"
+FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
+
+
+def table(results: Sequence[LayerResult]) -> str:
+    """Results as text, a line a layer, and a last line that sums them up."""
+    rows = [
+        (
+            printable(result.title)
+            + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
+            result.layer.problem.label,
+            _median_and_spread(result.pytorch),
+            _median_and_spread(result.convtime),
+            f"{result.ratio.value:.3f} [{result.ratio.low:.3f}, {result.ratio.high:.3f}]",
+            _kernel_count(result),
+            "yes" if result.bit_identical else "NO",
+            f"{result.gflops:,.1f}",
+        )
+        for result in results
+    ]
+    headers = (
+        "layer",
+        "N×C×size → K, kernel",
+        "PyTorch median ± IQR",
+        "convtime median ± IQR",
+        "convtime/PyTorch [low, high]",
+        "kernels",
+        "bit-identical",
+        "GFLOP/s",
+    )
+    sides = ("left", "left", "right", "right", "right", "left", "left", "right")
+    text = tabulate(rows, headers, tablefmt="simple", colalign=sides, disable_numparse=True)
+    hasty = sum(len(result.convtime.seconds) < FEW_SAMPLES for result in results)
+    if hasty:
+        text += (
+            f"\n\n{hasty} of the layers had time for fewer than {FEW_SAMPLES} samples: a larger "
+            "--budget makes them surer"
+        )
+    return f"{text}\n\n{summary(results)}"
+
+
+def summary(results: Sequence[LayerResult]) -> str:
+    """One line: how many layers, how many results bit-identical, and the time ratio over all."""
+    ratios = [result.ratio.value for result in results]
+    geomean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
+    identical = sum(result.bit_identical for result in results)
+    layers = len({result.layer.problem for result in results})
+    passes = f" in {len(results)} passes" if len(results) > layers else ""
+    return (
+        f"{layers} distinct layers{passes}, {identical} bit-identical; time convtime/PyTorch: "
+        f"geometric mean {geomean:.3f}, {min(ratios):.3f} to {max(ratios):.3f}"
+    )
+
+
+def _kernel_count(result: LayerResult) -> str:
+    if result.same_kernels is None:
+        return "–"
+    theirs, ours = len(result.pytorch.activities), len(result.convtime.activities)
+    return f"{ours}, same" if result.same_kernels else f"{ours}, PyTorch {theirs}: OTHERS"
+
+
+def kernels(results: Sequence[LayerResult]) -> str:
+    """What was launched for each result, by PyTorch and by convtime, with medians of the times."""
+    lines = []
+    for result in results:
+        title = printable(result.title)
+        theirs, ours = result.pytorch.activities, result.convtime.activities
+        if result.same_kernels:
+            lines.append(f"{title}, the same in PyTorch and in convtime:")
+            # Groups run on several streams at once, and which kernel is first varies.
+            sides = (sorted(side, key=lambda kernel: kernel.launch) for side in (theirs, ours))
+            lines += [
+                f"  {their_kernel}, {format_seconds(our_kernel.median)}"
+                for their_kernel, our_kernel in zip(*sides, strict=True)
+            ]
+        elif result.same_kernels is not None:
+            for who, side in (("PyTorch", theirs), ("convtime", ours)):
+                lines.append(f"{title}, {who} alone:")
+                lines += [f"  {kernel}" for kernel in side]
+    return "\n".join(lines)
+
+
+def step_line(step: StepResult) -> str:
+    """One line on a model's own training step."""
+    shape = "×".join(map(str, step.input_shape))
+    return (
+        f"a training step of {printable(step.model)} on {shape}: PyTorch "
+        f"{_median_and_spread(step.pytorch)}, after convtime.nn.replace "
+        f"{_median_and_spread(step.convtime)}, ratio {step.ratio}"
+    )
+
+
+def _median_and_spread(measurement: Measurement) -> str:
+    return f"{format_seconds(measurement.median)} ± {measurement.iqr / measurement.median:.1%}"
+
+
+def to_json(
+    results: Sequence[LayerResult],
+    provenance: Mapping[str, Any],
+    step: StepResult | None = None,
+) -> str:
+    """Results as strict JSON; times in seconds, every sample included."""
+    document = {
+        "schema": SCHEMA,
+        "rows": [result.to_dict() for result in results],
+        "provenance": provenance,
+    }
+    return codec.to_json(document if step is None else document | {"step": step.to_dict()})
+
+
+def to_csv(results: Sequence[LayerResult]) -> str:
+    """Results as CSV, a line a layer; names of columns carry the unit."""
+    rows = []
+    for result in results:
+        problem = result.layer.problem
+        row: dict[str, Any] = {
+            "layer": result.layer.name,
+            "count": result.layer.count,
+            "n": problem.batch,
+            "c": problem.in_channels,
+            **dict.fromkeys("dhw"[: 3 - problem.rank], ""),
+            **dict(zip("dhw"[3 - problem.rank :], problem.size, strict=True)),
+            "k": problem.out_channels,
+            "kernel_size": problem.kernel_size,
+            "stride": problem.stride,
+            "padding": problem.padding,
+            "dilation": problem.dilation,
+            "groups": problem.groups,
+            "bias": problem.bias,
+            "padding_mode": problem.padding_mode,
+            "transposed": problem.transposed,
+            "output_padding": problem.output_padding,
+            "pass": result.pass_name,
+            "dtype": result.dtype,
+            "layout": result.layout,
+            "backend": result.backend,
+        }
+        for who, measurement in (("pytorch", result.pytorch), ("convtime", result.convtime)):
+            row[f"{who}_median_s"] = measurement.median
+            row[f"{who}_iqr_s"] = measurement.iqr
+            row[f"{who}_samples"] = len(measurement.seconds)
+            row[f"{who}_method"] = measurement.method
+        row |= {
+            "ratio": result.ratio.value,
+            "ratio_low": result.ratio.low,
+            "ratio_high": result.ratio.high,
+            "bit_identical": result.bit_identical,
+            "pytorch_repeats": result.pytorch_repeats,
+            "same_kernels": result.same_kernels,
+            "gflops": result.gflops,
+        }
+        rows.append(
+            {
+                key: "x".join(map(str, value)) if isinstance(value, tuple) else value
+                for key, value in row.items()
+            }
+        )
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,81 @@
+"""What `convtime doctor` saw and judged, as text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tabulate import tabulate
+
+from convtime.core import codec
+from convtime.results.units import format_seconds
+from convtime.study.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
+from convtime.study.findings import find, passed
+
+SCHEMA = "2.0"
+
+
+def document(seen: Examination) -> dict[str, Any]:
+    """JSON-ready form, with a schema version, the findings and whether they passed."""
+    findings = [codec.encode(finding) for finding in find(seen)]
+    return codec.encode(seen, SCHEMA) | {"passed": passed(seen), "findings": findings}
+
+
+def text(seen: Examination) -> str:
+    """As plain text: what was timed, what was found, and how many checks failed."""
+    device = seen.provenance["gpu"] or seen.provenance["cpu"]
+    found = find(seen)
+    failed = sum(finding.status == "failed" for finding in found)
+    advised = sum(finding.status == "advice" for finding in found)
+    return "\n\n".join(
+        [
+            f"{device}; torch {seen.provenance['torch']}",
+            _durations_table(seen.known_durations),
+            _operations_table(seen.operations),
+            f"ceilings: copy {seen.ceilings.bytes_per_second / 1e9:,.0f} GB/s, "
+            f"{seen.ceilings.matmul_dtype} matmul "
+            f"{seen.ceilings.flops_per_second / 1e12:,.3g} TFLOP/s",
+            "\n".join(map(_line, found)),
+            f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
+        ]
+    )
+
+
+def _durations_table(durations: Sequence[KnownDuration]) -> str:
+    rows = [
+        (
+            known.method,
+            format_seconds(known.expected),
+            "—" if known.measured is None else format_seconds(known.measured),
+            "—" if known.error is None else f"{known.error * 1e9:+,.0f} ns",
+            "—" if known.spread is None else f"{known.spread:.2%}",
+        )
+        for known in durations
+    ]
+    headers = ("method", "difference of two spins", "as timed", "error", "IQR of the longer")
+    return _table(rows, headers)
+
+
+def _operations_table(operations: Sequence[OperationTiming]) -> str:
+    def column(timing: OperationTiming) -> str:
+        return timing.method if timing.regime == AS_IS else timing.regime
+
+    columns = list(dict.fromkeys(map(column, operations)))
+    cells: dict[str, dict[str, str]] = {}
+    for timing in operations:
+        cell = "—"
+        if timing.median is not None and timing.spread is not None:
+            cell = f"{format_seconds(timing.median)} ± {timing.spread:.1%}"
+        cells.setdefault(timing.name, {})[column(timing)] = cell
+    rows = [(name, *(row.get(title, "") for title in columns)) for name, row in cells.items()]
+    return _table(rows, ("median ± IQR", *columns))
+
+
+def _table(rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> str:
+    align = ("left", *("right" for _ in headers[1:]))
+    return tabulate(rows, headers, tablefmt="simple", colalign=align, disable_numparse=True)
+
+
+def _line(finding: Finding) -> str:
+    advice = f": {finding.advice}" if finding.advice else ""
+    return f"{finding.status:>6}  {finding.check}: {finding.message}{advice}"

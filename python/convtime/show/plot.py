@@ -1,0 +1,209 @@
+"""Pictures of what `convtime compare` measured, and of a GPU's clocks over time."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from convtime.conv.compare import LayerResult
+from convtime.core.errors import InputError
+from convtime.results.clock_trace import ClockTrace
+from convtime.show.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, which holds for colour-blind readers too.
+COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
+BAND = (0.97, 1.03)
+FILE_TYPES = ("png", "svg", "pdf")  # of those that matplotlib has, what needs no other program
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise InputError(
+            "plots need matplotlib, which is not installed; pip install 'convtime[plot]'"
+        ) from error
+    return Figure
+
+
+def check_plot(path: str | os.PathLike[str]) -> None:
+    """Makes sure, before any timing, that a picture of this type can be drawn.
+
+    Raises:
+        InputError: matplotlib is missing, or does not know the type.
+    """
+    _figure_class()
+    if _file_type(Path(path).suffix) not in FILE_TYPES:
+        raise InputError(
+            f"{path}: a picture's name must end in one of "
+            f"{', '.join(f'.{name}' for name in FILE_TYPES)}"
+        )
+
+
+def _file_type(suffix: str) -> str:
+    return suffix.removeprefix(".").lower()
+
+
+def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
+    """Draws both medians of each layer, and below their ratio with its interval.
+
+    Bars on a median span the quartiles. No display is needed.
+
+    Args:
+        results: At least one layer's.
+        title: Says under which conditions they were measured.
+        suffix: Of the picture's file, which says its type: ".png", ".svg", …
+
+    Returns:
+        The content of the picture's file.
+    """
+    # A Figure of its own, not pyplot's: it always draws off-screen, and leaves a user's state be.
+    width = min(40.0, max(8.0, 0.32 * len(results) + 2))  # inches
+    figure = _figure_class()(figsize=(width, 6.2), dpi=130, layout="constrained")
+    times, ratios = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+
+    places = range(len(results))
+    for who, shift in (("PyTorch", -0.15), ("convtime", 0.15)):
+        measurements = [r.pytorch if who == "PyTorch" else r.convtime for r in results]
+        medians = [1e6 * m.median for m in measurements]
+        # The median is spread within the clock's tick and quantiles are not: it may lie outside.
+        low = [max(0.0, 1e6 * (m.median - m.quantile(0.25))) for m in measurements]
+        high = [max(0.0, 1e6 * (m.quantile(0.75) - m.median)) for m in measurements]
+        times.errorbar(
+            [place + shift for place in places],
+            medians,
+            yerr=(low, high),
+            fmt="o",
+            markersize=4,
+            capsize=2.5,
+            color=COLOURS[who],
+            label=who,
+        )
+    times.set_yscale("log")
+    for axis_formatter in (times.yaxis.set_major_formatter, times.yaxis.set_minor_formatter):
+        axis_formatter("{x:g}")  # 60, not 6 × 10¹
+    times.set_ylabel("time (µs): median, quartiles")
+    times.grid(axis="y", which="both", alpha=0.25)
+    times.legend(loc="best")
+    times.set_title(title, fontsize=10)
+
+    values = [r.ratio.value for r in results]
+    below = [max(0.0, r.ratio.value - r.ratio.low) for r in results]
+    above = [max(0.0, r.ratio.high - r.ratio.value) for r in results]
+    ratios.axhspan(*BAND, color="#009E73", alpha=0.15, label=f"{BAND[0]} to {BAND[1]}")
+    ratios.axhline(1, color="grey", linewidth=0.8)
+    ratios.errorbar(
+        places,
+        values,
+        yerr=(below, above),
+        fmt="o",
+        markersize=4,
+        capsize=2.5,
+        color=COLOURS["convtime"],
+    )
+    different = [place for place in places if not results[place].bit_identical]
+    if different:
+        ratios.plot(
+            different,
+            [values[place] for place in different],
+            "x",
+            markersize=11,
+            color="black",
+            label="not bit-identical",
+        )
+    # Never less than the band and its surroundings, so that noise of 0.1 % does not fill the plot.
+    ratios.set_ylim(
+        min(0.94, *(r.ratio.low - 0.01 for r in results)),
+        max(1.06, *(r.ratio.high + 0.01 for r in results)),
+    )
+    ratios.set_ylabel("convtime / PyTorch")
+    ratios.grid(axis="y", alpha=0.25)
+    ratios.legend(loc="best", fontsize=8)
+    labels = [printable(r.title) for r in results]
+    ratios.set_xticks(
+        places,
+        labels,
+        rotation=60,
+        ha="right",
+        rotation_mode="anchor",
+        fontsize=8,
+        parse_math=False,  # a name may have any characters, "$" too
+    )
+    ratios.set_xlim(-0.6, len(results) - 0.4)
+
+    picture = io.BytesIO()
+    figure.savefig(picture, format=_file_type(suffix))
+    return picture.getvalue()
+
+
+def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Figure:
+    """Draws clock, power, temperature and throttle reasons over time, and iterations above them.
+
+    Args:
+        trace: with at least one reading.
+        times: start of each iteration since the trace's own, and its duration, in seconds; may be
+            empty.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    reasons = sorted({why for reading in trace.readings for why in reading.throttle_reasons or ()})
+    panels = {
+        "time (µs)": bool(times),
+        "SM clock (MHz)": True,
+        "power (W)": True,
+        "temperature (°C)": True,
+        "throttled by": bool(reasons),
+    }
+    shown = [label for label, wanted in panels.items() if wanted]
+    figure: Figure = _figure_class()(
+        figsize=(8, 1 + 1.5 * len(shown)), dpi=130, layout="constrained"
+    )
+    axes = dict(zip(shown, figure.subplots(len(shown), 1, sharex=True), strict=True))
+    if times:
+        axes["time (µs)"].plot(
+            [start for start, _ in times],
+            [1e6 * duration for _, duration in times],
+            ".",
+            markersize=3,
+            color=COLOURS["PyTorch"],
+        )
+    seconds = [reading.seconds for reading in trace.readings]
+    for label, name, scale in (
+        ("SM clock (MHz)", "sm_clock_hz", 1e-6),
+        ("power (W)", "power", 1.0),
+        ("temperature (°C)", "temperature", 1.0),
+    ):
+        values = [getattr(reading, name) for reading in trace.readings]
+        axes[label].plot(
+            seconds,
+            [float("nan") if value is None else scale * value for value in values],
+            color=COLOURS["convtime"],
+        )
+    if reasons:
+        _draw_reasons(axes["throttled by"], trace, reasons)
+    for label, axis in axes.items():
+        axis.set_ylabel(label, fontsize=8)
+        axis.grid(alpha=0.25)
+    axes[shown[-1]].set_xlabel(f"seconds ({trace.device})")
+    return figure
+
+
+def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
+    """A line a reason, drawn from each reading that has it until the next reading."""
+    starts = [reading.seconds for reading in trace.readings]
+    ends = [*starts[1:], starts[-1]]
+    for place, reason in enumerate(reasons):
+        stretches = [
+            (start, end - start)
+            for start, end, reading in zip(starts, ends, trace.readings, strict=True)
+            if reason in (reading.throttle_reasons or ())
+        ]
+        axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLOURS["PyTorch"])
+    axis.set_yticks(range(len(reasons)), reasons, fontsize=7)

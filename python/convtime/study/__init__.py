@@ -1,0 +1,1 @@
+"""Whether timings can be trusted here, and why they differ."""

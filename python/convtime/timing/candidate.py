@@ -1,0 +1,131 @@
+"""What is timed: a callable with its arguments, and what happens before each call of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """One operation that is to be timed: ``fn(*args, **kwargs)``."""
+
+    name: str
+    fn: Callable[..., object]
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    setup: Callable[[], object] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a measurement's name must be a string, got {self.name!r}")
+        if not callable(self.fn):
+            raise TypeError(
+                f"what is timed must be callable, got {type(self.fn).__name__} for {self.name!r}; "
+                "pass the function and its arguments, not its result"
+            )
+        if self.setup is not None and not callable(self.setup):
+            raise TypeError(f"setup must be callable, got {type(self.setup).__name__}")
+
+
+def name_of(fn: Callable[..., object]) -> str:
+    """A callable's own name, or its type's where it has none (modules, partials)."""
+    if isinstance(fn, functools.partial):
+        return name_of(fn.func)
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+def clearing_gradients(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> Candidate:
+    """The candidate with the gradients of ``tensors`` set to None before each call.
+
+    Raises:
+        TypeError: for anything but tensors.
+    """
+    if isinstance(tensors, torch.Tensor):
+        raise TypeError("grad_to_none must be a sequence of tensors, got one tensor; put it in []")
+    tensors = tuple(tensors)  # an iterator would be empty from the second call on
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"grad_to_none must hold tensors, got {type(tensor).__name__}")
+
+    def setup() -> None:
+        _clear_gradients(tensors)
+        if candidate.setup is not None:
+            candidate.setup()
+
+    return dataclasses.replace(candidate, setup=setup)
+
+
+def backward_of(candidate: Candidate) -> Candidate:
+    """The candidate's backward pass alone: its forward pass is run before each call."""
+    backward = _Backward(candidate)
+    return Candidate(candidate.name, backward, setup=backward.run_forward)
+
+
+class _Backward:
+    def __init__(self, forward: Candidate) -> None:
+        self._forward = forward
+        self._leaves: list[torch.Tensor] | None = None  # that gradients go to
+        self._outputs: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor] = []
+
+    def run_forward(self) -> None:
+        if self._forward.setup is not None:
+            self._forward.setup()
+        with torch.enable_grad():
+            result = self._forward.fn(*self._forward.args, **self._forward.kwargs)
+        self._outputs = differentiable(result)
+        if not self._outputs:
+            raise ValueError(
+                f"backward=True needs a result that requires grad, and that of "
+                f"{self._forward.name!r} does not; set requires_grad on an input"
+            )
+        if [gradient.shape for gradient in self._gradients] != [
+            output.shape for output in self._outputs
+        ]:
+            # Random, since the time of some kernels depends on what they compute with.
+            self._gradients = [torch.randn_like(output) for output in self._outputs]
+        if self._leaves is None:
+            self._leaves = list(_leaves_of(self._outputs))
+        _clear_gradients(self._leaves)
+
+    def __call__(self) -> None:
+        torch.autograd.backward(self._outputs, self._gradients)
+
+
+def differentiable(result: object) -> list[torch.Tensor]:
+    """The tensors of a call's result, however nested, that require gradients."""
+    return [
+        leaf
+        for leaf in pytree.tree_leaves(result)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    ]
+
+
+def _leaves_of(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The tensors whose gradients a backward pass of the outputs adds to."""
+    pending: list[torch.autograd.graph.Node | None] = [
+        output.grad_fn
+        if output.grad_fn is not None
+        else torch.autograd.graph.get_gradient_edge(output).node
+        for output in outputs
+    ]
+    seen = set()
+    while pending:
+        node = pending.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        pending.extend(following for following, _ in node.next_functions)
+
+
+def _clear_gradients(tensors: Iterable[torch.Tensor]) -> None:
+    for tensor in tensors:
+        tensor.grad = None

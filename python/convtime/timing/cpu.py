@@ -1,0 +1,57 @@
+"""The CPU that calls are made on: its caches are flushed, and the calling thread is kept on one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Iterator
+
+import torch
+
+from convtime.core.cpu import cache_bytes
+from convtime.timing.candidate import Candidate
+
+_FLUSH_OVER_CACHES = 2  # what is written, over what the caches hold
+
+
+def flush_buffer() -> torch.Tensor | None:
+    """What evicts all else from the caches when it is written; None where their size is unknown."""
+    size = cache_bytes(os.sched_getaffinity(0))
+    return None if size is None else torch.zeros(_FLUSH_OVER_CACHES * size, dtype=torch.uint8)
+
+
+def flushing(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
+    """The candidate with the buffer written before each call, after what it sets up itself."""
+
+    def setup() -> None:
+        if candidate.setup is not None:
+            candidate.setup()
+        buffer.add_(1)  # by all of torch's threads, so that each empties its own core's caches
+
+    return dataclasses.replace(candidate, setup=setup)
+
+
+@contextlib.contextmanager
+def pinned(cpu: int | None) -> Iterator[None]:
+    """Keeps the calling thread on one CPU, or does nothing for None.
+
+    Raises:
+        ValueError: for a CPU that the thread may not run on.
+    """
+    if cpu is None:
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    if cpu not in allowed:
+        raise ValueError(
+            f"pin must be one of the {len(allowed)} CPUs that this thread may run on, which lie "
+            f"between {min(allowed)} and {max(allowed)}, got {cpu}"
+        )
+    # Threads take over the pin of the one that starts them: torch's must be there before.
+    torch.zeros(1 << 20).add_(1)
+    os.sched_setaffinity(0, {cpu})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)

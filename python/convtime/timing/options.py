@@ -1,0 +1,267 @@
+"""How to time: the one list of options, from which signatures and docs follow."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    SupportsFloat,
+    SupportsIndex,
+    TypeVar,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import torch
+
+if TYPE_CHECKING:
+    from typing_extensions import TypedDict
+
+    class SharedOptions(TypedDict, total=False):
+        """:class:`Options` but ``stop`` and ``margin`` as keywords, for type checkers alone."""
+
+        method: Method
+        queue: Queue
+        cache: Cache
+        regime: Regime
+        clocks: Clocks
+        pin: int | None
+        device: torch.device | str | int | None
+        stream: torch.cuda.Stream | None
+        warmup: Literal["steady"] | SupportsFloat
+        tolerance: float
+        min_samples: int
+        max_samples: int
+        budget: float
+
+
+Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
+Queue = Literal["gate", "sleep", "none"]
+Cache = Literal["auto", "cold", "warm", "rotate"]
+Regime = Literal["as-is", "burst", "sustained"]
+Clocks = Literal["observe", "lock"]
+Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to time; what each option means is the text in its annotation.
+
+    Raises:
+        TypeError: for a stream that is none.
+        ValueError: for an option outside of its range.
+    """
+
+    method: Annotated[
+        Method,
+        "``kernel`` (the device's own time for the kernels, copies and memsets that the call "
+        "issues on any stream, from CUPTI's records), ``event`` (between two CUDA events on the "
+        "current stream, less their own cost), ``graph`` (one of many calls captured in CUDA "
+        "graphs, less the gap between them), ``sync`` (host clock between two idle states of the "
+        "device), ``cpu`` (host clock around the call, on an idle device) or ``auto``: for work on "
+        "a GPU kernel, or event where CUPTI cannot be used; else cpu.",
+    ] = "auto"
+    queue: Annotated[
+        Queue,
+        "``gate`` keeps the GPU from starting until a batch of calls is issued, so that short ones "
+        "are not timed as gaps between launches; ``sleep`` does so with a kernel that sleeps for a "
+        "time estimated beforehand; ``none`` does not. A callable that waits for the GPU itself "
+        "cannot be queued; the result then says so.",
+    ] = "gate"
+    cache: Annotated[
+        Cache,
+        "``cold`` overwrites the cache before each call, outside of the timed region: a GPU's L2 "
+        "cache, or all of the CPU's caches, which takes milliseconds; ``rotate`` gives each call "
+        "other copies of its tensors, so many that they are cold when their turn comes again, on a "
+        "GPU; ``warm`` leaves the cache as the call before left it; ``auto`` is cold on a GPU, and "
+        "leaves a CPU's cache as it is.",
+    ] = "auto"
+    regime: Annotated[
+        Regime,
+        "``burst`` lets the GPU idle between batches of calls, for as long as it takes to keep it "
+        "at the highest clock that it gives these calls; ``sustained`` runs them back to back "
+        "until neither times nor clocks drift any more, for 2.5 s at least and 8 s at most, and "
+        "times some of them, without a pause before; ``as-is`` takes the GPU as it is. Where the "
+        "state asked for is not reached, the result's ``regime`` is ``as-is``, and says why. "
+        "Idling does not count into ``budget``, calls between the timed ones do. It lasts 10 s at "
+        "most, after which sampling ends as by the budget.",
+    ] = "as-is"
+    clocks: Annotated[
+        Clocks,
+        "``observe`` leaves the GPU's clocks alone; ``lock`` locks them while it times (see "
+        ":func:`convtime.locked_clocks`).",
+    ] = "observe"
+    pin: Annotated[
+        int | None,
+        "the CPU that the calling thread is kept on meanwhile. Threads that are there already, "
+        "such as torch's own, run where they did; threads that the calls start stay on that CPU.",
+    ] = None
+    device: Annotated[
+        torch.device | str | int | None,
+        "where the work runs. Unless given: the GPU of the first CUDA tensor found in arguments, "
+        "closure or module parameters, the CPU where only CPU tensors are found, and the current "
+        "GPU (where there is one) if no tensor is found.",
+    ] = None
+    stream: Annotated[
+        torch.cuda.Stream | None,
+        "what is made the current stream for the calls; the current one unless given.",
+    ] = None
+    warmup: Annotated[
+        Literal["steady"] | SupportsFloat,
+        "``steady``: until neither times nor clocks drift any more, for 0.08 s at least and a "
+        "second (or the budget, if that is less) at most, and what was steady is sampled already; "
+        "a whole number: so many calls; a float: so many seconds. One call is always made.",
+    ] = "steady"
+    stop: Annotated[
+        Stop,
+        "when sampling ends, beside ``max_samples`` and ``budget``: ``interval`` (half the width "
+        "of the median's 95 % interval is at most ``tolerance`` of it), ``noise`` (the standard "
+        "deviation is at most ``tolerance`` of the mean, or changes no more), ``entropy`` (the "
+        "samples' distribution changes no more), ``verdict`` (for ``compare`` alone: it is settled "
+        "how each candidate compares with the first), ``count`` (max_samples alone) or ``budget`` "
+        "(the budget alone).",
+    ] = "interval"
+    tolerance: Annotated[
+        float,
+        "of ``interval`` and ``noise``.",
+    ] = 0.005
+    margin: Annotated[
+        float,
+        "share of the baseline's time up to which another time counts as the same.",
+    ] = 0.01
+    min_samples: Annotated[
+        int,
+        "samples taken at least, also beyond the budget.",
+    ] = 10
+    max_samples: Annotated[
+        int,
+        "samples taken at most.",
+    ] = 10_000
+    budget: Annotated[
+        float,
+        "seconds after which sampling ends; neither warm-up nor idling is counted.",
+    ] = 1.0
+
+    def __post_init__(self) -> None:
+        for name, allowed in _choices().items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(
+                    f"{name} must be one of {str(allowed)[1:-1]}, got {getattr(self, name)!r}"
+                )
+        if not (self.pin is None or _is_count(self.pin)):
+            raise ValueError(f"pin must be the number of a CPU, 0 or more, got {self.pin!r}")
+        for name in ("min_samples", "max_samples"):
+            if not _is_count(getattr(self, name)):
+                raise ValueError(
+                    f"{name} must be a whole number, 0 or more, got {getattr(self, name)!r}"
+                )
+        for name in ("budget", "tolerance", "margin"):
+            if not is_finite(getattr(self, name)):
+                raise ValueError(f"{name} must be a number, got {getattr(self, name)!r}")
+        steady = isinstance(self.warmup, str) and self.warmup == "steady"
+        if not (steady or _is_count(self.warmup) or _is_duration(self.warmup)):
+            raise ValueError(
+                "warmup must be 'steady', a whole number of calls or a float of seconds, 0 or "
+                f"more, got {self.warmup!r}"
+            )
+        if self.stream is not None and not isinstance(self.stream, torch.cuda.Stream):
+            raise TypeError(f"stream must be a torch.cuda.Stream, got {self.stream!r}")
+
+
+def make_options(function: str, given: Mapping[str, Any], but: Collection[str] = ()) -> Options:
+    """The options of a call.
+
+    Args:
+        function: what was called.
+        given: the options that were given, by name.
+        but: options that the function does not take.
+
+    Raises:
+        TypeError: for an option that there is not.
+        ValueError: as :class:`Options`.
+    """
+    names = [field.name for field in dataclasses.fields(Options) if field.name not in but]
+    for name in given:
+        if name not in names:
+            raise TypeError(f"{function} has no option {name!r}; there are {', '.join(names)}")
+    return Options(**given)
+
+
+def takes_options(*but: str) -> Callable[[Function], Function]:
+    """Gives a function that takes ``**options`` the signature and docs of :class:`Options`.
+
+    ``{options}`` in its docstring becomes their descriptions.
+
+    Args:
+        but: options that it does not take.
+    """
+    fields = [field for field in dataclasses.fields(Options) if field.name not in but]
+    hints = get_type_hints(Options)
+
+    def wrap(function: Function) -> Function:
+        own = inspect.signature(function)
+        parameters = [
+            parameter
+            for parameter in own.parameters.values()
+            if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+        ]
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields
+            if field.name not in own.parameters
+        ]
+        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        if function.__doc__ is not None:  # as it is under python -OO
+            function.__doc__ = function.__doc__.replace("{options}", _described(fields))
+        return function
+
+    return wrap
+
+
+def _described(fields: Iterable[dataclasses.Field[Any]]) -> str:
+    hints = get_type_hints(Options, include_extras=True)
+    wrapper = textwrap.TextWrapper(width=100, initial_indent=" " * 8, subsequent_indent=" " * 12)
+    texts = [wrapper.fill(f"{field.name}: {hints[field.name].__metadata__[0]}") for field in fields]
+    return "\n".join(texts).lstrip()
+
+
+@functools.cache
+def _choices() -> dict[str, tuple[str, ...]]:
+    """The options that are one of several names, and the names."""
+    hints = get_type_hints(Options)
+    return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
+
+
+def _is_count(value: object) -> bool:
+    try:
+        return isinstance(value, SupportsIndex) and 0 <= value.__index__() <= sys.maxsize
+    except TypeError:  # of tensors and arrays, some of which are numbers
+        return False
+
+
+def is_finite(value: object) -> bool:
+    """Whether something is a finite number, of whatever type; texts are not."""
+    try:
+        return not isinstance(value, str | bytes) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
+def _is_duration(value: object) -> bool:
+    return is_finite(value) and float(value) >= 0  # type: ignore[arg-type]

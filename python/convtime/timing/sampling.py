@@ -1,0 +1,226 @@
+"""Lays out what is timed, and where, for the sampler in C++; makes Measurements of its samples."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+import torch
+
+from convtime.core.load import _C
+from convtime.core.provenance import provenance
+from convtime.device.resolve import resolve_device
+from convtime.results.activity import DeviceActivity
+from convtime.results.measurement import Measurement
+from convtime.timing import cache, cpu
+from convtime.timing.candidate import Candidate
+from convtime.timing.options import Options
+from convtime.timing.reach import tensors_of
+
+if TYPE_CHECKING:
+    from convtime.device.clocks import ClockMonitor
+
+_CALLS_BEFORE_STEADY = 3
+_MAX_STEADY_SECONDS = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where work runs.
+
+    Attributes:
+        device: the CPU or a GPU.
+        others: further GPUs that it uses.
+        reason: how the device is known.
+    """
+
+    device: torch.device
+    others: tuple[torch.device, ...]
+    reason: str
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.type == "cuda"
+
+
+def measure(
+    candidates: Sequence[Candidate], options: Options, *, backward: bool = False
+) -> list[Measurement]:
+    """Times candidates interleaved, in rounds; sample i of each comes from the same round."""
+    place = find_place(candidates, options.device)
+    _refuse_contradictions(candidates, options, place, backward=backward)
+    prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
+    pin = None if options.pin is None else int(options.pin)
+    before = provenance(place.device)  # before the load of the timing itself
+    with (
+        _on(place.device, options.stream),
+        controlled_clocks(place.device, options) as monitor,
+        cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
+    ):
+        stream = _current_stream(place.device) if place.on_gpu else None
+        records = _sample(prepared, options, place, stream or 0)
+    of_all = {
+        "method_requested": options.method,
+        "queue_requested": options.queue,
+        "cache_requested": options.cache,
+        "regime_requested": options.regime,
+        "clocks": options.clocks,
+        "conditions": () if monitor is None else monitor.readings,
+        "conditions_reason": "" if monitor is None else monitor.reason,
+        "pin": pin,
+        "device": str(place.device),
+        "device_reason": place.reason,
+        "stream": stream,
+        "warmup_requested": _plain(options.warmup),
+        "stop": options.stop,
+        "provenance": before,
+    }
+    return [
+        Measurement(
+            name=candidate.name,
+            cache=calls.cache,
+            cache_reason=calls.cache_reason,
+            **of_all,
+            **_fields(record, options),
+        )
+        for candidate, calls, record in zip(candidates, prepared, records, strict=True)
+    ]
+
+
+def find_place(
+    candidates: Sequence[Candidate], requested: torch.device | str | int | None
+) -> Place:
+    """The device that the work runs on, other GPUs that it uses, and how the former is known."""
+    found = dict.fromkeys(
+        tensor.device for candidate in candidates for tensor in tensors_of(candidate)
+    )
+    gpus = [device for device in found if device.type == "cuda"]
+    if requested is not None:
+        device, reason = resolve_device(requested), "asked for"
+    elif gpus:
+        device, reason = gpus[0], "a tensor on it was found"
+    elif found:
+        device, reason = torch.device("cpu"), "only tensors on the CPU were found"
+    elif _C.cuda_available():
+        device = resolve_device("cuda")
+        reason = "assumed: no tensor was found, and there is a GPU"
+    else:
+        device, reason = torch.device("cpu"), "there is no GPU"
+    others = tuple(gpu for gpu in gpus if gpu != device) if device.type == "cuda" else ()
+    return Place(device, others, reason)
+
+
+def _refuse_contradictions(
+    candidates: Sequence[Candidate], options: Options, place: Place, *, backward: bool
+) -> None:
+    acts_between = backward or any(candidate.setup for candidate in candidates)
+    if options.method == "graph" and acts_between:
+        raise ValueError(
+            "method 'graph' captures calls right behind each other, and can do nothing between "
+            "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
+        )
+    if options.clocks == "lock" and not place.on_gpu:
+        raise ValueError("clocks='lock' locks a GPU's clocks, and this work is on the CPU")
+
+
+@contextlib.contextmanager
+def _on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    if stream is not None and stream.device != device:
+        raise ValueError(
+            f"stream must be one of {device}, where the work is, got one of {stream.device}"
+        )
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        yield
+
+
+@contextlib.contextmanager
+def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockMonitor | None]:
+    """Locks the GPU's clocks if asked for; reads them where they are to be in a certain state."""
+    if device.type != "cuda" or (options.regime == "as-is" and options.clocks == "observe"):
+        yield None
+        return
+    # Here: NVML and files, which few calls need.
+    from convtime.device.clock_lock import locked_clocks
+    from convtime.device.clocks import ClockMonitor
+
+    with contextlib.ExitStack() as stack:
+        if options.clocks == "lock":
+            stack.enter_context(locked_clocks(device=device))
+        yield stack.enter_context(ClockMonitor(device))
+
+
+def _sample(
+    prepared: Sequence[cache.CachedCalls], options: Options, place: Place, stream: int
+) -> list[dict[str, Any]]:
+    """A record for each candidate: the fields of its Measurement that the core knows."""
+    gpus = (place.device, *place.others) if place.on_gpu else ()
+    flush = cache.flush_buffers(options.cache, gpus)
+    return _C.time_candidates(
+        candidates=[
+            [(copy.fn, copy.args, dict(copy.kwargs), copy.setup) for copy in calls.copies]
+            for calls in prepared
+        ],
+        method=options.method,
+        queue=options.queue,
+        regime=options.regime,
+        on_gpu=place.on_gpu,
+        stream=stream,
+        flush=[
+            (buffer.data_ptr(), buffer.nbytes, buffer.get_device(), _current_stream(buffer.device))
+            for buffer in flush
+        ],
+        other_devices=[gpu.index for gpu in place.others],
+        kernel_unavailable=_other_profiler(),
+        **_warmup(options),
+        stop=options.stop,
+        min_samples=int(options.min_samples),
+        max_samples=int(options.max_samples),
+        budget=float(options.budget),
+        tolerance=float(options.tolerance),
+        margin=float(options.margin),
+    )
+
+
+def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    return {
+        **record,
+        "activities": tuple(DeviceActivity(**activity) for activity in record["activities"]),
+        "steady": record["steady"] if options.warmup == "steady" else None,
+    }
+
+
+def _current_stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _other_profiler() -> str:
+    """Why CUPTI is taken unless tools share it: kineto's buffers are the process's only ones."""
+    if torch._C._autograd._profiler_enabled():
+        return "a torch.profiler session is active in this process, and CUPTI serves one at a time"
+    return ""
+
+
+def _warmup(options: Options) -> dict[str, Any]:
+    asked = _plain(options.warmup)
+    if isinstance(asked, str):
+        calls, seconds = _CALLS_BEFORE_STEADY, 0.0
+    else:
+        calls, seconds = (asked, 0.0) if isinstance(asked, int) else (1, asked)
+    return {
+        "warmup_calls": calls,
+        "warmup_seconds": seconds,
+        "warmup_steady": options.warmup == "steady",
+        "max_steady_seconds": min(_MAX_STEADY_SECONDS, float(options.budget)),
+    }
+
+
+def _plain(warmup: str | SupportsFloat) -> str | int | float:
+    if isinstance(warmup, str):
+        return warmup
+    return int(warmup) if isinstance(warmup, SupportsIndex) else float(warmup)
