@@ -13,13 +13,13 @@
 
 #include "bindings_conv.h"
 #include "timing/callable.h"
-#include "timing/rotating_callable.h"
-#include "timing/statistics.h"
-#include "timing/steadiness.h"
+#include "timing/conditions/rotating_callable.h"
+#include "timing/judge/statistics.h"
+#include "timing/judge/steadiness.h"
 #include "timing/time_op.h"
 #ifdef CONVTIME_WITH_CUDA
-#include "ops/calibration_reference.h"
-#include "ops/graph_recorder.h"
+#include "ops/timing/calibration_reference.h"
+#include "ops/timing/graph_recorder.h"
 #endif
 
 namespace py = pybind11;

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "timing/clock.h"
-#include "timing/steadiness.h"
+#include "timing/judge/steadiness.h"
 
 namespace convtime {
 namespace {

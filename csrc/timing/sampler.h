@@ -9,12 +9,12 @@
 
 #include "core/export.h"
 #include "timing/callable.h"
-#include "timing/clock_probe.h"
-#include "timing/queue_hold.h"
-#include "timing/regime.h"
-#include "timing/stop_rule.h"
-#include "timing/timer.h"
-#include "timing/warmup.h"
+#include "timing/conditions/clock_probe.h"
+#include "timing/conditions/queue_hold.h"
+#include "timing/conditions/regime.h"
+#include "timing/conditions/warmup.h"
+#include "timing/judge/stop_rule.h"
+#include "timing/timers/timer.h"
 
 namespace convtime {
 

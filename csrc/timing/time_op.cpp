@@ -8,22 +8,22 @@
 #include <stdexcept>
 #include <utility>
 
-#include "timing/clock_probe.h"
-#include "timing/enum_names.h"
-#include "timing/host_timer.h"
-#include "timing/statistics.h"
+#include "core/enum_names.h"
+#include "timing/conditions/clock_probe.h"
+#include "timing/judge/statistics.h"
+#include "timing/timers/host_timer.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
 #include "core/synchronize.h"
 #include "timing/calibration.h"
-#include "timing/cupti_session.h"
-#include "timing/event_timer.h"
-#include "timing/gate_hold.h"
-#include "timing/graph_timer.h"
-#include "timing/kernel_timer.h"
-#include "timing/sleep_hold.h"
-#include "timing/sm_clock_probe.h"
+#include "timing/conditions/gate_hold.h"
+#include "timing/conditions/sleep_hold.h"
+#include "timing/conditions/sm_clock_probe.h"
+#include "timing/timers/event_timer.h"
+#include "timing/timers/graph_timer.h"
+#include "timing/timers/kernel_timer.h"
+#include "timing/trace/cupti_session.h"
 #endif
 
 namespace convtime {

@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "core/export.h"
-#include "timing/cache_flush.h"
 #include "timing/callable.h"
-#include "timing/device_graph.h"
-#include "timing/regime.h"
+#include "timing/conditions/cache_flush.h"
+#include "timing/conditions/regime.h"
+#include "timing/judge/stop_rule.h"
 #include "timing/sampler.h"
-#include "timing/stop_rule.h"
+#include "timing/timers/device_graph.h"
 
 namespace convtime {
 

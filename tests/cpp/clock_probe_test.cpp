@@ -1,4 +1,4 @@
-#include "timing/clock_probe.h"
+#include "timing/conditions/clock_probe.h"
 
 #include <gtest/gtest.h>
 

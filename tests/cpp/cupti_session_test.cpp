@@ -1,4 +1,4 @@
-#include "timing/cupti_session.h"
+#include "timing/trace/cupti_session.h"
 
 #include <cuda_runtime_api.h>
 #include <cupti.h>
@@ -14,7 +14,7 @@
 #include "core/cuda_check.h"
 #include "core/cupti_check.h"
 #include "gpu.h"
-#include "kernels/known_duration.h"
+#include "kernels/known_duration/known_duration.h"
 #include "timing/time_op.h"
 
 namespace convtime {

@@ -1,4 +1,4 @@
-#include "timing/event_timer.h"
+#include "timing/timers/event_timer.h"
 
 #include <gtest/gtest.h>
 
@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "gpu.h"
-#include "kernels/known_duration.h"
-#include "timing/cache_flush.h"
+#include "kernels/known_duration/known_duration.h"
 #include "timing/clock.h"
-#include "timing/cupti_session.h"
-#include "timing/gate_hold.h"
-#include "timing/graph_timer.h"
-#include "timing/kernel_timer.h"
-#include "timing/sleep_hold.h"
-#include "timing/sm_clock_probe.h"
-#include "timing/statistics.h"
+#include "timing/conditions/cache_flush.h"
+#include "timing/conditions/gate_hold.h"
+#include "timing/conditions/sleep_hold.h"
+#include "timing/conditions/sm_clock_probe.h"
+#include "timing/judge/statistics.h"
 #include "timing/time_op.h"
+#include "timing/timers/graph_timer.h"
+#include "timing/timers/kernel_timer.h"
+#include "timing/trace/cupti_session.h"
 
 namespace convtime {
 namespace {

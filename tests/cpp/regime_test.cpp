@@ -1,4 +1,4 @@
-#include "timing/regime.h"
+#include "timing/conditions/regime.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "timing/stop_rule.h"
+#include "timing/judge/stop_rule.h"
 
 #include <gtest/gtest.h>
 
