@@ -67,7 +67,7 @@ double median_of(Callable& callable, Timer& timer, const CalibrationConditions& 
       timer, &gate, nullptr, {.calls = 3, .steady = false},
       {.criterion = StopCriterion::kCount, .min_samples = kSamples, .max_samples = kSamples},
       conditions.hooks);
-  return median(sampler.run({&candidate, 1}).seconds.front());
+  return median(sampler.run({&candidate, 1}).candidates.front().seconds);
 }
 
 double stream_seconds(Timer& timer, const CalibrationConditions& conditions) {

@@ -10,7 +10,7 @@
 #include "core/export.h"
 #include "timing/callable.h"
 #include "timing/conditions/cache_flush.h"
-#include "timing/sampler.h"
+#include "timing/host_hooks.h"
 #include "timing/timers/device_graph.h"
 
 namespace convtime {

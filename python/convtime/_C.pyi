@@ -26,26 +26,28 @@ class Activity(TypedDict):
     seconds: tuple[float | None, ...]
 
 class Timing(TypedDict):
-    seconds: list[list[float]]
-    discarded: list[list[float]]
-    clock_hertz: list[list[float]]
-    max_clock_hertz: float
+    """Of one candidate: fields of convtime.Measurement."""
+
+    seconds: tuple[float, ...]
+    discarded: tuple[float, ...]
+    overhead: float
+    raw_seconds: tuple[float, ...]
+    spans: tuple[float, ...]
+    activities: tuple[Activity, ...]
+    sm_clocks_hz: tuple[float | None, ...]
+    max_sm_clock_hz: float | None
     method: str
     method_reason: str
     queue: str
     queue_reason: str
     regime: str
     regime_reason: str
-    idle_seconds: float
-    spans: list[list[float]]
-    overhead_seconds: float
-    raw_seconds: list[list[float]]
-    activities: list[list[Activity]]
+    steady: bool
     warmup_calls: int
     warmup_seconds: float
-    first_call_seconds: list[float]
-    steady: bool
+    first_call_seconds: float
     sampling_seconds: float
+    idle_seconds: float
     stop_reason: str
 
 class Convolution(Protocol):
@@ -125,7 +127,7 @@ def time_candidates(
     budget: float,
     tolerance: float,
     margin: float,
-) -> Timing: ...
+) -> list[Timing]: ...
 def cuda_available() -> bool: ...
 def flush_buffer_bytes(device: int) -> int: ...
 def kernel_method_unavailable() -> str: ...

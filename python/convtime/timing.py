@@ -310,7 +310,7 @@ def measure(
         stream = torch.cuda.current_stream(device).cuda_stream if on_gpu else 0
         cold = on_gpu and options.cache in ("auto", "cold")
         flush = [_flush_buffer(one) for one in (device, *others)] if cold else []
-        timing = _C.time_candidates(
+        records = _C.time_candidates(
             candidates=[
                 [(one.fn, one.args, dict(one.kwargs), one.setup) for one in each] for each in copies
             ],
@@ -336,30 +336,11 @@ def measure(
     return [
         Measurement(
             name=candidate.name,
-            seconds=tuple(timing["seconds"][index]),
-            discarded=tuple(timing["discarded"][index]),
-            overhead=timing["overhead_seconds"],
-            raw_seconds=_of(timing["raw_seconds"], index),
-            spans=_of(timing["spans"], index),
-            activities=tuple(
-                DeviceActivity(**one)
-                for one in (timing["activities"][index] if timing["activities"] else ())
-            ),
-            sm_clocks=tuple(
-                None if one != one else one for one in _of(timing["clock_hertz"], index)
-            ),
-            max_sm_clock=timing["max_clock_hertz"] if on_gpu else None,
-            method=timing["method"],
             method_requested=options.method,
-            method_reason=timing["method_reason"],
-            queue=timing["queue"],
             queue_requested=options.queue,
-            queue_reason=timing["queue_reason"],
             **_cache_used(rotation, on_gpu, options.cache, flushed=cpu_flush is not None),
             cache_requested=options.cache,
-            regime=timing["regime"],
             regime_requested=options.regime,
-            regime_reason=timing["regime_reason"],
             clocks=options.clocks,
             conditions=() if monitor is None else monitor.readings,
             conditions_reason="" if monitor is None else monitor.reason,
@@ -368,26 +349,25 @@ def measure(
             device_reason=device_reason,
             stream=stream if on_gpu else None,
             warmup_requested=_plain(options.warmup),
-            steady=timing["steady"] if options.warmup == "steady" else None,
-            warmup_calls=timing["warmup_calls"],
-            warmup_seconds=timing["warmup_seconds"],
-            first_call_seconds=timing["first_call_seconds"][index],
-            sampling_seconds=timing["sampling_seconds"],
-            idle_seconds=timing["idle_seconds"],
             stop=options.stop,
-            stop_reason=timing["stop_reason"],
             flops=None,
             nbytes=None,
             ceilings=None,
             provenance=where,
+            **_sampled(record, to_be_steady=options.warmup == "steady"),
         )
-        for index, (candidate, rotation) in enumerate(zip(candidates, rotations, strict=True))
+        for record, candidate, rotation in zip(records, candidates, rotations, strict=True)
     ]
 
 
-def _of(columns: list[list[float]], index: int) -> tuple[float, ...]:
-    """A candidate's column, of those that a method need not have."""
-    return tuple(columns[index]) if columns else ()
+def _sampled(record: _C.Timing, *, to_be_steady: bool) -> dict[str, Any]:
+    """What the core says of a candidate, as fields of its measurement."""
+    fields: dict[str, Any] = dict(record)
+    fields["activities"] = tuple(DeviceActivity(**activity) for activity in record["activities"])
+    fields["sm_clocks"] = fields.pop("sm_clocks_hz")
+    fields["max_sm_clock"] = fields.pop("max_sm_clock_hz")
+    fields["steady"] = record["steady"] if to_be_steady else None
+    return fields
 
 
 def _warmup(options: Options) -> dict[str, Any]:
@@ -421,7 +401,7 @@ def _rotations(
 
 def _cache_used(
     rotation: Rotation, on_gpu: bool, requested: str, *, flushed: bool
-) -> dict[str, str]:
+) -> dict[str, Any]:
     """``cache`` and ``cache_reason`` of a measurement; ``flushed`` says whether a CPU's was."""
     if flushed:
         return {"cache": "cold", "cache_reason": ""}

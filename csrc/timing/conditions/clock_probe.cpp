@@ -33,13 +33,13 @@ Pair find_pair(Group begin, Group end) {
 
 }  // namespace
 
-std::vector<double> clock_rates(std::span<const ClockStamp> stamps, std::size_t group) {
+std::vector<double> clock_rates_hz(std::span<const ClockStamp> stamps, std::size_t group) {
   if (group == 0 || stamps.size() % group != 0 || stamps.size() < 2 * group) {
     throw std::invalid_argument("clock stamps must come in two or more groups of one size");
   }
   const std::size_t calls = stamps.size() / group - 1;
   const auto group_at = [&](std::size_t i) { return stamps.subspan(i * group, group); };
-  std::vector<double> hertz(calls, std::numeric_limits<double>::quiet_NaN());
+  std::vector<double> rates_hz(calls, std::numeric_limits<double>::quiet_NaN());
   for (std::size_t call = 0; call < calls; ++call) {
     std::size_t first = call;
     std::size_t last = call + 1;
@@ -50,11 +50,11 @@ std::vector<double> clock_rates(std::span<const ClockStamp> stamps, std::size_t 
       pair = find_pair(group_at(first), group_at(last));
     }
     if (pair.nanoseconds() >= kClockWindowNs) {
-      hertz[call] =
+      rates_hz[call] =
           static_cast<double>(pair.end->cycles - pair.begin->cycles) / pair.nanoseconds() * 1e9;
     }
   }
-  return hertz;
+  return rates_hz;
 }
 
 }  // namespace convtime

@@ -27,13 +27,13 @@ class ClockProbe {
   /// calls, it keeps the host from running ahead any further.
   virtual void pace() = 0;
 
-  /// The rate without other work, in hertz: waits for a reading of its own. Not between stamp() and
+  /// The clock's rate without other work: waits for a reading of its own. Not between stamp() and
   /// collect().
-  virtual double idle_rate() = 0;
+  virtual double idle_clock_hz() = 0;
 
   /// Waits for the stamps since the last collect() and writes the clock's rate around each of the
-  /// calls in hertz, NaN where it is not known.
-  virtual void collect(std::span<double> hertz) = 0;
+  /// calls, NaN where it is not known.
+  virtual void collect(std::span<double> clocks_hz) = 0;
 };
 
 /// Both clocks of one multiprocessor, read together.
@@ -49,7 +49,8 @@ inline constexpr std::uint64_t kClockWindowNs = 50'000;
 /// The clock's rate in hertz around each of N calls, from N + 1 groups of `group` stamps, one
 /// before each call and one behind the last. A call's window is widened over its neighbours until
 /// it lasts kClockWindowNs. NaN where no multiprocessor was stamped at both ends.
-CONVTIME_API std::vector<double> clock_rates(std::span<const ClockStamp> stamps, std::size_t group);
+CONVTIME_API std::vector<double> clock_rates_hz(std::span<const ClockStamp> stamps,
+                                                std::size_t group);
 
 /// A Callable with a stamp of the clocks before each call, outside of what is timed.
 class ClockedCallable final : public Callable {

@@ -82,16 +82,16 @@ void SmClockProbe::pace() {
   CONVTIME_CUDA_CHECK(cudaEventRecord(last_pace_.get(), stream_));
 }
 
-double SmClockProbe::idle_rate() {
+double SmClockProbe::idle_clock_hz() {
   window_kernel<<<1, 1, 0, stream_>>>(stamps_.get());
   CONVTIME_CUDA_CHECK(cudaGetLastError());
-  return clock_rates(read_stamps(2), 1).front();
+  return clock_rates_hz(read_stamps(2), 1).front();
 }
 
-void SmClockProbe::collect(std::span<double> hertz) {
-  const std::vector<double> rates =
-      clock_rates(read_stamps(std::exchange(count_, 0) * kBlocks), kBlocks);
-  std::copy(rates.begin(), rates.end(), hertz.begin());
+void SmClockProbe::collect(std::span<double> clocks_hz) {
+  const std::vector<double> rates_hz =
+      clock_rates_hz(read_stamps(std::exchange(count_, 0) * kBlocks), kBlocks);
+  std::copy(rates_hz.begin(), rates_hz.end(), clocks_hz.begin());
 }
 
 std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {
@@ -102,12 +102,12 @@ std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {
   return stamps;
 }
 
-double max_sm_clock_hertz() {
+double max_sm_clock_hz() {
   int device = 0;
-  int kilohertz = 0;
+  int clock_khz = 0;
   CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
-  CONVTIME_CUDA_CHECK(cudaDeviceGetAttribute(&kilohertz, cudaDevAttrClockRate, device));
-  return 1e3 * kilohertz;
+  CONVTIME_CUDA_CHECK(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device));
+  return 1e3 * clock_khz;
 }
 
 }  // namespace convtime

@@ -24,8 +24,8 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   void finish() override;
   void forget() override { count_ = 0; }
   void pace() override;
-  double idle_rate() override;
-  void collect(std::span<double> hertz) override;
+  double idle_clock_hz() override;
+  void collect(std::span<double> clocks_hz) override;
 
  private:
   std::vector<ClockStamp> read_stamps(std::size_t count);
@@ -38,7 +38,7 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   CudaEvent pace_before_;
 };
 
-/// The highest rate of the current device's multiprocessor clock, in hertz.
-CONVTIME_API double max_sm_clock_hertz();
+/// The highest rate of the current device's multiprocessor clock.
+CONVTIME_API double max_sm_clock_hz();
 
 }  // namespace convtime

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "core/enum_names.h"
 #include "timing/judge/statistics.h"
@@ -118,30 +119,30 @@ bool is_level(std::span<const double> values) {
   return constant || xy * xy / (xx * yy) >= kEntropyMinR2;
 }
 
-bool verdicts_are_certain(std::span<const std::vector<double>> samples, double margin) {
+bool verdicts_are_certain(std::span<const std::span<const double>> samples, double margin) {
   if (samples.size() < 2 || samples.front().size() < kVerdictMinRounds) {
     return false;
   }
   const std::span others = samples.subspan(1);
-  return std::all_of(others.begin(), others.end(), [&](const std::vector<double>& other) {
+  return std::all_of(others.begin(), others.end(), [&](std::span<const double> other) {
     return judge(paired_ratio(other, samples.front()).interval, margin) != Verdict::kUncertain;
   });
 }
 
-bool is_settled(const StopRule& rule, std::span<const std::vector<double>> samples) {
+bool is_settled(const StopRule& rule, std::span<const std::span<const double>> samples) {
   const auto all = [&](const auto& predicate) {
     return std::all_of(samples.begin(), samples.end(), predicate);
   };
   switch (rule.criterion) {
     case StopCriterion::kInterval:
-      return all([&](const auto& one) { return relative_noise(one) <= rule.tolerance; });
+      return all([&](const auto& seconds) { return relative_noise(seconds) <= rule.tolerance; });
     case StopCriterion::kNoise:
-      return all([&](const auto& one) {
-        return relative_stdev(one) <= rule.tolerance || noise_stays(one);
+      return all([&](const auto& seconds) {
+        return relative_stdev(seconds) <= rule.tolerance || noise_stays(seconds);
       });
     case StopCriterion::kEntropy:
-      return all([](const auto& one) {
-        return is_level(last(entropies_of_prefixes(one), kEntropyWindow));
+      return all([](const auto& seconds) {
+        return is_level(last(entropies_of_prefixes(seconds), kEntropyWindow));
       });
     case StopCriterion::kVerdict:
       return verdicts_are_certain(samples, rule.margin);
@@ -175,7 +176,7 @@ void StopRule::validate() const {
   }
 }
 
-StopReason StopRule::decide(std::span<const std::vector<double>> samples,
+StopReason StopRule::decide(std::span<const std::span<const double>> samples,
                             double elapsed_seconds) const {
   const std::size_t count = samples.front().size();
   if (count < min_samples) {

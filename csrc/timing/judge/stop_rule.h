@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "core/export.h"
 
@@ -49,7 +48,7 @@ struct StopRule {
   CONVTIME_API void validate() const;
 
   /// `samples` holds each candidate's samples so far, `elapsed_seconds` the time spent on them.
-  CONVTIME_API StopReason decide(std::span<const std::vector<double>> samples,
+  CONVTIME_API StopReason decide(std::span<const std::span<const double>> samples,
                                  double elapsed_seconds) const;
 };
 
