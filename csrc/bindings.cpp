@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <tuple>
@@ -13,13 +14,15 @@
 
 #include "bindings_conv.h"
 #include "timing/callable.h"
-#include "timing/rotating_callable.h"
-#include "timing/statistics.h"
-#include "timing/steadiness.h"
+#include "timing/conditions/rotating_callable.h"
+#include "timing/judge/statistics.h"
+#include "timing/judge/steadiness.h"
+#include "timing/judge/stop_rule.h"
+#include "timing/samples.h"
 #include "timing/time_op.h"
 #ifdef CONVTIME_WITH_CUDA
-#include "ops/calibration_reference.h"
-#include "ops/graph_recorder.h"
+#include "ops/timing/calibration_reference.h"
+#include "ops/timing/graph_recorder.h"
 #endif
 
 namespace py = pybind11;
@@ -103,28 +106,63 @@ void rethrow_interrupt(const std::exception& error) {
   }
 }
 
-/// [candidate]: a list of dicts, a dict a column.
-py::list activities_of(const convtime::Timing& timing) {
-  py::list candidates;
-  for (const auto& columns : timing.activities) {
-    py::list described;
-    for (const convtime::ActivityColumn& column : columns) {
-      const convtime::ActivityInfo& info = column.info;
-      py::list seconds;
-      for (const double one : column.seconds) {
-        seconds.append(std::isnan(one) ? py::object(py::none()) : py::object(py::float_(one)));
-      }
-      described.append(
-          py::dict(py::arg("kind") = convtime::to_string(info.kind), py::arg("name") = info.name,
-                   py::arg("grid") = py::tuple(py::cast(info.grid)),
-                   py::arg("block") = py::tuple(py::cast(info.block)),
-                   py::arg("registers_per_thread") = info.registers_per_thread,
-                   py::arg("shared_memory_bytes") = info.shared_memory_bytes,
-                   py::arg("bytes") = info.bytes, py::arg("seconds") = py::tuple(seconds)));
-    }
-    candidates.append(described);
+/// NaN, which says that a number is not known, as None.
+py::tuple with_none(const std::vector<double>& values) {
+  py::tuple result(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    result[i] = std::isnan(values[i]) ? py::object(py::none()) : py::object(py::float_(values[i]));
   }
-  return candidates;
+  return result;
+}
+
+py::tuple to_tuple(const std::vector<double>& values) { return py::tuple(py::cast(values)); }
+
+py::tuple spans_of(const convtime::CandidateSamples& samples) {
+  py::tuple spans(samples.activities.size());
+  for (std::size_t call = 0; call < spans.size(); ++call) {
+    spans[call] = convtime::span_seconds(samples.activities[call]);
+  }
+  return spans;
+}
+
+/// A dict for each activity that calls have in common, with the fields of convtime.DeviceActivity.
+py::tuple activities_of(const convtime::CandidateSamples& samples) {
+  py::list described;
+  for (const convtime::ActivityColumn& column : convtime::tabulate(samples.activities)) {
+    const convtime::ActivityInfo& info = column.info;
+    described.append(
+        py::dict(py::arg("kind") = convtime::to_string(info.kind), py::arg("name") = info.name,
+                 py::arg("grid") = py::tuple(py::cast(info.grid)),
+                 py::arg("block") = py::tuple(py::cast(info.block)),
+                 py::arg("registers_per_thread") = info.registers_per_thread,
+                 py::arg("shared_memory_bytes") = info.shared_memory_bytes,
+                 py::arg("bytes") = info.bytes, py::arg("seconds") = with_none(column.seconds)));
+  }
+  return py::tuple(described);
+}
+
+/// What is known of a candidate, under the names of convtime.Measurement's fields.
+py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamples& samples) {
+  const convtime::SamplerResult& run = timing.samples;
+  return py::dict(
+      py::arg("seconds") = to_tuple(samples.seconds),
+      py::arg("discarded") = to_tuple(samples.discarded),
+      py::arg("overhead") = timing.overhead_seconds,
+      py::arg("raw_seconds") = to_tuple(samples.raw_seconds), py::arg("spans") = spans_of(samples),
+      py::arg("activities") = activities_of(samples),
+      py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
+      py::arg("max_sm_clock_hz") = timing.max_sm_clock_hz,
+      py::arg("method") = convtime::to_string(timing.method),
+      py::arg("method_reason") = timing.method_reason,
+      py::arg("queue") = convtime::to_string(timing.queue),
+      py::arg("queue_reason") = timing.queue_reason,
+      py::arg("regime") = convtime::to_string(timing.regime),
+      py::arg("regime_reason") = timing.regime_reason, py::arg("steady") = run.steady,
+      py::arg("warmup_calls") = run.warmup_calls, py::arg("warmup_seconds") = run.warmup_seconds,
+      py::arg("first_call_seconds") = samples.first_call_seconds,
+      py::arg("sampling_seconds") = run.sampling_seconds,
+      py::arg("idle_seconds") = run.idle_seconds,
+      py::arg("stop_reason") = convtime::to_string(run.stop_reason));
 }
 
 using CandidateCopies = std::vector<std::tuple<py::object, py::tuple, py::dict, py::object>>;
@@ -162,7 +200,7 @@ convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
           margin};
 }
 
-py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const std::string& method,
+py::list time_candidates(const std::vector<CandidateCopies>& candidates, const std::string& method,
                          const std::string& queue, const std::string& regime, bool on_gpu,
                          std::uintptr_t stream, const FlushBuffers& flush,
                          const std::vector<int>& other_devices,
@@ -203,25 +241,11 @@ py::dict time_candidates(const std::vector<CandidateCopies>& candidates, const s
     throw;
   }
 
-  const convtime::SamplerResult& samples = timing.samples;
-  return py::dict(
-      py::arg("seconds") = samples.seconds, py::arg("discarded") = samples.discarded,
-      py::arg("clock_hertz") = samples.clock_hertz,
-      py::arg("max_clock_hertz") = timing.max_clock_hertz,
-      py::arg("method") = convtime::to_string(timing.method),
-      py::arg("method_reason") = timing.method_reason,
-      py::arg("queue") = convtime::to_string(timing.queue),
-      py::arg("queue_reason") = timing.queue_reason,
-      py::arg("regime") = convtime::to_string(timing.regime),
-      py::arg("regime_reason") = timing.regime_reason,
-      py::arg("idle_seconds") = samples.idle_seconds, py::arg("spans") = timing.spans,
-      py::arg("overhead_seconds") = timing.overhead_seconds,
-      py::arg("raw_seconds") = timing.raw_seconds, py::arg("activities") = activities_of(timing),
-      py::arg("warmup_calls") = samples.warmup_calls,
-      py::arg("warmup_seconds") = samples.warmup_seconds,
-      py::arg("first_call_seconds") = samples.first_call_seconds,
-      py::arg("steady") = samples.steady, py::arg("sampling_seconds") = samples.sampling_seconds,
-      py::arg("stop_reason") = convtime::to_string(samples.stop_reason));
+  py::list records;
+  for (const convtime::CandidateSamples& samples : timing.samples.candidates) {
+    records.append(to_record(timing, samples));
+  }
+  return records;
 }
 
 }  // namespace
@@ -273,7 +297,8 @@ PYBIND11_MODULE(_C, module) {
         if (samples.empty()) {
           throw std::invalid_argument("samples must be those of at least one candidate, got none");
         }
-        return convtime::to_string(rule.decide(samples, elapsed_seconds));
+        const std::vector<std::span<const double>> views(samples.begin(), samples.end());
+        return convtime::to_string(rule.decide(views, elapsed_seconds));
       },
       py::arg("samples"), py::arg("elapsed_seconds"), py::arg("stop"), py::arg("min_samples"),
       py::arg("max_samples"), py::arg("budget"), py::arg("tolerance"), py::arg("margin"));

@@ -2,7 +2,7 @@
 
 #include <pybind11/stl.h>
 
-#include "ops/python_entry.h"
+#include "ops/conv/python_entry.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cstdint>
 #include <span>

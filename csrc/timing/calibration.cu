@@ -10,12 +10,12 @@
 #include "core/device_memory.h"
 #include "core/globaltimer.cuh"
 #include "timing/calibration.h"
-#include "timing/event_timer.h"
-#include "timing/gate_hold.h"
-#include "timing/graph_timer.h"
-#include "timing/kernel_timer.h"
+#include "timing/conditions/gate_hold.h"
+#include "timing/judge/statistics.h"
 #include "timing/sampler.h"
-#include "timing/statistics.h"
+#include "timing/timers/event_timer.h"
+#include "timing/timers/graph_timer.h"
+#include "timing/timers/kernel_timer.h"
 
 namespace convtime {
 namespace {
@@ -67,7 +67,7 @@ double median_of(Callable& callable, Timer& timer, const CalibrationConditions& 
       timer, &gate, nullptr, {.calls = 3, .steady = false},
       {.criterion = StopCriterion::kCount, .min_samples = kSamples, .max_samples = kSamples},
       conditions.hooks);
-  return median(sampler.run({&candidate, 1}).seconds.front());
+  return median(sampler.run({&candidate, 1}).candidates.front().seconds);
 }
 
 double stream_seconds(Timer& timer, const CalibrationConditions& conditions) {

@@ -8,10 +8,10 @@
 #include <span>
 
 #include "core/export.h"
-#include "timing/cache_flush.h"
 #include "timing/callable.h"
-#include "timing/device_graph.h"
-#include "timing/sampler.h"
+#include "timing/conditions/cache_flush.h"
+#include "timing/host_hooks.h"
+#include "timing/timers/device_graph.h"
 
 namespace convtime {
 

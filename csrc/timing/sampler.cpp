@@ -4,136 +4,339 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
-#include <numeric>
-#include <random>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "timing/batch.h"
 #include "timing/clock.h"
-#include "timing/steadiness.h"
+#include "timing/judge/steadiness.h"
 
 namespace convtime {
 namespace {
 
-constexpr std::size_t kMaxRoundsInBatch = 64;
 /// Idling is cut in pieces of this length, so that signals are looked at often enough.
 constexpr double kIdlePieceSeconds = 0.02;
 /// The device is given untimed work in pieces of this length, two of which wait for it.
 constexpr double kLoadPieceSeconds = 0.01;
-/// Sleeping longer than the host was seen to need absorbs its jitter.
-constexpr double kHoldMargin = 1.5;
-constexpr double kHoldExtraSeconds = 50e-6;
-/// A callable that is still being issued after this long waits for the GPU or overfills the queue.
-constexpr double kMaxHoldSeconds = 0.1;
 
-/// The calls of `rounds` rounds in the order they are made, and which candidate each one is.
-struct Schedule {
-  std::vector<Callable*> calls;
-  std::vector<std::size_t> candidate;
-};
+using Series = std::vector<CandidateSamples>;
 
-Schedule shuffle_rounds(std::span<Callable* const> candidates, std::size_t rounds,
-                        std::mt19937& random) {
-  Schedule schedule;
-  std::vector<std::size_t> order(candidates.size());
-  std::iota(order.begin(), order.end(), 0);
-  for (std::size_t round = 0; round < rounds; ++round) {
-    std::shuffle(order.begin(), order.end(), random);
-    for (const std::size_t index : order) {
-      schedule.calls.push_back(candidates[index]);
-      schedule.candidate.push_back(index);
-    }
+std::size_t rounds_of(const Series& series) { return series.front().seconds.size(); }
+
+template <typename T>
+void append(std::vector<T>&& values, std::vector<T>& to) {
+  to.insert(to.end(), std::make_move_iterator(values.begin()),
+            std::make_move_iterator(values.end()));
+}
+
+void append(Series&& batch, Series& series) {
+  for (std::size_t i = 0; i < series.size(); ++i) {
+    append(std::move(batch[i].seconds), series[i].seconds);
+    append(std::move(batch[i].sm_clocks_hz), series[i].sm_clocks_hz);
+    append(std::move(batch[i].activities), series[i].activities);
   }
-  return schedule;
+}
+
+void append_discarded(Series&& batch, Series& series) {
+  for (std::size_t i = 0; i < series.size(); ++i) {
+    append(std::move(batch[i].seconds), series[i].discarded);
+  }
 }
 
 /// Moves all samples to the discarded ones: they were taken under another condition than the next.
-void set_aside(SamplerResult& result) {
-  for (std::size_t i = 0; i < result.seconds.size(); ++i) {
-    auto& discarded = result.discarded[i];
-    discarded.insert(discarded.end(), result.seconds[i].begin(), result.seconds[i].end());
-    result.seconds[i].clear();
-    result.clock_hertz[i].clear();
-    result.activities[i].clear();
+void set_aside(Series& series) {
+  for (CandidateSamples& samples : series) {
+    append(std::exchange(samples.seconds, {}), samples.discarded);
+    samples.sm_clocks_hz.clear();
+    samples.activities.clear();
   }
 }
 
-void forget_first(std::size_t rounds, SamplerResult& series) {
+void forget_first(std::size_t rounds, Series& series) {
   const auto erase_head = [&](auto& values) {
-    if (!values.empty()) {
+    if (!values.empty()) {  // as clocks and activities are where they are not known
       values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounds));
     }
   };
-  for (std::size_t i = 0; i < series.seconds.size(); ++i) {
-    erase_head(series.seconds[i]);
-    erase_head(series.clock_hertz[i]);
-    erase_head(series.activities[i]);
+  for (CandidateSamples& samples : series) {
+    erase_head(samples.seconds);
+    erase_head(samples.sm_clocks_hz);
+    erase_head(samples.activities);
   }
 }
 
-/// What the regime set aside of a series stays known, also where the rest of it gives no samples.
-void keep_discarded(SamplerResult& series, SamplerResult& result) {
-  for (std::size_t i = 0; i < series.discarded.size(); ++i) {
-    auto& discarded = result.discarded[i];
-    discarded.insert(discarded.end(), series.discarded[i].begin(), series.discarded[i].end());
-  }
-}
-
-/// Takes the last `rounds` rounds of a series for samples.
-void keep_last(std::size_t rounds, SamplerResult& series, SamplerResult& result) {
-  const auto move_tail = [&](auto& from, auto& to) {
-    if (!from.empty()) {  // as clocks and activities are where they are not known
-      to.assign(std::make_move_iterator(from.end() - static_cast<std::ptrdiff_t>(rounds)),
-                std::make_move_iterator(from.end()));
-    }
+/// Whether neither times nor clocks drift, of any candidate.
+bool all_steady(const Series& series) {
+  const auto steady = [](const std::vector<double>& values) {
+    return values.empty() || is_steady(values);
   };
-  for (std::size_t i = 0; i < series.seconds.size(); ++i) {
-    move_tail(series.seconds[i], result.seconds[i]);
-    move_tail(series.clock_hertz[i], result.clock_hertz[i]);
-    move_tail(series.activities[i], result.activities[i]);
-  }
-  result.warmup_calls -= rounds * series.seconds.size();
+  return std::all_of(series.begin(), series.end(), [&](const CandidateSamples& samples) {
+    return steady(samples.seconds) && steady(samples.sm_clocks_hz);
+  });
 }
-
-/// Rounds until the rule can say something else, `taken` being taken.
-std::size_t rounds_until_decision(const StopRule& rule, std::size_t taken) {
-  if (taken < rule.min_samples) {
-    return rule.min_samples - taken;
-  }
-  return rule.criterion == StopCriterion::kBudget ? kMaxRoundsInBatch : rule.max_samples - taken;
-}
-
-SamplerResult make_result(std::size_t candidates) {
-  SamplerResult result;
-  result.seconds.resize(candidates);
-  result.discarded.resize(candidates);
-  result.clock_hertz.resize(candidates);
-  result.activities.resize(candidates);
-  return result;
-}
-
-/// Releases the queue, also where an exception ends the batch.
-class Release {
- public:
-  explicit Release(QueueHold* hold) : hold_(hold) {}
-  ~Release() { (*this)(); }
-  Release(const Release&) = delete;
-  Release& operator=(const Release&) = delete;
-
-  /// True if the queue was held until now, or was not to be held.
-  bool operator()() noexcept {
-    QueueHold* const hold = std::exchange(hold_, nullptr);
-    return hold == nullptr || hold->release();
-  }
-
- private:
-  QueueHold* hold_;
-};
 
 }  // namespace
 
-std::size_t Sampler::max_batch(std::size_t candidates) { return kMaxRoundsInBatch * candidates; }
+/// One run of a sampler, from the first call to the result.
+class Sampler::Run {
+ public:
+  Run(const Sampler& sampler, std::span<Callable* const> candidates)
+      : candidates_(candidates),
+        timer_(sampler.timer_),
+        probe_(sampler.probe_),
+        regime_(sampler.regime_),
+        controls_regime_(&sampler.regime_ != &sampler.as_is_),
+        warmup_(sampler.warmup_),
+        rule_(sampler.rule_),
+        hooks_(sampler.hooks_),
+        batches_(candidates, sampler.timer_, sampler.hold_, sampler.probe_, sampler.hooks_) {
+    result_.candidates.resize(candidates.size());
+  }
+
+  SamplerResult run() {
+    warm_up();
+    sample();
+    result_.idle_seconds = regime_.idle_seconds();
+    result_.queue_held = batches_.holds_queue();
+    result_.not_held_reason = batches_.not_held_reason();
+    return std::move(result_);
+  }
+
+ private:
+  void warm_up();
+  void call_untimed();
+  bool become_steady();
+  void take_over(Series& series);
+
+  void sample();
+  std::size_t next_rounds(double elapsed_seconds) const;
+  StopReason decide(double elapsed_seconds) const;
+
+  void run_batch(std::size_t rounds, Series& series);
+  double idle();
+  void load(double seconds);
+  BatchFate judge(const Batch& batch, double idle_clock_hz) const;
+
+  /// Seconds of a clock that stands while the device idles for the regime's sake.
+  double working_clock() const { return now_seconds() - regime_.idle_seconds(); }
+
+  std::span<Callable* const> candidates_;
+  Timer& timer_;
+  ClockProbe* probe_;
+  RegimeControl& regime_;
+  bool controls_regime_;
+  const Warmup& warmup_;
+  const StopRule& rule_;
+  const HostHooks& hooks_;
+  BatchRunner batches_;
+  SamplerResult result_;
+};
+
+void Sampler::Run::warm_up() {
+  const double start = now_seconds();
+  call_untimed();
+  if (warmup_.steady) {
+    result_.steady = become_steady();
+  }
+  result_.warmup_seconds = now_seconds() - start;
+}
+
+/// One by one and without a hold: first calls may wait for the device, and what they cost sizes the
+/// first batch. So there is one call of each even where no warm-up is asked for.
+void Sampler::Run::call_untimed() {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  CallCost round;
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    const double start = now_seconds();
+    CallCost fastest{kInfinity, kInfinity};
+    std::size_t calls = 0;
+    do {
+      const CallCost cost = batches_.call_alone(*candidates_[i]);
+      fastest.host_seconds = std::min(fastest.host_seconds, cost.host_seconds);
+      fastest.wall_seconds = std::min(fastest.wall_seconds, cost.wall_seconds);
+      if (calls == 0) {
+        result_.candidates[i].first_call_seconds = cost.wall_seconds;
+      }
+      ++calls;
+      hooks_.poll();
+    } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
+    round.host_seconds += fastest.host_seconds;
+    round.wall_seconds += fastest.wall_seconds;
+    result_.warmup_calls += calls;
+  }
+  batches_.expect(round);
+}
+
+/// Samples a series until it is steady, and takes its end for samples; false where it never is.
+bool Sampler::Run::become_steady() {
+  Series series(candidates_.size());
+  const double start = working_clock();
+  double elapsed = 0;
+  double series_start = 0;
+  std::size_t rounds_tested = 0;
+  bool steady = false;
+  while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted()) {
+    const std::size_t rounds = batches_.batch_rounds_in(
+        std::min(regime_.batch_seconds(), warmup_.max_steady_seconds - elapsed));
+    run_batch(rounds, series);
+    result_.warmup_calls += rounds * candidates_.size();
+    hooks_.poll();
+    elapsed = working_clock() - start;
+    const std::size_t taken = rounds_of(series);
+    if (elapsed < warmup_.min_steady_seconds || !regime_.settled() ||
+        taken < rounds_tested + rounds_tested / 10 + 1) {
+      continue;  // testing a long series after each batch would take longer than the batches
+    }
+    rounds_tested = taken;
+    steady = all_steady(series);
+    if (!steady && elapsed - series_start > warmup_.max_series_seconds &&
+        taken / 2 >= kSteadyWindow) {
+      forget_first(taken / 2, series);
+      series_start += (elapsed - series_start) / 2;
+      rounds_tested -= taken / 2;
+    }
+  }
+  if (controls_regime_) {
+    // What the regime set aside stays known, also where the rest of the series gives no samples.
+    for (std::size_t i = 0; i < series.size(); ++i) {
+      append(std::move(series[i].discarded), result_.candidates[i].discarded);
+    }
+  }
+  if (steady) {
+    take_over(series);
+  }
+  return steady;
+}
+
+/// The stretch of a series that was found steady gives samples, and is no warm-up.
+void Sampler::Run::take_over(Series& series) {
+  const std::size_t taken = rounds_of(series);
+  const std::size_t limit = rule_.criterion == StopCriterion::kBudget ? taken : rule_.max_samples;
+  const std::size_t rounds = std::min(steady_window(taken), limit);
+  forget_first(taken - rounds, series);
+  append(std::move(series), result_.candidates);
+  result_.warmup_calls -= rounds * candidates_.size();
+}
+
+void Sampler::Run::sample() {
+  const double start = working_clock();
+  result_.stop_reason = decide(0);
+  while (result_.stop_reason == StopReason::kNotYet) {
+    run_batch(next_rounds(working_clock() - start), result_.candidates);
+    hooks_.poll();
+    result_.sampling_seconds = working_clock() - start;
+    result_.stop_reason =
+        decide(regime_.exhausted() ? rule_.budget_seconds : result_.sampling_seconds);
+  }
+}
+
+/// As many as may be until the rule can say something else.
+std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
+  const double left = rule_.criterion == StopCriterion::kCount
+                          ? regime_.batch_seconds()
+                          : rule_.budget_seconds - elapsed_seconds;
+  const std::size_t affordable = batches_.batch_rounds_in(std::min(regime_.batch_seconds(), left));
+  const std::size_t taken = rounds_of(result_.candidates);
+  if (taken < rule_.min_samples) {
+    return std::min(affordable, rule_.min_samples - taken);
+  }
+  return rule_.criterion == StopCriterion::kBudget
+             ? affordable
+             : std::min(affordable, rule_.max_samples - taken);
+}
+
+StopReason Sampler::Run::decide(double elapsed_seconds) const {
+  std::vector<std::span<const double>> seconds;
+  for (const CandidateSamples& samples : result_.candidates) {
+    seconds.emplace_back(samples.seconds);
+  }
+  return rule_.decide(seconds, elapsed_seconds);
+}
+
+void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
+  const double idle_clock_hz = idle();
+  load(regime_.load_seconds() - batches_.seconds_of(rounds));
+  Batch batch = batches_.run(rounds);
+  const BatchFate fate = judge(batch, idle_clock_hz);
+  if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
+    set_aside(series);
+  }
+  if (fate == BatchFate::kKeep || fate == BatchFate::kSetEarlierAside) {
+    append(std::move(batch.candidates), series);
+  } else {
+    append_discarded(std::move(batch.candidates), series);
+  }
+  if (batch.hold_given_up) {
+    set_aside(series);
+  }
+}
+
+/// Leaves the device idle for as long as the regime asks for, and returns the rate of its clock
+/// then, in hertz; NaN where it is not known, or there was no idling.
+double Sampler::Run::idle() {
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  const double start = now_seconds();
+  const double end = start + regime_.gap_seconds();
+  double now = start;
+  if (now >= end) {
+    return kUnknown;
+  }
+  for (; now < end; now = now_seconds()) {
+    const double piece = std::min(end - now, kIdlePieceSeconds);
+    hooks_.wait([&] { std::this_thread::sleep_for(std::chrono::duration<double>(piece)); });
+    hooks_.poll();
+  }
+  regime_.idled(now - start);
+  double clock_hz = kUnknown;
+  if (probe_ != nullptr) {
+    hooks_.wait([&] { clock_hz = probe_->idle_clock_hz(); });
+  }
+  return clock_hz;
+}
+
+/// Keeps the device at work for that long with calls that nobody times. It still works on the last
+/// of them when the next batch is issued, which so follows without a pause.
+void Sampler::Run::load(double seconds) {
+  // A method that waits for each call would wait for these in its first one, and a batch that lasts
+  // long is load enough itself.
+  if (seconds <= regime_.load_seconds() / 2 || probe_ == nullptr || !timer_.queues_calls()) {
+    return;
+  }
+  const std::size_t rounds = batches_.rounds_in(kLoadPieceSeconds);
+  const double end = now_seconds() + seconds;
+  while (now_seconds() < end) {
+    for (std::size_t round = 0; round < rounds; ++round) {
+      for (Callable* const candidate : candidates_) {
+        candidate->prepare();
+        candidate->call();
+        candidate->discard_result();
+      }
+    }
+    result_.warmup_calls += rounds * candidates_.size();
+    probe_->forget();  // it has room for the stamps of a batch
+    hooks_.wait([&] { probe_->pace(); });
+    hooks_.poll();
+  }
+}
+
+/// What the regime makes of a batch. It is not asked about one that the device began too early.
+BatchFate Sampler::Run::judge(const Batch& batch, double idle_clock_hz) const {
+  if (!batch.held) {
+    return BatchFate::kSetAside;
+  }
+  RegimeBatch seen{idle_clock_hz, {}, batch.busy_seconds};
+  for (const CandidateSamples& samples : batch.candidates) {
+    seen.clocks_hz.push_back(samples.sm_clocks_hz);
+  }
+  return regime_.judge(seen);
+}
+
+std::size_t Sampler::max_batch(std::size_t candidates) {
+  return BatchRunner::kMaxRounds * candidates;
+}
 
 Sampler::Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
                  HostHooks hooks, RegimeControl* regime)
@@ -151,264 +354,11 @@ Sampler::Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup
   }
 }
 
-/// One by one and without a hold: first calls may wait for the device, and what they cost sizes the
-/// first batch. So there is one call of each even where no warm-up is asked for.
-void Sampler::call_untimed(std::span<Callable* const> candidates, SamplerResult& result,
-                           Progress& progress) {
-  for (Callable* const candidate : candidates) {
-    const double start = now_seconds();
-    double host = std::numeric_limits<double>::infinity();
-    double wall = host;
-    std::size_t calls = 0;
-    do {
-      const double call_start = now_seconds();
-      timer_.run({&candidate, 1});
-      host = std::min(host, now_seconds() - call_start);
-      double ignored = 0;
-      hooks_.wait([&] {
-        timer_.collect({&ignored, 1});
-        if (probe_ != nullptr) {
-          probe_->finish();
-          probe_->collect({&ignored, 1});
-        }
-      });
-      const double call_seconds = now_seconds() - call_start;
-      wall = std::min(wall, call_seconds);
-      if (calls == 0) {
-        result.first_call_seconds.push_back(call_seconds);
-      }
-      ++calls;
-      hooks_.poll();
-    } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
-    progress.host_seconds += host;
-    progress.wall_seconds += wall;
-    result.warmup_calls += calls;
-  }
-}
-
-bool Sampler::become_steady(std::span<Callable* const> candidates, SamplerResult& result,
-                            Progress& progress) {
-  SamplerResult series = make_result(candidates.size());
-  const auto is_steady_now = [&] {
-    const auto drifts = [](const auto& one) { return !one.empty() && !is_steady(one); };
-    return std::none_of(series.seconds.begin(), series.seconds.end(), drifts) &&
-           std::none_of(series.clock_hertz.begin(), series.clock_hertz.end(), drifts);
-  };
-  const double start = working_clock();
-  double elapsed = 0;
-  double series_start = 0;
-  std::size_t rounds_tested = 0;
-  bool steady = false;
-  while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted()) {
-    const std::size_t rounds = affordable_rounds(progress, warmup_.max_steady_seconds - elapsed);
-    run_batch(candidates, rounds, series, progress);
-    result.warmup_calls += rounds * candidates.size();
-    hooks_.poll();
-    elapsed = working_clock() - start;
-    const std::size_t taken = series.seconds.front().size();
-    if (elapsed < warmup_.min_steady_seconds || !regime_.settled() ||
-        taken < rounds_tested + rounds_tested / 10 + 1) {
-      continue;  // testing a long series after each batch would take longer than the batches
-    }
-    rounds_tested = taken;
-    steady = is_steady_now();
-    if (!steady && elapsed - series_start > warmup_.max_series_seconds &&
-        taken / 2 >= kSteadyWindow) {
-      forget_first(taken / 2, series);
-      series_start += (elapsed - series_start) / 2;
-      rounds_tested -= taken / 2;
-    }
-  }
-  if (&regime_ != &as_is_) {
-    keep_discarded(series, result);
-  }
-  if (steady) {
-    const std::size_t taken = series.seconds.front().size();
-    const bool limited = rule_.criterion != StopCriterion::kBudget;
-    keep_last(std::min(steady_window(taken), limited ? rule_.max_samples : taken), series, result);
-  }
-  return steady;
-}
-
-double Sampler::working_clock() const { return now_seconds() - regime_.idle_seconds(); }
-
-/// Leaves the device idle for as long as the regime asks for, and returns the rate of its clock
-/// then, in hertz; NaN where it is not known, or there was no idling.
-double Sampler::idle() {
-  const double start = now_seconds();
-  const double end = start + regime_.gap_seconds();
-  double now = start;
-  if (now >= end) {
-    return std::numeric_limits<double>::quiet_NaN();
-  }
-  for (; now < end; now = now_seconds()) {
-    const double piece = std::min(end - now, kIdlePieceSeconds);
-    hooks_.wait([&] { std::this_thread::sleep_for(std::chrono::duration<double>(piece)); });
-    hooks_.poll();
-  }
-  regime_.idled(now - start);
-  double hertz = std::numeric_limits<double>::quiet_NaN();
-  if (probe_ != nullptr) {
-    hooks_.wait([&] { hertz = probe_->idle_rate(); });
-  }
-  return hertz;
-}
-
-/// Keeps the device at work for that long with calls that nobody times. It still works on the last
-/// of them when the next batch is issued, which so follows without a pause.
-void Sampler::load(std::span<Callable* const> candidates, double seconds, Progress& progress) {
-  // A method that waits for each call would wait for these in its first one, and a batch that lasts
-  // long is load enough itself.
-  if (seconds <= regime_.load_seconds() / 2 || probe_ == nullptr || !timer_.queues_calls()) {
-    return;
-  }
-  const auto rounds =
-      static_cast<std::size_t>(std::clamp(kLoadPieceSeconds / std::max(progress.wall_seconds, 1e-7),
-                                          1.0, static_cast<double>(kMaxRoundsInBatch)));
-  const double end = now_seconds() + seconds;
-  while (now_seconds() < end) {
-    for (std::size_t round = 0; round < rounds; ++round) {
-      for (Callable* const candidate : candidates) {
-        candidate->prepare();
-        candidate->call();
-        candidate->discard_result();
-      }
-    }
-    progress.load_calls += rounds * candidates.size();
-    probe_->forget();  // it has room for the stamps of a batch
-    hooks_.wait([&] { probe_->pace(); });
-    hooks_.poll();
-  }
-}
-
-std::size_t Sampler::affordable_rounds(const Progress& progress, double seconds_left) const {
-  const double affordable =
-      std::min(regime_.batch_seconds(), seconds_left) / std::max(progress.wall_seconds, 1e-7);
-  return static_cast<std::size_t>(
-      std::clamp(affordable, 1.0, static_cast<double>(progress.round_limit)));
-}
-
-void Sampler::run_batch(std::span<Callable* const> candidates, std::size_t rounds,
-                        SamplerResult& result, Progress& progress) {
-  const double idle_hertz = idle();
-  load(candidates, regime_.load_seconds() - static_cast<double>(rounds) * progress.wall_seconds,
-       progress);
-  const Schedule schedule = shuffle_rounds(candidates, rounds, progress.random);
-  double hold_seconds = kMaxHoldSeconds;
-  if (progress.hold != nullptr && !progress.hold->ends_early()) {
-    hold_seconds = std::min(
-        kMaxHoldSeconds,
-        kHoldMargin * progress.host_seconds * static_cast<double>(rounds) + kHoldExtraSeconds);
-  }
-  Release release(progress.hold);
-  if (progress.hold != nullptr) {
-    progress.hold->hold(hold_seconds);
-  }
-  const double issue_start = now_seconds();
-  timer_.run(schedule.calls);
-  if (probe_ != nullptr) {
-    probe_->finish();
-  }
-  const double issue_seconds = now_seconds() - issue_start;
-  const bool held = release();
-
-  std::vector<double> seconds(schedule.calls.size());
-  std::vector<double> hertz(probe_ == nullptr ? 0 : schedule.calls.size());
-  hooks_.wait([&] {
-    timer_.collect(seconds);
-    if (probe_ != nullptr) {
-      probe_->collect(hertz);
-    }
-  });
-  auto activities = timer_.take_activities();
-  RegimeBatch seen{idle_hertz, std::vector<std::vector<double>>(candidates.size()),
-                   now_seconds() - issue_start};
-  for (std::size_t i = 0; i < hertz.size(); ++i) {
-    seen.clock_hertz[schedule.candidate[i]].push_back(hertz[i]);
-  }
-  const BatchFate fate = held ? regime_.judge(seen) : BatchFate::kSetAside;
-  if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
-    set_aside(result);
-  }
-  const bool keep = fate == BatchFate::kKeep || fate == BatchFate::kSetEarlierAside;
-  for (std::size_t i = 0; i < seconds.size(); ++i) {
-    const std::size_t candidate = schedule.candidate[i];
-    if (!keep) {
-      result.discarded[candidate].push_back(seconds[i]);
-      continue;
-    }
-    result.seconds[candidate].push_back(seconds[i]);
-    if (!hertz.empty()) {
-      result.clock_hertz[candidate].push_back(hertz[i]);
-    }
-    if (!activities.empty()) {
-      result.activities[candidate].push_back(std::move(activities[i]));
-    }
-  }
-  learn_from_release(held, hold_seconds, issue_seconds, rounds, result, progress);
-}
-
-void Sampler::learn_from_release(bool held, double hold_seconds, double issue_seconds,
-                                 std::size_t rounds, SamplerResult& result,
-                                 Progress& progress) const {
-  const double round_seconds = issue_seconds / static_cast<double>(rounds);
-  if (held) {
-    // Towards what was seen, so that one hiccup does not lengthen all later sleeps.
-    progress.host_seconds = std::max(progress.host_seconds / 2, round_seconds);
-    return;
-  }
-  progress.host_seconds = std::max(2 * progress.host_seconds, round_seconds);
-  if (hold_seconds < kMaxHoldSeconds) {
-    return;  // it will be held longer
-  }
-  if (rounds > 1) {
-    // Perhaps there is no room in the queue for that many launches.
-    progress.round_limit = std::max<std::size_t>(1, rounds / 8);
-    return;
-  }
-  progress.hold = nullptr;
-  set_aside(result);
-  progress.queue_reason =
-      "a call was still being issued after 0.1 s: it waits for the GPU, overfills the launch "
-      "queue, or takes the host that long";
-}
-
 SamplerResult Sampler::run(std::span<Callable* const> candidates) {
   if (candidates.empty()) {
     throw std::invalid_argument("there must be at least one candidate to time, got none");
   }
-  SamplerResult result = make_result(candidates.size());
-  Progress progress;
-  progress.hold = hold_;
-  progress.round_limit = kMaxRoundsInBatch;
-  progress.random.seed(0);  // fixed: the order is arbitrary, not different each time
-
-  const double warmup_start = now_seconds();
-  call_untimed(candidates, result, progress);
-  if (warmup_.steady) {
-    result.steady = become_steady(candidates, result, progress);
-  }
-  result.warmup_seconds = now_seconds() - warmup_start;
-  const double start = working_clock();
-  result.stop_reason = rule_.decide(result.seconds, 0);
-  while (result.stop_reason == StopReason::kNotYet) {
-    const double left = rule_.criterion == StopCriterion::kCount
-                            ? regime_.batch_seconds()
-                            : rule_.budget_seconds - (working_clock() - start);
-    const std::size_t rounds =
-        std::min(affordable_rounds(progress, left),
-                 rounds_until_decision(rule_, result.seconds.front().size()));
-    run_batch(candidates, rounds, result, progress);
-    hooks_.poll();
-    result.sampling_seconds = working_clock() - start;
-    result.stop_reason = rule_.decide(
-        result.seconds, regime_.exhausted() ? rule_.budget_seconds : result.sampling_seconds);
-  }
-  result.warmup_calls += progress.load_calls;
-  result.idle_seconds = regime_.idle_seconds();
-  result.queue_held = progress.hold != nullptr;
-  result.queue_reason = progress.queue_reason;
-  return result;
+  return Run(*this, candidates).run();
 }
 
 }  // namespace convtime

@@ -1,333 +1,128 @@
 #include "timing/time_op.h"
 
 #include <algorithm>
-#include <array>
 #include <memory>
-#include <optional>
 #include <ostream>
 #include <stdexcept>
 #include <utility>
 
-#include "timing/clock_probe.h"
-#include "timing/enum_names.h"
-#include "timing/host_timer.h"
-#include "timing/statistics.h"
+#include "timing/factory.h"
+#include "timing/judge/statistics.h"
+#include "timing/method_choice.h"
+#include "timing/sampler.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
-#include "core/synchronize.h"
-#include "timing/calibration.h"
-#include "timing/cupti_session.h"
-#include "timing/event_timer.h"
-#include "timing/gate_hold.h"
-#include "timing/graph_timer.h"
-#include "timing/kernel_timer.h"
-#include "timing/sleep_hold.h"
-#include "timing/sm_clock_probe.h"
+#include "timing/conditions/sm_clock_probe.h"
+#include "timing/correction.h"
 #endif
 
 namespace convtime {
 namespace {
 
-constexpr std::array kMethods = {Method::kAuto,  Method::kKernel, Method::kEvent,
-                                 Method::kGraph, Method::kSync,   Method::kCpu};
-constexpr std::array kQueues = {Queue::kGate, Queue::kSleep, Queue::kNone};
-
-/// What waits until the device is idle, letting other host threads on.
-std::function<void()> make_drain(const TimingOptions& options) {
+std::optional<double> max_clock_of([[maybe_unused]] const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
-    return [&options] { options.hooks.wait([&] { synchronize(options.other_devices); }); };
+    return max_sm_clock_hz();
   }
 #endif
-  (void)options;
-  return [] {};
+  return std::nullopt;
 }
 
-#ifdef CONVTIME_WITH_CUDA
-std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_t capacity) {
-  if (!options.graph_recorder) {
-    throw std::invalid_argument("method 'graph' needs something to record graphs with, got none");
+std::string why_not_held(const TimingOptions& options, Method method, const QueueHold* hold,
+                         const SamplerResult& samples) {
+  if (options.queue == Queue::kNone || samples.queue_held) {
+    return "";
   }
-  if (!options.other_devices.empty()) {
-    throw std::invalid_argument(
-        "method 'graph' captures the work of one device, and the calls use several; use 'kernel'");
-  }
-  const GraphContext context{options.graph_recorder, static_cast<cudaStream_t>(options.stream),
-                             options.hooks.wait};
-  if (options.flush.empty()) {
-    return std::make_unique<GraphTimer>(context, capacity);
-  }
-  return std::make_unique<ColdGraphTimer>(context, options.flush, capacity);
-}
-#endif
-
-std::unique_ptr<Timer> make_timer(const Timing& timing, const TimingOptions& options,
-                                  std::size_t candidates) {
-  switch (timing.method) {
-    case Method::kCpu:
-      return std::make_unique<CpuTimer>(make_drain(options));
-    case Method::kSync:
-      return std::make_unique<SyncTimer>(make_drain(options));
-#ifdef CONVTIME_WITH_CUDA
-    case Method::kKernel:
-      return std::make_unique<KernelTimer>(options.other_devices);
-    case Method::kGraph:
-      return make_graph_timer(options, Sampler::max_batch(candidates));
-#endif
-    default:
-#ifdef CONVTIME_WITH_CUDA
-      return std::make_unique<EventTimer>(static_cast<cudaStream_t>(options.stream),
-                                          Sampler::max_batch(candidates));
-#else
-      (void)candidates;
-      throw std::logic_error("a build without CUDA has no device to time events on");
-#endif
-  }
+  return hold != nullptr
+             ? samples.not_held_reason
+             : std::string("method '") + to_string(method) + "' does not queue calls on a device";
 }
 
-std::unique_ptr<QueueHold> make_hold(const Timer& timer, const TimingOptions& options,
-                                     Timing& timing) {
-  if (options.queue == Queue::kNone) {
-    return nullptr;
-  }
-  if (!timer.queues_calls()) {
-    timing.queue_reason =
-        std::string("method '") + to_string(timing.method) + "' does not queue calls on a device";
-    return nullptr;
-  }
-#ifdef CONVTIME_WITH_CUDA
-  const auto stream = static_cast<cudaStream_t>(options.stream);
-  if (options.queue == Queue::kGate) {
-    return std::make_unique<GateHold>(stream);
-  }
-  return std::make_unique<SleepHold>(stream);
-#else
-  return nullptr;
-#endif
-}
-
-/// Why kernel times cannot be had; empty where they can. Another tool's session is no reason where
-/// CUPTI is shared, since then nobody's buffers are taken away.
-std::string kernel_problem([[maybe_unused]] const TimingOptions& options) {
-  std::string problem = kernel_method_unavailable();
-#ifdef CONVTIME_WITH_CUDA
-  if (problem.empty() && !options.kernel_unavailable.empty() && !CuptiSession::shared()) {
-    problem = options.kernel_unavailable;
-  }
-#endif
-  return problem;
-}
-
-/// The timer for the method asked for, or the best one that is possible; says which and why.
-std::unique_ptr<Timer> choose_timer(const TimingOptions& options, std::size_t candidates,
-                                    Timing& timing) {
-  timing.method = options.method;
-  if (!options.on_gpu) {
-    if (options.method != Method::kAuto && options.method != Method::kCpu) {
-      throw std::invalid_argument(std::string("method '") + to_string(options.method) +
-                                  "' times work on a GPU and this work is on the CPU; use 'cpu' "
-                                  "or 'auto', or name the device");
-    }
-    if (options.method == Method::kAuto) {
-      timing.method = Method::kCpu;
-      timing.method_reason = "the work is on the CPU";
-    }
-    return make_timer(timing, options, candidates);
-  }
-  if (options.method != Method::kAuto && options.method != Method::kKernel) {
-    return make_timer(timing, options, candidates);
-  }
-
-  std::string problem = kernel_problem(options);
-  if (problem.empty()) {
-    timing.method = Method::kKernel;
-    timing.method_reason =
-        options.method == Method::kAuto ? "the work is on a GPU and CUPTI can be used" : "";
-    try {
-      return make_timer(timing, options, candidates);
-    } catch (const std::runtime_error& error) {
-      problem = error.what();
-    }
-  }
-  if (options.method == Method::kKernel) {
-    throw std::runtime_error("method 'kernel' cannot be used: " + problem +
-                             "; use 'event' or 'auto'");
-  }
-  timing.method = Method::kEvent;
-  timing.method_reason = "kernel times cannot be had: " + problem;
-  return make_timer(timing, options, candidates);
-}
-
-/// Candidates with what is done before each call of them.
-class ConditionedCandidates {
- public:
-  ConditionedCandidates(std::span<Callable* const> candidates, const TimingOptions& options,
-                        Method method, ClockProbe* probe)
-      : callables_(candidates.begin(), candidates.end()) {
-#ifdef CONVTIME_WITH_CUDA
-    for (Callable*& callable : callables_) {
-      if (probe != nullptr) {
-        callable = add(std::make_unique<ClockedCallable>(*callable, *probe));
-      }
-      if (!options.flush.empty() && method != Method::kGraph) {  // whose graphs hold the flush
-        callable = add(std::make_unique<ColdCallable>(*callable, options.flush));
-      }
-    }
-#else
-    (void)options, (void)method, (void)probe;
-#endif
-  }
-
-  std::span<Callable* const> get() const { return callables_; }
-
- private:
-  [[maybe_unused]] Callable* add(std::unique_ptr<Callable> callable) {
-    return owned_.emplace_back(std::move(callable)).get();
-  }
-
-  std::vector<Callable*> callables_;
-  std::vector<std::unique_ptr<Callable>> owned_;
-};
-
-std::unique_ptr<ClockProbe> make_probe(const TimingOptions& options, std::size_t candidates,
-                                       Timing& timing) {
-#ifdef CONVTIME_WITH_CUDA
-  if (options.on_gpu) {
-    timing.max_clock_hertz = max_sm_clock_hertz();
-    return std::make_unique<SmClockProbe>(static_cast<cudaStream_t>(options.stream),
-                                          Sampler::max_batch(candidates));
-  }
-#else
-  (void)options, (void)candidates, (void)timing;
-#endif
-  return nullptr;
-}
-
-/// What brings the device into the regime asked for; null where that is none, or cannot be.
-std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, Timing& timing) {
+RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regime,
+                        const SamplerResult& samples) {
   if (options.regime == Regime::kAsIs) {
-    return nullptr;
+    return {};
   }
-  if (!options.on_gpu) {
-    timing.regime_reason = "the work is on the CPU, and regimes are a GPU's";
-    return nullptr;
+  if (regime == nullptr) {
+    return {Regime::kAsIs, "the work is on the CPU, and regimes are a GPU's"};
   }
-  if (options.regime == Regime::kBurst) {
-    return std::make_unique<BurstRegime>(timing.max_clock_hertz);
+  std::vector<std::vector<double>> clocks_hz;
+  for (const CandidateSamples& candidate : samples.candidates) {
+    clocks_hz.push_back(candidate.sm_clocks_hz);
   }
-  return std::make_unique<SustainedRegime>();
-}
-
-bool saw_no_work(const SamplerResult& samples) {
-  return std::any_of(samples.activities.begin(), samples.activities.end(), [](const auto& calls) {
-    return std::all_of(calls.begin(), calls.end(), [](const auto& one) { return one.empty(); });
-  });
-}
-
-/// Takes the method's own cost off the samples, where it is known.
-void correct_times(const TimingOptions& options, Timing& timing) {
-#ifdef CONVTIME_WITH_CUDA
-  if (timing.method != Method::kEvent && timing.method != Method::kGraph) {
-    return;
-  }
-  const bool may_use_cupti = kernel_problem(options).empty();
-  const CalibrationConditions conditions{options.flush, static_cast<cudaStream_t>(options.stream),
-                                         options.calibration_reference, options.hooks};
-  const std::optional<double> overhead =
-      timing.method == Method::kEvent
-          ? event_overhead_seconds(conditions, may_use_cupti)
-          : graph_overhead_seconds(options.graph_recorder, conditions, may_use_cupti);
-  if (!overhead.has_value()) {
-    return;
-  }
-  timing.overhead_seconds = *overhead;
-  timing.raw_seconds = timing.samples.seconds;
-  for (std::vector<double>& seconds : timing.samples.seconds) {
-    for (double& one : seconds) {
-      one = std::max(one - *overhead, 0.0);  // a call without a kernel takes less than one with
-    }
-  }
-#else
-  (void)options;
-  (void)timing;
-#endif
-}
-
-void tabulate_activities(Timing& timing) {
-  for (const auto& calls : timing.samples.activities) {
-    std::vector<double>& spans = timing.spans.emplace_back();
-    for (const auto& activities : calls) {
-      spans.push_back(span_seconds(activities));
-    }
-    timing.activities.push_back(tabulate(calls));
-  }
-  timing.samples.activities.clear();
+  return regime->outcome(clocks_hz, samples.steady);
 }
 
 Timing sample(std::span<Callable* const> candidates, const TimingOptions& options) {
-  Timing timing;
-  std::unique_ptr<Timer> timer;
+  ChosenTimer chosen;
   // Some wait for the device when they begin.
-  options.hooks.wait([&] { timer = choose_timer(options, candidates.size(), timing); });
-  const std::unique_ptr<QueueHold> hold = make_hold(*timer, options, timing);
-  const std::unique_ptr<ClockProbe> probe = make_probe(options, candidates.size(), timing);
-  const ConditionedCandidates conditioned(candidates, options, timing.method, probe.get());
-  const std::unique_ptr<RegimeControl> regime = make_regime(options, timing);
-  Sampler sampler(*timer, hold.get(), probe.get(), options.warmup, options.stop, options.hooks,
-                  regime.get());
-  timing.samples = sampler.run(conditioned.get());
-  if (regime != nullptr) {
-    RegimeOutcome outcome = regime->outcome(timing.samples.clock_hertz, timing.samples.steady);
-    timing.regime = outcome.regime;
-    timing.regime_reason = std::move(outcome.reason);
+  options.hooks.wait([&] { chosen = choose_timer(options, candidates.size()); });
+  const std::unique_ptr<QueueHold> hold = make_hold(options, *chosen.timer);
+  const std::optional<double> max_sm_clock_hz = max_clock_of(options);
+  const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, candidates.size());
+  const ConditionedCandidates conditioned(candidates, options, chosen.method, probe.get());
+  const std::unique_ptr<RegimeControl> regime = make_regime(options, max_sm_clock_hz.value_or(0));
+
+  Sampler sampler(*chosen.timer, hold.get(), probe.get(), options.warmup, options.stop,
+                  options.hooks, regime.get());
+  SamplerResult samples = sampler.run(conditioned.get());
+
+  const Queue queue = samples.queue_held ? options.queue : Queue::kNone;
+  std::string queue_reason = why_not_held(options, chosen.method, hold.get(), samples);
+  const RegimeOutcome outcome = regime_of(options, regime.get(), samples);
+  return {.samples = std::move(samples),
+          .method = chosen.method,
+          .method_reason = std::move(chosen.reason),
+          .queue = queue,
+          .queue_reason = std::move(queue_reason),
+          .regime = outcome.regime,
+          .regime_reason = outcome.reason,
+          .overhead_seconds = 0,
+          .max_sm_clock_hz = max_sm_clock_hz};
+}
+
+/// Whether some candidate issued nothing to the GPU, in all of its calls.
+bool saw_no_work(const SamplerResult& samples) {
+  return std::any_of(
+      samples.candidates.begin(), samples.candidates.end(), [](const CandidateSamples& candidate) {
+        return std::all_of(candidate.activities.begin(), candidate.activities.end(),
+                           [](const auto& activities) { return activities.empty(); });
+      });
+}
+
+/// For calls that a GPU's method was to time, and that issue no work to it.
+Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions& options) {
+  if (options.method != Method::kAuto) {
+    throw std::invalid_argument(
+        "method 'kernel' saw calls that issue no work to the GPU; use 'cpu' for them");
   }
-  if (timing.samples.queue_held) {
-    timing.queue = options.queue;
-  } else if (hold != nullptr) {
-    timing.queue_reason = timing.samples.queue_reason;
-  }
+  TimingOptions on_host = options;
+  on_host.method = Method::kCpu;
+  on_host.regime = Regime::kAsIs;
+  Timing timing = sample(candidates, on_host);
+  timing.method_reason = "the calls issue no work to the GPU";
+  timing.regime_reason = options.regime == Regime::kAsIs ? "" : timing.method_reason;
   return timing;
 }
 
 }  // namespace
 
-const char* to_string(Method method) {
-  switch (method) {
-    case Method::kAuto:
-      return "auto";
-    case Method::kKernel:
-      return "kernel";
-    case Method::kEvent:
-      return "event";
-    case Method::kGraph:
-      return "graph";
-    case Method::kSync:
-      return "sync";
-    case Method::kCpu:
-      return "cpu";
+Timing time_candidates(std::span<Callable* const> candidates, const TimingOptions& options) {
+  if (options.on_gpu && !cuda_available()) {
+    throw std::invalid_argument("the work is said to be on a GPU and there is no CUDA device");
   }
-  return "unknown";
+  Timing timing = sample(candidates, options);
+  if (timing.method == Method::kKernel && saw_no_work(timing.samples)) {
+    timing = sample_on_host(candidates, options);
+  }
+#ifdef CONVTIME_WITH_CUDA
+  timing.overhead_seconds = subtract_overhead(timing.method, options, timing.samples.candidates);
+#endif
+  return timing;
 }
 
-const char* to_string(Queue queue) {
-  switch (queue) {
-    case Queue::kGate:
-      return "gate";
-    case Queue::kSleep:
-      return "sleep";
-    case Queue::kNone:
-      return "none";
-  }
-  return "unknown";
-}
-
-Method method_from_string(const std::string& name) {
-  return enum_from_string(kMethods, "method", name);
-}
-Queue queue_from_string(const std::string& name) {
-  return enum_from_string(kQueues, "queue", name);
-}
+std::string kernel_method_unavailable() { return kernel_problem({}); }
 
 bool cuda_available() {
 #ifdef CONVTIME_WITH_CUDA
@@ -340,38 +135,6 @@ bool cuda_available() {
 #else
   return false;
 #endif
-}
-
-std::string kernel_method_unavailable() {
-#ifdef CONVTIME_WITH_CUDA
-  return CuptiSession::unavailable().value_or("");
-#else
-  return "convtime was built without CUDA";
-#endif
-}
-
-Timing time_candidates(std::span<Callable* const> candidates, const TimingOptions& options) {
-  if (options.on_gpu && !cuda_available()) {
-    throw std::invalid_argument("the work is said to be on a GPU and there is no CUDA device");
-  }
-  Timing timing = sample(candidates, options);
-  if (timing.method == Method::kKernel && saw_no_work(timing.samples)) {
-    if (options.method != Method::kAuto) {
-      throw std::invalid_argument(
-          "method 'kernel' saw calls that issue no work to the GPU; use 'cpu' for them");
-    }
-    TimingOptions on_host = options;
-    on_host.method = Method::kCpu;
-    on_host.regime = Regime::kAsIs;
-    timing = sample(candidates, on_host);
-    timing.method_reason = "the calls issue no work to the GPU";
-    timing.regime_reason = options.regime == Regime::kAsIs ? "" : timing.method_reason;
-  }
-  correct_times(options, timing);
-  if (timing.method == Method::kKernel) {
-    tabulate_activities(timing);
-  }
-  return timing;
 }
 
 double Samples::median() const { return convtime::median(seconds); }
@@ -395,8 +158,8 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   FunctionCallable callable(std::move(operation));
   Callable* const candidate = &callable;
   Timing timing = time_candidates({&candidate, 1}, options);
-  return {std::move(timing.samples.seconds.front()), timing.method, timing.queue, timing.regime,
-          std::move(timing.regime_reason)};
+  return {std::move(timing.samples.candidates.front().seconds), timing.method, timing.queue,
+          timing.regime, std::move(timing.regime_reason)};
 }
 
 }  // namespace convtime

@@ -15,39 +15,6 @@ class Summary(TypedDict):
     iqr: float
     median_interval: tuple[float, float]
 
-class Activity(TypedDict):
-    kind: str
-    name: str
-    grid: tuple[int, int, int]
-    block: tuple[int, int, int]
-    registers_per_thread: int
-    shared_memory_bytes: int
-    bytes: int
-    seconds: tuple[float | None, ...]
-
-class Timing(TypedDict):
-    seconds: list[list[float]]
-    discarded: list[list[float]]
-    clock_hertz: list[list[float]]
-    max_clock_hertz: float
-    method: str
-    method_reason: str
-    queue: str
-    queue_reason: str
-    regime: str
-    regime_reason: str
-    idle_seconds: float
-    spans: list[list[float]]
-    overhead_seconds: float
-    raw_seconds: list[list[float]]
-    activities: list[list[Activity]]
-    warmup_calls: int
-    warmup_seconds: float
-    first_call_seconds: list[float]
-    steady: bool
-    sampling_seconds: float
-    stop_reason: str
-
 class Convolution(Protocol):
     def __call__(
         self,
@@ -125,7 +92,7 @@ def time_candidates(
     budget: float,
     tolerance: float,
     margin: float,
-) -> Timing: ...
+) -> list[dict[str, Any]]: ...
 def cuda_available() -> bool: ...
 def flush_buffer_bytes(device: int) -> int: ...
 def kernel_method_unavailable() -> str: ...

@@ -1,4 +1,4 @@
-#include "timing/clock_probe.h"
+#include "timing/conditions/clock_probe.h"
 
 #include <gtest/gtest.h>
 
@@ -16,19 +16,19 @@ ClockStamp at(std::uint64_t nanoseconds, std::uint32_t multiprocessor) {
 
 TEST(ClockRates, AreCyclesOverTime) {
   const std::vector<ClockStamp> stamps = {at(1000, 0), at(61'000, 0), {161'000, 222'000, 0}};
-  const std::vector<double> hertz = clock_rates(stamps, 1);
-  ASSERT_EQ(hertz.size(), 2U);
-  EXPECT_DOUBLE_EQ(hertz[0], 2e9);
-  EXPECT_DOUBLE_EQ(hertz[1], 1e9);  // 100,000 cycles in 100 us
+  const std::vector<double> rates_hz = clock_rates_hz(stamps, 1);
+  ASSERT_EQ(rates_hz.size(), 2U);
+  EXPECT_DOUBLE_EQ(rates_hz[0], 2e9);
+  EXPECT_DOUBLE_EQ(rates_hz[1], 1e9);  // 100,000 cycles in 100 us
 }
 
 TEST(ClockRates, CompareOnlyStampsOfOneMultiprocessor) {
   const std::vector<ClockStamp> stamps = {at(0, 7), at(0, 3), at(60'000, 3), at(60'000, 9)};
-  EXPECT_DOUBLE_EQ(clock_rates(stamps, 2)[0], 2e9);
+  EXPECT_DOUBLE_EQ(clock_rates_hz(stamps, 2)[0], 2e9);
 }
 
 TEST(ClockRates, AreUnknownWithoutACommonMultiprocessor) {
-  EXPECT_TRUE(std::isnan(clock_rates(std::vector{at(0, 1), at(60'000, 2)}, 1)[0]));
+  EXPECT_TRUE(std::isnan(clock_rates_hz(std::vector{at(0, 1), at(60'000, 2)}, 1)[0]));
 }
 
 TEST(ClockRates, WidenShortWindows) {
@@ -37,22 +37,23 @@ TEST(ClockRates, WidenShortWindows) {
   for (std::uint64_t i = 0; i <= 10; ++i) {
     stamps.push_back({10'000 * i, 20'000 * i - (i > 5 ? 10'000 * (i - 5) : 0), 0});
   }
-  const std::vector<double> hertz = clock_rates(stamps, 1);
-  EXPECT_DOUBLE_EQ(hertz[0], 2e9);
-  EXPECT_DOUBLE_EQ(hertz[9], 1e9);
-  EXPECT_GT(hertz[5], 1.2e9);  // its window reaches into both halves
-  EXPECT_LT(hertz[5], 1.8e9);
+  const std::vector<double> rates_hz = clock_rates_hz(stamps, 1);
+  EXPECT_DOUBLE_EQ(rates_hz[0], 2e9);
+  EXPECT_DOUBLE_EQ(rates_hz[9], 1e9);
+  EXPECT_GT(rates_hz[5], 1.2e9);  // its window reaches into both halves
+  EXPECT_LT(rates_hz[5], 1.8e9);
 }
 
 TEST(ClockRates, AreUnknownWhereAllCallsTogetherAreTooShort) {
-  EXPECT_TRUE(std::isnan(clock_rates(std::vector{at(0, 0), at(10'000, 0), at(20'000, 0)}, 1)[1]));
+  EXPECT_TRUE(
+      std::isnan(clock_rates_hz(std::vector{at(0, 0), at(10'000, 0), at(20'000, 0)}, 1)[1]));
 }
 
 TEST(ClockRates, RefuseWhatIsNotInGroups) {
   const std::vector<ClockStamp> stamps(5);
-  EXPECT_THROW(clock_rates(stamps, 2), std::invalid_argument);
-  EXPECT_THROW(clock_rates(stamps, 5), std::invalid_argument);
-  EXPECT_THROW(clock_rates(stamps, 0), std::invalid_argument);
+  EXPECT_THROW(clock_rates_hz(stamps, 2), std::invalid_argument);
+  EXPECT_THROW(clock_rates_hz(stamps, 5), std::invalid_argument);
+  EXPECT_THROW(clock_rates_hz(stamps, 0), std::invalid_argument);
 }
 
 }  // namespace

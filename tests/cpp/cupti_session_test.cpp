@@ -1,4 +1,4 @@
-#include "timing/cupti_session.h"
+#include "timing/trace/cupti_session.h"
 
 #include <cuda_runtime_api.h>
 #include <cupti.h>
@@ -10,11 +10,12 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/cuda_check.h"
 #include "core/cupti_check.h"
 #include "gpu.h"
-#include "kernels/known_duration.h"
+#include "kernels/known_duration/known_duration.h"
 #include "timing/time_op.h"
 
 namespace convtime {
@@ -45,11 +46,13 @@ Timing time_known_kernel(const std::string& kernel_unavailable = "") {
 }
 
 void expect_all_of_it(const Timing& timing) {
-  ASSERT_EQ(timing.activities[0].size(), 1U);
-  EXPECT_NE(timing.activities[0][0].info.name.find("sleep"), std::string::npos);
+  const CandidateSamples& samples = timing.samples.candidates[0];
+  const std::vector<ActivityColumn> columns = tabulate(samples.activities);
+  ASSERT_EQ(columns.size(), 1U);
+  EXPECT_NE(columns[0].info.name.find("sleep"), std::string::npos);
   const double longest = kCycles / 0.5e9;  // no GPU in use has a clock below
-  for (const double seconds : timing.samples.seconds[0]) {
-    EXPECT_GE(seconds, kCycles / (1.02 * timing.max_clock_hertz));
+  for (const double seconds : samples.seconds) {
+    EXPECT_GE(seconds, kCycles / (1.02 * timing.max_sm_clock_hz.value()));
     EXPECT_LE(seconds, longest);
   }
 }
@@ -208,7 +211,7 @@ TEST(KernelTimer, TimesBesideAToolThatSharesCupti) {
   const Timing timing = time_known_kernel("it is taken");
   EXPECT_EQ(timing.method, Method::kKernel);
   expect_all_of_it(timing);
-  EXPECT_GE(other.seen(), static_cast<int>(timing.samples.seconds[0].size()));
+  EXPECT_GE(other.seen(), static_cast<int>(timing.samples.candidates[0].seconds.size()));
 }
 
 TEST(KernelTimer, TimesBeforeAndAfterAToolThatSharesCupti) {

@@ -1,4 +1,4 @@
-#include "timing/device_activity.h"
+#include "timing/trace/device_activity.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "timing/event_timer.h"
+#include "timing/timers/event_timer.h"
 
 #include <gtest/gtest.h>
 
@@ -10,17 +10,17 @@
 #include <vector>
 
 #include "gpu.h"
-#include "kernels/known_duration.h"
-#include "timing/cache_flush.h"
+#include "kernels/known_duration/known_duration.h"
 #include "timing/clock.h"
-#include "timing/cupti_session.h"
-#include "timing/gate_hold.h"
-#include "timing/graph_timer.h"
-#include "timing/kernel_timer.h"
-#include "timing/sleep_hold.h"
-#include "timing/sm_clock_probe.h"
-#include "timing/statistics.h"
+#include "timing/conditions/cache_flush.h"
+#include "timing/conditions/gate_hold.h"
+#include "timing/conditions/sleep_hold.h"
+#include "timing/conditions/sm_clock_probe.h"
+#include "timing/judge/statistics.h"
 #include "timing/time_op.h"
+#include "timing/timers/graph_timer.h"
+#include "timing/timers/kernel_timer.h"
+#include "timing/trace/cupti_session.h"
 
 namespace convtime {
 namespace {
@@ -42,12 +42,13 @@ TEST(EventTimer, TimesAKernelOfKnownDuration) {
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.method = Method::kEvent, .on_gpu = true});
   EXPECT_EQ(timing.queue, Queue::kGate);
-  ASSERT_EQ(timing.raw_seconds[0].size(), timing.samples.seconds[0].size());
-  EXPECT_NEAR(timing.raw_seconds[0][0] - timing.samples.seconds[0][0], timing.overhead_seconds,
-              1e-12);
+  ASSERT_EQ(timing.samples.candidates[0].raw_seconds.size(),
+            timing.samples.candidates[0].seconds.size());
+  EXPECT_NEAR(timing.samples.candidates[0].raw_seconds[0] - timing.samples.candidates[0].seconds[0],
+              timing.overhead_seconds, 1e-12);
   EXPECT_GT(timing.overhead_seconds, 0.5e-6);
   EXPECT_LT(timing.overhead_seconds, 10e-6);
-  for (const double seconds : timing.samples.seconds[0]) {
+  for (const double seconds : timing.samples.candidates[0].seconds) {
     EXPECT_NEAR(seconds, kKnown, 5e-6);
   }
 }
@@ -59,10 +60,11 @@ TEST(KernelTimer, TimesAKernelOfKnownDuration) {
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true});
   EXPECT_EQ(timing.method, Method::kKernel);
-  ASSERT_EQ(timing.activities[0].size(), 1U);
-  EXPECT_NE(timing.activities[0][0].info.name.find("sleep_kernel"), std::string::npos);
-  EXPECT_EQ(timing.activities[0][0].seconds, timing.samples.seconds[0]);
-  for (const double seconds : timing.samples.seconds[0]) {
+  const std::vector<ActivityColumn> columns = tabulate(timing.samples.candidates[0].activities);
+  ASSERT_EQ(columns.size(), 1U);
+  EXPECT_NE(columns[0].info.name.find("sleep_kernel"), std::string::npos);
+  EXPECT_EQ(columns[0].seconds, timing.samples.candidates[0].seconds);
+  for (const double seconds : timing.samples.candidates[0].seconds) {
     EXPECT_GE(seconds, kKnown);
     EXPECT_LE(seconds, kKnown + 3e-6);
   }
@@ -80,13 +82,15 @@ TEST(KernelTimer, SeesCopiesAndMemsets) {
   });
   Callable* const candidates[] = {&call};
   const Timing timing = time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true});
-  ASSERT_EQ(timing.activities[0].size(), 2U);
-  EXPECT_EQ(timing.activities[0][0].info.kind, ActivityKind::kMemset);
-  EXPECT_EQ(timing.activities[0][0].info.bytes, kBytes);
-  EXPECT_EQ(timing.activities[0][1].info.kind, ActivityKind::kMemcpy);
-  EXPECT_EQ(timing.activities[0][1].info.bytes, kBytes / 2);
-  for (std::size_t i = 0; i < timing.spans[0].size(); ++i) {
-    EXPECT_GE(timing.spans[0][i], timing.samples.seconds[0][i]);
+  const std::vector<ActivityColumn> columns = tabulate(timing.samples.candidates[0].activities);
+  ASSERT_EQ(columns.size(), 2U);
+  EXPECT_EQ(columns[0].info.kind, ActivityKind::kMemset);
+  EXPECT_EQ(columns[0].info.bytes, kBytes);
+  EXPECT_EQ(columns[1].info.kind, ActivityKind::kMemcpy);
+  EXPECT_EQ(columns[1].info.bytes, kBytes / 2);
+  const CandidateSamples& samples = timing.samples.candidates[0];
+  for (std::size_t i = 0; i < samples.seconds.size(); ++i) {
+    EXPECT_GE(span_seconds(samples.activities.at(i)), samples.seconds[i]);
   }
   cudaFree(data);
 }
@@ -125,8 +129,8 @@ TEST(SyncTimer, TimesAKernelOfKnownDuration) {
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.method = Method::kSync, .on_gpu = true});
   EXPECT_EQ(timing.queue, Queue::kNone);
-  EXPECT_GE(timing.samples.seconds[0][0], kKnown);
-  EXPECT_LE(timing.samples.seconds[0][0], kKnown + 200e-6);
+  EXPECT_GE(timing.samples.candidates[0].seconds[0], kKnown);
+  EXPECT_LE(timing.samples.candidates[0].seconds[0], kKnown + 200e-6);
 }
 
 class RawGraph final : public DeviceGraph {
@@ -183,9 +187,11 @@ TEST(GraphTimer, TimesAKernelOfKnownDuration) {
     }
     const Timing timing = time_candidates(candidates, options);
     EXPECT_EQ(timing.queue, Queue::kGate);
-    EXPECT_EQ(timing.raw_seconds[0].size(), timing.samples.seconds[0].size());
+    EXPECT_EQ(timing.samples.candidates[0].raw_seconds.size(),
+              timing.samples.candidates[0].seconds.size());
     // By CUPTI such a kernel takes 0.6 us more than it spins.
-    EXPECT_NEAR(quantile(timing.samples.seconds[0], 0.5), kNanoseconds * 1e-9 + 0.6e-6, 0.5e-6);
+    EXPECT_NEAR(quantile(timing.samples.candidates[0].seconds, 0.5), kNanoseconds * 1e-9 + 0.6e-6,
+                0.5e-6);
   }
   cudaFree(stamps);
   cudaFree(flush.data);
@@ -218,15 +224,15 @@ TEST(SmClockProbe, ReadsARatePossibleForTheDevice) {
     probe.stamp();
   }
   probe.finish();
-  std::vector<double> hertz(2);
-  probe.collect(hertz);
-  for (const double one : hertz) {
-    EXPECT_GT(one, 1e8);
-    EXPECT_LT(one, 1.02 * max_sm_clock_hertz());
+  std::vector<double> clocks_hz(2);
+  probe.collect(clocks_hz);
+  for (const double clock_hz : clocks_hz) {
+    EXPECT_GT(clock_hz, 1e8);
+    EXPECT_LT(clock_hz, 1.02 * max_sm_clock_hz());
   }
-  const double idle = probe.idle_rate();
-  EXPECT_GT(idle, 1e8);
-  EXPECT_LT(idle, 1.02 * max_sm_clock_hertz());
+  const double idle_hz = probe.idle_clock_hz();
+  EXPECT_GT(idle_hz, 1e8);
+  EXPECT_LT(idle_hz, 1.02 * max_sm_clock_hz());
   probe.stamp();
   probe.stamp();
   EXPECT_THROW(probe.stamp(), std::logic_error);
@@ -237,10 +243,11 @@ TEST(TimeCandidates, KnowTheClockOfEverySample) {
   KnownKernel kernel;
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.on_gpu = true});
-  ASSERT_EQ(timing.samples.clock_hertz[0].size(), timing.samples.seconds[0].size());
-  for (const double hertz : timing.samples.clock_hertz[0]) {
-    EXPECT_GT(hertz, 1e8);
-    EXPECT_LT(hertz, 1.02 * timing.max_clock_hertz);
+  ASSERT_EQ(timing.samples.candidates[0].sm_clocks_hz.size(),
+            timing.samples.candidates[0].seconds.size());
+  for (const double clock_hz : timing.samples.candidates[0].sm_clocks_hz) {
+    EXPECT_GT(clock_hz, 1e8);
+    EXPECT_LT(clock_hz, 1.02 * timing.max_sm_clock_hz.value());
   }
 }
 
@@ -252,7 +259,7 @@ TEST(TimeCandidates, ReachARegimeWithLightWork) {
     const Timing timing = time_candidates(candidates, {.on_gpu = true, .regime = regime});
     EXPECT_EQ(timing.regime, regime) << timing.regime_reason;
     EXPECT_EQ(timing.samples.idle_seconds > 0, regime == Regime::kBurst);
-    EXPECT_NEAR(median(timing.samples.seconds[0]), kKnown, 5e-6);
+    EXPECT_NEAR(median(timing.samples.candidates[0].seconds), kKnown, 5e-6);
   }
 }
 
@@ -316,7 +323,7 @@ TEST(QueueHold, IsGivenUpForCallsThatWaitForTheGpu) {
         time_candidates(candidates, {.method = Method::kEvent, .queue = queue, .on_gpu = true});
     EXPECT_EQ(timing.queue, Queue::kNone);
     EXPECT_NE(timing.queue_reason, "");
-    EXPECT_FALSE(timing.samples.seconds[0].empty());
+    EXPECT_FALSE(timing.samples.candidates[0].seconds.empty());
     EXPECT_LT(now_seconds() - start, 2);
   }
 }
@@ -334,11 +341,13 @@ TEST(ColdCallable, EvictsWhatTheCallReads) {
       [&] { cudaMemcpyAsync(target, source, kBytes, cudaMemcpyDeviceToDevice, nullptr); });
   Callable* const candidates[] = {&copy};
   TimingOptions options{.method = Method::kKernel, .on_gpu = true};
-  const double warm = quantile(time_candidates(candidates, options).samples.seconds[0], 0.5);
+  const double warm =
+      quantile(time_candidates(candidates, options).samples.candidates[0].seconds, 0.5);
   options.flush = {flush};
   const Timing cold = time_candidates(candidates, options);
-  EXPECT_GT(quantile(cold.samples.seconds[0], 0.5), 1.2 * warm);
-  EXPECT_EQ(cold.activities[0].size(), 1U);  // the flush is not part of the call
+  EXPECT_GT(quantile(cold.samples.candidates[0].seconds, 0.5), 1.2 * warm);
+  EXPECT_EQ(tabulate(cold.samples.candidates[0].activities).size(),
+            1U);  // the flush is not part of the call
   cudaFree(source);
   cudaFree(target);
   cudaFree(flush.data);

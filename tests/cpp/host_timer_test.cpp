@@ -1,4 +1,4 @@
-#include "timing/host_timer.h"
+#include "timing/timers/host_timer.h"
 
 #include <gtest/gtest.h>
 

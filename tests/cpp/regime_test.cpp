@@ -1,4 +1,4 @@
-#include "timing/regime.h"
+#include "timing/conditions/regime.h"
 
 #include <gtest/gtest.h>
 
@@ -8,27 +8,30 @@
 #include <string>
 #include <vector>
 
+#include "timing/conditions/burst_regime.h"
+#include "timing/conditions/sustained_regime.h"
+
 namespace convtime {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kMaxHertz = 1.98e9;
+constexpr double kMaxClockHz = 1.98e9;
 constexpr double kCallSeconds = 0.5e-3;
 
 /// A device whose clock under load falls, all at once, when more heat came in than it stores.
 struct FakeGpu {
   double stored_seconds = 0.06;  ///< of load
   double cooling = 1;            ///< seconds of load that a second of idling makes good
-  double rested_hertz = 1.63e9;
-  double fallen_hertz = 1.39e9;
-  double idle_hertz = 1.96e9;
+  double rested_hz = 1.63e9;
+  double fallen_hz = 1.39e9;
+  double idle_hz = 1.96e9;
   double heat_seconds = 0;
 
   void idle(double seconds) { heat_seconds = std::max(heat_seconds - cooling * seconds, 0.0); }
 
   double call() {
     heat_seconds += kCallSeconds;
-    return heat_seconds > stored_seconds ? fallen_hertz : rested_hertz;
+    return heat_seconds > stored_seconds ? fallen_hz : rested_hz;
   }
 };
 
@@ -45,9 +48,9 @@ Step step(RegimeControl& regime, FakeGpu& gpu) {
   regime.idled(done.gap_seconds);
   done.calls =
       std::max<std::size_t>(1, static_cast<std::size_t>(regime.batch_seconds() / kCallSeconds));
-  RegimeBatch batch{done.gap_seconds > 0 ? gpu.idle_hertz : kNan, {{}}, 0};
+  RegimeBatch batch{done.gap_seconds > 0 ? gpu.idle_hz : kNan, {{}}, 0};
   for (std::size_t i = 0; i < done.calls; ++i) {
-    batch.clock_hertz[0].push_back(gpu.call());
+    batch.clocks_hz[0].push_back(gpu.call());
   }
   batch.busy_seconds = kCallSeconds * static_cast<double>(done.calls);
   done.fate = regime.judge(batch);
@@ -64,12 +67,12 @@ std::vector<Step> steps(std::size_t count, RegimeControl& regime, FakeGpu& gpu) 
 
 std::size_t kept(const std::vector<Step>& all) {
   return static_cast<std::size_t>(std::count_if(
-      all.begin(), all.end(), [](const Step& one) { return one.fate == BatchFate::kKeep; }));
+      all.begin(), all.end(), [](const Step& done) { return done.fate == BatchFate::kKeep; }));
 }
 
-RegimeOutcome outcome_at(const RegimeControl& regime, double hertz, bool steady = true) {
-  const std::vector<std::vector<double>> clocks = {std::vector<double>(20, hertz)};
-  return regime.outcome(clocks, steady);
+RegimeOutcome outcome_at(const RegimeControl& regime, double clock_hz, bool steady = true) {
+  const std::vector<std::vector<double>> clocks_hz = {std::vector<double>(20, clock_hz)};
+  return regime.outcome(clocks_hz, steady);
 }
 
 TEST(RegimeNames, AreReadAsTheyAreWritten) {
@@ -90,7 +93,7 @@ TEST(AsIs, LeavesTheDeviceAlone) {
 }
 
 TEST(Burst, KeepsARestedDeviceAtItsClockWithEverShorterGaps) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   FakeGpu gpu;
   const std::vector<Step> all = steps(12, regime, gpu);
   EXPECT_EQ(all[0].gap_seconds, BurstLimits{}.first_gap_seconds);
@@ -98,11 +101,11 @@ TEST(Burst, KeepsARestedDeviceAtItsClockWithEverShorterGaps) {
   EXPECT_LT(all[11].gap_seconds, 0.1 * all[0].gap_seconds);
   EXPECT_GE(all[11].gap_seconds, 0.9 * BurstLimits{}.batch_seconds);  // busy half of the time
   EXPECT_EQ(kept(all), 11U);  // the first one had nothing before it to be compared with
-  EXPECT_EQ(outcome_at(regime, gpu.rested_hertz).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_at(regime, gpu.rested_hz).regime, Regime::kBurst);
 }
 
 TEST(Burst, IsSettledOnceSomeBatchesAgree) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   FakeGpu gpu;
   steps(2, regime, gpu);
   EXPECT_FALSE(regime.settled());
@@ -111,19 +114,19 @@ TEST(Burst, IsSettledOnceSomeBatchesAgree) {
 }
 
 TEST(Burst, IdlesLongerWhereTheClockFalls) {
-  BurstRegime regime(kMaxHertz, {.max_idle_seconds = 1000});
+  BurstRegime regime(kMaxClockHz, {.max_idle_seconds = 1000});
   FakeGpu gpu{.stored_seconds = 0.0115, .cooling = 0.05};  // 5 ms need 0.1 s
   const std::vector<Step> all = steps(100, regime, gpu);
   EXPECT_GT(kept(all), 70U);
   const auto fallen = std::find_if(
-      all.begin(), all.end(), [](const Step& one) { return one.fate == BatchFate::kSetAside; });
+      all.begin(), all.end(), [](const Step& done) { return done.fate == BatchFate::kSetAside; });
   ASSERT_NE(fallen, all.end());
   EXPECT_GT((fallen + 1)->gap_seconds, 1.9 * fallen->gap_seconds);
-  EXPECT_EQ(outcome_at(regime, gpu.rested_hertz).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_at(regime, gpu.rested_hz).regime, Regime::kBurst);
 }
 
 TEST(Burst, MakesBatchesShorterWhereOneAloneMakesTheClockFall) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   FakeGpu gpu{.stored_seconds = 0.0031};  // 6 of 10 calls
   const std::vector<Step> all = steps(8, regime, gpu);
   EXPECT_EQ(all[0].calls, 10U);
@@ -133,19 +136,19 @@ TEST(Burst, MakesBatchesShorterWhereOneAloneMakesTheClockFall) {
 }
 
 /// A batch of calls at this clock.
-RegimeBatch batch_at(double hertz, double busy_seconds = 5e-3, std::size_t calls = 10) {
-  return {1.96e9, {std::vector<double>(calls, hertz)}, busy_seconds};
+RegimeBatch batch_at(double clock_hz, double busy_seconds = 5e-3, std::size_t calls = 10) {
+  return {1.96e9, {std::vector<double>(calls, clock_hz)}, busy_seconds};
 }
 
 TEST(Burst, IdlesLongerBeforeSamplesAreLost) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   regime.judge(batch_at(1.63e9));
   EXPECT_EQ(regime.judge(batch_at(0.985 * 1.63e9)), BatchFate::kKeep);
   EXPECT_EQ(regime.gap_seconds(), 2 * BurstLimits{}.first_gap_seconds);
 }
 
 TEST(Burst, IdlesAsLongAsItWorksAndNoLongerThanItMay) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   for (int i = 0; i < 20; ++i) {
     regime.judge(batch_at(1.63e9, 0.2));
   }
@@ -157,7 +160,7 @@ TEST(Burst, IdlesAsLongAsItWorksAndNoLongerThanItMay) {
 }
 
 TEST(Burst, IsNotGivenUpForBatchesThatFailNowAndThen) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   regime.judge(batch_at(1.63e9));
   for (int i = 0; i < 20; ++i) {
     EXPECT_EQ(regime.judge(batch_at(1.4e9)), BatchFate::kSetAside);
@@ -166,7 +169,7 @@ TEST(Burst, IsNotGivenUpForBatchesThatFailNowAndThen) {
 }
 
 TEST(Burst, DoesNotCompareABatchThatWasCutShort) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   regime.judge(batch_at(1.63e9));
   EXPECT_EQ(regime.judge(batch_at(1.75e9, 1e-3, 2)), BatchFate::kKeep);
   EXPECT_EQ(regime.judge(batch_at(1.63e9)), BatchFate::kKeep);
@@ -174,7 +177,7 @@ TEST(Burst, DoesNotCompareABatchThatWasCutShort) {
 }
 
 TEST(Burst, WarmsUpInAFewBatches) {
-  const Warmup warmup = BurstRegime(kMaxHertz).warmup({.calls = 7, .steady = false});
+  const Warmup warmup = BurstRegime(kMaxClockHz).warmup({.calls = 7, .steady = false});
   EXPECT_EQ(warmup.calls, 7U);
   EXPECT_TRUE(warmup.steady);
   EXPECT_EQ(warmup.min_steady_seconds, 0);
@@ -182,8 +185,8 @@ TEST(Burst, WarmsUpInAFewBatches) {
 }
 
 TEST(Burst, SetsAsideWhatWasSampledBeforeTheDeviceHadRecovered) {
-  BurstRegime regime(kMaxHertz);
-  FakeGpu hot{.rested_hertz = 1.5e9};
+  BurstRegime regime(kMaxClockHz);
+  FakeGpu hot{.rested_hz = 1.5e9};
   steps(3, regime, hot);
   FakeGpu rested;
   EXPECT_EQ(step(regime, rested).fate, BatchFate::kSetEarlierAside);
@@ -192,7 +195,7 @@ TEST(Burst, SetsAsideWhatWasSampledBeforeTheDeviceHadRecovered) {
 }
 
 TEST(Burst, NoticesAClockThatRisesLittleByLittle) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   regime.judge(batch_at(1.600e9));
   EXPECT_EQ(regime.judge(batch_at(1.625e9)), BatchFate::kKeep);
   EXPECT_EQ(regime.judge(batch_at(1.640e9)), BatchFate::kSetEarlierAside);
@@ -202,7 +205,7 @@ TEST(Burst, NoticesAClockThatRisesLittleByLittle) {
 }
 
 TEST(Burst, GivesUpOnADeviceThatNeverRecovers) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   FakeGpu gpu{.cooling = 0};
   std::vector<Step> all;
   while ((all.empty() || all.back().fate != BatchFate::kSetAllAside) && all.size() < 1000) {
@@ -213,14 +216,14 @@ TEST(Burst, GivesUpOnADeviceThatNeverRecovers) {
   EXPECT_EQ(regime.batch_seconds(), RegimeControl().batch_seconds());
   EXPECT_TRUE(regime.settled());
   EXPECT_EQ(step(regime, gpu).fate, BatchFate::kKeep);
-  const RegimeOutcome outcome = outcome_at(regime, gpu.fallen_hertz);
+  const RegimeOutcome outcome = outcome_at(regime, gpu.fallen_hz);
   EXPECT_EQ(outcome.regime, Regime::kAsIs);
   EXPECT_NE(outcome.reason.find("5 batches in a row, at last to 85.3 % of it"), std::string::npos)
       << outcome.reason;
 }
 
 TEST(Burst, IdlesNoLongerInAllThanItMay) {
-  BurstRegime regime(kMaxHertz, {.max_idle_seconds = 1});
+  BurstRegime regime(kMaxClockHz, {.max_idle_seconds = 1});
   FakeGpu gpu;
   for (int i = 0; i < 1000 && !regime.exhausted(); ++i) {
     step(regime, gpu);
@@ -231,10 +234,10 @@ TEST(Burst, IdlesNoLongerInAllThanItMay) {
 }
 
 TEST(Burst, IsRefusedWhereTheClockIsLowWithoutLoad) {
-  BurstRegime regime(kMaxHertz);
-  FakeGpu locked{.rested_hertz = 1.2e9, .idle_hertz = 1.2e9};
+  BurstRegime regime(kMaxClockHz);
+  FakeGpu locked{.rested_hz = 1.2e9, .idle_hz = 1.2e9};
   steps(5, regime, locked);
-  const RegimeOutcome outcome = outcome_at(regime, locked.rested_hertz);
+  const RegimeOutcome outcome = outcome_at(regime, locked.rested_hz);
   EXPECT_EQ(outcome.regime, Regime::kAsIs);
   EXPECT_EQ(outcome.reason,
             "the clock came to 1200 MHz of 1980 MHz even without load: it is locked, or the GPU is "
@@ -242,8 +245,8 @@ TEST(Burst, IsRefusedWhereTheClockIsLowWithoutLoad) {
 }
 
 TEST(Burst, IsRefusedWhereClocksAreNotKnown) {
-  BurstRegime regime(kMaxHertz);
-  FakeGpu silent{.rested_hertz = kNan, .fallen_hertz = kNan, .idle_hertz = kNan};
+  BurstRegime regime(kMaxClockHz);
+  FakeGpu silent{.rested_hz = kNan, .fallen_hz = kNan, .idle_hz = kNan};
   const std::vector<Step> all = steps(5, regime, silent);
   EXPECT_EQ(all.back().fate, BatchFate::kSetAllAside);
   EXPECT_EQ(outcome_at(regime, kNan).regime, Regime::kAsIs);
@@ -251,14 +254,14 @@ TEST(Burst, IsRefusedWhereClocksAreNotKnown) {
 }
 
 TEST(Burst, IsRefusedWhereTooManySamplesAreBelowTheHighestClock) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   FakeGpu gpu;
   steps(5, regime, gpu);
-  std::vector<std::vector<double>> clocks = {std::vector<double>(20, gpu.rested_hertz)};
-  clocks[0][3] = gpu.fallen_hertz;
-  EXPECT_EQ(regime.outcome(clocks, true).regime, Regime::kBurst);  // one of 20
-  std::fill_n(clocks[0].begin(), 5, gpu.fallen_hertz);
-  const RegimeOutcome outcome = regime.outcome(clocks, true);
+  std::vector<std::vector<double>> clocks_hz = {std::vector<double>(20, gpu.rested_hz)};
+  clocks_hz[0][3] = gpu.fallen_hz;
+  EXPECT_EQ(regime.outcome(clocks_hz, true).regime, Regime::kBurst);  // one of 20
+  std::fill_n(clocks_hz[0].begin(), 5, gpu.fallen_hz);
+  const RegimeOutcome outcome = regime.outcome(clocks_hz, true);
   EXPECT_EQ(outcome.regime, Regime::kAsIs);
   EXPECT_EQ(outcome.reason,
             "25.0 % of the samples are below 98 % of 1630 MHz, the highest clock that the calls "
@@ -266,13 +269,13 @@ TEST(Burst, IsRefusedWhereTooManySamplesAreBelowTheHighestClock) {
 }
 
 TEST(Burst, ForgivesTheFirstCallBehindAGap) {
-  BurstRegime regime(kMaxHertz);
-  std::vector<double> hertz(7, 1.63e9);
-  hertz.front() = 1.58e9;
+  BurstRegime regime(kMaxClockHz);
+  std::vector<double> clocks_hz(7, 1.63e9);
+  clocks_hz.front() = 1.58e9;
   for (int i = 0; i < 3; ++i) {
-    EXPECT_EQ(regime.judge({1.96e9, {hertz}, 2e-3}) == BatchFate::kKeep, i > 0);
+    EXPECT_EQ(regime.judge({1.96e9, {clocks_hz}, 2e-3}) == BatchFate::kKeep, i > 0);
   }
-  BurstRegime few(kMaxHertz);
+  BurstRegime few(kMaxClockHz);
   for (int i = 0; i < 3; ++i) {
     EXPECT_EQ(few.judge({1.96e9, {{1.58e9, 1.63e9, 1.63e9}, {1.63e9, 1.63e9, 1.63e9}}, 2e-3}) ==
                   BatchFate::kKeep,
@@ -283,13 +286,13 @@ TEST(Burst, ForgivesTheFirstCallBehindAGap) {
   EXPECT_EQ(few.judge({1.96e9, {{1.63e9, 1.63e9, 1.63e9}, {1.58e9, 1.58e9, 1.63e9}}, 2e-3}),
             BatchFate::kSetAside);
   const double gap = regime.gap_seconds();
-  hertz[1] = hertz.front();
-  EXPECT_EQ(regime.judge({1.96e9, {hertz}, 2e-3}), BatchFate::kSetAside);
+  clocks_hz[1] = clocks_hz.front();
+  EXPECT_EQ(regime.judge({1.96e9, {clocks_hz}, 2e-3}), BatchFate::kSetAside);
   EXPECT_GT(regime.gap_seconds(), gap);
 }
 
 TEST(Burst, KnowsEachCandidatesOwnHighestClock) {
-  BurstRegime regime(kMaxHertz);
+  BurstRegime regime(kMaxClockHz);
   const std::vector<double> matmul(8, 1.63e9);
   const std::vector<double> copy(8, 1.95e9);
   regime.judge({1.96e9, {matmul, copy}, 5e-3});
@@ -312,8 +315,8 @@ TEST(Sustained, LoadsTheDeviceUntilItIsSteady) {
 
 TEST(Sustained, IsRefusedWhereItDriftsOrNothingIsKnown) {
   const SustainedRegime regime;
-  const std::vector<std::vector<double>> clocks = {{1.39e9, 1.45e9}, {1.5e9, 1.41e9}};
-  const RegimeOutcome drifts = regime.outcome(clocks, false);
+  const std::vector<std::vector<double>> clocks_hz = {{1.39e9, 1.45e9}, {1.5e9, 1.41e9}};
+  const RegimeOutcome drifts = regime.outcome(clocks_hz, false);
   EXPECT_EQ(drifts.regime, Regime::kAsIs);
   EXPECT_EQ(drifts.reason,
             "times or clocks still drifted after 8.0 s of load, or the calls were too few to tell; "

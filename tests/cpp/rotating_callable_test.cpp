@@ -1,4 +1,4 @@
-#include "timing/rotating_callable.h"
+#include "timing/conditions/rotating_callable.h"
 
 #include <gtest/gtest.h>
 

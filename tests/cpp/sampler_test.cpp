@@ -11,6 +11,9 @@
 #include <utility>
 #include <vector>
 
+#include "timing/conditions/burst_regime.h"
+#include "timing/conditions/sustained_regime.h"
+
 namespace convtime {
 namespace {
 
@@ -76,8 +79,8 @@ constexpr Warmup kOneCall{.calls = 1, .steady = false};
 TEST_F(SamplerTest, GivesEachCandidateItsOwnSamples) {
   const SamplerResult result =
       Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 12}).run(both_);
-  EXPECT_EQ(result.seconds[0], std::vector<double>(12, 1.0));
-  EXPECT_EQ(result.seconds[1], std::vector<double>(12, 2.0));
+  EXPECT_EQ(result.candidates[0].seconds, std::vector<double>(12, 1.0));
+  EXPECT_EQ(result.candidates[1].seconds, std::vector<double>(12, 2.0));
   EXPECT_EQ(result.stop_reason, StopReason::kSettled);
 }
 
@@ -118,9 +121,9 @@ TEST_F(SamplerTest, SaysWhatTheFirstCallTook) {
   timer_.seconds[&slow] = 1;
   Callable* const candidates[] = {&a_, &slow};
   const SamplerResult result = Sampler(timer_, nullptr, nullptr, kOneCall, {}).run(candidates);
-  ASSERT_EQ(result.first_call_seconds.size(), 2U);
-  EXPECT_LT(result.first_call_seconds[0], 0.01);
-  EXPECT_GE(result.first_call_seconds[1], 0.02);
+  ASSERT_EQ(result.candidates.size(), 2U);
+  EXPECT_LT(result.candidates[0].first_call_seconds, 0.01);
+  EXPECT_GE(result.candidates[1].first_call_seconds, 0.02);
 }
 
 /// Calls get faster by 1 % each until the `settled`th.
@@ -152,7 +155,7 @@ TEST_F(SamplerTest, WarmsUpUntilTimesAreSteady) {
   EXPECT_TRUE(result.steady);
   EXPECT_GE(result.warmup_calls, kSettled);
   EXPECT_EQ(result.warmup_calls + 12, timer.calls);
-  EXPECT_EQ(result.seconds[0], std::vector<double>(12, std::pow(0.99, kSettled)));
+  EXPECT_EQ(result.candidates[0].seconds, std::vector<double>(12, std::pow(0.99, kSettled)));
 }
 
 TEST_F(SamplerTest, TakesSamplesFromTheStretchThatWasSteady) {
@@ -161,8 +164,9 @@ TEST_F(SamplerTest, TakesSamplesFromTheStretchThatWasSteady) {
   const SamplerResult result =
       Sampler(timer, nullptr, nullptr, {.min_steady_seconds = 0}, {}).run(candidates);
   EXPECT_TRUE(result.steady);
-  EXPECT_GE(result.seconds[0].size(), StopRule{}.min_samples);
-  EXPECT_EQ(result.warmup_calls + result.seconds[0].size(), timer.calls);  // no more were needed
+  EXPECT_GE(result.candidates[0].seconds.size(), StopRule{}.min_samples);
+  EXPECT_EQ(result.warmup_calls + result.candidates[0].seconds.size(),
+            timer.calls);  // no more were needed
   EXPECT_EQ(result.stop_reason, StopReason::kSettled);
 }
 
@@ -216,7 +220,7 @@ TEST_F(SamplerTest, ForgetsWhatDriftedLongBefore) {
   EXPECT_TRUE(soon.steady);
   EXPECT_GT(soon.warmup_seconds, 0.29);
   EXPECT_LT(soon.warmup_seconds, 0.5);
-  EXPECT_DOUBLE_EQ(soon.seconds[0].back(), 1);
+  EXPECT_DOUBLE_EQ(soon.candidates[0].seconds.back(), 1);
   CoolingTimer again;
   const SamplerResult late = Sampler(again, nullptr, nullptr, patient, {}).run(candidates);
   EXPECT_GT(late.warmup_seconds, 0.5);  // half of all that was seen must be steady
@@ -233,12 +237,12 @@ class FallingProbe final : public ClockProbe {
     stamped_ = 0;
   }
   void pace() override { ++paces; }
-  double idle_rate() override { return 2e9; }
-  void collect(std::span<double> hertz) override {
-    EXPECT_EQ(hertz.size(), stamped_);
+  double idle_clock_hz() override { return 2e9; }
+  void collect(std::span<double> clocks_hz) override {
+    EXPECT_EQ(clocks_hz.size(), stamped_);
     stamped_ = 0;
-    for (double& one : hertz) {
-      one = 2e9 * std::pow(0.999, std::min(calls_++, settled_));
+    for (double& clock_hz : clocks_hz) {
+      clock_hz = 2e9 * std::pow(0.999, std::min(calls_++, settled_));
     }
   }
 
@@ -280,7 +284,8 @@ TEST_F(SamplerTest, WarmsUpUntilTheClockIsSteadyAndKeepsItForEachSample) {
           .run(candidates);
   EXPECT_TRUE(result.steady);
   EXPECT_GE(result.warmup_calls, kSettled);
-  EXPECT_EQ(result.clock_hertz[0], std::vector<double>(10, 2e9 * std::pow(0.999, kSettled)));
+  EXPECT_EQ(result.candidates[0].sm_clocks_hz,
+            std::vector<double>(10, 2e9 * std::pow(0.999, kSettled)));
   EXPECT_EQ(probe.finishes, timer.runs);
 }
 
@@ -295,9 +300,9 @@ TEST_F(SamplerTest, HoldsTheQueueForEveryBatch) {
   const SamplerResult result =
       Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 100}).run(both_);
   EXPECT_TRUE(result.queue_held);
-  EXPECT_EQ(result.queue_reason, "");
+  EXPECT_EQ(result.not_held_reason, "");
   EXPECT_EQ(hold.asked.size(), timer_.batch_sizes.size() - 2);  // the warm-up is not held
-  EXPECT_TRUE(result.discarded[0].empty());
+  EXPECT_TRUE(result.candidates[0].discarded.empty());
 }
 
 TEST_F(SamplerTest, SetsSamplesOfAnUnheldBatchAsideAndHoldsLonger) {
@@ -305,9 +310,9 @@ TEST_F(SamplerTest, SetsSamplesOfAnUnheldBatchAsideAndHoldsLonger) {
   const SamplerResult result =
       Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 10}).run(both_);
   EXPECT_TRUE(result.queue_held);
-  EXPECT_EQ(result.seconds[0].size(), 10U);
-  EXPECT_EQ(result.discarded[0].size(), 30U);
-  EXPECT_EQ(result.discarded[1], std::vector<double>(30, 2.0));
+  EXPECT_EQ(result.candidates[0].seconds.size(), 10U);
+  EXPECT_EQ(result.candidates[0].discarded.size(), 30U);
+  EXPECT_EQ(result.candidates[1].discarded, std::vector<double>(30, 2.0));
   EXPECT_GT(hold.asked[3], hold.asked[0]);
 }
 
@@ -327,8 +332,8 @@ TEST_F(SamplerTest, GivesTheHoldUpWhereItNeverWorks) {
   const SamplerResult result =
       Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 10}).run(both_);
   EXPECT_FALSE(result.queue_held);
-  EXPECT_NE(result.queue_reason.find("waits for the GPU"), std::string::npos);
-  EXPECT_EQ(result.seconds[0].size(), 10U);
+  EXPECT_NE(result.not_held_reason.find("waits for the GPU"), std::string::npos);
+  EXPECT_EQ(result.candidates[0].seconds.size(), 10U);
   EXPECT_LE(*std::max_element(hold.asked.begin(), hold.asked.end()), 0.1);
 }
 
@@ -340,8 +345,8 @@ TEST_F(SamplerTest, DoesNotMixHeldAndUnheldSamples) {
   const SamplerResult result =
       Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 100}).run(both_);
   EXPECT_FALSE(result.queue_held);
-  EXPECT_EQ(result.seconds[0].size(), 100U);
-  EXPECT_GE(result.discarded[0].size(), 64U);
+  EXPECT_EQ(result.candidates[0].seconds.size(), 100U);
+  EXPECT_GE(result.candidates[0].discarded.size(), 64U);
 }
 
 TEST_F(SamplerTest, DoesNotHoldForTimersThatWaitAfterEachCall) {
@@ -396,6 +401,14 @@ TEST_F(SamplerTest, WaitsOnlyThroughTheHostsHook) {
   };
   Sampler(timer_, nullptr, nullptr, kOneCall, {}, hooks).run(both_);
   EXPECT_EQ(waits, timer_.batch_sizes.size());
+}
+
+RegimeOutcome outcome_of(const RegimeControl& regime, const SamplerResult& result) {
+  std::vector<std::vector<double>> clocks_hz;
+  for (const CandidateSamples& samples : result.candidates) {
+    clocks_hz.push_back(samples.sm_clocks_hz);
+  }
+  return regime.outcome(clocks_hz, result.steady);
 }
 
 /// A regime that says what it is told to, and writes down how many batches it judged.
@@ -454,7 +467,7 @@ TEST_F(SamplerTest, EndsAsByItsBudgetWhereItIdledForTooLong) {
   const SamplerResult result =
       Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 100, .tolerance = 0}, {}, &regime)
           .run(both_);
-  EXPECT_EQ(result.seconds[0].size(), 100U);
+  EXPECT_EQ(result.candidates[0].seconds.size(), 100U);
   EXPECT_EQ(result.stop_reason, StopReason::kBudget);
 }
 
@@ -465,16 +478,16 @@ TEST_F(SamplerTest, SetsSamplesAsideAsTheRegimeSays) {
   const StopRule rule{.criterion = StopCriterion::kCount, .min_samples = 64, .max_samples = 192};
   const SamplerResult result =
       Sampler(timer_, nullptr, nullptr, kOneCall, rule, {}, &regime).run(both_);
-  EXPECT_EQ(result.seconds[0].size(), 192U);
-  EXPECT_EQ(result.discarded[0].size(), 128U);  // the first batch and the second
+  EXPECT_EQ(result.candidates[0].seconds.size(), 192U);
+  EXPECT_EQ(result.candidates[0].discarded.size(), 128U);  // the first batch and the second
   EXPECT_EQ(regime.seen.size(), 5U);
 
   FakeRegime given_up;
   given_up.fates = {BatchFate::kKeep, BatchFate::kSetAllAside};
   const SamplerResult as_is =
       Sampler(timer_, nullptr, nullptr, kOneCall, rule, {}, &given_up).run(both_);
-  EXPECT_EQ(as_is.seconds[1].size(), 192U);
-  EXPECT_EQ(as_is.discarded[1], std::vector<double>(128, 2.0));
+  EXPECT_EQ(as_is.candidates[1].seconds.size(), 192U);
+  EXPECT_EQ(as_is.candidates[1].discarded, std::vector<double>(128, 2.0));
 }
 
 TEST_F(SamplerTest, KeepsWhatTheRegimeSetAsideInTheWarmUp) {
@@ -485,7 +498,7 @@ TEST_F(SamplerTest, KeepsWhatTheRegimeSetAsideInTheWarmUp) {
       Sampler(timer_, nullptr, nullptr, {.min_steady_seconds = 0}, {.max_samples = 10}, {}, &regime)
           .run(candidates);
   EXPECT_TRUE(result.steady);
-  EXPECT_FALSE(result.discarded[0].empty());
+  EXPECT_FALSE(result.candidates[0].discarded.empty());
 }
 
 TEST_F(SamplerTest, TellsTheRegimeTheClocksOfEachCandidate) {
@@ -498,9 +511,9 @@ TEST_F(SamplerTest, TellsTheRegimeTheClocksOfEachCandidate) {
   regime.gap = 1e-3;
   Sampler(timer, nullptr, &probe, kOneCall, {.min_samples = 12}, {}, &regime).run(candidates);
   ASSERT_FALSE(regime.seen.empty());
-  EXPECT_EQ(regime.seen[0].clock_hertz,
+  EXPECT_EQ(regime.seen[0].clocks_hz,
             std::vector<std::vector<double>>(2, std::vector<double>(12, 2e9)));
-  EXPECT_EQ(regime.seen[0].idle_hertz, 2e9);
+  EXPECT_EQ(regime.seen[0].idle_clock_hz, 2e9);
   EXPECT_GT(regime.seen[0].busy_seconds, 0);
 }
 
@@ -512,11 +525,11 @@ TEST_F(SamplerTest, SamplesARestedDeviceInBursts) {
   BurstRegime burst(2e9, {.first_gap_seconds = 4e-3});
   const SamplerResult result =
       Sampler(timer, nullptr, &probe, kOneCall, {.max_samples = 300}, {}, &burst).run(candidates);
-  EXPECT_EQ(burst.outcome(result.clock_hertz, result.steady).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_of(burst, result).regime, Regime::kBurst);
   EXPECT_TRUE(result.steady);
-  EXPECT_GE(result.seconds[0].size(), 20U);
+  EXPECT_GE(result.candidates[0].seconds.size(), 20U);
   EXPECT_GE(result.idle_seconds, 3 * 2e-3);
-  EXPECT_TRUE(result.discarded[0].empty());
+  EXPECT_TRUE(result.candidates[0].discarded.empty());
 }
 
 TEST_F(SamplerTest, GoesOnAsItIsWhereABurstCannotBeReached) {
@@ -530,9 +543,9 @@ TEST_F(SamplerTest, GoesOnAsItIsWhereABurstCannotBeReached) {
               {.criterion = StopCriterion::kCount, .min_samples = 64, .max_samples = 640}, {},
               &burst)
           .run(candidates);
-  EXPECT_EQ(result.seconds[0].size(), 640U);
-  EXPECT_GE(result.discarded[0].size(), 5U);
-  EXPECT_EQ(burst.outcome(result.clock_hertz, result.steady).regime, Regime::kAsIs);
+  EXPECT_EQ(result.candidates[0].seconds.size(), 640U);
+  EXPECT_GE(result.candidates[0].discarded.size(), 5U);
+  EXPECT_EQ(outcome_of(burst, result).regime, Regime::kAsIs);
 }
 
 SamplerResult sample_clocked(Callable& callable, ClockProbe& probe, Timer& timer,
@@ -547,10 +560,10 @@ TEST_F(SamplerTest, SamplesUnderTheLoadThatMadeTheDeviceSteady) {
   PreparingTimer timer;
   SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5});
   const SamplerResult result = sample_clocked(a_, probe, timer, sustained);
-  EXPECT_EQ(sustained.outcome(result.clock_hertz, result.steady).regime, Regime::kSustained);
+  EXPECT_EQ(outcome_of(sustained, result).regime, Regime::kSustained);
   EXPECT_GE(result.warmup_seconds, 0.02);
   EXPECT_EQ(result.idle_seconds, 0);
-  EXPECT_DOUBLE_EQ(result.clock_hertz[0].back(), 2e9 * std::pow(0.999, 400));
+  EXPECT_DOUBLE_EQ(result.candidates[0].sm_clocks_hz.back(), 2e9 * std::pow(0.999, 400));
 }
 
 TEST_F(SamplerTest, LoadsTheDeviceBeforeEachBatchWithCallsThatAreNotTimed) {
@@ -563,7 +576,8 @@ TEST_F(SamplerTest, LoadsTheDeviceBeforeEachBatchWithCallsThatAreNotTimed) {
   PreparingTimer timer;
   SustainedRegime sustained({.min_seconds = 0.02, .max_seconds = 5, .load_seconds = 0.05});
   const SamplerResult result = sample_clocked(counted, probe, timer, sustained);
-  const std::size_t samples = result.seconds[0].size() + result.discarded[0].size();
+  const std::size_t samples =
+      result.candidates[0].seconds.size() + result.candidates[0].discarded.size();
   EXPECT_EQ(result.warmup_calls + samples, calls);
   EXPECT_GT(calls, 5 * samples);
   EXPECT_GT(probe.paces, timer.runs);
@@ -587,9 +601,9 @@ TEST_F(SamplerTest, SaysWhereLoadNeverMakesTheDeviceSteady) {
       Sampler(timer, nullptr, nullptr, kOneCall, {.max_samples = 10}, {}, &sustained)
           .run(candidates);
   EXPECT_FALSE(result.steady);
-  EXPECT_EQ(result.seconds[0].size(), 10U);
+  EXPECT_EQ(result.candidates[0].seconds.size(), 10U);
   EXPECT_LT(result.warmup_seconds, 2);
-  EXPECT_EQ(sustained.outcome(result.clock_hertz, result.steady).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_of(sustained, result).regime, Regime::kAsIs);
 }
 
 TEST_F(SamplerTest, RefusesNoCandidatesAndImpossibleRules) {

@@ -1,4 +1,4 @@
-#include "timing/statistics.h"
+#include "timing/judge/statistics.h"
 
 #include <gtest/gtest.h>
 

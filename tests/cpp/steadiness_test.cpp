@@ -1,4 +1,4 @@
-#include "timing/steadiness.h"
+#include "timing/judge/steadiness.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,13 @@
-#include "timing/stop_rule.h"
+#include "timing/judge/stop_rule.h"
 
 #include <gtest/gtest.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <numeric>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -13,7 +15,20 @@
 namespace convtime {
 namespace {
 
-using Samples = std::vector<std::vector<double>>;
+/// Each candidate's.
+class Samples {
+ public:
+  Samples(std::initializer_list<std::vector<double>> candidates)
+      : candidates_(candidates), views_(candidates_.begin(), candidates_.end()) {}
+  Samples(const Samples&) = delete;
+  Samples& operator=(const Samples&) = delete;
+
+  operator std::span<const std::span<const double>>() const { return views_; }
+
+ private:
+  std::vector<std::vector<double>> candidates_;
+  std::vector<std::span<const double>> views_;
+};
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 

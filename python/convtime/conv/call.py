@@ -104,7 +104,7 @@ class ConvCall:
     x: TensorLayout
     w: TensorLayout
     grad_output: TensorLayout | None = None
-    flags: Flags = Flags()
+    flags: Flags = Flags()  # noqa: RUF009 (it is frozen)
 
     def __post_init__(self) -> None:
         problem = self.problem

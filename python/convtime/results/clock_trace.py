@@ -18,7 +18,7 @@ SCHEMA = "2.0"
 
 @dataclasses.dataclass
 class ClockTrace:
-    """A GPU's clocks, power and temperature while a block of code ran; see :func:`convtime.trace_clocks`.
+    """What a GPU did while a block of code ran; see :func:`convtime.trace_clocks`.
 
     Attributes:
         device: the GPU, e.g. ``cuda:0``.

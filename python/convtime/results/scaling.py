@@ -13,7 +13,7 @@ from convtime.results.units import format_seconds
 _FEWEST_AT_A_CLOCK = 5
 _CLEARLY_HIGHER = 1.05  # of two clocks, how much the higher one must be over the lower
 
-#: The rate of the multiprocessors' clock in hertz, and the time in seconds that a sample took at it.
+#: The rate of the multiprocessors' clock in hertz, and what a sample took at it in seconds.
 ClockedTime = tuple[float, float]
 
 

@@ -101,7 +101,8 @@ def _rate_facts(measured: Measurement) -> dict[str, str]:
         )
     if ceilings is not None and moved is not None:
         facts["memory"] = (
-            f"{moved / 1e9:.4g} GB/s ({moved / ceilings.bytes_per_second:.1%} of this device's copy)"
+            f"{moved / 1e9:.4g} GB/s ({moved / ceilings.bytes_per_second:.1%} of this device's "
+            "copy)"
         )
     return facts
 

@@ -1,0 +1,407 @@
+#include "ops/conv/convolutions.h"
+
+#include <ATen/core/DimVector.h>
+#include <ATen/native/ConvUtils.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/mkldnn_convolution.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+
+namespace convtime::ops {
+namespace {
+
+using at::native::ConvBackend;
+
+/// What error messages call things, by the number of spatial dimensions less one.
+struct Names {
+  const char* numbers;
+  const char* batched;
+  const char* unbatched;
+  const char* kernel;
+  const char* smallest_kernel;
+  std::array<const char*, 3> spatial;
+};
+
+constexpr std::array<Names, 3> kNames = {
+    {{"one number", "(N, C, L)", "(C, L)", "S", "1", {"length", "", ""}},
+     {"one or two numbers", "(N, C, H, W)", "(C, H, W)", "R, S", "1 x 1", {"height", "width", ""}},
+     {"one or three numbers",
+      "(N, C, D, H, W)",
+      "(C, D, H, W)",
+      "T, R, S",
+      "1 x 1 x 1",
+      {"depth", "height", "width"}}}};
+
+const Names& names_of(const ConvOp& op) { return kNames[op.spatial - 1]; }
+
+/// "[2, 3]" or "[2]" to a number for each spatial dimension, each in [minimum, INT_MAX]: cuDNN and
+/// PyTorch's own keys hold them in 32 bits.
+ConvParams::Numbers expand(const ConvOp& op, c10::SymIntArrayRef symbolic, const char* name,
+                           std::int64_t minimum) {
+  const at::IntArrayRef values = C10_AS_INTARRAYREF_SLOW(symbolic);
+  TORCH_CHECK(values.size() == 1 || values.size() == op.spatial, op.name, ": ", name, " must be ",
+              names_of(op).numbers, ", got ", values);
+  for (const std::int64_t value : values) {
+    TORCH_CHECK(value >= minimum && value <= std::numeric_limits<std::int32_t>::max(), op.name,
+                ": ", name, " must lie between ", minimum, " and 2147483647, got ", values);
+  }
+  return values.size() == op.spatial ? ConvParams::Numbers(values.begin(), values.end())
+                                     : ConvParams::Numbers(op.spatial, values.front());
+}
+
+ConvParams read_params(const ConvOp& op, c10::SymIntArrayRef stride, c10::SymIntArrayRef padding,
+                       c10::SymIntArrayRef output_padding, c10::SymIntArrayRef dilation,
+                       const c10::SymInt& groups) {
+  ConvParams params{.stride = expand(op, stride, "stride", 1),
+                    .padding = expand(op, padding, "padding", 0),
+                    .dilation = expand(op, dilation, "dilation", 1),
+                    .output_padding = ConvParams::Numbers(op.spatial, 0),
+                    .groups = groups.expect_int(),
+                    .transposed = op.transposed};
+  if (op.transposed) {
+    params.output_padding = expand(op, output_padding, "output_padding", 0);
+  }
+  return params;
+}
+
+/// What forward and backward ask of input and weight alike.
+void check_operands(const ConvOp& op, const at::Tensor& input, const at::Tensor& weight,
+                    const c10::SymInt& symbolic_groups) {
+  const auto spatial = static_cast<std::int64_t>(op.spatial);
+  const std::int64_t groups = symbolic_groups.expect_int();
+  TORCH_CHECK(weight.dim() == spatial + 2, op.name, ": weight must have shape ",
+              op.transposed ? "(C, K / groups, " : "(K, C / groups, ", names_of(op).kernel,
+              "), got ", weight.sizes());
+  TORCH_CHECK(groups >= 1, op.name, ": groups must be at least 1, got ", groups);
+  const std::int64_t channels = input.size(-spatial - 1);
+  const bool has_kernel = std::all_of(weight.sizes().begin() + 2, weight.sizes().end(),
+                                      [](std::int64_t size) { return size >= 1; });
+  const std::int64_t outputs = weight.size(op.transposed ? 1 : 0);
+  TORCH_CHECK(outputs >= 1 && has_kernel, op.name,
+              ": weight must have at least one output channel and a kernel of at least ",
+              names_of(op).smallest_kernel, ", got shape ", weight.sizes());
+  TORCH_CHECK(weight.size(0) % groups == 0, op.name, ": the ", op.transposed ? "input" : "output",
+              " channels (dimension 0 of weight) must be a multiple of groups (", groups, "), got ",
+              weight.size(0));
+  if (op.transposed) {
+    TORCH_CHECK(weight.size(0) >= 1, op.name,
+                ": weight must have at least one input channel, got shape ", weight.sizes());
+    TORCH_CHECK(weight.size(0) == channels, op.name,
+                ": input must have as many channels as dimension 0 of weight (", weight.size(0),
+                "), got ", channels);
+  } else {
+    TORCH_CHECK(weight.size(1) * groups == channels, op.name,
+                ": input must have dimension 1 of weight times groups channels (", weight.size(1),
+                " * ", groups, "), got ", channels);
+  }
+  TORCH_CHECK(c10::isFloatingType(input.scalar_type()) && input.element_size() >= 2, op.name,
+              ": the dtype must be one of Half, BFloat16, Float, Double, got ",
+              input.scalar_type());
+}
+
+void check_alike(const ConvOp& op, const char* name, const at::Tensor& tensor,
+                 const at::Tensor& input) {
+  TORCH_CHECK(input.scalar_type() == tensor.scalar_type(), op.name, ": input and ", name,
+              " must have the same dtype, got ", input.scalar_type(), " and ",
+              tensor.scalar_type());
+  TORCH_CHECK(input.device() == tensor.device(), op.name, ": input and ", name,
+              " must be on the same device, got ", input.device(), " and ", tensor.device());
+}
+
+std::int64_t output_channels(const at::Tensor& weight, const ConvParams& params) {
+  return params.transposed ? weight.size(1) * params.groups : weight.size(0);
+}
+
+void check_bias(const ConvOp& op, const at::Tensor& bias, std::int64_t channels,
+                const at::Tensor& input) {
+  TORCH_CHECK(bias.dim() == 1 && bias.size(0) == channels, op.name, ": bias must have shape (",
+              channels, "), one number for each output channel, got ", bias.sizes());
+  TORCH_CHECK(bias.scalar_type() == input.scalar_type(), op.name,
+              ": bias must have the input's dtype (", input.scalar_type(), "), got ",
+              bias.scalar_type());
+  TORCH_CHECK(bias.device() == input.device(), op.name, ": bias must be on the input's device (",
+              input.device(), "), got ", bias.device());
+}
+
+/// The output's size in one spatial dimension; refuses what the numbers leave no output for.
+std::int64_t output_length(const ConvOp& op, std::size_t i, std::int64_t input, std::int64_t weight,
+                           const ConvParams& params) {
+  const std::int64_t kernel = params.dilation[i] * (weight - 1) + 1;
+  const char* const where = names_of(op).spatial[i];
+  if (!op.transposed) {
+    const std::int64_t padded = input + 2 * params.padding[i];
+    TORCH_CHECK(kernel <= padded, op.name,
+                ": the kernel must not be larger than the padded input, got ", kernel,
+                " (dilated) against ", padded, " in ", where);
+    return (padded - kernel) / params.stride[i] + 1;
+  }
+  const std::int64_t length =
+      (input - 1) * params.stride[i] - 2 * params.padding[i] + kernel + params.output_padding[i];
+  TORCH_CHECK(length >= 0, op.name, ": padding must not take away more than there is, got ",
+              params.padding[i], " for an output of ", length + 2 * params.padding[i], " in ",
+              where);
+  return length;
+}
+
+/// The output's size for an input with a batch. Refuses outputs that are empty because the kernel
+/// does not fit, and those that cannot exist.
+at::DimVector checked_output_size(const ConvOp& op, const at::Tensor& input,
+                                  const at::Tensor& weight, const ConvParams& params) {
+  at::DimVector size = {input.size(0), output_channels(weight, params)};
+  for (std::size_t i = 0; i < op.spatial; ++i) {
+    const auto dim = static_cast<std::int64_t>(i) + 2;
+    size.push_back(output_length(op, i, input.size(dim), weight.size(dim), params));
+  }
+  // A host that overcommits memory would only find out when the output is written, and kill us.
+  if (input.is_cpu()) {
+    double bytes = static_cast<double>(input.element_size());
+    for (const std::int64_t length : size) {
+      bytes *= static_cast<double>(length);
+    }
+    static const double host_bytes =
+        static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGE_SIZE));
+    TORCH_CHECK(bytes <= host_bytes, op.name, ": the output would take ", bytes,
+                " bytes and this machine has ", host_bytes,
+                "; check padding, stride and the input's size");
+  }
+  if (input.size(1) == 0) {
+    size[1] = 0;  // as PyTorch's forward has it
+  }
+  return size;
+}
+
+bool is_empty(at::IntArrayRef size) { return std::find(size.begin(), size.end(), 0) != size.end(); }
+
+/// Refuses what PyTorch's kernels compute a wrong size for; where nothing is computed, PyTorch does
+/// not look at it.
+void check_output_padding(const ConvOp& op, const ConvParams& params) {
+  for (std::size_t i = 0; i < op.spatial; ++i) {
+    const std::int64_t limit = std::max(params.stride[i], params.dilation[i]);
+    TORCH_CHECK(params.output_padding[i] < limit, op.name,
+                ": output_padding must be smaller than stride or dilation (", limit, "), got ",
+                params.output_padding[i], " in ", names_of(op).spatial[i]);
+  }
+}
+
+bool is_defined(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
+
+/// As PyTorch, which computes one spatial dimension as two: a tensor with a batch.
+at::Tensor add_height(const at::Tensor& tensor) { return tensor.unsqueeze(2); }
+
+ConvParams add_height(ConvParams params) {
+  params.stride.insert(params.stride.begin(), 1);
+  params.padding.insert(params.padding.begin(), 0);
+  params.dilation.insert(params.dilation.begin(), 1);
+  params.output_padding.insert(params.output_padding.begin(), 0);
+  return params;
+}
+
+/// What PyTorch computes the convolution with; `input` has a batch, and two spatial dimensions or
+/// more.
+ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight,
+                           const std::optional<at::Tensor>& bias, const ConvParams& params) {
+  return at::native::select_conv_backend(
+      input, weight, bias, c10::fromIntArrayRefSlow(params.stride),
+      c10::fromIntArrayRefSlow(params.padding), c10::fromIntArrayRefSlow(params.dilation),
+      params.transposed, c10::fromIntArrayRefSlow(params.output_padding), params.groups,
+      /*bias_sizes_opt=*/std::nullopt);
+}
+
+#ifdef CONVTIME_WITH_CUDA
+/// Whether the call is for our own plans. Under TORCH_CUDNN_V8_API_DISABLED, PyTorch calls cuDNN by
+/// an interface that has no plans.
+bool has_plans(ConvBackend backend) {
+  return (backend == ConvBackend::Cudnn || backend == ConvBackend::CudnnTranspose) &&
+         at::native::cudnnv8_enabled_check_debug();
+}
+#endif
+
+/// Refuses an engine where there is no choice of engines.
+void check_no_engine(const ConvOp& op, const PolicyRequest& policy, const at::Tensor& input) {
+  TORCH_CHECK(!policy.engine.has_value(), op.name, ": policy names cuDNN's engine ",
+              policy.engine->engine.index, ", but PyTorch computes this convolution on ",
+              input.device(), " without cuDNN's plans; leave policy out");
+}
+
+/// Of an input with a batch, and two spatial dimensions or more.
+at::Tensor compute(const ConvOp& op, const at::Tensor& x, const at::Tensor& weight,
+                   const std::optional<at::Tensor>& bias, const ConvParams& params,
+                   const PolicyRequest& policy, bool has_output) {
+  // Without an output, there is nothing to select a plan for, and PyTorch computes or refuses it.
+  if (has_output) {
+    const ConvBackend backend = select_backend(x, weight, bias, params);
+#ifdef CONVTIME_WITH_CUDA
+    if (has_plans(backend)) {
+      at::Tensor y = cudnn_forward(op.name, x, weight, params, policy);
+      if (is_defined(bias)) {
+        cuda_add_bias(y, *bias);
+      }
+      return y;
+    }
+#endif
+    if (backend == ConvBackend::Mkldnn) {
+      check_no_engine(op, policy, x);
+      const auto format = at::native::_determine_backend_memory_format(x, weight, backend);
+      return at::mkldnn_convolution(
+          x.contiguous(format), weight.contiguous(format),
+          is_defined(bias) ? std::optional(bias->contiguous()) : std::nullopt, params.padding,
+          params.stride, params.dilation, params.groups);
+    }
+  }
+  check_no_engine(op, policy, x);
+  // PyTorch's own kernels (depthwise, slow paths, empty batches): run what PyTorch runs.
+  return at::convolution(x, weight, bias, params.stride, params.padding, params.dilation,
+                         params.transposed, params.output_padding, params.groups);
+}
+
+at::Tensor convolution(const ConvCall& call) {
+  const ConvOp& op = call.op;
+  const auto spatial = static_cast<std::int64_t>(op.spatial);
+  TORCH_CHECK(call.input.dim() == spatial + 1 || call.input.dim() == spatial + 2, op.name,
+              ": input must have shape ", names_of(op).batched, " or ", names_of(op).unbatched,
+              ", got ", call.input.sizes());
+  check_operands(op, call.input, call.weight, call.groups);
+  check_alike(op, "weight", call.weight, call.input);
+  const ConvParams params =
+      read_params(op, call.stride, call.padding, call.output_padding, call.dilation, call.groups);
+  if (is_defined(call.bias)) {
+    check_bias(op, *call.bias, output_channels(call.weight, params), call.input);
+  }
+  const bool batched = call.input.dim() == spatial + 2;
+  const at::Tensor x = batched ? call.input : call.input.unsqueeze(0);
+  const bool has_output = !is_empty(checked_output_size(op, x, call.weight, params));
+  if (op.transposed && has_output) {
+    check_output_padding(op, params);
+  }
+  const PolicyRequest policy = parse_policy(op.name, call.policy, {forward_pass(op.transposed)});
+
+  at::Tensor y;
+  if (op.spatial == 1) {
+    y = compute(op, add_height(x.contiguous()), add_height(call.weight), call.bias,
+                add_height(params), policy, has_output)
+            .squeeze(2);
+  } else {
+    y = compute(op, x, call.weight, call.bias, params, policy, has_output);
+  }
+  return batched ? y : y.squeeze(0);
+}
+
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+/// As `compute`, the gradients of it.
+Gradients compute_gradients(const ConvOp& op, const at::Tensor& grad_output, const at::Tensor& x,
+                            const at::Tensor& weight, const ConvParams& params,
+                            std::array<bool, 3> output_mask, const PolicyRequest& policy,
+                            [[maybe_unused]] bool has_output) {
+#ifdef CONVTIME_WITH_CUDA
+  if (has_output && has_plans(select_backend(x, weight, std::nullopt, params))) {
+    auto [grad_input, grad_weight] = cudnn_backward(op.name, grad_output, x, weight, params,
+                                                    {output_mask[0], output_mask[1]}, policy);
+    at::Tensor grad_bias;
+    if (output_mask[2]) {
+      grad_bias = x.dim() == 5 ? grad_output.sum(at::IntArrayRef{0, 2, 3, 4})
+                               : grad_output.sum(at::IntArrayRef{0, 2, 3});
+    }
+    return {grad_input, grad_weight, grad_bias};
+  }
+#endif
+  check_no_engine(op, policy, x);
+  const std::int64_t channels = output_channels(weight, params);
+  return at::convolution_backward(grad_output, x, weight, /*bias_sizes_opt=*/{channels},
+                                  params.stride, params.padding, params.dilation, params.transposed,
+                                  params.output_padding, params.groups, output_mask);
+}
+
+Gradients convolution_backward(const at::Tensor& grad_output, const at::Tensor& input,
+                               const at::Tensor& weight, c10::SymIntArrayRef stride,
+                               c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                               bool transposed, c10::SymIntArrayRef output_padding,
+                               c10::SymInt groups, std::array<bool, 3> output_mask,
+                               std::optional<std::string_view> policy_text) {
+  constexpr const char* kName = "convolution_backward";
+  TORCH_CHECK(input.dim() >= 3 && input.dim() <= 5, kName,
+              ": input must have a batch, channels and one to three spatial dimensions, got shape ",
+              input.sizes());
+  const ConvOp op{kName, static_cast<std::size_t>(input.dim() - 2), transposed};
+  check_operands(op, input, weight, groups);
+  check_alike(op, "weight", weight, input);
+  check_alike(op, "grad_output", grad_output, input);
+  const ConvParams params = read_params(op, stride, padding, output_padding, dilation, groups);
+  const at::DimVector output_size = checked_output_size(op, input, weight, params);
+  const bool has_output = !is_empty(output_size);
+  if (transposed && has_output) {
+    check_output_padding(op, params);
+  }
+  TORCH_CHECK(grad_output.sizes() == at::IntArrayRef(output_size), kName,
+              ": grad_output must have the output's shape ", at::IntArrayRef(output_size), ", got ",
+              grad_output.sizes());
+  c10::SmallVector<conv::Pass, 2> passes;
+  if (output_mask[0]) {
+    passes.push_back(input_gradient_pass(transposed));
+  }
+  if (output_mask[1]) {
+    passes.push_back(conv::Pass::kWgrad);
+  }
+  const PolicyRequest policy = parse_policy(kName, policy_text, passes);
+
+  if (op.spatial > 1) {
+    return compute_gradients(op, grad_output, input, weight, params, output_mask, policy,
+                             has_output);
+  }
+  auto [grad_input, grad_weight, grad_bias] =
+      compute_gradients(op, add_height(grad_output), add_height(input.contiguous()),
+                        add_height(weight), add_height(params), output_mask, policy, has_output);
+  return {output_mask[0] ? grad_input.squeeze(2) : grad_input,
+          output_mask[1] ? grad_weight.squeeze(2) : grad_weight, grad_bias};
+}
+
+template <typename Signature>
+c10::TypedOperatorHandle<Signature> find_op(const char* name) {
+  return c10::Dispatcher::singleton()
+      .findSchemaOrThrow((std::string("convtime::") + name).c_str(), "")
+      .typed<Signature>();
+}
+
+template <typename Signature>
+std::array<c10::TypedOperatorHandle<Signature>, 3> find_ops(const std::array<ConvOp, 3>& ops) {
+  return {find_op<Signature>(ops[0].name), find_op<Signature>(ops[1].name),
+          find_op<Signature>(ops[2].name)};
+}
+
+}  // namespace
+
+at::Tensor dispatch(const ConvCall& call) {
+  if (call.op.transposed) {
+    static const auto ops = find_ops<ConvTransposeSignature>(kConvTranspose);
+    return ops[call.op.spatial - 1].call(call.input, call.weight, call.bias, call.stride,
+                                         call.padding, call.output_padding, call.groups,
+                                         call.dilation, call.policy);
+  }
+  static const auto ops = find_ops<ConvSignature>(kConv);
+  return ops[call.op.spatial - 1].call(call.input, call.weight, call.bias, call.stride,
+                                       call.padding, call.dilation, call.groups, call.policy);
+}
+
+const c10::TypedOperatorHandle<ConvBackwardSignature>& convolution_backward_op() {
+  static const auto op = find_op<ConvBackwardSignature>("convolution_backward");
+  return op;
+}
+
+TORCH_LIBRARY_IMPL(convtime, CPU, library) {
+  implement<convolution>(library);
+  library.impl("convolution_backward", convolution_backward);
+}
+#ifdef CONVTIME_WITH_CUDA
+TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
+  implement<convolution>(library);
+  library.impl("convolution_backward", convolution_backward);
+}
+#endif
+
+}  // namespace convtime::ops

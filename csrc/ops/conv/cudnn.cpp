@@ -1,0 +1,285 @@
+#include <ATen/Context.h>
+#include <ATen/core/DimVector.h>
+#include <ATen/cuda/EmptyTensor.h>
+#include <ATen/cudnn/Handle.h>
+#include <ATen/native/ConvUtils.h>
+#include <ATen/ops/add_cuda_dispatch.h>
+#include <ATen/ops/as_strided_cuda_dispatch.h>
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "conv/convolution.h"
+#include "conv/plan_cache.h"
+#include "conv/policy.h"
+#include "conv/problem.h"
+#include "ops/conv/convolutions.h"
+
+namespace convtime::ops {
+namespace {
+
+using at::native::cudnn_conv_suggest_memory_format;
+
+/// PyTorch's flags for cuDNN's convolutions, read once for a call.
+struct CudnnFlags {
+  bool benchmark = at::globalContext().benchmarkCuDNN();
+  int benchmark_limit = at::globalContext().benchmarkLimitCuDNN();
+  bool deterministic =
+      at::globalContext().deterministicCuDNN() || at::globalContext().deterministicAlgorithms();
+  bool allow_tf32 = at::globalContext().allowTF32CuDNN(at::Float32Op::CONV);
+  bool heuristic_mode_b = at::native::cudnnv8_use_heur_mode_b();
+};
+
+conv::Policy policy_of(conv::Pass pass, const CudnnFlags& flags, const PolicyRequest& request) {
+  conv::Policy policy;
+  if (request.engine.has_value() && request.engine->pass.value_or(pass) == pass) {
+    policy.kind = conv::PolicyKind::kEngine;
+    policy.engine = request.engine->engine;
+  } else if (request.benchmark.value_or(flags.benchmark)) {
+    policy.kind = conv::PolicyKind::kBenchmark;
+    policy.benchmark_limit = flags.benchmark_limit;
+  } else {
+    policy.kind = conv::PolicyKind::kHeuristic;
+    policy.heuristic_mode_b = flags.heuristic_mode_b;
+  }
+  return policy;
+}
+
+cudnnDataType_t data_type(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+      return CUDNN_DATA_FLOAT;
+    case at::kDouble:
+      return CUDNN_DATA_DOUBLE;
+    case at::kHalf:
+      return CUDNN_DATA_HALF;
+    case at::kBFloat16:
+      return CUDNN_DATA_BFLOAT16;
+    default:
+      TORCH_INTERNAL_ASSERT(false, "the op let a dtype through: ", type);
+  }
+}
+
+/// Workspace from PyTorch's allocator, on the current device and stream.
+class CachingWorkspace final : public conv::Workspace {
+ public:
+  void* reserve(std::int64_t bytes) override {
+    if (bytes > bytes_) {
+      bytes_ = 0;
+      memory_.clear();
+      try {
+        memory_ = c10::cuda::CUDACachingAllocator::get()->allocate(static_cast<std::size_t>(bytes));
+      } catch (const c10::OutOfMemoryError&) {
+        (void)cudaGetLastError();
+        return nullptr;
+      }
+      bytes_ = bytes;
+    }
+    return memory_.get();
+  }
+
+  std::int64_t largest_block() override {
+    std::size_t bytes = 0;
+    c10::cuda::CUDACachingAllocator::cacheInfo(c10::cuda::current_device(), &bytes);
+    return static_cast<std::int64_t>(bytes);
+  }
+
+  void trim() override {
+    bytes_ = 0;
+    memory_.clear();
+    if (at::native::_cudnn_get_conv_benchmark_empty_cache()) {
+      c10::cuda::CUDACachingAllocator::emptyCache();
+    }
+  }
+
+ private:
+  at::DataPtr memory_;
+  std::int64_t bytes_ = 0;
+};
+
+/// What a plan is kept under that computes one of the three from the other two, all laid out.
+conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
+                     const ConvParams& params, const CudnnFlags& flags,
+                     const PolicyRequest& policy) {
+  const bool channels_last = cudnn_conv_suggest_memory_format(x, w) != at::MemoryFormat::Contiguous;
+  const auto describe = [&](const at::Tensor& tensor) {
+    return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
+  };
+  conv::PlanKey key;
+  key.problem.pass = pass;
+  key.problem.device = x.get_device();
+  key.problem.rank = static_cast<std::int32_t>(x.dim());
+  key.problem.data_type = data_type(x.scalar_type());
+  key.problem.x = describe(x);
+  key.problem.w = describe(w);
+  key.problem.y = describe(y);
+  std::copy(params.padding.begin(), params.padding.end(), key.problem.padding.begin());
+  std::copy(params.stride.begin(), params.stride.end(), key.problem.stride.begin());
+  std::copy(params.dilation.begin(), params.dilation.end(), key.problem.dilation.begin());
+  key.problem.deterministic = flags.deterministic;
+  key.problem.allow_tf32 = flags.allow_tf32;
+  key.policy = policy_of(pass, flags, policy);
+  return key;
+}
+
+conv::Operands operands_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
+                           const at::Tensor& y) {
+  // const_data_ptr, since data_ptr would make a copy of a tensor that is copied lazily.
+  const auto read = [](const at::Tensor& tensor) {
+    return const_cast<void*>(tensor.const_data_ptr());
+  };
+  return {pass == conv::Pass::kDgrad ? x.mutable_data_ptr() : read(x),
+          pass == conv::Pass::kWgrad ? w.mutable_data_ptr() : read(w),
+          pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
+}
+
+// What follows is laid out step by step as in ATen: cudnn/ConvShared.cpp, then Convolution.cpp.
+
+/// One call of an op, which computes one or more of y, x and w of y = conv(x, w).
+class CudnnCall {
+ public:
+  CudnnCall(const char* op, const ConvParams& params, const PolicyRequest& policy)
+      : op_(op), params_(params), policy_(policy) {}
+
+  at::Tensor fprop(const at::Tensor& x, const at::Tensor& w) const {
+    const at::Tensor y =
+        at::detail::empty_cuda(at::native::conv_output_size(x.sizes(), w.sizes(), params_.padding,
+                                                            params_.stride, params_.dilation),
+                               x.options().memory_format(cudnn_conv_suggest_memory_format(x, w)));
+    const at::MemoryFormat format = y.suggest_memory_format();
+    run(conv::Pass::kFprop, x.contiguous(format), w.contiguous(format), y);
+    return y;
+  }
+
+  at::Tensor dgrad(const at::Tensor& y, const at::Tensor& w, at::IntArrayRef x_size) const {
+    const at::MemoryFormat format = cudnn_conv_suggest_memory_format(y, w);
+    const at::Tensor x = at::detail::empty_cuda(x_size, y.options().memory_format(format));
+    run(conv::Pass::kDgrad, x, w.contiguous(format), y.contiguous(format));
+    return x;
+  }
+
+  at::Tensor wgrad(const at::Tensor& x, const at::Tensor& y, at::IntArrayRef w_size) const {
+    const at::MemoryFormat format = cudnn_conv_suggest_memory_format(x, y);
+    const at::Tensor w = at::empty(w_size, y.options(), format);
+    run(conv::Pass::kWgrad, x.contiguous(format), w, y.contiguous(format));
+    return w;
+  }
+
+ private:
+  void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y) const {
+    const conv::PlanKey key = key_of(pass, x, w, y, params_, flags_, policy_);
+    CachingWorkspace workspace;
+    try {
+      // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
+      conv::convolve(at::native::getCudnnHandle(), key, operands_of(pass, x, w, y), workspace);
+    } catch (const c10::Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, op_, ": ", error.what());
+    }
+  }
+
+  const char* op_;
+  const ConvParams& params_;
+  const PolicyRequest& policy_;
+  CudnnFlags flags_;
+};
+
+at::MemoryFormat cudnn_memory_format(const at::Tensor& input, const at::Tensor& weight,
+                                     const ConvParams& params) {
+  using at::native::ConvBackend;
+  return at::native::_determine_backend_memory_format(
+      input, weight, params.transposed ? ConvBackend::CudnnTranspose : ConvBackend::Cudnn);
+}
+
+}  // namespace
+
+at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
+                         const ConvParams& params, const PolicyRequest& policy) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const CudnnCall call(op, params, policy);
+  const at::Tensor given = input.contiguous(cudnn_memory_format(input, weight, params));
+  if (!params.transposed) {
+    return call.fprop(given, weight);
+  }
+  return call.dgrad(given, weight,
+                    at::native::conv_input_size(given.sizes(), weight.sizes(), params.padding,
+                                                params.output_padding, params.stride,
+                                                params.dilation, params.groups));
+}
+
+void cuda_add_bias(at::Tensor& y, const at::Tensor& bias) {
+  at::DimVector size(static_cast<std::size_t>(y.dim()), 1);
+  at::DimVector stride(static_cast<std::size_t>(y.dim()), bias.stride(0));
+  size[1] = bias.size(0);
+  // Without the dispatcher, which would take as long as the work itself: y and bias come from it.
+  at::cuda::add_(y, at::cuda::as_strided(bias, size, stride));
+}
+
+std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tensor& grad_output,
+                                                  const at::Tensor& input, const at::Tensor& weight,
+                                                  const ConvParams& params,
+                                                  std::array<bool, 2> wanted,
+                                                  const PolicyRequest& policy) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const CudnnCall call(op, params, policy);
+  const at::Tensor given =
+      wanted[1] ? input.contiguous(cudnn_memory_format(input, weight, params)) : input;
+  const at::MemoryFormat format = given.suggest_memory_format();
+  at::Tensor grad_input;
+  at::Tensor grad_weight;
+  if (params.transposed) {
+    const at::Tensor grad = grad_output.contiguous(format);
+    if (wanted[0]) {
+      grad_input = call.fprop(grad, weight);
+    }
+    if (wanted[1]) {
+      grad_weight = call.wgrad(/*x=*/grad, /*y=*/given, weight.sizes());
+    }
+  } else {
+    const at::Tensor grad = grad_output.to(format);
+    if (wanted[0]) {
+      grad_input = call.dgrad(grad, weight, given.sizes());
+    }
+    if (wanted[1]) {
+      grad_weight = call.wgrad(given, grad, weight.sizes());
+    }
+  }
+  return {grad_input, grad_weight};
+}
+
+std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
+                                         const ConvParams& params) {
+  TORCH_CHECK(x.is_cuda() && x.dim() == 4 && w.dim() == 4 && w.device() == x.device() &&
+                  w.scalar_type() == x.scalar_type(),
+              "execute_floor: input and weight must be 4-D, on one GPU and of one dtype");
+  const c10::cuda::CUDAGuard guard(x.device());
+  const at::Tensor y = cudnn_forward("execute_floor", x, w, params, PolicyRequest());
+  const conv::PlanKey key =
+      key_of(conv::Pass::kFprop, x, w, y, params, CudnnFlags(), PolicyRequest());
+  const auto choice = conv::choice_table().find(key);
+  TORCH_CHECK(choice != nullptr,
+              "execute_floor: input and weight must be laid out as cuDNN gets them, both dense and "
+              "both contiguous or both channels_last");
+  cudnnHandle_t handle = at::native::getCudnnHandle();
+  std::optional<conv::Plan> plan = conv::rebuild_plan(handle, key.problem, choice->choice);
+  TORCH_CHECK(plan.has_value(), "execute_floor: cuDNN does not build plan ", choice->choice.tag,
+              " again from its engine and knobs");
+  struct State {
+    at::Tensor x, w, y;
+    conv::Plan plan;
+    CachingWorkspace workspace;
+  };
+  auto state = std::make_shared<State>(State{x, w, y, std::move(*plan), CachingWorkspace()});
+  const conv::Operands operands = operands_of(conv::Pass::kFprop, x, w, y);
+  void* const memory = state->workspace.reserve(state->plan.workspace_bytes());
+  return [=] { state->plan.run(handle, operands, memory); };
+}
+
+}  // namespace convtime::ops

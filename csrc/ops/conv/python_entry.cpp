@@ -1,0 +1,200 @@
+#include "ops/conv/python_entry.h"
+
+#include <torch/csrc/python_headers.h>
+
+#include <ATen/PythonTorchFunctionTLS.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string_view>
+
+#include "ops/conv/convolutions.h"
+
+namespace convtime::ops {
+namespace {
+
+/// None where it is no plain whole number in 64 bits.
+std::optional<c10::SymInt> read_number(PyObject* object) {
+  if (!PyLong_CheckExact(object)) {
+    return std::nullopt;
+  }
+  int overflow = 0;
+  const long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+  return overflow == 0 ? std::optional(c10::SymInt(static_cast<std::int64_t>(value)))
+                       : std::nullopt;
+}
+
+/// The numbers of an argument, up to three.
+class Numbers {
+ public:
+  /// Whether the object is a plain number, or a plain tuple or list of one to three of them.
+  bool read(PyObject* object) {
+    if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
+      size_ = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(object));
+      if (size_ < 1 || size_ > values_.size()) {
+        return false;
+      }
+      for (std::size_t i = 0; i < size_; ++i) {
+        if (!set(i, PySequence_Fast_GET_ITEM(object, static_cast<Py_ssize_t>(i)))) {
+          return false;
+        }
+      }
+      return true;
+    }
+    size_ = 1;
+    return set(0, object);
+  }
+
+  c10::SymIntArrayRef get() const { return {values_.data(), size_}; }
+
+ private:
+  bool set(std::size_t i, PyObject* object) {
+    const std::optional<c10::SymInt> number = read_number(object);
+    if (number.has_value()) {
+      values_[i] = *number;
+    }
+    return number.has_value();
+  }
+
+  std::array<c10::SymInt, 3> values_;
+  std::size_t size_ = 0;
+};
+
+/// Where a function's arguments stand.
+struct Positions {
+  Py_ssize_t stride;
+  Py_ssize_t padding;
+  Py_ssize_t output_padding;  ///< -1: there is none
+  Py_ssize_t dilation;
+  Py_ssize_t groups;
+  Py_ssize_t policy;  ///< the last
+};
+
+constexpr Positions kConvPositions = {3, 4, -1, 5, 6, 7};
+constexpr Positions kConvTransposePositions = {3, 4, 5, 7, 6, 8};
+
+template <const ConvOp& kOp>
+PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  constexpr Positions kAt = kOp.transposed ? kConvTransposePositions : kConvPositions;
+  Numbers stride;
+  Numbers padding;
+  Numbers output_padding;
+  Numbers dilation;
+  std::optional<c10::SymInt> groups;
+  bool plain =
+      count == kAt.policy + 1 && THPVariable_CheckExact(args[0]) &&
+      THPVariable_CheckExact(args[1]) && (args[2] == Py_None || THPVariable_CheckExact(args[2])) &&
+      stride.read(args[kAt.stride]) && padding.read(args[kAt.padding]) &&
+      dilation.read(args[kAt.dilation]) && (groups = read_number(args[kAt.groups])).has_value() &&
+      (args[kAt.policy] == Py_None || PyUnicode_CheckExact(args[kAt.policy])) &&
+      !at::impl::torch_function_mode_enabled();
+  if constexpr (kOp.transposed) {
+    plain = plain && output_padding.read(args[kAt.output_padding]);
+  }
+  if (!plain) {
+    return Py_NewRef(Py_NotImplemented);
+  }
+  std::optional<std::string_view> policy;
+  if (args[kAt.policy] != Py_None) {
+    Py_ssize_t length = 0;
+    const char* const text = PyUnicode_AsUTF8AndSize(args[kAt.policy], &length);
+    if (text == nullptr) {
+      throw python_error();
+    }
+    policy = std::string_view(text, static_cast<std::size_t>(length));
+  }
+  // Copied while the GIL is held: the first copy of a tensor that Python knows needs it.
+  const at::Tensor input = THPVariable_Unpack(args[0]);
+  const at::Tensor weight = THPVariable_Unpack(args[1]);
+  const auto bias =
+      args[2] == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(args[2]));
+  const at::Tensor output = [&] {
+    const pybind11::gil_scoped_release no_gil;
+    return dispatch({kOp, input, weight, bias, stride.get(), padding.get(), output_padding.get(),
+                     dilation.get(), *groups, policy});
+  }();
+  return THPVariable_Wrap(output);
+  END_HANDLE_TH_ERRORS
+}
+
+#ifdef CONVTIME_WITH_CUDA
+using Floor = std::function<void()>;
+constexpr const char* kFloorName = "convtime.execute_floor";
+
+PyObject* call_floor(PyObject* capsule, PyObject* /*arguments*/) {
+  HANDLE_TH_ERRORS (*static_cast<const Floor*>(PyCapsule_GetPointer(capsule, kFloorName)))();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  constexpr Py_ssize_t kArguments = 6;
+  Numbers stride;
+  Numbers padding;
+  Numbers dilation;
+  TORCH_CHECK(count == kArguments && THPVariable_Check(args[0]) && THPVariable_Check(args[1]) &&
+                  stride.read(args[2]) && padding.read(args[3]) && dilation.read(args[4]) &&
+                  PyLong_CheckExact(args[5]),
+              "execute_floor: takes input, weight, stride, padding, dilation and groups");
+  const auto two = [](const Numbers& numbers) {
+    const c10::SymIntArrayRef values = numbers.get();
+    return ConvParams::Numbers{values.front().expect_int(), values.back().expect_int()};
+  };
+  const ConvParams params{.stride = two(stride),
+                          .padding = two(padding),
+                          .dilation = two(dilation),
+                          .output_padding = {0, 0},
+                          .groups = read_number(args[5]).value_or(0).expect_int(),
+                          .transposed = false};
+  auto floor = std::make_unique<Floor>(
+      cudnn_execute_only(THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]), params));
+  THPObjectPtr capsule(PyCapsule_New(floor.get(), kFloorName, [](PyObject* object) {
+    delete static_cast<Floor*>(PyCapsule_GetPointer(object, kFloorName));
+  }));
+  if (!capsule) {
+    throw python_error();
+  }
+  (void)floor.release();  // the capsule's now
+  static PyMethodDef method = {"floor", call_floor, METH_NOARGS, nullptr};
+  return PyCFunction_New(&method, capsule.get());
+  END_HANDLE_TH_ERRORS
+}
+#endif
+
+/// What PyMethodDef takes for a function of METH_FASTCALL.
+PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+template <const ConvOp& kOp>
+PyMethodDef define() {
+  return {kOp.name, as_method(convolve<kOp>), METH_FASTCALL, nullptr};
+}
+
+}  // namespace
+
+std::span<PyMethodDef> convolution_methods() {
+  static std::array<PyMethodDef, 6> methods = {
+      define<kConv[0]>(),          define<kConv[1]>(),          define<kConv[2]>(),
+      define<kConvTranspose[0]>(), define<kConvTranspose[1]>(), define<kConvTranspose[2]>()};
+  return methods;
+}
+
+#ifdef CONVTIME_WITH_CUDA
+PyMethodDef& execute_floor_method() {
+  static PyMethodDef method = {"execute_floor", as_method(execute_floor), METH_FASTCALL, nullptr};
+  return method;
+}
+#endif
+
+}  // namespace convtime::ops

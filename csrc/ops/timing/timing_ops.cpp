@@ -1,0 +1,122 @@
+#include <ATen/core/Tensor.h>
+#include <torch/library.h>
+
+#include <cstdint>
+#include <tuple>
+
+#ifdef CONVTIME_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include "kernels/known_duration/known_duration.h"
+#include "timing/conditions/cache_flush.h"
+#endif
+
+namespace convtime::ops {
+namespace {
+
+/// A longer kernel would look like a GPU that hangs.
+constexpr std::int64_t kMaxNanoseconds = 10'000'000'000;
+constexpr std::int64_t kMaxCycles = 20'000'000'000;
+constexpr std::int64_t kMaxBlocks = 65'535;
+constexpr std::int64_t kMaxThreads = 1024;
+
+void check_range(const char* op, const char* what, std::int64_t value, std::int64_t low,
+                 std::int64_t high) {
+  TORCH_CHECK_VALUE(low <= value && value <= high, op, ": ", what, " must lie between ", low,
+                    " and ", high, ", got ", value);
+}
+
+void check_gpu(const char* op) {
+#ifdef CONVTIME_WITH_CUDA
+  TORCH_CHECK(at::cuda::is_available(), op, ": needs a CUDA device, and there is none");
+#else
+  TORCH_CHECK(false, op, ": needs a CUDA device, and this torch was built without CUDA");
+#endif
+}
+
+#ifdef CONVTIME_WITH_CUDA
+at::Tensor empty_stamps(at::IntArrayRef shape) {
+  return at::empty(shape, at::device(at::kCUDA).dtype(at::kLong));
+}
+#endif
+
+at::Tensor spin_ns(std::int64_t nanoseconds, std::int64_t blocks, std::int64_t threads) {
+  check_gpu("spin_ns");
+  check_range("spin_ns", "nanoseconds", nanoseconds, 0, kMaxNanoseconds);
+  check_range("spin_ns", "blocks", blocks, 1, kMaxBlocks);
+  check_range("spin_ns", "threads", threads, 1, kMaxThreads);
+#ifdef CONVTIME_WITH_CUDA
+  at::Tensor stamps = empty_stamps({blocks, 2});
+  launch_spin(static_cast<std::uint64_t>(nanoseconds), static_cast<unsigned>(blocks),
+              static_cast<unsigned>(threads), stamps.mutable_data_ptr<std::int64_t>(),
+              at::cuda::getCurrentCUDAStream());
+  return stamps;
+#else
+  return {};
+#endif
+}
+
+void sleep_cycles(std::int64_t cycles) {
+  check_gpu("sleep_cycles");
+  check_range("sleep_cycles", "cycles", cycles, 0, kMaxCycles);
+#ifdef CONVTIME_WITH_CUDA
+  launch_sleep(static_cast<std::uint64_t>(cycles), at::cuda::getCurrentCUDAStream());
+#endif
+}
+
+void flush_l2() {
+  check_gpu("flush_l2");
+#ifdef CONVTIME_WITH_CUDA
+  const std::size_t bytes = flush_buffer_bytes(c10::cuda::current_device());
+  const at::DataPtr buffer = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
+  flush({buffer.get(), bytes}, at::cuda::getCurrentCUDAStream());
+#endif
+}
+
+at::Tensor read_clocks() {
+  check_gpu("read_clocks");
+#ifdef CONVTIME_WITH_CUDA
+  at::Tensor clocks = empty_stamps({3});
+  launch_read_clocks(clocks.mutable_data_ptr<std::int64_t>(), at::cuda::getCurrentCUDAStream());
+  return clocks;
+#else
+  return {};
+#endif
+}
+
+std::tuple<at::Tensor, at::Tensor> copy_stamped([[maybe_unused]] const at::Tensor& input) {
+  check_gpu("copy_stamped");
+#ifdef CONVTIME_WITH_CUDA
+  constexpr std::size_t kAlignment = 16;
+  TORCH_CHECK_VALUE(input.is_cuda() && input.is_contiguous() && input.nbytes() > 0 &&
+                        input.nbytes() % kAlignment == 0 &&
+                        reinterpret_cast<std::uintptr_t>(input.const_data_ptr()) % kAlignment == 0,
+                    "copy_stamped: input must be a contiguous CUDA tensor of a multiple of 16 "
+                    "bytes that starts at one, got ",
+                    input.nbytes(), " bytes on ", input.device());
+  const c10::cuda::CUDAGuard guard(input.device());
+  at::Tensor output = at::empty_like(input);
+  at::Tensor stamps = empty_stamps({copy_blocks(input.nbytes()), 2});
+  launch_copy(input.const_data_ptr(), output.mutable_data_ptr(), input.nbytes(),
+              stamps.mutable_data_ptr<std::int64_t>(), at::cuda::getCurrentCUDAStream());
+  return {output, stamps};
+#else
+  return {};
+#endif
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(convtime, CompositeExplicitAutograd, library) {
+  library.impl("spin_ns", spin_ns);
+  library.impl("sleep_cycles", sleep_cycles);
+  library.impl("flush_l2", flush_l2);
+  library.impl("read_clocks", read_clocks);
+  library.impl("copy_stamped", copy_stamped);
+}
+
+}  // namespace convtime::ops

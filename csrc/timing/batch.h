@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "timing/callable.h"
+#include "timing/conditions/clock_probe.h"
+#include "timing/conditions/queue_hold.h"
+#include "timing/host_hooks.h"
+#include "timing/samples.h"
+#include "timing/timers/timer.h"
+
+namespace convtime {
+
+/// What calls take.
+struct CallCost {
+  double host_seconds = 0;  ///< of issuing them
+  double wall_seconds = 0;  ///< of issuing them and waiting for them
+};
+
+/// What a batch gave: rounds of calls that were issued together.
+struct Batch {
+  std::vector<CandidateSamples> candidates{};
+  bool held = true;  ///< whether the queue was held until all were issued, or was not to be held
+  bool hold_given_up = false;  ///< from here on the queue is not held: batches do not mix
+  double busy_seconds = 0;     ///< from the first call's issue until all were done
+};
+
+/// Issues rounds of calls in batches, the queue held meanwhile, and learns from each batch how to
+/// hold the queue for the next.
+class BatchRunner {
+ public:
+  static constexpr std::size_t kMaxRounds = 64;
+
+  /// As those of Sampler, which they must outlive; `hold` and `probe` may be null.
+  BatchRunner(std::span<Callable* const> candidates, Timer& timer, QueueHold* hold,
+              ClockProbe* probe, const HostHooks& hooks);
+
+  /// One call by itself, without a hold, until its work is done.
+  CallCost call_alone(Callable& candidate);
+
+  /// What a round is known to take before the first batch.
+  void expect(const CallCost& round) { round_ = round; }
+
+  /// How many rounds fit into that time: one at least, and kMaxRounds at most.
+  std::size_t rounds_in(double seconds) const;
+  /// As rounds_in(), and no more than the next batch is to have.
+  std::size_t batch_rounds_in(double seconds) const;
+  double seconds_of(std::size_t rounds) const {
+    return static_cast<double>(rounds) * round_.wall_seconds;
+  }
+
+  /// Each round calls every candidate once, in a random order.
+  Batch run(std::size_t rounds);
+
+  bool holds_queue() const { return hold_ != nullptr; }
+  /// Why the hold was given up; empty where it was not.
+  const std::string& not_held_reason() const { return not_held_reason_; }
+
+ private:
+  struct Schedule;
+  struct Issue;
+
+  Schedule shuffle_rounds(std::size_t rounds);
+  double seconds_to_hold(std::size_t rounds) const;
+  Issue issue(const Schedule& schedule, std::size_t rounds);
+  Batch collect(const Schedule& schedule, const Issue& issue);
+  bool learn_from(const Issue& issue, std::size_t rounds);
+
+  std::span<Callable* const> candidates_;
+  Timer& timer_;
+  QueueHold* hold_;
+  ClockProbe* probe_;
+  const HostHooks& hooks_;
+  CallCost round_;
+  std::size_t round_limit_ = kMaxRounds;
+  std::string not_held_reason_;
+  std::mt19937 random_{0};  // fixed: the order is arbitrary, not different each time
+};
+
+}  // namespace convtime

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/export.h"
+#include "timing/conditions/regime.h"
+
+namespace convtime {
+
+/// For an H200, which recovers from full load in some 0.1 s, and holds a rested matmul's clock for
+/// 0.06 s. What another device needs is found from there.
+struct BurstLimits {
+  double first_gap_seconds = 0.3;
+  double max_gap_seconds = 1;
+  double max_idle_seconds = 10;
+  double batch_seconds = 0.005;
+};
+
+/// Regime::kBurst: the device idles between batches, longer where a candidate's clock is below the
+/// highest that it was seen at, and shorter, step by step, where it is not. The highest clock is
+/// each candidate's own: heavy work never runs at the device's maximum, however rested. That the
+/// device itself is not held down shows in its clock without load.
+class CONVTIME_API BurstRegime final : public RegimeControl {
+ public:
+  /// `max_clock_hz` is the highest clock that the device is made for.
+  explicit BurstRegime(double max_clock_hz, BurstLimits limits = {});
+
+  Warmup warmup(const Warmup& asked) const override;
+  double batch_seconds() const override;
+  double gap_seconds() const override;
+  bool settled() const override;
+  bool exhausted() const override;
+  BatchFate judge(const RegimeBatch& batch) override;
+  RegimeOutcome outcome(std::span<const std::vector<double>> clocks_hz, bool steady) const override;
+
+ private:
+  /// [candidate][call], those that are known.
+  using Clocks = std::vector<std::vector<double>>;
+
+  bool given_up() const { return !refusal_.empty(); }
+
+  bool is_whole(const RegimeBatch& batch);
+  bool has_risen(std::span<const double> medians_hz) const;
+  bool has_fallen(const Clocks& clocks_hz) const;
+  bool has_slipped(std::span<const double> medians_hz) const;
+  bool fell_within(const Clocks& clocks_hz) const;
+  double count_below_top(std::span<const double> clocks_hz, std::size_t candidate) const;
+  double lowest_share(const Clocks& clocks_hz) const;
+
+  void raise_tops(std::span<const double> medians_hz);
+  void adapt(const Clocks& clocks_hz, double busy_seconds, bool slipped, bool rose);
+  BatchFate accept(std::span<const double> medians_hz, bool rose);
+  BatchFate reject(const Clocks& clocks_hz);
+
+  double max_clock_hz_;
+  BurstLimits limits_;
+  double gap_seconds_;
+  double batch_seconds_;
+  double too_short_seconds_ = 0;  ///< the last gap behind which a clock was too low
+  double idle_clock_hz_ = 0;      ///< the highest clock without load
+  std::vector<double> top_hz_;    ///< [candidate]: the highest median of a batch
+  std::vector<double> kept_hz_;   ///< [candidate]: the lowest median of a batch that is kept
+  std::size_t last_rounds_ = 0;   ///< of the last batch
+  std::size_t agreeing_ = 0;      ///< batches in a row, the last ones, that were at the same clock
+  std::size_t rejected_ = 0;      ///< batches in a row, the last ones, that were set aside
+  std::string refusal_;           ///< why the regime was given up; empty while it was not
+};
+
+}  // namespace convtime

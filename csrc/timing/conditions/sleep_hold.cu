@@ -1,0 +1,34 @@
+#include <cstdint>
+
+#include "core/globaltimer.cuh"
+#include "timing/conditions/sleep_hold.h"
+
+namespace convtime {
+namespace {
+
+__global__ void sleep_kernel(std::uint64_t duration_ns) {
+  const std::uint64_t start = globaltimer_ns();
+  while (globaltimer_ns() - start < duration_ns) {
+    __nanosleep(100);
+  }
+}
+
+}  // namespace
+
+SleepHold::SleepHold(cudaStream_t stream)
+    : stream_(stream), awake_(make_event(cudaEventDisableTiming)) {}
+
+void SleepHold::hold(double seconds) {
+  sleep_kernel<<<1, 1, 0, stream_>>>(static_cast<std::uint64_t>(seconds * 1e9));
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+  CONVTIME_CUDA_CHECK(cudaEventRecord(awake_.get(), stream_));
+}
+
+bool SleepHold::release() noexcept {
+  const bool asleep = cudaEventQuery(awake_.get()) == cudaErrorNotReady;
+  (void)
+      cudaGetLastError();  // "not ready" is an answer: the next check must not find it as an error
+  return asleep;
+}
+
+}  // namespace convtime

@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include "core/globaltimer.cuh"
+#include "timing/conditions/sm_clock_probe.h"
+
+namespace convtime {
+namespace {
+
+/// Blocks of a stamp. An idle device places the first blocks on the same multiprocessors each time;
+/// several make it likely that two stamps share one also beside other work.
+constexpr unsigned kBlocks = 8;
+
+__device__ void read_clocks(ClockStamp& stamp) {
+  asm volatile("mov.u32 %0, %%smid;" : "=r"(stamp.multiprocessor));
+  // %globaltimer moves in steps: wait for one, so that both clocks are read at the same time.
+  const std::uint64_t before = globaltimer_ns();
+  std::uint64_t now = before;
+  while (now == before) {
+    now = globaltimer_ns();
+  }
+  stamp.nanoseconds = now;
+  stamp.cycles = static_cast<std::uint64_t>(clock64());
+}
+
+__device__ void wait_until(std::uint64_t nanoseconds) {
+  while (globaltimer_ns() < nanoseconds) {
+  }
+}
+
+__global__ void stamp_kernel(ClockStamp* stamps) { read_clocks(stamps[blockIdx.x]); }
+
+/// As stamp_kernel, at least kClockWindowNs behind each of the first stamps: this block may share
+/// its multiprocessor with any of them.
+__global__ void finish_kernel(ClockStamp* stamps, const ClockStamp* first) {
+  std::uint64_t latest = 0;
+  for (unsigned i = 0; i < gridDim.x; ++i) {
+    latest = max(latest, first[i].nanoseconds);
+  }
+  wait_until(latest + kClockWindowNs);
+  read_clocks(stamps[blockIdx.x]);
+}
+
+/// Two stamps of the same multiprocessor, for one thread.
+__global__ void window_kernel(ClockStamp* stamps) {
+  read_clocks(stamps[0]);
+  wait_until(stamps[0].nanoseconds + kClockWindowNs);
+  read_clocks(stamps[1]);
+}
+
+}  // namespace
+
+SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity)
+    : stream_(stream),
+      capacity_(capacity),
+      stamps_(make_device_memory<ClockStamp>((capacity + 1) * kBlocks)),
+      last_pace_(make_event(cudaEventDisableTiming)),
+      pace_before_(make_event(cudaEventDisableTiming)) {}
+
+void SmClockProbe::stamp() {
+  if (count_ >= capacity_) {
+    throw std::logic_error("more calls were stamped than the clock probe has room for");
+  }
+  stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks);
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+  ++count_;
+}
+
+void SmClockProbe::finish() {
+  finish_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, stamps_.get());
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+  ++count_;
+}
+
+void SmClockProbe::pace() {
+  std::swap(last_pace_, pace_before_);
+  CONVTIME_CUDA_CHECK(cudaEventSynchronize(last_pace_.get()));
+  CONVTIME_CUDA_CHECK(cudaEventRecord(last_pace_.get(), stream_));
+}
+
+double SmClockProbe::idle_clock_hz() {
+  window_kernel<<<1, 1, 0, stream_>>>(stamps_.get());
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+  return clock_rates_hz(read_stamps(2), 1).front();
+}
+
+void SmClockProbe::collect(std::span<double> clocks_hz) {
+  const std::vector<double> rates_hz =
+      clock_rates_hz(read_stamps(std::exchange(count_, 0) * kBlocks), kBlocks);
+  std::copy(rates_hz.begin(), rates_hz.end(), clocks_hz.begin());
+}
+
+std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {
+  std::vector<ClockStamp> stamps(count);
+  CONVTIME_CUDA_CHECK(cudaMemcpyAsync(stamps.data(), stamps_.get(), count * sizeof(ClockStamp),
+                                      cudaMemcpyDeviceToHost, stream_));
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return stamps;
+}
+
+double max_sm_clock_hz() {
+  int device = 0;
+  int clock_khz = 0;
+  CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
+  CONVTIME_CUDA_CHECK(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device));
+  return 1e3 * clock_khz;
+}
+
+}  // namespace convtime

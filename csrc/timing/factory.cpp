@@ -1,0 +1,144 @@
+#include "timing/factory.h"
+
+#include <functional>
+#include <stdexcept>
+#include <utility>
+
+#include "timing/conditions/burst_regime.h"
+#include "timing/conditions/sustained_regime.h"
+#include "timing/sampler.h"
+#include "timing/timers/host_timer.h"
+#ifdef CONVTIME_WITH_CUDA
+#include <cuda_runtime_api.h>
+
+#include "core/synchronize.h"
+#include "timing/conditions/cache_flush.h"
+#include "timing/conditions/gate_hold.h"
+#include "timing/conditions/sleep_hold.h"
+#include "timing/conditions/sm_clock_probe.h"
+#include "timing/timers/event_timer.h"
+#include "timing/timers/graph_timer.h"
+#include "timing/timers/kernel_timer.h"
+#endif
+
+namespace convtime {
+namespace {
+
+/// What waits until the device is idle, letting other host threads on.
+std::function<void()> make_drain([[maybe_unused]] const TimingOptions& options) {
+#ifdef CONVTIME_WITH_CUDA
+  if (options.on_gpu) {
+    return [&options] { options.hooks.wait([&] { synchronize(options.other_devices); }); };
+  }
+#endif
+  return [] {};
+}
+
+#ifdef CONVTIME_WITH_CUDA
+cudaStream_t stream_of(const TimingOptions& options) {
+  return static_cast<cudaStream_t>(options.stream);
+}
+
+std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_t capacity) {
+  if (!options.graph_recorder) {
+    throw std::invalid_argument("method 'graph' needs something to record graphs with, got none");
+  }
+  if (!options.other_devices.empty()) {
+    throw std::invalid_argument(
+        "method 'graph' captures the work of one device, and the calls use several; use 'kernel'");
+  }
+  const GraphContext context{options.graph_recorder, stream_of(options), options.hooks.wait};
+  if (options.flush.empty()) {
+    return std::make_unique<GraphTimer>(context, capacity);
+  }
+  return std::make_unique<ColdGraphTimer>(context, options.flush, capacity);
+}
+#endif
+
+}  // namespace
+
+std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
+                                  [[maybe_unused]] std::size_t candidates) {
+  switch (method) {
+    case Method::kCpu:
+      return std::make_unique<CpuTimer>(make_drain(options));
+    case Method::kSync:
+      return std::make_unique<SyncTimer>(make_drain(options));
+#ifdef CONVTIME_WITH_CUDA
+    case Method::kKernel:
+      return std::make_unique<KernelTimer>(options.other_devices);
+    case Method::kEvent:
+      return std::make_unique<EventTimer>(stream_of(options), Sampler::max_batch(candidates));
+    case Method::kGraph:
+      return make_graph_timer(options, Sampler::max_batch(candidates));
+#endif
+    default:
+      throw std::logic_error(std::string("there is no timer of method '") + to_string(method) +
+                             "' in this build");
+  }
+}
+
+std::unique_ptr<QueueHold> make_hold([[maybe_unused]] const TimingOptions& options,
+                                     [[maybe_unused]] const Timer& timer) {
+#ifdef CONVTIME_WITH_CUDA
+  if (!timer.queues_calls()) {
+    return nullptr;
+  }
+  switch (options.queue) {
+    case Queue::kGate:
+      return std::make_unique<GateHold>(stream_of(options));
+    case Queue::kSleep:
+      return std::make_unique<SleepHold>(stream_of(options));
+    case Queue::kNone:
+      return nullptr;
+  }
+#endif
+  return nullptr;
+}
+
+std::unique_ptr<ClockProbe> make_clock_probe([[maybe_unused]] const TimingOptions& options,
+                                             [[maybe_unused]] std::size_t candidates) {
+#ifdef CONVTIME_WITH_CUDA
+  if (options.on_gpu) {
+    return std::make_unique<SmClockProbe>(stream_of(options), Sampler::max_batch(candidates));
+  }
+#endif
+  return nullptr;
+}
+
+std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, double max_clock_hz) {
+  if (!options.on_gpu) {
+    return nullptr;
+  }
+  switch (options.regime) {
+    case Regime::kBurst:
+      return std::make_unique<BurstRegime>(max_clock_hz);
+    case Regime::kSustained:
+      return std::make_unique<SustainedRegime>();
+    case Regime::kAsIs:
+      return nullptr;
+  }
+  return nullptr;
+}
+
+ConditionedCandidates::ConditionedCandidates(std::span<Callable* const> candidates,
+                                             [[maybe_unused]] const TimingOptions& options,
+                                             [[maybe_unused]] Method method, ClockProbe* probe)
+    : callables_(candidates.begin(), candidates.end()) {
+  for (Callable*& callable : callables_) {
+    if (probe != nullptr) {
+      callable = add(std::make_unique<ClockedCallable>(*callable, *probe));
+    }
+#ifdef CONVTIME_WITH_CUDA
+    if (!options.flush.empty() && method != Method::kGraph) {  // whose graphs hold the flush
+      callable = add(std::make_unique<ColdCallable>(*callable, options.flush));
+    }
+#endif
+  }
+}
+
+Callable* ConditionedCandidates::add(std::unique_ptr<Callable> callable) {
+  return owned_.emplace_back(std::move(callable)).get();
+}
+
+}  // namespace convtime

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "timing/callable.h"
+#include "timing/conditions/clock_probe.h"
+#include "timing/conditions/queue_hold.h"
+#include "timing/conditions/regime.h"
+#include "timing/options.h"
+#include "timing/timers/timer.h"
+
+namespace convtime {
+
+// What a sampler works with, made as options say.
+
+/// A timer of that method, for batches of so many candidates. Throws std::invalid_argument where
+/// the options do not allow the method, and std::runtime_error where it cannot be had.
+std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
+                                  std::size_t candidates);
+
+/// Null where the queue is not to be held, or the timer queues no calls.
+std::unique_ptr<QueueHold> make_hold(const TimingOptions& options, const Timer& timer);
+
+/// Null for work on the CPU.
+std::unique_ptr<ClockProbe> make_clock_probe(const TimingOptions& options, std::size_t candidates);
+
+/// What brings a GPU into the regime asked for, `max_clock_hz` being its highest clock; null where
+/// that is Regime::kAsIs, and for work on the CPU.
+std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, double max_clock_hz);
+
+/// Candidates with what is done before each call of them. `probe` may be null.
+class ConditionedCandidates {
+ public:
+  ConditionedCandidates(std::span<Callable* const> candidates, const TimingOptions& options,
+                        Method method, ClockProbe* probe);
+
+  std::span<Callable* const> get() const { return callables_; }
+
+ private:
+  Callable* add(std::unique_ptr<Callable> callable);
+
+  std::vector<Callable*> callables_;
+  std::vector<std::unique_ptr<Callable>> owned_;
+};
+
+}  // namespace convtime

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <functional>
+
+namespace convtime {
+
+/// What the sampler owes to the program around it.
+struct HostHooks {
+  /// Runs something that blocks; a place to let go of locks that other host threads need. What it
+  /// runs does not wait through it again.
+  std::function<void(const std::function<void()>&)> wait = [](const auto& blocking) { blocking(); };
+  /// Called between batches; may throw to end the sampling.
+  std::function<void()> poll = [] {};
+};
+
+}  // namespace convtime

@@ -1,0 +1,230 @@
+#include "timing/judge/stop_rule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+#include <stdexcept>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/enum_names.h"
+#include "timing/judge/statistics.h"
+
+namespace convtime {
+namespace {
+
+constexpr std::array kCriteria = {StopCriterion::kInterval, StopCriterion::kNoise,
+                                  StopCriterion::kEntropy,  StopCriterion::kVerdict,
+                                  StopCriterion::kCount,    StopCriterion::kBudget};
+
+// The numbers of kNoise and kEntropy are nvbench's, so that both end where its users expect it. It
+// looks at every sixteenth or second sample only, to save time; batches do that here.
+
+/// nvbench does not take the standard deviation of fewer samples.
+constexpr std::size_t kNoiseMinSamples = 5;
+constexpr std::size_t kNoiseWindow = 512;
+constexpr std::size_t kNoiseMinWindow = 65;
+constexpr double kNoiseChange = 0.05;
+
+constexpr std::size_t kEntropyWindow = 299;
+constexpr double kEntropyMaxDegrees = 0.048;
+constexpr double kEntropyMinR2 = 0.36;
+/// Bits. Differences up to this are rounding, and a line fitted to them says nothing.
+constexpr double kEntropyRounding = 1e-9;
+
+/// The verdict is looked at after each batch, and ends the sampling where it is certain for once:
+/// each look is another chance to be certain by accident, and the looks at few rounds, whose
+/// intervals vary most, are the likeliest ones.
+constexpr std::size_t kVerdictMinRounds = 30;
+
+std::span<const double> last(std::span<const double> values, std::size_t count) {
+  return values.last(std::min(values.size(), count));
+}
+
+/// relative_stdev() of the first 5, 6, ... `values`, where it is finite.
+std::vector<double> noises_of_prefixes(std::span<const double> values) {
+  std::vector<double> noises;
+  double mean = 0;
+  double squares = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    // Welford's update: one pass over the samples gives the noise of every prefix.
+    const double deviation = values[i] - mean;
+    mean += deviation / static_cast<double>(i + 1);
+    squares += deviation * (values[i] - mean);
+    if (i + 1 >= kNoiseMinSamples && mean > 0) {
+      noises.push_back(std::sqrt(squares / static_cast<double>(i)) / mean);
+    }
+  }
+  return noises;
+}
+
+/// Whether the last noises deviate little from the present one.
+bool noise_stays(std::span<const double> values) {
+  const std::vector<double> noises = noises_of_prefixes(values);
+  if (noises.size() < kNoiseMinWindow) {
+    return false;
+  }
+  const std::span<const double> window = last(noises, kNoiseWindow);
+  double squares = 0;
+  for (const double noise : window) {
+    squares += (noise - window.back()) * (noise - window.back());
+  }
+  const double deviation = std::sqrt(squares / static_cast<double>(window.size() - 1));
+  return deviation < kNoiseChange * window.back();
+}
+
+/// In bits, of the first 1, 2, ... `values`: of the histogram with one bin for each value that
+/// occurs.
+std::vector<double> entropies_of_prefixes(std::span<const double> values) {
+  const auto c_log_c = [](double count) { return count > 0 ? count * std::log2(count) : 0.0; };
+  std::vector<double> entropies;
+  std::unordered_map<double, double> counts;
+  double sum = 0;  // of c log2(c) over the bins, of which the next value changes one
+  for (const double value : values) {
+    double& count = counts[value];
+    sum += c_log_c(count + 1) - c_log_c(count);
+    ++count;
+    const auto n = static_cast<double>(entropies.size() + 1);
+    entropies.push_back(std::log2(n) - sum / n);
+  }
+  return entropies;
+}
+
+/// Whether a line through the values does not rise, and is close to them. As nvbench has it, a
+/// falling line passes.
+bool is_level(std::span<const double> values) {
+  if (values.size() < 2) {
+    return false;
+  }
+  const auto n = static_cast<double>(values.size());
+  const double mean_x = (n - 1) / 2;
+  const double mean_y = std::accumulate(values.begin(), values.end(), 0.0) / n;
+  double xx = 0;
+  double xy = 0;
+  double yy = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double x = static_cast<double>(i) - mean_x;
+    const double y = values[i] - mean_y;
+    xx += x * x;
+    xy += x * y;
+    yy += y * y;
+  }
+  if (std::atan(xy / xx) * 180 / std::numbers::pi > kEntropyMaxDegrees) {
+    return false;
+  }
+  const bool constant = yy <= n * kEntropyRounding * kEntropyRounding;
+  return constant || xy * xy / (xx * yy) >= kEntropyMinR2;
+}
+
+bool verdicts_are_certain(std::span<const std::span<const double>> samples, double margin) {
+  if (samples.size() < 2 || samples.front().size() < kVerdictMinRounds) {
+    return false;
+  }
+  const std::span others = samples.subspan(1);
+  return std::all_of(others.begin(), others.end(), [&](std::span<const double> other) {
+    return judge(paired_ratio(other, samples.front()).interval, margin) != Verdict::kUncertain;
+  });
+}
+
+bool is_settled(const StopRule& rule, std::span<const std::span<const double>> samples) {
+  const auto all = [&](const auto& predicate) {
+    return std::all_of(samples.begin(), samples.end(), predicate);
+  };
+  switch (rule.criterion) {
+    case StopCriterion::kInterval:
+      return all([&](const auto& seconds) { return relative_noise(seconds) <= rule.tolerance; });
+    case StopCriterion::kNoise:
+      return all([&](const auto& seconds) {
+        return relative_stdev(seconds) <= rule.tolerance || noise_stays(seconds);
+      });
+    case StopCriterion::kEntropy:
+      return all([](const auto& seconds) {
+        return is_level(last(entropies_of_prefixes(seconds), kEntropyWindow));
+      });
+    case StopCriterion::kVerdict:
+      return verdicts_are_certain(samples, rule.margin);
+    case StopCriterion::kCount:
+    case StopCriterion::kBudget:
+      return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+void StopRule::validate() const {
+  if (min_samples < 1) {
+    throw std::invalid_argument("min_samples must be at least 1, got 0");
+  }
+  if (criterion != StopCriterion::kBudget && max_samples < min_samples) {
+    throw std::invalid_argument("max_samples must be at least min_samples (" +
+                                std::to_string(min_samples) + "), got " +
+                                std::to_string(max_samples));
+  }
+  if (!(budget_seconds > 0)) {
+    throw std::invalid_argument("budget must be more than 0 seconds, got " +
+                                std::to_string(budget_seconds));
+  }
+  if (!(tolerance >= 0)) {
+    throw std::invalid_argument("tolerance must be 0 or more, got " + std::to_string(tolerance));
+  }
+  if (!(margin > 0)) {
+    throw std::invalid_argument("margin must be more than 0, got " + std::to_string(margin));
+  }
+}
+
+StopReason StopRule::decide(std::span<const std::span<const double>> samples,
+                            double elapsed_seconds) const {
+  const std::size_t count = samples.front().size();
+  if (count < min_samples) {
+    return StopReason::kNotYet;
+  }
+  if (criterion != StopCriterion::kBudget && count >= max_samples) {
+    return StopReason::kMaxSamples;
+  }
+  if (criterion != StopCriterion::kCount && elapsed_seconds >= budget_seconds) {
+    return StopReason::kBudget;
+  }
+  return is_settled(*this, samples) ? StopReason::kSettled : StopReason::kNotYet;
+}
+
+const char* to_string(StopCriterion criterion) {
+  switch (criterion) {
+    case StopCriterion::kInterval:
+      return "interval";
+    case StopCriterion::kNoise:
+      return "noise";
+    case StopCriterion::kEntropy:
+      return "entropy";
+    case StopCriterion::kVerdict:
+      return "verdict";
+    case StopCriterion::kCount:
+      return "count";
+    case StopCriterion::kBudget:
+      return "budget";
+  }
+  return "unknown";
+}
+
+const char* to_string(StopReason reason) {
+  switch (reason) {
+    case StopReason::kNotYet:
+      return "not yet";
+    case StopReason::kSettled:
+      return "settled";
+    case StopReason::kMaxSamples:
+      return "max_samples";
+    case StopReason::kBudget:
+      return "budget";
+  }
+  return "unknown";
+}
+
+StopCriterion stop_criterion_from_string(const std::string& name) {
+  return enum_from_string(kCriteria, "stop", name);
+}
+
+}  // namespace convtime

@@ -1,0 +1,66 @@
+#include "timing/method_choice.h"
+
+#include <stdexcept>
+
+#include "timing/factory.h"
+#ifdef CONVTIME_WITH_CUDA
+#include "timing/trace/cupti_session.h"
+#endif
+
+namespace convtime {
+namespace {
+
+ChosenTimer choose_on_cpu(const TimingOptions& options, std::size_t candidates) {
+  if (options.method != Method::kAuto && options.method != Method::kCpu) {
+    throw std::invalid_argument(std::string("method '") + to_string(options.method) +
+                                "' times work on a GPU and this work is on the CPU; use 'cpu' "
+                                "or 'auto', or name the device");
+  }
+  return {make_timer(Method::kCpu, options, candidates), Method::kCpu,
+          options.method == Method::kAuto ? "the work is on the CPU" : ""};
+}
+
+/// Kernel times, or for Method::kAuto those of events where there are none.
+ChosenTimer choose_kernel_or_event(const TimingOptions& options, std::size_t candidates) {
+  const bool automatic = options.method == Method::kAuto;
+  std::string problem = kernel_problem(options);
+  if (problem.empty()) {
+    try {
+      return {make_timer(Method::kKernel, options, candidates), Method::kKernel,
+              automatic ? "the work is on a GPU and CUPTI can be used" : ""};
+    } catch (const std::runtime_error& error) {
+      problem = error.what();
+    }
+  }
+  if (!automatic) {
+    throw std::runtime_error("method 'kernel' cannot be used: " + problem +
+                             "; use 'event' or 'auto'");
+  }
+  return {make_timer(Method::kEvent, options, candidates), Method::kEvent,
+          "kernel times cannot be had: " + problem};
+}
+
+}  // namespace
+
+ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates) {
+  if (!options.on_gpu) {
+    return choose_on_cpu(options, candidates);
+  }
+  if (options.method == Method::kAuto || options.method == Method::kKernel) {
+    return choose_kernel_or_event(options, candidates);
+  }
+  return {make_timer(options.method, options, candidates), options.method, ""};
+}
+
+std::string kernel_problem([[maybe_unused]] const TimingOptions& options) {
+#ifdef CONVTIME_WITH_CUDA
+  if (const auto problem = CuptiSession::unavailable(); problem.has_value()) {
+    return *problem;
+  }
+  return CuptiSession::shared() ? "" : options.kernel_unavailable;
+#else
+  return "convtime was built without CUDA";
+#endif
+}
+
+}  // namespace convtime

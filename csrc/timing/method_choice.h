@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "timing/options.h"
+#include "timing/timers/timer.h"
+
+namespace convtime {
+
+/// The timer that is used, and why it is not of the method asked for; empty where it is.
+struct ChosenTimer {
+  std::unique_ptr<Timer> timer;
+  Method method = Method::kAuto;
+  std::string reason;
+};
+
+/// The timer of the method asked for, or for Method::kAuto the best one that is possible. Throws
+/// std::invalid_argument where the method does not fit the work, std::runtime_error where it cannot
+/// be used.
+ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates);
+
+/// Why kernel times cannot be had; empty where they can. Another tool's session is no reason where
+/// CUPTI is shared, since then nobody's buffers are taken away.
+std::string kernel_problem(const TimingOptions& options);
+
+}  // namespace convtime

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/export.h"
+#include "timing/callable.h"
+#include "timing/conditions/cache_flush.h"
+#include "timing/conditions/regime.h"
+#include "timing/conditions/warmup.h"
+#include "timing/host_hooks.h"
+#include "timing/judge/stop_rule.h"
+#include "timing/timers/device_graph.h"
+
+namespace convtime {
+
+enum class Method {
+  kAuto,    ///< for work on a GPU kKernel, or kEvent where that is not possible; kCpu otherwise
+  kKernel,  ///< KernelTimer
+  kEvent,   ///< EventTimer
+  kGraph,   ///< GraphTimer, or ColdGraphTimer
+  kSync,    ///< SyncTimer
+  kCpu,     ///< CpuTimer
+};
+
+enum class Queue {
+  kGate,   ///< GateHold
+  kSleep,  ///< SleepHold
+  kNone,
+};
+
+CONVTIME_API const char* to_string(Method method);
+CONVTIME_API const char* to_string(Queue queue);
+/// Throw std::invalid_argument with the allowed names.
+CONVTIME_API Method method_from_string(const std::string& name);
+CONVTIME_API Queue queue_from_string(const std::string& name);
+
+struct TimingOptions {
+  Method method = Method::kAuto;
+  Queue queue = Queue::kGate;
+  /// Whether the work runs on the current CUDA device (else on the CPU). In a build without CUDA,
+  /// and where no device is found, only false is possible.
+  bool on_gpu = false;
+  /// The cudaStream_t that the candidates issue their work to; null is the default stream.
+  void* stream = nullptr;
+  /// Where to write before each call so that it finds nothing of its data in the L2 caches, a
+  /// buffer a device. Without one, each call finds the cache as the last one left it.
+  std::vector<FlushBuffer> flush{};
+  /// Devices beside the current one that the calls use.
+  std::vector<int> other_devices{};
+  /// What kGraph captures with; it cannot be used without.
+  GraphRecorder graph_recorder{};
+  /// What kEvent and kGraph are calibrated with (CalibrationConditions::reference).
+  std::function<std::unique_ptr<Callable>()> calibration_reference{};
+  /// Why the caller knows that CUPTI is taken (another tool's session), which is of no account
+  /// where tools share it; empty otherwise.
+  std::string kernel_unavailable{};
+  Regime regime = Regime::kAsIs;
+  Warmup warmup{};
+  StopRule stop{};
+  HostHooks hooks{};
+};
+
+}  // namespace convtime

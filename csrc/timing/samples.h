@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "timing/judge/stop_rule.h"
+#include "timing/trace/device_activity.h"
+
+namespace convtime {
+
+/// What was sampled of one candidate. Index i of `seconds`, and of each list below it that is not
+/// empty, is the same call; those of all candidates were made right after each other, in one round.
+struct CandidateSamples {
+  std::vector<double> seconds;
+  /// `seconds` before the method's own cost was taken off; empty where nothing was.
+  std::vector<double> raw_seconds{};
+  /// The rate of the device's clock around each call, NaN where it is not known; empty without a
+  /// clock probe.
+  std::vector<double> sm_clocks_hz{};
+  /// What the device did for each call; empty where the timer cannot say.
+  std::vector<std::vector<DeviceActivity>> activities{};
+  /// Samples that were taken while the queue could not be held, or the device was not in the regime
+  /// asked for, and that are not in `seconds`.
+  std::vector<double> discarded{};
+  /// What the first call took, with all that is done only once (loading, compiling, choosing
+  /// algorithms, allocating), until its work was done.
+  double first_call_seconds = 0;
+};
+
+/// What a sampler did for all candidates together.
+struct SamplerResult {
+  std::vector<CandidateSamples> candidates;
+  bool queue_held = false;
+  std::string not_held_reason;   ///< empty where the queue was held, or nothing was to hold it
+  std::size_t warmup_calls = 0;  ///< that gave no samples
+  double warmup_seconds = 0;     ///< idling included
+  bool steady = false;           ///< whether the warm-up was to become steady, and did
+  double sampling_seconds = 0;   ///< after the warm-up, idling not included
+  double idle_seconds = 0;       ///< that the device was left idle for the regime's sake, in all
+  StopReason stop_reason = StopReason::kNotYet;
+};
+
+}  // namespace convtime

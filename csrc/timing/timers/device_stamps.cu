@@ -1,0 +1,59 @@
+#include <stdexcept>
+
+#include "core/globaltimer.cuh"
+#include "timing/timers/device_stamps.h"
+
+namespace convtime {
+namespace {
+
+/// An opening stamp takes this long, so that the launch of what follows is under way before the
+/// clock is read.
+constexpr std::uint64_t kOpenNs = 4000;
+
+/// One kernel for both, so that a closing stamp finds its code in the caches, whatever was done to
+/// them before the opening one.
+__global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capacity, bool open) {
+  std::uint64_t now = globaltimer_ns();
+  const std::uint64_t count = *static_cast<volatile std::uint64_t*>(count_and_stamps);
+  const std::uint64_t deadline = open ? now + kOpenNs : 0;
+  while (now < deadline) {
+    now = globaltimer_ns();
+  }
+  if (count < capacity) {
+    count_and_stamps[1 + count] = now;
+  }
+  *count_and_stamps = count + 1;
+}
+
+}  // namespace
+
+DeviceStamps::DeviceStamps(std::size_t capacity)
+    : capacity_(capacity), count_and_stamps_(make_device_memory<std::uint64_t>(1 + capacity)) {
+  CONVTIME_CUDA_CHECK(cudaMemset(count_and_stamps_.get(), 0, sizeof(std::uint64_t)));
+}
+
+void DeviceStamps::open(cudaStream_t stream) {
+  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, true);
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+}
+
+void DeviceStamps::close(cudaStream_t stream) {
+  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, false);
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+}
+
+std::vector<std::uint64_t> DeviceStamps::take(cudaStream_t stream) {
+  std::vector<std::uint64_t> stamps(1 + capacity_);
+  const std::size_t bytes = stamps.size() * sizeof(std::uint64_t);
+  CONVTIME_CUDA_CHECK(cudaMemcpyAsync(stamps.data(), count_and_stamps_.get(), bytes,
+                                      cudaMemcpyDeviceToHost, stream));
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream));
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
+  const std::size_t count = stamps.front();
+  if (count > capacity_) {
+    throw std::logic_error("more was stamped than there is room for");
+  }
+  return {stamps.begin() + 1, stamps.begin() + 1 + static_cast<std::ptrdiff_t>(count)};
+}
+
+}  // namespace convtime

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "core/cuda_event.h"
+#include "core/export.h"
+#include "timing/timers/timer.h"
+
+namespace convtime {
+
+/// Time between two CUDA events around a call on one stream: what the stream saw of it, with the
+/// events' own cost (2 to 3 us on an H200) and, unless the queue is held, the host's gaps. Work
+/// that the call puts on other streams is seen only as far as this stream waits for it.
+class CONVTIME_API EventTimer final : public Timer {
+ public:
+  /// At most `capacity` calls can be timed by one run(), so that no event is created while
+  /// sampling.
+  EventTimer(cudaStream_t stream, std::size_t capacity);
+
+  void run(std::span<Callable* const> calls) override;
+  void collect(std::span<double> seconds) override;
+  bool queues_calls() const override { return true; }
+
+ private:
+  cudaStream_t stream_;
+  std::vector<CudaEvent> starts_;
+  std::vector<CudaEvent> stops_;
+};
+
+}  // namespace convtime

@@ -1,0 +1,172 @@
+#include "timing/timers/graph_timer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace convtime {
+namespace {
+
+constexpr std::size_t kShortLength = 2;
+/// What the longer graph takes more than the shorter one, so that the events' resolution and the
+/// jitter of a graph's launch are a small share of it.
+constexpr double kDifferenceSeconds = 200e-6;
+constexpr std::size_t kMaxDifference = 32;
+constexpr std::size_t kMaxCapturedCalls = 4096;
+constexpr std::size_t kColdLength = 4;
+
+void synchronize_stream(const GraphContext& context) {
+  context.wait([&] { CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context.stream)); });
+}
+
+/// Outside of a capture: a first call may compile, load modules or choose an algorithm.
+void call_once(Callable& callable, const GraphContext& context) {
+  callable.call();
+  callable.discard_result();
+  synchronize_stream(context);
+}
+
+std::unique_ptr<DeviceGraph> record(const GraphRecorder& recorder,
+                                    const std::function<void(void* stream)>& work) {
+  try {
+    return recorder(work);
+  } catch (const std::exception& error) {
+    const std::string cause = error.what();
+    std::throw_with_nested(std::runtime_error(
+        "method 'graph' cannot capture this call: " + cause.substr(0, cause.find('\n')) +
+        "; use method 'kernel' or 'event', or leave out of the call what a CUDA "
+        "graph cannot hold (synchronisation, copies to pageable memory)"));
+  }
+}
+
+std::unique_ptr<DeviceGraph> record_calls(const GraphRecorder& recorder, Callable& callable,
+                                          std::size_t length) {
+  return record(recorder, [&](void*) {
+    for (std::size_t i = 0; i < length; ++i) {
+      callable.call();
+      callable.discard_result();
+    }
+  });
+}
+
+/// Before anything is timed: capturing waits for the device.
+template <typename Captured, typename Capture>
+void capture_missing(std::span<Callable* const> calls, std::map<Callable*, Captured>& captured,
+                     Capture capture) {
+  for (Callable* const callable : calls) {
+    if (!captured.contains(callable)) {
+      captured.emplace(callable, capture(*callable));
+    }
+  }
+}
+
+}  // namespace
+
+double GraphTimer::EventPair::seconds() const {
+  float milliseconds = 0;
+  CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
+  return static_cast<double>(milliseconds) * 1e-3;
+}
+
+GraphTimer::GraphTimer(GraphContext context, std::size_t capacity)
+    : context_(std::move(context)), samples_(capacity) {}
+
+void GraphTimer::run(std::span<Callable* const> calls) {
+  capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const CapturedCalls& captured = captured_.at(calls[i]);
+    Sample& sample = samples_.at(i);
+    sample.length_difference = captured.length_difference;
+    calls[i]->prepare();
+    replay(*captured.shorter, sample.shorter);
+    replay(*captured.longer, sample.longer);
+  }
+}
+
+void GraphTimer::collect(std::span<double> seconds) {
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context_.stream));
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const Sample& sample = samples_.at(i);
+    seconds[i] = (sample.longer.seconds() - sample.shorter.seconds()) /
+                 static_cast<double>(sample.length_difference);
+  }
+}
+
+void GraphTimer::replay(DeviceGraph& graph, const EventPair& around) {
+  CONVTIME_CUDA_CHECK(cudaEventRecord(around.start.get(), context_.stream));
+  graph.replay();
+  CONVTIME_CUDA_CHECK(cudaEventRecord(around.stop.get(), context_.stream));
+}
+
+GraphTimer::CapturedCalls GraphTimer::capture(Callable& callable) {
+  if (callable.distinct_calls() > kMaxCapturedCalls) {
+    throw std::invalid_argument("method 'graph' can capture " + std::to_string(kMaxCapturedCalls) +
+                                " calls, and data rotates over " +
+                                std::to_string(callable.distinct_calls()) +
+                                "; use cache 'cold', or method 'kernel'");
+  }
+  call_once(callable, context_);
+  CapturedCalls result;
+  result.shorter = record_calls(context_.recorder, callable, kShortLength);
+  const double one = estimate_seconds(*result.shorter, kShortLength);
+  const double wanted = std::clamp(std::ceil(kDifferenceSeconds / std::max(one, 1e-9)), 1.0,
+                                   static_cast<double>(kMaxDifference));
+  // As many calls as there are copies of the data, or they would find it in the cache.
+  result.length_difference = std::max(static_cast<std::size_t>(wanted), callable.distinct_calls());
+  result.longer =
+      record_calls(context_.recorder, callable, kShortLength + result.length_difference);
+  return result;
+}
+
+double GraphTimer::estimate_seconds(DeviceGraph& graph, std::size_t length) {
+  const EventPair around;
+  replay(graph, around);  // once beforehand: its first launch uploads it
+  replay(graph, around);
+  synchronize_stream(context_);
+  return around.seconds() / static_cast<double>(length);
+}
+
+ColdGraphTimer::ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> flush,
+                               std::size_t capacity)
+    : context_(std::move(context)), flush_(std::move(flush)), stamps_(2 * kColdLength * capacity) {}
+
+void ColdGraphTimer::run(std::span<Callable* const> calls) {
+  capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
+  for (Callable* const callable : calls) {
+    callable->prepare();
+    captured_.at(callable)->replay();
+  }
+}
+
+void ColdGraphTimer::collect(std::span<double> seconds) {
+  const std::vector<std::uint64_t> stamps = stamps_.take(context_.stream);
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    std::uint64_t nanoseconds = 0;
+    for (std::size_t call = i * kColdLength; call < (i + 1) * kColdLength; ++call) {
+      nanoseconds += stamps.at(2 * call + 1) - stamps.at(2 * call);
+    }
+    seconds[i] = static_cast<double>(nanoseconds) * 1e-9 / kColdLength;
+  }
+}
+
+std::unique_ptr<DeviceGraph> ColdGraphTimer::capture(Callable& callable) {
+  call_once(callable, context_);
+  return record(context_.recorder, [&](void* recording) {
+    const auto stream = static_cast<cudaStream_t>(recording);
+    for (std::size_t i = 0; i < kColdLength; ++i) {
+      for (const FlushBuffer& buffer : flush_) {
+        flush(buffer, stream);
+      }
+      stamps_.open(stream);
+      callable.call();
+      callable.discard_result();
+      stamps_.close(stream);
+    }
+  });
+}
+
+}  // namespace convtime

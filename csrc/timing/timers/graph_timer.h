@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "core/cuda_event.h"
+#include "core/export.h"
+#include "timing/conditions/cache_flush.h"
+#include "timing/timers/device_graph.h"
+#include "timing/timers/device_stamps.h"
+#include "timing/timers/timer.h"
+
+namespace convtime {
+
+// Timers of calls that are captured in CUDA graphs and replayed, so that the host has no part in
+// them. run() throws std::runtime_error, with the cause nested in it, for a call that cannot be
+// captured. A call's prepare() runs before its graphs are replayed, and not before each of the
+// calls in them.
+
+/// What a graph timer needs of the program around it.
+struct GraphContext {
+  GraphRecorder recorder;
+  cudaStream_t stream = nullptr;  ///< that the recorder's graphs are replayed on
+  /// As HostHooks::wait.
+  std::function<void(const std::function<void()>&)> wait = [](const auto& blocking) { blocking(); };
+};
+
+/// Calls right behind each other: the time of one is the difference between a long graph and a
+/// short one over the difference of their lengths, so that launching a graph and the events around
+/// it cost nothing. What remains beside the call itself is the gap to the next one.
+class CONVTIME_API GraphTimer final : public Timer {
+ public:
+  /// At most `capacity` calls can be timed by one run().
+  GraphTimer(GraphContext context, std::size_t capacity);
+
+  void run(std::span<Callable* const> calls) override;
+  void collect(std::span<double> seconds) override;
+  bool queues_calls() const override { return true; }
+
+ private:
+  struct CapturedCalls {
+    std::unique_ptr<DeviceGraph> shorter;
+    std::unique_ptr<DeviceGraph> longer;
+    std::size_t length_difference = 0;
+  };
+  struct EventPair {
+    CudaEvent start = make_event();
+    CudaEvent stop = make_event();
+
+    double seconds() const;
+  };
+  struct Sample {
+    EventPair shorter;
+    EventPair longer;
+    std::size_t length_difference = 0;
+  };
+
+  CapturedCalls capture(Callable& callable);
+  double estimate_seconds(DeviceGraph& graph, std::size_t length);
+  void replay(DeviceGraph& graph, const EventPair& around);
+
+  GraphContext context_;
+  std::map<Callable*, CapturedCalls> captured_;
+  std::vector<Sample> samples_;
+};
+
+/// Calls behind a write to flush buffers each: the time of one is between two stamps of the
+/// device's clock, mean over the calls of a graph. What remains beside the call itself is what the
+/// stamps need.
+class CONVTIME_API ColdGraphTimer final : public Timer {
+ public:
+  /// As GraphTimer.
+  ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> flush, std::size_t capacity);
+
+  void run(std::span<Callable* const> calls) override;
+  void collect(std::span<double> seconds) override;
+  bool queues_calls() const override { return true; }
+
+ private:
+  std::unique_ptr<DeviceGraph> capture(Callable& callable);
+
+  GraphContext context_;
+  std::vector<FlushBuffer> flush_;
+  std::map<Callable*, std::unique_ptr<DeviceGraph>> captured_;
+  DeviceStamps stamps_;
+};
+
+}  // namespace convtime

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "timing/callable.h"
+#include "timing/trace/device_activity.h"
+
+namespace convtime {
+
+/// One method of timing calls: a class each behind this interface.
+class Timer {
+ public:
+  virtual ~Timer() = default;
+
+  /// Issues each of `calls` once, in this order, so that each can be timed.
+  virtual void run(std::span<Callable* const> calls) = 0;
+
+  /// Waits for what run() issued and writes the seconds that each call took.
+  virtual void collect(std::span<double> seconds) = 0;
+
+  /// What the device did in each call of the last collect(); nothing where the method does not see
+  /// it.
+  virtual std::vector<std::vector<DeviceActivity>> take_activities() { return {}; }
+
+  /// Whether run() leaves the calls queued on the device, so that it makes sense to hold the queue
+  /// until all of them are issued.
+  virtual bool queues_calls() const = 0;
+};
+
+}  // namespace convtime
