@@ -21,8 +21,16 @@ Result = TypeVar("Result")
 
 def encode(value: object, schema: str | None = None) -> dict[str, Any]:
     """A dataclass as JSON-ready builtins, with its schema version where it has one."""
-    fields: dict[str, Any] = msgspec.to_builtins(value, str_keys=True)
+    fields: dict[str, Any] = msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
     return fields if schema is None else {"schema": schema, **fields}
+
+
+def _plain(value: object) -> object:
+    """Of a text or number of another library's type, such as torch's version, Python's own."""
+    for kind in (str, int, float):
+        if isinstance(value, kind):
+            return kind(value)
+    raise TypeError(f"a {type(value).__name__} has no form in JSON, got {value!r}")
 
 
 def decode(kind: type[Result], data: object, schema: str | None = None) -> Result:

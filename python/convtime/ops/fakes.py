@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from convtime.core.kinds import KINDS, ConvolutionKind
+from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.arguments import DTYPES
 
 

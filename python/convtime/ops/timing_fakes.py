@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from convtime.core.load import _C as _C  # registers the ops
+
 _COPY_BLOCK_BYTES = 32_768  # that a block of copy_stamped copies
 
 
