@@ -22,6 +22,7 @@ EVENT = "event_single_kernel_ops_off_by_more_than_2pct_or_250ns"
 GRAPH = "graph_ops_off_by_more_than_3pct_or_500ns"
 STAMPED = "kernel_vs_globaltimer_off_by_more_than_1pct_or_64ns"
 SPIN = "known_duration_difference_error_ns"
+NOT_MEASURED = {"default_call_5us_cpu_s", "as_is_call_5us_kernel_s"}
 
 
 def tracing(added=0.0, to_a_spin=0.0):
@@ -122,7 +123,7 @@ def complete():
 
 def test_summary_has_every_goal():
     summary = accuracy.summarise(complete())
-    assert set(summary) == set(GOALS)
+    assert set(summary) == set(GOALS) - NOT_MEASURED
     assert summary == {
         "ops": 2,
         KERNEL: 0,

@@ -244,6 +244,48 @@ def test_merge_refuses_incomplete_shards(tmp_path, lengths, says):
     assert not (tmp_path / f"{NAME}.json").exists()
 
 
+def test_a_file_is_judged_anew_by_other_goals(tmp_path, monkeypatch):
+    path = complete(tmp_path)
+    before = json.loads(path.read_text())
+    goals = {"layers": ">= 24", "not_measured": ">= 1"}
+    monkeypatch.setattr(results, "load_goals", lambda: {NAME: goals})
+    assert results.judge(NAME, compare_resnet50.summarise, tmp_path) == path
+    after = json.loads(path.read_text())
+    assert after.pop("summary") == [
+        {"name": "layers", "value": 23, "goal": ">= 24", "met": False},
+        {"name": "not_measured", "value": None, "goal": ">= 1", "met": False},
+    ]
+    assert after == {name: value for name, value in before.items() if name != "summary"}
+    path.unlink()
+    with pytest.raises(ValueError, match=f"has no {NAME}.json; run the benchmark first"):
+        results.judge(NAME, compare_resnet50.summarise, tmp_path)
+
+
+def test_the_command_line_judges_a_file(tmp_path):
+    path = complete(tmp_path)
+    document = json.loads(path.read_text())
+    document["summary"] = []
+    path.write_text(json.dumps(document))
+    command = [sys.executable, BENCHMARKS / "results.py", "judge", NAME, "--output", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "met  layers = 23" in done.stdout
+    assert not list(check_results.check_file(path, GOALS))
+
+
+def test_every_script_sums_its_rows_up():
+    for benchmark in results.scripts():
+        module = results.load_script(benchmark)
+        assert callable(module.summarise)
+        assert callable(module.table)
+
+
+def test_results_need_a_script(tmp_path):
+    path = complete(tmp_path).rename(tmp_path / "planned.json")
+    path.write_text(path.read_text().replace(NAME, "planned"))
+    errors = check_results.check_file(path, {"planned": {}})
+    assert list(errors) == ["there is no script planned.py to sum its rows up"]
+
+
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("codes", "runs", "failed"),
