@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import results
 
@@ -91,11 +91,13 @@ def run_probe(
 ) -> results.Row:
     """What `--probe` of a benchmark's script finds in a fresh process; errors as run_fresh."""
     script = results.scripts()[benchmark]
-    return run_fresh([script, "--probe", probe, "--device", str(device), *options], timeout)
+    arguments = [str(script), "--probe", probe, "--device", str(device), *options]
+    row: results.Row = run_fresh(arguments, timeout)
+    return row
 
 
-def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> results.Row:
-    """What a fresh Python of these arguments gives by `print_result`.
+def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> Any:
+    """What a fresh Python of these arguments gives by `print_result`, or as JSON behind RESULT.
 
     Raises:
         RuntimeError: It failed; with the last line that it said.
@@ -106,8 +108,7 @@ def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> results.
     )
     for line in done.stdout.splitlines():
         if line.startswith(RESULT):
-            row: results.Row = json.loads(line.removeprefix(RESULT))
-            return row
+            return json.loads(line.removeprefix(RESULT))
     said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
     script, *options = arguments
     command = " ".join((Path(script).name, *map(str, options)))
