@@ -299,17 +299,29 @@ def describe(summary: Iterable[Row]) -> str:
 
 
 def main() -> None:
-    actions = {"merge": merge, "judge": judge}
-    parser = argparse.ArgumentParser(
-        description="Merges the shards of a benchmark, or judges its rows by goals.json anew."
-    )
-    parser.add_argument("action", choices=actions)
-    parser.add_argument("benchmark", choices=scripts())
-    parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
+    found = scripts()
+    parser = argparse.ArgumentParser(description="Result files of the benchmarks.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action, what in (
+        ("merge", "make one file out of the shards"),
+        ("judge", "sum the rows of a file up again, by goals.json as it is now"),
+    ):
+        subparser = actions.add_parser(action, help=what)
+        subparser.add_argument("benchmark", choices=found)
+        subparser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
+    listing = actions.add_parser("scripts", help="print name and script of benchmarks, or of all")
+    listing.add_argument("benchmarks", nargs="*", metavar="benchmark")
     options = parser.parse_args()
+    if options.action == "scripts":
+        for name in options.benchmarks or found:
+            if name not in found:
+                raise SystemExit(f"error: benchmark is {name!r}, but must be of {', '.join(found)}")
+            print(name, found[name], sep="\t")
+        return
     summarise = load_script(options.benchmark).summarise
+    change = {"merge": merge, "judge": judge}[options.action]
     try:
-        path = actions[options.action](options.benchmark, summarise, options.output)
+        path = change(options.benchmark, summarise, options.output)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
     print(path)
