@@ -8,7 +8,6 @@ error: it stays in the file as missed.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import re
 import sys
@@ -57,12 +56,15 @@ def check_file(path: Path, goals: dict[str, dict[str, str]]) -> Iterator[str]:
     if document["benchmark"] != path.stem or path.stem not in goals:
         yield f"benchmark is {document['benchmark']!r}, but must be the file's name and have goals"
         return
+    if path.stem not in results.scripts():
+        yield f"there is no script {path.stem}.py to sum its rows up"
+        return
     if set(document["provenance"]) != set(results.PROVENANCE):
         yield f"provenance must have exactly {', '.join(results.PROVENANCE)}"
     keys = [row.get("key") for row in document["rows"]]
     if None in keys or len(set(keys)) < len(keys):
         yield "every row must have a key of its own"
-    summarise = importlib.import_module(path.stem).summarise
+    summarise = results.load_script(path.stem).summarise
     try:
         expected = results.make_summary(document["rows"], summarise, goals[path.stem])
     except (KeyError, TypeError, ValueError, ArithmeticError) as error:
@@ -93,7 +95,7 @@ def fill_in(text: str, directory: Path) -> str:
             raise ValueError(f"has a table of {path.name}, which is not in {directory}")
         document = json.loads(path.read_text(encoding="utf-8"))
         if match["rows"]:
-            body = importlib.import_module(match["name"]).table(document["rows"])
+            body = results.load_script(match["name"]).table(document["rows"])
         else:
             body = summary_table(document)
         return f"{match['begin']}{body}\n{match['end']}"
@@ -142,7 +144,7 @@ def draw_pictures(repository: Path, directory: Path) -> None:
     texts = [path.read_text(encoding="utf-8") for path in documents if path.exists()]
     for name in sorted(set(re.findall(r"\((?:docs/)?images/(\w+)\.png\)", "".join(texts)))):
         document = json.loads((directory / f"{name}.json").read_text(encoding="utf-8"))
-        content = importlib.import_module(name).picture(document)
+        content = results.load_script(name).picture(document)
         (repository / "docs" / "images" / f"{name}.png").write_bytes(content)
 
 

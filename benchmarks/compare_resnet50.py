@@ -5,10 +5,16 @@ In fp32 NCHW and in fp16 channels_last; by the code of `convtime compare`.
 
 from __future__ import annotations
 
+import functools
 import statistics
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import results
+from common import running
+from common.summaries import median_ratio
+
+if TYPE_CHECKING:
+    from convtime.layers import ConvLayer
 
 BATCH = 64
 CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
@@ -30,9 +36,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def _ratio(row: results.Row) -> float:
-    """The median over the rounds, each of which gave one sample of both: convtime.Ratio's."""
-    rounds = zip(row["convtime"]["seconds"], row["pytorch"]["seconds"], strict=True)
-    return float(statistics.median(ours / pytorch for ours, pytorch in rounds))
+    return median_ratio(row["convtime"]["seconds"], row["pytorch"]["seconds"])
 
 
 def _median(row: results.Row, who: str) -> float:
@@ -84,12 +88,8 @@ def main() -> None:
     options = parser.parse_args()
     device = find_device(options.device)
     file = results.ResultFile("compare_resnet50", summarise, options, provenance(device))
-    cases: dict[str, Any] = {
-        f"{dtype} {layout} {layer.name}": (dtype, layout, layer)
-        for dtype, layout in CONFIGURATIONS
-        for layer in resnet50(options.batch)
-    }
-    for key, (dtype, layout, layer) in file.pending(cases).items():
+
+    def measure(dtype: str, layout: str, layer: ConvLayer) -> results.Row:
         (result,) = compare_layers(
             [layer],
             device=device,
@@ -98,13 +98,19 @@ def main() -> None:
             budget=options.budget,
             max_samples=options.max_samples,
         )
-        file.add(key, result.to_dict() | {"label": layer.label})
-        print(
-            f"{key}: {result.ratio.value:.4f} [{result.ratio.low:.4f}, {result.ratio.high:.4f}]"
-            f"{'' if result.bit_identical else ', NOT bit-identical'}",
-            flush=True,
-        )
-    print(file.path)
+        return result.to_dict() | {"label": layer.label}
+
+    cases = {
+        f"{dtype} {layout} {layer.name}": functools.partial(measure, dtype, layout, layer)
+        for dtype, layout in CONFIGURATIONS
+        for layer in resnet50(options.batch)
+    }
+    running.measure_pending(file, cases, _tell)
+
+
+def _tell(row: results.Row) -> str:
+    interval = f"[{row['ratio_low']:.4f}, {row['ratio_high']:.4f}]"
+    return f"{_ratio(row):.4f} {interval}{'' if row['bit_identical'] else ', NOT bit-identical'}"
 
 
 if __name__ == "__main__":

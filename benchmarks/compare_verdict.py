@@ -17,8 +17,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-import accuracy
 import results
+from common import running
+from common.running import Call, Measure
 
 if TYPE_CHECKING:
     import torch
@@ -28,9 +29,6 @@ PAIRS = 10  # of a group
 BUDGET = 1.0  # seconds a comparison
 TOLERANCE = 0.005  # of a true ratio of 1.02
 
-Call = Callable[[], object]
-Measure = Callable[[], results.Row]
-
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """Fractions of the pairs' verdicts; seconds are the mean over all pairs."""
@@ -39,7 +37,8 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     seconds = [pair["seconds"] for row in rows for pair in row["pairs"]]
     summary: dict[str, float] = {"aa_pairs": len(same)}
     if same:
-        summary["aa_false_alarms"] = sum(one in ("faster", "slower") for one in same) / len(same)
+        alarms = sum(verdict in ("faster", "slower") for verdict in same)
+        summary["aa_false_alarms"] = alarms / len(same)
         summary["aa_same"] = same.count("same") / len(same)
     if slower:
         summary["true_2pct_found"] = slower.count("slower") / len(slower)
@@ -74,7 +73,7 @@ def _line(op: str, group: list[results.Row]) -> str:
     found = [pair["verdict"] for pair in pairs]
     ratios = [pair["ratio"] for pair in pairs]
     truth = statistics.median(row["true_ratio"] for row in group)
-    counts = [str(found.count(one)) for one in ("same", "faster", "slower", "uncertain")]
+    counts = [str(found.count(kind)) for kind in ("same", "faster", "slower", "uncertain")]
     return (
         f"| {op} | {len(pairs)} | {truth:.4f} | {min(ratios):.4f} to {max(ratios):.4f} "
         f"| {' | '.join(counts)} | {statistics.fmean(pair['seconds'] for pair in pairs):.2f} |"
@@ -83,32 +82,18 @@ def _line(op: str, group: list[results.Row]) -> str:
 
 def aa_operations(device: torch.device) -> dict[str, Callable[[], Call]]:
     """Name -> what makes the callable; of 4 to 200 µs on an H200."""
-    import torch
-    from torch.nn import functional as F
+    from common.operations import Operations
 
-    def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.randn(shape, device=device, dtype=dtype)
-
-    def conv() -> Call:
-        x, weight = (
-            rand(*shape, dtype=torch.float16).to(memory_format=torch.channels_last)
-            for shape in ((32, 64, 56, 56), (64, 64, 3, 3))
-        )
-        return functools.partial(F.conv2d, x, weight, padding=1)
-
-    def matmul(n: int) -> Call:
-        a, b = (rand(n, n, dtype=torch.bfloat16) for _ in range(2))
-        return functools.partial(torch.mm, a, b)
-
+    make = Operations(device)
     mi = 1 << 20
     return {
-        "relu 2Mi": lambda: functools.partial(torch.relu, rand(2 * mi)),
-        "add 32Mi": lambda: functools.partial(torch.add, rand(32 * mi), rand(32 * mi)),
-        "softmax 4096x4096 fp32": lambda: functools.partial(torch.softmax, rand(4096, 4096), 1),
-        "sum 16Mi": lambda: functools.partial(torch.sum, rand(16 * mi)),
-        "matmul 2048 bf16": lambda: matmul(2048),
-        "matmul 4096 bf16": lambda: matmul(4096),
-        "conv 32x64x56x56 fp16 nhwc": conv,
+        "relu 2Mi": lambda: make.relu(2 * mi),
+        "add 32Mi": lambda: make.add(32 * mi),
+        "softmax 4096x4096 fp32": lambda: make.softmax(4096),
+        "sum 16Mi": lambda: make.sum(16 * mi),
+        "matmul 2048 bf16": lambda: make.matmul(2048),
+        "matmul 4096 bf16": lambda: make.matmul(4096),
+        "conv 32x64x56x56 fp16 nhwc": lambda: make.conv(32),
     }
 
 
@@ -156,7 +141,7 @@ def make_spins(asked_ns: int) -> results.Row:
     import torch
 
     spins = [asked_ns, asked_ns + asked_ns // 50]
-    calls = [functools.partial(torch.ops.convtime.spin_ns, one) for one in spins]
+    calls = [functools.partial(torch.ops.convtime.spin_ns, spin_ns) for spin_ns in spins]
     return _known_by_stamps(calls, calls, spins)
 
 
@@ -166,22 +151,28 @@ def make_copies(elements: int, device: torch.device) -> results.Row:
 
     counts = [elements, elements + elements // 200 * 4]  # in whole vectors of 16 bytes
     sources = [torch.randn(count, device=device) for count in counts]
-    calls = [functools.partial(torch.ops.convtime.copy_stamped, one) for one in sources]
-    stamped = [functools.partial(_stamps_of_copy, one) for one in sources]
+    calls = [functools.partial(torch.ops.convtime.copy_stamped, source) for source in sources]
+    stamped = [functools.partial(_stamps_of_copy, source) for source in sources]
     return _known_by_stamps(calls, stamped, counts)
 
 
 def _known_by_stamps(
-    calls: Sequence[Callable[[], object]],
+    calls: Sequence[Call],
     stamped: Iterable[Callable[[], torch.Tensor]],
     sizes: Sequence[int],
 ) -> results.Row:
-    stamps = [_stamped_seconds(call) for call in stamped]
+    seconds = [_stamped_seconds(call) for call in stamped]
+    return _known_pair(calls, seconds, "its own stamps of the GPU's clock", sizes)
+
+
+def _known_pair(
+    calls: Sequence[Call], seconds: Sequence[float], truth: str, sizes: Sequence[int]
+) -> results.Row:
     return {
         "calls": calls,
-        "true_ratio": stamps[1] / stamps[0],
-        "true_seconds": stamps,
-        "truth": "its own stamps of the GPU's clock",
+        "true_ratio": seconds[1] / seconds[0],
+        "true_seconds": seconds,
+        "truth": truth,
         "asked_ratio": sizes[1] / sizes[0],
     }
 
@@ -195,27 +186,23 @@ def _stamps_of_copy(source: torch.Tensor) -> torch.Tensor:
 
 def make_relus(rows: int, device: torch.device) -> results.Row:
     """An operation of PyTorch's bound by the memory's bandwidth, known by torch.profiler."""
-    import torch
+    from common.operations import Operations
+    from common.truth import profile_calls
 
     counts = [rows, rows + rows // 50]
-    calls = [functools.partial(torch.relu, torch.randn(n, 1024, device=device)) for n in counts]
+    calls = [Operations(device).relu(count, 1024) for count in counts]
     traced: list[list[float]] = [[], []]
     for _ in range(3):
         for call, found in zip(calls, traced, strict=True):
-            found.append(statistics.median(accuracy.profile_calls(call, 50, cold=True).sums))
+            found.append(statistics.median(profile_calls(call, 50, cold=True).sums))
     seconds = [statistics.median(found) for found in traced]
-    return {
-        "calls": calls,
-        "true_ratio": seconds[1] / seconds[0],
-        "true_seconds": seconds,
-        "truth": "torch.profiler",
-        "asked_ratio": counts[1] / counts[0],
-    }
+    return _known_pair(calls, seconds, "torch.profiler", counts)
 
 
 def _stamped_seconds(call: Callable[[], torch.Tensor]) -> float:
+    from common.truth import median_of_stamps
 
-    return statistics.median(accuracy.median_of_stamps(call, 50, cold=True) for _ in range(3))
+    return statistics.median(median_of_stamps(call, 50, cold=True) for _ in range(3))
 
 
 def make_cases(device: torch.device) -> Mapping[str, Measure]:
@@ -239,18 +226,15 @@ def make_cases(device: torch.device) -> Mapping[str, Measure]:
 def main() -> None:
     options = results.argument_parser(__doc__).parse_args()
 
-    import torch
-
     from convtime.provenance import provenance
 
-    device = accuracy.find_gpu(options.device)
+    device = running.find_gpu(options.device)
     file = results.ResultFile("compare_verdict", summarise, options, provenance(device))
-    for key, measure in file.pending(make_cases(device)).items():
-        row = measure()
-        file.add(key, row)
-        torch.cuda.empty_cache()
-        print(f"{key}: {' '.join(pair['verdict'] for pair in row['pairs'])}", flush=True)
-    print(file.path)
+
+    def tell(row: results.Row) -> str:
+        return " ".join(pair["verdict"] for pair in row["pairs"])
+
+    running.measure_pending(file, make_cases(device), tell)
 
 
 if __name__ == "__main__":

@@ -6,23 +6,24 @@ transposed convolutions, which cuDNN knows as the gradients of others: their tag
 
 from __future__ import annotations
 
-import conv_match
 import results
+from conv_match_parts import report
+from conv_match_parts.summary import summarise
+
+__all__ = ["summarise", "table"]
 
 PROBLEMS = 358  # of conv_problems_nd.all_problems(), which needs torch
 
-summarise = conv_match.summarise
-
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, as conv_match's."""
-    return conv_match.table(rows, PROBLEMS)
+    return report.table(rows, PROBLEMS)
 
 
 def main() -> None:
+    from conv_match_parts.run import run
     from conv_problems_nd import all_problems
 
-    conv_match.run("conv_match_nd", __doc__, all_problems, ["match"])
+    run("conv_match_nd", __doc__, all_problems, ["match"])
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import accuracy
 import results
+from common import running
+from common.summaries import median_and_spread, png_of, spread
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     if len(processes) > 1:
         for regime in REGIMES:
             summary[f"{regime}_spread"] = max(
-                _spread([row[regime][name]["median"] for row in processes]) for name in OPERATIONS
+                spread([row[regime][name]["median"] for row in processes]) for name in OPERATIONS
             )
     summary["told_apart"] = sum(
         row["burst"]["matmul"]["high"] < row["sustained"]["matmul"]["low"] for row in processes
@@ -71,10 +71,6 @@ def _processes(rows: list[results.Row]) -> list[results.Row]:
     ]
 
 
-def _spread(medians: list[float]) -> float:
-    return (max(medians) - min(medians)) / statistics.median(medians)
-
-
 def table(rows: list[results.Row]) -> str:
     """Markdown, a line an operation, of the processes in which every regime was reached."""
     header = (
@@ -90,17 +86,11 @@ def table(rows: list[results.Row]) -> str:
 def _line(rows: list[results.Row], name: str) -> str:
     cells = [OPERATIONS[name]]
     for regime in REGIMES:
-        median, spread = _cells([row[regime][name]["median"] for row in rows])
+        median, spread_cell = median_and_spread([row[regime][name]["median"] for row in rows])
         clock = statistics.median(row[regime][name]["sm_clock"] for row in rows)
-        cells += [median, f"{clock / 1e6:.0f}", spread]
-    cells += _cells([row["triton"][name] for row in rows if name in row["triton"]])
+        cells += [median, f"{clock / 1e6:.0f}", spread_cell]
+    cells += median_and_spread([row["triton"][name] for row in rows if name in row["triton"]])
     return f"| {' | '.join(cells)} |"
-
-
-def _cells(medians: list[float]) -> tuple[str, str]:
-    if not medians:
-        return "–", "–"
-    return f"{1e6 * statistics.median(medians):.2f}", f"{100 * _spread(medians):.2f} %"
 
 
 def picture(document: dict[str, Any]) -> bytes:
@@ -117,9 +107,9 @@ def picture(document: dict[str, Any]) -> bytes:
             times.axhline(median, color=colour, linewidth=0.8, alpha=0.6, label=label)
     for row in document["rows"]:
         if row["key"] == FROM_REST:
-            microseconds = [1e6 * one for one in row["seconds"]]
+            microseconds = [1e6 * seconds for seconds in row["seconds"]]
             times.plot(row["elapsed"], microseconds, ".", label="from a rest on")
-            clocks.plot(row["elapsed"], [one / 1e6 for one in row["sm_clock"]], ".")
+            clocks.plot(row["elapsed"], [clock / 1e6 for clock in row["sm_clock"]], ".")
     times.set_ylabel("time of a call (µs)")
     times.legend(fontsize=8)
     clocks.set_ylabel("SM clock (MHz)")
@@ -129,34 +119,28 @@ def picture(document: dict[str, Any]) -> bytes:
         axes.grid(alpha=0.25)
     facts = document["provenance"]
     times.set_title(f"{OPERATIONS['matmul']}; {facts['gpu']}, torch {facts['torch']}", size=10)
-    return accuracy.png_of(figure)
+    return png_of(figure)
 
 
-def operations(device: torch.device) -> dict[str, Callable[[], object]]:
-    import torch
-    from torch.nn import functional as F
+def operations(device: torch.device) -> dict[str, running.Call]:
+    from common.operations import Operations
 
-    def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.randn(shape, device=device, dtype=dtype)
-
-    a, b = (rand(4096, 4096, dtype=torch.bfloat16) for _ in range(2))
-    x, weight = (
-        rand(*shape, dtype=torch.float16).to(memory_format=torch.channels_last)
-        for shape in ((32, 256, 56, 56), (256, 256, 3, 3))
-    )
+    make = Operations(device)
     return {
-        "memory_bound": functools.partial(torch.relu, rand(1 << 26)),
-        "matmul": functools.partial(torch.mm, a, b),
-        "conv": functools.partial(F.conv2d, x, weight, padding=1),
+        "memory_bound": make.relu(1 << 26),
+        "matmul": make.matmul(4096),
+        "conv": make.conv(32, channels=256),
     }
 
 
 def probe(device: torch.device) -> results.Row:
     """What each tool and regime says in this process; of triton nothing where it cannot be had."""
+    from common.peers import do_bench_medians
+
     from convtime import time_op
 
     calls = operations(device)
-    row = accuracy.do_bench_medians(calls)
+    row = do_bench_medians(calls)
     for regime in REGIMES:
         row[regime] = {
             name: _facts(time_op(call, cache="warm", regime=regime, budget=BUDGET))
@@ -165,22 +149,22 @@ def probe(device: torch.device) -> results.Row:
     return row
 
 
-def _facts(one: Measurement) -> results.Row:
-    low, high = one.median_interval
-    clocks = [clock for clock in one.sm_clocks if clock is not None]
-    power = [reading.power for reading in one.conditions if reading.power is not None]
+def _facts(measurement: Measurement) -> results.Row:
+    low, high = measurement.median_interval
+    clocks = [clock for clock in measurement.sm_clocks if clock is not None]
+    power = [reading.power for reading in measurement.conditions if reading.power is not None]
     return {
-        "regime": one.regime,
-        "reason": one.regime_reason,
-        "median": one.median,
+        "regime": measurement.regime,
+        "reason": measurement.regime_reason,
+        "median": measurement.median,
         "low": low,
         "high": high,
-        "samples": len(one.seconds),
-        "discarded": len(one.discarded),
+        "samples": len(measurement.seconds),
+        "discarded": len(measurement.discarded),
         "sm_clock": statistics.median(clocks) if clocks else None,
         "max_power": max(power, default=None),
-        "idle_seconds": one.idle_seconds,
-        "seconds": one.warmup_seconds + one.sampling_seconds,
+        "idle_seconds": measurement.idle_seconds,
+        "seconds": measurement.warmup_seconds + measurement.sampling_seconds,
     }
 
 
@@ -194,13 +178,15 @@ def probe_from_rest(device: torch.device) -> results.Row:
     call()  # what is done only once
     torch.cuda.synchronize(device)
     time.sleep(REST)
-    one = time_op(call, cache="warm", warmup=1, stop="budget", budget=LOAD)
+    measurement = time_op(call, cache="warm", warmup=1, stop="budget", budget=LOAD)
     # The samples have no time stamps: what passed beside them is spread over them.
-    stretch = one.sampling_seconds / sum(one.seconds)
-    elapsed = [stretch * passed for passed in itertools.accumulate(one.seconds)]
+    stretch = measurement.sampling_seconds / sum(measurement.seconds)
+    elapsed = [stretch * passed for passed in itertools.accumulate(measurement.seconds)]
     known = [
         (passed, second, clock)
-        for passed, second, clock in zip(elapsed, one.seconds, one.sm_clocks, strict=True)
+        for passed, second, clock in zip(
+            elapsed, measurement.seconds, measurement.sm_clocks, strict=True
+        )
         if clock is not None
     ]
     size = -(-len(known) // POINTS)
@@ -245,22 +231,16 @@ def main() -> None:
 
     from convtime.provenance import provenance
 
-    device = accuracy.find_gpu(options.device)
+    device = running.find_gpu(options.device)
     if options.probe:
-        accuracy.print_result(PROBES[options.probe](device))
+        running.print_result(PROBES[options.probe](device))
         return
     file = results.ResultFile("regimes", summarise, options, provenance(device))
-    cases: dict[str, Callable[[], results.Row]] = {}
-    for key in (*(f"process {i}" for i in range(1, PROCESSES + 1)), FROM_REST):
-        kind = "from-rest" if key == FROM_REST else "regimes"
-        arguments = ["--probe", kind, "--device", str(device)]
-        cases[key] = functools.partial(accuracy.run_fresh, __file__, arguments)
+    process = functools.partial(running.run_probe, "regimes", "regimes", device)
+    cases: dict[str, running.Measure] = {f"process {i}": process for i in range(1, PROCESSES + 1)}
+    cases[FROM_REST] = functools.partial(running.run_probe, "regimes", "from-rest", device)
     cases[DOCTOR] = functools.partial(time_doctor, device)
-    for key, measure in file.pending(cases).items():
-        begin = time.perf_counter()
-        file.add(key, measure())
-        print(f"{key}: {time.perf_counter() - begin:.1f} s", flush=True)
-    print(file.path)
+    running.measure_pending(file, cases)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import argparse
 import functools
-import statistics
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import accuracy
 import results
+from common import running
+from common.summaries import median_and_spread, spread
 
 if TYPE_CHECKING:
     import torch
@@ -33,12 +31,8 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     summary: dict[str, float] = {"processes": len(rows)}
     if len(rows) > 1:
         for name in OPERATIONS:
-            summary[f"{name}_spread"] = _spread([row["convtime"][name] for row in rows])
+            summary[f"{name}_spread"] = spread([row["convtime"][name] for row in rows])
     return summary
-
-
-def _spread(medians: list[float]) -> float:
-    return (max(medians) - min(medians)) / statistics.median(medians)
 
 
 def table(rows: list[results.Row]) -> str:
@@ -53,34 +47,25 @@ def table(rows: list[results.Row]) -> str:
 def _line(rows: list[results.Row], name: str) -> str:
     cells = [OPERATIONS[name]]
     for tool in TOOLS:
-        medians = [row[tool][name] for row in rows if name in row[tool]]
-        if medians:
-            cells += [f"{1e6 * statistics.median(medians):.2f}", f"{100 * _spread(medians):.2f} %"]
-        else:
-            cells += ["–", "–"]
+        cells += median_and_spread([row[tool][name] for row in rows if name in row[tool]])
     return f"| {' | '.join(cells)} |"
 
 
-def operations(device: torch.device) -> dict[str, Callable[[], object]]:
-    import torch
-    from torch.nn import functional as F
+def operations(device: torch.device) -> dict[str, running.Call]:
+    from common.operations import Operations
 
-    def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.randn(shape, device=device, dtype=dtype)
-
-    x, weight = (
-        rand(*shape, dtype=torch.float16).to(memory_format=torch.channels_last)
-        for shape in ((32, 64, 56, 56), (64, 64, 3, 3))
-    )
+    make = Operations(device)
     return {
-        "memory_bound": functools.partial(torch.relu, rand(1 << 20)),
-        "conv": functools.partial(F.conv2d, x, weight, padding=1),
-        "under_3us": functools.partial(torch.relu, rand(1 << 12)),
+        "memory_bound": make.relu(1 << 20),
+        "conv": make.conv(32),
+        "under_3us": make.relu(1 << 12),
     }
 
 
 def probe(device: torch.device) -> results.Row:
     """Medians in seconds, in this process; of triton none where it cannot be had."""
+    from common.peers import do_bench_medians
+
     from convtime import time_op
 
     calls = operations(device)
@@ -89,28 +74,27 @@ def probe(device: torch.device) -> results.Row:
         "convtime": {name: measurement.median for name, measurement in ours.items()},
         "samples": {name: len(measurement.seconds) for name, measurement in ours.items()},
         "methods": {name: measurement.method for name, measurement in ours.items()},
-        **accuracy.do_bench_medians(calls),
+        **do_bench_medians(calls),
     }
+
+
+PROBES = {"medians": probe}
 
 
 def main() -> None:
     parser = results.argument_parser(__doc__)
-    parser.add_argument("--probe", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--probe", choices=PROBES, help=argparse.SUPPRESS)
     options = parser.parse_args()
 
     from convtime.provenance import provenance
 
-    device = accuracy.find_gpu(options.device)
+    device = running.find_gpu(options.device)
     if options.probe:
-        accuracy.print_result(probe(device))
+        running.print_result(PROBES[options.probe](device))
         return
     file = results.ResultFile("repeatability", summarise, options, provenance(device))
-    cases = {f"process {i}": ["--probe", "--device", str(device)] for i in range(1, PROCESSES + 1)}
-    for key, arguments in file.pending(cases).items():
-        begin = time.perf_counter()
-        file.add(key, accuracy.run_fresh(__file__, arguments))
-        print(f"{key}: {time.perf_counter() - begin:.1f} s", flush=True)
-    print(file.path)
+    measure = functools.partial(running.run_probe, "repeatability", "medians", device)
+    running.measure_pending(file, {f"process {i}": measure for i in range(1, PROCESSES + 1)})
 
 
 if __name__ == "__main__":

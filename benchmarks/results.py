@@ -1,15 +1,18 @@
 """Result files of the benchmarks: resumable, shardable, and summed up against goals.json.
 
-A benchmark is a script <name>.py beside this file. It defines, importing nothing heavy for it,
+A benchmark is a script <name>.py beside this file, or <name>_benchmark.py where the name alone
+would hide a library that others import. It defines, importing nothing heavy for it,
 `summarise(rows) -> {name: value}` and `table(rows) -> str` (Markdown), and records its rows in a
 ResultFile. Every row has a "key" that is unique in its file. `python results.py merge NAME` makes
-one file out of the shards.
+one file out of the shards; `python results.py judge NAME` sums the rows of a file up again, once
+goals.json or the code of its summary has changed.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import importlib
 import itertools
 import json
 import operator
@@ -19,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 SCHEMA = 1
@@ -42,6 +46,21 @@ def load_goals(path: Path = HERE / "goals.json") -> dict[str, dict[str, str]]:
     """Benchmark -> name of a summary value -> goal, e.g. ">= 0.97"."""
     goals = json.loads(path.read_text(encoding="utf-8"))
     return {benchmark: limits for benchmark, limits in goals.items() if benchmark != "_"}
+
+
+def scripts() -> dict[str, Path]:
+    """Benchmark -> its script, of those benchmarks in goals.json that have one."""
+    return {
+        name: script
+        for name in load_goals()
+        for script in (HERE / f"{name}.py", HERE / f"{name}_benchmark.py")
+        if script.exists()
+    }
+
+
+def load_script(benchmark: str) -> ModuleType:
+    """The script of a benchmark, imported as a module."""
+    return importlib.import_module(scripts()[benchmark].stem)
 
 
 def meets(value: float, goal: str) -> bool:
@@ -152,14 +171,10 @@ class ResultFile:
     def add_all(self, rows: Mapping[str, Row]) -> None:
         """Appends rows by their keys, and saves once: with thousands of rows, saving takes long."""
         self.rows += [{"key": key, **row} for key, row in rows.items()]
-        _write(
-            self.path,
-            self._benchmark,
-            self._command,
-            self.rows,
-            self._provenance,
-            self._summarise,
+        document = _document(
+            self._benchmark, self._command, self.rows, self._provenance, self._summarise
         )
+        _write(self.path, document)
 
 
 def _command(argv: list[str]) -> str:
@@ -177,19 +192,11 @@ def file_name(benchmark: str, shard: tuple[int, int] | None) -> str:
     return f"{benchmark}.shard-{shard[0]}-of-{shard[1]}.json" if shard else f"{benchmark}.json"
 
 
-def _write(
-    path: Path,
-    benchmark: str,
-    command: str,
-    rows: list[Row],
-    provenance: Row,
-    summarise: Summarise,
-) -> None:
-    # Here, so that checking results needs neither torch nor an installed convtime.
-    from convtime.report import dump_json, write_file
-
+def _document(
+    benchmark: str, command: str, rows: list[Row], provenance: Row, summarise: Summarise
+) -> Row:
     now = datetime.datetime.now(datetime.timezone.utc)
-    document = {
+    return {
         "schema": SCHEMA,
         "benchmark": benchmark,
         "command": command,
@@ -198,7 +205,28 @@ def _write(
         "rows": rows,
         "summary": make_summary(rows, summarise, load_goals()[benchmark]),
     }
+
+
+def _write(path: Path, document: Row) -> None:
+    # Here, so that checking results needs neither torch nor an installed convtime.
+    from convtime.report import dump_json, write_file
+
     write_file(path, dump_json(document))
+
+
+def judge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
+    """Makes the summary of a result file anew; rows, date and all else stay as they are.
+
+    Raises:
+        ValueError: There is no such file.
+    """
+    path = directory / file_name(benchmark, None)
+    if not path.exists():
+        raise ValueError(f"{directory} has no {path.name}; run the benchmark first")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    summary = make_summary(document["rows"], summarise, load_goals()[benchmark])
+    _write(path, document | {"summary": summary})
+    return path
 
 
 def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
@@ -242,9 +270,9 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
     # Shards took the cases by turns, so by turns they give them back in order.
     turns = itertools.zip_longest(*(document["rows"] for document in documents))
     rows = [row for turn in turns for row in turn if row is not None]
-    path = directory / f"{benchmark}.json"
+    path = directory / file_name(benchmark, None)
     # Its first shard's command tells how the rows were made, which this process's does not.
-    _write(path, benchmark, documents[0]["command"], rows, provenance, summarise)
+    _write(path, _document(benchmark, documents[0]["command"], rows, provenance, summarise))
     return path
 
 
@@ -271,14 +299,29 @@ def describe(summary: Iterable[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Merges the shards of a benchmark.")
-    parser.add_argument("action", choices=["merge"])
-    parser.add_argument("benchmark", choices=sorted(load_goals()))
-    parser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
+    found = scripts()
+    parser = argparse.ArgumentParser(description="Result files of the benchmarks.")
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action, what in (
+        ("merge", "make one file out of the shards"),
+        ("judge", "sum the rows of a file up again, by goals.json as it is now"),
+    ):
+        subparser = actions.add_parser(action, help=what)
+        subparser.add_argument("benchmark", choices=found)
+        subparser.add_argument("--output", type=Path, default=HERE / "results", help="directory")
+    listing = actions.add_parser("scripts", help="print name and script of benchmarks, or of all")
+    listing.add_argument("benchmarks", nargs="*", metavar="benchmark")
     options = parser.parse_args()
-    module = __import__(options.benchmark)
+    if options.action == "scripts":
+        for name in options.benchmarks or found:
+            if name not in found:
+                raise SystemExit(f"error: benchmark is {name!r}, but must be of {', '.join(found)}")
+            print(name, found[name], sep="\t")
+        return
+    summarise = load_script(options.benchmark).summarise
+    change = {"merge": merge, "judge": judge}[options.action]
     try:
-        path = merge(options.benchmark, module.summarise, options.output)
+        path = change(options.benchmark, summarise, options.output)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from error
     print(path)

@@ -1,24 +1,32 @@
 #!/usr/bin/env bash
 # Builds convtime, runs the GPU tests, then the benchmarks, on a machine with an NVIDIA GPU.
 #
-#   benchmarks/run_gpu.sh [--install] [--tests] [--benchmarks] [--target DIR] [--commit HASH]
+#   benchmarks/run_gpu.sh [--install] [--tests] [--test PATH[::NAME]]... [--ctest REGEX]
+#                         [--benchmarks] [--benchmark NAME]... [--target DIR] [--commit HASH]
 #                         [-- OPTIONS OF THE BENCHMARKS, e.g. --shard 1/4]
 #
 # Without --install, --tests and --benchmarks it does all three; GPU time that comes in pieces can
-# take them one by one, with the same --target. Benchmarks go on where they were stopped; one that
-# exits with 3, since a case left the GPU unusable for its process, is run again, up to 20 times.
+# take them one by one, with the same --target. --test, --ctest and --benchmark run only what they
+# name, of the Python tests, the C++ tests and the benchmarks. Benchmarks go on where they were
+# stopped; one that exits with 3, since a case left the GPU unusable for its process, is run again,
+# up to 20 times.
 # Needs in the environment: torch, and what builds convtime (no build isolation, nothing is
 # downloaded); for the tests also pytest and GoogleTest, which GTest_DIR may say the place of.
 # Results are written to $OUT, or to benchmarks/results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-install=0 tests=0 benchmarks=0 target='' options=()
+install=0 benchmarks=0 target='' options=()
+python_tests=() cpp_tests='' names=()
+all_tests() { python_tests=(tests) cpp_tests=.; }
 while (($#)); do
     case $1 in
         --install) install=1 ;;
-        --tests) tests=1 ;;
+        --tests) all_tests ;;
+        --test) python_tests+=("${2:?--test needs a path}"); shift ;;
+        --ctest) cpp_tests=${2:?--ctest needs a regular expression}; shift ;;
         --benchmarks) benchmarks=1 ;;
+        --benchmark) benchmarks=1 names+=("${2:?--benchmark needs a name}"); shift ;;
         --target) target=${2:?--target needs a directory}; shift ;;
         --commit) options+=(--commit "${2:?--commit needs a hash}"); shift ;;
         --) shift; options+=("$@"); break ;;
@@ -26,8 +34,15 @@ while (($#)); do
     esac
     shift
 done
-if ((!install && !tests && !benchmarks)); then
-    install=1 tests=1 benchmarks=1
+if ((!install && !benchmarks && !${#python_tests[@]})) && [[ -z $cpp_tests ]]; then
+    install=1 benchmarks=1
+    all_tests
+fi
+scripts=()
+if ((benchmarks)); then
+    # First of all, so that a wrong name is refused at once.
+    listed=$(python3 benchmarks/results.py scripts "${names[@]+"${names[@]}"}")
+    mapfile -t scripts <<<"$listed"
 fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -56,28 +71,27 @@ cd "$scratch"
 python3 -m convtime config
 
 failed=()
-if ((tests)); then
+if ((${#python_tests[@]})); then
     FAIL_WITHOUT_CUDA=1 python3 -m pytest -c "$repository/pyproject.toml" --rootdir "$repository" \
-        -p no:cacheprovider -q "$repository/tests" || failed+=(tests)
+        -p no:cacheprovider -q "${python_tests[@]/#/$repository/}" || failed+=(tests)
+fi
+if [[ -n $cpp_tests ]]; then
     { cmake -S "$repository" -B "$scratch/cpp" -G Ninja -DCONVTIME_TESTS=ON &&
         cmake --build "$scratch/cpp" &&
-        FAIL_WITHOUT_CUDA=1 ctest --test-dir "$scratch/cpp" --output-on-failure --timeout 60
+        FAIL_WITHOUT_CUDA=1 ctest --test-dir "$scratch/cpp" --tests-regex "$cpp_tests" --no-tests=error \
+            --output-on-failure --timeout 60
     } || failed+=("C++ tests")
 fi
-if ((benchmarks)); then
-    # Every script that goals.json has an entry for.
-    for script in "$repository"/benchmarks/*.py; do
-        name=$(basename "$script" .py)
-        grep -q "^  *\"$name\":" "$repository/benchmarks/goals.json" || continue
-        echo "== $name"
-        for ((round = 1; round <= 20; round++)); do
-            status=0
-            python3 "$script" --output "$out" "${options[@]+"${options[@]}"}" || status=$?
-            ((status == 3)) || break
-        done
-        ((status == 0)) || failed+=("$name")
+for line in "${scripts[@]+"${scripts[@]}"}"; do
+    name=${line%%$'\t'*} script=${line#*$'\t'}
+    echo "== $name"
+    for ((round = 1; round <= 20; round++)); do
+        status=0
+        python3 "$script" --output "$out" "${options[@]+"${options[@]}"}" || status=$?
+        ((status == 3)) || break
     done
-fi
+    ((status == 0)) || failed+=("$name")
+done
 
 echo "== results in $out"
 PYTHONPATH=$PYTHONPATH:$repository/benchmarks python3 - "$out" <<'PYTHON'

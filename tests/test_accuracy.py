@@ -14,7 +14,14 @@ sys.path.insert(0, str(BENCHMARKS))
 import accuracy  # noqa: E402
 import check_results  # noqa: E402
 import results  # noqa: E402
-from accuracy import RANGE, TraceEvent  # noqa: E402
+from accuracy_parts import report  # noqa: E402
+from accuracy_parts.cases import make_cases  # noqa: E402
+from accuracy_parts.cost import probe_cpu_calls  # noqa: E402
+from accuracy_parts.nvbench import _read_nvbench, measure_nvbench  # noqa: E402
+from accuracy_parts.operations import operations  # noqa: E402
+from accuracy_parts.rows import CACHES, STAMPED_REFERENCE_NS, is_op  # noqa: E402
+from common import peers, running, truth  # noqa: E402
+from common.truth import RANGE, TraceEvent, read_trace  # noqa: E402
 
 GOALS = results.load_goals()["accuracy"]
 KERNEL = "kernel_ops_off_by_more_than_1pct_or_64ns"
@@ -22,6 +29,7 @@ EVENT = "event_single_kernel_ops_off_by_more_than_2pct_or_250ns"
 GRAPH = "graph_ops_off_by_more_than_3pct_or_500ns"
 STAMPED = "kernel_vs_globaltimer_off_by_more_than_1pct_or_64ns"
 SPIN = "known_duration_difference_error_ns"
+NOT_MEASURED = {"as_is_call_5us_kernel_s"}
 
 
 def tracing(added=0.0, to_a_spin=0.0):
@@ -35,9 +43,9 @@ def test_do_bench_is_told_in_seconds_or_why_not(monkeypatch):
     calls = {"a": lambda: 1, "b": lambda: 2}
     testing = types.SimpleNamespace(do_bench=lambda call, return_mode: 1e3 * call())
     monkeypatch.setitem(sys.modules, "triton.testing", testing)
-    assert accuracy.do_bench_medians(calls) == {"triton": {"a": 1.0, "b": 2.0}}
+    assert peers.do_bench_medians(calls) == {"triton": {"a": 1.0, "b": 2.0}}
     monkeypatch.setitem(sys.modules, "triton.testing", None)
-    row = accuracy.do_bench_medians(calls)
+    row = peers.do_bench_medians(calls)
     assert row["triton"] == {}
     assert row["triton_reason"].startswith("ModuleNotFoundError: ")
 
@@ -98,6 +106,7 @@ def cost():
         "key": "cost",
         "first_use_s": 0.5,
         "default_call_s": [0.2, 0.1, 0.05],
+        "default_cpu_call_s": [0.02, 0.03, 0.01],
         "loop_call_s": [3e-7, 2e-7, 9e-7],
         "loop_floor_s": [1e-7, 2e-7, 0.5e-7],
         "device_bytes_free_before": 1_000_000_000,
@@ -112,7 +121,7 @@ def complete():
         cost(),
         spin(1_000, 1.57e-6),
         spin(2_000, 2.6e-6),
-        stamped("stamped/1024", 1.6e-6, 1.0e-6, (132, 1), accuracy.STAMPED_REFERENCE_NS),
+        stamped("stamped/1024", 1.6e-6, 1.0e-6, (132, 1), STAMPED_REFERENCE_NS),
         stamped("stamped/spin 5000 ns, 132 blocks", 5.6e-6, 5.0e-6, (132, 1)),
         op("relu/cold"),
         op("relu/warm"),
@@ -122,7 +131,7 @@ def complete():
 
 def test_summary_has_every_goal():
     summary = accuracy.summarise(complete())
-    assert set(summary) == set(GOALS)
+    assert set(summary) == set(GOALS) - NOT_MEASURED
     assert summary == {
         "ops": 2,
         KERNEL: 0,
@@ -132,6 +141,7 @@ def test_summary_has_every_goal():
         SPIN: pytest.approx(30),
         "first_use_s": 0.5,
         "default_call_5us_kernel_s": 0.1,
+        "default_call_5us_cpu_s": 0.02,
         "loop_overhead_us": pytest.approx(0.2),
         "memory_beside_flush_mb": pytest.approx(40),
     }
@@ -168,7 +178,7 @@ def test_operations_without_a_time_are_no_complete_ones():
 
 
 def test_stamped_kernels_need_the_reference_and_lose_its_offset():
-    reference = stamped("stamped/1024", 1.6e-6, 1.0e-6, asked_ns=accuracy.STAMPED_REFERENCE_NS)
+    reference = stamped("stamped/1024", 1.6e-6, 1.0e-6, asked_ns=STAMPED_REFERENCE_NS)
     near = stamped("stamped/near", 5.66e-6, 5.0e-6)
     far = stamped("stamped/far", 5.67e-6, 5.0e-6)
     assert accuracy.summarise([reference, near, far])[STAMPED] == 1
@@ -211,7 +221,7 @@ def trace():
 
 
 def test_a_trace_is_attributed_by_launches():
-    found = accuracy.read_trace(trace())
+    found = read_trace(trace())
     assert found.kernels == [2, 2]
     assert found.sums == pytest.approx([300e-9, 210e-9])
     assert found.spans == pytest.approx([350e-9, 200e-9])  # with the gap; with the overlap
@@ -220,15 +230,15 @@ def test_a_trace_is_attributed_by_launches():
 
 def test_a_trace_says_whether_the_queue_was_held():
     early = [e._replace(start=320) if e.name == "relu" and e.start == 1000 else e for e in trace()]
-    assert not accuracy.read_trace(early).held
+    assert not read_trace(early).held
 
 
 def test_a_call_without_a_kernel_is_refused():
     lost = [e for e in trace() if e.correlation not in (6, 7)]
     with pytest.raises(ValueError, match="1 of 2 calls have no kernel"):
-        accuracy.read_trace(lost)
+        read_trace(lost)
     with pytest.raises(ValueError, match="0 of 0 calls"):
-        accuracy.read_trace([])
+        read_trace([])
 
 
 def test_the_profiler_gives_such_events():
@@ -237,7 +247,7 @@ def test_the_profiler_gives_such_events():
 
     with profile(activities=[ProfilerActivity.CPU]) as profiler, record_function(RANGE):
         torch.ones(3).relu()
-    found = list(accuracy._kineto_events(profiler))
+    found = list(truth._kineto_events(profiler))
     (outer,) = (e for e in found if e.name == RANGE)
     (inner,) = (e for e in found if e.name == "aten::relu")
     assert outer.start <= inner.start < inner.end <= outer.end
@@ -263,7 +273,7 @@ def test_a_table_of_few_rows():
 
 
 def test_the_picture_compares_tools_where_they_control_the_cache():
-    points = accuracy._points(complete())
+    points = report._points(complete())
     assert points["triton do_bench"] == [pytest.approx((10, 2))]
     assert points["cuda-bench"] == [pytest.approx((10, 1.5))]
     assert points["torch Timer"] == []
@@ -275,11 +285,11 @@ def test_the_picture_compares_tools_where_they_control_the_cache():
 
 def test_every_operation_can_be_called():
     torch = pytest.importorskip("torch")
-    makers = accuracy.operations(torch.device("meta"))
-    assert len(makers) * len(accuracy.CACHES) >= 24
+    makers = operations(torch.device("meta"))
+    assert len(makers) * len(CACHES) >= 24
     for make in makers.values():
         make()()
-    assert not any(name.endswith(accuracy.CACHES) for name in makers)
+    assert not any(name.endswith(CACHES) for name in makers)
 
 
 def test_what_tracing_adds_is_taken_off_the_truth_of_methods_that_do_not_trace():
@@ -298,12 +308,32 @@ def test_what_tracing_adds_is_taken_off_the_truth_of_methods_that_do_not_trace()
 
 def test_cases_have_keys_of_their_own():
     torch = pytest.importorskip("torch")
-    cases = accuracy.make_cases(torch.device("meta"))
-    kinds = [key for key in cases if not accuracy._is_op({"key": key})]
-    assert len(cases) - len(kinds) == 2 * len(accuracy.operations(torch.device("meta")))
+    cases = make_cases(torch.device("meta"))
+    kinds = [key for key in cases if not is_op({"key": key})]
+    assert len(cases) - len(kinds) == 2 * len(operations(torch.device("meta")))
     assert "stamped/spin 1024 ns, 1 x 1" in kinds
     assert "stamped/spin 1024 ns, 512 x 256" in kinds  # the grid of a copy of 16 MiB
     assert {key.partition("/")[0] for key in kinds} == {"cost", "spin", "stamped", "cuda-bench"}
+
+
+def test_a_missing_cost_is_left_out():
+    old = cost()
+    del old["default_cpu_call_s"]
+    assert "default_call_5us_cpu_s" not in accuracy.summarise([old])
+
+
+def test_default_calls_on_the_cpu_are_timed():
+    torch = pytest.importorskip("torch")
+    row = probe_cpu_calls(torch.device("cpu"), [])
+    assert len(row["default_cpu_call_s"]) == 10
+    for median, seconds in zip(
+        row["default_cpu_call_medians"][1:], row["default_cpu_call_s"], strict=True
+    ):
+        assert 1e-6 < median < 1e-4 < seconds
+
+
+def test_the_report_knows_every_tool():
+    assert {*peers.PEERS, "cuda-bench"} == set(report.TOOLS)
 
 
 def test_cuda_bench_results_are_read():
@@ -318,15 +348,15 @@ def test_cuda_bench_results_are_read():
             "nv/batch/time/gpu/mean": Summary(2e-6),
         }
 
-    assert accuracy._read_nvbench([State()]) == {"isolated": 3e-6, "batch": 2e-6, "samples": None}
+    assert _read_nvbench([State()]) == {"isolated": 3e-6, "batch": 2e-6, "samples": None}
     State.is_skipped, State.skip_reason = True, "too short"
-    assert accuracy._read_nvbench([State()]) == {"reason": "too short"}
+    assert _read_nvbench([State()]) == {"reason": "too short"}
 
 
 def test_a_probe_that_fails_says_why():
     with pytest.raises(RuntimeError, match="accuracy.py --probe memory .* failed: "):
-        accuracy.run_probe("memory", "cuda:99")
-    found = accuracy.measure_nvbench(["relu"], "cuda:99")
+        running.run_probe("accuracy", "memory", "cuda:99")
+    found = measure_nvbench(["relu"], "cuda:99")
     assert "RuntimeError: accuracy.py --probe cuda-bench" in found["ops"]["relu"]["reason"]
 
 

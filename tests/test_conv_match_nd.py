@@ -12,11 +12,12 @@ import torch
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-import conv_match  # noqa: E402
 import conv_match_nd  # noqa: E402
 import conv_problems  # noqa: E402
 import conv_problems_nd  # noqa: E402
 import results  # noqa: E402
+from conv_match_parts.passes import measure_problem  # noqa: E402
+from conv_match_parts.rows import PASSES, same_bits, same_kernels, same_tag  # noqa: E402
 
 from convtime.conv_problem import TensorLayout  # noqa: E402
 
@@ -74,7 +75,7 @@ def test_there_are_as_many_problems_as_the_goal_asks_for():
     problems = conv_problems_nd.all_problems()
     assert len(problems) == conv_match_nd.PROBLEMS
     assert len(set(problems.values())) == len(problems)
-    assert results.meets(len(problems) * len(conv_match.PASSES), GOALS["problems"])
+    assert results.meets(len(problems) * len(PASSES), GOALS["problems"])
     sets = collections.Counter(name.split()[0] for name in problems)
     assert sets["random"] >= 200
     assert set(sets) == {"random", *conv_problems_nd.NETWORKS}
@@ -146,7 +147,7 @@ def test_the_table_counts_its_own_problems():
 def test_without_a_gpu_it_says_so(monkeypatch, tmp_path):
     arguments = ["conv_match_nd.py", "--device", "cpu", "--output", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", arguments)
-    with pytest.raises(SystemExit, match="conv_match_nd needs a GPU"):
+    with pytest.raises(SystemExit, match="is of a GPU"):
         conv_match_nd.main()
 
 
@@ -163,11 +164,11 @@ def test_a_problem_of_each_kind_on_a_gpu(rank, transposed):
     )
     device = torch.device("cuda", torch.cuda.current_device())
     with PlanOracle(device) as oracle:
-        row = conv_match.measure_problem(problem, oracle, device)
+        row = measure_problem(problem, oracle, device)
     backend = "CudnnTranspose" if transposed else "Cudnn"
     assert list(row["passes"]) == ["fprop", "dgrad", "wgrad"]
-    for one in row["passes"].values():
-        assert one["backend"] == backend
-        assert conv_match.same_tag(one)
-        assert conv_match.same_kernels(one)
-        assert conv_match.same_bits(one) or not one["pytorch_repeats"]
+    for entry in row["passes"].values():
+        assert entry["backend"] == backend
+        assert same_tag(entry)
+        assert same_kernels(entry)
+        assert same_bits(entry) or not entry["pytorch_repeats"]

@@ -244,36 +244,126 @@ def test_merge_refuses_incomplete_shards(tmp_path, lengths, says):
     assert not (tmp_path / f"{NAME}.json").exists()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_a_file_is_judged_anew_by_other_goals(tmp_path, monkeypatch):
+    path = complete(tmp_path)
+    before = json.loads(path.read_text())
+    goals = {"layers": ">= 24", "not_measured": ">= 1"}
+    monkeypatch.setattr(results, "load_goals", lambda: {NAME: goals})
+    assert results.judge(NAME, compare_resnet50.summarise, tmp_path) == path
+    after = json.loads(path.read_text())
+    assert after.pop("summary") == [
+        {"name": "layers", "value": 23, "goal": ">= 24", "met": False},
+        {"name": "not_measured", "value": None, "goal": ">= 1", "met": False},
+    ]
+    assert after == {name: value for name, value in before.items() if name != "summary"}
+    path.unlink()
+    with pytest.raises(ValueError, match=f"has no {NAME}.json; run the benchmark first"):
+        results.judge(NAME, compare_resnet50.summarise, tmp_path)
+
+
+def test_the_command_line_judges_a_file(tmp_path):
+    path = complete(tmp_path)
+    document = json.loads(path.read_text())
+    document["summary"] = []
+    path.write_text(json.dumps(document))
+    command = [sys.executable, BENCHMARKS / "results.py", "judge", NAME, "--output", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "met  layers = 23" in done.stdout
+    assert not list(check_results.check_file(path, GOALS))
+
+
+def test_every_script_sums_its_rows_up():
+    for benchmark in results.scripts():
+        module = results.load_script(benchmark)
+        assert callable(module.summarise)
+        assert callable(module.table)
+
+
+def test_results_need_a_script(tmp_path):
+    path = complete(tmp_path).rename(tmp_path / "planned.json")
+    path.write_text(path.read_text().replace(NAME, "planned"))
+    errors = check_results.check_file(path, {"planned": {}})
+    assert list(errors) == ["there is no script planned.py to sum its rows up"]
+
+
+@pytest.fixture
+def run_gpu(tmp_path):
+    """Runs run_gpu.sh in a repository of two tests, and two benchmarks that say that they ran."""
+    if shutil.which("bash") is None:
+        pytest.skip("needs bash")
+    benchmarks, tests, target = (tmp_path / name for name in ("benchmarks", "tests", "target"))
+    for folder in (benchmarks, tests, target / "convtime"):
+        folder.mkdir(parents=True)
+    (target / "convtime" / "__main__.py").write_text("")
+    for name in ("run_gpu.sh", "results.py"):
+        shutil.copy(BENCHMARKS / name, benchmarks)
+    (benchmarks / "goals.json").write_text('{"one": {}, "packaging": {}, "planned": {}}')
+    for script in ("one.py", "packaging_benchmark.py"):
+        (benchmarks / script).write_text("print(__file__, 'ran')")
+    (tmp_path / "pyproject.toml").write_text("")
+    (tests / "test_a.py").write_text("def test_one(): pass\ndef test_two(): assert False")
+
+    def run_gpu(*arguments):
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        return subprocess.run(
+            ["bash", benchmarks / "run_gpu.sh", *arguments, "--target", target],
+            env=os.environ | {"PATH": path, "OUT": str(tmp_path / "out")},
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+        )
+
+    return run_gpu
+
+
 @pytest.mark.parametrize(
     ("codes", "runs", "failed"),
     [([0], 1, False), ([3, 3, 0], 3, False), ([3, 1], 2, True), ([3] * 30, 20, True)],
 )
-def test_run_gpu_runs_a_script_again_while_it_asks_for_it(tmp_path, codes, runs, failed):
-    benchmarks, target, count = (tmp_path / name for name in ("benchmarks", "target", "count"))
-    benchmarks.mkdir()
-    (target / "convtime").mkdir(parents=True)
-    (target / "convtime" / "__main__.py").write_text("")
-    for name in ("run_gpu.sh", "results.py"):
-        shutil.copy(BENCHMARKS / name, benchmarks)
-    (benchmarks / "goals.json").write_text('{\n  "one": {}\n}\n')
-    (benchmarks / "one.py").write_text(
+def test_run_gpu_runs_a_script_again_while_it_asks_for_it(tmp_path, run_gpu, codes, runs, failed):
+    count = tmp_path / "count"
+    (tmp_path / "benchmarks" / "one.py").write_text(
         f"import pathlib\ncount = pathlib.Path({str(count)!r})\n"
         "done = int(count.read_text()) if count.exists() else 0\n"
         f"count.write_text(str(done + 1))\nraise SystemExit({codes}[done])\n"
     )
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", benchmarks / "run_gpu.sh", "--benchmarks", "--target", target],
-        env=os.environ | {"PATH": path, "OUT": str(tmp_path / "out")},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_gpu("--benchmarks")
     assert count.read_text() == str(runs)
     assert done.returncode == int(failed), done.stderr
     assert ("FAILED: one" in done.stderr) == failed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ran"),
+    [
+        (["--benchmarks"], ["one.py", "packaging_benchmark.py"]),
+        (["--benchmark", "packaging"], ["packaging_benchmark.py"]),
+        (["--benchmark", "packaging", "--benchmark", "one"], ["packaging_benchmark.py", "one.py"]),
+    ],
+)
+def test_run_gpu_runs_the_benchmarks_that_are_named(run_gpu, arguments, ran):
+    done = run_gpu(*arguments)
+    assert done.returncode == 0, done.stderr
+    scripts = [line.split() for line in done.stdout.splitlines() if line.endswith(" ran")]
+    assert [Path(script).name for script, _ in scripts] == ran
+    assert "passed" not in done.stdout
+
+
+def test_run_gpu_refuses_a_benchmark_without_a_script(run_gpu):
+    done = run_gpu("--benchmark", "planned")
+    assert done.returncode == 1
+    assert "benchmark is 'planned', but must be of one, packaging" in done.stderr
+    assert "ran" not in done.stdout
+
+
+@pytest.mark.parametrize(("name", "failed"), [("::test_one", False), ("", True)])
+def test_run_gpu_runs_the_tests_that_are_named(run_gpu, name, failed):
+    done = run_gpu("--test", f"tests/test_a.py{name}")
+    assert "1 passed" in done.stdout
+    assert done.returncode == int(failed)
+    assert ("FAILED: tests" in done.stderr) == failed
+    assert " ran" not in done.stdout
 
 
 def test_commit_comes_from_git_without_results(tmp_path, monkeypatch):

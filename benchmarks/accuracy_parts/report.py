@@ -1,0 +1,157 @@
+"""The rows of accuracy.json as a table and as a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import results
+from common.summaries import png_of
+
+from accuracy_parts.rows import (
+    METHODS,
+    NVBENCH,
+    is_complete,
+    is_op,
+    measured_seconds,
+    traced_and_stamped,
+    true_seconds,
+    truth_for_methods,
+)
+
+# Marks and colours in the picture; Okabe and Ito's palette holds for colour-blind readers too.
+_METHOD_MARKS = {
+    "convtime kernel": ("o", "#0072B2"),
+    "convtime event": ("s", "#56B4E9"),
+    "convtime graph": ("D", "#009E73"),
+}
+_TOOL_MARKS = {
+    "triton do_bench": ("^", "#D55E00"),
+    "triton do_bench_cudagraph": ("v", "#E69F00"),
+    "torch Timer": ("x", "#CC79A7"),
+    "events": ("+", "#999999"),
+    "sync": ("1", "#555555"),
+    NVBENCH: ("*", "#000000"),
+}
+_MARKS = _METHOD_MARKS | _TOOL_MARKS
+TOOLS = tuple(_TOOL_MARKS)
+_FLUSHING = {"triton do_bench", NVBENCH}  # compared with a cold cache, the other tools with a warm
+
+
+def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
+    """Key of an operation's row -> tool -> seconds, for what each tool gave a time for."""
+    times = {
+        row["key"]: {
+            name: peer["seconds"] for name, peer in row["peers"].items() if "seconds" in peer
+        }
+        for row in rows
+        if is_op(row)
+    }
+    for row in rows:
+        if not row["key"].startswith(f"{NVBENCH}/"):
+            continue
+        for op, found in row["ops"].items():
+            # Its isolated runs overwrite the cache, its batches do not.
+            for cache, which in (("cold", "isolated"), ("warm", "batch")):
+                if found.get(which) and f"{op}/{cache}" in times:
+                    times[f"{op}/{cache}"][NVBENCH] = found[which]
+    return times
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line a row: truth in µs, our methods' error, other tools' time over the span."""
+    lines = [
+        "| operation/cache | kernels | profiler: kernels (µs) | span (µs) | kernel | event | graph "
+        f"| {' | '.join(TOOLS)} |",
+        "|---|--:|--:|--:|" + "--:|" * (len(METHODS) + len(TOOLS)),
+    ]
+    peers = _peer_times(rows)
+    for row in rows:
+        if not is_op(row) or not is_complete(row):
+            continue
+        kernel, span = true_seconds(row, "kernel"), true_seconds(row, "span")
+        truth = truth_for_methods(row)
+        cells = [_error(row, method, truth.get(method)) for method in METHODS]
+        told = peers[row["key"]]
+        cells += [f"{told[tool] / span:.2f}×" if tool in told else "–" for tool in TOOLS]
+        lines.append(
+            f"| {row['key']} | {row['truth']['kernels']} | {1e6 * kernel:.2f} | {1e6 * span:.2f} "
+            f"| {' | '.join(cells)} |"
+        )
+    return "\n".join([*lines, *_table_of_known(rows)])
+
+
+def _error(row: results.Row, method: str, truth: float | None) -> str:
+    if truth is None or "reason" in row[method]:
+        return "–"
+    off = measured_seconds(row, method) - truth
+    # Adding 0.0 makes a positive zero of a negative one.
+    return f"{round(1e9 * off):+d} ns ({round(100 * off / truth, 2) + 0.0:+.2f} %)"
+
+
+def _table_of_known(rows: list[results.Row]) -> list[str]:
+    stamped = traced_and_stamped(rows)
+    spins = [row for row in rows if row["key"].startswith("spin/")]
+    lines: list[str] = []
+    if spins:
+        lines += ["", "| spins for (µs) | kernel (µs) |", "|--:|--:|"]
+        lines += [
+            f"| {row['asked_ns'] / 1e3:g} | {1e6 * measured_seconds(row, 'kernel'):.3f} |"
+            for row in spins
+        ]
+    if stamped:
+        lines += [
+            "",
+            "| stamped kernel | by its stamps (µs) | kernel, less launch and exit |",
+            "|---|--:|--:|",
+        ]
+        lines += [
+            f"| {key.partition('/')[2]} | {1e6 * stamps:.3f} "
+            f"| {round(1e9 * (traced - stamps)):+d} ns |"
+            for key, (traced, stamps) in stamped.items()
+        ]
+    return lines
+
+
+def _points(rows: list[results.Row]) -> dict[str, list[tuple[float, float]]]:
+    """Tool -> duration in µs, and the time that the tool gave over the true one."""
+    points: dict[str, list[tuple[float, float]]] = {tool: [] for tool in _MARKS}
+    peers = _peer_times(rows)
+    for row in rows:
+        if not is_op(row) or not is_complete(row):
+            continue
+        span = true_seconds(row, "span")
+        for method, truth in truth_for_methods(row).items():
+            if "reason" not in row[method]:
+                factor = measured_seconds(row, method) / truth
+                points[f"convtime {method}"].append((1e6 * span, factor))
+        for tool, seconds in peers[row["key"]].items():
+            if row["key"].endswith("/cold") == (tool in _FLUSHING):
+                points[tool].append((1e6 * span, seconds / span))
+    return points
+
+
+def picture(document: dict[str, Any]) -> bytes:
+    """A PNG: what each tool says over what the device did, against how long that was."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5.5), dpi=130, layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(1, color="grey", linewidth=0.8)
+    for tool, found in _points(document["rows"]).items():
+        if found:
+            marker, colour = _MARKS[tool]
+            durations, factors = zip(*found, strict=True)
+            axes.plot(durations, factors, marker, color=colour, markersize=6, alpha=0.8, label=tool)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
+    axes.set_yticks([0.8, 1, 1.25, 1.5, 2, 3, 5, 10, 20, 30])
+    axes.set_xlabel("true duration of the operation (µs), by torch.profiler")
+    axes.set_ylabel("time that the tool gives over the true one")
+    axes.grid(alpha=0.25)
+    axes.legend(loc="upper right", fontsize=8)
+    facts = document["provenance"]
+    axes.set_title(f"Error by tool and duration; {facts['gpu']}, torch {facts['torch']}", size=10)
+    return png_of(figure)

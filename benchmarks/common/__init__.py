@@ -1,0 +1,1 @@
+"""What several benchmarks share: running cases, the truth about a GPU, other tools, operations."""

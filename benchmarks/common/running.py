@@ -1,0 +1,120 @@
+"""How benchmarks run: on a GPU, one case after the other, and in fresh processes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import results
+
+if TYPE_CHECKING:
+    import torch
+
+RESULT = "probe result: "  # begins the line that a fresh process gives its row by
+
+Call = Callable[[], object]
+Measure = Callable[[], results.Row]
+
+
+def find_gpu(name: str | None) -> torch.device:
+    """The GPU of that name, or the current one, made the current one.
+
+    Raises:
+        SystemExit: There is none, or another device was named.
+    """
+    import torch
+
+    from convtime.conv_compare import find_device
+
+    device = find_device(name)
+    if device.type != "cuda":
+        raise SystemExit("error: this benchmark is of a GPU, and there is none")
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.set_device(index)
+    return torch.device("cuda", index)
+
+
+def measure_pending(
+    file: results.ResultFile,
+    cases: Mapping[str, Measure],
+    tell: Callable[[results.Row], str] | None = None,
+) -> None:
+    """Adds the rows that a file lacks; where one cannot be had, the others still are.
+
+    Args:
+        file: Says which of the cases are its own and not measured yet.
+        cases: What measures a row, by the row's key.
+        tell: What is printed of a row, unless it is how long that took.
+
+    Raises:
+        SystemExit: Some were not measured, with their keys.
+    """
+    import torch
+
+    failed = []
+    for key, measure in file.pending(cases).items():
+        begin = time.perf_counter()
+        try:
+            row = measure()
+        except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
+            print(f"{key}: {first_line(error)}", flush=True)
+            failed.append(key)
+        else:
+            file.add(key, row)
+            told = tell(row) if tell else f"{time.perf_counter() - begin:.1f} s"
+            print(f"{key}: {told}", flush=True)
+        finally:
+            torch.cuda.empty_cache()  # of data that no other case can use
+    print(file.path)
+    if failed:
+        raise SystemExit(f"error: not measured: {', '.join(failed)}")
+
+
+def first_line(error: BaseException) -> str:
+    """The kind of an error, and the first line of what it says."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def run_probe(
+    benchmark: str,
+    probe: str,
+    device: torch.device,
+    *,
+    options: Iterable[str] = (),
+    timeout: float = 120,
+) -> results.Row:
+    """What `--probe` of a benchmark's script finds in a fresh process; errors as run_fresh."""
+    script = results.scripts()[benchmark]
+    arguments = [str(script), "--probe", probe, "--device", str(device), *options]
+    row: results.Row = run_fresh(arguments, timeout)
+    return row
+
+
+def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> Any:
+    """What a fresh Python of these arguments gives by `print_result`, or as JSON behind RESULT.
+
+    Raises:
+        RuntimeError: It failed; with the last line that it said.
+        subprocess.TimeoutExpired: It took longer.
+    """
+    done = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, check=False
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith(RESULT):
+            return json.loads(line.removeprefix(RESULT))
+    said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+    script, *options = arguments
+    command = " ".join((Path(script).name, *map(str, options)))
+    raise RuntimeError(f"{command} failed: {said[-1]}")
+
+
+def print_result(row: results.Row) -> None:
+    # On a line of its own, whatever a library has printed without ending its line.
+    print(f"\n{RESULT}{json.dumps(row)}", flush=True)

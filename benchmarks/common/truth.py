@@ -1,0 +1,135 @@
+"""What a GPU really did in a call: by torch.profiler's trace, and by the kernel's own stamps."""
+
+from __future__ import annotations
+
+import bisect
+import statistics
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import torch
+from torch._C._autograd import DeviceType
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from common.running import Call
+
+RANGE = "convtime benchmark call"
+
+
+class TraceEvent(NamedTuple):
+    """One of kineto's events; times in nanoseconds."""
+
+    name: str
+    start: int
+    end: int
+    on_device: bool
+    correlation: int
+
+
+class Trace(NamedTuple):
+    """What the device did in each call; times in seconds."""
+
+    kernels: list[int]
+    sums: list[float]
+    spans: list[float]
+    held: bool
+
+
+def read_trace(events: Iterable[TraceEvent]) -> Trace:
+    """Attributes what ran on the device to the call in whose range the host launched it.
+
+    Launches count whichever thread made them; flushes and the holding kernel were launched outside
+    of the ranges, and so drop out.
+
+    Raises:
+        ValueError: A call has nothing on the device.
+    """
+    events = list(events)
+    ranges = sorted((e.start, e.end) for e in events if not e.on_device and e.name == RANGE)
+    launches = {
+        e.correlation: e.start
+        for e in events
+        if not e.on_device and e.name.startswith("cu") and e.correlation
+    }
+    starts = [start for start, _ in ranges]
+    calls: list[list[TraceEvent]] = [[] for _ in ranges]
+    last_launch = 0
+    for event in events:
+        # The device's timeline repeats the range itself, under its own name.
+        if not event.on_device or event.name == RANGE or event.correlation not in launches:
+            continue
+        launched = launches[event.correlation]
+        index = bisect.bisect_right(starts, launched) - 1
+        if index >= 0 and launched <= ranges[index][1]:
+            calls[index].append(event)
+            last_launch = max(last_launch, launched)
+    if not calls or not all(calls):
+        raise ValueError(f"{sum(not call for call in calls)} of {len(calls)} calls have no kernel")
+    return Trace(
+        kernels=[len(call) for call in calls],
+        sums=[1e-9 * sum(e.end - e.start for e in call) for call in calls],
+        spans=[1e-9 * (max(e.end for e in c) - min(e.start for e in c)) for c in calls],
+        held=min(e.start for e in calls[0]) >= last_launch,
+    )
+
+
+def profile_calls(call: Call, count: int, *, cold: bool) -> Trace:
+    """Calls queued back to back behind a kernel that holds them until all are issued.
+
+    Were they not held, a call's span would have the host's gaps in it; then the hold is lengthened.
+    """
+    hold_ns = 5_000_000 + 200_000 * count
+    for _ in range(3):
+        for _ in range(3):
+            call()
+        torch.cuda.synchronize()
+        with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+            torch.ops.convtime.spin_ns(hold_ns)
+            for _ in range(count):
+                if cold:
+                    torch.ops.convtime.flush_l2()
+                with record_function(RANGE):
+                    call()
+            torch.cuda.synchronize()
+        trace = read_trace(_kineto_events(profiler))
+        if trace.held:
+            break
+        hold_ns *= 3
+    return trace
+
+
+def _kineto_events(profiler: Any) -> Iterable[TraceEvent]:
+    for event in profiler.profiler.kineto_results.events():
+        start = event.start_ns()
+        yield TraceEvent(
+            name=event.name(),
+            start=start,
+            end=start + event.duration_ns(),
+            on_device=event.device_type() == DeviceType.CUDA,
+            correlation=event.correlation_id(),
+        )
+
+
+def median_of_stamps(call: Callable[[], torch.Tensor], count: int, *, cold: bool) -> float:
+    """Seconds from a call's first block's start to its last block's end, by the blocks' own stamps.
+
+    Args:
+        call: Gives the stamps, [start, end] a block, in nanoseconds.
+        count: How many calls are queued back to back.
+        cold: Whether the L2 cache is overwritten before each.
+    """
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    torch.ops.convtime.spin_ns(5_000_000)
+    on_device = []
+    for _ in range(count):
+        if cold:
+            torch.ops.convtime.flush_l2()
+        on_device.append(call())
+    torch.cuda.synchronize()
+    durations = [
+        int(stamps[:, 1].max() - stamps[:, 0].min())
+        for stamps in (found.cpu() for found in on_device)
+    ]
+    return 1e-9 * statistics.median(durations)

@@ -1,0 +1,154 @@
+"""How conv_match and conv_match_nd run: in pieces, and again where a case left the GPU unusable."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import math
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import results
+import torch
+from common.running import find_gpu
+
+from conv_match_parts.host import HOST_CASES, MODULE_CASES, measure_host
+from conv_match_parts.memory import measure_memory
+from conv_match_parts.passes import measure_problem
+from conv_match_parts.rows import mismatches
+from conv_match_parts.summary import summarise
+from convtime.conv_problem import ConvProblem
+from convtime.plan_oracle import PlanOracle
+from convtime.provenance import provenance
+
+RUN_AGAIN = 3  # exit code of a process that asks for another one; run_gpu.sh knows it
+_SAVE_SECONDS = 20.0
+
+Step = Callable[[], results.Row | None]
+
+
+def run(
+    benchmark: str,
+    description: str | None,
+    all_problems: Callable[[], Mapping[str, ConvProblem]],
+    parts: Sequence[str],
+) -> None:
+    """Runs a benchmark of this kind from the command line.
+
+    Args:
+        benchmark: Its name in goals.json.
+        description: For --help.
+        all_problems: Gives its problems by key.
+        parts: Of "match", "host" and "memory", what it has.
+
+    Raises:
+        SystemExit: With RUN_AGAIN, where a case left the GPU unusable for this process, so that
+            others are still to be run.
+    """
+    options = _parse(description, parts)
+    deadline = time.monotonic() + options.seconds
+    device = find_gpu(options.device)
+    if options.resume:
+        _copy_rows(options.resume, options.output / results.file_name(benchmark, options.shard))
+    file = results.ResultFile(benchmark, summarise, options, provenance(device))
+
+    with PlanOracle(device) as oracle, _Saver(file) as saver:
+        problems = all_problems()
+        # Shards are of all parts, so that a case belongs to one shard whichever parts are run.
+        steps = _steps(problems, parts, oracle, device, deadline)
+        chosen = _steps(problems, options.parts, oracle, device, deadline)
+        pending = {key: step for key, step in file.pending(steps).items() if key in chosen}
+        left, lost = len(pending), False
+        for key, step in pending.items():
+            if time.monotonic() > deadline:
+                break
+            row = step()
+            if row is None:
+                break
+            saver.add(key, row)
+            left -= 1
+            for line in mismatches([{"key": key, **row}]):
+                print(line, flush=True)
+            lost = _lost_gpu(row)
+            if lost:
+                print(f"{key} left the GPU unusable for this process; run again to go on")
+                break
+            torch.cuda.empty_cache()  # blocks cut for one problem's sizes rarely fit the next's
+    summary = results.make_summary(file.rows, summarise, results.load_goals()[benchmark])
+    print(f"{file.path}: {len(file.rows)} rows, {left} still to be run")
+    print(results.describe(summary))
+    if lost and left:
+        raise SystemExit(RUN_AGAIN)
+
+
+def _parse(description: str | None, parts: Sequence[str]) -> argparse.Namespace:
+    parser = results.argument_parser(description)
+    parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
+    return parser.parse_args()
+
+
+def _copy_rows(earlier: Path, target: Path) -> None:
+    if target.exists():
+        # No error, so that a command can be repeated as it is until all has run.
+        print(f"note: {target} is there already, so {earlier} is not used")
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(earlier, target)
+
+
+def _lost_gpu(row: results.Row) -> bool:
+    """Whether an error came from CUDA itself, after which every later call fails."""
+    entries = (row, *row.get("passes", {}).values())
+    return any("CUDA error" in entry.get("error", "") for entry in entries)
+
+
+def _steps(
+    problems: Mapping[str, ConvProblem],
+    parts: Sequence[str],
+    oracle: PlanOracle,
+    device: torch.device,
+    deadline: float,
+) -> dict[str, Step]:
+    """What makes each row, by the row's key; a step that gives None had not enough time."""
+    steps: dict[str, Step] = {}
+    if "match" in parts:
+        for key, problem in problems.items():
+            steps[key] = functools.partial(measure_problem, problem, oracle, device)
+    if "host" in parts:
+        for key, case in HOST_CASES.items():
+            steps[key] = functools.partial(measure_host, case, device, modules=False)
+        for key, case in MODULE_CASES.items():
+            steps[key] = functools.partial(measure_host, case, device, modules=True)
+    if "memory" in parts:
+        steps["memory"] = functools.partial(measure_memory, device, deadline)
+    return steps
+
+
+class _Saver:
+    """Saves rows every now and then, and when it is left, by an error too."""
+
+    def __init__(self, file: results.ResultFile) -> None:
+        self._file = file
+        self._rows: dict[str, results.Row] = {}
+        self._saved = time.monotonic()
+
+    def __enter__(self) -> _Saver:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._save()
+
+    def add(self, key: str, row: results.Row) -> None:
+        self._rows[key] = row
+        if time.monotonic() - self._saved > _SAVE_SECONDS:
+            self._save()
+
+    def _save(self) -> None:
+        if self._rows:
+            self._file.add_all(self._rows)
+            self._rows = {}
+        self._saved = time.monotonic()

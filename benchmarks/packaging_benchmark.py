@@ -1,0 +1,95 @@
+"""What `import convtime` costs over `import torch`, each in fresh interpreters by turns.
+
+A row is a pair: the seconds that `import torch` takes in one interpreter, and `import torch,
+convtime` in another; which of them comes first changes from pair to pair. What the interpreter
+itself takes to start and to end does not count. Both are imported once before, so that no pair
+compiles Python files or reads them from the disk. What of the second is convtime's, by that
+interpreter's own clock, stands beside the difference: it varies less on a busy machine.
+"""
+
+from __future__ import annotations
+
+import functools
+import statistics
+from collections.abc import Sequence
+
+import results
+from common import running
+
+PAIRS = 21
+IMPORTS = {"torch_s": ("torch",), "convtime_s": ("torch", "convtime")}  # of each pair
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """The median of the pairs' differences, once there are as many as there should be."""
+    if len(rows) < PAIRS:
+        return {}
+    return {"import_over_torch_s": statistics.median(_differences(rows))}
+
+
+def _differences(rows: list[results.Row]) -> list[float]:
+    return [row["convtime_s"] - row["torch_s"] for row in rows]
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line for each import and one for the pairs' differences."""
+    columns = {
+        f"`import {', '.join(modules)}`": [row[name] for row in rows]
+        for name, modules in IMPORTS.items()
+    }
+    columns["difference of a pair"] = _differences(rows)
+    columns["`import convtime` after torch"] = [row["after_torch_s"] for row in rows]
+    header = (
+        "| | pairs | median (ms) | quartiles (ms) | least to most (ms) |",
+        "|---|--:|--:|--:|--:|",
+    )
+    lines = [_line(name, seconds) for name, seconds in columns.items() if len(seconds) > 1]
+    return "\n".join((*header, *lines))
+
+
+def _line(name: str, seconds: list[float]) -> str:
+    milliseconds = [1e3 * value for value in seconds]
+    low, median, high = statistics.quantiles(milliseconds, n=4, method="inclusive")
+    return (
+        f"| {name} | {len(seconds)} | {median:.1f} | {low:.1f} to {high:.1f} "
+        f"| {min(milliseconds):.1f} to {max(milliseconds):.1f} |"
+    )
+
+
+def measure_pair(names: tuple[str, ...]) -> results.Row:
+    """Both imports, in the order of the names."""
+    seconds = {name: measure_imports(IMPORTS[name]) for name in names}
+    torch, both = seconds["convtime_s"]
+    return {"torch_s": seconds["torch_s"][0], "convtime_s": both, "after_torch_s": both - torch}
+
+
+def measure_imports(modules: Sequence[str]) -> list[float]:
+    """Seconds after which a fresh interpreter has imported each; errors as running.run_fresh."""
+    program = ["import json, time", "seconds = []", "begin = time.perf_counter()"]
+    for module in modules:
+        program += [f"import {module}", "seconds.append(time.perf_counter() - begin)"]
+    program.append(f"print({running.RESULT!r} + json.dumps(seconds))")
+    seconds: list[float] = running.run_fresh(["-c", "\n".join(program)])
+    return seconds
+
+
+def main() -> None:
+    options = results.argument_parser(__doc__).parse_args()
+
+    from convtime.conv_compare import find_device
+    from convtime.provenance import provenance
+
+    facts = provenance(find_device(options.device))
+    file = results.ResultFile("packaging", summarise, options, facts)
+    orders = (tuple(IMPORTS), tuple(reversed(IMPORTS)))
+    cases = {
+        f"pair {number}": functools.partial(measure_pair, orders[number % 2])
+        for number in range(1, PAIRS + 1)
+    }
+    if file.pending(cases):
+        measure_pair(tuple(IMPORTS))
+    running.measure_pending(file, cases)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""What packaging_benchmark.py makes of its rows, and one pair of imports."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import packaging_benchmark  # noqa: E402
+import results  # noqa: E402
+
+GOALS = results.load_goals()["packaging"]
+
+
+def pairs(count=packaging_benchmark.PAIRS):
+    """convtime costs 1, 2, 3, … ms over torch, which itself takes the less the later it is."""
+    return [
+        {"key": f"pair {i}", "torch_s": 3 - 0.1 * i, "convtime_s": 3 - 0.099 * i}
+        | {"after_torch_s": 0.002 * i}
+        for i in range(1, count + 1)
+    ]
+
+
+def test_the_summary_is_the_median_of_the_differences():
+    summary = packaging_benchmark.summarise(pairs())
+    assert set(summary) == set(GOALS) - {"idle_plugin_ms"}  # not measured yet
+    assert summary == {"import_over_torch_s": pytest.approx(0.011)}
+
+
+def test_there_are_pairs_enough_or_no_summary():
+    assert packaging_benchmark.PAIRS >= 15
+    assert packaging_benchmark.summarise(pairs(packaging_benchmark.PAIRS - 1)) == {}
+
+
+def test_the_table_has_the_spread_of_both_and_of_the_difference():
+    lines = packaging_benchmark.table(pairs()).splitlines()
+    assert lines[2:] == [
+        "| `import torch` | 21 | 1900.0 | 1400.0 to 2400.0 | 900.0 to 2900.0 |",
+        "| `import torch, convtime` | 21 | 1911.0 | 1416.0 to 2406.0 | 921.0 to 2901.0 |",
+        "| difference of a pair | 21 | 11.0 | 6.0 to 16.0 | 1.0 to 21.0 |",
+        "| `import convtime` after torch | 21 | 22.0 | 12.0 to 32.0 | 2.0 to 42.0 |",
+    ]
+    assert len(packaging_benchmark.table(pairs(1)).splitlines()) == 2
+
+
+def test_an_import_that_fails_says_why():
+    with pytest.raises(RuntimeError, match="No module named 'no_such_module'"):
+        packaging_benchmark.measure_imports(["json", "no_such_module"])
+
+
+def test_a_pair_is_measured_on_any_machine(tmp_path):
+    pytest.importorskip("convtime")
+    command = [
+        *(sys.executable, BENCHMARKS / "packaging_benchmark.py", "--output", tmp_path),
+        *("--commit", "abc", "--device", "cpu", "--shard", f"2/{packaging_benchmark.PAIRS}"),
+    ]
+    subprocess.run(command, check=True, timeout=300)
+    (path,) = tmp_path.iterdir()
+    document = json.loads(path.read_text())
+    (row,) = document["rows"]
+    assert document["benchmark"] == "packaging"
+    assert row["key"] == "pair 2"
+    assert list(row)[1:] == ["torch_s", "convtime_s", "after_torch_s"]
+    assert 0.01 < row["torch_s"] < 100
+    assert 0.001 < row["after_torch_s"] < row["convtime_s"] < 100
+    assert [entry["value"] for entry in document["summary"]] == [None, None]
