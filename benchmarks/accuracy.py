@@ -36,7 +36,7 @@ def main() -> None:
 
     from accuracy_parts.cases import PROBES, make_cases
 
-    from convtime.provenance import provenance
+    from convtime.core.provenance import provenance
 
     device = running.find_gpu(options.device)
     if options.probe:

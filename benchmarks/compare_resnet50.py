@@ -14,7 +14,7 @@ from common import running
 from common.summaries import median_ratio
 
 if TYPE_CHECKING:
-    from convtime.layers import ConvLayer
+    from convtime.conv.problem import ConvLayer
 
 BATCH = 64
 CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
@@ -62,8 +62,8 @@ def table(rows: list[results.Row]) -> str:
 
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG of the rows in PyTorch's own default, fp32 NCHW."""
-    from convtime.conv_compare import LayerResult
-    from convtime.plot import draw
+    from convtime.conv.compare import LayerResult
+    from convtime.show.plot import draw
 
     facts = document["provenance"]
     shown = [
@@ -77,16 +77,17 @@ def picture(document: dict[str, Any]) -> bytes:
 
 
 def main() -> None:
-    from convtime.conv_compare import compare_layers, find_device
-    from convtime.layers import resnet50
-    from convtime.provenance import provenance
+    from convtime.conv.compare import compare_layers
+    from convtime.device.resolve import resolve_device
+    from convtime.conv.sources.resnet50 import resnet50
+    from convtime.core.provenance import provenance
 
     parser = results.argument_parser(__doc__)
     parser.add_argument("--batch", type=int, default=BATCH, help="for trying out; default: 64")
     parser.add_argument("--budget", type=float, default=1.0, help="seconds of samples a layer")
     parser.add_argument("--max-samples", type=int, default=500, help="of each side")
     options = parser.parse_args()
-    device = find_device(options.device)
+    device = resolve_device(options.device)
     file = results.ResultFile("compare_resnet50", summarise, options, provenance(device))
 
     def measure(dtype: str, layout: str, layer: ConvLayer) -> results.Row:

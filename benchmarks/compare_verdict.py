@@ -226,7 +226,7 @@ def make_cases(device: torch.device) -> Mapping[str, Measure]:
 def main() -> None:
     options = results.argument_parser(__doc__).parse_args()
 
-    from convtime.provenance import provenance
+    from convtime.core.provenance import provenance
 
     device = running.find_gpu(options.device)
     file = results.ResultFile("compare_verdict", summarise, options, provenance(device))

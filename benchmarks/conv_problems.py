@@ -10,8 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from results import HERE
 
-from convtime.conv_problem import ConvProblem, Flags, TensorLayout
-from convtime.layers import ConvLayer, distinct, from_csv, resnet50, square_layer
+from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.flags import Flags
+from convtime.conv.problem import ConvLayer, distinct
+from convtime.conv.sources.csv_file import from_csv
+from convtime.conv.sources.resnet50 import resnet50, square_layer
 
 DEEPBENCH = HERE / "data" / "deepbench_conv_training.csv"
 RANDOM_PROBLEMS = 320
@@ -120,7 +123,7 @@ NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
 }
 
 
-def all_problems() -> dict[str, ConvProblem]:
+def all_problems() -> dict[str, ConvCall]:
     """Every problem by a name that begins with the name of its set; each problem once."""
     dtype, layout = CONFIGURATIONS[0]
     named = {
@@ -132,7 +135,7 @@ def all_problems() -> dict[str, ConvProblem]:
     return each_once(named)
 
 
-def of_networks(networks: Mapping[str, Callable[[], list[ConvLayer]]]) -> dict[str, ConvProblem]:
+def of_networks(networks: Mapping[str, Callable[[], list[ConvLayer]]]) -> dict[str, ConvCall]:
     """The layers of networks in every configuration, by network, layer and configuration."""
     return {
         f"{network} {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
@@ -142,15 +145,15 @@ def of_networks(networks: Mapping[str, Callable[[], list[ConvLayer]]]) -> dict[s
     }
 
 
-def each_once(named: Mapping[str, ConvProblem]) -> dict[str, ConvProblem]:
+def each_once(named: Mapping[str, ConvCall]) -> dict[str, ConvCall]:
     """Each problem under the first of its names."""
-    first_names: dict[ConvProblem, str] = {}
+    first_names: dict[ConvCall, str] = {}
     for name, problem in named.items():
         first_names.setdefault(problem, name)
     return {name: problem for problem, name in first_names.items()}
 
 
-def of_layer(layer: ConvLayer, dtype: str, layout: str) -> ConvProblem:
+def of_layer(layer: ConvLayer, dtype: str, layout: str) -> ConvCall:
     """A layer with all tensors in one layout, "nchw" or "nhwc"."""
     assert not isinstance(layer.padding, str)
     # With one spatial dimension PyTorch has no channels_last.
@@ -159,7 +162,7 @@ def of_layer(layer: ConvLayer, dtype: str, layout: str) -> ConvProblem:
     def tensor(sizes: tuple[int, ...]) -> TensorLayout:
         return TensorLayout(sizes, strides(sizes))
 
-    return ConvProblem(
+    return ConvCall(
         dtype=dtype,
         x=tensor(layer.input_shape),
         w=tensor(layer.weight_shape),
@@ -185,21 +188,21 @@ def channels_last(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return batch, channel, *inner
 
 
-def random_problems(count: int = RANDOM_PROBLEMS, seed: int = 2015) -> Iterator[ConvProblem]:
+def random_problems(count: int = RANDOM_PROBLEMS, seed: int = 2015) -> Iterator[ConvCall]:
     """Valid problems over all parameters, small enough for milliseconds; the same for a seed."""
     generator = random.Random(seed)  # noqa: S311 (not for secrets)
     drawn = iter(lambda: _random_problem(generator), None)
     return itertools.islice(filter(is_small, drawn), count)
 
 
-def is_small(problem: ConvProblem) -> bool:
+def is_small(problem: ConvCall) -> bool:
     """Whether it has an output, and takes milliseconds at most."""
     elements = max(problem.x.extent, problem.w.extent)
     costly = 2e8 if problem.dtype == "float64" else 3e9
     return min(problem.output_sizes) >= 1 and elements <= 2**25 and problem.flops <= costly
 
 
-def _random_problem(generator: random.Random) -> ConvProblem:
+def _random_problem(generator: random.Random) -> ConvCall:
     pick = generator.choice
     dtype = random_dtype(generator)
     groups, c, k = random_channels(generator)
@@ -212,7 +215,7 @@ def _random_problem(generator: random.Random) -> ConvProblem:
     height, width = pick(((side, side), (generator.randint(1, 80), generator.randint(1, 80))))
     x = (pick((1, 2, 3, 8, 16, 32)), c, height, width)
     w = (k, c // groups, *kernel)
-    problem = ConvProblem(
+    problem = ConvCall(
         dtype=dtype,
         x=random_layout(generator, x, BYTES[dtype]),
         w=random_layout(generator, w, BYTES[dtype]),

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 
 import conv_problems
 
-from convtime.conv_problem import ConvProblem, Flags, TensorLayout
-from convtime.layers import ConvLayer, distinct
+from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.flags import Flags
+from convtime.conv.problem import ConvLayer, distinct
 
 RANDOM_PROBLEMS = 240
 KINDS = ((1, False), (3, False), (1, True), (2, True), (3, True))  # rank, transposed
@@ -172,25 +173,25 @@ NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
 }
 
 
-def all_problems() -> dict[str, ConvProblem]:
+def all_problems() -> dict[str, ConvCall]:
     """Every problem by a name that begins with the name of its set; each problem once."""
     named = conv_problems.of_networks(NETWORKS)
     named |= {f"random {index}": one for index, one in enumerate(random_problems())}
     return conv_problems.each_once(named)
 
 
-def random_problems(count: int = RANDOM_PROBLEMS, seed: int = 2016) -> Iterator[ConvProblem]:
+def random_problems(count: int = RANDOM_PROBLEMS, seed: int = 2016) -> Iterator[ConvCall]:
     """Valid problems over all kinds and parameters, small enough for milliseconds."""
     generator = random.Random(seed)  # noqa: S311 (not for secrets)
     drawn = iter(lambda: _random_problem(generator), None)
     return itertools.islice(filter(_is_small, drawn), count)
 
 
-def _is_small(problem: ConvProblem) -> bool:
+def _is_small(problem: ConvCall) -> bool:
     return conv_problems.is_small(problem) and math.prod(problem.output_sizes) <= 2**25
 
 
-def _random_problem(generator: random.Random) -> ConvProblem:
+def _random_problem(generator: random.Random) -> ConvCall:
     pick = generator.choice
     rank, transposed = pick(KINDS)
     dtype = conv_problems.random_dtype(generator)
@@ -213,7 +214,7 @@ def _random_problem(generator: random.Random) -> ConvProblem:
     x = (pick((1, 2, 3, 8)), c, *(generator.randint(1, largest) for _ in range(rank)))
     w = (c, k // groups, *kernel) if transposed else (k, c // groups, *kernel)
     itemsize = conv_problems.BYTES[dtype]
-    problem = ConvProblem(
+    problem = ConvCall(
         dtype=dtype,
         x=conv_problems.random_layout(generator, x, itemsize),
         w=conv_problems.random_layout(generator, w, itemsize),

@@ -76,10 +76,10 @@ def measure_imports(modules: Sequence[str]) -> list[float]:
 def main() -> None:
     options = results.argument_parser(__doc__).parse_args()
 
-    from convtime.conv_compare import find_device
-    from convtime.provenance import provenance
+    from convtime.device.resolve import resolve_device
+    from convtime.core.provenance import provenance
 
-    facts = provenance(find_device(options.device))
+    facts = provenance(resolve_device(options.device))
     file = results.ResultFile("packaging", summarise, options, facts)
     orders = (tuple(IMPORTS), tuple(reversed(IMPORTS)))
     cases = {

@@ -86,7 +86,7 @@ def main() -> None:
     parser.add_argument("--probe", choices=PROBES, help=argparse.SUPPRESS)
     options = parser.parse_args()
 
-    from convtime.provenance import provenance
+    from convtime.core.provenance import provenance
 
     device = running.find_gpu(options.device)
     if options.probe:

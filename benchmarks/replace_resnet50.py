@@ -58,7 +58,8 @@ def measure(
     from resnet50 import ResNet50
 
     import convtime
-    from convtime.conv_problem import Flags, same_bits
+    from convtime.conv.flags import Flags
+    from convtime.conv.call import same_bits
 
     torch.manual_seed(0)
     pytorch = ResNet50().to(device)
@@ -109,15 +110,15 @@ def _train(model: Any, optimizer: Any, images: Any, classes: Any) -> Any:
 def main() -> None:
     # cuBLAS repeats its bits only with this, and reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    from convtime.conv_compare import find_device
-    from convtime.provenance import provenance
+    from convtime.device.resolve import resolve_device
+    from convtime.core.provenance import provenance
 
     parser = results.argument_parser(__doc__)
     parser.add_argument("--steps", type=int, default=STEPS, help="for trying out")
     parser.add_argument("--batch", type=int, default=BATCH, help="for trying out")
     parser.add_argument("--side", type=int, default=SIDE, help="of the images, for trying out")
     options = parser.parse_args()
-    device = find_device(options.device)
+    device = resolve_device(options.device)
     file = results.ResultFile("replace_resnet50", summarise, options, provenance(device))
     # One row for all steps, since each follows from the one before.
     if file.pending({"training": None}):

@@ -209,9 +209,10 @@ def _document(
 
 def _write(path: Path, document: Row) -> None:
     # Here, so that checking results needs neither torch nor an installed convtime.
-    from convtime.report import dump_json, write_file
+    from convtime.core.codec import to_json
+    from convtime.core.files import write_file
 
-    write_file(path, dump_json(document))
+    write_file(path, to_json(document))
 
 
 def judge(benchmark: str, summarise: Summarise, directory: Path) -> Path:

@@ -32,7 +32,7 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]:
     """A fake of nvidia-ml-py with one GPU, and a cache folder of its own for locks."""
-    from convtime import clock_lock
+    from convtime.device import clock_lock
 
     fake = _load("pynvml")
     monkeypatch.setitem(sys.modules, "pynvml", fake)

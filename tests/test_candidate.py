@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import convtime
-from convtime.candidate import Candidate, backward_of, clearing_gradients, tensors_of
+from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
+from convtime.timing.reach import tensors_of
 
 QUICK = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 

@@ -16,7 +16,8 @@ import pytest
 import torch
 
 import convtime
-from convtime import cli, conv_compare
+from convtime.conv import compare as conv_compare
+from convtime import cli
 
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
 QUICK = ["--device", "cpu", "--budget", "0.02"]

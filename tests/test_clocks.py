@@ -17,8 +17,12 @@ import torch
 from conftest import FAKE_NVML
 
 import convtime
-from convtime import clock_lock, clocks
-from convtime.clocks import ClockMonitor, ClockReading, ClockTrace, locked_clocks, reset_clocks
+from convtime.device import clock_lock
+from convtime.device import clocks
+from convtime.device.clocks import ClockMonitor
+from convtime.results.clock_reading import ClockReading
+from convtime.results.clock_trace import ClockTrace
+from convtime.device.clock_lock import locked_clocks, reset_clocks
 
 LOCK_BASE = "SetGpuLockedClocks 4294967041 4294967041"
 
@@ -625,7 +629,7 @@ def test_readings_of_a_real_gpu():
 
 @pytest.mark.cuda
 def test_a_real_gpu_is_the_one_that_torch_means():
-    from convtime import nvml
+    from convtime.device import nvml
 
     device = nvml.resolve(None)
     with nvml.session(device) as gpu:

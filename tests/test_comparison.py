@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import convtime
-from convtime.comparison import Comparison
+from convtime.results.comparison import Comparison
 
 
 def test_compares_calls_of_known_duration() -> None:

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 import convtime
-from convtime import _build_info, config, provenance
+from convtime.core import config
+from convtime.core import provenance
+from convtime import _build_info
 
 
 def test_show_config_is_json_and_complete() -> None:

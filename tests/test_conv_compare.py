@@ -9,17 +9,14 @@ import pytest
 import torch
 
 import convtime
-from convtime import conv_compare
-from convtime.conv_compare import (
-    DTYPES,
-    LAYOUTS,
-    PASSES,
-    compare_layers,
-    compare_step,
-    find_device,
-    memory_format,
-)
-from convtime.layers import ConvLayer, InputError, LoadedModel
+from convtime.conv import compare as conv_compare
+from convtime.conv.layouts import DTYPES, LAYOUTS, memory_format
+from convtime.conv.compare import PASSES, compare_layers
+from convtime.conv.step import compare_step
+from convtime.device.resolve import resolve_device
+from convtime.conv.problem import ConvLayer
+from convtime.core.errors import InputError
+from convtime.conv.sources.model import LoadedModel
 
 CPU = torch.device("cpu")
 QUICK = {"budget": 0.02, "max_samples": 20}
@@ -314,17 +311,17 @@ def test_flags_of_cudnn(device):
 @pytest.mark.parametrize("name", ["gpu", "meta", "cuda:x", ""])
 def test_unknown_devices(name):
     with pytest.raises(InputError, match=f"device is '{name}', but must be cpu, cuda or cuda:N"):
-        find_device(name)
+        resolve_device(name)
 
 
 def test_missing_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert find_device() == CPU
+    assert resolve_device() == CPU
     with pytest.raises(InputError, match=r"device 'cuda' is not available: .*; use --device cpu"):
-        find_device("cuda")
+        resolve_device("cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert find_device().type == "cuda"
-    assert find_device("cuda:1") == torch.device("cuda:1")
+    assert resolve_device().type == "cuda"
+    assert resolve_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(InputError, match=r"device 'cuda:2' .* this machine has 2 GPU\(s\)"):
-        find_device("cuda:2")
+        resolve_device("cuda:2")

@@ -30,8 +30,8 @@ from conv_match_parts.rows import (  # noqa: E402
 )
 
 import convtime  # noqa: E402
-from convtime.conv_problem import TensorLayout  # noqa: E402
-from convtime.layers import resnet50  # noqa: E402
+from convtime.conv.call import TensorLayout
+from convtime.conv.sources.resnet50 import resnet50
 
 GOALS = results.load_goals()["conv_match"]
 NOT_MEASURED = {"benchmark_passes", "second_thread_match", "strides_match"}

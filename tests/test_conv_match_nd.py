@@ -19,7 +19,7 @@ import results  # noqa: E402
 from conv_match_parts.passes import measure_problem  # noqa: E402
 from conv_match_parts.rows import PASSES, same_bits, same_kernels, same_tag  # noqa: E402
 
-from convtime.conv_problem import TensorLayout  # noqa: E402
+from convtime.conv.call import TensorLayout
 
 GOALS = results.load_goals()["conv_match_nd"]
 
@@ -154,7 +154,7 @@ def test_without_a_gpu_it_says_so(monkeypatch, tmp_path):
 @pytest.mark.cuda
 @pytest.mark.parametrize(("rank", "transposed"), conv_problems_nd.KINDS)
 def test_a_problem_of_each_kind_on_a_gpu(rank, transposed):
-    from convtime.plan_oracle import PlanOracle
+    from convtime.conv.plan_oracle import PlanOracle
 
     problem = next(
         one

@@ -8,18 +8,12 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from convtime.conv_problem import (
-    PASSES,
-    ConvProblem,
-    ConvTensors,
-    Flags,
-    TensorLayout,
-    in_fresh_thread,
-    same_bits,
-)
+from convtime.conv.call import PASSES, ConvCall, ConvTensors, TensorLayout, same_bits
+from convtime.conv.flags import Flags
+from convtime.conv.threads import in_fresh_thread
 
 CPU = torch.device("cpu")
-PROBLEM = ConvProblem(
+PROBLEM = ConvCall(
     dtype="float32",
     x=TensorLayout((2, 4, 9, 11), (396, 1, 44, 4), 4),
     w=TensorLayout((6, 2, 3, 5), (30, 15, 5, 1)),
@@ -60,7 +54,7 @@ def test_a_problem_survives_json():
         grad_output=TensorLayout((2, 6, 5, 7), (210, 35, 7, 1)),
         flags=Flags(benchmark=True, allow_tf32=False),
     )
-    assert ConvProblem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+    assert ConvCall.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
     assert hash(problem) == hash(dataclasses.replace(problem))
 
 
@@ -70,7 +64,7 @@ def dense(*sizes):
 
 def example(rank, transposed):
     """A problem in which no two parameters of a dimension, and no two dimensions, are alike."""
-    return ConvProblem(
+    return ConvCall(
         dtype="float32",
         x=dense(2, 4, *(5, 9, 7)[:rank]),
         w=dense(*((4, 3) if transposed else (6, 2)), *(3, 2, 4)[:rank]),
@@ -113,7 +107,7 @@ def test_output_sizes_and_calls_are_pytorchs(rank, transposed):
     with FlopCounterMode(display=False) as counter:
         problem.pytorch_call("fprop", tensors)()
     assert problem.flops == counter.get_total_flops()
-    assert ConvProblem.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
+    assert ConvCall.from_dict(json.loads(json.dumps(problem.to_dict()))) == problem
 
 
 @pytest.mark.parametrize(("rank", "transposed"), FUNCTIONS)
@@ -144,7 +138,7 @@ def test_cudnn_is_told_of_a_convolution_that_has_these_passes(rank, transposed):
 
 
 def test_parameters_are_filled_in_or_refused():
-    volume = ConvProblem("float32", dense(1, 2, 4, 4, 4), dense(3, 2, 1, 1, 1))
+    volume = ConvCall("float32", dense(1, 2, 4, 4, 4), dense(3, 2, 1, 1, 1))
     assert volume.stride == volume.dilation == (1, 1, 1)
     assert volume.padding == volume.output_padding == (0, 0, 0)
     with pytest.raises(ValueError, match=r"padding must be 3 numbers, .* got \(1, 1\)"):
@@ -153,7 +147,7 @@ def test_parameters_are_filled_in_or_refused():
 
 def test_a_backend_without_a_name_in_torch_has_one():
     x, w = torch.randn(4, 16, 32, 32), torch.randn(16, 16, 3, 3)
-    problem = ConvProblem("float32", TensorLayout.of(x), TensorLayout.of(w), transposed=True)
+    problem = ConvCall("float32", TensorLayout.of(x), TensorLayout.of(w), transposed=True)
     assert problem.backend("fprop", ConvTensors(x, w)) == "MkldnnTranspose"
 
 

@@ -9,11 +9,15 @@ import pytest
 import torch
 
 import convtime
-from convtime import cli, clock_lock, doctor, machine, nvml
-from convtime.ceilings import Ceilings
-from convtime.clocks import ClockReading
-from convtime.doctor import Examination, KnownDuration, OperationTiming
-from convtime.machine import CpuState, GpuState
+from convtime.device import clock_lock
+from convtime.study import doctor
+from convtime.device import state as machine
+from convtime.device import nvml
+from convtime import cli
+from convtime.results.ceilings import Ceilings
+from convtime.results.clock_reading import ClockReading
+from convtime.study.examination import Examination, KnownDuration, OperationTiming
+from convtime.device.state import CpuState, GpuState
 
 GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 16)
 GOOD_GPU = GpuState(

@@ -11,21 +11,19 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import convtime
-from convtime.comparison import Ratio
-from convtime.conv_problem import ConvProblem, Flags, TensorLayout
-from convtime.explain import (
-    Explanation,
-    Kernel,
-    PassExplanation,
-    Plan,
-    Side,
-    compare_bits,
-    differences,
-    explain,
-    plan_of_choice,
-    why,
-)
-from convtime.plan_oracle import Descriptor, LoggedPlan, PlanLog, PlanOracle
+from convtime.results.comparison import Ratio
+from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.flags import Flags
+from convtime.conv.explain.types import Explanation, PassExplanation, Side
+from convtime.results.activity import DeviceActivity
+from convtime.results.plan import Plan
+from convtime.conv.identity import compare_bits
+from convtime.conv.explain.differences import differences
+from convtime.conv.explain.running import explain, plan_of_choice
+from convtime.conv.explain.reasons import why
+from convtime.results.plan import TensorDescriptor, Plan
+from convtime.conv.plan_log import PlanLog
+from convtime.conv.plan_oracle import PlanOracle
 
 QUICK = {"budget": 0.02}
 
@@ -255,7 +253,7 @@ def test_other_mistakes():
         explain(F.conv2d, x.to("meta"), w.to("meta"))
 
 
-X = Descriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float")
+X = TensorDescriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float")
 PLAN = Plan(
     tag="ConvFwd_eng38_k2=8_k13=-1",
     engine=38,
@@ -266,15 +264,15 @@ PLAN = Plan(
     workspace_bytes=1024,
     refused=("ConvFwd_eng1",),
     x=X,
-    w=Descriptor((6, 4, 3, 5), (60, 15, 5, 1), 32, "float"),
-    y=Descriptor((2, 6, 7, 7), (294, 49, 7, 1), 32, "float"),
+    w=TensorDescriptor((6, 4, 3, 5), (60, 15, 5, 1), 32, "float"),
+    y=TensorDescriptor((2, 6, 7, 7), (294, 49, 7, 1), 32, "float"),
     compute_type="float",
     padding=(0, 0),
     stride=(1, 1),
     dilation=(1, 1),
 )
-KERNEL = Kernel("kernel", "implicit_gemm<float>", (8, 1, 1), (128, 1, 1), 2e-6)
-SIDE = Side(PLAN, "", (KERNEL, Kernel("memset", "", (0, 0, 0), (0, 0, 0), 1e-6)), 3e-6, "kernel")
+KERNEL = DeviceActivity("kernel", "implicit_gemm<float>", (8, 1, 1), (128, 1, 1), 2e-6)
+SIDE = Side(PLAN, "", (KERNEL, DeviceActivity("memset", "", (0, 0, 0), (0, 0, 0), 1e-6)), 3e-6, "kernel")
 
 
 def test_the_same_has_no_differences():
@@ -359,7 +357,7 @@ def test_html_is_escaped():
         "fprop", "Cudnn", "<b>why</b>", side, side, Ratio(1.0, 0.9, 1.1), "same", True, False,
         ("<i>difference</i>",),
     )  # fmt: skip
-    problem = ConvProblem(
+    problem = ConvCall(
         "float32", TensorLayout(X.sizes, X.strides), TensorLayout(X.sizes, X.strides)
     )
     text = Explanation(problem, "<u>", None, (one,), {})._repr_html_()
@@ -382,7 +380,7 @@ def test_html_is_escaped():
     ],
 )
 def test_why_a_depthwise_convolution_is_not_cudnns(dtype, channels, problem, expected):
-    problem = ConvProblem(
+    problem = ConvCall(
         dtype,
         TensorLayout((1, channels, 8, 8), (64 * channels, 64, 8, 1)),
         TensorLayout((channels, 1, 3, 3), (9, 9, 3, 1)),
@@ -398,10 +396,10 @@ def layout(*sizes):
 
 
 def test_why_other_dimensions_are_not_cudnns():
-    depthwise = ConvProblem("float16", layout(1, 64, 4, 4, 4), layout(64, 1, 3, 3, 3), groups=64)
+    depthwise = ConvCall("float16", layout(1, 64, 4, 4, 4), layout(64, 1, 3, 3, 3), groups=64)
     tensors = depthwise.tensors("cpu", backward=False)
     assert "in one or two spatial dimensions" in why("CudaDepthwise3d", depthwise, tensors)
-    audio = ConvProblem("float16", layout(1, 16, 9), layout(16, 1, 3), groups=16)
+    audio = ConvCall("float16", layout(1, 16, 9), layout(16, 1, 3), groups=16)
     tensors = audio.tensors("cpu", backward=False)
     assert "from 32 channels on, not with 16" in why("CudaDepthwise2d", audio, tensors)
     # An input of one dimension is made contiguous before its layout is looked at.
@@ -412,7 +410,7 @@ def test_why_other_dimensions_are_not_cudnns():
     strided = dataclasses.replace(depthwise, x=TensorLayout.of(volume))
     tensors = strided.tensors("cpu", backward=False)
     assert "with channels_last tensors" in why("Cudnn", strided, tensors)
-    wide = ConvProblem(
+    wide = ConvCall(
         "float32", layout(1, 2, 5), layout(2, 2, 3), dilation=(2,), transposed=True,
         output_padding=(1,),
     )  # fmt: skip
@@ -475,7 +473,7 @@ class FakeOracle(PlanOracle):
 def pretended_cudnn(monkeypatch):
     """Lets a CPU's convolution pass for cuDNN's, with a log and a plan cache of the test's own."""
     monkeypatch.setattr(
-        ConvProblem, "backend", lambda self, *_: "CudnnTranspose" if self.transposed else "Cudnn"
+        ConvCall, "backend", lambda self, *_: "CudnnTranspose" if self.transposed else "Cudnn"
     )
     monkeypatch.setitem(explain.__globals__, "PlanOracle", FakeOracle)
 
@@ -487,7 +485,7 @@ def pretended_cudnn(monkeypatch):
     return pretend
 
 
-LOGGED = LoggedPlan(PLAN.tag, ("TENSOR_CORE",), (), 1024)
+LOGGED = Plan(PLAN.tag, ("TENSOR_CORE",), (), 1024)
 
 
 def test_plans_side_by_side(pretended_cudnn):

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import convtime
-from convtime import host
-from convtime.candidate import Candidate
+from convtime.timing import cpu as host
+from convtime.timing.candidate import Candidate
 
 QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 

@@ -13,7 +13,7 @@ import torch
 
 import convtime
 from convtime import _build_info
-from convtime._load import mapped_cudnn_libraries
+from convtime.core.load import mapped_cudnn_libraries
 
 # convtime is on no package index: only a checkout can be reinstalled from.
 REINSTALL = (

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch.utils.benchmark
 
-from convtime.ceilings import Ceilings
-from convtime.measurement import DeviceActivity, Measurement, format_seconds
+from convtime.results.ceilings import Ceilings
+from convtime.results.activity import DeviceActivity
+from convtime.results.measurement import Measurement
+from convtime.results.units import format_seconds
 
 
 def make(**changes: object) -> Measurement:

@@ -7,12 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from convtime import plan_oracle
-from convtime.conv_problem import PASSES, ConvProblem, Flags, TensorLayout
-from convtime.plan_oracle import Descriptor, LoggedPlan, PlanLog, PlanOracle, parse_log
+from convtime.conv import plan_oracle
+from convtime.conv.call import PASSES, ConvCall, TensorLayout
+from convtime.conv.flags import Flags
+from convtime.results.plan import TensorDescriptor, Plan
+from convtime.conv.plan_log import PlanLog, parse_log
+from convtime.conv.plan_oracle import PlanOracle
 
 CPU = torch.device("cpu")
-PROBLEM = ConvProblem(
+PROBLEM = ConvCall(
     dtype="float32",
     x=TensorLayout((1, 2, 5, 5), (50, 25, 5, 1)),
     w=TensorLayout((3, 2, 3, 3), (18, 9, 3, 1)),
@@ -62,15 +65,15 @@ def test_the_last_plan_that_was_built_is_the_chosen_one():
         "CUDNN_BEHAVIOR_NOTE_RUNTIME_COMPILATION,",
     )  # fmt: skip
     log = parse_log(text)
-    assert log.chosen == LoggedPlan(
+    assert log.chosen == Plan(
         "ConvFwd_eng38_k2=8_k13=-1",
         ("TENSOR_CORE", "NONDETERMINISTIC"),
         ("RUNTIME_COMPILATION",),
         4096,
     )
     assert (log.unknown, log.source, log.refused) == ("", "heuristic", ("ConvFwd_eng3_k2=1",))
-    assert log.x == Descriptor((2, 4, 9, 11), (396, 1, 44, 4), 16, "half")
-    assert log.w == Descriptor((6, 4, 3, 3), (36, 1, 12, 4), 16, "half")
+    assert log.x == TensorDescriptor((2, 4, 9, 11), (396, 1, 44, 4), 16, "half")
+    assert log.w == TensorDescriptor((6, 4, 3, 3), (36, 1, 12, 4), 16, "half")
     assert log.y.sizes == (2, 6, 9, 11)
     assert log.compute_type == "float"
     assert (log.padding, log.dilation, log.stride) == ((1, 2), (3, 4), (5, 6))
@@ -95,7 +98,7 @@ def benchmark_log(*times):
 
 def test_benchmarking_chooses_the_fastest():
     log = parse_log(benchmark_log("0.0512", "", "0.0113", "1.2e-02"))
-    assert log.chosen == LoggedPlan("ConvFwd_eng2", (), (), 2)
+    assert log.chosen == Plan("ConvFwd_eng2", (), (), 2)
     assert (log.source, log.refused) == ("benchmark", ("ConvFwd_eng1",))
 
 
@@ -193,7 +196,7 @@ def test_every_pass_has_a_plan_each_time(benchmarks):
         assert log.chosen.tag.startswith(f"{operation}eng")
         assert log.source == "heuristic"
         assert again == log
-    assert first["fprop"].x == Descriptor((2, 32, 14, 14), (6272, 1, 448, 32), 2, "half")
+    assert first["fprop"].x == TensorDescriptor((2, 32, 14, 14), (6272, 1, 448, 32), 2, "half")
     assert first["fprop"].y.sizes == (2, 64, 14, 14)
     assert first["fprop"].compute_type == "float"
     assert first["dgrad"].padding == (1, 1)

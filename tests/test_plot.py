@@ -7,10 +7,11 @@ import sys
 import pytest
 import torch
 
-from convtime import plot
-from convtime.comparison import Ratio
-from convtime.conv_compare import compare_layers
-from convtime.layers import ConvLayer, InputError
+from convtime.show import plot
+from convtime.results.comparison import Ratio
+from convtime.conv.compare import compare_layers
+from convtime.conv.problem import ConvLayer
+from convtime.core.errors import InputError
 
 pytest.importorskip("matplotlib")
 

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import convtime
-from convtime.timing import Options, _controlled_clocks
+from convtime.timing.options import Options
+from convtime.timing.sampling import controlled_clocks
 
 QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 GPU = torch.device("cuda", 1)
@@ -101,7 +102,7 @@ def test_clocks_are_read_and_locked_only_where_that_matters(
 ) -> None:
     log: list[str] = []
     monkeypatch.setitem(sys.modules, "convtime.clocks", FakeClocks(log))
-    with _controlled_clocks(GPU, Options(**options)) as monitor:
+    with controlled_clocks(GPU, Options(**options)) as monitor:
         readings = None if monitor is None else monitor.readings
     assert log == expected
     assert readings == (("a reading",) if expected else None)
@@ -121,7 +122,7 @@ def test_clocks_are_unlocked_where_the_call_raises(monkeypatch: pytest.MonkeyPat
             unlocked.append(True)
 
     fake.locked_clocks = locked_clocks
-    with pytest.raises(KeyError), _controlled_clocks(GPU, Options(clocks="lock")):
+    with pytest.raises(KeyError), controlled_clocks(GPU, Options(clocks="lock")):
         raise KeyError("mine")
     assert unlocked == [True]
     assert log[-1] == "end"
@@ -132,7 +133,7 @@ def test_who_may_not_lock_clocks_is_told_what_to_run(monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "convtime.clocks", FakeClocks(log, permitted=False))
     with (
         pytest.raises(PermissionError, match="sudo nvidia-smi"),
-        _controlled_clocks(GPU, Options(clocks="lock")),
+        controlled_clocks(GPU, Options(clocks="lock")),
     ):
         pytest.fail("timed although the clocks are not locked")
     assert log == []

@@ -16,9 +16,9 @@ import replace_resnet50  # noqa: E402
 import results  # noqa: E402
 from resnet50 import ResNet50  # noqa: E402
 
-from convtime.conv_problem import Flags  # noqa: E402
-from convtime.layers import LoadedModel, from_model  # noqa: E402
-from convtime.layers import resnet50 as resnet50_layers  # noqa: E402
+from convtime.conv.flags import Flags
+from convtime.conv.sources.model import LoadedModel, from_model
+from convtime.conv.sources.resnet50 import resnet50 as resnet50_layers
 
 CPU = torch.device("cpu")
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from convtime import rotation
-from convtime.candidate import Candidate
-from convtime.rotation import Rotation, rotate
+from convtime.timing import rotation
+from convtime.timing.candidate import Candidate
+from convtime.timing.rotation import Rotation, rotate
 
 KIB = 1024
 GLOBAL_WEIGHT = torch.ones(4)

@@ -15,8 +15,8 @@ import torch
 from torch.autograd import DeviceType
 
 import convtime
-from convtime.candidate import Candidate, name_of
-from convtime.timing import _resolve_devices
+from convtime.timing.candidate import Candidate, name_of
+from convtime.timing.sampling import find_place
 
 QUICK = {"warmup": 1, "budget": 0.2}
 
@@ -202,7 +202,7 @@ class Holder:
 def test_the_device_is_found_in_the_tensors(
     candidate: Callable[[torch.Tensor], Candidate], device: torch.device
 ) -> None:
-    found, _, reason = _resolve_devices([candidate(torch.ones(1, 1, device=device))], None)
+    found, _, reason = find_place([candidate(torch.ones(1, 1, device=device))], None)
     assert found.type == device.type
     assert "found" in reason
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from convtime._load import _C
-from convtime.comparison import Comparison
-from convtime.measurement import Measurement
+from convtime.core.load import _C
+from convtime.results.comparison import Comparison
+from convtime.results.measurement import Measurement
 
 TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
 RULE = {"min_samples": 10, "max_samples": 10_000, "budget": 1.0, "tolerance": 0.005, "margin": 0.01}

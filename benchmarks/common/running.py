@@ -29,9 +29,9 @@ def find_gpu(name: str | None) -> torch.device:
     """
     import torch
 
-    from convtime.conv_compare import find_device
+    from convtime.device.resolve import resolve_device
 
-    device = find_device(name)
+    device = resolve_device(name)
     if device.type != "cuda":
         raise SystemExit("error: this benchmark is of a GPU, and there is none")
     index = torch.cuda.current_device() if device.index is None else device.index

@@ -9,7 +9,7 @@ import torch
 from common.running import Call
 
 import convtime
-from convtime._load import _C
+from convtime.core.load import _C
 
 _SAMPLES = 300
 

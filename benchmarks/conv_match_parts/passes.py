@@ -11,17 +11,19 @@ from common.running import first_line
 
 import convtime
 from conv_match_parts.rows import CUDNN_BACKENDS, PASSES, is_outlier
-from convtime.conv_problem import ConvProblem
-from convtime.explain import Kernel, compare_bits, convtime_call, kernels_of, same_launches
-from convtime.measurement import Measurement
-from convtime.plan_oracle import PlanOracle
+from convtime.conv.call import ConvCall
+from convtime.results.activity import DeviceActivity, same_launches
+from convtime.conv.identity import compare_bits, convtime_call
+from convtime.conv.explain.running import kernels_of
+from convtime.results.measurement import Measurement
+from convtime.conv.plan_oracle import PlanOracle
 
 _ROUNDS = (6, 25)  # at least, at most
 _ROUND_SECONDS = 0.03  # that all rounds of a problem may take on the GPU, above the least
 _SURE_ROUNDS = 200  # where a ratio is outside of its limits
 
 
-def measure_problem(problem: ConvProblem, oracle: PlanOracle, device: torch.device) -> results.Row:
+def measure_problem(problem: ConvCall, oracle: PlanOracle, device: torch.device) -> results.Row:
     """A problem's row, less its key."""
     row = {"problem": problem.to_dict()}
     with problem.flags.applied(), torch.no_grad():
@@ -56,7 +58,7 @@ def measure_problem(problem: ConvProblem, oracle: PlanOracle, device: torch.devi
 
 
 def _first_calls(
-    problem: ConvProblem, name: str, tensors: Any, theirs: Callable[[], Any], first: Any
+    problem: ConvCall, name: str, tensors: Any, theirs: Callable[[], Any], first: Any
 ) -> tuple[Callable[[], Any], results.Row]:
     """convtime's call, and what is known of both before they are timed."""
     ours = convtime_call(problem, name, tensors)
@@ -138,7 +140,7 @@ def _add_samples(
         }
 
 
-def _launches(kernels: Sequence[Kernel]) -> list[list[Any]]:
+def _launches(kernels: Sequence[DeviceActivity]) -> list[list[Any]]:
     return [[kernel.name or kernel.kind, kernel.grid, kernel.block] for kernel in kernels]
 
 

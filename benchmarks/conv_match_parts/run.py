@@ -19,9 +19,9 @@ from conv_match_parts.memory import measure_memory
 from conv_match_parts.passes import measure_problem
 from conv_match_parts.rows import mismatches
 from conv_match_parts.summary import summarise
-from convtime.conv_problem import ConvProblem
-from convtime.plan_oracle import PlanOracle
-from convtime.provenance import provenance
+from convtime.conv.call import ConvCall
+from convtime.conv.plan_oracle import PlanOracle
+from convtime.core.provenance import provenance
 
 RUN_AGAIN = 3  # exit code of a process that asks for another one; run_gpu.sh knows it
 _SAVE_SECONDS = 20.0
@@ -32,7 +32,7 @@ Step = Callable[[], results.Row | None]
 def run(
     benchmark: str,
     description: str | None,
-    all_problems: Callable[[], Mapping[str, ConvProblem]],
+    all_problems: Callable[[], Mapping[str, ConvCall]],
     parts: Sequence[str],
 ) -> None:
     """Runs a benchmark of this kind from the command line.
@@ -107,7 +107,7 @@ def _lost_gpu(row: results.Row) -> bool:
 
 
 def _steps(
-    problems: Mapping[str, ConvProblem],
+    problems: Mapping[str, ConvCall],
     parts: Sequence[str],
     oracle: PlanOracle,
     device: torch.device,
