@@ -17,6 +17,7 @@ from convtime.core import codec
 from convtime.results.comparison import Ratio
 from convtime.results.measurement import Measurement
 from convtime.timing.candidate import differentiable
+from convtime.timing.options import Method
 from convtime.timing.stopwatch import compare
 
 
@@ -78,7 +79,7 @@ def compare_step(
     steps = {who: functools.partial(_step, module, x) for who, module in models.items()}
     for step in steps.values():
         attempt(f"a training step of {called}", step)
-    method = "sync" if device.type == "cuda" else "cpu"
+    method: Method = "sync" if device.type == "cuda" else "cpu"
     timed = functools.partial(
         compare, steps, device=device, method=method, cache="warm", stop="interval"
     )

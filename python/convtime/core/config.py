@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 
-from convtime import _build_info
 from convtime.core import provenance
 from convtime.core.cpu import cpu_name
-from convtime.core.load import _C, mapped_cudnn_libraries
+from convtime.core.load import _C, _build_info, mapped_cudnn_libraries
 
 #: Where find_package(convtime) finds the C++ package: -Dconvtime_ROOT=<this>.
 cmake_prefix_path = str(Path(_C.__file__).parent)

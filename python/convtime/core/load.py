@@ -61,4 +61,4 @@ def check() -> None:
 check()
 from convtime import _C  # noqa: E402  (only after the check)
 
-__all__ = ["_C"]
+__all__ = ["_C", "_build_info"]

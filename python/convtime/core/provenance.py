@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from convtime import _build_info
 from convtime.core.cpu import cpu_name, governors
+from convtime.core.load import _build_info
 
 
 def provenance(device: torch.device) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 from torch.nn import functional as F
@@ -31,7 +31,7 @@ def numbers(kind: ConvolutionKind, name: str, value: object) -> tuple[int, ...]:
     Raises:
         RuntimeError: for anything but whole numbers; how many there are is the op's to check.
     """
-    values = value if isinstance(value, Sequence) else (value,)
+    values: Sequence[Any] = value if isinstance(value, Sequence) else (value,)
     for number in values:
         if not isinstance(number, int | torch.SymInt | SupportsIndex):
             raise RuntimeError(

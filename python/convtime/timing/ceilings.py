@@ -16,7 +16,7 @@ _BUDGET = 0.2  # seconds for each of the two
 
 
 def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
-    """The rates that a device reaches in a large copy and a large matmul, measured once per process.
+    """The rates that a device reaches in a large copy and a large matmul; measured once.
 
     Args:
         device: a CPU or a CUDA device; the current GPU unless given, or the CPU without one.

@@ -87,7 +87,7 @@ def _children(parent: object) -> Iterator[object]:
     elif isinstance(parent, list | tuple | set | frozenset | collections.deque):
         yield from parent
     yield from dict(getattr(parent, "__dict__", {})).values()
-    for name in _member_names(type(parent)):
+    for name in _member_names(type(parent)):  # type: ignore[arg-type]  # types can be hashed
         yield getattr(parent, name, None)
 
 
@@ -134,7 +134,7 @@ def _functions_in(root: object) -> Iterator[_AnyFunction]:
         if isinstance(found, _AnyFunction):
             yield found
         else:
-            yield from _call_methods(type(found))
+            yield from _call_methods(type(found))  # type: ignore[arg-type]  # likewise
 
 
 @functools.lru_cache(_REMEMBERED)

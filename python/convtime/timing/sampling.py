@@ -62,7 +62,7 @@ def measure(
     ):
         stream = _current_stream(place.device) if place.on_gpu else None
         records = _sample(prepared, options, place, stream or 0)
-    of_all = {
+    of_all: dict[str, Any] = {
         "method_requested": options.method,
         "queue_requested": options.queue,
         "cache_requested": options.cache,
