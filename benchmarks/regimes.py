@@ -87,7 +87,7 @@ def _line(rows: list[results.Row], name: str) -> str:
     cells = [OPERATIONS[name]]
     for regime in REGIMES:
         median, spread_cell = median_and_spread([row[regime][name]["median"] for row in rows])
-        clock = statistics.median(row[regime][name]["sm_clock"] for row in rows)
+        clock = statistics.median(row[regime][name]["sm_clock_hz"] for row in rows)
         cells += [median, f"{clock / 1e6:.0f}", spread_cell]
     cells += median_and_spread([row["triton"][name] for row in rows if name in row["triton"]])
     return f"| {' | '.join(cells)} |"
@@ -109,7 +109,7 @@ def picture(document: dict[str, Any]) -> bytes:
         if row["key"] == FROM_REST:
             microseconds = [1e6 * seconds for seconds in row["seconds"]]
             times.plot(row["elapsed"], microseconds, ".", label="from a rest on")
-            clocks.plot(row["elapsed"], [clock / 1e6 for clock in row["sm_clock"]], ".")
+            clocks.plot(row["elapsed"], [clock / 1e6 for clock in row["sm_clock_hz"]], ".")
     times.set_ylabel("time of a call (µs)")
     times.legend(fontsize=8)
     clocks.set_ylabel("SM clock (MHz)")
@@ -151,7 +151,7 @@ def probe(device: torch.device) -> results.Row:
 
 def _facts(measurement: Measurement) -> results.Row:
     low, high = measurement.median_interval
-    clocks = [clock for clock in measurement.sm_clocks if clock is not None]
+    clocks = [clock for clock in measurement.sm_clocks_hz if clock is not None]
     power = [reading.power for reading in measurement.conditions if reading.power is not None]
     return {
         "regime": measurement.regime,
@@ -161,7 +161,7 @@ def _facts(measurement: Measurement) -> results.Row:
         "high": high,
         "samples": len(measurement.seconds),
         "discarded": len(measurement.discarded),
-        "sm_clock": statistics.median(clocks) if clocks else None,
+        "sm_clock_hz": statistics.median(clocks) if clocks else None,
         "max_power": max(power, default=None),
         "idle_seconds": measurement.idle_seconds,
         "seconds": measurement.warmup_seconds + measurement.sampling_seconds,
@@ -185,7 +185,7 @@ def probe_from_rest(device: torch.device) -> results.Row:
     known = [
         (passed, second, clock)
         for passed, second, clock in zip(
-            elapsed, measurement.seconds, measurement.sm_clocks, strict=True
+            elapsed, measurement.seconds, measurement.sm_clocks_hz, strict=True
         )
         if clock is not None
     ]
@@ -197,7 +197,7 @@ def probe_from_rest(device: torch.device) -> results.Row:
     return {
         "elapsed": [round(passed, 6) for passed, _, _ in points],
         "seconds": [round(second, 10) for _, second, _ in points],
-        "sm_clock": [round(clock) for _, _, clock in points],
+        "sm_clock_hz": [round(clock) for _, _, clock in points],
     }
 
 

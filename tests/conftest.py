@@ -38,7 +38,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]
     monkeypatch.setitem(sys.modules, "pynvml", fake)
     for name, answer in _load("one_gpu").ANSWERS.items():
         monkeypatch.setattr(torch.cuda, name, answer)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(clock_lock, "_told", set())
     yield fake
     assert fake.initialised == 0

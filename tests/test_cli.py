@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import convtime
-from convtime.conv import compare as conv_compare
 from convtime import cli
+from convtime.conv import compare as conv_compare
 
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
 QUICK = ["--device", "cpu", "--budget", "0.02"]

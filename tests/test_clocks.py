@@ -17,12 +17,12 @@ import torch
 from conftest import FAKE_NVML
 
 import convtime
-from convtime.device import clock_lock
-from convtime.device import clocks
+from convtime.device import clock_lock, clocks
+from convtime.device.clock_lock import locked_clocks, reset_clocks
 from convtime.device.clocks import ClockMonitor
+from convtime.device.resolve import resolve_gpu
 from convtime.results.clock_reading import ClockReading
 from convtime.results.clock_trace import ClockTrace
-from convtime.device.clock_lock import locked_clocks, reset_clocks
 
 LOCK_BASE = "SetGpuLockedClocks 4294967041 4294967041"
 
@@ -105,7 +105,7 @@ def test_a_gpu_that_is_lost_ends_the_readings_and_not_the_block(gpu):
     gpu.answers["ClockInfo"] = lambda _kind: next(answers, lost)
     with ClockMonitor(interval=0.001) as monitor:
         time.sleep(0.1)
-    assert [reading.sm_clock for reading in monitor.readings] == [1980e6, 1965e6]
+    assert [reading.sm_clock_hz for reading in monitor.readings] == [1980e6, 1965e6]
     assert monitor.reason == "NVML failed after 2 readings: GPU is lost"
 
 
@@ -166,12 +166,15 @@ def test_a_trace_is_whole_when_its_block_fails(gpu):
     assert trace.readings
 
 
-def test_only_this_schema_is_read():
+def test_only_this_major_version_is_read():
     data = ClockTrace("cuda:0", 0.02, 0.0).to_dict()
-    with pytest.raises(ValueError, match="a clock trace of schema 7 cannot be read"):
+    with pytest.raises(ValueError, match="a ClockTrace of schema 7 cannot be read"):
         ClockTrace.from_dict({**data, "schema": 7})
-    with pytest.raises(ValueError, match=r"missing: \['reason'\], unknown: \['more'\]"):
-        ClockTrace.from_dict({**{k: v for k, v in data.items() if k != "reason"}, "more": 1})
+    with pytest.raises(ValueError, match="missing required field `started`"):
+        ClockTrace.from_dict({name: value for name, value in data.items() if name != "started"})
+    reading = {"seconds": "soon"}
+    with pytest.raises(ValueError, match=r"at `\$\.readings\[0\]"):
+        ClockTrace.from_dict({**data, "readings": [reading]})
 
 
 def a_trace():
@@ -222,9 +225,9 @@ def test_an_empty_trace_says_why_it_cannot_be_drawn(monkeypatch):
 
 
 def test_clocks_are_locked_and_reset(gpu):
-    with locked_clocks(sm=1500, memory=2619) as locked:
+    with locked_clocks(sm_mhz=1500, memory_mhz=2619) as locked:
         assert gpu.changes == ["SetGpuLockedClocks 1500 1500", "SetMemoryLockedClocks 2619 2619"]
-        assert (locked.gpu, locked.sm, locked.memory) == (gpu.UUID, 1500, 2619)
+        assert (locked.gpu, locked.sm_mhz, locked.memory_mhz) == (gpu.UUID, 1500, 2619)
     assert gpu.changes[2:] == ["ResetGpuLockedClocks", "ResetMemoryLockedClocks"]
 
 
@@ -250,7 +253,7 @@ def test_a_private_file_says_what_is_locked_for_as_long_as_it_is(gpu, record_pat
 
     checked = []
     gpu.nvmlDeviceSetGpuLockedClocks = check
-    with locked_clocks(sm=1500):
+    with locked_clocks(sm_mhz=1500):
         assert record_path.stat().st_mode & 0o777 == 0o600
         assert record_path.parent.stat().st_mode & 0o777 == 0o700
     assert checked
@@ -279,7 +282,7 @@ def test_only_clocks_that_the_gpu_supports(gpu, record_path, asked, message):
 
 def test_without_permission_the_error_says_what_to_run(gpu, record_path):
     gpu.failures["SetGpuLockedClocks"] = gpu.NVMLError_NoPermission()
-    with pytest.raises(PermissionError) as caught, locked_clocks(sm=1500, memory=2619):
+    with pytest.raises(PermissionError) as caught, locked_clocks(sm_mhz=1500, memory_mhz=2619):
         pass
     smi = f"sudo nvidia-smi -i {gpu.UUID}"
     assert str(caught.value) == (
@@ -296,7 +299,7 @@ def test_without_permission_the_error_says_what_to_run(gpu, record_path):
 def test_what_is_half_locked_is_reset(gpu, record_path):
     gpu.failures["SetMemoryLockedClocks"] = gpu.NVMLError_NotSupported("Not Supported")
     with pytest.raises(RuntimeError, match=r"locking the clocks of .* failed: Not Supported"):
-        locked_clocks(memory=2619).__enter__()
+        locked_clocks(memory_mhz=2619).__enter__()
     assert gpu.changes == [LOCK_BASE, "ResetGpuLockedClocks"]
     assert not record_path.exists()
 
@@ -327,7 +330,7 @@ def test_an_interrupted_reset_is_made_up_for_at_exit(gpu, record_path):
 
 def test_locks_are_not_nested(gpu, record_path):
     with locked_clocks():
-        for again in (locked_clocks(sm=1500).__enter__, reset_clocks):
+        for again in (locked_clocks(sm_mhz=1500).__enter__, reset_clocks):
             with pytest.raises(RuntimeError, match=r"already locked \(at the base clock\) by this"):
                 again()
         assert gpu.changes == [LOCK_BASE]
@@ -355,25 +358,26 @@ def test_the_folder_must_be_ones_own(gpu, monkeypatch):
 
 def test_a_folder_that_cannot_be_made_is_told(gpu, monkeypatch, tmp_path):
     (tmp_path / "convtime").touch()
-    with pytest.raises(RuntimeError, match=r"cannot be used \(.*\); set XDG_CACHE_HOME"):
+    with pytest.raises(RuntimeError, match=r"cannot be used \(.*\); set XDG_STATE_HOME"):
         locked_clocks().__enter__()
     assert gpu.changes == []
 
 
 def test_clocks_that_are_not_listed_are_left_to_nvml(gpu):
     gpu.answers["SupportedMemoryClocks"] = gpu.NVMLError_NotSupported()
-    with pytest.raises(ValueError, match="sm must be a whole number of MHz, got 'fast'"):
-        locked_clocks(sm="fast").__enter__()
-    with locked_clocks(sm=1234):
+    with pytest.raises(ValueError, match="sm_mhz must be a whole number, got 'fast'"):
+        locked_clocks(sm_mhz="fast").__enter__()
+    with locked_clocks(sm_mhz=1234):
         assert gpu.changes == ["SetGpuLockedClocks 1234 1234"]
 
 
-def test_locks_are_written_down_in_the_users_cache_folder(gpu, monkeypatch, tmp_path):
-    monkeypatch.delenv("XDG_CACHE_HOME")
+def test_locks_are_written_down_in_the_users_state_folder(gpu, monkeypatch, tmp_path):
+    monkeypatch.delenv("XDG_STATE_HOME")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # goes when the user logs out
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     with locked_clocks():
-        assert len(list((tmp_path / "home" / ".cache" / "convtime").iterdir())) == 1
+        folder = tmp_path / "home" / ".local" / "state" / "convtime"
+        assert len(list(folder.glob("clocks-*.json"))) == 1
 
 
 def test_signal_handlers_are_ours_only_within(gpu):
@@ -437,7 +441,7 @@ def child(gpu, tmp_path, monkeypatch):
 
 HOLD = """
     import time, convtime
-    with convtime.locked_clocks(sm=1500):
+    with convtime.locked_clocks(sm_mhz=1500):
         print("locked", flush=True)
         time.sleep(60)
 """
@@ -460,7 +464,7 @@ def test_a_handler_that_raises_leaves_the_block(child, record_path):
     process = child("""
         import signal, sys, time, convtime
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))
-        with convtime.locked_clocks(sm=1500):
+        with convtime.locked_clocks(sm_mhz=1500):
             print("locked", flush=True)
             time.sleep(60)
     """)
@@ -474,7 +478,7 @@ def test_a_handler_that_returns_does_not_end_the_lock(child):
     process = child("""
         import os, signal, convtime, pynvml
         signal.signal(signal.SIGTERM, lambda *_: print("handled", flush=True))
-        with convtime.locked_clocks(sm=1500):
+        with convtime.locked_clocks(sm_mhz=1500):
             print("locked", flush=True)
             os.kill(os.getpid(), signal.SIGTERM)
             print(pynvml.changes, flush=True)
@@ -488,7 +492,7 @@ def test_an_ignored_signal_stays_ignored(child):
     process = child("""
         import os, signal, convtime
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        with convtime.locked_clocks(sm=1500):
+        with convtime.locked_clocks(sm_mhz=1500):
             print("locked", flush=True)
             os.kill(os.getpid(), signal.SIGHUP)
             print("goes on", flush=True)
@@ -501,7 +505,7 @@ def test_the_end_of_the_interpreter_resets(child, record_path):
     process = child("""
         import sys, threading, time, convtime
         def hold():
-            with convtime.locked_clocks(sm=1500):
+            with convtime.locked_clocks(sm_mhz=1500):
                 print("locked", flush=True)
                 time.sleep(60)
         threading.Thread(target=hold, daemon=True).start()
@@ -516,7 +520,7 @@ def test_the_end_of_the_interpreter_resets(child, record_path):
 def test_a_forked_child_does_not_reset_what_its_parent_holds(child):
     process = child("""
         import os, signal, sys, convtime, pynvml
-        with convtime.locked_clocks(sm=1500):
+        with convtime.locked_clocks(sm_mhz=1500):
             print("locked", flush=True)
             for end in (lambda: sys.exit(0), lambda: os.kill(os.getpid(), signal.SIGTERM)):
                 pid = os.fork()
@@ -621,7 +625,7 @@ def test_readings_of_a_real_gpu():
         torch.cuda.synchronize()
     assert monitor.reason == ""
     for reading in monitor.readings:
-        assert 100e6 < reading.sm_clock < 5e9
+        assert 100e6 < reading.sm_clock_hz < 5e9
         assert 0 < reading.temperature < 120
         assert 5 < reading.power < 2000
         assert isinstance(reading.throttle_reasons, tuple)
@@ -631,7 +635,7 @@ def test_readings_of_a_real_gpu():
 def test_a_real_gpu_is_the_one_that_torch_means():
     from convtime.device import nvml
 
-    device = nvml.resolve(None)
+    device = resolve_gpu(None)
     with nvml.session(device) as gpu:
         assert gpu.uuid == f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
@@ -645,7 +649,7 @@ def test_permission_is_denied_with_the_commands_of_a_real_gpu(monkeypatch, tmp_p
 
     for name in ("SetGpu", "SetMemory", "ResetGpu", "ResetMemory"):
         monkeypatch.setattr(pynvml, f"nvmlDevice{name}LockedClocks", deny)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     uuid = torch.cuda.get_device_properties(0).uuid
     with pytest.raises(PermissionError, match=f"nvidia-smi -i GPU-{uuid} -lgc tdp,tdp` before"):
         locked_clocks(device=0).__enter__()

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import convtime
-from convtime.core import config
-from convtime.core import provenance
 from convtime import _build_info
+from convtime.core import config, provenance
 
 
 def test_show_config_is_json_and_complete() -> None:

@@ -10,13 +10,13 @@ import torch
 
 import convtime
 from convtime.conv import compare as conv_compare
-from convtime.conv.layouts import DTYPES, LAYOUTS, memory_format
 from convtime.conv.compare import PASSES, compare_layers
-from convtime.conv.step import compare_step
-from convtime.device.resolve import resolve_device
+from convtime.conv.layouts import DTYPES, LAYOUTS, memory_format
 from convtime.conv.problem import ConvLayer
-from convtime.core.errors import InputError
 from convtime.conv.sources.model import LoadedModel
+from convtime.conv.step import compare_step
+from convtime.core.errors import InputError
+from convtime.device.resolve import resolve_device
 
 CPU = torch.device("cpu")
 QUICK = {"budget": 0.02, "max_samples": 20}

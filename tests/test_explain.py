@@ -11,19 +11,18 @@ from torch.nn import functional as F
 from torch.nn.utils import prune
 
 import convtime
-from convtime.results.comparison import Ratio
 from convtime.conv.call import ConvCall, TensorLayout
-from convtime.conv.flags import Flags
-from convtime.conv.explain.types import Explanation, PassExplanation, Side
-from convtime.results.activity import DeviceActivity
-from convtime.results.plan import Plan
-from convtime.conv.identity import compare_bits
 from convtime.conv.explain.differences import differences
-from convtime.conv.explain.running import explain, plan_of_choice
 from convtime.conv.explain.reasons import why
-from convtime.results.plan import TensorDescriptor, Plan
+from convtime.conv.explain.running import explain, plan_of_choice
+from convtime.conv.explain.types import Explanation, PassExplanation, Side
+from convtime.conv.flags import Flags
+from convtime.conv.identity import compare_bits
 from convtime.conv.plan_log import PlanLog
 from convtime.conv.plan_oracle import PlanOracle
+from convtime.results.activity import DeviceActivity
+from convtime.results.comparison import Ratio
+from convtime.results.plan import Plan, TensorDescriptor
 
 QUICK = {"budget": 0.02}
 
@@ -272,7 +271,9 @@ PLAN = Plan(
     dilation=(1, 1),
 )
 KERNEL = DeviceActivity("kernel", "implicit_gemm<float>", (8, 1, 1), (128, 1, 1), 2e-6)
-SIDE = Side(PLAN, "", (KERNEL, DeviceActivity("memset", "", (0, 0, 0), (0, 0, 0), 1e-6)), 3e-6, "kernel")
+SIDE = Side(
+    PLAN, "", (KERNEL, DeviceActivity("memset", "", (0, 0, 0), (0, 0, 0), 1e-6)), 3e-6, "kernel"
+)
 
 
 def test_the_same_has_no_differences():

@@ -9,10 +9,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from convtime.conv.problem import ConvLayer, distinct
-from convtime.core.errors import InputError
 from convtime.conv.sources.csv_file import from_csv
 from convtime.conv.sources.model import from_model, load_model
 from convtime.conv.sources.resnet50 import resnet50
+from convtime.core.errors import InputError
 
 DEEPBENCH = Path(__file__).parents[1] / "benchmarks" / "data" / "deepbench_conv_training.csv"
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch.utils.benchmark
 
-from convtime.results.ceilings import Ceilings
 from convtime.results.activity import DeviceActivity
+from convtime.results.ceilings import Ceilings
 from convtime.results.measurement import Measurement
 from convtime.results.units import format_seconds
 
@@ -53,8 +53,8 @@ def make(**changes: object) -> Measurement:
         device="cuda:0",
         device_reason="a tensor on it was found",
         stream=0,
-        sm_clocks=(1.98e9, None, 1.5e9, 1.95e9),
-        max_sm_clock=1.98e9,
+        sm_clocks_hz=(1.98e9, None, 1.5e9, 1.95e9),
+        max_sm_clock_hz=1.98e9,
         warmup_requested="steady",
         steady=True,
         warmup_calls=3,
@@ -104,13 +104,12 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
         one.quantile(1.5)
 
 
-def test_reads_what_was_written_before_there_were_regimes() -> None:
-    new = {"regime", "regime_requested", "regime_reason", "clocks", "idle_seconds"}
-    new |= {"conditions", "conditions_reason", "pin"}
-    old = {name: value for name, value in make().to_dict().items() if name not in new}
-    assert Measurement.from_dict({**old, "schema": 2}) == make()
-    with pytest.raises(ValueError, match="missing: .*'regime'"):
-        Measurement.from_dict(old)
+def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
+    optional = {"flops", "nbytes", "ceilings"}
+    older = {name: value for name, value in make().to_dict().items() if name not in optional}
+    newer = {**make().to_dict(), "schema": "4.99", "speed": 1}
+    for data in (older, newer):
+        assert Measurement.from_dict(data) == make()
 
 
 def test_is_frozen() -> None:
@@ -123,14 +122,45 @@ def test_round_trips_through_json() -> None:
     assert Measurement.from_dict(json.loads(one.to_json())) == one
 
 
-def test_from_dict_refuses_other_schemas_and_fields() -> None:
-    data = make().to_dict()
-    with pytest.raises(ValueError, match="schema 7"):
-        Measurement.from_dict({**data, "schema": 7})
-    with pytest.raises(ValueError, match=r"unknown: \['speed'\]"):
-        Measurement.from_dict({**data, "speed": 1})
-    with pytest.raises(ValueError, match=r"missing: \['queue'\]"):
-        Measurement.from_dict({name: value for name, value in data.items() if name != "queue"})
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": 3}, "a Measurement of schema 3 cannot be read, only of schema 4.x"),
+        ({"schema": "5.0"}, "a Measurement of schema '5.0' cannot be read"),
+        ({"schema": None}, "schema None cannot be read"),
+        ({"seconds": ["a"]}, r"Expected `float`, got `str` - at `\$.seconds\[0\]`"),
+        ({"name": 1}, r"Expected `str`, got `int` - at `\$.name`"),
+        ({"provenance": "x"}, r"at `\$.provenance`"),
+    ],
+)
+def test_from_dict_refuses_other_schemas_and_types(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        Measurement.from_dict({**make().to_dict(), **changes})
+
+
+def test_from_dict_names_what_is_missing() -> None:
+    data = {name: value for name, value in make().to_dict().items() if name != "queue"}
+    with pytest.raises(ValueError, match="missing required field `queue`"):
+        Measurement.from_dict(data)
+    for other in ([], None, "text"):
+        with pytest.raises(ValueError, match="cannot be read"):
+            Measurement.from_dict(other)  # type: ignore[arg-type]
+
+
+def test_types_of_other_libraries_become_pythons_own() -> None:
+    class Version(str):
+        pass
+
+    measured = make(provenance={"torch": Version("2.15")}, overhead=np.float64(1e-6))
+    assert json.loads(measured.to_json())["provenance"] == {"torch": "2.15"}
+
+
+def test_an_empty_provenance_is_shown() -> None:
+    measured = make(provenance={}, device="cpu")
+    assert "load average not known" in repr(measured)
+    assert "load average not known" in measured._repr_html_()
 
 
 def test_repr_tells_the_median_in_its_unit_and_what_was_replaced() -> None:
@@ -148,7 +178,7 @@ def test_throttled_samples_are_flagged_and_counted_and_stay() -> None:
     assert one.throttled == (False, False, True, False)
     assert len(one.seconds) == 4
     assert "SM clock: 1500 .. 1980 MHz of 1980; 1 samples below 95% of it" in repr(one)
-    assert make(sm_clocks=(), max_sm_clock=None).throttled == ()
+    assert make(sm_clocks_hz=(), max_sm_clock_hz=None).throttled == ()
 
 
 def test_rates_are_set_against_the_devices_ceilings() -> None:
@@ -195,13 +225,13 @@ def test_cycles_are_seconds_times_the_clock() -> None:
     assert one.cycles[1] is None
     assert [one.cycles[i] for i in (0, 2, 3)] == pytest.approx([7920, 4500, 3900])
     assert one.median_cycles == pytest.approx(4500)
-    assert (make(sm_clocks=()).cycles, make(sm_clocks=()).median_cycles) == ((), None)
+    assert (make(sm_clocks_hz=()).cycles, make(sm_clocks_hz=()).median_cycles) == ((), None)
 
 
 def at_clocks(clocks: list[float], fixed: float, cycles: float) -> Measurement:
     """Samples that take exactly what a part that is fixed and one that scales make of a clock."""
     seconds = tuple(fixed + cycles / clock for clock in clocks)
-    return make(seconds=seconds, sm_clocks=tuple(clocks), spans=())
+    return make(seconds=seconds, sm_clocks_hz=tuple(clocks), spans=())
 
 
 TWO_CLOCKS = [1.98e9] * 12 + [1.4e9] * 10
@@ -228,12 +258,12 @@ def test_another_measurement_can_bring_the_other_clock() -> None:
 
 def test_noise_makes_no_part_negative() -> None:
     faster_when_slow = make(
-        seconds=(10e-6,) * 10 + (11e-6,) * 10, sm_clocks=(1.5e9,) * 10 + (1.9e9,) * 10
+        seconds=(10e-6,) * 10 + (11e-6,) * 10, sm_clocks_hz=(1.5e9,) * 10 + (1.9e9,) * 10
     )
     scaled = faster_when_slow.at_clock(1000)
     assert (scaled.cycles, scaled.seconds) == (0, pytest.approx(10.5e-6))
     more_than_all = make(
-        seconds=(20e-6,) * 10 + (10e-6,) * 10, sm_clocks=(1.5e9,) * 10 + (1.9e9,) * 10
+        seconds=(20e-6,) * 10 + (10e-6,) * 10, sm_clocks_hz=(1.5e9,) * 10 + (1.9e9,) * 10
     )
     scaled = more_than_all.at_clock(1900)
     assert scaled.fixed_seconds == 0
@@ -251,12 +281,12 @@ def test_noise_makes_no_part_negative() -> None:
     ],
 )
 def test_one_clock_says_nothing_of_others(clocks: list[float], message: str) -> None:
-    one = at_clocks(clocks, 0.0, 1e5) if clocks else make(sm_clocks=())
+    one = at_clocks(clocks, 0.0, 1e5) if clocks else make(sm_clocks_hz=())
     with pytest.raises(ValueError, match=message):
         one.at_clock(1700)
 
 
-@pytest.mark.parametrize("mhz", [0, -5, float("nan"), float("inf")])
-def test_a_clock_is_a_positive_number(mhz: float) -> None:
-    with pytest.raises(ValueError, match="mhz must be a positive number, got"):
-        at_clocks(TWO_CLOCKS, 0.0, 1e5).at_clock(mhz)
+@pytest.mark.parametrize("clock_mhz", [0, -5, float("nan"), float("inf")])
+def test_a_clock_is_a_positive_number(clock_mhz: float) -> None:
+    with pytest.raises(ValueError, match="clock_mhz must be a positive number, got"):
+        at_clocks(TWO_CLOCKS, 0.0, 1e5).at_clock(clock_mhz)

@@ -10,9 +10,9 @@ import torch
 from convtime.conv import plan_oracle
 from convtime.conv.call import PASSES, ConvCall, TensorLayout
 from convtime.conv.flags import Flags
-from convtime.results.plan import TensorDescriptor, Plan
 from convtime.conv.plan_log import PlanLog, parse_log
 from convtime.conv.plan_oracle import PlanOracle
+from convtime.results.plan import Plan, TensorDescriptor
 
 CPU = torch.device("cpu")
 PROBLEM = ConvCall(

@@ -13,22 +13,24 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import ops
+from convtime.results.plan import Plan
 
 RECORD = {
     "pass_name": "fprop",
     "policy": "heuristic",
     "device": "cuda:0",
     "dtype": "float32",
-    **{name: {"sizes": (1, 2, 3, 4), "strides": (24, 12, 4, 1), "alignment": 32} for name in "xwy"},
+    **dict.fromkeys(
+        "xwy",
+        {"sizes": (1, 2, 3, 4), "strides": (24, 12, 4, 1), "alignment": 32, "dtype": "float32"},
+    ),
     **dict.fromkeys(("stride", "padding", "dilation"), (1, 1)),
     "deterministic": False,
     "allow_tf32": True,
     "tag": "ConvFwd_eng38_k2=8_k13=1",
-    "engine": 38,
-    "knobs": {2: 8, 13: 1},
     "source": "instant",
     "workspace_bytes": 0,
-    "numerical_notes": ["CUDNN_NUMERICAL_NOTE_TENSOR_CORE"],
+    "numerical_notes": ["TENSOR_CORE"],
     "behavior_notes": [],
     "refused": ["ConvFwd_eng1: no"],
     "uses": 3,
@@ -36,12 +38,17 @@ RECORD = {
 
 
 def test_choices_come_frozen_and_with_the_cores_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convtime.plans._C.plan_cache", lambda: [RECORD])
+    monkeypatch.setattr("convtime.conv.plans._C.plan_cache", lambda: [RECORD])
     (choice,) = convtime.plan_cache()
-    assert {field.name for field in dataclasses.fields(choice)} == set(RECORD)
-    assert choice.x == convtime.TensorDescriptor((1, 2, 3, 4), (24, 12, 4, 1), 32)
+    names = {field.name for field in dataclasses.fields(choice)}
+    assert names - set(RECORD) == {"compute_type"}  # which the core does not tell
+    assert set(RECORD) <= names
+    assert choice.x == convtime.TensorDescriptor((1, 2, 3, 4), (24, 12, 4, 1), 32, "float32")
     assert choice.refused == ("ConvFwd_eng1: no",)
-    assert (choice.tag, choice.knobs) == ("ConvFwd_eng38_k2=8_k13=1", {2: 8, 13: 1})
+    assert (choice.tag, choice.engine) == ("ConvFwd_eng38_k2=8_k13=1", 38)
+    assert choice.knobs == {2: 8, 13: 1}
+    assert type(choice.plan) is Plan
+    assert (choice.plan.tag, choice.plan.x) == (choice.tag, choice.x)
     with pytest.raises(dataclasses.FrozenInstanceError):
         choice.uses = 4  # type: ignore[misc]
 

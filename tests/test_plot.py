@@ -7,11 +7,11 @@ import sys
 import pytest
 import torch
 
-from convtime.show import plot
-from convtime.results.comparison import Ratio
 from convtime.conv.compare import compare_layers
 from convtime.conv.problem import ConvLayer
 from convtime.core.errors import InputError
+from convtime.results.comparison import Ratio
+from convtime.show import plot
 
 pytest.importorskip("matplotlib")
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import sys
 import time
-import types
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 import convtime
+from convtime.results.clock_reading import ClockReading
 from convtime.timing.options import Options
 from convtime.timing.sampling import controlled_clocks
 
@@ -57,19 +56,19 @@ def test_unless_asked_for_there_is_no_regime() -> None:
         assert "regime" not in repr(one)
 
 
-class FakeClocks(types.ModuleType):
-    """Stands for convtime.clocks, and writes down what is asked of it."""
+class FakeClocks:
+    """Stands for what reads and locks clocks, and writes down what is asked of it."""
 
     def __init__(self, log: list[str], *, permitted: bool = True) -> None:
-        super().__init__("convtime.clocks")
-
         @contextlib.contextmanager
         def locked_clocks(*, device: torch.device) -> Iterator[None]:
             if not permitted:
                 raise PermissionError("run: sudo nvidia-smi -lgc 1500")
             log.append(f"lock {device}")
-            yield
-            log.append("unlock")
+            try:
+                yield
+            finally:
+                log.append("unlock")
 
         class ClockMonitor:
             readings = ("a reading",)
@@ -88,6 +87,10 @@ class FakeClocks(types.ModuleType):
         self.locked_clocks = locked_clocks
         self.ClockMonitor = ClockMonitor
 
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("convtime.device.clock_lock.locked_clocks", self.locked_clocks)
+        monkeypatch.setattr("convtime.device.clocks.ClockMonitor", self.ClockMonitor)
+
 
 @pytest.mark.parametrize(
     ("options", "expected"),
@@ -101,7 +104,7 @@ def test_clocks_are_read_and_locked_only_where_that_matters(
     options: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[str] = []
-    monkeypatch.setitem(sys.modules, "convtime.clocks", FakeClocks(log))
+    FakeClocks(log).install(monkeypatch)
     with controlled_clocks(GPU, Options(**options)) as monitor:
         readings = None if monitor is None else monitor.readings
     assert log == expected
@@ -110,27 +113,15 @@ def test_clocks_are_read_and_locked_only_where_that_matters(
 
 def test_clocks_are_unlocked_where_the_call_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    fake = FakeClocks(log)
-    monkeypatch.setitem(sys.modules, "convtime.clocks", fake)
-    unlocked: list[bool] = []
-
-    @contextlib.contextmanager
-    def locked_clocks(*, device: torch.device) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            unlocked.append(True)
-
-    fake.locked_clocks = locked_clocks
+    FakeClocks(log).install(monkeypatch)
     with pytest.raises(KeyError), controlled_clocks(GPU, Options(clocks="lock")):
         raise KeyError("mine")
-    assert unlocked == [True]
-    assert log[-1] == "end"
+    assert log == ["lock cuda:1", "monitor cuda:1", "end", "unlock"]
 
 
 def test_who_may_not_lock_clocks_is_told_what_to_run(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
-    monkeypatch.setitem(sys.modules, "convtime.clocks", FakeClocks(log, permitted=False))
+    FakeClocks(log, permitted=False).install(monkeypatch)
     with (
         pytest.raises(PermissionError, match="sudo nvidia-smi"),
         controlled_clocks(GPU, Options(clocks="lock")),
@@ -173,7 +164,7 @@ class TestOnGpu:
         burst, sustained = measured["burst"], measured["sustained"]
         assert burst.median_cycles is not None
         assert sustained.median_cycles == pytest.approx(burst.median_cycles, rel=0.05)
-        clock = sum(c for c in burst.sm_clocks if c is not None) / len(burst.sm_clocks)
+        clock = sum(c for c in burst.sm_clocks_hz if c is not None) / len(burst.sm_clocks_hz)
         assert sustained.at_clock(clock / 1e6, other=burst).seconds == pytest.approx(
             burst.median, rel=0.02
         )
@@ -225,23 +216,12 @@ class TestOnGpu:
             signal.signal(signal.SIGALRM, previous)
 
 
-def test_what_a_stub_reads_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
-    @dataclasses.dataclass(frozen=True)
-    class ClockReading:
-        seconds: float
-        throttle_reasons: tuple[str, ...]
-        power: float | None = None
-        temperature: float | None = 40.0
-
-        @classmethod
-        def from_dict(cls, data: dict[str, object]) -> ClockReading:
-            return cls(**{**data, "throttle_reasons": tuple(data["throttle_reasons"])})
-
-    fake = types.ModuleType("convtime.clocks")
-    fake.ClockReading = ClockReading
-    monkeypatch.setitem(sys.modules, "convtime.clocks", fake)
+def test_what_was_read_of_the_clocks_round_trips_and_is_shown() -> None:
     one = convtime.time_op(torch.relu, torch.ones(4), **QUICK)
-    readings = (ClockReading(0.0, (), 120.0), ClockReading(0.1, ("sw_power_cap",), 690.0))
+    readings = (
+        ClockReading(0.0, None, None, 120.0, 40.0, ()),
+        ClockReading(0.1, 1.5e9, None, 690.0, 40.0, ("sw_power_cap",)),
+    )
     one = dataclasses.replace(one, conditions=readings)
     assert convtime.Measurement.from_dict(one.to_dict()) == one
     assert "power: 120 .. 690 W" in repr(one)

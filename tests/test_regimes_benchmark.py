@@ -13,7 +13,7 @@ import results  # noqa: E402
 
 GOALS = results.load_goals()["regimes"]
 REST = {"key": "from rest", "elapsed": [0.01, 0.1], "seconds": [172e-6, 196e-6]} | {
-    "sm_clock": [1.63e9, 1.39e9]
+    "sm_clock_hz": [1.63e9, 1.39e9]
 }
 DOCTOR = {"key": "doctor", "seconds": 12.5, "exit_code": 1}
 
@@ -24,7 +24,7 @@ def measured(regime, median):
         "median": median,
         "low": 0.99 * median,
         "high": 1.01 * median,
-        "sm_clock": 1.63e9 if regime == "burst" else 1.39e9,
+        "sm_clock_hz": 1.63e9 if regime == "burst" else 1.39e9,
     }
 
 
@@ -100,7 +100,7 @@ def test_what_a_load_from_rest_gives_is_thinned(monkeypatch):
     sampled = convtime.time_op(int, device="cpu", warmup=1, max_samples=10)
     sampled = convtime.Measurement.from_dict(
         sampled.to_dict()
-        | {"seconds": [1e-4] * count, "sm_clocks": [1.6e9] * (count - 1) + [None]}
+        | {"seconds": [1e-4] * count, "sm_clocks_hz": [1.6e9] * (count - 1) + [None]}
         | {"sampling_seconds": 0.2}
     )
     monkeypatch.setattr(convtime, "time_op", lambda *args, **options: sampled)
@@ -111,4 +111,4 @@ def test_what_a_load_from_rest_gives_is_thinned(monkeypatch):
     assert set(map(len, row.values())) == {250}
     assert row["elapsed"][-1] == pytest.approx(0.2, rel=0.01)  # idle time included
     assert set(row["seconds"]) == {1e-4}
-    assert set(row["sm_clock"]) == {1.6e9}
+    assert set(row["sm_clock_hz"]) == {1.6e9}

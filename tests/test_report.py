@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from convtime.show import convolutions as report
-from convtime.results.comparison import Ratio
 from convtime.conv.compare import compare_layers
 from convtime.conv.problem import ConvLayer
 from convtime.core.errors import InputError
 from convtime.results.activity import DeviceActivity
+from convtime.results.comparison import Ratio
 from convtime.results.units import format_seconds
+from convtime.show import convolutions as report
 
 
 @pytest.fixture(scope="module")

@@ -64,7 +64,7 @@ def first_stop(name: str, stop: str) -> int:
 
 def test_a_gpu_that_heats_up_is_steady_once_its_clock_has_fallen() -> None:
     heating = trace("matmul from idle")
-    seconds, clocks = heating["seconds"], heating["sm_clocks"]
+    seconds, clocks = heating["seconds"], heating["sm_clocks_hz"]
     elapsed = np.cumsum(seconds)
 
     def steady(count: int) -> bool:
@@ -82,7 +82,7 @@ def test_a_gpu_that_heats_up_is_steady_once_its_clock_has_fallen() -> None:
 
 def test_the_clock_explains_the_times_of_a_gpu_that_heats_up() -> None:
     heating = trace("matmul from idle")
-    cycles = np.multiply(heating["seconds"], heating["sm_clocks"])
+    cycles = np.multiply(heating["seconds"], heating["sm_clocks_hz"])
     spread = np.subtract(*np.quantile(heating["seconds"], [0.95, 0.05])) / np.median(
         heating["seconds"]
     )
@@ -93,7 +93,7 @@ def test_the_clock_explains_the_times_of_a_gpu_that_heats_up() -> None:
 
 def test_samples_at_a_lowered_clock_are_flagged_and_kept() -> None:
     one = measurement(trace("matmul from idle"))
-    assert one.throttled == tuple(clock < 0.95 * 1.98e9 for clock in one.sm_clocks)
+    assert one.throttled == tuple(clock < 0.95 * 1.98e9 for clock in one.sm_clocks_hz)
     assert sum(one.throttled) > 500
     assert len(one.seconds) == 600
     assert f"{sum(one.throttled)} samples below 95%" in repr(one)
@@ -145,7 +145,7 @@ def test_a_matmuls_time_at_another_clock_is_known_from_its_own_samples() -> None
     """The clock moved between 1.1 and 1.6 GHz while these were taken."""
     one = measurement(trace("matmul from idle"))
     scaled = one.at_clock(1500)
-    near = [s for s, c in zip(one.seconds, one.sm_clocks, strict=True) if abs(c - 1.43e9) < 2e7]
+    near = [s for s, c in zip(one.seconds, one.sm_clocks_hz, strict=True) if abs(c - 1.43e9) < 2e7]
     assert one.at_clock(1430).seconds == pytest.approx(np.median(near), rel=0.01)
     assert scaled.fixed_seconds < 0.1 * scaled.seconds
     with pytest.raises(ValueError, match="not available"):

@@ -17,15 +17,15 @@ import torch
 
 import convtime
 
-FIELDS = ("name", "method", "cache", "seconds", "raw_seconds", "overhead", "sm_clocks")
+FIELDS = ("name", "method", "cache", "seconds", "raw_seconds", "overhead", "sm_clocks_hz")
 
 
 def plain(measurement: convtime.Measurement) -> dict[str, Any]:
     fields = measurement.to_dict()
-    kept = {name: fields[name] for name in (*FIELDS, "max_sm_clock")}
+    kept = {name: fields[name] for name in (*FIELDS, "max_sm_clock_hz")}
     for name in ("seconds", "raw_seconds"):
         kept[name] = [round(one, 10) for one in kept[name]]
-    kept["sm_clocks"] = [one and round(one) for one in kept["sm_clocks"]]
+    kept["sm_clocks_hz"] = [one and round(one) for one in kept["sm_clocks_hz"]]
     return kept
 
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import convtime
-from convtime.timing import cpu as host
+from convtime.core import cpu as core_cpu
+from convtime.timing import cpu
 from convtime.timing.candidate import Candidate
 
 QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
@@ -36,27 +37,27 @@ def test_each_data_cache_counts_once(tmp_path: Path) -> None:
     for cpu in (0, 1):
         own = [("1", "Data", "32K", str(cpu)), ("1", "Instruction", "64K", str(cpu))]
         write_cpu(tmp_path, cpu, [*own, ("2", "Unified", "1024K", str(cpu)), shared])
-    assert host.cache_bytes([0, 1], tmp_path) == (2 * 32 + 2 * 1024 + 32768) * 1024
-    assert host.cache_bytes([1], tmp_path) == (32 + 1024 + 32768) * 1024
-    assert host.cache_bytes([7], tmp_path) is None
+    assert core_cpu.cache_bytes([0, 1], tmp_path) == (2 * 32 + 2 * 1024 + 32768) * 1024
+    assert core_cpu.cache_bytes([1], tmp_path) == (32 + 1024 + 32768) * 1024
+    assert core_cpu.cache_bytes([7], tmp_path) is None
     (tmp_path / "cpu1" / "cache" / "index3" / "size").unlink()
-    assert host.cache_bytes([0], tmp_path) == (32 + 1024 + 32768) * 1024
-    assert host.cache_bytes([1], tmp_path) is None
+    assert core_cpu.cache_bytes([0], tmp_path) == (32 + 1024 + 32768) * 1024
+    assert core_cpu.cache_bytes([1], tmp_path) is None
 
 
 def test_governors_are_named_once(tmp_path: Path) -> None:
     for cpu, governor in enumerate(["powersave", "performance", "powersave", None]):
         write_cpu(tmp_path, cpu, [], governor)
-    assert host.governors([0, 2], tmp_path) == ("powersave",)
-    assert host.governors([0, 1, 2], tmp_path) == ("performance", "powersave")
-    assert host.governors([3], tmp_path) == ()
+    assert core_cpu.governors([0, 2], tmp_path) == ("powersave",)
+    assert core_cpu.governors([0, 1, 2], tmp_path) == ("performance", "powersave")
+    assert core_cpu.governors([3], tmp_path) == ()
 
 
 def test_the_flush_comes_after_what_is_set_up() -> None:
     buffer = torch.zeros(4, dtype=torch.uint8)
     seen = []
     candidate = Candidate("x", int, setup=lambda: seen.append(int(buffer[0])))
-    flushed = host.flushing(candidate, buffer)
+    flushed = cpu.flushing(candidate, buffer)
     for _ in range(2):
         assert flushed.setup is not None
         flushed.setup()
@@ -66,14 +67,14 @@ def test_the_flush_comes_after_what_is_set_up() -> None:
 
 def test_cold_on_a_cpu_is_asked_for_and_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     flushes: list[int] = []
-    real = host.flushing
+    real = cpu.flushing
 
     def counting(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
         flushes.append(buffer.nbytes)
         return real(candidate, buffer)
 
-    monkeypatch.setattr(host, "flushing", counting)
-    monkeypatch.setattr(host, "cache_bytes", lambda cpus: 64 << 20)
+    monkeypatch.setattr(cpu, "flushing", counting)
+    monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: 64 << 20)
     x = torch.ones(4)
     one = convtime.time_op(torch.relu, x, cache="cold", **QUICK)
     assert (one.cache, one.cache_requested, one.cache_reason) == ("cold", "cold", "")
@@ -91,7 +92,7 @@ def test_backward_on_a_cpu_can_be_cold() -> None:
 
 
 def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
-    if host.cache_bytes(os.sched_getaffinity(0)) is None:
+    if core_cpu.cache_bytes(os.sched_getaffinity(0)) is None:
         pytest.skip("this machine does not say how much its CPUs' caches hold")
     x = torch.ones(1 << 15)  # 128 KiB, which one thread adds up
     options = {"warmup": 3, "stop": "count", "max_samples": 50}
@@ -103,7 +104,7 @@ def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
 def test_where_the_caches_size_is_unknown_nothing_is_said_to_be_cold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(host, "cache_bytes", lambda cpus: None)
+    monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: None)
     one = convtime.time_op(torch.relu, torch.ones(4), cache="cold", **QUICK)
     assert (one.cache, one.cache_requested) == ("uncontrolled", "cold")
     assert one.cache_reason == "this machine does not say how much its CPUs' caches hold"
@@ -174,6 +175,6 @@ def test_the_cpus_state_is_part_of_the_result() -> None:
     assert one.provenance["threads"] == torch.get_num_threads()
     assert one.provenance["load_average"] >= 0
     assert one.provenance["governor"] == (
-        ", ".join(host.governors(os.sched_getaffinity(0))) or None
+        ", ".join(core_cpu.governors(os.sched_getaffinity(0))) or None
     )
     assert f"CPU: {torch.get_num_threads()} threads, load average " in repr(one)
