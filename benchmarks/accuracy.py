@@ -17,10 +17,6 @@ device's clock around the call in a graph, less what they are around such a kern
 
 from __future__ import annotations
 
-import argparse
-import json
-
-import results
 from accuracy_parts.report import picture, table
 from accuracy_parts.summary import summarise
 from common import running
@@ -29,21 +25,9 @@ __all__ = ["picture", "summarise", "table"]
 
 
 def main() -> None:
-    parser = results.argument_parser(__doc__)
-    parser.add_argument("--probe", help=argparse.SUPPRESS)
-    parser.add_argument("--ops", type=json.loads, default=[], help=argparse.SUPPRESS)
-    options = parser.parse_args()
-
     from accuracy_parts.cases import PROBES, make_cases
 
-    from convtime.core.provenance import provenance
-
-    device = running.find_gpu(options.device)
-    if options.probe:
-        running.print_result(PROBES[options.probe](device, options.ops))
-        return
-    file = results.ResultFile("accuracy", summarise, options, provenance(device))
-    running.measure_pending(file, make_cases(device))
+    running.run_on_gpu("accuracy", __doc__, summarise, make_cases, probes=PROBES)
 
 
 if __name__ == "__main__":

@@ -224,17 +224,10 @@ def make_cases(device: torch.device) -> Mapping[str, Measure]:
 
 
 def main() -> None:
-    options = results.argument_parser(__doc__).parse_args()
-
-    from convtime.core.provenance import provenance
-
-    device = running.find_gpu(options.device)
-    file = results.ResultFile("compare_verdict", summarise, options, provenance(device))
-
     def tell(row: results.Row) -> str:
         return " ".join(pair["verdict"] for pair in row["pairs"])
 
-    running.measure_pending(file, make_cases(device), tell)
+    running.run_on_gpu("compare_verdict", __doc__, summarise, make_cases, tell=tell)
 
 
 if __name__ == "__main__":

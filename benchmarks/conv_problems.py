@@ -131,7 +131,7 @@ def all_problems() -> dict[str, ConvCall]:
         for layer in from_csv(DEEPBENCH)
     }
     named |= of_networks(NETWORKS)
-    named |= {f"random {index}": one for index, one in enumerate(random_problems())}
+    named |= {f"random {index}": problem for index, problem in enumerate(random_problems())}
     return each_once(named)
 
 

@@ -56,18 +56,18 @@ def unet_3d(batch: int = 1) -> Iterator[ConvLayer]:
         nonlocal size
         for part, (before, after) in enumerate(((c, inner), (inner, k)), start=1):
             yield _conv(f"{name}.{part}", batch, before, after, (3, 3, 3), size, bias=True)
-            size = tuple(one - 2 for one in size)
+            size = tuple(extent - 2 for extent in size)
 
     channels = 3
     for inner in (32, 64, 128, 256):
         yield from pair(f"down{inner}", channels, inner, 2 * inner)
         channels = 2 * inner
         if inner < 256:
-            size = tuple(one // 2 for one in size)  # max-pool
+            size = tuple(extent // 2 for extent in size)  # max-pool
     for skipped in (256, 128, 64):
         name, steps = f"up{skipped}", (2, 2, 2)
         yield _conv(name, batch, channels, channels, steps, size, steps, transposed=True)
-        size = tuple(2 * one for one in size)
+        size = tuple(2 * extent for extent in size)
         yield from pair(f"joined{skipped}", channels + skipped, skipped, skipped)
         channels = skipped
     yield _conv("head", batch, channels, 3, (1, 1, 1), size, bias=True)
@@ -176,7 +176,7 @@ NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
 def all_problems() -> dict[str, ConvCall]:
     """Every problem by a name that begins with the name of its set; each problem once."""
     named = conv_problems.of_networks(NETWORKS)
-    named |= {f"random {index}": one for index, one in enumerate(random_problems())}
+    named |= {f"random {index}": problem for index, problem in enumerate(random_problems())}
     return conv_problems.each_once(named)
 
 

@@ -9,7 +9,6 @@ rest, for the picture, and one of `convtime doctor`.
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import statistics
@@ -221,26 +220,17 @@ def time_doctor(device: torch.device) -> results.Row:
     return {"seconds": seconds, "exit_code": done.returncode}
 
 
-PROBES = {"regimes": probe, "from-rest": probe_from_rest}
-
-
-def main() -> None:
-    parser = results.argument_parser(__doc__)
-    parser.add_argument("--probe", choices=PROBES, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-
-    from convtime.core.provenance import provenance
-
-    device = running.find_gpu(options.device)
-    if options.probe:
-        running.print_result(PROBES[options.probe](device))
-        return
-    file = results.ResultFile("regimes", summarise, options, provenance(device))
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
     process = functools.partial(running.run_probe, "regimes", "regimes", device)
     cases: dict[str, running.Measure] = {f"process {i}": process for i in range(1, PROCESSES + 1)}
     cases[FROM_REST] = functools.partial(running.run_probe, "regimes", "from-rest", device)
     cases[DOCTOR] = functools.partial(time_doctor, device)
-    running.measure_pending(file, cases)
+    return cases
+
+
+def main() -> None:
+    probes = {"regimes": probe, "from-rest": probe_from_rest}
+    running.run_on_gpu("regimes", __doc__, summarise, make_cases, probes=probes)
 
 
 if __name__ == "__main__":

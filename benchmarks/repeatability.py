@@ -6,7 +6,6 @@ once by triton's do_bench. The spread is the range of the medians over the media
 
 from __future__ import annotations
 
-import argparse
 import functools
 from typing import TYPE_CHECKING
 
@@ -78,23 +77,14 @@ def probe(device: torch.device) -> results.Row:
     }
 
 
-PROBES = {"medians": probe}
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    process = functools.partial(running.run_probe, "repeatability", "medians", device)
+    return {f"process {i}": process for i in range(1, PROCESSES + 1)}
 
 
 def main() -> None:
-    parser = results.argument_parser(__doc__)
-    parser.add_argument("--probe", choices=PROBES, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-
-    from convtime.core.provenance import provenance
-
-    device = running.find_gpu(options.device)
-    if options.probe:
-        running.print_result(PROBES[options.probe](device))
-        return
-    file = results.ResultFile("repeatability", summarise, options, provenance(device))
-    measure = functools.partial(running.run_probe, "repeatability", "medians", device)
-    running.measure_pending(file, {f"process {i}": measure for i in range(1, PROCESSES + 1)})
+    probes = {"medians": probe}
+    running.run_on_gpu("repeatability", __doc__, summarise, make_cases, probes=probes)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def measure(
         for index in range(1, steps + 1):
             images = torch.randn(batch, 3, side, side, device=device)
             classes = torch.randint(1000, (batch,), device=device)
-            losses = [_train(*one, images, classes) for one in trained]
+            losses = [_train(model, optimizer, images, classes) for model, optimizer in trained]
             state = ours.state_dict()
             found.append(
                 {
@@ -83,8 +83,8 @@ def measure(
                     "same_loss": same_bits(*losses),
                     "different": [
                         name
-                        for name, one in pytorch.state_dict().items()
-                        if not same_bits(one, state[name])
+                        for name, tensor in pytorch.state_dict().items()
+                        if not same_bits(tensor, state[name])
                     ],
                 }
             )

@@ -324,7 +324,7 @@ def test_a_missing_cost_is_left_out():
 
 def test_default_calls_on_the_cpu_are_timed():
     torch = pytest.importorskip("torch")
-    row = probe_cpu_calls(torch.device("cpu"), [])
+    row = probe_cpu_calls(torch.device("cpu"))
     assert len(row["default_cpu_call_s"]) == 10
     for median, seconds in zip(
         row["default_cpu_call_medians"][1:], row["default_cpu_call_s"], strict=True

@@ -30,8 +30,8 @@ from conv_match_parts.rows import (  # noqa: E402
 )
 
 import convtime  # noqa: E402
-from convtime.conv.call import TensorLayout
-from convtime.conv.sources.resnet50 import resnet50
+from convtime.conv.call import TensorLayout  # noqa: E402
+from convtime.conv.sources.resnet50 import resnet50  # noqa: E402
 
 GOALS = results.load_goals()["conv_match"]
 NOT_MEASURED = {"benchmark_passes", "second_thread_match", "strides_match"}
@@ -119,8 +119,8 @@ def test_random_problems_are_what_pytorch_takes():
     for problem in conv_problems.random_problems():
         dtype = getattr(torch, problem.dtype)
         x, w = (
-            torch.empty_strided(one.sizes, one.strides, dtype=dtype, device="meta")
-            for one in (problem.x, problem.w)
+            torch.empty_strided(layout.sizes, layout.strides, dtype=dtype, device="meta")
+            for layout in (problem.x, problem.w)
         )
         y = torch.conv2d(
             x, w, None, problem.stride, problem.padding, problem.dilation, problem.groups
@@ -136,19 +136,19 @@ def test_random_problems_cover_all_parameters():
         return layout.strides[1] == 1 and layout.sizes[1] > 1
 
     for count, least in (
-        *((sum(one.dtype == dtype for one in problems), 30) for dtype in conv_problems.BYTES),
-        (sum(one.dtype == "float32" and not one.flags.allow_tf32 for one in problems), 30),
-        (sum(one.flags.deterministic for one in problems), 20),
-        (sum(one.bias for one in problems), 100),
-        (sum(one.dilation != (1, 1) for one in problems), 50),
-        (sum(one.stride[0] != one.stride[1] for one in problems), 30),
-        (sum(one.padding[0] != one.padding[1] for one in problems), 30),
-        (sum(1 < one.groups < one.x.sizes[1] for one in problems), 30),
-        (sum(1 < one.groups == one.x.sizes[1] for one in problems), 30),
-        (sum(one.x.misalignment > 0 for one in problems), 50),
-        (sum(one.w.misalignment > 0 for one in problems), 50),
-        (sum(channels_last(one.x) != channels_last(one.w) for one in problems), 50),
-        (sum(one.x.strides[2] > one.x.sizes[3] and one.x.strides[3] == 1 for one in problems), 30),
+        *((sum(p.dtype == dtype for p in problems), 30) for dtype in conv_problems.BYTES),
+        (sum(p.dtype == "float32" and not p.flags.allow_tf32 for p in problems), 30),
+        (sum(p.flags.deterministic for p in problems), 20),
+        (sum(p.bias for p in problems), 100),
+        (sum(p.dilation != (1, 1) for p in problems), 50),
+        (sum(p.stride[0] != p.stride[1] for p in problems), 30),
+        (sum(p.padding[0] != p.padding[1] for p in problems), 30),
+        (sum(1 < p.groups < p.x.sizes[1] for p in problems), 30),
+        (sum(1 < p.groups == p.x.sizes[1] for p in problems), 30),
+        (sum(p.x.misalignment > 0 for p in problems), 50),
+        (sum(p.w.misalignment > 0 for p in problems), 50),
+        (sum(channels_last(p.x) != channels_last(p.w) for p in problems), 50),
+        (sum(p.x.strides[2] > p.x.sizes[3] and p.x.strides[3] == 1 for p in problems), 30),
     ):  # fmt: skip
         assert count >= least
 

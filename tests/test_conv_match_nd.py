@@ -19,7 +19,7 @@ import results  # noqa: E402
 from conv_match_parts.passes import measure_problem  # noqa: E402
 from conv_match_parts.rows import PASSES, same_bits, same_kernels, same_tag  # noqa: E402
 
-from convtime.conv.call import TensorLayout
+from convtime.conv.call import TensorLayout  # noqa: E402
 
 GOALS = results.load_goals()["conv_match_nd"]
 
@@ -50,7 +50,7 @@ def test_r3d_has_as_many_parameters_as_torchvisions():
 
 
 def test_audio_networks_are_as_published():
-    assert [one.size for one in conv_problems_nd.m5()] == [(32_000,), (2_000,), (500,), (125,)]
+    assert [layer.size for layer in conv_problems_nd.m5()] == [(32_000,), (2_000,), (500,), (125,)]
     assert next(conv_problems_nd.m5()).output_size == (8_000,)
     *features, positions = conv_problems_nd.wav2vec2()
     assert parameters(features) + 2 * 512 == 4_200_448  # torchaudio's, with its group norm
@@ -63,8 +63,8 @@ def test_transposed_networks_are_as_published():
     assert generator[-1].output_shape == (128, 3, 64, 64)
     for before, after in itertools.pairwise(generator):
         assert before.output_shape == after.input_shape
-    decoders = {one.name: one for one in conv_problems_nd.diffusion_decoders()}
-    assert all(one.transposed for one in decoders.values())
+    decoders = {layer.name: layer for layer in conv_problems_nd.diffusion_decoders()}
+    assert all(layer.transposed for layer in decoders.values())
     assert decoders["image128"].output_shape == (8, 128, 64, 64)
     assert decoders["video128"].output_shape == (1, 128, 16, 64, 64)
     assert decoders["mel1"].output_size == (80, 62 * 256)  # samples, and a row a band
@@ -96,8 +96,8 @@ def test_random_problems_are_what_pytorch_takes():
     for problem in conv_problems_nd.random_problems():
         dtype = getattr(torch, problem.dtype)
         x, w = (
-            torch.empty_strided(one.sizes, one.strides, dtype=dtype, device="meta")
-            for one in (problem.x, problem.w)
+            torch.empty_strided(layout.sizes, layout.strides, dtype=dtype, device="meta")
+            for layout in (problem.x, problem.w)
         )
         y = getattr(torch, problem.op)(x, w, None, *problem.arguments)
         assert problem.output_sizes == problem.grad_output.sizes == y.shape
@@ -106,12 +106,12 @@ def test_random_problems_are_what_pytorch_takes():
 
 def test_random_problems_cover_all_kinds_and_parameters():
     problems = list(conv_problems_nd.random_problems())
-    kinds = collections.Counter(one.op for one in problems)
+    kinds = collections.Counter(problem.op for problem in problems)
     assert set(kinds) == {
         "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"
     }  # fmt: skip
     assert min(kinds.values()) >= 30
-    transposed = [one for one in problems if one.transposed]
+    transposed = [problem for problem in problems if problem.transposed]
 
     def differ(numbers):
         return len(set(numbers)) > 1
@@ -120,20 +120,20 @@ def test_random_problems_cover_all_kinds_and_parameters():
         return layout.strides[1] == 1 and layout.sizes[1] > 1
 
     for count, least in (
-        *((sum(one.dtype == dtype for one in problems), 20) for dtype in conv_problems.BYTES),
-        (sum(one.dtype == "float32" and not one.flags.allow_tf32 for one in problems), 20),
-        (sum(one.flags.deterministic for one in problems), 20),
-        (sum(one.bias for one in problems), 80),
-        (sum(differ(one.dilation) for one in problems), 30),
-        (sum(differ(one.stride) for one in problems), 30),
-        (sum(differ(one.padding) for one in problems), 30),
-        (sum(differ(one.w.sizes[2:]) for one in problems), 30),
-        (sum(1 < one.groups < one.x.sizes[1] for one in problems), 30),
-        (sum(1 < one.groups == one.x.sizes[1] for one in problems), 30),
-        (sum(any(one.output_padding) for one in transposed), 30),
-        (sum(any(map(int.__ge__, one.output_padding, one.stride)) for one in transposed), 10),
-        (sum(one.x.misalignment > 0 for one in problems), 40),
-        (sum(channels_last(one.x) != channels_last(one.w) for one in problems), 40),
+        *((sum(p.dtype == dtype for p in problems), 20) for dtype in conv_problems.BYTES),
+        (sum(p.dtype == "float32" and not p.flags.allow_tf32 for p in problems), 20),
+        (sum(p.flags.deterministic for p in problems), 20),
+        (sum(p.bias for p in problems), 80),
+        (sum(differ(p.dilation) for p in problems), 30),
+        (sum(differ(p.stride) for p in problems), 30),
+        (sum(differ(p.padding) for p in problems), 30),
+        (sum(differ(p.w.sizes[2:]) for p in problems), 30),
+        (sum(1 < p.groups < p.x.sizes[1] for p in problems), 30),
+        (sum(1 < p.groups == p.x.sizes[1] for p in problems), 30),
+        (sum(any(p.output_padding) for p in transposed), 30),
+        (sum(any(map(int.__ge__, p.output_padding, p.stride)) for p in transposed), 10),
+        (sum(p.x.misalignment > 0 for p in problems), 40),
+        (sum(channels_last(p.x) != channels_last(p.w) for p in problems), 40),
     ):  # fmt: skip
         assert count >= least
 
@@ -157,10 +157,10 @@ def test_a_problem_of_each_kind_on_a_gpu(rank, transposed):
     from convtime.conv.plan_oracle import PlanOracle
 
     problem = next(
-        one
-        for one in conv_problems_nd.random_problems()
-        if (one.rank, one.transposed, one.groups) == (rank, transposed, 1)
-        and not any(one.output_padding)
+        problem
+        for problem in conv_problems_nd.random_problems()
+        if (problem.rank, problem.transposed, problem.groups) == (rank, transposed, 1)
+        and not any(problem.output_padding)
     )
     device = torch.device("cuda", torch.cuda.current_device())
     with PlanOracle(device) as oracle:

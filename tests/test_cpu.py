@@ -34,9 +34,9 @@ def write_cpu(
 
 def test_each_data_cache_counts_once(tmp_path: Path) -> None:
     shared = ("3", "Unified", "32768K", "0-1")
-    for cpu in (0, 1):
-        own = [("1", "Data", "32K", str(cpu)), ("1", "Instruction", "64K", str(cpu))]
-        write_cpu(tmp_path, cpu, [*own, ("2", "Unified", "1024K", str(cpu)), shared])
+    for number in (0, 1):
+        own = [("1", "Data", "32K", str(number)), ("1", "Instruction", "64K", str(number))]
+        write_cpu(tmp_path, number, [*own, ("2", "Unified", "1024K", str(number)), shared])
     assert core_cpu.cache_bytes([0, 1], tmp_path) == (2 * 32 + 2 * 1024 + 32768) * 1024
     assert core_cpu.cache_bytes([1], tmp_path) == (32 + 1024 + 32768) * 1024
     assert core_cpu.cache_bytes([7], tmp_path) is None
@@ -46,8 +46,8 @@ def test_each_data_cache_counts_once(tmp_path: Path) -> None:
 
 
 def test_governors_are_named_once(tmp_path: Path) -> None:
-    for cpu, governor in enumerate(["powersave", "performance", "powersave", None]):
-        write_cpu(tmp_path, cpu, [], governor)
+    for number, governor in enumerate(["powersave", "performance", "powersave", None]):
+        write_cpu(tmp_path, number, [], governor)
     assert core_cpu.governors([0, 2], tmp_path) == ("powersave",)
     assert core_cpu.governors([0, 1, 2], tmp_path) == ("performance", "powersave")
     assert core_cpu.governors([3], tmp_path) == ()

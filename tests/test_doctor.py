@@ -54,7 +54,7 @@ GOOD = Examination(
 
 
 def test_a_good_machine_has_no_advice():
-    assert {finding.status for finding in doctor.find(GOOD)} == {"ok"}
+    assert {finding.status for finding in find(GOOD)} == {"ok"}
     assert passed(GOOD)
 
 

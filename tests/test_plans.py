@@ -20,10 +20,15 @@ RECORD = {
     "policy": "heuristic",
     "device": "cuda:0",
     "dtype": "float32",
-    **dict.fromkeys(
-        "xwy",
-        {"sizes": (1, 2, 3, 4), "strides": (24, 12, 4, 1), "alignment": 32, "dtype": "float32"},
-    ),
+    **{
+        tensor: {
+            "sizes": (1, 2, 3, 4),
+            "strides": (24, 12, 4, 1),
+            "alignment": 32,
+            "dtype": "float32",
+        }
+        for tensor in "xwy"
+    },
     **dict.fromkeys(("stride", "padding", "dilation"), (1, 1)),
     "deterministic": False,
     "allow_tf32": True,

@@ -23,7 +23,7 @@ GPU = torch.device("cuda", 1)
     ("options", "message"),
     [
         ({"regime": "hot"}, "regime must be one of 'as-is', 'burst', 'sustained', got 'hot'"),
-        ({"regime": None}, "regime must be a string, got None"),
+        ({"regime": None}, "regime must be one of .*, got None"),
         ({"clocks": "boost"}, "clocks must be one of 'observe', 'lock', got 'boost'"),
         ({"clocks": "lock"}, "clocks='lock' locks a GPU's clocks, and this work is on the CPU"),
     ],

@@ -123,12 +123,12 @@ def test_file_has_the_fields_and_resumes(tmp_path):
     assert document["provenance"] == {
         key: FACTS.get(key, "abc") for key in ("gpu", "driver", "cuda", "torch", "cudnn", "commit")
     }
-    assert [one["name"] for one in document["summary"]] == list(GOALS[NAME])
+    assert [entry["name"] for entry in document["summary"]] == list(GOALS[NAME])
 
     again = open_file(tmp_path)
     assert again.pending(cases) == {"a": 1, "c": 3}
     again.add("a", row("a"))
-    assert [one["key"] for one in open_file(tmp_path).rows] == ["b", "a"]
+    assert [row["key"] for row in open_file(tmp_path).rows] == ["b", "a"]
 
 
 def test_the_recorded_command_leaves_out_where_and_which(tmp_path, monkeypatch):
@@ -148,7 +148,7 @@ def test_several_rows_are_saved_at_once(tmp_path):
     file = open_file(tmp_path)
     file.add_all({"a": row("a"), "b": row("b")})
     saved = json.loads(file.path.read_text())["rows"]
-    assert [one["key"] for one in saved] == ["a", "b"]
+    assert [row["key"] for row in saved] == ["a", "b"]
     assert file.pending({"a": 1, "b": 2, "c": 3}) == {"c": 3}
 
 
@@ -174,7 +174,7 @@ def test_rows_of_another_command_are_not_resumed(tmp_path, capsys, monkeypatch):
     assert said in capsys.readouterr().out
     file.add("b", row("b"))
     document = json.loads(file.path.read_text())
-    assert [one["key"] for one in document["rows"]] == ["b"]
+    assert [row["key"] for row in document["rows"]] == ["b"]
     assert document["command"] == f"{NAME}.py --batch 2"
 
 
@@ -187,7 +187,7 @@ def test_shards_take_every_case_once_and_merge_in_order(tmp_path):
     assert not (tmp_path / f"{NAME}.json").exists()
     path = results.merge(NAME, compare_resnet50.summarise, tmp_path)
     document = json.loads(path.read_text())
-    assert [one["key"] for one in document["rows"]] == list(cases)
+    assert [row["key"] for row in document["rows"]] == list(cases)
     assert not list(check_results.check_file(path, GOALS))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import results
 import torch
@@ -17,8 +17,8 @@ from accuracy_parts.rows import CACHES, NVBENCH
 
 NVBENCH_GROUP = 8
 
-# What a fresh process measures; the last argument names operations.
-PROBES: dict[str, Callable[[torch.device, Sequence[str]], results.Row]] = {
+# What a fresh process measures.
+PROBES: dict[str, Callable[..., results.Row]] = {
     "first-use": probe_first_use,
     "cpu-calls": probe_cpu_calls,
     "memory": probe_memory,

@@ -8,7 +8,6 @@ import itertools
 import threading
 import time
 from _thread import get_ident
-from collections.abc import Sequence
 from pathlib import Path
 
 import results
@@ -59,7 +58,7 @@ def _kernel_of_5us(device: torch.device) -> Call:
     return functools.partial(torch.relu, torch.randn(1 << 21, device=device))
 
 
-def probe_first_use(device: torch.device, _: Sequence[str]) -> results.Row:
+def probe_first_use(device: torch.device) -> results.Row:
     call = _kernel_of_5us(device)
     call()
     torch.cuda.synchronize()
@@ -69,7 +68,7 @@ def probe_first_use(device: torch.device, _: Sequence[str]) -> results.Row:
     return {"first_use_s": first, "default_call_s": later, "default_call_medians": medians}
 
 
-def probe_cpu_calls(_: torch.device, __: Sequence[str]) -> results.Row:
+def probe_cpu_calls(_: torch.device) -> results.Row:
     # A running sum has no use for a second thread, which would cost more than 5 µs to wake.
     seconds, medians = _default_calls(functools.partial(torch.cumsum, torch.randn(5 << 10), 0))
     return {"default_cpu_call_s": seconds[1:], "default_cpu_call_medians": medians}
@@ -85,7 +84,7 @@ def _default_calls(call: Call, count: int = 11) -> tuple[list[float], list[float
     return seconds, medians
 
 
-def probe_memory(device: torch.device, _: Sequence[str]) -> results.Row:
+def probe_memory(device: torch.device) -> results.Row:
     call = _kernel_of_5us(device)
     call()
     torch.cuda.synchronize()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -20,15 +19,14 @@ from accuracy_parts.rows import NVBENCH
 
 def measure_nvbench(ops: Sequence[str], device: torch.device) -> results.Row:
     """cuda-bench takes a process over, and has streams of its own; so it gets one."""
-    options = ["--ops", json.dumps(list(ops))]
     try:
-        return {"ops": run_probe("accuracy", NVBENCH, device, options=options, timeout=180)}
+        return {"ops": run_probe("accuracy", NVBENCH, device, *ops, timeout=180)}
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         reason = first_line(error)
         return {"ops": {op: {"reason": reason} for op in ops}}
 
 
-def probe_nvbench(device: torch.device, ops: Sequence[str]) -> results.Row:
+def probe_nvbench(device: torch.device, *ops: str) -> results.Row:
     bench: Any = importlib.import_module("cuda.bench")
     reader: Any = importlib.import_module("cuda.bench.results")
     external_stream: Any = torch.cuda.ExternalStream

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,40 @@ def find_gpu(name: str | None) -> torch.device:
     index = torch.cuda.current_device() if device.index is None else device.index
     torch.cuda.set_device(index)
     return torch.device("cuda", index)
+
+
+def run_on_gpu(
+    benchmark: str,
+    description: str | None,
+    summarise: results.Summarise,
+    make_cases: Callable[[torch.device], Mapping[str, Measure]],
+    *,
+    probes: Mapping[str, Callable[..., results.Row]] | None = None,
+    tell: Callable[[results.Row], str] | None = None,
+) -> None:
+    """Runs a benchmark from the command line, or in a fresh process one of its probes.
+
+    Args:
+        benchmark: Its name in goals.json.
+        description: For --help.
+        summarise: Sums its rows up.
+        make_cases: Gives what measures each row.
+        probes: What run_probe can ask for; takes the device and run_probe's arguments.
+        tell: As measure_pending's.
+    """
+    parser = results.argument_parser(description)
+    parser.add_argument("--probe", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+
+    from convtime.core.provenance import provenance
+
+    device = find_gpu(options.device)
+    if options.probe and probes:
+        name, *arguments = options.probe
+        print_result(probes[name](device, *arguments))
+        return
+    file = results.ResultFile(benchmark, summarise, options, provenance(device))
+    measure_pending(file, make_cases(device), tell)
 
 
 def measure_pending(
@@ -82,17 +117,12 @@ def first_line(error: BaseException) -> str:
 
 
 def run_probe(
-    benchmark: str,
-    probe: str,
-    device: torch.device,
-    *,
-    options: Iterable[str] = (),
-    timeout: float = 120,
+    benchmark: str, probe: str, device: torch.device, *arguments: str, timeout: float = 120
 ) -> results.Row:
-    """What `--probe` of a benchmark's script finds in a fresh process; errors as run_fresh."""
-    script = results.scripts()[benchmark]
-    arguments = [str(script), "--probe", probe, "--device", str(device), *options]
-    row: results.Row = run_fresh(arguments, timeout)
+    """What a probe of a benchmark finds in a fresh process of its script; errors as run_fresh."""
+    script = str(results.scripts()[benchmark])
+    command = [script, "--probe", probe, *arguments, "--device", str(device)]
+    row: results.Row = run_fresh(command, timeout)
     return row
 
 
