@@ -78,9 +78,9 @@ def picture(document: dict[str, Any]) -> bytes:
 
 def main() -> None:
     from convtime.conv.compare import compare_layers
-    from convtime.device.resolve import resolve_device
     from convtime.conv.sources.resnet50 import resnet50
     from convtime.core.provenance import provenance
+    from convtime.device.resolve import resolve_device
 
     parser = results.argument_parser(__doc__)
     parser.add_argument("--batch", type=int, default=BATCH, help="for trying out; default: 64")

@@ -76,8 +76,8 @@ def measure_imports(modules: Sequence[str]) -> list[float]:
 def main() -> None:
     options = results.argument_parser(__doc__).parse_args()
 
-    from convtime.device.resolve import resolve_device
     from convtime.core.provenance import provenance
+    from convtime.device.resolve import resolve_device
 
     facts = provenance(resolve_device(options.device))
     file = results.ResultFile("packaging", summarise, options, facts)

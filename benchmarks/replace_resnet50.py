@@ -58,8 +58,8 @@ def measure(
     from resnet50 import ResNet50
 
     import convtime
-    from convtime.conv.flags import Flags
     from convtime.conv.call import same_bits
+    from convtime.conv.flags import Flags
 
     torch.manual_seed(0)
     pytorch = ResNet50().to(device)
@@ -110,8 +110,8 @@ def _train(model: Any, optimizer: Any, images: Any, classes: Any) -> Any:
 def main() -> None:
     # cuBLAS repeats its bits only with this, and reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    from convtime.device.resolve import resolve_device
     from convtime.core.provenance import provenance
+    from convtime.device.resolve import resolve_device
 
     parser = results.argument_parser(__doc__)
     parser.add_argument("--steps", type=int, default=STEPS, help="for trying out")

@@ -246,7 +246,7 @@ def test_an_exception_resets_and_passes_through(gpu):
 def test_a_private_file_says_what_is_locked_for_as_long_as_it_is(gpu, record_path):
     def check(*_):
         record = json.loads(record_path.read_text())
-        assert record["schema"] == 1
+        assert record["schema"] == "2.0"
         assert record["pid"] == os.getpid()
         assert record["clocks"] == {"gpu": gpu.UUID, "sm_mhz": 1500, "memory_mhz": None}
         checked.append(True)
@@ -268,7 +268,10 @@ def test_a_private_file_says_what_is_locked_for_as_long_as_it_is(gpu, record_pat
             r"sm_mhz must be a clock that .* got 1490 MHz; the nearest are 1485 and 1500 MHz",
         ),
         ({"sm_mhz": 99999}, r"got 99999 MHz; the nearest are 1965 and 1980 MHz"),
-        ({"memory_mhz": 3000}, r"memory_mhz must be .* got 3000 MHz; the nearest are 2619 and 3201 MHz"),
+        (
+            {"memory_mhz": 3000},
+            r"memory_mhz must be .* got 3000 MHz; the nearest are 2619 and 3201 MHz",
+        ),
         ({"sm_mhz": 1500.0}, r"sm_mhz must be a whole number, got 1500.0"),
         ({"memory_mhz": True}, r"memory_mhz must be a whole number, got True"),
     ],

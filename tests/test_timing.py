@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import ast
+import dataclasses
 import functools
+import inspect
 import signal
 import statistics
 import subprocess
@@ -15,7 +18,9 @@ import torch
 from torch.autograd import DeviceType
 
 import convtime
+from convtime.timing import options as options_module
 from convtime.timing.candidate import Candidate, name_of
+from convtime.timing.options import Options
 from convtime.timing.sampling import find_place
 
 QUICK = {"warmup": 1, "budget": 0.2}
@@ -134,11 +139,11 @@ def test_max_samples_and_budget_end_the_sampling() -> None:
         ({"budget": "long"}, "budget must be a number, got 'long'"),
         ({"tolerance": -1}, "tolerance must be 0 or more"),
         ({"method": "event"}, "method 'event' times work on a GPU and this work is on the CPU"),
-        ({"method": None}, "method must be a string, got None"),
+        ({"method": None}, "method must be one of 'auto', .*, got None"),
         ({"max_samples": 2**64}, "max_samples must be a whole number"),
         ({"budget": 10**400}, "budget must be a number"),
-        ({"device": "gpu"}, "device must be a CPU or a CUDA device, got 'gpu'"),
-        ({"device": "meta"}, "device must be a CPU or a CUDA device, got 'meta'"),
+        ({"device": "gpu"}, "device must be cpu, cuda or cuda:N, got 'gpu'"),
+        ({"device": "meta"}, "device must be cpu, cuda or cuda:N, got 'meta'"),
         ({"device": "cuda:99"}, "cuda"),
     ],
 )
@@ -160,7 +165,7 @@ def test_numpys_numbers_are_options_too() -> None:
 
 
 def test_unknown_options_and_results_instead_of_functions_are_refused() -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'metod'"):
+    with pytest.raises(TypeError, match="time_op has no option 'metod'"):
         convtime.time_op(time.sleep, 0, metod="cpu")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="must be callable, got Tensor"):
         convtime.time_op(torch.ones(1))  # type: ignore[arg-type]
@@ -202,9 +207,9 @@ class Holder:
 def test_the_device_is_found_in_the_tensors(
     candidate: Callable[[torch.Tensor], Candidate], device: torch.device
 ) -> None:
-    found, _, reason = find_place([candidate(torch.ones(1, 1, device=device))], None)
-    assert found.type == device.type
-    assert "found" in reason
+    place = find_place([candidate(torch.ones(1, 1, device=device))], None)
+    assert place.device.type == device.type
+    assert "found" in place.reason
 
 
 def test_other_threads_run_while_a_batch_is_waited_for(device: torch.device) -> None:
@@ -725,3 +730,38 @@ def test_a_device_that_is_not_the_current_one_can_be_timed() -> None:
         assert (one.device, one.method) == ("cuda:1", method)
         assert 1e-6 < one.median < 50e-6
     assert torch.cuda.current_device() == 0
+
+
+def test_the_options_signature_docs_and_types_are_one_list() -> None:
+    names = [field.name for field in dataclasses.fields(Options)]
+    for function, but in ((convtime.time_op, {"margin"}), (convtime.compare, set())):
+        parameters = inspect.signature(function).parameters
+        taken = [name for name in names if name not in but]
+        assert set(taken) <= set(parameters)
+        assert all(f"        {name}: " in (function.__doc__ or "") for name in taken)
+        assert "{options}" not in (function.__doc__ or "")
+    # What type checkers see is written out beside it, since no type follows from a dataclass.
+    source = ast.parse(inspect.getsource(options_module))
+    (shared,) = (
+        node
+        for node in ast.walk(source)
+        if isinstance(node, ast.ClassDef) and node.name == "SharedOptions"
+    )
+    typed = {
+        statement.target.id: ast.unparse(statement.annotation)
+        for statement in shared.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+    (listed,) = (
+        node
+        for node in ast.walk(source)
+        if isinstance(node, ast.ClassDef) and node.name == "Options"
+    )
+    annotated = {
+        statement.target.id: ast.unparse(statement.annotation.slice.elts[0])  # type: ignore[attr-defined]
+        for statement in listed.body
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
+    }
+    assert typed == {
+        name: kind for name, kind in annotated.items() if name not in ("stop", "margin")
+    }

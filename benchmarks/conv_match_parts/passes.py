@@ -12,11 +12,11 @@ from common.running import first_line
 import convtime
 from conv_match_parts.rows import CUDNN_BACKENDS, PASSES, is_outlier
 from convtime.conv.call import ConvCall
-from convtime.results.activity import DeviceActivity, same_launches
-from convtime.conv.identity import compare_bits, convtime_call
 from convtime.conv.explain.running import kernels_of
-from convtime.results.measurement import Measurement
+from convtime.conv.identity import compare_bits, convtime_call
 from convtime.conv.plan_oracle import PlanOracle
+from convtime.results.activity import DeviceActivity, same_launches
+from convtime.results.measurement import Measurement
 
 _ROUNDS = (6, 25)  # at least, at most
 _ROUND_SECONDS = 0.03  # that all rounds of a problem may take on the GPU, above the least

@@ -3,7 +3,7 @@
 // Every op's schema. Argument order and defaults are those of the native op of the same name, where
 // there is one.
 TORCH_LIBRARY(convtime, library) {
-  library.set_python_module("convtime.ops");  // where the fake kernels are
+  library.set_python_module("convtime.ops.fakes");  // where the fake kernels are
   library.def(
       "conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, "
       "SymInt[1] padding=0, SymInt[1] dilation=1, SymInt groups=1, *, str? policy=None) -> Tensor");

@@ -4,7 +4,6 @@ Importing this registers them, and the ops for tests of timers, with torch: as t
 """
 
 from convtime.ops import fakes as _fakes
-from convtime.ops import timing_fakes as _timing_fakes
 from convtime.ops.convolutions import (
     conv1d,
     conv2d,
@@ -55,4 +54,4 @@ __all__ = [
     "conv_transpose3d_weight",
 ]
 
-del _fakes, _timing_fakes
+del _fakes

@@ -1,4 +1,7 @@
-"""What torch.compile needs to know of the convolutions: shapes, strides and refusals."""
+"""What torch.compile needs to know of the ops: shapes, strides and refusals.
+
+All in one module, which csrc/ops names to torch as the one that has them.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from torch.nn import functional as F
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.arguments import DTYPES
+
+_COPY_BLOCK_BYTES = 32_768  # that a block of copy_stamped copies
 
 
 def _register_fake(kind: ConvolutionKind) -> None:
@@ -120,3 +125,29 @@ def _check_output_padding(
             extra < max(step, gap),
             lambda: f"{op}: output_padding must be smaller than stride or dilation",
         )
+
+
+@torch.library.register_fake("convtime::spin_ns")  # type: ignore[untyped-decorator]
+def _spin_ns_fake(nanoseconds: int, blocks: int = 1, threads: int = 1) -> torch.Tensor:  # noqa: ARG001
+    return torch.empty((blocks, 2), dtype=torch.int64, device="cuda")
+
+
+@torch.library.register_fake("convtime::sleep_cycles")  # type: ignore[untyped-decorator]
+def _sleep_cycles_fake(cycles: int) -> None:
+    pass
+
+
+@torch.library.register_fake("convtime::flush_l2")  # type: ignore[untyped-decorator]
+def _flush_l2_fake() -> None:
+    pass
+
+
+@torch.library.register_fake("convtime::read_clocks")  # type: ignore[untyped-decorator]
+def _read_clocks_fake() -> torch.Tensor:
+    return torch.empty(3, dtype=torch.int64, device="cuda")
+
+
+@torch.library.register_fake("convtime::copy_stamped")  # type: ignore[untyped-decorator]
+def _copy_stamped_fake(input: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    blocks = -(-input.nbytes // _COPY_BLOCK_BYTES)
+    return torch.empty_like(input), input.new_empty((blocks, 2), dtype=torch.int64)
