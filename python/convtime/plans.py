@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -94,6 +95,12 @@ def clear_plan_cache() -> None:
 
 
 def _plan_choice(record: Mapping[str, Any]) -> PlanChoice:
-    tensors = {name: TensorDescriptor(**record[name]) for name in ("x", "w", "y")}
-    lists = {name: tuple(record[name]) for name in ("numerical_notes", "behavior_notes", "refused")}
-    return PlanChoice(**{**record, **tensors, **lists})
+    tensors = {
+        name: TensorDescriptor(
+            **{key: record[name][key] for key in ("sizes", "strides", "alignment")}
+        )
+        for name in ("x", "w", "y")
+    }
+    (engine,) = re.findall(r"eng(\d+)", record["tag"])
+    knobs = {int(knob): int(value) for knob, value in re.findall(r"_k(\d+)=(-?\d+)", record["tag"])}
+    return PlanChoice(**{**record, **tensors, "engine": int(engine), "knobs": knobs})
