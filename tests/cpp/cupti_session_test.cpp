@@ -31,9 +31,9 @@ void launch(int kernels) {
 }
 
 std::size_t kernels_in(const TraceRecords& records) {
-  return static_cast<std::size_t>(
-      std::count_if(records.activities.begin(), records.activities.end(),
-                    [](const auto& one) { return one.info.kind == ActivityKind::kKernel; }));
+  return static_cast<std::size_t>(std::count_if(
+      records.activities.begin(), records.activities.end(),
+      [](const DeviceActivity& activity) { return activity.info.kind == ActivityKind::kKernel; }));
 }
 
 /// What method 'kernel' says of a kernel of known duration.
