@@ -55,36 +55,35 @@ py::tuple to_tuple(std::span<const std::int64_t> values) {
   return result;
 }
 
-py::dict to_dict(const conv::TensorShape& shape, std::size_t rank) {
-  return py::dict(py::arg("sizes") = to_tuple({shape.sizes.data(), rank}),
+py::dict to_dict(const conv::TensorShape& shape, std::size_t rank, const char* dtype) {
+  return py::dict(py::arg("dtype") = dtype, py::arg("sizes") = to_tuple({shape.sizes.data(), rank}),
                   py::arg("strides") = to_tuple({shape.strides.data(), rank}),
                   py::arg("alignment") = shape.alignment);
 }
 
+/// Under the names of convtime.PlanChoice's fields.
 py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
   const conv::Problem& problem = key.problem;
   const auto rank = static_cast<std::size_t>(problem.rank);
   const conv::PlanChoice& choice = shared.choice;
-  py::dict knobs;
-  for (const conv::Knob& knob : choice.engine.knobs) {
-    knobs[py::int_(knob.type)] = knob.value;
-  }
-  return py::dict(
-      py::arg("pass_name") = pass_name(problem.pass),
-      py::arg("policy") = conv::to_string(key.policy),
-      py::arg("device") = "cuda:" + std::to_string(problem.device),
-      py::arg("dtype") = dtype_name(problem.data_type), py::arg("x") = to_dict(problem.x, rank),
-      py::arg("w") = to_dict(problem.w, rank), py::arg("y") = to_dict(problem.y, rank),
-      py::arg("stride") = to_tuple({problem.stride.data(), rank - 2}),
-      py::arg("padding") = to_tuple({problem.padding.data(), rank - 2}),
-      py::arg("dilation") = to_tuple({problem.dilation.data(), rank - 2}),
-      py::arg("deterministic") = problem.deterministic, py::arg("allow_tf32") = problem.allow_tf32,
-      py::arg("tag") = choice.tag, py::arg("engine") = choice.engine.index,
-      py::arg("knobs") = knobs, py::arg("source") = conv::to_string(choice.source),
-      py::arg("workspace_bytes") = choice.workspace_bytes,
-      py::arg("numerical_notes") = choice.numerical_notes,
-      py::arg("behavior_notes") = choice.behavior_notes, py::arg("refused") = choice.refused,
-      py::arg("uses") = shared.uses.load());
+  const char* const dtype = dtype_name(problem.data_type);
+  return py::dict(py::arg("pass_name") = pass_name(problem.pass),
+                  py::arg("policy") = conv::to_string(key.policy),
+                  py::arg("device") = "cuda:" + std::to_string(problem.device),
+                  py::arg("dtype") = dtype, py::arg("x") = to_dict(problem.x, rank, dtype),
+                  py::arg("w") = to_dict(problem.w, rank, dtype),
+                  py::arg("y") = to_dict(problem.y, rank, dtype),
+                  py::arg("stride") = to_tuple({problem.stride.data(), rank - 2}),
+                  py::arg("padding") = to_tuple({problem.padding.data(), rank - 2}),
+                  py::arg("dilation") = to_tuple({problem.dilation.data(), rank - 2}),
+                  py::arg("deterministic") = problem.deterministic,
+                  py::arg("allow_tf32") = problem.allow_tf32, py::arg("tag") = choice.tag,
+                  py::arg("source") = conv::to_string(choice.source),
+                  py::arg("workspace_bytes") = choice.workspace_bytes,
+                  py::arg("numerical_notes") = py::tuple(py::cast(choice.numerical_notes)),
+                  py::arg("behavior_notes") = py::tuple(py::cast(choice.behavior_notes)),
+                  py::arg("refused") = py::tuple(py::cast(choice.refused)),
+                  py::arg("uses") = shared.uses.load());
 }
 #endif
 

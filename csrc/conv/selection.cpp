@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "conv/engine_config.h"
@@ -29,6 +31,10 @@ cudnn_frontend::Tensor make_tensor(const Problem& problem, const TensorShape& sh
       .setAlignment(shape.alignment)
       .setDataType(problem.data_type)
       .build();
+}
+
+std::string without_prefix(const std::string& text, std::string_view prefix) {
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
 cudnnDataType_t compute_type(cudnnDataType_t data_type) {
@@ -295,10 +301,12 @@ class Selector {
     choice.source = source;
     choice.workspace_bytes = plan.workspace_bytes();
     for (const auto note : plan.frontend_plan().getAllNumericNotes()) {
-      choice.numerical_notes.push_back(cudnn_frontend::to_string(note));
+      choice.numerical_notes.push_back(
+          without_prefix(cudnn_frontend::to_string(note), "CUDNN_NUMERICAL_NOTE_"));
     }
     for (const auto note : plan.frontend_plan().getAllBehaviorNotes()) {
-      choice.behavior_notes.push_back(cudnn_frontend::to_string(note));
+      choice.behavior_notes.push_back(
+          without_prefix(cudnn_frontend::to_string(note), "CUDNN_BEHAVIOR_NOTE_"));
     }
     choice.refused = std::move(refused_);
     return {std::move(plan), std::move(choice)};

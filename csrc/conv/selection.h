@@ -30,7 +30,7 @@ struct PlanChoice {
   Engine engine;
   Source source = Source::kInstant;
   std::int64_t workspace_bytes = 0;
-  std::vector<std::string> numerical_notes;  ///< cuDNN's names
+  std::vector<std::string> numerical_notes;  ///< cuDNN's names, e.g. "TENSOR_CORE"
   std::vector<std::string> behavior_notes;
   std::vector<std::string> refused;  ///< what came before it and did not run, as "<tag>: <why>"
 };

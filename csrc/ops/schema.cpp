@@ -1,30 +1,31 @@
 #include <torch/library.h>
 
-// Every op's schema. Argument order and defaults are those of the native op of the same name, where
-// there is one.
+#include <string>
+
+#include "ops/conv/convolutions.h"
+
+namespace convtime::ops {
+namespace {
+
+/// Argument order and defaults are those of the native op of the same name.
+std::string schema_of(const ConvOp& op) {
+  const std::string numbers = "SymInt[" + std::to_string(op.spatial) + "] ";
+  std::string schema = std::string(op.name) + "(Tensor input, Tensor weight, Tensor? bias=None, " +
+                       numbers + "stride=1, " + numbers + "padding=0, ";
+  schema += op.transposed ? numbers + "output_padding=0, SymInt groups=1, " + numbers + "dilation=1"
+                          : numbers + "dilation=1, SymInt groups=1";
+  return schema + ", *, str? policy=None) -> Tensor";
+}
+
+}  // namespace
+
 TORCH_LIBRARY(convtime, library) {
   library.set_python_module("convtime.ops.fakes");  // where the fake kernels are
-  library.def(
-      "conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, "
-      "SymInt[1] padding=0, SymInt[1] dilation=1, SymInt groups=1, *, str? policy=None) -> Tensor");
-  library.def(
-      "conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, "
-      "SymInt[2] padding=0, SymInt[2] dilation=1, SymInt groups=1, *, str? policy=None) -> Tensor");
-  library.def(
-      "conv3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=1, "
-      "SymInt[3] padding=0, SymInt[3] dilation=1, SymInt groups=1, *, str? policy=None) -> Tensor");
-  library.def(
-      "conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=1, "
-      "SymInt[1] padding=0, SymInt[1] output_padding=0, SymInt groups=1, SymInt[1] dilation=1, *, "
-      "str? policy=None) -> Tensor");
-  library.def(
-      "conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=1, "
-      "SymInt[2] padding=0, SymInt[2] output_padding=0, SymInt groups=1, SymInt[2] dilation=1, *, "
-      "str? policy=None) -> Tensor");
-  library.def(
-      "conv_transpose3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=1, "
-      "SymInt[3] padding=0, SymInt[3] output_padding=0, SymInt groups=1, SymInt[3] dilation=1, *, "
-      "str? policy=None) -> Tensor");
+  for (const auto& ops : {kConv, kConvTranspose}) {
+    for (const ConvOp& op : ops) {
+      library.def(schema_of(op).c_str());
+    }
+  }
   // As aten::convolution_backward, whose bias_sizes follow from the weight.
   library.def(
       "convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[] stride, "
@@ -38,3 +39,5 @@ TORCH_LIBRARY(convtime, library) {
   library.def("read_clocks() -> Tensor");
   library.def("copy_stamped(Tensor input) -> (Tensor, Tensor)");
 }
+
+}  // namespace convtime::ops

@@ -23,8 +23,8 @@ struct CallCost {
 
 /// What a batch gave: rounds of calls that were issued together.
 struct Batch {
-  std::vector<CandidateSamples> candidates{};
-  bool held = true;  ///< whether the queue was held until all were issued, or was not to be held
+  std::vector<CandidateSamples> candidates;
+  bool held = false;  ///< whether the queue was held until all were issued, or was not to be held
   bool hold_given_up = false;  ///< from here on the queue is not held: batches do not mix
   double busy_seconds = 0;     ///< from the first call's issue until all were done
 };
@@ -35,7 +35,7 @@ class BatchRunner {
  public:
   static constexpr std::size_t kMaxRounds = 64;
 
-  /// As those of Sampler, which they must outlive; `hold` and `probe` may be null.
+  /// What Sampler is made of, `hold` and `probe` being null where it has none; it outlives this.
   BatchRunner(std::span<Callable* const> candidates, Timer& timer, QueueHold* hold,
               ClockProbe* probe, const HostHooks& hooks);
 

@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/device_clocks.cuh"
 #include "core/device_memory.h"
-#include "core/globaltimer.cuh"
 #include "timing/calibration.h"
 #include "timing/conditions/gate_hold.h"
 #include "timing/judge/statistics.h"
@@ -33,11 +33,7 @@ struct Parameters {
 /// As many kernels do, it fills the device, and ends with a store, which an event waits for.
 __global__ void reference_kernel(Parameters, std::uint64_t* result) {
   const std::uint64_t start = globaltimer_ns();
-  std::uint64_t now = start;
-  while (now - start < kReferenceNs) {
-    now = globaltimer_ns();
-  }
-  result[blockIdx.x] = now;
+  result[blockIdx.x] = spin_until(start, start + kReferenceNs);
 }
 
 /// Launches to a stream that can change, since a graph is recorded from one of its own.

@@ -9,20 +9,20 @@
 
 namespace convtime {
 
-/// What was sampled of one candidate. Index i of `seconds`, and of each list below it that is not
-/// empty, is the same call; those of all candidates were made right after each other, in one round.
+/// What was sampled of one candidate. Index i of each list that is not empty, `discarded` aside, is
+/// the same call; the i-th calls of all candidates were made right after each other, in one round.
 struct CandidateSamples {
   std::vector<double> seconds;
   /// `seconds` before the method's own cost was taken off; empty where nothing was.
-  std::vector<double> raw_seconds{};
+  std::vector<double> raw_seconds;
   /// The rate of the device's clock around each call, NaN where it is not known; empty without a
   /// clock probe.
-  std::vector<double> sm_clocks_hz{};
+  std::vector<double> sm_clocks_hz;
   /// What the device did for each call; empty where the timer cannot say.
-  std::vector<std::vector<DeviceActivity>> activities{};
+  std::vector<std::vector<DeviceActivity>> activities;
   /// Samples that were taken while the queue could not be held, or the device was not in the regime
   /// asked for, and that are not in `seconds`.
-  std::vector<double> discarded{};
+  std::vector<double> discarded;
   /// What the first call took, with all that is done only once (loading, compiling, choosing
   /// algorithms, allocating), until its work was done.
   double first_call_seconds = 0;

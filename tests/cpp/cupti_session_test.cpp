@@ -30,10 +30,10 @@ void launch(int kernels) {
   CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-std::size_t kernels_in(const CuptiSession::Records& records) {
-  return static_cast<std::size_t>(
-      std::count_if(records.activities.begin(), records.activities.end(),
-                    [](const auto& one) { return one.info.kind == ActivityKind::kKernel; }));
+std::size_t kernels_in(const TraceRecords& records) {
+  return static_cast<std::size_t>(std::count_if(
+      records.activities.begin(), records.activities.end(),
+      [](const DeviceActivity& activity) { return activity.info.kind == ActivityKind::kKernel; }));
 }
 
 /// What method 'kernel' says of a kernel of known duration.
@@ -178,7 +178,7 @@ TEST(CuptiSession, SeesWhatIsDoneWithinIt) {
     CuptiSession session;
     EXPECT_FALSE(CuptiSession::shared());
     launch(5);
-    const CuptiSession::Records records = session.take();
+    const TraceRecords records = session.take();
     EXPECT_EQ(kernels_in(records), 5U);
     EXPECT_GE(records.api_calls.size(), 5U);
     launch(2);

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "timing/trace/attribution.h"
+
 namespace convtime {
 namespace {
 

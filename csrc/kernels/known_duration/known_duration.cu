@@ -1,7 +1,8 @@
 #include <algorithm>
 
 #include "core/cuda_check.h"
-#include "core/globaltimer.cuh"
+#include "core/device_clocks.cuh"
+#include "core/sleep_kernel.cuh"
 #include "kernels/known_duration/known_duration.h"
 
 namespace convtime {
@@ -11,31 +12,24 @@ constexpr unsigned kCopyThreads = 256;
 /// Of 16 bytes, by each thread of a copy.
 constexpr unsigned kCopyWords = 8;
 
-__global__ void spin_kernel(std::uint64_t nanoseconds, std::int64_t* stamps) {
-  const std::uint64_t start = globaltimer_ns();
-  std::uint64_t now = start;
-  while (now - start < nanoseconds) {
-    now = globaltimer_ns();
-  }
-  if (threadIdx.x == 0) {
-    stamps[2 * blockIdx.x] = static_cast<std::int64_t>(start);
-    stamps[2 * blockIdx.x + 1] = static_cast<std::int64_t>(now);
-  }
+__device__ void stamp_block(std::int64_t* stamps, std::uint64_t start, std::uint64_t end) {
+  stamps[2 * blockIdx.x] = static_cast<std::int64_t>(start);
+  stamps[2 * blockIdx.x + 1] = static_cast<std::int64_t>(end);
 }
 
-__global__ void sleep_kernel(std::uint64_t cycles) {
-  const auto start = static_cast<std::uint64_t>(clock64());
-  while (static_cast<std::uint64_t>(clock64()) - start < cycles) {
-    __nanosleep(100);
+__global__ void spin_kernel(std::uint64_t nanoseconds, std::int64_t* stamps) {
+  const std::uint64_t start = globaltimer_ns();
+  const std::uint64_t end = spin_until(start, start + nanoseconds);
+  if (threadIdx.x == 0) {
+    stamp_block(stamps, start, end);
   }
 }
 
 __global__ void read_clocks_kernel(std::int64_t* clocks) {
-  std::uint32_t multiprocessor;
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
-  clocks[0] = static_cast<std::int64_t>(globaltimer_ns());
-  clocks[1] = clock64();
-  clocks[2] = multiprocessor;
+  const ClockStamp stamp = read_clocks();
+  clocks[0] = static_cast<std::int64_t>(stamp.nanoseconds);
+  clocks[1] = static_cast<std::int64_t>(stamp.cycles);
+  clocks[2] = stamp.multiprocessor;
 }
 
 __global__ void copy_kernel(const uint4* from, uint4* to, std::size_t words, std::int64_t* stamps) {
@@ -52,8 +46,7 @@ __global__ void copy_kernel(const uint4* from, uint4* to, std::size_t words, std
   __threadfence();  // or the last stores were still under way at the second stamp
   __syncthreads();
   if (threadIdx.x == 0) {
-    stamps[2 * blockIdx.x] = static_cast<std::int64_t>(start);
-    stamps[2 * blockIdx.x + 1] = static_cast<std::int64_t>(globaltimer_ns());
+    stamp_block(stamps, start, globaltimer_ns());
   }
 }
 
@@ -66,7 +59,7 @@ void launch_spin(std::uint64_t nanoseconds, unsigned blocks, unsigned threads, s
 }
 
 void launch_sleep(std::uint64_t cycles, cudaStream_t stream) {
-  sleep_kernel<<<1, 1, 0, stream>>>(cycles);
+  sleep_kernel<sm_cycles><<<1, 1, 0, stream>>>(cycles);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 

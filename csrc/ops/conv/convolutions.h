@@ -66,34 +66,34 @@ const c10::TypedOperatorHandle<ConvBackwardSignature>& convolution_backward_op()
 /// A call's implementation, for one of the dispatcher's keys.
 using ConvImpl = at::Tensor(const ConvCall&);
 
-template <ConvImpl* kImpl, std::size_t kSpatial>
+template <ConvImpl* kImpl, const ConvOp& kOp>
 at::Tensor conv_kernel(const at::Tensor& input, const at::Tensor& weight,
                        const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
                        c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
                        c10::SymInt groups, std::optional<std::string_view> policy) {
-  return kImpl({kConv[kSpatial - 1], input, weight, bias, stride, padding, /*output_padding=*/{},
-                dilation, groups, policy});
+  return kImpl(
+      {kOp, input, weight, bias, stride, padding, /*output_padding=*/{}, dilation, groups, policy});
 }
 
-template <ConvImpl* kImpl, std::size_t kSpatial>
+template <ConvImpl* kImpl, const ConvOp& kOp>
 at::Tensor conv_transpose_kernel(const at::Tensor& input, const at::Tensor& weight,
                                  const std::optional<at::Tensor>& bias, c10::SymIntArrayRef stride,
                                  c10::SymIntArrayRef padding, c10::SymIntArrayRef output_padding,
                                  c10::SymInt groups, c10::SymIntArrayRef dilation,
                                  std::optional<std::string_view> policy) {
-  return kImpl({kConvTranspose[kSpatial - 1], input, weight, bias, stride, padding, output_padding,
-                dilation, groups, policy});
+  return kImpl(
+      {kOp, input, weight, bias, stride, padding, output_padding, dilation, groups, policy});
 }
 
 /// Registers it for all six.
 template <ConvImpl* kImpl>
 void implement(torch::Library& library) {
-  library.impl("conv1d", conv_kernel<kImpl, 1>);
-  library.impl("conv2d", conv_kernel<kImpl, 2>);
-  library.impl("conv3d", conv_kernel<kImpl, 3>);
-  library.impl("conv_transpose1d", conv_transpose_kernel<kImpl, 1>);
-  library.impl("conv_transpose2d", conv_transpose_kernel<kImpl, 2>);
-  library.impl("conv_transpose3d", conv_transpose_kernel<kImpl, 3>);
+  library.impl(kConv[0].name, conv_kernel<kImpl, kConv[0]>);
+  library.impl(kConv[1].name, conv_kernel<kImpl, kConv[1]>);
+  library.impl(kConv[2].name, conv_kernel<kImpl, kConv[2]>);
+  library.impl(kConvTranspose[0].name, conv_transpose_kernel<kImpl, kConvTranspose[0]>);
+  library.impl(kConvTranspose[1].name, conv_transpose_kernel<kImpl, kConvTranspose[1]>);
+  library.impl(kConvTranspose[2].name, conv_transpose_kernel<kImpl, kConvTranspose[2]>);
 }
 
 /// A convolution's numbers, one for each spatial dimension.

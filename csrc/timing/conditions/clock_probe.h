@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "core/clock_stamp.h"
 #include "core/export.h"
 #include "timing/callable.h"
 
@@ -34,13 +35,6 @@ class ClockProbe {
   /// Waits for the stamps since the last collect() and writes the clock's rate around each of the
   /// calls, NaN where it is not known.
   virtual void collect(std::span<double> clocks_hz) = 0;
-};
-
-/// Both clocks of one multiprocessor, read together.
-struct ClockStamp {
-  std::uint64_t nanoseconds = 0;
-  std::uint64_t cycles = 0;
-  std::uint32_t multiprocessor = 0;
 };
 
 /// A shorter window would make the clock's 32 ns steps count.

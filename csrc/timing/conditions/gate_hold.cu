@@ -1,6 +1,6 @@
 #include <cstdint>
 
-#include "core/globaltimer.cuh"
+#include "core/device_clocks.cuh"
 #include "timing/conditions/gate_hold.h"
 
 namespace convtime {

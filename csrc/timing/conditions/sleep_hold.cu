@@ -1,25 +1,15 @@
 #include <cstdint>
 
-#include "core/globaltimer.cuh"
+#include "core/device_clocks.cuh"
+#include "core/sleep_kernel.cuh"
 #include "timing/conditions/sleep_hold.h"
 
 namespace convtime {
-namespace {
-
-__global__ void sleep_kernel(std::uint64_t duration_ns) {
-  const std::uint64_t start = globaltimer_ns();
-  while (globaltimer_ns() - start < duration_ns) {
-    __nanosleep(100);
-  }
-}
-
-}  // namespace
-
 SleepHold::SleepHold(cudaStream_t stream)
     : stream_(stream), awake_(make_event(cudaEventDisableTiming)) {}
 
 void SleepHold::hold(double seconds) {
-  sleep_kernel<<<1, 1, 0, stream_>>>(static_cast<std::uint64_t>(seconds * 1e9));
+  sleep_kernel<globaltimer_ns><<<1, 1, 0, stream_>>>(static_cast<std::uint64_t>(seconds * 1e9));
   CONVTIME_CUDA_CHECK(cudaGetLastError());
   CONVTIME_CUDA_CHECK(cudaEventRecord(awake_.get(), stream_));
 }

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/globaltimer.cuh"
+#include "core/device_clocks.cuh"
 #include "timing/conditions/sm_clock_probe.h"
 
 namespace convtime {
@@ -15,24 +15,7 @@ namespace {
 /// several make it likely that two stamps share one also beside other work.
 constexpr unsigned kBlocks = 8;
 
-__device__ void read_clocks(ClockStamp& stamp) {
-  asm volatile("mov.u32 %0, %%smid;" : "=r"(stamp.multiprocessor));
-  // %globaltimer moves in steps: wait for one, so that both clocks are read at the same time.
-  const std::uint64_t before = globaltimer_ns();
-  std::uint64_t now = before;
-  while (now == before) {
-    now = globaltimer_ns();
-  }
-  stamp.nanoseconds = now;
-  stamp.cycles = static_cast<std::uint64_t>(clock64());
-}
-
-__device__ void wait_until(std::uint64_t nanoseconds) {
-  while (globaltimer_ns() < nanoseconds) {
-  }
-}
-
-__global__ void stamp_kernel(ClockStamp* stamps) { read_clocks(stamps[blockIdx.x]); }
+__global__ void stamp_kernel(ClockStamp* stamps) { stamps[blockIdx.x] = read_clocks(); }
 
 /// As stamp_kernel, at least kClockWindowNs behind each of the first stamps: this block may share
 /// its multiprocessor with any of them.
@@ -41,15 +24,15 @@ __global__ void finish_kernel(ClockStamp* stamps, const ClockStamp* first) {
   for (unsigned i = 0; i < gridDim.x; ++i) {
     latest = max(latest, first[i].nanoseconds);
   }
-  wait_until(latest + kClockWindowNs);
-  read_clocks(stamps[blockIdx.x]);
+  spin_until(globaltimer_ns(), latest + kClockWindowNs);
+  stamps[blockIdx.x] = read_clocks();
 }
 
 /// Two stamps of the same multiprocessor, for one thread.
 __global__ void window_kernel(ClockStamp* stamps) {
-  read_clocks(stamps[0]);
-  wait_until(stamps[0].nanoseconds + kClockWindowNs);
-  read_clocks(stamps[1]);
+  stamps[0] = read_clocks();
+  spin_until(globaltimer_ns(), stamps[0].nanoseconds + kClockWindowNs);
+  stamps[1] = read_clocks();
 }
 
 }  // namespace

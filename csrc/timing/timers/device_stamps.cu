@@ -1,6 +1,6 @@
 #include <stdexcept>
 
-#include "core/globaltimer.cuh"
+#include "core/device_clocks.cuh"
 #include "timing/timers/device_stamps.h"
 
 namespace convtime {
@@ -13,12 +13,9 @@ constexpr std::uint64_t kOpenNs = 4000;
 /// One kernel for both, so that a closing stamp finds its code in the caches, whatever was done to
 /// them before the opening one.
 __global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capacity, bool open) {
-  std::uint64_t now = globaltimer_ns();
+  const std::uint64_t start = globaltimer_ns();
   const std::uint64_t count = *static_cast<volatile std::uint64_t*>(count_and_stamps);
-  const std::uint64_t deadline = open ? now + kOpenNs : 0;
-  while (now < deadline) {
-    now = globaltimer_ns();
-  }
+  const std::uint64_t now = spin_until(start, open ? start + kOpenNs : start);
   if (count < capacity) {
     count_and_stamps[1 + count] = now;
   }

@@ -112,9 +112,9 @@ GraphTimer::CapturedCalls GraphTimer::capture(Callable& callable) {
   call_once(callable, context_);
   CapturedCalls result;
   result.shorter = record_calls(context_.recorder, callable, kShortLength);
-  const double one = estimate_seconds(*result.shorter, kShortLength);
-  const double wanted = std::clamp(std::ceil(kDifferenceSeconds / std::max(one, 1e-9)), 1.0,
-                                   static_cast<double>(kMaxDifference));
+  const double call_seconds = estimate_seconds(*result.shorter, kShortLength);
+  const double wanted = std::clamp(std::ceil(kDifferenceSeconds / std::max(call_seconds, 1e-9)),
+                                   1.0, static_cast<double>(kMaxDifference));
   // As many calls as there are copies of the data, or they would find it in the cache.
   result.length_difference = std::max(static_cast<std::size_t>(wanted), callable.distinct_calls());
   result.longer =

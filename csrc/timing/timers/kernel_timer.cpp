@@ -19,7 +19,7 @@ void KernelTimer::run(std::span<Callable* const> calls) {
 
 void KernelTimer::collect(std::span<double> seconds) {
   synchronize(other_devices_);  // not the stream: a call may use others
-  CuptiSession::Records records = session_.take();
+  TraceRecords records = session_.take();
   activities_ = attribute(windows_, records.api_calls, std::move(records.activities));
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     seconds[i] = busy_seconds(activities_[i]);

@@ -5,6 +5,7 @@
 
 #include "core/export.h"
 #include "timing/timers/timer.h"
+#include "timing/trace/attribution.h"
 #include "timing/trace/cupti_session.h"
 
 namespace convtime {

@@ -6,18 +6,9 @@
 #include <memory>
 #include <span>
 
+#include "timing/trace/cupti_buffers.h"
+
 namespace convtime {
-
-/// Takes the records of a scope, on threads of CUPTI's own and until the process ends.
-class RecordSink {
- public:
-  virtual void take(const CUpti_Activity& record) = 0;
-  /// Some records were lost.
-  virtual void lose() = 0;
-
- protected:
-  ~RecordSink() = default;
-};
 
 /// What CUPTI was made to collect; ends with this object, with every record taken by the sink.
 ///

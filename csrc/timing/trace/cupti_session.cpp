@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <cupti.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -14,72 +13,11 @@
 
 #include "core/cuda_check.h"
 #include "core/cupti_check.h"
+#include "timing/trace/cupti_records.h"
 #include "timing/trace/cupti_scope.h"
 
 namespace convtime {
 namespace {
-
-#if CUPTI_API_VERSION >= 130200
-using KernelRecord = CUpti_ActivityKernel11;
-#else
-using KernelRecord = CUpti_ActivityKernel10;
-#endif
-using MemcpyRecord = CUpti_ActivityMemcpy6;
-using MemsetRecord = CUpti_ActivityMemset4;
-
-constexpr std::array kKinds = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
-                               CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_RUNTIME,
-                               CUPTI_ACTIVITY_KIND_DRIVER};
-
-DeviceActivity read_kernel(const KernelRecord& record) {
-  DeviceActivity activity;
-  activity.info.kind = ActivityKind::kKernel;
-  activity.info.name = record.name == nullptr ? "" : record.name;
-  activity.info.grid = {record.gridX, record.gridY, record.gridZ};
-  activity.info.block = {record.blockX, record.blockY, record.blockZ};
-  activity.info.registers_per_thread = record.registersPerThread;
-  activity.info.shared_memory_bytes = record.staticSharedMemory + record.dynamicSharedMemory;
-  activity.start_ns = record.start;
-  activity.end_ns = record.end;
-  activity.correlation = record.correlationId;
-  return activity;
-}
-
-template <typename Record>
-DeviceActivity read_memory(const Record& record, ActivityKind kind) {
-  DeviceActivity activity;
-  activity.info.kind = kind;
-  activity.info.bytes = record.bytes;
-  activity.start_ns = record.start;
-  activity.end_ns = record.end;
-  activity.correlation = record.correlationId;
-  return activity;
-}
-
-void read(const CUpti_Activity& record, CuptiSession::Records& records) {
-  switch (record.kind) {
-    case CUPTI_ACTIVITY_KIND_KERNEL:
-    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL:
-      records.activities.push_back(read_kernel(reinterpret_cast<const KernelRecord&>(record)));
-      break;
-    case CUPTI_ACTIVITY_KIND_MEMCPY:
-      records.activities.push_back(
-          read_memory(reinterpret_cast<const MemcpyRecord&>(record), ActivityKind::kMemcpy));
-      break;
-    case CUPTI_ACTIVITY_KIND_MEMSET:
-      records.activities.push_back(
-          read_memory(reinterpret_cast<const MemsetRecord&>(record), ActivityKind::kMemset));
-      break;
-    case CUPTI_ACTIVITY_KIND_RUNTIME:
-    case CUPTI_ACTIVITY_KIND_DRIVER: {
-      const auto& call = reinterpret_cast<const CUpti_ActivityAPI&>(record);
-      records.api_calls.push_back({call.start, call.correlationId});
-      break;
-    }
-    default:
-      break;
-  }
-}
 
 /// What is written on CUPTI's threads, which touch nothing else.
 class Collector final : public RecordSink {
@@ -87,13 +25,13 @@ class Collector final : public RecordSink {
   void take(const CUpti_Activity& record) override {
     const std::lock_guard lock(mutex);
     if (in_session) {
-      read(record, records);
+      read_record(record, records);
     }
   }
   void lose() override { dropped = true; }
 
   std::mutex mutex;
-  CuptiSession::Records records;
+  TraceRecords records;
   bool in_session = false;
   std::atomic<bool> dropped = false;
 };
@@ -145,14 +83,14 @@ CuptiSession::CuptiSession() {
   }
   begin_session();
   try {
-    scope_ = open_activity_scope(kKinds, collector());
+    scope_ = open_activity_scope(kActivityKinds, collector());
     ticks_per_ns_ = measure_ticks_per_ns();
     origin_ = now();
     // A tool that has CUPTI to itself may show in nothing else than that no records arrive.
     CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
     if (take().api_calls.empty()) {
       scope_.reset();
-      refuse_for_another_tool(kKinds);
+      refuse_for_another_tool(kActivityKinds);
     }
   } catch (...) {
     scope_.reset();
@@ -168,7 +106,7 @@ CuptiSession::~CuptiSession() {
 
 std::uint64_t CuptiSession::now() { return activity_clock(); }
 
-CuptiSession::Records CuptiSession::take() {
+TraceRecords CuptiSession::take() {
   CONVTIME_CUPTI_CHECK(cuptiActivityFlushAll(0));
   Collector& into = collector();
   const std::lock_guard lock(into.mutex);
@@ -177,7 +115,7 @@ CuptiSession::Records CuptiSession::take() {
         "CUPTI dropped activity records, so that kernel times would be incomplete; time fewer "
         "launches a call, or use method 'event'");
   }
-  Records records = std::exchange(into.records, {});
+  TraceRecords records = std::exchange(into.records, {});
   const auto nanoseconds = [this](std::uint64_t tick) {
     const std::uint64_t since = tick > origin_ ? tick - origin_ : 0;
     return ticks_per_ns_ == 1

@@ -4,9 +4,8 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "timing/trace/device_activity.h"
+#include "timing/trace/attribution.h"
 
 namespace convtime {
 
@@ -18,11 +17,6 @@ class ActivityScope;
 /// the buffer callbacks that belong to the whole process (torch.profiler).
 class CuptiSession {
  public:
-  struct Records {
-    std::vector<DeviceActivity> activities;
-    std::vector<ApiCall> api_calls;
-  };
-
   /// Throws std::runtime_error where CUPTI cannot be used.
   CuptiSession();
   ~CuptiSession();
@@ -34,7 +28,7 @@ class CuptiSession {
 
   /// What was recorded since the last call, activities in nanoseconds since the session began. The
   /// device must be idle.
-  Records take();
+  TraceRecords take();
 
   /// Why CUPTI cannot be used in this process, whatever else it runs; nothing where it can.
   static std::optional<std::string> unavailable();

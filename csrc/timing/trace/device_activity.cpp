@@ -8,57 +8,9 @@
 #include <iterator>
 #include <limits>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 
 namespace convtime {
-
-const char* to_string(ActivityKind kind) {
-  switch (kind) {
-    case ActivityKind::kKernel:
-      return "kernel";
-    case ActivityKind::kMemcpy:
-      return "memcpy";
-    case ActivityKind::kMemset:
-      return "memset";
-  }
-  return "unknown";
-}
-
-std::vector<std::vector<DeviceActivity>> attribute(std::span<const Window> windows,
-                                                   std::span<const ApiCall> api_calls,
-                                                   std::vector<DeviceActivity> activities) {
-  std::unordered_map<std::uint32_t, std::uint64_t> issued_at;
-  for (const ApiCall& call : api_calls) {
-    // A runtime call and the driver call inside of it share their correlation: the earlier counts.
-    const auto [found, added] = issued_at.emplace(call.correlation, call.start);
-    if (!added) {
-      found->second = std::min(found->second, call.start);
-    }
-  }
-  std::vector<std::vector<DeviceActivity>> result(windows.size());
-  for (DeviceActivity& activity : activities) {
-    const auto issued = issued_at.find(activity.correlation);
-    if (issued == issued_at.end()) {
-      continue;  // issued before the windows were watched
-    }
-    const auto after = std::upper_bound(
-        windows.begin(), windows.end(), issued->second,
-        [](std::uint64_t time, const Window& window) { return time < window.begin; });
-    if (after == windows.begin() || issued->second > std::prev(after)->end) {
-      continue;  // issued between two windows: not by the call that is timed
-    }
-    result[static_cast<std::size_t>(std::prev(after) - windows.begin())].push_back(
-        std::move(activity));
-  }
-  for (auto& one : result) {
-    std::sort(one.begin(), one.end(), [](const DeviceActivity& a, const DeviceActivity& b) {
-      return a.start_ns < b.start_ns;
-    });
-  }
-  return result;
-}
-
 namespace {
 
 std::string demangle(const std::string& name) {
@@ -73,6 +25,18 @@ double seconds_of(const DeviceActivity& activity) {
 }
 
 }  // namespace
+
+const char* to_string(ActivityKind kind) {
+  switch (kind) {
+    case ActivityKind::kKernel:
+      return "kernel";
+    case ActivityKind::kMemcpy:
+      return "memcpy";
+    case ActivityKind::kMemset:
+      return "memset";
+  }
+  return "unknown";
+}
 
 std::vector<ActivityColumn> tabulate(std::span<const std::vector<DeviceActivity>> calls) {
   std::vector<ActivityColumn> columns;

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cupti.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+namespace convtime {
+
+// What CUPTI's callbacks for buffers do, whichever scope they are registered with.
+
+/// Takes the records of a scope, on threads of CUPTI's own and until the process ends.
+class RecordSink {
+ public:
+  virtual void take(const CUpti_Activity& record) = 0;
+  /// Some records were lost.
+  virtual void lose() = 0;
+
+ protected:
+  ~RecordSink() = default;
+};
+
+/// That of the open scope: CUPTI's buffer callbacks have no argument of ours, and may run once more
+/// while the process ends.
+inline std::atomic<RecordSink*> record_sink = nullptr;
+
+/// Gives CUPTI a buffer to write records to.
+void request_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records);
+
+/// Hands on the records that `next` finds in a buffer, and frees it.
+template <typename Next>
+void complete_buffer(std::uint8_t* buffer, Next next) noexcept {
+  RecordSink& sink = *record_sink.load();
+  try {
+    CUpti_Activity* record = nullptr;
+    while (next(&record) == CUPTI_SUCCESS) {
+      sink.take(*record);
+    }
+  } catch (...) {  // out of memory; CUPTI's own code cannot be thrown through
+    sink.lose();
+  }
+  std::free(buffer);
+}
+
+}  // namespace convtime

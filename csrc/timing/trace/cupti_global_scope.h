@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cupti.h>
+
+#include <memory>
+#include <span>
+
+#include "timing/trace/cupti_scope.h"
+
+namespace convtime {
+
+/// CUPTI without subscribers, as kineto has it too. Throws CuptiError.
+std::unique_ptr<ActivityScope> open_global_scope(std::span<const CUpti_ActivityKind> kinds);
+
+}  // namespace convtime

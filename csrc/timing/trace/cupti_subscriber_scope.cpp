@@ -1,0 +1,193 @@
+#include "timing/trace/cupti_subscriber_scope.h"
+
+#include <dlfcn.h>
+
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/cupti_check.h"
+#include "timing/trace/cupti_buffers.h"
+
+namespace convtime {
+
+#if CUPTI_API_VERSION >= 130200
+
+namespace {
+
+/// For the callbacks, as the record sink is.
+std::atomic<CUpti_SubscriberHandle> open_subscriber = nullptr;
+
+/// The functions of the subscriber scope, which the library that is loaded may lack whatever it was
+/// built with.
+struct SubscriberApi {
+  decltype(&cuptiSubscribe_v2) subscribe;
+  decltype(&cuptiActivityRegisterCallbacks_v2) register_callbacks;
+  decltype(&cuptiActivityEnable_v2) enable;
+  decltype(&cuptiActivityDisable_v2) disable;
+  decltype(&cuptiActivityGetAttribute_v2) get_attribute;
+  // From 13.3 on, where those without _v2 are refused to subscribers; null before.
+  CUptiResult (*next_record)(CUpti_SubscriberHandle, uint8_t*, size_t, CUpti_Activity**);
+  CUptiResult (*dropped_records)(CUpti_SubscriberHandle, CUcontext, uint32_t, size_t*);
+  CUptiResult (*timestamp)(CUpti_SubscriberHandle, uint64_t*);
+};
+
+/// The CUPTI that the calls in this file go to, should the process have several. It stays loaded.
+void* cupti_library() {
+  Dl_info cupti{};
+  return dladdr(reinterpret_cast<void*>(&cuptiGetVersion), &cupti) == 0
+             ? nullptr
+             : dlopen(cupti.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
+}
+
+template <typename Function>
+bool load(void* library, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(dlsym(library, name));
+  return function != nullptr;
+}
+
+std::optional<SubscriberApi> load_subscriber_api() {
+  void* const library = cupti_library();
+  SubscriberApi api{};
+  if (library == nullptr || !load(library, "cuptiSubscribe_v2", api.subscribe) ||
+      !load(library, "cuptiActivityRegisterCallbacks_v2", api.register_callbacks) ||
+      !load(library, "cuptiActivityEnable_v2", api.enable) ||
+      !load(library, "cuptiActivityDisable_v2", api.disable) ||
+      !load(library, "cuptiActivityGetAttribute_v2", api.get_attribute)) {
+    return std::nullopt;
+  }
+  load(library, "cuptiActivityGetNextRecord_v2", api.next_record);
+  load(library, "cuptiActivityGetNumDroppedRecords_v2", api.dropped_records);
+  load(library, "cuptiGetTimestamp_v2", api.timestamp);
+  return api;
+}
+
+const std::optional<SubscriberApi>& subscriber_api() {
+  static const std::optional<SubscriberApi> api = load_subscriber_api();
+  return api;
+}
+
+/// CUPTI beside others that subscribe to it in the same way. Exists only where subscriber_api().
+class SubscriberScope final : public ActivityScope {
+ public:
+  void start(std::span<const CUpti_ActivityKind> kinds) {
+    subscribe();
+    CONVTIME_CUPTI_CHECK(
+        api().register_callbacks(subscriber_, on_buffer_requested, on_buffer_completed));
+    for (const CUpti_ActivityKind kind : kinds) {
+      CONVTIME_CUPTI_CHECK(api().enable(subscriber_, kind, nullptr));
+      enabled_.push_back(kind);
+    }
+  }
+
+  ~SubscriberScope() override {
+    for (const CUpti_ActivityKind kind : enabled_) {
+      CONVTIME_CUPTI_WARN(api().disable(subscriber_, kind, nullptr));
+    }
+    if (!enabled_.empty()) {
+      // There is no flush of one subscriber; the others get what they have a little earlier.
+      CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
+    }
+    if (subscriber_ != nullptr) {
+      CONVTIME_CUPTI_WARN(cuptiUnsubscribe(subscriber_));
+      open_subscriber = nullptr;
+    }
+  }
+
+ private:
+  static const SubscriberApi& api() { return *subscriber_api(); }
+
+  void subscribe() {
+    char other[CUPTI_OLD_SUBSCRIBER_NAME_MIN_LEN] = "";
+    CUpti_SubscriberParams params{};
+    params.structSize = CUpti_SubscriberParams_STRUCT_SIZE;
+    params.subscriberName = "convtime";
+    params.oldSubscriberName = other;
+    params.oldSubscriberSize = sizeof(other);
+    params.allowMultipleSubscribers = 1;
+    const CUptiResult status = api().subscribe(&subscriber_, ignore, nullptr, &params);
+    if (status == CUPTI_SUCCESS) {
+      open_subscriber = subscriber_;
+      return;
+    }
+    subscriber_ = nullptr;
+    if (status == CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED) {
+      const std::string name(other, strnlen(other, sizeof(other)));
+      throw CuptiError(status, "CUPTI is in use by a tool that does not share it" +
+                                   (name.empty() ? name : " ('" + name + "')"));
+    }
+    throw CuptiError(status,
+                     detail::cupti_failure(status, "cuptiSubscribe_v2", __FILE__, __LINE__));
+  }
+
+  /// No callback is enabled, but CUPTI wants one.
+  static void CUPTIAPI ignore(void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) {}
+
+  static void CUPTIAPI on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records,
+                                           CUpti_BufferCallbackRequestInfo*) {
+    request_buffer(buffer, size, max_records);
+  }
+
+  static void CUPTIAPI on_buffer_completed(uint8_t* buffer, size_t, size_t valid_bytes,
+                                           CUpti_BufferCallbackCompleteInfo*) {
+    const CUpti_SubscriberHandle subscriber = open_subscriber;
+    complete_buffer(buffer, [&](CUpti_Activity** record) {
+      return api().next_record == nullptr
+                 ? cuptiActivityGetNextRecord(buffer, valid_bytes, record)
+                 : api().next_record(subscriber, buffer, valid_bytes, record);
+    });
+    size_t dropped = 0;
+    if (api().dropped_records != nullptr &&
+        api().dropped_records(subscriber, nullptr, 0, &dropped) == CUPTI_SUCCESS && dropped > 0) {
+      record_sink.load()->lose();
+    }
+  }
+
+  CUpti_SubscriberHandle subscriber_ = nullptr;
+  std::vector<CUpti_ActivityKind> enabled_;
+};
+
+}  // namespace
+
+std::unique_ptr<ActivityScope> open_subscriber_scope(std::span<const CUpti_ActivityKind> kinds) {
+  if (!subscriber_api().has_value()) {
+    return nullptr;
+  }
+  auto scope = std::make_unique<SubscriberScope>();
+  scope->start(kinds);  // where it throws, the destructor takes back what was done
+  return scope;
+}
+
+Sharing sharing() {
+  if (!subscriber_api().has_value()) {
+    return Sharing::kNobodyAsked;
+  }
+  std::uint8_t state = 0;
+  size_t bytes = sizeof(state);
+  const CUptiResult status = subscriber_api()->get_attribute(
+      nullptr, CUPTI_ACTIVITY_ATTR_MULTIPLE_SUBSCRIBER_STATE, &bytes, &state);
+  return status == CUPTI_SUCCESS ? static_cast<Sharing>(state) : Sharing::kUnknown;
+}
+
+CUptiResult read_activity_clock(std::uint64_t& now) {
+  const CUpti_SubscriberHandle subscriber = open_subscriber;
+  return subscriber != nullptr && subscriber_api()->timestamp != nullptr
+             ? subscriber_api()->timestamp(subscriber, &now)
+             : cuptiGetTimestamp(&now);
+}
+
+#else
+
+std::unique_ptr<ActivityScope> open_subscriber_scope(std::span<const CUpti_ActivityKind>) {
+  return nullptr;
+}
+
+Sharing sharing() { return Sharing::kNobodyAsked; }
+
+CUptiResult read_activity_clock(std::uint64_t& now) { return cuptiGetTimestamp(&now); }
+
+#endif
+
+}  // namespace convtime
