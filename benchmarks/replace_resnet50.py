@@ -58,8 +58,8 @@ def measure(
     from resnet50 import ResNet50
 
     import convtime
-    from convtime.conv.flags import Flags
     from convtime.conv.call import same_bits
+    from convtime.conv.flags import Flags
 
     torch.manual_seed(0)
     pytorch = ResNet50().to(device)
@@ -75,7 +75,7 @@ def measure(
         for index in range(1, steps + 1):
             images = torch.randn(batch, 3, side, side, device=device)
             classes = torch.randint(1000, (batch,), device=device)
-            losses = [_train(*one, images, classes) for one in trained]
+            losses = [_train(model, optimizer, images, classes) for model, optimizer in trained]
             state = ours.state_dict()
             found.append(
                 {
@@ -83,8 +83,8 @@ def measure(
                     "same_loss": same_bits(*losses),
                     "different": [
                         name
-                        for name, one in pytorch.state_dict().items()
-                        if not same_bits(one, state[name])
+                        for name, theirs in pytorch.state_dict().items()
+                        if not same_bits(theirs, state[name])
                     ],
                 }
             )
@@ -110,8 +110,8 @@ def _train(model: Any, optimizer: Any, images: Any, classes: Any) -> Any:
 def main() -> None:
     # cuBLAS repeats its bits only with this, and reads it when it is first used.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    from convtime.device.resolve import resolve_device
     from convtime.core.provenance import provenance
+    from convtime.device.resolve import resolve_device
 
     parser = results.argument_parser(__doc__)
     parser.add_argument("--steps", type=int, default=STEPS, help="for trying out")
