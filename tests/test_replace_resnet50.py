@@ -16,9 +16,9 @@ import replace_resnet50  # noqa: E402
 import results  # noqa: E402
 from resnet50 import ResNet50  # noqa: E402
 
-from convtime.conv.flags import Flags
-from convtime.conv.sources.model import LoadedModel, from_model
-from convtime.conv.sources.resnet50 import resnet50 as resnet50_layers
+from convtime.conv.flags import Flags  # noqa: E402
+from convtime.conv.sources.model import LoadedModel, from_model  # noqa: E402
+from convtime.conv.sources.resnet50 import resnet50 as resnet50_layers  # noqa: E402
 
 CPU = torch.device("cpu")
 
@@ -27,11 +27,14 @@ def test_the_model_is_torchvisions():
     with torch.device("meta"):
         model = ResNet50()
         example = torch.randn(2, 3, 224, 224)
-    assert sum(one.numel() for one in model.parameters()) == 25_557_032
+    assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
     found = from_model(LoadedModel("resnet50", model, example))
-    expected = resnet50_layers(batch=2)
-    assert {one: sorted(one.names) for one in found} == {one: sorted(one.names) for one in expected}
-    assert sum(one.count for one in found) == replace_resnet50.CONVOLUTIONS
+    names, expected = (
+        {layer.problem: sorted(layer.names) for layer in layers}
+        for layers in (found, resnet50_layers(batch=2))
+    )
+    assert names == expected
+    assert sum(layer.count for layer in found) == replace_resnet50.CONVOLUTIONS
 
 
 def row(*steps, replaced=53):
@@ -102,12 +105,12 @@ def test_it_writes_its_file_once(tmp_path, where):
         *("--commit", "abc", "--output", tmp_path),
     ]
     environment = {
-        name: one for name, one in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"
+        name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"
     }
     subprocess.run(command, check=True, timeout=300, env=environment)
     path = tmp_path / "replace_resnet50.json"
     text = path.read_text()
     document = json.loads(text)
-    assert [one["value"] for one in document["summary"]] == [1]
+    assert [entry["value"] for entry in document["summary"]] == [1]
     subprocess.run(command, check=True, timeout=300, env=environment)
     assert path.read_text() == text
