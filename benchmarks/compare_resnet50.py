@@ -53,7 +53,7 @@ def table(rows: list[results.Row]) -> str:
     lines = (
         f"| {row['layer']['names'][0]} | {row['label']} | {row['dtype']}, {row['layout']} "
         f"| {1e6 * _median(row, 'pytorch'):.2f} | {1e6 * _median(row, 'convtime'):.2f} "
-        f"| {_ratio(row):.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}] "
+        f"| {_ratio(row):.3f} [{row['ratio']['low']:.3f}, {row['ratio']['high']:.3f}] "
         f"| {'yes' if row['bit_identical'] else 'no'} |"
         for row in rows
     )
@@ -99,7 +99,7 @@ def main() -> None:
             budget=options.budget,
             max_samples=options.max_samples,
         )
-        return result.to_dict() | {"label": layer.label}
+        return result.to_dict() | {"label": layer.problem.label}
 
     cases = {
         f"{dtype} {layout} {layer.name}": functools.partial(measure, dtype, layout, layer)
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def _tell(row: results.Row) -> str:
-    interval = f"[{row['ratio_low']:.4f}, {row['ratio_high']:.4f}]"
+    interval = f"[{row['ratio']['low']:.4f}, {row['ratio']['high']:.4f}]"
     return f"{_ratio(row):.4f} {interval}{'' if row['bit_identical'] else ', NOT bit-identical'}"
 
 

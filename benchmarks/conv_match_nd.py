@@ -12,7 +12,7 @@ from conv_match_parts.summary import summarise
 
 __all__ = ["summarise", "table"]
 
-PROBLEMS = 358  # of conv_problems_nd.all_problems(), which needs torch
+PROBLEMS = 358  # of conv_problems_nd.all_calls(), which needs torch
 
 
 def table(rows: list[results.Row]) -> str:
@@ -21,9 +21,9 @@ def table(rows: list[results.Row]) -> str:
 
 def main() -> None:
     from conv_match_parts.run import run
-    from conv_problems_nd import all_problems
+    from conv_problems_nd import all_calls
 
-    run("conv_match_nd", __doc__, all_problems, ["match"])
+    run("conv_match_nd", __doc__, all_calls, ["match"])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 from results import HERE
 
@@ -15,9 +16,10 @@ from convtime.conv.flags import Flags
 from convtime.conv.problem import ConvLayer, distinct
 from convtime.conv.sources.csv_file import from_csv
 from convtime.conv.sources.resnet50 import resnet50, square_layer
+from convtime.core.errors import InputError
 
 DEEPBENCH = HERE / "data" / "deepbench_conv_training.csv"
-RANDOM_PROBLEMS = 320
+RANDOM_CALLS = 320
 CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -123,15 +125,15 @@ NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
 }
 
 
-def all_problems() -> dict[str, ConvCall]:
-    """Every problem by a name that begins with the name of its set; each problem once."""
+def all_calls() -> dict[str, ConvCall]:
+    """Every call by a name that begins with the name of its set; each call once."""
     dtype, layout = CONFIGURATIONS[0]
     named = {
         f"deepbench {layer.name} {dtype} {layout}": of_layer(layer, dtype, layout)
         for layer in from_csv(DEEPBENCH)
     }
     named |= of_networks(NETWORKS)
-    named |= {f"random {index}": problem for index, problem in enumerate(random_problems())}
+    named |= {f"random {index}": call for index, call in enumerate(random_calls())}
     return each_once(named)
 
 
@@ -146,35 +148,23 @@ def of_networks(networks: Mapping[str, Callable[[], list[ConvLayer]]]) -> dict[s
 
 
 def each_once(named: Mapping[str, ConvCall]) -> dict[str, ConvCall]:
-    """Each problem under the first of its names."""
+    """Each call under the first of its names."""
     first_names: dict[ConvCall, str] = {}
-    for name, problem in named.items():
-        first_names.setdefault(problem, name)
-    return {name: problem for problem, name in first_names.items()}
+    for name, call in named.items():
+        first_names.setdefault(call, name)
+    return {name: call for call, name in first_names.items()}
 
 
 def of_layer(layer: ConvLayer, dtype: str, layout: str) -> ConvCall:
-    """A layer with all tensors in one layout, "nchw" or "nhwc"."""
-    assert not isinstance(layer.padding, str)
+    """The call of a layer with all tensors in one layout, "nchw" or "nhwc"."""
+    problem = layer.problem
     # With one spatial dimension PyTorch has no channels_last.
-    strides = channels_last if layout == "nhwc" and layer.rank > 1 else contiguous
-
-    def tensor(sizes: tuple[int, ...]) -> TensorLayout:
-        return TensorLayout(sizes, strides(sizes))
-
-    return ConvCall(
-        dtype=dtype,
-        x=tensor(layer.input_shape),
-        w=tensor(layer.weight_shape),
-        grad_output=tensor(layer.output_shape),
-        bias=layer.bias,
-        stride=layer.stride,
-        padding=layer.padding,
-        dilation=layer.dilation,
-        groups=layer.groups,
-        transposed=layer.transposed,
-        output_padding=layer.output_padding,
+    strides = channels_last if layout == "nhwc" and problem.rank > 1 else contiguous
+    x, w, grad_output = (
+        TensorLayout(shape, strides(shape))
+        for shape in (problem.input_shape, problem.weight_shape, problem.output_shape)
     )
+    return ConvCall(problem, dtype, x, w, grad_output)
 
 
 def contiguous(sizes: tuple[int, ...]) -> tuple[int, ...]:
@@ -188,21 +178,22 @@ def channels_last(sizes: tuple[int, ...]) -> tuple[int, ...]:
     return batch, channel, *inner
 
 
-def random_problems(count: int = RANDOM_PROBLEMS, seed: int = 2015) -> Iterator[ConvCall]:
-    """Valid problems over all parameters, small enough for milliseconds; the same for a seed."""
+def random_calls(count: int = RANDOM_CALLS, seed: int = 2015) -> Iterator[ConvCall]:
+    """Calls over all parameters, small enough for milliseconds; the same for a seed."""
     generator = random.Random(seed)  # noqa: S311 (not for secrets)
-    drawn = iter(lambda: _random_problem(generator), None)
-    return itertools.islice(filter(is_small, drawn), count)
+    drawn = (_random_call(generator) for _ in itertools.count())
+    return itertools.islice((call for call in drawn if call and is_small(call)), count)
 
 
-def is_small(problem: ConvCall) -> bool:
-    """Whether it has an output, and takes milliseconds at most."""
-    elements = max(problem.x.extent, problem.w.extent)
-    costly = 2e8 if problem.dtype == "float64" else 3e9
-    return min(problem.output_sizes) >= 1 and elements <= 2**25 and problem.flops <= costly
+def is_small(call: ConvCall) -> bool:
+    """Whether it takes milliseconds at most."""
+    elements = max(call.x.extent, call.w.extent)
+    costly = 2e8 if call.dtype == "float64" else 3e9
+    return elements <= 2**25 and call.problem.flops <= costly
 
 
-def _random_problem(generator: random.Random) -> ConvCall:
+def _random_call(generator: random.Random) -> ConvCall | None:
+    """None where what was drawn is no convolution."""
     pick = generator.choice
     dtype = random_dtype(generator)
     groups, c, k = random_channels(generator)
@@ -215,20 +206,40 @@ def _random_problem(generator: random.Random) -> ConvCall:
     height, width = pick(((side, side), (generator.randint(1, 80), generator.randint(1, 80))))
     x = (pick((1, 2, 3, 8, 16, 32)), c, height, width)
     w = (k, c // groups, *kernel)
-    problem = ConvCall(
-        dtype=dtype,
-        x=random_layout(generator, x, BYTES[dtype]),
-        w=random_layout(generator, w, BYTES[dtype]),
+    return under_random_flags(
+        generator,
+        dtype,
+        random_layout(generator, x, BYTES[dtype]),
+        random_layout(generator, w, BYTES[dtype]),
         bias=pick((False, True)),
         stride=stride,
         padding=(vertical, horizontal),
         dilation=dilation,
         groups=groups,
-        flags=Flags(allow_tf32=pick((True, False)), deterministic=generator.random() < 0.15),
     )
+
+
+def under_random_flags(
+    generator: random.Random, dtype: str, x: TensorLayout, w: TensorLayout, **parameters: Any
+) -> ConvCall | None:
+    """A call with random flags and a gradient in a random layout; None where it is no convolution.
+
+    Args:
+        generator: Gives the same numbers whether or not it is one.
+        dtype: As ConvCall.of_layouts has it; so are the others.
+        x: Of the input.
+        w: Of the weight.
+        parameters: All but flags and grad_output.
+    """
+    pick = generator.choice
+    flags = Flags(allow_tf32=pick((True, False)), deterministic=generator.random() < 0.15)
     strides = pick((contiguous, channels_last))
-    sizes = problem.output_sizes
-    return dataclasses.replace(problem, grad_output=TensorLayout(sizes, strides(sizes)))
+    try:
+        call = ConvCall.of_layouts(dtype, x, w, flags=flags, **parameters)
+    except InputError:
+        return None
+    shape = call.problem.output_shape
+    return dataclasses.replace(call, grad_output=TensorLayout(shape, strides(shape)))
 
 
 def random_dtype(generator: random.Random) -> str:

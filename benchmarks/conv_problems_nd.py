@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import math
 import random
@@ -10,12 +9,12 @@ from collections.abc import Callable, Iterator
 
 import conv_problems
 
-from convtime.conv.call import ConvCall, TensorLayout
-from convtime.conv.flags import Flags
-from convtime.conv.problem import ConvLayer, distinct
+from convtime.conv.call import ConvCall
+from convtime.conv.problem import ConvLayer, ConvProblem, distinct
+from convtime.core.kinds import KINDS, ConvolutionKind
 
-RANDOM_PROBLEMS = 240
-KINDS = ((1, False), (3, False), (1, True), (2, True), (3, True))  # rank, transposed
+RANDOM_CALLS = 240
+OTHER_KINDS = tuple(kind for kind in KINDS if kind != ConvolutionKind(2, transposed=False))
 
 
 def _conv(
@@ -32,8 +31,7 @@ def _conv(
     bias: bool = False,
     transposed: bool = False,
 ) -> ConvLayer:
-    return ConvLayer(
-        (name,),
+    problem = ConvProblem(
         batch,
         c,
         size,
@@ -45,6 +43,7 @@ def _conv(
         bias=bias,
         transposed=transposed,
     )
+    return ConvLayer((name,), problem)
 
 
 def unet_3d(batch: int = 1) -> Iterator[ConvLayer]:
@@ -56,18 +55,18 @@ def unet_3d(batch: int = 1) -> Iterator[ConvLayer]:
         nonlocal size
         for part, (before, after) in enumerate(((c, inner), (inner, k)), start=1):
             yield _conv(f"{name}.{part}", batch, before, after, (3, 3, 3), size, bias=True)
-            size = tuple(extent - 2 for extent in size)
+            size = tuple(side - 2 for side in size)
 
     channels = 3
     for inner in (32, 64, 128, 256):
         yield from pair(f"down{inner}", channels, inner, 2 * inner)
         channels = 2 * inner
         if inner < 256:
-            size = tuple(extent // 2 for extent in size)  # max-pool
+            size = tuple(side // 2 for side in size)  # max-pool
     for skipped in (256, 128, 64):
         name, steps = f"up{skipped}", (2, 2, 2)
         yield _conv(name, batch, channels, channels, steps, size, steps, transposed=True)
-        size = tuple(2 * extent for extent in size)
+        size = tuple(2 * side for side in size)
         yield from pair(f"joined{skipped}", channels + skipped, skipped, skipped)
         channels = skipped
     yield _conv("head", batch, channels, 3, (1, 1, 1), size, bias=True)
@@ -107,7 +106,7 @@ def wav2vec2(batch: int = 4) -> Iterator[ConvLayer]:
     for index, (kernel, stride) in enumerate(zip(kernels, strides, strict=True)):
         layer = _conv(f"features.{index}", batch, channels, 512, (kernel,), (length,), (stride,))
         yield layer
-        channels, (length,) = 512, layer.output_size
+        channels, (length,) = 512, layer.problem.output_size
     yield _conv("positions", batch, 768, 768, (128,), (length,), (), (64,), groups=16, bias=True)
 
 
@@ -173,27 +172,29 @@ NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
 }
 
 
-def all_problems() -> dict[str, ConvCall]:
-    """Every problem by a name that begins with the name of its set; each problem once."""
+def all_calls() -> dict[str, ConvCall]:
+    """Every call by a name that begins with the name of its set; each call once."""
     named = conv_problems.of_networks(NETWORKS)
-    named |= {f"random {index}": problem for index, problem in enumerate(random_problems())}
+    named |= {f"random {index}": call for index, call in enumerate(random_calls())}
     return conv_problems.each_once(named)
 
 
-def random_problems(count: int = RANDOM_PROBLEMS, seed: int = 2016) -> Iterator[ConvCall]:
-    """Valid problems over all kinds and parameters, small enough for milliseconds."""
+def random_calls(count: int = RANDOM_CALLS, seed: int = 2016) -> Iterator[ConvCall]:
+    """Calls over all kinds and parameters, small enough for milliseconds; the same for a seed."""
     generator = random.Random(seed)  # noqa: S311 (not for secrets)
-    drawn = iter(lambda: _random_problem(generator), None)
-    return itertools.islice(filter(_is_small, drawn), count)
+    drawn = (_random_call(generator) for _ in itertools.count())
+    return itertools.islice((call for call in drawn if call and _is_small(call)), count)
 
 
-def _is_small(problem: ConvCall) -> bool:
-    return conv_problems.is_small(problem) and math.prod(problem.output_sizes) <= 2**25
+def _is_small(call: ConvCall) -> bool:
+    return conv_problems.is_small(call) and math.prod(call.problem.output_shape) <= 2**25
 
 
-def _random_problem(generator: random.Random) -> ConvCall:
+def _random_call(generator: random.Random) -> ConvCall | None:
+    """None where what was drawn is no convolution."""
     pick = generator.choice
-    rank, transposed = pick(KINDS)
+    kind = pick(OTHER_KINDS)
+    rank, transposed = kind.rank, kind.transposed
     dtype = conv_problems.random_dtype(generator)
     groups, c, k = conv_problems.random_channels(generator)
     largest = {1: 4000, 2: 40, 3: 14}[rank]
@@ -214,19 +215,16 @@ def _random_problem(generator: random.Random) -> ConvCall:
     x = (pick((1, 2, 3, 8)), c, *(generator.randint(1, largest) for _ in range(rank)))
     w = (c, k // groups, *kernel) if transposed else (k, c // groups, *kernel)
     itemsize = conv_problems.BYTES[dtype]
-    problem = ConvCall(
-        dtype=dtype,
-        x=conv_problems.random_layout(generator, x, itemsize),
-        w=conv_problems.random_layout(generator, w, itemsize),
+    return conv_problems.under_random_flags(
+        generator,
+        dtype,
+        conv_problems.random_layout(generator, x, itemsize),
+        conv_problems.random_layout(generator, w, itemsize),
         bias=pick((False, True)),
         stride=stride,
         padding=tuple(pick((0, span // 2, span // 2)) for span in spans),
         dilation=dilation,
         groups=groups,
-        flags=Flags(allow_tf32=pick((True, False)), deterministic=generator.random() < 0.15),
         transposed=transposed,
         output_padding=output_padding,
     )
-    strides = pick((conv_problems.contiguous, conv_problems.channels_last))
-    sizes = problem.output_sizes
-    return dataclasses.replace(problem, grad_output=TensorLayout(sizes, strides(sizes)))

@@ -83,8 +83,8 @@ def measure(
                     "same_loss": same_bits(*losses),
                     "different": [
                         name
-                        for name, tensor in pytorch.state_dict().items()
-                        if not same_bits(tensor, state[name])
+                        for name, theirs in pytorch.state_dict().items()
+                        if not same_bits(theirs, state[name])
                     ],
                 }
             )

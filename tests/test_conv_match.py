@@ -1,4 +1,4 @@
-"""The problems of conv_match, and how its rows are judged."""
+"""The calls of conv_match, and how its rows are judged."""
 
 import argparse
 import collections
@@ -17,6 +17,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import conv_match  # noqa: E402
 import conv_problems  # noqa: E402
+import conv_problems_nd  # noqa: E402
 import results  # noqa: E402
 from conv_match_parts import memory, run  # noqa: E402
 from conv_match_parts.host import HOST_CASES, measure_host  # noqa: E402
@@ -32,32 +33,37 @@ from conv_match_parts.rows import (  # noqa: E402
 import convtime  # noqa: E402
 from convtime.conv.call import TensorLayout  # noqa: E402
 from convtime.conv.sources.resnet50 import resnet50  # noqa: E402
+from convtime.core import codec  # noqa: E402
 
 GOALS = results.load_goals()["conv_match"]
 NOT_MEASURED = {"benchmark_passes", "second_thread_match", "strides_match"}
 
 
-def parameters(layers):
+def problems_of(layers):
+    return [layer.problem for layer in layers]
+
+
+def parameters(problems):
     return sum(
-        layer.out_channels * (layer.in_channels // layer.groups) * layer.kernel_size[0] ** 2
-        + layer.bias * layer.out_channels
-        for layer in layers
+        problem.out_channels * (problem.in_channels // problem.groups) * problem.kernel_size[0] ** 2
+        + problem.bias * problem.out_channels
+        for problem in problems
     )
 
 
-def batch_norms(layers):
+def batch_norms(problems):
     """A scale and a shift for each channel of every convolution without a bias."""
-    return sum(2 * layer.out_channels for layer in layers if not layer.bias)
+    return sum(2 * problem.out_channels for problem in problems if not problem.bias)
 
 
 CLASSIFIER = 1280 * 1000 + 1000
 
 
 def test_vgg16_is_as_published():
-    layers = list(conv_problems.vgg16(batch=1))
-    assert len(layers) == 13
-    assert parameters(layers) == 14_714_688  # torchvision's features
-    assert sum(layer.flops for layer in layers) == 2 * 15_346_630_656
+    problems = problems_of(conv_problems.vgg16(batch=1))
+    assert len(problems) == 13
+    assert parameters(problems) == 14_714_688  # torchvision's features
+    assert sum(problem.flops for problem in problems) == 2 * 15_346_630_656
 
 
 @pytest.mark.parametrize(
@@ -65,90 +71,104 @@ def test_vgg16_is_as_published():
     [(conv_problems.mobilenet_v2, 3_504_872), (conv_problems.efficientnet_b0, 5_288_548)],
 )
 def test_mobile_networks_have_as_many_parameters_as_torchvisions(network, published):
-    layers = list(network())
-    assert parameters(layers) + batch_norms(layers) + CLASSIFIER == published
-    assert layers[-1].output_size == (7, 7)
+    problems = problems_of(network())
+    assert parameters(problems) + batch_norms(problems) + CLASSIFIER == published
+    assert problems[-1].output_size == (7, 7)
 
 
 def test_convnext_has_as_many_parameters_as_torchvisions():
-    layers = list(conv_problems.convnext_tiny())
+    problems = problems_of(conv_problems.convnext_tiny())
     widths, blocks = (96, 192, 384, 768), (3, 3, 9, 3)
     # Of a block: layer norm, two linear layers with biases, and a scale for each channel.
     rest = sum(n * (2 * d + 8 * d * d + 5 * d + d) for d, n in zip(widths, blocks, strict=True))
     norms = 2 * (96 + 96 + 192 + 384 + 768)
-    assert parameters(layers) + rest + norms + 768 * 1000 + 1000 == 28_589_128
+    assert parameters(problems) + rest + norms + 768 * 1000 + 1000 == 28_589_128
 
 
 def test_unet_is_as_published():
-    layers = list(conv_problems.unet())
+    problems = problems_of(conv_problems.unet())
     up_convolutions = sum(2 * width * width * 4 + width for width in (512, 256, 128, 64))
     # 31,030,593 with one class; the paper has two.
-    assert parameters(layers) + up_convolutions == 31_030_593 + 65
-    assert layers[-1].output_size == (388, 388)
-    assert layers[9].output_size == (28, 28)
+    assert parameters(problems) + up_convolutions == 31_030_593 + 65
+    assert problems[-1].output_size == (388, 388)
+    assert problems[9].output_size == (28, 28)
 
 
 def test_there_are_as_many_problems_as_the_goal_asks_for():
-    problems = conv_problems.all_problems()
-    assert len(problems) == conv_match.PROBLEMS
-    assert len(set(problems.values())) == len(problems)
-    assert results.meets(len(problems) * len(PASSES), GOALS["problems"])
-    sets = collections.Counter(name.split()[0] for name in problems)
+    calls = conv_problems.all_calls()
+    assert len(calls) == conv_match.PROBLEMS
+    assert len(set(calls.values())) == len(calls)
+    assert results.meets(len(calls) * len(PASSES), GOALS["problems"])
+    sets = collections.Counter(name.split()[0] for name in calls)
     assert sets["random"] >= 300
     assert set(sets) == {"deepbench", "random", *conv_problems.NETWORKS}
     assert sets["resnet50"] == 2 * len(resnet50())
 
 
 def test_networks_are_measured_in_both_configurations():
-    problems = conv_problems.all_problems()
-    nchw = problems["vgg16 conv1_2 float32 nchw"]
-    nhwc = problems["vgg16 conv1_2 float16 nhwc"]
-    assert nchw.bias
+    calls = conv_problems.all_calls()
+    nchw = calls["vgg16 conv1_2 float32 nchw"]
+    nhwc = calls["vgg16 conv1_2 float16 nhwc"]
+    assert nchw.problem.bias
     assert nchw.x == TensorLayout((32, 64, 224, 224), (3211264, 50176, 224, 1))
     assert nhwc.x == TensorLayout((32, 64, 224, 224), (3211264, 1, 14336, 64))
-    assert nhwc.grad_output.sizes == nhwc.output_sizes == (32, 64, 224, 224)
+    assert nhwc.grad_output.sizes == nhwc.problem.output_shape == (32, 64, 224, 224)
 
 
-def test_random_problems_are_the_same_for_a_seed():
-    first = list(conv_problems.random_problems(20))
-    assert list(conv_problems.random_problems(20)) == first
-    assert list(conv_problems.random_problems(20, seed=1)) != first
+def test_random_calls_are_the_same_for_a_seed():
+    first = list(conv_problems.random_calls(20))
+    assert list(conv_problems.random_calls(20)) == first
+    assert list(conv_problems.random_calls(20, seed=1)) != first
 
 
-def test_random_problems_are_what_pytorch_takes():
-    for problem in conv_problems.random_problems():
-        dtype = getattr(torch, problem.dtype)
+@pytest.mark.parametrize("benchmark", ["conv_match", "conv_match_nd"])
+def test_calls_are_those_that_were_measured(benchmark):
+    source = {"conv_match": conv_problems, "conv_match_nd": conv_problems_nd}[benchmark]
+    path = results.HERE / "results" / f"{benchmark}.json"
+    rows = {row["key"]: row for row in json.loads(path.read_text())["rows"] if "problem" in row}
+    calls = source.all_calls()
+    assert set(rows) == set(calls)
+    for key, call in calls.items():
+        fields = json.loads(json.dumps(codec.encode(call) | codec.encode(call.problem)))
+        measured = rows[key]["problem"]
+        assert {name: fields[name] for name in measured} == measured
+
+
+def test_random_calls_are_what_pytorch_takes():
+    for call in conv_problems.random_calls():
+        dtype, problem = getattr(torch, call.dtype), call.problem
         x, w = (
             torch.empty_strided(layout.sizes, layout.strides, dtype=dtype, device="meta")
-            for layout in (problem.x, problem.w)
+            for layout in (call.x, call.w)
         )
         y = torch.conv2d(
             x, w, None, problem.stride, problem.padding, problem.dilation, problem.groups
         )
-        assert problem.output_sizes == problem.grad_output.sizes == y.shape
-        assert problem.x.misalignment % dtype.itemsize == 0
+        assert problem.output_shape == call.grad_output.sizes == y.shape
+        assert call.x.misalignment % dtype.itemsize == 0
 
 
-def test_random_problems_cover_all_parameters():
-    problems = list(conv_problems.random_problems())
+def test_random_calls_cover_all_parameters():
+    calls = list(conv_problems.random_calls())
+    problems = problems_of(calls)
 
     def channels_last(layout):
         return layout.strides[1] == 1 and layout.sizes[1] > 1
 
     for count, least in (
-        *((sum(p.dtype == dtype for p in problems), 30) for dtype in conv_problems.BYTES),
-        (sum(p.dtype == "float32" and not p.flags.allow_tf32 for p in problems), 30),
-        (sum(p.flags.deterministic for p in problems), 20),
-        (sum(p.bias for p in problems), 100),
-        (sum(p.dilation != (1, 1) for p in problems), 50),
-        (sum(p.stride[0] != p.stride[1] for p in problems), 30),
-        (sum(p.padding[0] != p.padding[1] for p in problems), 30),
-        (sum(1 < p.groups < p.x.sizes[1] for p in problems), 30),
-        (sum(1 < p.groups == p.x.sizes[1] for p in problems), 30),
-        (sum(p.x.misalignment > 0 for p in problems), 50),
-        (sum(p.w.misalignment > 0 for p in problems), 50),
-        (sum(channels_last(p.x) != channels_last(p.w) for p in problems), 50),
-        (sum(p.x.strides[2] > p.x.sizes[3] and p.x.strides[3] == 1 for p in problems), 30),
+        *((sum(call.dtype == dtype for call in calls), 30) for dtype in conv_problems.BYTES),
+        (sum(call.dtype == "float32" and not call.flags.allow_tf32 for call in calls), 30),
+        (sum(call.flags.deterministic for call in calls), 20),
+        (sum(problem.bias for problem in problems), 100),
+        (sum(problem.dilation != (1, 1) for problem in problems), 50),
+        (sum(problem.stride[0] != problem.stride[1] for problem in problems), 30),
+        (sum(problem.padding[0] != problem.padding[1] for problem in problems), 30),
+        (sum(1 < call.problem.groups < call.x.sizes[1] for call in calls), 30),
+        (sum(1 < call.problem.groups == call.x.sizes[1] for call in calls), 30),
+        (sum(call.x.misalignment > 0 for call in calls), 50),
+        (sum(call.w.misalignment > 0 for call in calls), 50),
+        (sum(channels_last(call.x) != channels_last(call.w) for call in calls), 50),
+        (sum(call.x.strides[2] > call.x.sizes[3] and call.x.strides[3] == 1 for call in calls), 30),
     ):  # fmt: skip
         assert count >= least
 
@@ -332,24 +352,24 @@ LOST = {"error": "PyTorch: CUDA error: misaligned address"}
 
 @pytest.fixture
 def run_on(monkeypatch, tmp_path):
-    """Runs the benchmark on problems that have rows already, with no GPU; gives its file's keys."""
+    """Runs the benchmark on rows in place of calls, with no GPU; gives its file's keys."""
     device = torch.device("cuda", 0)
     for name, fake in (
         ("find_gpu", lambda name: device),
         ("PlanOracle", contextlib.nullcontext),
         ("provenance", lambda device: {}),
-        ("measure_problem", lambda problem, oracle, device: problem),
+        ("measure_call", lambda row, oracle, device: row),
         ("measure_host", lambda case, device, modules: less_key(host_row())),
         ("measure_memory", lambda device, deadline: {"memory": []}),
     ):
         monkeypatch.setattr(run, name, fake)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
-    def run_on(problems, *arguments):
+    def run_on(rows, *arguments):
         command = ["conv_match.py", "--commit", "abc", "--output", str(tmp_path), *arguments]
         monkeypatch.setattr(sys, "argv", command)
         try:
-            run.run("conv_match", None, lambda: problems, ["match", "host", "memory"])
+            run.run("conv_match", None, lambda: rows, ["match", "host", "memory"])
         finally:
             files = sorted(tmp_path.glob("*.json"))
             keys = [[row["key"] for row in json.loads(path.read_text())["rows"]] for path in files]
@@ -367,12 +387,12 @@ def fine():
 
 
 def test_it_asks_to_be_run_again_where_the_gpu_was_lost(run_on, capsys):
-    problems = {"a": LOST, "b": fine(), "c": LOST}
+    rows = {"a": LOST, "b": fine(), "c": LOST}
     with pytest.raises(SystemExit) as error:
-        run_on(problems, "--parts", "match")
+        run_on(rows, "--parts", "match")
     assert error.value.code == run.RUN_AGAIN == 3
     assert "1 rows, 2 still to be run" in capsys.readouterr().out
-    assert run_on(problems, "--parts", "match") == [["a", "b", "c"]]  # nothing is left
+    assert run_on(rows, "--parts", "match") == [["a", "b", "c"]]  # nothing is left
 
 
 def test_it_does_not_ask_for_it_where_its_time_was_over(run_on, capsys):
@@ -381,12 +401,12 @@ def test_it_does_not_ask_for_it_where_its_time_was_over(run_on, capsys):
 
 
 def test_a_shard_has_the_same_cases_in_whichever_parts_it_runs(run_on, tmp_path):
-    problems = {str(i): fine() for i in range(3)}
+    rows = {str(i): fine() for i in range(3)}
     for parts in ("match", "memory"):
         for i in (1, 2, 3):
-            run_on(problems, "--shard", f"{i}/3", "--parts", parts)
+            run_on(rows, "--shard", f"{i}/3", "--parts", parts)
     for i in (3, 2, 1):
-        keys = run_on(problems, "--shard", f"{i}/3")
+        keys = run_on(rows, "--shard", f"{i}/3")
     assert sum(map(len, keys)) == len(set().union(*keys)) == 3 + 16 + 1
     path = results.merge("conv_match", conv_match.summarise, tmp_path)
     assert json.loads(path.read_text())["command"] == "conv_match.py"

@@ -1,4 +1,4 @@
-"""The problems of conv_match_nd; how its rows are judged is tested with conv_match."""
+"""The calls of conv_match_nd; how its rows are judged is tested with conv_match."""
 
 import collections
 import itertools
@@ -16,7 +16,7 @@ import conv_match_nd  # noqa: E402
 import conv_problems  # noqa: E402
 import conv_problems_nd  # noqa: E402
 import results  # noqa: E402
-from conv_match_parts.passes import measure_problem  # noqa: E402
+from conv_match_parts.passes import measure_call  # noqa: E402
 from conv_match_parts.rows import PASSES, same_bits, same_kernels, same_tag  # noqa: E402
 
 from convtime.conv.call import TensorLayout  # noqa: E402
@@ -26,45 +26,47 @@ GOALS = results.load_goals()["conv_match_nd"]
 
 def parameters(layers):
     return sum(
-        layer.count * (math.prod(layer.weight_shape) + layer.bias * layer.out_channels)
+        layer.count
+        * (math.prod(layer.problem.weight_shape) + layer.problem.bias * layer.problem.out_channels)
         for layer in layers
     )
 
 
 def batch_norms(layers):
     """A scale and a shift for each channel of every convolution without a bias."""
-    return sum(2 * layer.out_channels for layer in layers)
+    return sum(2 * layer.problem.out_channels for layer in layers)
 
 
 def test_unet_3d_is_as_published():
     layers = list(conv_problems_nd.unet_3d())
     assert parameters(layers) == 19_069_955  # section 3 of the paper
-    assert layers[-1].output_shape == (1, 3, 28, 44, 44)
-    assert sum(layer.transposed for layer in layers) == 3
+    assert layers[-1].problem.output_shape == (1, 3, 28, 44, 44)
+    assert sum(layer.problem.transposed for layer in layers) == 3
 
 
 def test_r3d_has_as_many_parameters_as_torchvisions():
     layers = list(conv_problems_nd.r3d_18())
     assert parameters(layers) + batch_norms(layers) + 512 * 400 + 400 == 33_371_472
-    assert layers[-1].output_size == (2, 7, 7)
+    assert layers[-1].problem.output_size == (2, 7, 7)
 
 
 def test_audio_networks_are_as_published():
-    assert [layer.size for layer in conv_problems_nd.m5()] == [(32_000,), (2_000,), (500,), (125,)]
-    assert next(conv_problems_nd.m5()).output_size == (8_000,)
+    waves = [layer.problem for layer in conv_problems_nd.m5()]
+    assert [wave.size for wave in waves] == [(32_000,), (2_000,), (500,), (125,)]
+    assert waves[0].output_size == (8_000,)
     *features, positions = conv_problems_nd.wav2vec2()
     assert parameters(features) + 2 * 512 == 4_200_448  # torchaudio's, with its group norm
-    assert positions.size == (49,)  # one in 20 ms
+    assert positions.problem.size == (49,)  # one in 20 ms
 
 
 def test_transposed_networks_are_as_published():
     generator = list(conv_problems_nd.dcgan())
     assert parameters(generator) + batch_norms(generator[:-1]) == 3_576_704
-    assert generator[-1].output_shape == (128, 3, 64, 64)
+    assert generator[-1].problem.output_shape == (128, 3, 64, 64)
     for before, after in itertools.pairwise(generator):
-        assert before.output_shape == after.input_shape
-    decoders = {layer.name: layer for layer in conv_problems_nd.diffusion_decoders()}
-    assert all(layer.transposed for layer in decoders.values())
+        assert before.problem.output_shape == after.problem.input_shape
+    decoders = {layer.name: layer.problem for layer in conv_problems_nd.diffusion_decoders()}
+    assert all(problem.transposed for problem in decoders.values())
     assert decoders["image128"].output_shape == (8, 128, 64, 64)
     assert decoders["video128"].output_shape == (1, 128, 16, 64, 64)
     assert decoders["mel1"].output_size == (80, 62 * 256)  # samples, and a row a band
@@ -72,41 +74,42 @@ def test_transposed_networks_are_as_published():
 
 
 def test_there_are_as_many_problems_as_the_goal_asks_for():
-    problems = conv_problems_nd.all_problems()
-    assert len(problems) == conv_match_nd.PROBLEMS
-    assert len(set(problems.values())) == len(problems)
-    assert results.meets(len(problems) * len(PASSES), GOALS["problems"])
-    sets = collections.Counter(name.split()[0] for name in problems)
+    calls = conv_problems_nd.all_calls()
+    assert len(calls) == conv_match_nd.PROBLEMS
+    assert len(set(calls.values())) == len(calls)
+    assert results.meets(len(calls) * len(PASSES), GOALS["problems"])
+    sets = collections.Counter(name.split()[0] for name in calls)
     assert sets["random"] >= 200
     assert set(sets) == {"random", *conv_problems_nd.NETWORKS}
-    volume = problems["unet_3d up256 float16 nhwc"]
+    volume = calls["unet_3d up256 float16 nhwc"]
     assert volume.w == TensorLayout((512, 512, 2, 2, 2), (4096, 1, 2048, 1024, 512))
-    assert volume.output_sizes == volume.grad_output.sizes
-    audio = problems["m5 conv2 float16 nhwc"]
+    assert volume.problem.output_shape == volume.grad_output.sizes
+    audio = calls["m5 conv2 float16 nhwc"]
     assert audio.x == TensorLayout((64, 128, 2000), (256_000, 2000, 1))
 
 
-def test_random_problems_are_the_same_for_a_seed():
-    first = list(conv_problems_nd.random_problems(20))
-    assert list(conv_problems_nd.random_problems(20)) == first
-    assert list(conv_problems_nd.random_problems(20, seed=1)) != first
+def test_random_calls_are_the_same_for_a_seed():
+    first = list(conv_problems_nd.random_calls(20))
+    assert list(conv_problems_nd.random_calls(20)) == first
+    assert list(conv_problems_nd.random_calls(20, seed=1)) != first
 
 
-def test_random_problems_are_what_pytorch_takes():
-    for problem in conv_problems_nd.random_problems():
-        dtype = getattr(torch, problem.dtype)
+def test_random_calls_are_what_pytorch_takes():
+    for call in conv_problems_nd.random_calls():
+        dtype = getattr(torch, call.dtype)
         x, w = (
             torch.empty_strided(layout.sizes, layout.strides, dtype=dtype, device="meta")
-            for layout in (problem.x, problem.w)
+            for layout in (call.x, call.w)
         )
-        y = getattr(torch, problem.op)(x, w, None, *problem.arguments)
-        assert problem.output_sizes == problem.grad_output.sizes == y.shape
-        assert problem.x.misalignment % dtype.itemsize == 0
+        y = getattr(torch, call.problem.kind.function)(x, w, None, *call.arguments)
+        assert call.problem.output_shape == call.grad_output.sizes == y.shape
+        assert call.x.misalignment % dtype.itemsize == 0
 
 
-def test_random_problems_cover_all_kinds_and_parameters():
-    problems = list(conv_problems_nd.random_problems())
-    kinds = collections.Counter(problem.op for problem in problems)
+def test_random_calls_cover_all_kinds_and_parameters():
+    calls = list(conv_problems_nd.random_calls())
+    problems = [call.problem for call in calls]
+    kinds = collections.Counter(problem.kind.function for problem in problems)
     assert set(kinds) == {
         "conv1d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"
     }  # fmt: skip
@@ -116,24 +119,27 @@ def test_random_problems_cover_all_kinds_and_parameters():
     def differ(numbers):
         return len(set(numbers)) > 1
 
+    def reaches_stride(problem):
+        return any(map(int.__ge__, problem.output_padding, problem.stride))
+
     def channels_last(layout):
         return layout.strides[1] == 1 and layout.sizes[1] > 1
 
     for count, least in (
-        *((sum(p.dtype == dtype for p in problems), 20) for dtype in conv_problems.BYTES),
-        (sum(p.dtype == "float32" and not p.flags.allow_tf32 for p in problems), 20),
-        (sum(p.flags.deterministic for p in problems), 20),
-        (sum(p.bias for p in problems), 80),
-        (sum(differ(p.dilation) for p in problems), 30),
-        (sum(differ(p.stride) for p in problems), 30),
-        (sum(differ(p.padding) for p in problems), 30),
-        (sum(differ(p.w.sizes[2:]) for p in problems), 30),
-        (sum(1 < p.groups < p.x.sizes[1] for p in problems), 30),
-        (sum(1 < p.groups == p.x.sizes[1] for p in problems), 30),
-        (sum(any(p.output_padding) for p in transposed), 30),
-        (sum(any(map(int.__ge__, p.output_padding, p.stride)) for p in transposed), 10),
-        (sum(p.x.misalignment > 0 for p in problems), 40),
-        (sum(channels_last(p.x) != channels_last(p.w) for p in problems), 40),
+        *((sum(call.dtype == dtype for call in calls), 20) for dtype in conv_problems.BYTES),
+        (sum(call.dtype == "float32" and not call.flags.allow_tf32 for call in calls), 20),
+        (sum(call.flags.deterministic for call in calls), 20),
+        (sum(problem.bias for problem in problems), 80),
+        (sum(differ(problem.dilation) for problem in problems), 30),
+        (sum(differ(problem.stride) for problem in problems), 30),
+        (sum(differ(problem.padding) for problem in problems), 30),
+        (sum(differ(call.w.sizes[2:]) for call in calls), 30),
+        (sum(1 < call.problem.groups < call.x.sizes[1] for call in calls), 30),
+        (sum(1 < call.problem.groups == call.x.sizes[1] for call in calls), 30),
+        (sum(any(problem.output_padding) for problem in transposed), 30),
+        (sum(map(reaches_stride, transposed)), 10),
+        (sum(call.x.misalignment > 0 for call in calls), 40),
+        (sum(channels_last(call.x) != channels_last(call.w) for call in calls), 40),
     ):  # fmt: skip
         assert count >= least
 
@@ -152,20 +158,20 @@ def test_without_a_gpu_it_says_so(monkeypatch, tmp_path):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("rank", "transposed"), conv_problems_nd.KINDS)
-def test_a_problem_of_each_kind_on_a_gpu(rank, transposed):
+@pytest.mark.parametrize("kind", conv_problems_nd.OTHER_KINDS, ids=lambda kind: kind.function)
+def test_a_call_of_each_kind_on_a_gpu(kind):
     from convtime.conv.plan_oracle import PlanOracle
 
-    problem = next(
-        problem
-        for problem in conv_problems_nd.random_problems()
-        if (problem.rank, problem.transposed, problem.groups) == (rank, transposed, 1)
-        and not any(problem.output_padding)
+    call = next(
+        call
+        for call in conv_problems_nd.random_calls()
+        if (call.problem.kind, call.problem.groups) == (kind, 1)
+        and not any(call.problem.output_padding)
     )
     device = torch.device("cuda", torch.cuda.current_device())
     with PlanOracle(device) as oracle:
-        row = measure_problem(problem, oracle, device)
-    backend = "CudnnTranspose" if transposed else "Cudnn"
+        row = measure_call(call, oracle, device)
+    backend = "CudnnTranspose" if kind.transposed else "Cudnn"
     assert list(row["passes"]) == ["fprop", "dgrad", "wgrad"]
     for entry in row["passes"].values():
         assert entry["backend"] == backend

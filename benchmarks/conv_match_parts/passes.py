@@ -1,4 +1,4 @@
-"""The row of a problem: PyTorch's and convtime's call of each pass, and how they compare."""
+"""The row of a call: PyTorch's and convtime's call of each pass, and how they compare."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from common.running import first_line
 
 import convtime
 from conv_match_parts.rows import CUDNN_BACKENDS, PASSES, is_outlier
-from convtime.conv.call import ConvCall
-from convtime.conv.explain.running import kernels_of
+from convtime.conv.call import ConvCall, ConvTensors
 from convtime.conv.identity import compare_bits, convtime_call
 from convtime.conv.plan_oracle import PlanOracle
+from convtime.core import codec
 from convtime.results.activity import DeviceActivity, same_launches
 from convtime.results.measurement import Measurement
 
@@ -23,49 +23,49 @@ _ROUND_SECONDS = 0.03  # that all rounds of a problem may take on the GPU, above
 _SURE_ROUNDS = 200  # where a ratio is outside of its limits
 
 
-def measure_problem(problem: ConvCall, oracle: PlanOracle, device: torch.device) -> results.Row:
-    """A problem's row, less its key."""
-    row = {"problem": problem.to_dict()}
-    with problem.flags.applied(), torch.no_grad():
+def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> results.Row:
+    """A call's row, less its key."""
+    row = {"problem": codec.encode(call)}
+    with call.flags.applied(), torch.no_grad():
         try:
-            tensors = problem.tensors(device)
-            calls = {name: problem.pytorch_call(name, tensors) for name in PASSES}
-            firsts = {name: call() for name, call in calls.items()}
+            tensors = call.tensors(device)
+            theirs = {name: call.pytorch_call(name, tensors) for name in PASSES}
+            firsts = {name: run() for name, run in theirs.items()}
             torch.cuda.synchronize()  # or a kernel that fails would look like convtime's
         except RuntimeError as error:
             return row | {"error": f"PyTorch: {first_line(error)}"}
-        backends = {name: problem.backend(name, tensors) for name in PASSES}
+        backends = {name: call.backend(name, tensors) for name in PASSES}
         to_cudnn = [name for name in PASSES if backends[name] in CUDNN_BACKENDS]
-        logs = oracle.ask(problem, to_cudnn) if to_cudnn else {}
+        logs = oracle.ask(call, to_cudnn) if to_cudnn else {}
         passes: dict[str, results.Row] = {}
         ours: dict[str, Callable[[], Any]] = {}
         for name in PASSES:
             passes[name] = {"backend": backends[name]}
             if name in logs:
-                chosen = logs[name].chosen
+                plan = logs[name].plan
                 passes[name] |= {
-                    "pytorch_tag": chosen.tag if chosen else None,
+                    "pytorch_tag": plan.tag if plan else None,
                     "pytorch_unknown": logs[name].unknown,
                 }
             try:
-                call, facts = _first_calls(problem, name, tensors, calls[name], firsts.pop(name))
+                run, facts = _first_calls(call, name, tensors, theirs[name], firsts.pop(name))
                 passes[name] |= facts
-                ours[name] = call
+                ours[name] = run
             except RuntimeError as error:
                 passes[name]["error"] = f"convtime: {first_line(error)}"
-        _time(passes, calls, ours)
+        _time(passes, theirs, ours)
     return row | {"passes": passes}
 
 
 def _first_calls(
-    problem: ConvCall, name: str, tensors: Any, theirs: Callable[[], Any], first: Any
+    call: ConvCall, name: str, tensors: ConvTensors, theirs: Callable[[], Any], first: Any
 ) -> tuple[Callable[[], Any], results.Row]:
     """convtime's call, and what is known of both before they are timed."""
-    ours = convtime_call(problem, name, tensors)
+    ours = convtime_call(call, name, tensors)
     convtime.clear_plan_cache()
     result = ours()
-    expected = problem.cudnn_pass(name)
-    choices = [plan for plan in convtime.plan_cache() if plan.pass_name == expected]
+    expected = call.cudnn_pass(name)
+    choices = [choice for choice in convtime.plan_cache() if choice.pass_name == expected]
     identical, repeats = compare_bits(theirs, first, result)
     return ours, {
         "convtime_tag": choices[-1].tag if choices else None,
@@ -131,17 +131,18 @@ def _add_samples(
     found = {key: compared.measurements[" ".join(key)] for key in candidates}
     for name in dict.fromkeys(name for _, name in candidates):
         theirs, ours = found["pytorch", name], found["convtime", name]
-        their_kernels, our_kernels = kernels_of(theirs), kernels_of(ours)
-        same = same_launches(their_kernels, our_kernels)
+        same = same_launches(theirs.activities, ours.activities)
         passes[name] |= {
-            "kernels": _launches(their_kernels),
-            "convtime_kernels": None if same else _launches(our_kernels),
+            "kernels": _launches(theirs.activities),
+            "convtime_kernels": None if same else _launches(ours.activities),
             "ns": {"pytorch": _nanoseconds(theirs), "convtime": _nanoseconds(ours)},
         }
 
 
-def _launches(kernels: Sequence[DeviceActivity]) -> list[list[Any]]:
-    return [[kernel.name or kernel.kind, kernel.grid, kernel.block] for kernel in kernels]
+def _launches(activities: Sequence[DeviceActivity]) -> list[list[Any]]:
+    return [
+        [activity.name or activity.kind, activity.grid, activity.block] for activity in activities
+    ]
 
 
 def _nanoseconds(measurement: Measurement) -> list[int]:

@@ -16,7 +16,7 @@ from common.running import find_gpu
 
 from conv_match_parts.host import HOST_CASES, MODULE_CASES, measure_host
 from conv_match_parts.memory import measure_memory
-from conv_match_parts.passes import measure_problem
+from conv_match_parts.passes import measure_call
 from conv_match_parts.rows import mismatches
 from conv_match_parts.summary import summarise
 from convtime.conv.call import ConvCall
@@ -32,7 +32,7 @@ Step = Callable[[], results.Row | None]
 def run(
     benchmark: str,
     description: str | None,
-    all_problems: Callable[[], Mapping[str, ConvCall]],
+    all_calls: Callable[[], Mapping[str, ConvCall]],
     parts: Sequence[str],
 ) -> None:
     """Runs a benchmark of this kind from the command line.
@@ -40,7 +40,7 @@ def run(
     Args:
         benchmark: Its name in goals.json.
         description: For --help.
-        all_problems: Gives its problems by key.
+        all_calls: Gives its calls by key.
         parts: Of "match", "host" and "memory", what it has.
 
     Raises:
@@ -55,10 +55,10 @@ def run(
     file = results.ResultFile(benchmark, summarise, options, provenance(device))
 
     with PlanOracle(device) as oracle, _Saver(file) as saver:
-        problems = all_problems()
+        calls = all_calls()
         # Shards are of all parts, so that a case belongs to one shard whichever parts are run.
-        steps = _steps(problems, parts, oracle, device, deadline)
-        chosen = _steps(problems, options.parts, oracle, device, deadline)
+        steps = _steps(calls, parts, oracle, device, deadline)
+        chosen = _steps(calls, options.parts, oracle, device, deadline)
         pending = {key: step for key, step in file.pending(steps).items() if key in chosen}
         left, lost = len(pending), False
         for key, step in pending.items():
@@ -107,7 +107,7 @@ def _lost_gpu(row: results.Row) -> bool:
 
 
 def _steps(
-    problems: Mapping[str, ConvCall],
+    calls: Mapping[str, ConvCall],
     parts: Sequence[str],
     oracle: PlanOracle,
     device: torch.device,
@@ -116,8 +116,8 @@ def _steps(
     """What makes each row, by the row's key; a step that gives None had not enough time."""
     steps: dict[str, Step] = {}
     if "match" in parts:
-        for key, problem in problems.items():
-            steps[key] = functools.partial(measure_problem, problem, oracle, device)
+        for key, call in calls.items():
+            steps[key] = functools.partial(measure_call, call, oracle, device)
     if "host" in parts:
         for key, case in HOST_CASES.items():
             steps[key] = functools.partial(measure_host, case, device, modules=False)

@@ -262,7 +262,7 @@ class ConvLayer:
 
     Attributes:
         names: Every place, e.g. module names of a model; at least one.
-        problem: The convolution.
+        problem: The convolution, of at least one example.
     """
 
     names: tuple[str, ...]
@@ -271,6 +271,7 @@ class ConvLayer:
     def __post_init__(self) -> None:
         if not self.names:
             _refuse("a layer needs at least one name")
+        _check_size("batch", self.problem.batch, smallest=1)
 
     @property
     def name(self) -> str:
