@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
     from convtime import Measurement
+    from convtime.timing.options import Regime
 
 PROCESSES = 10
 OPERATIONS = {
@@ -32,7 +33,7 @@ OPERATIONS = {
     "matmul": "matmul 4096 bf16",
     "conv": "conv 32x256x56x56 fp16 channels_last",
 }
-REGIMES = ("burst", "sustained")
+REGIMES: tuple[Regime, ...] = ("burst", "sustained")
 BUDGET = 0.3  # seconds of sampling
 FROM_REST = "from rest"
 REST = 2.0  # seconds

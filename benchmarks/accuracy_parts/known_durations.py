@@ -12,6 +12,7 @@ from common.truth import median_of_stamps
 
 from accuracy_parts.passes import PASSES, MethodPasses
 from accuracy_parts.rows import STAMPED_REFERENCE_NS
+from convtime.timing.options import Cache
 
 # Whole ticks of 32 ns, since that is what a kernel spins for.
 SPINS_NS = (1_024, 2_016, 4_992, 9_984, 100_000, 1_000_000)
@@ -30,7 +31,7 @@ def measure_spin(asked_ns: int) -> results.Row:
 
 def measure_stamped(
     call: Callable[[], torch.Tensor],
-    cache: str,
+    cache: Cache,
     grid: tuple[int, int],
     reference_grid: tuple[int, int],
     asked_ns: int | None,

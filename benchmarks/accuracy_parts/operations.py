@@ -15,11 +15,12 @@ from torch.nn import functional as F
 
 from accuracy_parts.passes import PASSES, MethodPasses, StampPasses, TruthPasses, stamps_of_spin
 from accuracy_parts.rows import METHODS
+from convtime.timing.options import Cache
 
 KERNEL_PASSES = 5  # of the profiler and of method kernel, whose limit is the narrowest
 
 
-def measure_op(make: Callable[[], Call], cache: str) -> results.Row:
+def measure_op(make: Callable[[], Call], cache: Cache) -> results.Row:
     call = make()
     spin: Call = functools.partial(torch.ops.convtime.spin_ns, 5_000)
     count, rest = _plan(call)

@@ -14,6 +14,7 @@ from common.truth import Trace, profile_calls
 from torch.profiler import ProfilerActivity, profile
 
 from convtime import time_op
+from convtime.timing.options import Cache, Method
 
 PASSES = 3
 
@@ -133,7 +134,9 @@ def stamps_of_spin(cold: bool) -> results.Row:
 class MethodPasses:
     """One of convtime's methods, and what it says of itself."""
 
-    def __init__(self, call: Call, method: str, cache: str, count: int, *, warmup: int = 3) -> None:
+    def __init__(
+        self, call: Call, method: Method, cache: Cache, count: int, *, warmup: int = 3
+    ) -> None:
         self._call, self._method, self._cache, self._count = call, method, cache, count
         self._warmup = warmup
         self._row: results.Row = {name: [] for name in ("median", "midmean", "span", "queue")}

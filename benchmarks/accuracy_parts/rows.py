@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import statistics
+from typing import TYPE_CHECKING
 
 import results
 
-CACHES = ("cold", "warm")
-METHODS = ("kernel", "event", "graph")
+if TYPE_CHECKING:
+    from convtime.timing.options import Cache, Method
+
+CACHES: tuple[Cache, ...] = ("cold", "warm")
+METHODS: tuple[Method, ...] = ("kernel", "event", "graph")
 NVBENCH = "cuda-bench"
 # Kernels that spin for so long tell what lies between the stamps and the traced start and end, for
 # others of the same grid, or of more blocks than fit on the device at a time.
