@@ -17,7 +17,7 @@ import torch
 
 import convtime
 from convtime import cli
-from convtime.conv import compare as conv_compare
+from convtime.cli import compare as compare_command
 
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
 QUICK = ["--device", "cpu", "--budget", "0.02"]
@@ -219,7 +219,7 @@ def no_timing(monkeypatch):
     def refuse(*arguments, **options):
         raise AssertionError("timing started")
 
-    monkeypatch.setattr(conv_compare, "compare_layers", refuse)
+    monkeypatch.setattr(compare_command, "compare_layers", refuse)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +243,7 @@ def no_timing(monkeypatch):
         (["compare", "--budget", "0"], "--budget: got '0'"),
         (["compare", "--dtype", "int8"], "--dtype: invalid choice: 'int8'"),
         (["compare", "--layout", "chwn"], "--layout: invalid choice: 'chwn'"),
-        (["compare", "--device", "gpu"], "device is 'gpu', but must be cpu, cuda or cuda:N"),
+        (["compare", "--device", "gpu"], "device must be cpu, cuda or cuda:N, got 'gpu'"),
         (["compare", "--layers", "none.csv"], "none.csv: cannot be read"),
         (["compare", "--layers", "/dev/zero"], "/dev/zero: cannot be read, since it is not a"),
         (["compare", "--layers", 300 * "a"], "aaa: cannot be read (File name too long)"),
@@ -330,7 +330,7 @@ def test_model_dtype_layout_and_plot(tmp_path, monkeypatch, capsys):
     (row,) = json.loads((tmp_path / "o.json").read_text())["rows"]
     assert (row["dtype"], row["layout"]) == ("bfloat16", "nhwc")
     assert row["layer"]["names"] == ["0"]
-    assert row["layer"]["batch"] == 2
+    assert row["layer"]["problem"]["batch"] == 2
     assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
     shown = capsys.readouterr().out
     assert "bfloat16, nhwc" in shown
@@ -348,7 +348,7 @@ def test_a_whole_model_forward_and_backward(tmp_path, monkeypatch, capsys, devic
     arguments += ["--device", device.type, "--json", "o.json", "--csv", "o.csv"]
     assert cli.main(arguments) == 0
     document = json.loads((tmp_path / "o.json").read_text())
-    found = [(row["layer"]["names"][0], row["pass"]) for row in document["rows"]]
+    found = [(row["layer"]["names"][0], row["pass_name"]) for row in document["rows"]]
     assert found == [("0", "forward"), ("0", "backward"), ("1", "forward"), ("1", "backward")]
     assert all(row["bit_identical"] for row in document["rows"])
     assert document["step"]["model"] == "cli_test_kinds:net"
@@ -372,14 +372,14 @@ def test_layers_backward_without_a_model(layers_csv, capsys):
 def test_resnet50_is_the_default(monkeypatch, batch, expected):
     seen = []
 
-    def stop(problems, **options):
-        seen.extend(problems)
+    def stop(layers, **options):
+        seen.extend(layers)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(conv_compare, "compare_layers", stop)
+    monkeypatch.setattr(compare_command, "compare_layers", stop)
     assert cli.main(["compare", *QUICK, *batch]) == 130
     assert len(seen) == 23
-    assert {problem.batch for problem in seen} == {expected}
+    assert {layer.problem.batch for layer in seen} == {expected}
 
 
 def test_version_and_config(capsys):

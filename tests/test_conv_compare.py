@@ -10,25 +10,33 @@ import torch
 
 import convtime
 from convtime.conv import compare as conv_compare
-from convtime.conv.compare import PASSES, compare_layers
+from convtime.conv.compare import PASSES, LayerResult, compare_layers
+from convtime.conv.flags import Flags
 from convtime.conv.layouts import DTYPES, LAYOUTS, memory_format
-from convtime.conv.problem import ConvLayer
+from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.conv.sources.model import LoadedModel
 from convtime.conv.step import compare_step
 from convtime.core.errors import InputError
-from convtime.device.resolve import resolve_device
+from convtime.core.kinds import KINDS
 
 CPU = torch.device("cpu")
 QUICK = {"budget": 0.02, "max_samples": 20}
 SMALL = ConvLayer(
-    names=("small",),
-    batch=2,
-    in_channels=4,
-    size=(9, 11),
-    out_channels=6,
-    kernel_size=(3, 5),
-    padding=(1, 2),
+    ("small",),
+    ConvProblem(
+        batch=2,
+        in_channels=4,
+        size=(9, 11),
+        out_channels=6,
+        kernel_size=(3, 5),
+        padding=(1, 2),
+    ),
 )
+
+
+def changed(layer=SMALL, names=None, **changes):
+    """The layer with another problem."""
+    return ConvLayer(names or layer.names, dataclasses.replace(layer.problem, **changes))
 
 
 def compare_one(layer=SMALL, device=CPU, **options):
@@ -48,7 +56,7 @@ def compare_one(layer=SMALL, device=CPU, **options):
     ],
 )
 def test_kinds_of_layers(device, changes):
-    layer = dataclasses.replace(SMALL, **changes)
+    layer = changed(**changes)
     result = compare_one(layer, device)
     assert result.layer is layer
     assert result.bit_identical
@@ -58,7 +66,7 @@ def test_kinds_of_layers(device, changes):
         assert measurement.min > 0
     assert result.ratio.low <= result.ratio.value <= result.ratio.high
     assert result.gflops == pytest.approx(
-        layer.flops / statistics.median(result.convtime.seconds) / 1e9,
+        layer.problem.flops / statistics.median(result.convtime.seconds) / 1e9,
         rel=0.02,  # a tick
     )
     backends = {"cpu": ("Mkldnn", "Slow2d", "SlowDilated2d", "Xnnpack2d"), "cuda": ("Cudnn",)}
@@ -69,13 +77,13 @@ def test_kinds_of_layers(device, changes):
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_both_sides_get_the_same_data_in_dtype_and_layout(monkeypatch, device, dtype, layout):
     calls = {}
-    original = convtime.compare
+    original = conv_compare.compare
 
     def record(candidates, **options):
         calls.update(candidates)
         return original(candidates, **options)
 
-    monkeypatch.setattr(convtime, "compare", record)
+    monkeypatch.setattr(conv_compare, "compare", record)
     result = compare_one(device=device, dtype=dtype, layout=layout)
     assert (result.dtype, result.layout) == (dtype, layout)
     assert result.bit_identical
@@ -124,31 +132,33 @@ def test_one_bit_is_a_difference(monkeypatch, side):
     assert result.pytorch_repeats == (side == "ours")
 
 
-KINDS = {
-    "Conv1d": {},
-    "Conv3d": {"groups": 2, "bias": True, "padding": "same"},
-    "ConvTranspose1d": {"output_padding": (1,), "stride": (2,)},
-    "ConvTranspose2d": {"dilation": (1, 2), "padding": (1, 0)},
-    "ConvTranspose3d": {"bias": True},
+OPTIONS = {
+    "conv1d": {},
+    "conv2d": {"bias": True, "stride": (1, 2)},
+    "conv3d": {"groups": 2, "bias": True, "padding": "same"},
+    "conv_transpose1d": {"output_padding": (1,), "stride": (2,)},
+    "conv_transpose2d": {"dilation": (1, 2), "padding": (1, 0)},
+    "conv_transpose3d": {"bias": True},
 }
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("kind", "changes"), KINDS.items())
-def test_every_kind_in_both_passes(device, kind, changes, layout):
-    rank = int(kind[-2])
-    layer = ConvLayer(
-        ("a",), 2, 4, (7, 5, 6)[:rank], 6, (3, 1, 2)[:rank], transposed="T" in kind, **changes
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.function)
+def test_every_kind_in_both_passes(device, kind, layout):
+    rank, options = kind.rank, OPTIONS[kind.function]
+    problem = ConvProblem(
+        2, 4, (7, 5, 6)[:rank], 6, (3, 1, 2)[:rank], transposed=kind.transposed, **options
     )
+    layer = ConvLayer(("a",), problem)
     results = list(compare_layers([layer], device=device, passes=PASSES, layout=layout, **QUICK))
-    assert [one.pass_name for one in results] == ["forward", "backward"]
-    assert [one.title for one in results] == ["a", "a backward"]
-    assert [one.flops for one in results] == [layer.flops, 2 * layer.flops]
-    for one in results:
-        assert one.bit_identical or not one.pytorch_repeats
-        assert one.same_kernels is (None if device.type == "cpu" else True)
-        again = conv_compare.LayerResult.from_dict(json.loads(json.dumps(one.to_dict())), {})
-        assert (again.pass_name, again.layer) == (one.pass_name, layer)
+    assert [result.pass_name for result in results] == ["forward", "backward"]
+    assert [result.title for result in results] == ["a", "a backward"]
+    assert [result.flops for result in results] == [problem.flops, 2 * problem.flops]
+    for result in results:
+        assert result.bit_identical or not result.pytorch_repeats
+        assert result.same_kernels is (None if device.type == "cpu" else True)
+        again = LayerResult.from_dict(json.loads(json.dumps(result.to_dict())), {})
+        assert (again.pass_name, again.layer) == (result.pass_name, layer)
 
 
 def test_every_gradient_is_compared(monkeypatch):
@@ -157,7 +167,7 @@ def test_every_gradient_is_compared(monkeypatch):
             return super().forward(x).clone() + 0 * self.bias.sum()
 
     monkeypatch.setattr(convtime.nn, "Conv2d", Off)
-    layer = dataclasses.replace(SMALL, bias=True)
+    layer = changed(bias=True)
     forward, backward = compare_layers([layer], device=CPU, passes=PASSES, **QUICK)
     assert forward.bit_identical
     assert backward.bit_identical
@@ -201,7 +211,7 @@ def test_a_models_step_is_timed_before_and_after_replacing(device):
         loaded(net, 2, 3, 8, 8, device=device), dtype="float64", layout="nhwc", **QUICK
     )
     assert all(training and grad for grad, training, _, _ in net.steps)
-    assert {where for *_, where in net.steps} == {"torch.nn.modules.conv", "convtime.nn"}
+    assert {where for *_, where in net.steps} == {"torch.nn.modules.conv", "convtime.nn.layers"}
     assert net.steps[-1][2].dtype == torch.float64
     assert net.flat.weight.is_contiguous(memory_format=torch.channels_last)
     assert net.deep.weight.is_contiguous(memory_format=torch.channels_last_3d)
@@ -244,7 +254,7 @@ def test_the_sign_of_zero_is_a_difference(monkeypatch):
 
 
 def test_a_layer_that_does_not_fit_names_itself_and_the_next_call_works(device):
-    huge = dataclasses.replace(SMALL, names=("huge",), batch=2**31 - 1)
+    huge = changed(names=("huge",), batch=2**31 - 1)
     results = compare_layers([SMALL, huge], device=device, **QUICK)
     assert next(results).layer == SMALL  # asked for one by one
     with pytest.raises(InputError, match=r"^layer huge .* does not fit in memory; .*--batch"):
@@ -253,14 +263,14 @@ def test_a_layer_that_does_not_fit_names_itself_and_the_next_call_works(device):
 
 
 def test_weights_too_large_for_the_host_are_refused(monkeypatch):
-    wide = dataclasses.replace(SMALL, in_channels=400, out_channels=600, groups=2)
+    wide = changed(in_channels=400, out_channels=600, groups=2)
     monkeypatch.setattr(conv_compare, "_host_bytes", lambda: 4 * 600 * 200 * 3 * 5)
     with pytest.raises(InputError, match="does not fit in memory"):
         compare_one(wide)
 
 
 def test_what_pytorch_cannot_run_is_said():
-    reflect = dataclasses.replace(SMALL, padding=(9, 2), padding_mode="reflect")
+    reflect = changed(padding=(9, 2), padding_mode="reflect")
     with pytest.raises(
         InputError, match=r"layer small .* cannot be run: RuntimeError: .*[Pp]adding"
     ):
@@ -268,21 +278,29 @@ def test_what_pytorch_cannot_run_is_said():
 
 
 def test_result_as_json():
-    row = json.loads(json.dumps(compare_one().to_dict(), allow_nan=False))
+    result = compare_one()
+    row = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert row["layer"]["names"] == ["small"]
-    assert row["layer"]["kernel_size"] == [3, 5]
+    assert row["layer"]["problem"]["kernel_size"] == [3, 5]
     for who in ("pytorch", "convtime"):
         assert row[who]["median"] == pytest.approx(statistics.median(row[who]["seconds"]), rel=0.02)
         assert row[who]["method"] == "cpu"
         assert "provenance" not in row[who]
     rounds = zip(row["convtime"]["seconds"], row["pytorch"]["seconds"], strict=True)
-    assert row["ratio"] == pytest.approx(statistics.median(a / b for a, b in rounds), rel=1e-3)
-    again = conv_compare.LayerResult.from_dict(row, {"gpu": None})
+    median = statistics.median(ours / theirs for ours, theirs in rounds)
+    assert row["ratio"]["value"] == pytest.approx(median, rel=1e-3)
+    again = LayerResult.from_dict(row, {"gpu": None})
     assert again.layer == SMALL
-    assert again.ratio.low == row["ratio_low"]
+    assert again.ratio == result.ratio
+    assert row["ratio"] == {
+        "value": result.ratio.value,
+        "low": result.ratio.low,
+        "high": result.ratio.high,
+        "confidence": result.ratio.confidence,
+    }
     assert list(again.convtime.seconds) == row["convtime"]["seconds"]
     assert again.convtime.provenance == {"gpu": None}
-    assert again.cudnn_flags is None
+    assert again.flags == Flags.current()
 
 
 def test_times_are_recorded_to_the_picosecond():
@@ -293,35 +311,13 @@ def test_times_are_recorded_to_the_picosecond():
     assert row["raw_seconds"] == [0.666666666667]
 
 
-def test_flags_of_cudnn(device):
-    with torch.backends.cudnn.flags(benchmark=True, deterministic=True, allow_tf32=False):
+def test_flags_are_those_that_were_set(device):
+    usual = compare_one(device=device)
+    assert usual.flags == Flags.current()
+    changes = {"benchmark": True, "deterministic": True, "allow_tf32": False}
+    with torch.backends.cudnn.flags(enabled=True, **changes):
         result = compare_one(device=device)
-        expected = {"benchmark": True, "deterministic": True, "allow_tf32": False}
-        assert conv_compare._cudnn_flags() == expected
-    assert conv_compare._cudnn_flags() == {
-        "benchmark": False,
-        "deterministic": False,
-        "allow_tf32": True,
-    }
-    assert result.cudnn_flags == (expected if device.type == "cuda" else None)
-    again = conv_compare.LayerResult.from_dict(json.loads(json.dumps(result.to_dict())), {})
-    assert again.cudnn_flags == result.cudnn_flags
-
-
-@pytest.mark.parametrize("name", ["gpu", "meta", "cuda:x", ""])
-def test_unknown_devices(name):
-    with pytest.raises(InputError, match=f"device is '{name}', but must be cpu, cuda or cuda:N"):
-        resolve_device(name)
-
-
-def test_missing_gpu(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert resolve_device() == CPU
-    with pytest.raises(InputError, match=r"device 'cuda' is not available: .*; use --device cpu"):
-        resolve_device("cuda")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert resolve_device().type == "cuda"
-    assert resolve_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(InputError, match=r"device 'cuda:2' .* this machine has 2 GPU\(s\)"):
-        resolve_device("cuda:2")
+    assert usual.flags == Flags.current()
+    assert result.flags == dataclasses.replace(usual.flags, **changes) != usual.flags
+    again = LayerResult.from_dict(json.loads(json.dumps(result.to_dict())), {})
+    assert again.flags == result.flags

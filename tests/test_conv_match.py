@@ -121,17 +121,17 @@ def test_random_calls_are_the_same_for_a_seed():
     assert list(conv_problems.random_calls(20, seed=1)) != first
 
 
-@pytest.mark.parametrize("benchmark", ["conv_match", "conv_match_nd"])
-def test_calls_are_those_that_were_measured(benchmark):
-    source = {"conv_match": conv_problems, "conv_match_nd": conv_problems_nd}[benchmark]
-    path = results.HERE / "results" / f"{benchmark}.json"
+@pytest.mark.parametrize("name", ["conv_match", "conv_match_nd"])
+def test_calls_are_those_that_were_measured(name):
+    source = {"conv_match": conv_problems, "conv_match_nd": conv_problems_nd}[name]
+    path = results.HERE / "results" / f"{name}.json"
     rows = {row["key"]: row for row in json.loads(path.read_text())["rows"] if "problem" in row}
     calls = source.all_calls()
     assert set(rows) == set(calls)
     for key, call in calls.items():
         fields = json.loads(json.dumps(codec.encode(call) | codec.encode(call.problem)))
         measured = rows[key]["problem"]
-        assert {name: fields[name] for name in measured} == measured
+        assert {field: fields[field] for field in measured} == measured
 
 
 def test_random_calls_are_what_pytorch_takes():

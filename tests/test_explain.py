@@ -12,9 +12,10 @@ from torch.nn.utils import prune
 
 import convtime
 from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.explain import running
 from convtime.conv.explain.differences import differences
 from convtime.conv.explain.reasons import why
-from convtime.conv.explain.running import explain, plan_of_choice
+from convtime.conv.explain.running import explain
 from convtime.conv.explain.types import Explanation, PassExplanation, Side
 from convtime.conv.flags import Flags
 from convtime.conv.identity import compare_bits
@@ -22,7 +23,8 @@ from convtime.conv.plan_log import PlanLog
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.results.activity import DeviceActivity
 from convtime.results.comparison import Ratio
-from convtime.results.plan import Plan, TensorDescriptor
+from convtime.results.plan import Plan, PlanChoice, TensorDescriptor
+from convtime.show.explanation import rows
 
 QUICK = {"budget": 0.02}
 
@@ -48,9 +50,9 @@ def test_functions(fn):
         assert (side.plan, side.kernels, side.method) == (None, (), "cpu")
         assert "does not give this pass to cuDNN" in side.no_plan
         assert side.seconds > 0
-    assert found.problem.stride == (2, 2)
-    assert found.problem.padding == (1, 2)
-    assert found.problem.x == TensorLayout.of(x)
+    assert found.call.problem.stride == (2, 2)
+    assert found.call.problem.padding == (1, 2)
+    assert found.call.x == TensorLayout.of(x)
 
 
 SPATIAL = (7, 9, 11)
@@ -68,9 +70,9 @@ def test_every_function(where, transposed, rank):
     found = explain(
         function, x, w, stride=2, groups=2, padding=1, backward=True, **options, **QUICK
     )
-    assert found.problem.op == name
-    assert found.problem.output_sizes == function(x, w, None, 2, 1, groups=2, **options).shape
-    assert [one.name for one in found.passes] == ["fprop", "dgrad", "wgrad"]
+    assert found.call.problem.kind.function == name
+    assert found.call.problem.output_shape == function(x, w, None, 2, 1, groups=2, **options).shape
+    assert [explained.name for explained in found.passes] == ["fprop", "dgrad", "wgrad"]
     assert found.differences == ()
     assert name in str(found)
     assert ("output padding 1" in str(found)) == transposed
@@ -83,15 +85,15 @@ def test_every_module(where, rank):
     x = torch.randn(2, 4, *SPATIAL[:rank])
     plain = getattr(where, f"Conv{rank}d")(4, 6, 3, padding=1, padding_mode="circular")
     found = explain(plain, x, **QUICK)
-    assert found.problem.op == f"conv{rank}d"
-    assert found.problem.padding == (0,) * rank
-    assert found.problem.output_sizes == plain(x).shape
+    assert found.call.problem.kind.function == f"conv{rank}d"
+    assert found.call.problem.padding == (0,) * rank
+    assert found.call.problem.output_shape == plain(x).shape
     transposed = getattr(where, f"ConvTranspose{rank}d")(4, 6, 3, stride=2)
-    size = [2 * one + 2 for one in SPATIAL[:rank]]
+    size = [2 * length + 2 for length in SPATIAL[:rank]]
     found = explain(transposed, x[0], output_size=size, **QUICK)
-    assert found.problem.op == f"conv_transpose{rank}d"
-    assert found.problem.output_padding == (1,) * rank
-    assert found.problem.output_sizes == (1, 6, *size)
+    assert found.call.problem.kind.function == f"conv_transpose{rank}d"
+    assert found.call.problem.output_padding == (1,) * rank
+    assert found.call.problem.output_shape == (1, 6, *size)
 
 
 @pytest.mark.parametrize("kind", [torch.nn.Conv2d, convtime.nn.Conv2d])
@@ -108,18 +110,18 @@ def test_modules(kind, options, padding):
     module = kind(4, 6, 3, **options)
     x = torch.randn(4, 9, 11)
     found = explain(module, x, backward=False, **QUICK)
-    assert found.problem.padding == padding
-    assert found.problem.bias == (module.bias is not None)
-    assert found.problem.output_sizes[1:] == module(x).shape
+    assert found.call.problem.padding == padding
+    assert found.call.problem.bias == (module.bias is not None)
+    assert found.call.problem.output_shape[1:] == module(x).shape
     assert found.differences == ()
 
 
 def test_uneven_same_padding_is_put_at_the_end_first():
     x, w = torch.randn(1, 4, 8, 8), torch.randn(6, 4, 2, 5)
     found = explain(F.conv2d, x, w, padding="same", **QUICK)
-    assert found.problem.x.sizes == (1, 4, 9, 8)
-    assert found.problem.padding == (0, 2)
-    assert found.problem.output_sizes == (1, 6, 8, 8)
+    assert found.call.x.sizes == (1, 4, 9, 8)
+    assert found.call.problem.padding == (0, 2)
+    assert found.call.problem.output_shape == (1, 6, 8, 8)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_passes(x_grad, w_grad, backward, passes):
     x.requires_grad_(x_grad)
     w.requires_grad_(w_grad)
     found = explain(F.conv2d, x, w, backward=backward, **QUICK)
-    assert [one.name for one in found.passes] == passes
+    assert [explained.name for explained in found.passes] == passes
     assert found.differences == ()
     assert x.grad is None
     assert w.grad is None
@@ -154,7 +156,7 @@ def test_autocast_is_seen_to():
     x, w = example()
     with torch.autocast("cpu", torch.bfloat16):
         found = explain(F.conv2d, x, w, **QUICK)
-    assert found.problem.dtype == "bfloat16"
+    assert found.call.dtype == "bfloat16"
     assert found.differences == ()
 
 
@@ -165,8 +167,8 @@ def test_it_survives_json_and_can_be_read():
     for text in (str(found), repr(found), found._repr_html_()):
         for part in ("2×4×9×11", "float32", "Mkldnn", "wgrad", "run the same"):
             assert part in text
-    with pytest.raises(ValueError, match="schema 7 cannot be read"):
-        Explanation.from_dict(found.to_dict() | {"schema": 7})
+    with pytest.raises(ValueError, match=r"an Explanation of schema '7.0' .* only of schema 2\.x"):
+        Explanation.from_dict(found.to_dict() | {"schema": "7.0"})
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_layers_whose_weight_is_computed(change, replaced):
     if replaced:
         convtime.nn.replace(layer)
     found = explain(layer, torch.randn(2, 4, 9, 11), **QUICK)
-    assert found.problem.w == TensorLayout.of(layer.weight)
+    assert found.call.w == TensorLayout.of(layer.weight)
     assert found.differences == ()
 
 
@@ -252,33 +254,32 @@ def test_other_mistakes():
         explain(F.conv2d, x.to("meta"), w.to("meta"))
 
 
-X = TensorDescriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float")
+X = TensorDescriptor((2, 4, 9, 11), (396, 99, 11, 1), 32, "float32")
 PLAN = Plan(
     tag="ConvFwd_eng38_k2=8_k13=-1",
-    engine=38,
-    knobs={2: 8, 13: -1},
     source="heuristic",
     numerical_notes=("TENSOR_CORE",),
     behavior_notes=(),
     workspace_bytes=1024,
     refused=("ConvFwd_eng1",),
     x=X,
-    w=TensorDescriptor((6, 4, 3, 5), (60, 15, 5, 1), 32, "float"),
-    y=TensorDescriptor((2, 6, 7, 7), (294, 49, 7, 1), 32, "float"),
-    compute_type="float",
+    w=TensorDescriptor((6, 4, 3, 5), (60, 15, 5, 1), 32, "float32"),
+    y=TensorDescriptor((2, 6, 7, 7), (294, 49, 7, 1), 32, "float32"),
+    compute_type="float32",
     padding=(0, 0),
     stride=(1, 1),
     dilation=(1, 1),
 )
-KERNEL = DeviceActivity("kernel", "implicit_gemm<float>", (8, 1, 1), (128, 1, 1), 2e-6)
-SIDE = Side(
-    PLAN, "", (KERNEL, DeviceActivity("memset", "", (0, 0, 0), (0, 0, 0), 1e-6)), 3e-6, "kernel"
+KERNEL = DeviceActivity(
+    "kernel", "implicit_gemm<float>", (8, 1, 1), (128, 1, 1), 32, 4096, 0, (2e-6,)
 )
+MEMSET = DeviceActivity("memset", "", (0, 0, 0), (0, 0, 0), 0, 0, 1024, (1e-6,))
+SIDE = Side(PLAN, "", (KERNEL, MEMSET), 3e-6, "kernel")
 
 
 def test_the_same_has_no_differences():
-    slower = dataclasses.replace(KERNEL, seconds=1.0)
-    ours = dataclasses.replace(SIDE, kernels=(slower, SIDE.kernels[1]), seconds=1.0)
+    slower = dataclasses.replace(KERNEL, seconds=(1.0,))
+    ours = dataclasses.replace(SIDE, kernels=(slower, MEMSET), seconds=1.0)
     ours = dataclasses.replace(
         ours, plan=dataclasses.replace(PLAN, compute_type=None, source="instant", refused=())
     )
@@ -291,8 +292,8 @@ def test_the_same_has_no_differences():
         ({"tag": "ConvFwd_eng3"}, "tag: PyTorch has ConvFwd_eng38_k2=8_k13=-1, convtime ConvFwd"),
         ({"workspace_bytes": 0}, "workspace_bytes: PyTorch has 1024, convtime 0"),
         ({"numerical_notes": ()}, "numerical_notes: PyTorch has TENSOR_CORE, convtime none"),
-        ({"x": dataclasses.replace(X, alignment=4)}, "aligned to 32, float, convtime .* to 4"),
-        ({"compute_type": "half"}, "compute_type: PyTorch has float, convtime half"),
+        ({"x": dataclasses.replace(X, alignment=4)}, "aligned to 32, float32, convtime .* to 4"),
+        ({"compute_type": "float16"}, "compute_type: PyTorch has float32, convtime float16"),
         ({"dilation": (2, 1)}, "dilation: PyTorch has 1, 1, convtime 2, 1"),
     ],
 )
@@ -334,34 +335,32 @@ def test_the_order_of_kernels_is_no_difference():
 
 def test_rows_mark_what_differs():
     plan = dataclasses.replace(
-        PLAN, tag="ConvFwd_eng3", engine=3, x=None, refused=(), source="instant"
+        PLAN, tag="ConvFwd_eng3_k2=8_k13=-1", x=None, refused=(), source="instant"
     )
-    slower = dataclasses.replace(KERNEL, seconds=1.0)
+    slower = dataclasses.replace(KERNEL, seconds=(1.0,))
     ours = Side(plan, "", (slower,), 1.0, "kernel")
-    one = PassExplanation(
+    explained = PassExplanation(
         "fprop", "Cudnn", "", SIDE, ours, Ratio(1.0, 0.9, 1.1), "same", True, True, ()
     )
-    marked = {what for what, _, mark, _ in one.rows() if mark == "≠"}
+    marked = {what for what, _, mark, _ in rows(explained) if mark == "≠"}
     assert marked == {"plan", "engine", "kernel 2"}
-    assert (
-        "x",
-        "2×4×9×11, strides 396/99/11/1, aligned to 32, float",
-        "",
-        "not known",
-    ) in one.rows()
+    theirs = "2×4×9×11, strides 396/99/11/1, aligned to 32, float32"
+    assert ("x", theirs, "", "not known") in rows(explained)
+
+
+def layout(*sizes):
+    return TensorLayout.of(torch.empty(sizes, device="meta"))
 
 
 def test_html_is_escaped():
     kernel = dataclasses.replace(KERNEL, name="<script>alert(1)</script>")
     side = Side(PLAN, "", (kernel,), 3e-6, "kernel")
-    one = PassExplanation(
+    explained = PassExplanation(
         "fprop", "Cudnn", "<b>why</b>", side, side, Ratio(1.0, 0.9, 1.1), "same", True, False,
         ("<i>difference</i>",),
     )  # fmt: skip
-    problem = ConvCall(
-        "float32", TensorLayout(X.sizes, X.strides), TensorLayout(X.sizes, X.strides)
-    )
-    text = Explanation(problem, "<u>", None, (one,), {})._repr_html_()
+    call = ConvCall.of_layouts("float32", layout(*X.sizes), layout(*PLAN.w.sizes))
+    text = Explanation(call, "<u>", None, (explained,), {})._repr_html_()
     for tag in ("<script", "<b>", "<i>", "<u>"):
         assert tag not in text
     for part in ("&lt;script&gt;", "eng38", "TENSOR_CORE", "2=8, 13=-1", "8×1×1"):
@@ -369,7 +368,7 @@ def test_html_is_escaped():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "channels", "problem", "expected"),
+    ("dtype", "channels", "options", "expected"),
     [
         ("float32", 64, {}, "only in float16, not float32"),
         ("float16", 64, {"dilation": (2, 1)}, "only without dilation"),
@@ -380,27 +379,25 @@ def test_html_is_escaped():
         ("float16", 64, {"flags": Flags(depthwise_kernel="native")}, "is 'native'"),
     ],
 )
-def test_why_a_depthwise_convolution_is_not_cudnns(dtype, channels, problem, expected):
-    problem = ConvCall(
+def test_why_a_depthwise_convolution_is_not_cudnns(dtype, channels, options, expected):
+    call = ConvCall.of_layouts(
         dtype,
-        TensorLayout((1, channels, 8, 8), (64 * channels, 64, 8, 1)),
-        TensorLayout((channels, 1, 3, 3), (9, 9, 3, 1)),
+        layout(1, channels, 8, 8),
+        layout(channels, 1, 3, 3),
         groups=channels,
-        **problem,
+        **options,
     )
-    tensors = problem.tensors("cpu", backward=False)
-    assert expected in why("CudaDepthwise2d", problem, tensors)
-
-
-def layout(*sizes):
-    return TensorLayout.of(torch.empty(sizes, device="meta"))
+    tensors = call.tensors("cpu", backward=False)
+    assert expected in why("CudaDepthwise2d", call, tensors)
 
 
 def test_why_other_dimensions_are_not_cudnns():
-    depthwise = ConvCall("float16", layout(1, 64, 4, 4, 4), layout(64, 1, 3, 3, 3), groups=64)
+    depthwise = ConvCall.of_layouts(
+        "float16", layout(1, 64, 4, 4, 4), layout(64, 1, 3, 3, 3), groups=64
+    )
     tensors = depthwise.tensors("cpu", backward=False)
     assert "in one or two spatial dimensions" in why("CudaDepthwise3d", depthwise, tensors)
-    audio = ConvCall("float16", layout(1, 16, 9), layout(16, 1, 3), groups=16)
+    audio = ConvCall.of_layouts("float16", layout(1, 16, 9), layout(16, 1, 3), groups=16)
     tensors = audio.tensors("cpu", backward=False)
     assert "from 32 channels on, not with 16" in why("CudaDepthwise2d", audio, tensors)
     # An input of one dimension is made contiguous before its layout is looked at.
@@ -411,7 +408,7 @@ def test_why_other_dimensions_are_not_cudnns():
     strided = dataclasses.replace(depthwise, x=TensorLayout.of(volume))
     tensors = strided.tensors("cpu", backward=False)
     assert "with channels_last tensors" in why("Cudnn", strided, tensors)
-    wide = ConvCall(
+    wide = ConvCall.of_layouts(
         "float32", layout(1, 2, 5), layout(2, 2, 3), dilation=(2,), transposed=True,
         output_padding=(1,),
     )  # fmt: skip
@@ -433,40 +430,39 @@ def test_bits_that_pytorch_does_not_repeat():
 
 def choice(**changes):
     """As convtime.plan_cache() gives them."""
-
-    def tensor(sizes, strides):
-        return types.SimpleNamespace(sizes=sizes, strides=strides, alignment=32)
-
-    fields = {
-        "pass_name": "fprop",
-        "dtype": "float32",
-        "x": tensor(X.sizes, X.strides),
-        "w": tensor(PLAN.w.sizes, PLAN.w.strides),
-        "y": tensor(PLAN.y.sizes, PLAN.y.strides),
-        "stride": (1, 1),
-        "padding": (0, 0),
-        "dilation": (1, 1),
-        "tag": PLAN.tag,
-        "engine": 38,
-        "knobs": {2: 8, 13: -1},
-        "source": "instant",
-        "workspace_bytes": 1024,
-        "numerical_notes": ("CUDNN_NUMERICAL_NOTE_TENSOR_CORE",),
-        "behavior_notes": (),
-        "refused": (),
-    }
-    return types.SimpleNamespace(**fields | changes)
+    return dataclasses.replace(
+        PlanChoice(
+            tag=PLAN.tag,
+            source="instant",
+            workspace_bytes=1024,
+            numerical_notes=("TENSOR_CORE",),
+            x=X,
+            w=PLAN.w,
+            y=PLAN.y,
+            stride=(1, 1),
+            padding=(0, 0),
+            dilation=(1, 1),
+            pass_name="fprop",
+            policy="heuristic",
+            device="cpu",
+            dtype="float32",
+            deterministic=False,
+            allow_tf32=True,
+            uses=1,
+        ),
+        **changes,
+    )
 
 
 def test_an_entry_of_the_plan_cache_is_compared_like_pytorchs_plan():
-    ours = dataclasses.replace(SIDE, plan=plan_of_choice(choice()))
+    ours = dataclasses.replace(SIDE, plan=choice().plan)
     assert list(differences(SIDE, ours, bits_differ=False)) == []
 
 
 class FakeOracle(PlanOracle):
     answer = PlanLog()
 
-    def ask(self, problem, passes):
+    def ask(self, call, passes):
         return dict.fromkeys(passes, self.answer)
 
 
@@ -474,24 +470,28 @@ class FakeOracle(PlanOracle):
 def pretended_cudnn(monkeypatch):
     """Lets a CPU's convolution pass for cuDNN's, with a log and a plan cache of the test's own."""
     monkeypatch.setattr(
-        ConvCall, "backend", lambda self, *_: "CudnnTranspose" if self.transposed else "Cudnn"
+        ConvCall,
+        "backend",
+        lambda self, *_: "CudnnTranspose" if self.problem.transposed else "Cudnn",
     )
-    monkeypatch.setitem(explain.__globals__, "PlanOracle", FakeOracle)
+    monkeypatch.setattr(running, "PlanOracle", FakeOracle)
 
     def pretend(log, choices, fn=F.conv2d, arguments=None, **options):
         monkeypatch.setattr(FakeOracle, "answer", log)
-        monkeypatch.setattr(convtime, "plan_cache", lambda: choices)
+        monkeypatch.setattr(running, "plan_cache", lambda: choices)
         return explain(fn, *(arguments or example()), **options, **QUICK)
 
     return pretend
 
 
-LOGGED = Plan(PLAN.tag, ("TENSOR_CORE",), (), 1024)
+LOGGED = Plan(PLAN.tag, "heuristic", 1024, ("TENSOR_CORE",))
 
 
 def test_plans_side_by_side(pretended_cudnn):
-    log = PlanLog(LOGGED, source="heuristic", x=X, refused=("ConvFwd_eng1",), compute_type="float")
-    found = pretended_cudnn(log, (choice(), choice(pass_name="wgrad", tag="ConvBwdFilter_eng1")))
+    logged = dataclasses.replace(LOGGED, x=X, refused=("ConvFwd_eng1",), compute_type="float32")
+    found = pretended_cudnn(
+        PlanLog(logged), (choice(), choice(pass_name="wgrad", tag="ConvBwdFilter_eng1"))
+    )
     assert found.differences == ()
     (fprop,) = found.passes
     assert fprop.pytorch.plan.engine == fprop.convtime.plan.engine == 38
@@ -501,15 +501,15 @@ def test_plans_side_by_side(pretended_cudnn):
 
 
 def test_the_last_fitting_choice_is_ours(pretended_cudnn):
-    other = choice(tag="ConvFwd_eng2", engine=2)
+    other = choice(tag="ConvFwd_eng2")
     found = pretended_cudnn(PlanLog(LOGGED), (choice(), other, choice(padding=(1, 1))))
     assert found.passes[0].convtime.plan.tag == "ConvFwd_eng2"
-    assert any(one.startswith("fprop: tag: ") for one in found.differences)
+    assert any(text.startswith("fprop: tag: ") for text in found.differences)
 
 
 def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(pretended_cudnn):
     def sizes(*numbers):
-        return types.SimpleNamespace(sizes=numbers, strides=numbers, alignment=32)
+        return TensorDescriptor(sizes=numbers, strides=numbers, alignment=32, dtype="float32")
 
     def told(pass_name, **changes):
         return choice(
@@ -537,7 +537,7 @@ def test_a_transposed_one_of_one_dimension_is_matched_with_what_cudnn_is_told(pr
         groups=2,
         backward=True,
     )
-    assert [one.convtime.plan.tag for one in found.passes] == [
+    assert [explained.convtime.plan.tag for explained in found.passes] == [
         "Conv_dgrad_eng38",
         "Conv_fprop_eng38",
         "Conv_wgrad_eng38",
@@ -561,15 +561,15 @@ def test_cudnns_plans_are_the_same_on_a_gpu(dtype):
     module = convtime.nn.Conv2d(32, 64, 3, padding=1, device="cuda", dtype=dtype)
     module = module.to(memory_format=torch.channels_last)
     found = explain(module, x, **QUICK)
-    assert [one.name for one in found.passes] == ["fprop", "dgrad", "wgrad"]
+    assert [explained.name for explained in found.passes] == ["fprop", "dgrad", "wgrad"]
     assert found.backend == "Cudnn"
     assert found.differences == (), str(found)
-    for one in found.passes:
-        assert one.pytorch.plan.tag == one.convtime.plan.tag
-        assert one.pytorch.plan.x.sizes == (8, 32, 28, 28)
-        assert one.pytorch.kernels
-        assert 0.5 < one.ratio.value < 2
-        assert one.pytorch.method == "kernel"
+    for explained in found.passes:
+        assert explained.pytorch.plan.tag == explained.convtime.plan.tag
+        assert explained.pytorch.plan.x.sizes == (8, 32, 28, 28)
+        assert explained.pytorch.kernels
+        assert 0.5 < explained.ratio.value < 2
+        assert explained.pytorch.method == "kernel"
 
 
 @pytest.mark.cuda
@@ -589,9 +589,9 @@ def test_other_kinds_run_pytorchs_plans_on_a_gpu(kind, layout):
     found = explain(module, x, **QUICK)
     assert found.backend == ("CudnnTranspose" if "Transpose" in kind else "Cudnn")
     assert found.differences == (), str(found)
-    for one in found.passes:
-        assert one.pytorch.plan.tag == one.convtime.plan.tag, str(found)
-        assert one.pytorch.plan.x.sizes == found.problem.cudnn_problem().x
+    for explained in found.passes:
+        assert explained.pytorch.plan.tag == explained.convtime.plan.tag, str(found)
+        assert explained.pytorch.plan.x.sizes == found.call.problem.cudnn_problem().x
 
 
 @pytest.mark.cuda
@@ -615,5 +615,5 @@ def test_a_difference_is_found_on_a_gpu():
         other = explain(F.conv2d, x, w, **QUICK).passes[0].pytorch.plan
     ours = explain(convtime.ops.conv2d, x, w, policy=other.tag, **QUICK)
     assert other.tag != usual.tag
-    assert any("tag" in one for one in ours.differences)
+    assert any("tag" in text for text in ours.differences)
     assert ours.passes[0].convtime.plan.tag == other.tag

@@ -30,8 +30,7 @@ def row(layer, ours=1e-5, pytorch=1e-5, dtype="float32", layout="nchw", identica
         "layout": layout,
         "pytorch": {"seconds": [pytorch, 2 * pytorch, 4 * pytorch]},
         "convtime": {"seconds": [ours, 2 * ours, 4 * ours]},
-        "ratio_low": 0.9,
-        "ratio_high": 1.1,
+        "ratio": {"value": ours / pytorch, "low": 0.9, "high": 1.1, "confidence": 0.95},
         "bit_identical": identical,
     }
 
@@ -604,7 +603,7 @@ def test_the_benchmark_runs_in_shards_and_resumes(tmp_path):
     (path,) = tmp_path.iterdir()
     (only,) = json.loads(path.read_text())["rows"]
     assert only["key"] == "float16 nhwc layer4.1.conv2"
-    assert only["layer"]["batch"] == 1
+    assert only["layer"]["problem"]["batch"] == 1
     assert 1 <= len(only["pytorch"]["seconds"]) == len(only["convtime"]["seconds"]) <= 10
 
 

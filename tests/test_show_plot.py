@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from convtime.conv.compare import compare_layers
-from convtime.conv.problem import ConvLayer
+from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.core.errors import InputError
 from convtime.results.comparison import Ratio
 from convtime.show import plot
@@ -18,14 +18,14 @@ pytest.importorskip("matplotlib")
 
 @pytest.fixture(scope="module")
 def results():
-    layer = ConvLayer(
-        names=("only",),
+    problem = ConvProblem(
         batch=1,
         in_channels=4,
         size=(9, 9),
         out_channels=6,
         kernel_size=(3, 3),
     )
+    layer = ConvLayer(("only",), problem)
     (result,) = compare_layers([layer], device=torch.device("cpu"), budget=0.02, max_samples=20)
     different = dataclasses.replace(
         result,
@@ -83,10 +83,10 @@ def test_a_median_may_lie_outside_of_the_quartiles(monkeypatch, results):
     assert mirrored.pytorch.median > mirrored.pytorch.quantile(0.75)
     times, _ = drawn(monkeypatch, [tied, mirrored])
     (bars,) = times.containers[0].lines[2]
-    for one, (low, high) in zip(
+    for result, (low, high) in zip(
         (tied, mirrored), (segment[:, 1] for segment in bars.get_segments()), strict=True
     ):
-        assert low <= 1e6 * one.pytorch.median <= high
+        assert low <= 1e6 * result.pytorch.median <= high
 
 
 def test_a_png_of_sensible_size_for_one_and_for_many(results):
