@@ -41,6 +41,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(clock_lock, "_told", set())
     yield fake
+    for name in fake.answers:
+        assert hasattr(fake, f"nvmlDeviceGet{name}"), f"nvidia-ml-py cannot be asked for {name}"
     assert fake.initialised == 0
     assert clock_lock._held == []
 

@@ -77,7 +77,7 @@ def test_average_power_where_there_is_no_other(gpu):
 
 
 def test_without_nvml_the_block_runs_and_the_reason_is_told(gpu, monkeypatch):
-    gpu.failures["Init"] = gpu.NVMLError("Driver Not Loaded")
+    gpu.failures["Init"] = gpu.NVMLError_DriverNotLoaded()
     with ClockMonitor() as monitor:
         ran = True
     assert ran
@@ -298,7 +298,7 @@ def test_what_is_half_locked_is_reset(gpu, record_path):
 
 
 def test_a_reset_that_fails_is_told_and_can_be_made_up_for(gpu, record_path):
-    gpu.failures["ResetGpuLockedClocks"] = gpu.NVMLError("Unknown Error")
+    gpu.failures["ResetGpuLockedClocks"] = gpu.NVMLError_Unknown()
     lock = locked_clocks()
     lock.__enter__()
     with pytest.raises(RuntimeError, match=r"resetting the clocks of .* failed: Unknown Error"):

@@ -236,7 +236,7 @@ def test_a_gpu_that_tells_nothing(gpu):
     device = nvml.resolve(None)
     state = machine.gpu_state(device, machine.utilisation(device), [])
     assert (state.other_processes, state.utilisation, state.ecc) == (None, None, None)
-    gpu.failures["Init"] = gpu.NVMLError("Driver Not Loaded")
+    gpu.failures["Init"] = gpu.NVMLError_DriverNotLoaded()
     assert machine.utilisation(device) is None
     with pytest.raises(nvml.NvmlUnavailableError, match="Driver Not Loaded"):
         machine.gpu_state(device, None, [])
