@@ -23,6 +23,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     pytest.skip("there is no CUDA device")
 
 
+@pytest.fixture(autouse=True)
+def forget_compiled_functions() -> None:
+    """PyTorch limits how often a process compiles a function, and parametrized tests share one."""
+    if "torch._dynamo" in sys.modules:  # it is imported by the first call of torch.compile
+        torch._dynamo.reset()
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Each kind of device that convtime knows."""
