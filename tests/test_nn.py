@@ -414,8 +414,14 @@ def test_only_a_module_has_layers(function: Callable[[Any], Any]) -> None:
         function({})
 
 
-def train_in_parallel(rank: int, backend: str, folder: str, exchanged: bool) -> None:
-    """A process of DistributedDataParallel: it leaves its losses and weights behind."""
+def train_in_parallel(rank: int, backend: str, folder: str) -> None:
+    """A process of DistributedDataParallel."""
+    for exchanged in (False, True):
+        train_one_of_two(rank, backend, folder, exchanged)
+
+
+def train_one_of_two(rank: int, backend: str, folder: str, exchanged: bool) -> None:
+    """Leaves its losses and weights behind."""
     dist.init_process_group(
         backend, init_method=f"file://{folder}/store{exchanged}", rank=rank, world_size=2
     )
@@ -443,8 +449,7 @@ def train_in_parallel(rank: int, backend: str, folder: str, exchanged: bool) -> 
 
 
 def check_parallel_training(backend: str, folder: str) -> None:
-    for exchanged in (False, True):
-        mp.spawn(train_in_parallel, (backend, folder, exchanged), nprocs=2)
+    mp.spawn(train_in_parallel, (backend, folder), nprocs=2)
     for rank in range(2):
         (theirs, their_weights), (ours, our_weights) = (
             torch.load(f"{folder}/{rank}{exchanged}.pt") for exchanged in (False, True)
