@@ -10,6 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # For OpenMP, when it is loaded: idle threads would spin on cores that other workers need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import torch
 
 FAKE_NVML = Path(__file__).parent / "fake_nvml"

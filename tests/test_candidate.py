@@ -55,6 +55,7 @@ def test_backward_runs_the_candidates_own_setup_first() -> None:
     assert log == ["setup", "forward"]
 
 
+@pytest.mark.timing
 def test_only_the_backward_pass_is_timed() -> None:
     class SlowForward(torch.autograd.Function):
         @staticmethod

@@ -9,6 +9,7 @@ import convtime
 from convtime.comparison import Comparison
 
 
+@pytest.mark.timing
 def test_compares_calls_of_known_duration() -> None:
     result = convtime.compare(
         {"fast": lambda: time.sleep(0.002), "slow": lambda: time.sleep(0.004)},
@@ -59,6 +60,7 @@ def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_co
     assert Comparison(comparison.measurements, margin=0.2).verdict("other") == "same"
 
 
+@pytest.mark.timing
 def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
     result = convtime.compare(
         {"fast": lambda: time.sleep(0.001), "slow": lambda: time.sleep(0.0013)},
@@ -104,6 +106,7 @@ def test_no_candidates_are_refused() -> None:
         convtime.compare({"a": 1})  # type: ignore[dict-item]
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_the_same_kernel_compares_as_equal() -> None:
     x = torch.randn(64, 64, 56, 56, device="cuda")

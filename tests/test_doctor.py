@@ -279,6 +279,7 @@ def test_a_regime_that_was_not_reached_has_no_time(monkeypatch, reached):
     assert timed == expected
 
 
+@pytest.mark.timing
 def test_on_a_cpu_the_command_prints_its_findings(capsys):
     code = cli.main(["doctor", "--device", "cpu", "--json"])
     seen = json.loads(capsys.readouterr().out)
@@ -301,6 +302,7 @@ def test_the_exit_code_says_whether_a_check_failed(monkeypatch, capsys, errors, 
     assert "NVIDIA H200" in capsys.readouterr().out
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_on_a_gpu_each_method_is_checked():
     seen = doctor.examine(torch.device("cuda", 0))

@@ -555,6 +555,7 @@ def test_a_plan_that_is_not_known_is_not_guessed(pretended_cudnn):
     assert len(found.differences) == 1
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_cudnns_plans_are_the_same_on_a_gpu(dtype):

@@ -90,6 +90,7 @@ def test_backward_on_a_cpu_can_be_cold() -> None:
     assert torch.equal(x.grad != 0, torch.ones(4, dtype=torch.bool))
 
 
+@pytest.mark.timing
 def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
     if host.cache_bytes(os.sched_getaffinity(0)) is None:
         pytest.skip("this machine does not say how much its CPUs' caches hold")

@@ -138,6 +138,7 @@ def test_who_may_not_lock_clocks_is_told_what_to_run(monkeypatch: pytest.MonkeyP
     assert log == []
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 class TestOnGpu:
     @pytest.fixture(scope="class")

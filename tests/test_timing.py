@@ -21,6 +21,7 @@ from convtime.timing import _resolve_devices
 QUICK = {"warmup": 1, "budget": 0.2}
 
 
+@pytest.mark.timing
 def test_times_a_call_of_known_duration() -> None:
     one = convtime.time_op(time.sleep, 0.005, device="cpu", max_samples=20)
     assert 0.005 <= one.min <= one.median < 0.02
@@ -100,6 +101,7 @@ def test_signals_end_the_sampling() -> None:
         signal.signal(signal.SIGALRM, previous)
 
 
+@pytest.mark.timing
 def test_max_samples_and_budget_end_the_sampling() -> None:
     one = convtime.time_op(time.sleep, 0.001, device="cpu", tolerance=0, max_samples=15)
     assert (len(one.seconds), one.stop_reason) == (15, "max_samples")
@@ -231,6 +233,7 @@ def test_other_threads_run_while_a_batch_is_waited_for(device: torch.device) -> 
     assert ticks > 50
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 class TestOnGpu:
     def test_kernel_agrees_with_torch_profiler(self) -> None:
@@ -455,6 +458,7 @@ def profiled_kernel_seconds(fn: Callable[[], object], calls: int = 20) -> float:
     return float(np.median(np.reshape(kernels, (calls, each)).sum(axis=1))) * 1e-6
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("cache", ["cold", "warm", "rotate"])
 def test_a_graph_times_what_the_profiler_sees(cache: str) -> None:
@@ -551,6 +555,7 @@ def test_random_numbers_can_be_captured() -> None:
     assert torch.randn(8, device="cuda").isfinite().all()
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["kernel", "event", "sync"])
 def test_every_sample_carries_its_clock(method: str) -> None:
@@ -563,6 +568,7 @@ def test_every_sample_carries_its_clock(method: str) -> None:
     assert all(1e8 < clock < 1.02 * one.max_sm_clock for clock in known)
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_rotation_makes_small_tensors_cold() -> None:
     x = torch.randn(1 << 20, device="cuda")  # 4 MiB: in the cache, if warm
@@ -615,6 +621,7 @@ def test_gradients_are_cleared_where_asked() -> None:
     assert len(writing.activities) < len(adding.activities)
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_work_goes_to_the_stream_asked_for() -> None:
     x = torch.randn(1 << 20, device="cuda")
@@ -648,6 +655,7 @@ def test_kernels_on_other_streams_count() -> None:
     assert len(one.activities) == 2
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_steady_warm_up_ends_and_says_so() -> None:
     x = torch.randn(1 << 20, device="cuda")
@@ -659,6 +667,7 @@ def test_steady_warm_up_ends_and_says_so() -> None:
     assert 0.1 <= timed.warmup_seconds < 0.3
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("stop", ["interval", "noise", "entropy", "count", "budget"])
 def test_every_stop_criterion_ends(stop: str) -> None:
@@ -668,6 +677,7 @@ def test_every_stop_criterion_ends(stop: str) -> None:
     assert one.stop_reason == {"count": "max_samples", "budget": "budget"}.get(stop, "settled")
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_ceilings_are_possible_for_a_gpu() -> None:
     ceilings = convtime.ceilings()
@@ -693,6 +703,7 @@ def test_the_calls_of_a_captured_graph_can_be_timed() -> None:
     assert sum(activity.kind == "kernel" for activity in one.activities) == 2
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["kernel", "event", "sync"])
 def test_calls_can_use_two_devices(method: str) -> None:
@@ -715,6 +726,7 @@ def test_calls_can_use_two_devices(method: str) -> None:
             assert statistics.median(far.seconds) > 1.3 * statistics.median(near[far.name])
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_a_device_that_is_not_the_current_one_can_be_timed() -> None:
     if torch.cuda.device_count() < 2:
