@@ -204,7 +204,7 @@ def test_compiler_that_links_libstdcxx_statically_is_refused(tmp_path):
     source, library = tmp_path / "a.cpp", tmp_path / "liba.so"
     source.write_text("#include <iostream>\nvoid f() { std::cout << 1; }\n")
     build = [compiler, "-shared", "-fPIC", source, "-o", library]
-    check = [cmake, "-D", f"LIBRARY={library}", "-D", "READELF=readelf"]
+    check: list[str | Path] = [cmake, "-D", f"LIBRARY={library}", "-D", "READELF=readelf"]
     check += ["-P", ROOT / "cmake" / "check_libstdcxx.cmake"]
 
     subprocess.run(build, check=True)

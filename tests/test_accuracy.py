@@ -320,14 +320,16 @@ def test_cuda_bench_results_are_read():
         }
 
     assert accuracy._read_nvbench([State()]) == {"isolated": 3e-6, "batch": 2e-6, "samples": None}
-    State.is_skipped, State.skip_reason = True, "too short"
+    State.is_skipped = True
+    State.skip_reason = "too short"  # type: ignore[attr-defined]
     assert accuracy._read_nvbench([State()]) == {"reason": "too short"}
 
 
 def test_a_probe_that_fails_says_why():
+    torch = pytest.importorskip("torch")
     with pytest.raises(RuntimeError, match="accuracy.py --probe memory .* failed: "):
-        accuracy.run_probe("memory", "cuda:99")
-    found = accuracy.measure_nvbench(["relu"], "cuda:99")
+        accuracy.run_probe("memory", torch.device("cuda:99"))
+    found = accuracy.measure_nvbench(["relu"], torch.device("cuda:99"))
     assert "RuntimeError: accuracy.py --probe cuda-bench" in found["ops"]["relu"]["reason"]
 
 

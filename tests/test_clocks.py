@@ -244,7 +244,7 @@ def test_a_private_file_says_what_is_locked_for_as_long_as_it_is(gpu, record_pat
         assert record["clocks"] == {"gpu": gpu.UUID, "sm": 1500, "memory": None}
         checked.append(True)
 
-    checked = []
+    checked: list[bool] = []
     gpu.nvmlDeviceSetGpuLockedClocks = check
     with locked_clocks(sm=1500):
         assert record_path.stat().st_mode & 0o777 == 0o600
@@ -359,7 +359,7 @@ def test_a_folder_that_cannot_be_made_is_told(gpu, monkeypatch, tmp_path):
 def test_clocks_that_are_not_listed_are_left_to_nvml(gpu):
     gpu.answers["SupportedMemoryClocks"] = gpu.NVMLError_NotSupported()
     with pytest.raises(ValueError, match="sm must be a whole number of MHz, got 'fast'"):
-        locked_clocks(sm="fast").__enter__()
+        locked_clocks(sm="fast").__enter__()  # type: ignore[arg-type]
     with locked_clocks(sm=1234):
         assert gpu.changes == ["SetGpuLockedClocks 1234 1234"]
 
@@ -384,7 +384,7 @@ def test_outside_of_the_main_thread_it_is_said_that_signals_are_not_handled(gpu)
         with warnings.catch_warnings(record=True) as caught, locked_clocks():
             told.extend(caught)
 
-    told = []
+    told: list[warnings.WarningMessage] = []
     thread = threading.Thread(target=lock)
     thread.start()
     thread.join()
@@ -422,7 +422,7 @@ def child(gpu, tmp_path, monkeypatch):
         )
         started.append(process)
         assert process.stdout.readline() == "locked\n"
-        process.changes = lambda: log.read_text().splitlines()
+        process.changes = lambda: log.read_text().splitlines()  # type: ignore[attr-defined]
         return process
 
     yield start

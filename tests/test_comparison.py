@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -81,7 +82,7 @@ def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
         ({"stop": "soon"}, "stop must be one of 'interval', .* got 'soon'"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         convtime.compare({"a": lambda: None, "b": lambda: None}, device="cpu", **options)
 

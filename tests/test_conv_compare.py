@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from convtime.conv_compare import (
 from convtime.layers import ConvLayer, InputError, LoadedModel
 
 CPU = torch.device("cpu")
-QUICK = {"budget": 0.02, "max_samples": 20}
+QUICK: dict[str, Any] = {"budget": 0.02, "max_samples": 20}
 SMALL = ConvLayer(
     names=("small",),
     batch=2,
@@ -96,9 +97,12 @@ def test_both_sides_get_the_same_data_in_dtype_and_layout(monkeypatch, device, d
 
 def test_seed_decides_the_data_and_the_global_state_is_left_alone(monkeypatch):
     inputs = []
-    monkeypatch.setattr(
-        conv_compare, "_backend", lambda module, x: inputs.append((x, module.weight)) or "?"
-    )
+
+    def backend(module, x):
+        inputs.append((x, module.weight))
+        return "?"
+
+    monkeypatch.setattr(conv_compare, "_backend", backend)
     before = torch.get_rng_state()
     for seed in (0, 0, 1):
         compare_one(seed=seed)
@@ -179,7 +183,7 @@ def test_every_gradient_is_compared(monkeypatch):
 class Net(torch.nn.Module):
     """Two kinds of layers, and outputs of which some are no tensors."""
 
-    steps = []  # noqa: RUF012 (the copy's too)
+    steps: list[Any] = []  # noqa: RUF012 (the copy's too)
 
     def __init__(self):
         super().__init__()

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +28,7 @@ from convtime.explain import (
 )
 from convtime.plan_oracle import Descriptor, LoggedPlan, PlanLog, PlanOracle
 
-QUICK = {"budget": 0.02}
+QUICK: dict[str, Any] = {"budget": 0.02}
 
 
 def example(device="cpu", **options):
@@ -187,7 +188,7 @@ def test_what_is_no_convolution(fn, message):
 
 
 class Strided(torch.nn.Conv2d):
-    def forward(self, input, scale):
+    def forward(self, input, scale):  # type: ignore[override]
         return F.conv2d(input * scale, self.weight, self.bias, stride=2)
 
 
@@ -248,7 +249,7 @@ def test_other_mistakes():
     with pytest.raises(TypeError):
         explain(F.conv2d, x, w, no_such_option=1)
     with pytest.raises(ValueError, match="backward must be True, False or None, got 'yes'"):
-        explain(F.conv2d, x, w, backward="yes")
+        explain(F.conv2d, x, w, backward="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dtype must be one of"):
         explain(F.conv2d, x.to(torch.complex64), w.to(torch.complex64))
     with pytest.raises(ValueError, match="a tensor on meta"):
@@ -416,7 +417,7 @@ def test_why_other_dimensions_are_not_cudnns():
         "float32", layout(1, 2, 5), layout(2, 2, 3), dilation=(2,), transposed=True,
         output_padding=(1,),
     )  # fmt: skip
-    on_gpu = types.SimpleNamespace(x=types.SimpleNamespace(is_cuda=True))
+    on_gpu: Any = types.SimpleNamespace(x=types.SimpleNamespace(is_cuda=True))
     assert "an output_padding (1) of the stride or more" in why("SlowTranspose2d", wide, on_gpu)
     assert "nothing rules cuDNN out" in why("CudnnTranspose", wide, on_gpu)
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import convtime
 from convtime import host
 from convtime.candidate import Candidate
 
-QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
+QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 
 
 def write_cpu(
@@ -95,7 +96,7 @@ def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
     if host.cache_bytes(os.sched_getaffinity(0)) is None:
         pytest.skip("this machine does not say how much its CPUs' caches hold")
     x = torch.ones(1 << 15)  # 128 KiB, which one thread adds up
-    options = {"warmup": 3, "stop": "count", "max_samples": 50}
+    options: dict[str, Any] = {"warmup": 3, "stop": "count", "max_samples": 50}
     warm = convtime.time_op(torch.sum, x, **options)
     cold = convtime.time_op(torch.sum, x, cache="cold", **options)
     assert cold.min > 1.2 * warm.min  # the fastest: the least disturbed by others on the machine

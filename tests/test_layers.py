@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
 
 
 def layer(**changes):
-    fields = {
+    fields: dict[str, Any] = {
         "names": ("a",),
         "batch": 2,
         "in_channels": 4,
@@ -364,7 +365,7 @@ def models(tmp_path, monkeypatch):
 
 def test_model_gathers_every_distinct_call(models):
     stem, body, valid, single = from_model(load_model("mymodels.nets:net", (2, 3, 16, 20)))
-    common = {"size": (16, 10), "batch": 2}
+    common: dict[str, Any] = {"size": (16, 10), "batch": 2}
     assert stem == ConvLayer(
         names=("x",),
         batch=2,
@@ -410,10 +411,11 @@ def test_every_kind_of_convolution_is_gathered(models):
 
 def test_a_model_is_left_in_its_mode(models):
     loaded = load_model("mymodels.nets:net", (2, 3, 16, 20))
-    loaded.module.stem.eval()
+    model: Any = loaded.module
+    model.stem.eval()
     from_model(loaded)
-    assert loaded.module.training
-    assert not loaded.module.stem.training
+    assert model.training
+    assert not model.stem.training
 
 
 def test_model_takes_its_own_dtype_and_a_bare_convolution(models):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from convtime.ceilings import Ceilings
 from convtime.measurement import DeviceActivity, Measurement, format_seconds
 
 
-def make(**changes: object) -> Measurement:
+def make(**changes: Any) -> Measurement:
     measurement = Measurement(
         name="relu",
         seconds=(4e-6, 1e-6, 3e-6, 2e-6),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.nn import functional as F
 
 import convtime
@@ -169,9 +170,7 @@ def test_every_pass_runs_pytorchs_kernels(
             run(namespace)
             torch.cuda.synchronize()
         return sorted(
-            event.name
-            for event in profiler.events()
-            if event.device_type == torch.autograd.DeviceType.CUDA
+            event.name for event in profiler.events() if event.device_type == DeviceType.CUDA
         )
 
     with torch.backends.cudnn.flags(
@@ -346,10 +345,10 @@ def test_cleared_plans_are_selected_anew() -> None:
 @pytest.mark.cuda
 def test_the_floor_only_executes() -> None:
     x, w = make_inputs()
-    floor = convtime._C.execute_floor(x, w, 1, 1, 1, 1)  # type: ignore[attr-defined]
+    floor = convtime._C.execute_floor(x, w, 1, 1, 1, 1)
     with torch.profiler.profile() as profiler:
         floor()
         torch.cuda.synchronize()
     names = {event.name for event in profiler.events()}
     assert not {name for name in names if name.startswith(("aten::", "convtime::"))}
-    assert {e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA}
+    assert {e for e in profiler.events() if e.device_type == DeviceType.CUDA}

@@ -8,6 +8,7 @@ import sys
 import time
 import types
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ import torch
 import convtime
 from convtime.timing import Options, _controlled_clocks
 
-QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
+QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 GPU = torch.device("cuda", 1)
 
 
@@ -29,7 +30,7 @@ GPU = torch.device("cuda", 1)
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_called(
-    options: dict[str, object], message: str
+    options: dict[str, Any], message: str
 ) -> None:
     def never() -> None:
         raise AssertionError("called")
@@ -97,7 +98,7 @@ class FakeClocks(types.ModuleType):
     ],
 )
 def test_clocks_are_read_and_locked_only_where_that_matters(
-    options: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[str] = []
     monkeypatch.setitem(sys.modules, "convtime.clocks", FakeClocks(log))
@@ -234,15 +235,15 @@ def test_what_a_stub_reads_round_trips(monkeypatch: pytest.MonkeyPatch) -> None:
         temperature: float | None = 40.0
 
         @classmethod
-        def from_dict(cls, data: dict[str, object]) -> ClockReading:
+        def from_dict(cls, data: dict[str, Any]) -> ClockReading:
             return cls(**{**data, "throttle_reasons": tuple(data["throttle_reasons"])})
 
     fake = types.ModuleType("convtime.clocks")
-    fake.ClockReading = ClockReading
+    fake.ClockReading = ClockReading  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "convtime.clocks", fake)
     one = convtime.time_op(torch.relu, torch.ones(4), **QUICK)
     readings = (ClockReading(0.0, (), 120.0), ClockReading(0.1, ("sw_power_cap",), 690.0))
-    one = dataclasses.replace(one, conditions=readings)
+    one = dataclasses.replace(one, conditions=readings)  # type: ignore[arg-type]
     assert convtime.Measurement.from_dict(one.to_dict()) == one
     assert "power: 120 .. 690 W" in repr(one)
     assert "temperature: 40 .. 40 °C" in repr(one)

@@ -10,7 +10,9 @@ import inspect
 import os
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
@@ -47,10 +49,10 @@ answers = {
 }
 
 #: What nvmlDevice<name>, for a change, raises.
-failures = {}
+failures: dict[str, BaseException] = {}
 
 #: Changes so far, e.g. "SetGpuLockedClocks 1500 1500".
-changes = []
+changes: list[str] = []
 
 initialised = 0
 bus_id = None
@@ -74,7 +76,7 @@ def _handle_by_pci_bus_id(asked):
     return "handle"
 
 
-_OTHERS = {
+_OTHERS: dict[str, Callable[..., Any]] = {
     "nvmlInit": _init,
     "nvmlShutdown": _shutdown,
     "nvmlDeviceGetHandleByPciBusId": _handle_by_pci_bus_id,
