@@ -10,6 +10,11 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # For OpenMP, when it is loaded: idle threads would spin on cores that other workers need.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import torch
 
 FAKE_NVML = Path(__file__).parent / "fake_nvml"
@@ -21,6 +26,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if os.environ.get("FAIL_WITHOUT_CUDA") == "1":
         pytest.fail("FAIL_WITHOUT_CUDA=1 and there is no CUDA device", pytrace=False)
     pytest.skip("there is no CUDA device")
+
+
+@pytest.fixture(autouse=True)
+def forget_compiled_functions() -> None:
+    """PyTorch limits how often a process compiles a function, and parametrized tests share one."""
+    if "torch._dynamo" in sys.modules:  # it is imported by the first call of torch.compile
+        torch._dynamo.reset()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
@@ -41,6 +53,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(clock_lock, "_told", set())
     yield fake
+    for name in fake.answers:
+        assert hasattr(fake, f"nvmlDeviceGet{name}"), f"nvidia-ml-py cannot be asked for {name}"
     assert fake.initialised == 0
     assert clock_lock._held == []
 

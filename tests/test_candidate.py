@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import convtime
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 from convtime.timing.reach import tensors_of
 
-QUICK = {"warmup": 1, "min_samples": 1, "max_samples": 5}
+QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 
 
 def test_tensors_are_found_wherever_the_callable_reaches_them() -> None:
@@ -29,7 +30,7 @@ def test_backward_calls_follow_a_forward_pass_each_and_find_no_gradient() -> Non
     module = torch.nn.Linear(4, 3)
     backward = backward_of(Candidate("linear", module, (x,)))
     assert backward.setup is not None
-    gradients = []
+    gradients: list[torch.Tensor] = []
     for _ in range(2):
         backward.setup()
         assert x.grad is None
@@ -56,6 +57,7 @@ def test_backward_runs_the_candidates_own_setup_first() -> None:
     assert log == ["setup", "forward"]
 
 
+@pytest.mark.timing
 def test_only_the_backward_pass_is_timed() -> None:
     class SlowForward(torch.autograd.Function):
         @staticmethod
@@ -160,7 +162,7 @@ def test_rates_of_a_cpu_are_set_against_its_own_ceilings() -> None:
 
 
 def test_rates_are_plain_numbers() -> None:
-    one = convtime.time_op(torch.relu, torch.ones(2), flops=np.int64(7), **QUICK)
+    one = convtime.time_op(torch.relu, torch.ones(2), flops=np.int64(7), **QUICK)  # type: ignore[arg-type]
     assert json.loads(one.to_json())["flops"] == 7.0
     never = dataclasses.replace(one, seconds=(0.0, 0.0))
     assert never.flops_per_second == float("inf")
@@ -179,10 +181,10 @@ def test_rates_are_plain_numbers() -> None:
     ],
 )
 def test_odd_values_are_refused_in_a_sentence(
-    options: dict[str, object], error: type[Exception], message: str
+    options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        convtime.time_op(int, device="cpu", **options)  # type: ignore[arg-type]
+        convtime.time_op(int, device="cpu", **options)
 
 
 def test_a_cpus_cache_is_not_controlled() -> None:

@@ -81,7 +81,7 @@ def test_average_power_where_there_is_no_other(gpu):
 
 
 def test_without_nvml_the_block_runs_and_the_reason_is_told(gpu, monkeypatch):
-    gpu.failures["Init"] = gpu.NVMLError("Driver Not Loaded")
+    gpu.failures["Init"] = gpu.NVMLError_DriverNotLoaded()
     with ClockMonitor() as monitor:
         ran = True
     assert ran
@@ -251,7 +251,7 @@ def test_a_private_file_says_what_is_locked_for_as_long_as_it_is(gpu, record_pat
         assert record["clocks"] == {"gpu": gpu.UUID, "sm_mhz": 1500, "memory_mhz": None}
         checked.append(True)
 
-    checked = []
+    checked: list[bool] = []
     gpu.nvmlDeviceSetGpuLockedClocks = check
     with locked_clocks(sm_mhz=1500):
         assert record_path.stat().st_mode & 0o777 == 0o600
@@ -308,7 +308,7 @@ def test_what_is_half_locked_is_reset(gpu, record_path):
 
 
 def test_a_reset_that_fails_is_told_and_can_be_made_up_for(gpu, record_path):
-    gpu.failures["ResetGpuLockedClocks"] = gpu.NVMLError("Unknown Error")
+    gpu.failures["ResetGpuLockedClocks"] = gpu.NVMLError_Unknown()
     lock = locked_clocks()
     lock.__enter__()
     with pytest.raises(RuntimeError, match=r"resetting the clocks of .* failed: Unknown Error"):
@@ -369,7 +369,7 @@ def test_a_folder_that_cannot_be_made_is_told(gpu, monkeypatch, tmp_path):
 def test_clocks_that_are_not_listed_are_left_to_nvml(gpu):
     gpu.answers["SupportedMemoryClocks"] = gpu.NVMLError_NotSupported()
     with pytest.raises(ValueError, match="sm_mhz must be a whole number, got 'fast'"):
-        locked_clocks(sm_mhz="fast").__enter__()
+        locked_clocks(sm_mhz="fast").__enter__()  # type: ignore[arg-type]
     with locked_clocks(sm_mhz=1234):
         assert gpu.changes == ["SetGpuLockedClocks 1234 1234"]
 
@@ -395,7 +395,7 @@ def test_outside_of_the_main_thread_it_is_said_that_signals_are_not_handled(gpu)
         with warnings.catch_warnings(record=True) as caught, locked_clocks():
             told.extend(caught)
 
-    told = []
+    told: list[warnings.WarningMessage] = []
     thread = threading.Thread(target=lock)
     thread.start()
     thread.join()
@@ -433,7 +433,7 @@ def child(gpu, tmp_path, monkeypatch):
         )
         started.append(process)
         assert process.stdout.readline() == "locked\n"
-        process.changes = lambda: log.read_text().splitlines()
+        process.changes = lambda: log.read_text().splitlines()  # type: ignore[attr-defined]
         return process
 
     yield start

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import convtime
 from convtime.results.comparison import Comparison
 
 
+@pytest.mark.timing
 def test_compares_calls_of_known_duration() -> None:
     result = convtime.compare(
         {"fast": lambda: time.sleep(0.002), "slow": lambda: time.sleep(0.004)},
@@ -59,6 +61,7 @@ def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_co
     assert Comparison(comparison.measurements, margin=0.2).verdict("other") == "same"
 
 
+@pytest.mark.timing
 def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
     result = convtime.compare(
         {"fast": lambda: time.sleep(0.001), "slow": lambda: time.sleep(0.0013)},
@@ -79,7 +82,7 @@ def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
         ({"stop": "soon"}, "stop must be one of 'interval', .* got 'soon'"),
     ],
 )
-def test_bad_options_are_refused(options: dict[str, object], message: str) -> None:
+def test_bad_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         convtime.compare({"a": lambda: None, "b": lambda: None}, device="cpu", **options)
 
@@ -104,6 +107,7 @@ def test_no_candidates_are_refused() -> None:
         convtime.compare({"a": 1})  # type: ignore[dict-item]
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_the_same_kernel_compares_as_equal() -> None:
     x = torch.randn(64, 64, 56, 56, device="cuda")

@@ -70,7 +70,7 @@ def test_the_cmake_package_is_where_show_config_says() -> None:
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 def test_every_installed_header_compiles_alone_and_without_a_cuda_toolkit() -> None:
     include = Path(convtime.cmake_prefix_path) / "include"
-    compiler = ["g++", "-std=c++20", "-I", include, "-I", include / "convtime"]
+    compiler: list[str | Path] = ["g++", "-std=c++20", "-I", include, "-I", include / "convtime"]
     for header in include.rglob("*.h"):
         result = subprocess.run(
             [*compiler, "-fsyntax-only", "-H", "-x", "c++", "-"],

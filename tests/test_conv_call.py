@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -91,7 +92,7 @@ def example(rank, transposed):
     )
 
 
-FUNCTIONS = {
+FUNCTIONS: dict[tuple[int, bool], Any] = {
     (1, False): torch.conv1d,
     (2, False): torch.conv2d,
     (3, False): torch.conv3d,

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 
 CPU = torch.device("cpu")
-QUICK = {"budget": 0.02, "max_samples": 20}
+QUICK: dict[str, Any] = {"budget": 0.02, "max_samples": 20}
 SMALL = ConvLayer(
     ("small",),
     ConvProblem(
@@ -77,7 +78,7 @@ def test_kinds_of_layers(device, changes):
 @pytest.mark.parametrize("layout", list(LAYOUTS))
 def test_both_sides_get_the_same_data_in_dtype_and_layout(monkeypatch, device, dtype, layout):
     calls = {}
-    original = conv_compare.compare
+    original = convtime.compare
 
     def record(candidates, **options):
         calls.update(candidates)
@@ -101,9 +102,12 @@ def test_both_sides_get_the_same_data_in_dtype_and_layout(monkeypatch, device, d
 
 def test_seed_decides_the_data_and_the_global_state_is_left_alone(monkeypatch):
     inputs = []
-    monkeypatch.setattr(
-        conv_compare, "_backend", lambda module, x: inputs.append((x, module.weight)) or "?"
-    )
+
+    def backend(module, x):
+        inputs.append((x, module.weight))
+        return "?"
+
+    monkeypatch.setattr(conv_compare, "_backend", backend)
     before = torch.get_rng_state()
     for seed in (0, 0, 1):
         compare_one(seed=seed)
@@ -132,7 +136,7 @@ def test_one_bit_is_a_difference(monkeypatch, side):
     assert result.pytorch_repeats == (side == "ours")
 
 
-OPTIONS = {
+OPTIONS: dict[str, dict[str, Any]] = {
     "conv1d": {},
     "conv2d": {"bias": True, "stride": (1, 2)},
     "conv3d": {"groups": 2, "bias": True, "padding": "same"},
@@ -186,7 +190,7 @@ def test_every_gradient_is_compared(monkeypatch):
 class Net(torch.nn.Module):
     """Two kinds of layers, and outputs of which some are no tensors."""
 
-    steps = []  # noqa: RUF012 (the copy's too)
+    steps: list[Any] = []  # noqa: RUF012 (the copy's too)
 
     def __init__(self):
         super().__init__()

@@ -1,5 +1,7 @@
 """torch's settings that decide which convolution kernels may run."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -26,7 +28,7 @@ def test_flags_are_applied_and_set_back():
 
 
 def test_both_kinds_of_precision_flags_are_understood():
-    cudnn = torch.backends.cudnn
+    cudnn: Any = torch.backends.cudnn  # of which the stubs know half
     with Flags().applied():  # so that all is set back
         cudnn.allow_tf32 = False
         assert not Flags.current().allow_tf32
@@ -42,20 +44,22 @@ def test_both_kinds_of_precision_flags_are_understood():
 @pytest.fixture
 def conv_precision():
     """That of cuDNN's convolutions, here inherited from torch.backends.fp32_precision."""
-    conv, above = torch.backends.cudnn.conv, torch.backends.fp32_precision
+    backends: Any = torch.backends  # of which the stubs know half
+    conv, above = backends.cudnn.conv, backends.fp32_precision
     before = conv.fp32_precision
     conv.fp32_precision = "none"
     yield conv
-    torch.backends.fp32_precision = above
+    backends.fp32_precision = above
     conv.fp32_precision = before
 
 
 def test_an_inherited_precision_stays_inherited_where_it_is_the_wanted_one(conv_precision):
+    backends: Any = torch.backends
     for first, second in (("tf32", "ieee"), ("ieee", "tf32"), ("none", "tf32")):
-        torch.backends.fp32_precision = first
+        backends.fp32_precision = first
         with Flags.current().applied():
             assert conv_precision.fp32_precision == first
-        torch.backends.fp32_precision = second
+        backends.fp32_precision = second
         assert conv_precision.fp32_precision == second
 
 

@@ -1,6 +1,7 @@
 """A convolution's sizes and parameters, and layers of it."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from convtime.core.errors import InputError
 
 
 def problem(**changes):
-    fields = {
+    fields: dict[str, Any] = {
         "batch": 2,
         "in_channels": 4,
         "size": (9, 11),

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -272,10 +273,11 @@ def test_every_kind_of_convolution_is_gathered(models):
 
 def test_a_model_is_left_in_its_mode(models):
     loaded = load_model("mymodels.nets:net", (2, 3, 16, 20))
-    loaded.module.stem.eval()
+    model: Any = loaded.module
+    model.stem.eval()
     from_model(loaded)
-    assert loaded.module.training
-    assert not loaded.module.stem.training
+    assert model.training
+    assert not model.stem.training
 
 
 def test_model_takes_its_own_dtype_and_a_bare_convolution(models):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from convtime.core import cpu as core_cpu
 from convtime.timing import cpu
 from convtime.timing.candidate import Candidate
 
-QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
+QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 
 
 def write_cpu(
@@ -91,11 +92,12 @@ def test_backward_on_a_cpu_can_be_cold() -> None:
     assert torch.equal(x.grad != 0, torch.ones(4, dtype=torch.bool))
 
 
+@pytest.mark.timing
 def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
     if core_cpu.cache_bytes(os.sched_getaffinity(0)) is None:
         pytest.skip("this machine does not say how much its CPUs' caches hold")
     x = torch.ones(1 << 15)  # 128 KiB, which one thread adds up
-    options = {"warmup": 3, "stop": "count", "max_samples": 50}
+    options: dict[str, Any] = {"warmup": 3, "stop": "count", "max_samples": 50}
     warm = convtime.time_op(torch.sum, x, **options)
     cold = convtime.time_op(torch.sum, x, cache="cold", **options)
     assert cold.min > 1.2 * warm.min  # the fastest: the least disturbed by others on the machine

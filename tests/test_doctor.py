@@ -242,7 +242,7 @@ def test_a_gpu_that_tells_nothing(gpu):
     device = resolve_gpu(None)
     state = machine.gpu_state(device, machine.utilisation(device), [])
     assert (state.other_processes, state.utilisation, state.ecc) == (None, None, None)
-    gpu.failures["Init"] = gpu.NVMLError("Driver Not Loaded")
+    gpu.failures["Init"] = gpu.NVMLError_DriverNotLoaded()
     assert machine.utilisation(device) is None
     with pytest.raises(nvml.NvmlUnavailableError, match="Driver Not Loaded"):
         machine.gpu_state(device, None, [])
@@ -285,6 +285,7 @@ def test_a_regime_that_was_not_reached_has_no_time(monkeypatch, reached):
     assert timed == expected
 
 
+@pytest.mark.timing
 def test_on_a_cpu_the_command_prints_its_findings(capsys):
     code = cli.main(["doctor", "--device", "cpu", "--json"])
     seen = json.loads(capsys.readouterr().out)
@@ -307,6 +308,7 @@ def test_the_exit_code_says_whether_a_check_failed(monkeypatch, capsys, errors, 
     assert "NVIDIA H200" in capsys.readouterr().out
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_on_a_gpu_each_method_is_checked():
     seen = doctor.examine(torch.device("cuda", 0))

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import types
+from typing import Any
 
 import pytest
 import torch
@@ -26,7 +27,7 @@ from convtime.results.comparison import Ratio
 from convtime.results.plan import Plan, PlanChoice, TensorDescriptor
 from convtime.show.explanation import rows
 
-QUICK = {"budget": 0.02}
+QUICK: dict[str, Any] = {"budget": 0.02}
 
 
 def example(device="cpu", **options):
@@ -186,7 +187,7 @@ def test_what_is_no_convolution(fn, message):
 
 
 class Strided(torch.nn.Conv2d):
-    def forward(self, input, scale):
+    def forward(self, input, scale):  # type: ignore[override]
         return F.conv2d(input * scale, self.weight, self.bias, stride=2)
 
 
@@ -247,7 +248,7 @@ def test_other_mistakes():
     with pytest.raises(TypeError):
         explain(F.conv2d, x, w, no_such_option=1)
     with pytest.raises(ValueError, match="backward must be True, False or None, got 'yes'"):
-        explain(F.conv2d, x, w, backward="yes")
+        explain(F.conv2d, x, w, backward="yes")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="dtype must be one of"):
         explain(F.conv2d, x.to(torch.complex64), w.to(torch.complex64))
     with pytest.raises(ValueError, match="a tensor on meta"):
@@ -412,7 +413,7 @@ def test_why_other_dimensions_are_not_cudnns():
         "float32", layout(1, 2, 5), layout(2, 2, 3), dilation=(2,), transposed=True,
         output_padding=(1,),
     )  # fmt: skip
-    on_gpu = types.SimpleNamespace(x=types.SimpleNamespace(is_cuda=True))
+    on_gpu: Any = types.SimpleNamespace(x=types.SimpleNamespace(is_cuda=True))
     assert "an output_padding (1) of the stride or more" in why("SlowTranspose2d", wide, on_gpu)
     assert "nothing rules cuDNN out" in why("CudnnTranspose", wide, on_gpu)
 
@@ -554,6 +555,7 @@ def test_a_plan_that_is_not_known_is_not_guessed(pretended_cudnn):
     assert len(found.differences) == 1
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_cudnns_plans_are_the_same_on_a_gpu(dtype):

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import statistics
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from convtime.results.measurement import Measurement
 from convtime.results.units import format_seconds
 
 
-def make(**changes: object) -> Measurement:
+def make(**changes: Any) -> Measurement:
     measurement = Measurement(
         name="relu",
         seconds=(4e-6, 1e-6, 3e-6, 2e-6),
@@ -144,9 +145,10 @@ def test_from_dict_names_what_is_missing() -> None:
     data = {name: value for name, value in make().to_dict().items() if name != "queue"}
     with pytest.raises(ValueError, match="missing required field `queue`"):
         Measurement.from_dict(data)
-    for other in ([], None, "text"):
+    others: tuple[Any, ...] = ([], None, "text")
+    for other in others:
         with pytest.raises(ValueError, match="cannot be read"):
-            Measurement.from_dict(other)  # type: ignore[arg-type]
+            Measurement.from_dict(other)
 
 
 def test_types_of_other_libraries_become_pythons_own() -> None:

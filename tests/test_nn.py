@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.flop_counter import FlopCounterMode
@@ -195,7 +195,7 @@ def test_a_model_is_replaced_and_restored_in_place(device: torch.device) -> None
     assert model.state_dict().keys() == state.keys()
     assert convtime.nn.replace(model) == convtime.nn.Replacement((), ())
 
-    model.first.policy = "benchmark"
+    model.first.policy = "benchmark"  # type: ignore[assignment]
     assert convtime.nn.restore(model) == NAMES
     assert {name: type(module) for name, module in model.named_modules()} == classes
     assert {name: dict(vars(module)) for name, module in model.named_modules()} == attributes
@@ -255,7 +255,7 @@ def test_a_replaced_model_is_saved_copied_and_loaded(tmp_path: Any) -> None:
 def test_a_replaced_model_compiles_before_and_after(device: torch.device) -> None:
     model = make_net(device).eval()
     x = torch.randn(2, 3, 8, 8, device=device)
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    compiled: Any = torch.compile(model, backend="aot_eager", fullgraph=True)
     expected = compiled(x)
     convtime.nn.replace(compiled)
     torch.testing.assert_close(compiled(x), expected)  # compiles anew
@@ -414,8 +414,14 @@ def test_only_a_module_has_layers(function: Callable[[Any], Any]) -> None:
         function({})
 
 
-def train_in_parallel(rank: int, backend: str, folder: str, exchanged: bool) -> None:
-    """A process of DistributedDataParallel: it leaves its losses and weights behind."""
+def train_in_parallel(rank: int, backend: str, folder: str) -> None:
+    """A process of DistributedDataParallel."""
+    for exchanged in (False, True):
+        train_one_of_two(rank, backend, folder, exchanged)
+
+
+def train_one_of_two(rank: int, backend: str, folder: str, exchanged: bool) -> None:
+    """Leaves its losses and weights behind."""
     dist.init_process_group(
         backend, init_method=f"file://{folder}/store{exchanged}", rank=rank, world_size=2
     )
@@ -443,8 +449,7 @@ def train_in_parallel(rank: int, backend: str, folder: str, exchanged: bool) -> 
 
 
 def check_parallel_training(backend: str, folder: str) -> None:
-    for exchanged in (False, True):
-        mp.spawn(train_in_parallel, (backend, folder, exchanged), nprocs=2)
+    spawn(train_in_parallel, (backend, folder), nprocs=2)
     for rank in range(2):
         (theirs, their_weights), (ours, our_weights) = (
             torch.load(f"{folder}/{rank}{exchanged}.pt") for exchanged in (False, True)

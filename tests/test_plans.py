@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.nn import functional as F
 
 import convtime
@@ -108,7 +109,7 @@ def test_every_pass_has_a_choice_that_says_what_it_is_for(op: str) -> None:
         assert (choice.policy, choice.dtype, choice.device) == ("heuristic", "float32", "cuda:0")
         assert choice.x.sizes == choice.y.sizes == (16, 64, *lengths)
         weight = (64 * strides[0], *strides)
-        assert choice.w == convtime.TensorDescriptor((64, 64, *kernel), weight, 32)
+        assert choice.w == convtime.TensorDescriptor((64, 64, *kernel), weight, 32, "float32")
         one = (1,) * len(kernel)
         padding = one if spatial > 1 else (0, 1)
         assert (choice.stride, choice.padding, choice.dilation) == (one, padding, one)
@@ -181,9 +182,7 @@ def test_every_pass_runs_pytorchs_kernels(
             run(namespace)
             torch.cuda.synchronize()
         return sorted(
-            event.name
-            for event in profiler.events()
-            if event.device_type == torch.autograd.DeviceType.CUDA
+            event.name for event in profiler.events() if event.device_type == DeviceType.CUDA
         )
 
     with torch.backends.cudnn.flags(
@@ -358,10 +357,10 @@ def test_cleared_plans_are_selected_anew() -> None:
 @pytest.mark.cuda
 def test_the_floor_only_executes() -> None:
     x, w = make_inputs()
-    floor = convtime._C.execute_floor(x, w, 1, 1, 1, 1)  # type: ignore[attr-defined]
+    floor = convtime._C.execute_floor(x, w, 1, 1, 1, 1)
     with torch.profiler.profile() as profiler:
         floor()
         torch.cuda.synchronize()
     names = {event.name for event in profiler.events()}
     assert not {name for name in names if name.startswith(("aten::", "convtime::"))}
-    assert {e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA}
+    assert {e for e in profiler.events() if e.device_type == DeviceType.CUDA}

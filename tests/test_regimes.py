@@ -6,16 +6,17 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
 
 import convtime
 from convtime.results.clock_reading import ClockReading
-from convtime.timing.options import Options
+from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling import controlled_clocks
 
-QUICK = {"warmup": 1, "budget": 0.2, "max_samples": 20}
+QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 GPU = torch.device("cuda", 1)
 
 
@@ -29,7 +30,7 @@ GPU = torch.device("cuda", 1)
     ],
 )
 def test_what_cannot_be_is_refused_before_anything_is_called(
-    options: dict[str, object], message: str
+    options: dict[str, Any], message: str
 ) -> None:
     def never() -> None:
         raise AssertionError("called")
@@ -39,7 +40,7 @@ def test_what_cannot_be_is_refused_before_anything_is_called(
 
 
 @pytest.mark.parametrize("regime", ["burst", "sustained"])
-def test_a_cpu_has_no_regimes_and_says_so(regime: str) -> None:
+def test_a_cpu_has_no_regimes_and_says_so(regime: Regime) -> None:
     one = convtime.time_op(torch.relu, torch.ones(4), regime=regime, **QUICK)
     assert (one.regime, one.regime_requested) == ("as-is", regime)
     assert one.regime_reason == "the work is on the CPU, and regimes are a GPU's"
@@ -101,7 +102,7 @@ class FakeClocks:
     ],
 )
 def test_clocks_are_read_and_locked_only_where_that_matters(
-    options: dict[str, str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+    options: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log: list[str] = []
     FakeClocks(log).install(monkeypatch)
@@ -130,6 +131,7 @@ def test_who_may_not_lock_clocks_is_told_what_to_run(monkeypatch: pytest.MonkeyP
     assert log == []
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 class TestOnGpu:
     @pytest.fixture(scope="class")
@@ -191,7 +193,7 @@ class TestOnGpu:
         assert one.regime_reason == "the calls issue no work to the GPU"
 
     @pytest.mark.parametrize("method", ["event", "graph"])
-    def test_other_methods_have_regimes_too(self, method: str) -> None:
+    def test_other_methods_have_regimes_too(self, method: Method) -> None:
         x = torch.randn(1 << 24, device="cuda")
         one = convtime.time_op(torch.relu, x, method=method, regime="burst")
         assert (one.method, one.regime) == (method, "burst"), repr(one)

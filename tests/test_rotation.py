@@ -204,7 +204,7 @@ def test_modules_rotate_with_tied_weights_and_gradients_of_their_own(
     found = rotate(Candidate("tied", fn, (x,)), device, KIB)
     assert found.bytes_per_call == 64 + 16 + 16 + 16 + 16 + 32
     assert found.left_warm == ()
-    models = [one.fn.__self__ if method else one.fn for one in found.copies]  # type: ignore[attr-defined]
+    models: list[Any] = [one.fn.__self__ if method else one.fn for one in found.copies]  # type: ignore[attr-defined]
     assert len({storage(one.first.weight) for one in models}) == len(models) > 2
     assert len({storage(one.plain) for one in models}) == len(models)
     expected = model(x)
@@ -416,7 +416,7 @@ def test_attributes_named_like_globals_are_none() -> None:
 
 def test_a_compiled_functions_closure_is_named() -> None:
     scale = torch.ones(4)
-    found = rotated(torch.compile(lambda a: a * scale), torch.ones(4))
+    found = rotated(torch.compile(lambda a: a * scale), torch.ones(4))  # type: ignore[misc]
     assert found.left_warm == ("closure variable 'scale'",)
 
 
@@ -492,7 +492,7 @@ class Uncopiable:
     ("odd", "got"),
     [
         (threading.Lock(), "lock (cannot pickle '_thread.lock' object)"),
-        ({"k": (one for one in ())}, "generator (cannot pickle 'generator' object)"),
+        ({"k": (one for one in "")}, "generator (cannot pickle 'generator' object)"),
         (Uncopiable(), "Uncopiable (mine)"),
     ],
 )

@@ -11,21 +11,23 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 import convtime
 from convtime.timing import options as options_module
 from convtime.timing.candidate import Candidate, name_of
-from convtime.timing.options import Options
+from convtime.timing.options import Cache, Method, Options, Stop
 from convtime.timing.sampling import find_place
 
-QUICK = {"warmup": 1, "budget": 0.2}
+QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2}
 
 
+@pytest.mark.timing
 def test_times_a_call_of_known_duration() -> None:
     one = convtime.time_op(time.sleep, 0.005, device="cpu", max_samples=20)
     assert 0.005 <= one.min <= one.median < 0.02
@@ -105,6 +107,7 @@ def test_signals_end_the_sampling() -> None:
         signal.signal(signal.SIGALRM, previous)
 
 
+@pytest.mark.timing
 def test_max_samples_and_budget_end_the_sampling() -> None:
     one = convtime.time_op(time.sleep, 0.001, device="cpu", tolerance=0, max_samples=15)
     assert (len(one.seconds), one.stop_reason) == (15, "max_samples")
@@ -148,7 +151,7 @@ def test_max_samples_and_budget_end_the_sampling() -> None:
     ],
 )
 def test_bad_options_are_refused_before_anything_is_called(
-    options: dict[str, object], message: str
+    options: dict[str, Any], message: str
 ) -> None:
     def never() -> None:
         raise AssertionError("called")
@@ -159,7 +162,11 @@ def test_bad_options_are_refused_before_anything_is_called(
 
 def test_numpys_numbers_are_options_too() -> None:
     one = convtime.time_op(
-        time.sleep, 0, device="cpu", max_samples=np.int64(10), tolerance=np.float32(0)
+        time.sleep,
+        0,
+        device="cpu",
+        max_samples=np.int64(10),  # type: ignore[arg-type]
+        tolerance=np.float32(0),  # type: ignore[arg-type]
     )
     assert len(one.seconds) == 10
 
@@ -173,7 +180,7 @@ def test_unknown_options_and_results_instead_of_functions_are_refused() -> None:
 
 def test_names_are_the_callables_own() -> None:
     assert name_of(torch.relu) == "relu"
-    assert name_of(functools.partial(torch.relu, 1)) == "relu"
+    assert name_of(functools.partial(torch.relu, torch.ones(1))) == "relu"
     assert name_of(torch.nn.ReLU()) == "ReLU"
 
 
@@ -236,6 +243,7 @@ def test_other_threads_run_while_a_batch_is_waited_for(device: torch.device) -> 
     assert ticks > 50
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 class TestOnGpu:
     def test_kernel_agrees_with_torch_profiler(self) -> None:
@@ -302,7 +310,7 @@ class TestOnGpu:
         """kineto sets itself up once a process, and what it then finds lasts."""
         script = """
 import convtime, torch
-from torch.autograd import DeviceType
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 x = torch.ones(1 << 20, device="cuda")
 assert convtime.time_op(torch.relu, x).method == "kernel"
 for _ in range(2):
@@ -335,7 +343,7 @@ for _ in range(2):
             assert cold.median > 1.1 * warm.median
 
     @pytest.mark.parametrize("method", ["kernel", "event", "sync"])
-    def test_what_setup_issues_is_not_timed(self, method: str) -> None:
+    def test_what_setup_issues_is_not_timed(self, method: Method) -> None:
         x = torch.ones(4, device="cuda")
         one = convtime.time_op(
             torch.relu, x, setup=lambda: torch.cuda._sleep(2_000_000), method=method, max_samples=20
@@ -460,9 +468,10 @@ def profiled_kernel_seconds(fn: Callable[[], object], calls: int = 20) -> float:
     return float(np.median(np.reshape(kernels, (calls, each)).sum(axis=1))) * 1e-6
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("cache", ["cold", "warm", "rotate"])
-def test_a_graph_times_what_the_profiler_sees(cache: str) -> None:
+def test_a_graph_times_what_the_profiler_sees(cache: Cache) -> None:
     x = torch.randn(1 << 22, device="cuda")
     one = convtime.time_op(torch.relu, x, method="graph", cache=cache)
     kernel = convtime.time_op(torch.relu, x, method="kernel", cache=cache)
@@ -556,9 +565,10 @@ def test_random_numbers_can_be_captured() -> None:
     assert torch.randn(8, device="cuda").isfinite().all()
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["kernel", "event", "sync"])
-def test_every_sample_carries_its_clock(method: str) -> None:
+def test_every_sample_carries_its_clock(method: Method) -> None:
     x = torch.randn(1 << 20, device="cuda")
     one = convtime.time_op(torch.relu, x, method=method, cache="warm")
     assert one.max_sm_clock_hz is not None
@@ -568,6 +578,7 @@ def test_every_sample_carries_its_clock(method: str) -> None:
     assert all(1e8 < clock < 1.02 * one.max_sm_clock_hz for clock in known)
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_rotation_makes_small_tensors_cold() -> None:
     x = torch.randn(1 << 20, device="cuda")  # 4 MiB: in the cache, if warm
@@ -620,6 +631,7 @@ def test_gradients_are_cleared_where_asked() -> None:
     assert len(writing.activities) < len(adding.activities)
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_work_goes_to_the_stream_asked_for() -> None:
     x = torch.randn(1 << 20, device="cuda")
@@ -653,6 +665,7 @@ def test_kernels_on_other_streams_count() -> None:
     assert len(one.activities) == 2
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_steady_warm_up_ends_and_says_so() -> None:
     x = torch.randn(1 << 20, device="cuda")
@@ -664,15 +677,17 @@ def test_steady_warm_up_ends_and_says_so() -> None:
     assert 0.1 <= timed.warmup_seconds < 0.3
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("stop", ["interval", "noise", "entropy", "count", "budget"])
-def test_every_stop_criterion_ends(stop: str) -> None:
+def test_every_stop_criterion_ends(stop: Stop) -> None:
     x = torch.randn(1 << 20, device="cuda")
     one = convtime.time_op(torch.relu, x, stop=stop, max_samples=2000, budget=0.5)
     assert one.stop == stop
     assert one.stop_reason == {"count": "max_samples", "budget": "budget"}.get(stop, "settled")
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_ceilings_are_possible_for_a_gpu() -> None:
     ceilings = convtime.ceilings()
@@ -698,9 +713,10 @@ def test_the_calls_of_a_captured_graph_can_be_timed() -> None:
     assert sum(activity.kind == "kernel" for activity in one.activities) == 2
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["kernel", "event", "sync"])
-def test_calls_can_use_two_devices(method: str) -> None:
+def test_calls_can_use_two_devices(method: Method) -> None:
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
     x, y = (torch.ones(1 << 20, device=f"cuda:{index}") for index in range(2))
@@ -720,6 +736,7 @@ def test_calls_can_use_two_devices(method: str) -> None:
             assert statistics.median(far.seconds) > 1.3 * statistics.median(near[far.name])
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_a_device_that_is_not_the_current_one_can_be_timed() -> None:
     if torch.cuda.device_count() < 2:

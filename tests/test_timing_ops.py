@@ -37,6 +37,7 @@ def test_fakes_know_the_results() -> None:
         assert stamps.shape == (4, 2)
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("nanoseconds", [0, 1000, 100_000])
 @pytest.mark.parametrize("blocks", [1, 132])
@@ -87,6 +88,7 @@ def test_bad_arguments_are_refused(call, message: str) -> None:
         call()
 
 
+@pytest.mark.timing
 @pytest.mark.cuda
 def test_they_can_be_captured() -> None:
     x = torch.arange(1024, device="cuda")

@@ -14,7 +14,13 @@ from convtime.results.comparison import Comparison
 from convtime.results.measurement import Measurement
 
 TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
-RULE = {"min_samples": 10, "max_samples": 10_000, "budget": 1.0, "tolerance": 0.005, "margin": 0.01}
+RULE: dict[str, Any] = {
+    "min_samples": 10,
+    "max_samples": 10_000,
+    "budget": 1.0,
+    "tolerance": 0.005,
+    "margin": 0.01,
+}
 
 
 def trace(name: str, index: int = 0) -> dict[str, Any]:
@@ -24,7 +30,7 @@ def trace(name: str, index: int = 0) -> dict[str, Any]:
 def measurement(recorded: dict[str, Any]) -> Measurement:
     """With what a trace leaves out, and these tests do not look at."""
     count = len(recorded["seconds"])
-    conditions = dict.fromkeys(
+    conditions: dict[str, Any] = dict.fromkeys(
         ("method_requested", "method_reason", "queue", "queue_requested", "queue_reason"), ""
     ) | dict.fromkeys(("cache_requested", "cache_reason", "device", "device_reason"), "")
     conditions |= dict.fromkeys(("regime", "regime_requested"), "as-is")

@@ -1,54 +1,45 @@
-# ruff: noqa: N801, N802, N818 (the names are nvidia-ml-py's)
 """Stands in for nvidia-ml-py: a GPU whose answers a test sets, and a list of what was asked of it.
 
-In a child process, the environment says where every change to the GPU is written down.
+Names, signatures, constants and errors are those of the real module, which needs no GPU to be
+imported. In a child process, the environment says where every change to the GPU is written down.
 """
 
+import importlib.machinery
+import importlib.util
+import inspect
 import os
+import sys
 import types
-
-NVML_SUCCESS = 0
-NVML_CLOCK_SM = 1
-NVML_CLOCK_MEM = 2
-NVML_TEMPERATURE_GPU = 0
-NVML_FI_DEV_POWER_INSTANT = 186
-NVML_CLOCK_LIMIT_ID_TDP = 0xFFFFFF01
-NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
-NVML_VOLATILE_ECC = 0
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 UUID = "GPU-11111111-2222-3333-4444-555555555555"
 
 
-class NVMLError(Exception):
-    pass
+def _nvidia_ml_py():
+    """The real module, under a name that leaves `pynvml` to this one."""
+    name = "nvidia_ml_py"
+    if name not in sys.modules:
+        # In a child process, this file is what the path has first for `pynvml`.
+        path = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).parent]
+        found = importlib.machinery.PathFinder.find_spec("pynvml", path)
+        spec = importlib.util.spec_from_file_location(name, found.origin)
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
 
 
-class NVMLError_NotSupported(NVMLError):
-    pass
-
-
-class NVMLError_FunctionNotFound(NVMLError):
-    pass
-
-
-class NVMLError_NoPermission(NVMLError):
-    pass
-
-
-class NVMLError_Unknown(NVMLError):
-    pass
-
-
-class NVMLError_GpuIsLost(NVMLError):
-    pass
-
+_real = _nvidia_ml_py()
 
 #: What nvmlDeviceGet<name> answers: a value, an exception to raise, or a function of its arguments.
 answers = {
     "UUID": UUID,
-    "ClockInfo": lambda kind: {NVML_CLOCK_SM: 1980, NVML_CLOCK_MEM: 3201}[kind],
+    "ClockInfo": lambda kind: {_real.NVML_CLOCK_SM: 1980, _real.NVML_CLOCK_MEM: 3201}[kind],
     "FieldValues": lambda _fields: [
-        types.SimpleNamespace(nvmlReturn=NVML_SUCCESS, value=types.SimpleNamespace(uiVal=125_500))
+        types.SimpleNamespace(
+            nvmlReturn=_real.NVML_SUCCESS, value=types.SimpleNamespace(uiVal=125_500)
+        )
     ],
     "PowerUsage": 120_000,
     "Temperature": 41,
@@ -58,44 +49,61 @@ answers = {
 }
 
 #: What nvmlDevice<name>, for a change, raises.
-failures = {}
+failures: dict[str, BaseException] = {}
 
 #: Changes so far, e.g. "SetGpuLockedClocks 1500 1500".
-changes = []
+changes: list[str] = []
 
 initialised = 0
 bus_id = None
 
 
-def nvmlInit():
+def _init():
     global initialised
     if "Init" in failures:
         raise failures["Init"]
     initialised += 1
 
 
-def nvmlShutdown():
+def _shutdown():
     global initialised
     initialised -= 1
 
 
-def nvmlDeviceGetHandleByPciBusId(asked):
+def _handle_by_pci_bus_id(asked):
     global bus_id
     bus_id = asked
     return "handle"
 
 
+_OTHERS: dict[str, Callable[..., Any]] = {
+    "nvmlInit": _init,
+    "nvmlShutdown": _shutdown,
+    "nvmlDeviceGetHandleByPciBusId": _handle_by_pci_bus_id,
+}
+
+
 def __getattr__(name):
-    if name.startswith("nvmlDeviceGet"):
-        return lambda _handle, *arguments: _answer(name.removeprefix("nvmlDeviceGet"), arguments)
-    if name.startswith(("nvmlDeviceSet", "nvmlDeviceReset")):
-        return lambda _handle, *arguments: _change(name.removeprefix("nvmlDevice"), arguments)
-    raise AttributeError(name)
+    real = getattr(_real, name)  # an AttributeError for what nvidia-ml-py has not
+    if not name.startswith("nvml"):
+        return real
+    signature = inspect.signature(real)
+
+    def stand_in(*arguments, **keywords):
+        bound = signature.bind(*arguments, **keywords).args
+        if name in _OTHERS:
+            return _OTHERS[name](*bound)
+        if name.startswith("nvmlDeviceGet"):
+            return _answer(name.removeprefix("nvmlDeviceGet"), bound[1:])
+        assert name.startswith(("nvmlDeviceSet", "nvmlDeviceReset")), f"the fake has no {name}"
+        return _change(name.removeprefix("nvmlDevice"), bound[1:])
+
+    return stand_in
 
 
 def _answer(question, arguments):
     assert initialised > 0
-    answer = answers.get(question, NVMLError_NotSupported())
+    answer = answers.get(question, _real.NVMLError_NotSupported())
     answer = answer(*arguments) if callable(answer) else answer
     if isinstance(answer, Exception):
         raise answer

@@ -1,6 +1,7 @@
 """Installs convtime into fresh environments, in every way that the README promises.
 
-Each test builds the package, which takes minutes: `pytest -m install`. They download torch.
+The tests build the package and download torch, which takes minutes: they run only where this file
+is named, `pytest tests/install.py`.
 """
 
 import dataclasses
@@ -12,8 +13,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
-pytestmark = pytest.mark.install
 
 ROOT = Path(__file__).parents[1]
 OLDEST_TORCH = "2.11.0"
@@ -67,6 +66,10 @@ class Environment:
     def pip_install(self, *arguments: object) -> None:
         self.run(self.python, "-m", "pip", "install", *arguments)
 
+    def uv_install(self, *arguments: object) -> None:
+        uv = self.path / "bin" / "uv"
+        self.run(uv, "pip", "install", "--python", self.python, *arguments)
+
     def check(self, **variables: str) -> dict:
         return json.loads(self.run(self.python, "-c", CHECK, **variables).splitlines()[-1])
 
@@ -80,9 +83,16 @@ def make_environment(path: Path) -> Environment:
 def oldest_torch(tmp_path_factory) -> Environment:
     """An environment that has had torch for longer than convtime."""
     environment = make_environment(tmp_path_factory.mktemp("oldest_torch") / "venv")
-    # setuptools and NumPy are torch's to use; uv is for the test that installs with it.
-    environment.pip_install(f"torch=={OLDEST_TORCH}", "numpy", "uv")
+    environment.pip_install("uv")
+    # NumPy is torch's to use. uv unpacks the gigabytes of a torch on all cores.
+    environment.uv_install(f"torch=={OLDEST_TORCH}", "numpy")
     return environment
+
+
+@pytest.fixture(scope="module")
+def installed_with_pip(oldest_torch) -> Environment:
+    oldest_torch.pip_install(ROOT)
+    return oldest_torch
 
 
 @pytest.fixture
@@ -104,39 +114,42 @@ def test_empty_environment(tmp_path):
     assert_built_for_the_torch_there(environment.check())
 
 
-def install_with_pip(environment: Environment) -> None:
-    environment.pip_install(ROOT)
-
-
-def install_without_isolation(environment: Environment) -> None:
-    environment.pip_install(
-        "scikit-build-core>=1.0,<2", "pybind11", "cmake", "ninja", "nvidia-cudnn-frontend<1.27"
-    )
-    environment.pip_install("--no-build-isolation", ROOT)
-
-
-def install_with_uv(environment: Environment) -> None:
-    uv = environment.path / "bin" / "uv"
-    environment.run(
-        uv,
-        "pip",
-        "install",
-        "--python",
-        environment.python,
-        "--reinstall-package",
-        "convtime",
-        ROOT,
-    )
-
-
-@pytest.mark.parametrize("install", [install_with_pip, install_without_isolation, install_with_uv])
-def test_torch_of_the_environment_is_kept(oldest_torch, install, decoy_libraries):
-    install(oldest_torch)
-    found = oldest_torch.check(**decoy_libraries)
+def assert_the_torch_there_is_kept(environment: Environment, variables: dict[str, str]) -> None:
+    found = environment.check(**variables)
     assert found["torch"].startswith(OLDEST_TORCH)
     assert_built_for_the_torch_there(found)
     cudnns = [library for library in found["mapped"] if Path(library).name == "libcudnn.so.9"]
     assert cudnns == [f"{found['site']}/nvidia/cudnn/lib/libcudnn.so.9"]
+
+
+def test_pip_keeps_the_torch_there(installed_with_pip, decoy_libraries):
+    assert_the_torch_there_is_kept(installed_with_pip, decoy_libraries)
+
+
+def test_cpp_example(installed_with_pip, tmp_path, decoy_libraries):
+    environment = installed_with_pip
+    code = "import convtime; print(convtime.cmake_prefix_path)"
+    prefix = environment.run(environment.python, "-c", code).splitlines()[-1]
+    environment.pip_install("cmake", "ninja")
+    cmake = environment.path / "bin" / "cmake"
+    build = tmp_path / "build"
+    example = ROOT / "examples" / "cpp"
+    environment.run(cmake, "-S", example, "-B", build, f"-Dconvtime_ROOT={prefix}")
+    environment.run(cmake, "--build", build)
+    assert "median of" in environment.run(build / "time_relu", **decoy_libraries)
+
+
+def test_a_build_without_isolation_keeps_the_torch_there(oldest_torch, decoy_libraries):
+    oldest_torch.pip_install(
+        "scikit-build-core>=1.0,<2", "pybind11", "cmake", "ninja", "nvidia-cudnn-frontend<1.27"
+    )
+    oldest_torch.pip_install("--no-build-isolation", ROOT)
+    assert_the_torch_there_is_kept(oldest_torch, decoy_libraries)
+
+
+def test_uv_keeps_the_torch_there(oldest_torch, decoy_libraries):
+    oldest_torch.uv_install("--reinstall-package", "convtime", ROOT)
+    assert_the_torch_there_is_kept(oldest_torch, decoy_libraries)
 
 
 def nvcc_cannot_be_hidden(reason: str) -> None:
@@ -184,22 +197,6 @@ def test_without_cuda(oldest_torch):
     assert found["build"]["nvcc_version"] is None
 
 
-def test_cpp_example(oldest_torch, tmp_path, decoy_libraries):
-    install_with_pip(oldest_torch)
-    code = "import convtime; print(convtime.cmake_prefix_path)"
-    prefix = oldest_torch.run(oldest_torch.python, "-c", code).splitlines()[-1]
-    cmake = shutil.which("cmake", path=oldest_torch.path / "bin")
-    if cmake is None:
-        oldest_torch.pip_install("cmake", "ninja")
-        cmake = oldest_torch.path / "bin" / "cmake"
-    build = tmp_path / "build"
-    oldest_torch.run(
-        cmake, "-S", ROOT / "examples" / "cpp", "-B", build, f"-Dconvtime_ROOT={prefix}"
-    )
-    oldest_torch.run(cmake, "--build", build)
-    assert "median of" in oldest_torch.run(build / "time_relu", **decoy_libraries)
-
-
 def test_compiler_that_links_libstdcxx_statically_is_refused(tmp_path):
     compiler, cmake = shutil.which("g++"), shutil.which("cmake")
     if not compiler or not cmake:
@@ -207,7 +204,7 @@ def test_compiler_that_links_libstdcxx_statically_is_refused(tmp_path):
     source, library = tmp_path / "a.cpp", tmp_path / "liba.so"
     source.write_text("#include <iostream>\nvoid f() { std::cout << 1; }\n")
     build = [compiler, "-shared", "-fPIC", source, "-o", library]
-    check = [cmake, "-D", f"LIBRARY={library}", "-D", "READELF=readelf"]
+    check: list[str | Path] = [cmake, "-D", f"LIBRARY={library}", "-D", "READELF=readelf"]
     check += ["-P", ROOT / "cmake" / "check_libstdcxx.cmake"]
 
     subprocess.run(build, check=True)
