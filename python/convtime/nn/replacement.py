@@ -153,7 +153,9 @@ def _become(module: torch.nn.Module, own_class: type) -> None:
     if is_parametrized(module):
         # The class that parametrize made holds the properties, and may be shared with copies.
         inherited = ("__dict__", "__weakref__")
-        members = {name: one for name, one in vars(type(module)).items() if name not in inherited}
+        members = {
+            name: member for name, member in vars(type(module)).items() if name not in inherited
+        }
         own_class = type(f"Parametrized{own_class.__name__}", (own_class,), members)
     module.__class__ = own_class
     # torch 2.11's compiled code looks at a class again only where the object's dict has changed.

@@ -70,11 +70,17 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
 
     places = range(len(results))
     for who, shift in (("PyTorch", -0.15), ("convtime", 0.15)):
-        measurements = [r.pytorch if who == "PyTorch" else r.convtime for r in results]
-        medians = [1e6 * m.median for m in measurements]
+        measurements = [
+            result.pytorch if who == "PyTorch" else result.convtime for result in results
+        ]
+        medians = [1e6 * measured.median for measured in measurements]
         # The median is spread within the clock's tick and quantiles are not: it may lie outside.
-        low = [max(0.0, 1e6 * (m.median - m.quantile(0.25))) for m in measurements]
-        high = [max(0.0, 1e6 * (m.quantile(0.75) - m.median)) for m in measurements]
+        low = [
+            max(0.0, 1e6 * (measured.median - measured.quantile(0.25))) for measured in measurements
+        ]
+        high = [
+            max(0.0, 1e6 * (measured.quantile(0.75) - measured.median)) for measured in measurements
+        ]
         times.errorbar(
             [place + shift for place in places],
             medians,
@@ -93,9 +99,9 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
     times.legend(loc="best")
     times.set_title(title, fontsize=10)
 
-    values = [r.ratio.value for r in results]
-    below = [max(0.0, r.ratio.value - r.ratio.low) for r in results]
-    above = [max(0.0, r.ratio.high - r.ratio.value) for r in results]
+    values = [result.ratio.value for result in results]
+    below = [max(0.0, result.ratio.value - result.ratio.low) for result in results]
+    above = [max(0.0, result.ratio.high - result.ratio.value) for result in results]
     ratios.axhspan(*BAND, color="#009E73", alpha=0.15, label=f"{BAND[0]} to {BAND[1]}")
     ratios.axhline(1, color="grey", linewidth=0.8)
     ratios.errorbar(
@@ -119,13 +125,13 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
         )
     # Never less than the band and its surroundings, so that noise of 0.1 % does not fill the plot.
     ratios.set_ylim(
-        min(0.94, *(r.ratio.low - 0.01 for r in results)),
-        max(1.06, *(r.ratio.high + 0.01 for r in results)),
+        min(0.94, *(result.ratio.low - 0.01 for result in results)),
+        max(1.06, *(result.ratio.high + 0.01 for result in results)),
     )
     ratios.set_ylabel("convtime / PyTorch")
     ratios.grid(axis="y", alpha=0.25)
     ratios.legend(loc="best", fontsize=8)
-    labels = [printable(r.title) for r in results]
+    labels = [printable(result.title) for result in results]
     ratios.set_xticks(
         places,
         labels,

@@ -99,7 +99,7 @@ def function_of(fn: object) -> str:
             return op
     hint = ""
     if isinstance(fn, torch.nn.Module):
-        inside = sum(isinstance(one, tuple(_LAYERS)) for one in fn.modules())
+        inside = sum(isinstance(module, tuple(_LAYERS)) for module in fn.modules())
         if inside:
             hint = f"; it has {inside} convolution(s) inside, which can be explained one by one"
     name = getattr(fn, "__name__", type(fn).__name__)

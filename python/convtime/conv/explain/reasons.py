@@ -64,7 +64,8 @@ def _why_depthwise(call: ConvCall, tensors: ConvTensors) -> str:
     seen = (tensors.w.unsqueeze(2),) if problem.rank == 1 else (tensors.x, tensors.w)
     memory_format = torch.channels_last_3d if problem.rank == 3 else torch.channels_last
     if any(
-        one.is_contiguous(memory_format=memory_format) and not one.is_contiguous() for one in seen
+        tensor.is_contiguous(memory_format=memory_format) and not tensor.is_contiguous()
+        for tensor in seen
     ):
         return "with channels_last tensors PyTorch uses cuDNN for such"
     return (
