@@ -223,7 +223,9 @@ def time_doctor(device: torch.device) -> results.Row:
 
 def make_cases(device: torch.device) -> dict[str, running.Measure]:
     process = functools.partial(running.run_probe, "regimes", "regimes", device)
-    cases: dict[str, running.Measure] = {f"process {i}": process for i in range(1, PROCESSES + 1)}
+    cases: dict[str, running.Measure] = {
+        f"process {number}": process for number in range(1, PROCESSES + 1)
+    }
     cases[FROM_REST] = functools.partial(running.run_probe, "regimes", "from-rest", device)
     cases[DOCTOR] = functools.partial(time_doctor, device)
     return cases

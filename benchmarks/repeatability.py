@@ -79,7 +79,7 @@ def probe(device: torch.device) -> results.Row:
 
 def make_cases(device: torch.device) -> dict[str, running.Measure]:
     process = functools.partial(running.run_probe, "repeatability", "medians", device)
-    return {f"process {i}": process for i in range(1, PROCESSES + 1)}
+    return {f"process {number}": process for number in range(1, PROCESSES + 1)}
 
 
 def main() -> None:

@@ -250,22 +250,24 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
             "must all be of one number"
         )
     (count,) = counts
-    missing = [f"{i}/{count}" for i in range(1, count + 1) if (i, count) not in shards]
+    missing = [
+        f"{number}/{count}" for number in range(1, count + 1) if (number, count) not in shards
+    ]
     if missing:
         raise ValueError(f"{directory} lacks shards of {benchmark}: {', '.join(missing)}")
-    documents = [shards[i, count] for i in range(1, count + 1)]
+    documents = [shards[number, count] for number in range(1, count + 1)]
     provenance = documents[0]["provenance"]
-    for i, document in enumerate(documents, start=1):
+    for number, document in enumerate(documents, start=1):
         for key, value in document["provenance"].items():
             if value != provenance[key]:
                 raise ValueError(
-                    f"shard {i}/{count} of {benchmark} has {key} {value!r}, but shard 1/{count} "
-                    f"{provenance[key]!r}"
+                    f"shard {number}/{count} of {benchmark} has {key} {value!r}, but "
+                    f"shard 1/{count} {provenance[key]!r}"
                 )
         if document["command"] != documents[0]["command"]:
             raise ValueError(
-                f"shard {i}/{count} of {benchmark} was made by '{document['command']}', but shard "
-                f"1/{count} by '{documents[0]['command']}'"
+                f"shard {number}/{count} of {benchmark} was made by '{document['command']}', but "
+                f"shard 1/{count} by '{documents[0]['command']}'"
             )
     _check_lengths(benchmark, [len(document["rows"]) for document in documents])
     # Shards took the cases by turns, so by turns they give them back in order.
@@ -280,10 +282,10 @@ def merge(benchmark: str, summarise: Summarise, directory: Path) -> Path:
 def _check_lengths(benchmark: str, lengths: list[int]) -> None:
     """Refuses shards that cannot have all of their cases, which they took by turns."""
     short = []
-    for i, length in enumerate(lengths, start=1):
-        least = max(max(lengths) - 1, *lengths[i - 1 :])
+    for number, length in enumerate(lengths, start=1):
+        least = max(max(lengths) - 1, *lengths[number - 1 :])
         if length < least:
-            short.append(f"{i}/{len(lengths)} has {length} rows of {least} or more")
+            short.append(f"{number}/{len(lengths)} has {length} rows of {least} or more")
     if short:
         raise ValueError(
             f"shards of {benchmark} are incomplete and must be run again: {', '.join(short)}"

@@ -230,12 +230,15 @@ def test_a_trace_is_attributed_by_launches():
 
 
 def test_a_trace_says_whether_the_queue_was_held():
-    early = [e._replace(start=320) if e.name == "relu" and e.start == 1000 else e for e in trace()]
+    early = [
+        entry._replace(start=320) if entry.name == "relu" and entry.start == 1000 else entry
+        for entry in trace()
+    ]
     assert not read_trace(early).held
 
 
 def test_a_call_without_a_kernel_is_refused():
-    lost = [e for e in trace() if e.correlation not in (6, 7)]
+    lost = [entry for entry in trace() if entry.correlation not in (6, 7)]
     with pytest.raises(ValueError, match="1 of 2 calls have no kernel"):
         read_trace(lost)
     with pytest.raises(ValueError, match="0 of 0 calls"):
@@ -249,8 +252,8 @@ def test_the_profiler_gives_such_events():
     with profile(activities=[ProfilerActivity.CPU]) as profiler, record_function(RANGE):
         torch.ones(3).relu()
     found = list(truth._kineto_events(profiler))
-    (outer,) = (e for e in found if e.name == RANGE)
-    (inner,) = (e for e in found if e.name == "aten::relu")
+    (outer,) = (entry for entry in found if entry.name == RANGE)
+    (inner,) = (entry for entry in found if entry.name == "aten::relu")
     assert outer.start <= inner.start < inner.end <= outer.end
     assert not outer.on_device
 

@@ -20,9 +20,9 @@ def test_tensors_are_found_wherever_the_callable_reaches_them() -> None:
     x, y, z = (torch.zeros(1) for _ in range(3))
     module = torch.nn.Linear(2, 2)
     found = list(tensors_of(Candidate("one", lambda a, b: a + z, (x,), {"b": [y]})))
-    assert {id(one) for one in (x, y, z)} <= {id(one) for one in found}
+    assert {id(tensor) for tensor in (x, y, z)} <= {id(tensor) for tensor in found}
     found = list(tensors_of(Candidate("one", module.forward, (x,))))
-    assert {id(one) for one in module.parameters()} <= {id(one) for one in found}
+    assert {id(parameter) for parameter in module.parameters()} <= {id(tensor) for tensor in found}
 
 
 def test_backward_calls_follow_a_forward_pass_each_and_find_no_gradient() -> None:
@@ -122,7 +122,7 @@ def test_backward_finds_the_parameters_behind_any_object() -> None:
 
     holder = Holder()
     x = torch.randn(2, 4)
-    backward = backward_of(Candidate("one", lambda one: holder.module(one), (x,)))
+    backward = backward_of(Candidate("one", lambda features: holder.module(features), (x,)))
     assert backward.setup is not None
     found = []
     for _ in range(3):

@@ -179,7 +179,9 @@ def test_only_this_major_version_is_read():
 
 def a_trace():
     rows = [(0.0, 1980e6, None), (1.0, 1500e6, ("sw_power_cap",)), (3.0, None, ("gpu_idle",))]
-    readings = tuple(ClockReading(s, clock, 3201e6, 500, 60, why) for s, clock, why in rows)
+    readings = tuple(
+        ClockReading(seconds, clock, 3201e6, 500, 60, why) for seconds, clock, why in rows
+    )
     return ClockTrace("cuda:0", 0.02, 100.0, readings)
 
 

@@ -19,8 +19,8 @@ def row(kind, *verdicts, true_ratio=None, seconds=0.5):
     if true_ratio is None:
         true_ratio = 1.0 if kind == "aa" else 1.0198
     pairs = [
-        {"verdict": verdict, "ratio": 1 + i / 100, "low": 1.0, "high": 1.1, "seconds": seconds}
-        for i, verdict in enumerate(verdicts)
+        {"verdict": verdict, "ratio": 1 + index / 100, "low": 1.0, "high": 1.1, "seconds": seconds}
+        for index, verdict in enumerate(verdicts)
     ]
     return {"key": kind, "kind": kind, "op": "relu", "true_ratio": true_ratio, "pairs": pairs}
 

@@ -31,9 +31,11 @@ def test_compares_calls_of_known_duration() -> None:
 def test_ratios_pair_the_samples_of_a_round() -> None:
     """A drift that both share must not show: here the machine gets four times slower."""
     one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, name="base")
-    drift = [1.0 + 3 * i / 40 for i in range(41)]
+    drift = [1.0 + 3 * step / 40 for step in range(41)]
     base = convtime.Measurement.from_dict({**one.to_dict(), "seconds": drift})
-    slower = convtime.Measurement.from_dict({**one.to_dict(), "seconds": [1.01 * s for s in drift]})
+    slower = convtime.Measurement.from_dict(
+        {**one.to_dict(), "seconds": [1.01 * sample for sample in drift]}
+    )
     ratio = Comparison({"base": base, "slower": slower}).ratio("slower")
     assert ratio.value == pytest.approx(1.01)
     assert ratio.high - ratio.low < 1e-9
@@ -42,12 +44,13 @@ def test_ratios_pair_the_samples_of_a_round() -> None:
 @pytest.mark.parametrize(
     ("ratios", "verdict", "exit_code"),
     [
-        ([0.995 + 0.001 * i for i in range(11)], "same", 0),
-        ([1.001 + 0.0001 * i for i in range(11)], "same", 0),
-        ([0.94 + 0.001 * i for i in range(11)], "faster", 0),
-        ([1.05 + 0.001 * i for i in range(11)], "slower", 1),
-        ([0.95 + 0.01 * i for i in range(11)], "uncertain", 0),
-        ([1.005 + 0.001 * i for i in range(11)], "uncertain", 0),  # more than the same, or not
+        ([0.995 + 0.001 * step for step in range(11)], "same", 0),
+        ([1.001 + 0.0001 * step for step in range(11)], "same", 0),
+        ([0.94 + 0.001 * step for step in range(11)], "faster", 0),
+        ([1.05 + 0.001 * step for step in range(11)], "slower", 1),
+        ([0.95 + 0.01 * step for step in range(11)], "uncertain", 0),
+        # more than the same, or not
+        ([1.005 + 0.001 * step for step in range(11)], "uncertain", 0),
     ],
 )
 def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_code: int) -> None:

@@ -39,10 +39,20 @@ def test_methods_say_why_they_are_not_available(device: torch.device) -> None:
 def test_verified_pairs_are_those_of_the_committed_results() -> None:
     results = Path(__file__).parents[1] / "benchmarks" / "results"
     seen = {
-        (p["gpu"], ".".join(p["torch"].split(".")[:2]), p["cuda"], p["cudnn"])
-        for p in (json.loads(file.read_text())["provenance"] for file in results.glob("*.json"))
+        (
+            recorded["gpu"],
+            ".".join(recorded["torch"].split(".")[:2]),
+            recorded["cuda"],
+            recorded["cudnn"],
+        )
+        for recorded in (
+            json.loads(file.read_text())["provenance"] for file in results.glob("*.json")
+        )
     }
-    claimed = {(p["gpu"], p["torch"], p["cuda"], p["cudnn"]) for p in config.VERIFIED_ON_GPU}
+    claimed = {
+        (recorded["gpu"], recorded["torch"], recorded["cuda"], recorded["cudnn"])
+        for recorded in config.VERIFIED_ON_GPU
+    }
     assert claimed == seen
 
 
@@ -51,13 +61,13 @@ def test_verification_depends_on_torch_cuda_and_cudnn(monkeypatch: pytest.Monkey
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(provenance, "cudnn_version", lambda: "9.19.0")
     assert config.is_verified()
-    for module, name, other in [
+    for module, name, changed in [
         (torch, "__version__", "2.1.0+cu130"),
         (torch.version, "cuda", "13.2"),
         (provenance, "cudnn_version", lambda: "9.18.0"),
     ]:
         with monkeypatch.context() as patch:
-            patch.setattr(module, name, other)
+            patch.setattr(module, name, changed)
             assert not config.is_verified()
 
 

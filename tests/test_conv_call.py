@@ -38,13 +38,13 @@ CALL = ConvCall(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda x: x,
-        lambda x: x.contiguous(memory_format=torch.channels_last),
-        lambda x: x[:, :, :, 1:-1],
-        lambda x: x[:1].expand(3, -1, -1, -1),
-        lambda x: x.transpose(2, 3)[:, 1:, ::2],
-        lambda x: x[:0],
-        lambda x: x[:, :1, :1, :1],
+        lambda tensor: tensor,
+        lambda tensor: tensor.contiguous(memory_format=torch.channels_last),
+        lambda tensor: tensor[:, :, :, 1:-1],
+        lambda tensor: tensor[:1].expand(3, -1, -1, -1),
+        lambda tensor: tensor.transpose(2, 3)[:, 1:, ::2],
+        lambda tensor: tensor[:0],
+        lambda tensor: tensor[:, :1, :1, :1],
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
@@ -116,8 +116,8 @@ def test_output_shape_and_calls_are_pytorchs(rank, transposed):
     assert tensors.grad_output.shape == expected.shape
     assert problem.kind.function == FUNCTIONS[rank, transposed].__name__
     gradients = torch.autograd.grad(expected, (x, w), tensors.grad_output)
-    for name, other in zip(PASSES, (expected, *gradients), strict=True):
-        torch.testing.assert_close(call.pytorch_call(name, tensors)(), other)
+    for name, theirs in zip(PASSES, (expected, *gradients), strict=True):
+        torch.testing.assert_close(call.pytorch_call(name, tensors)(), theirs)
     with FlopCounterMode(display=False) as counter:
         call.pytorch_call("fprop", tensors)()
     assert problem.flops == counter.get_total_flops()

@@ -80,7 +80,10 @@ def test_convnext_has_as_many_parameters_as_torchvisions():
     problems = problems_of(conv_problems.convnext_tiny())
     widths, blocks = (96, 192, 384, 768), (3, 3, 9, 3)
     # Of a block: layer norm, two linear layers with biases, and a scale for each channel.
-    rest = sum(n * (2 * d + 8 * d * d + 5 * d + d) for d, n in zip(widths, blocks, strict=True))
+    rest = sum(
+        count * (2 * width + 8 * width * width + 5 * width + width)
+        for width, count in zip(widths, blocks, strict=True)
+    )
     norms = 2 * (96 + 96 + 192 + 384 + 768)
     assert parameters(problems) + rest + norms + 768 * 1000 + 1000 == 28_589_128
 
@@ -401,12 +404,12 @@ def test_it_does_not_ask_for_it_where_its_time_was_over(run_on, capsys):
 
 
 def test_a_shard_has_the_same_cases_in_whichever_parts_it_runs(run_on, tmp_path):
-    rows = {str(i): fine() for i in range(3)}
+    rows = {str(index): fine() for index in range(3)}
     for parts in ("match", "memory"):
-        for i in (1, 2, 3):
-            run_on(rows, "--shard", f"{i}/3", "--parts", parts)
-    for i in (3, 2, 1):
-        keys = run_on(rows, "--shard", f"{i}/3")
+        for number in (1, 2, 3):
+            run_on(rows, "--shard", f"{number}/3", "--parts", parts)
+    for number in (3, 2, 1):
+        keys = run_on(rows, "--shard", f"{number}/3")
     assert sum(map(len, keys)) == len(set().union(*keys)) == 3 + 16 + 1
     path = results.merge("conv_match", conv_match.summarise, tmp_path)
     assert json.loads(path.read_text())["command"] == "conv_match.py"

@@ -133,20 +133,20 @@ SUSTAINED = OperationTiming("matmul", "kernel", "sustained", 198e-6, 0.01, (197e
     ],
 )  # fmt: skip
 def test_each_fault_is_found_and_nothing_else(seen, check, status, message, advice):
-    (finding,) = [one for one in find(seen) if one.check == check]
+    (finding,) = [found for found in find(seen) if found.check == check]
     assert finding.status == status
     assert message in finding.message
     assert advice in finding.advice
     assert passed(seen) == (status != "failed")
-    others = [one for one in find(seen) if one.check != check]
-    assert {one.status for one in others} <= {"ok"}
+    others = [found for found in find(seen) if found.check != check]
+    assert {found.status for found in others} <= {"ok"}
 
 
 def test_what_is_not_known_is_not_judged():
     nothing = GpuState("GPU-1", None, None, None, None, None, None, (), True, None, "")
     cpu = CpuState((), None, None, None, 0.5, 16, 16, 16)
     seen = dataclasses.replace(GOOD, gpu=nothing, cpu=cpu)
-    told = {one.check for one in find(seen)}
+    told = {finding.check for finding in find(seen)}
     assert told == {
         "method kernel", "method event", "spread", "throttling", "locking clocks", "CPU load",
         "CPU threads",
@@ -262,7 +262,7 @@ def test_a_method_that_cannot_be_used_does_not_stop_the_doctor(monkeypatch):
     assert (known.error, known.reason) == (None, "CUPTI is taken")
     timed = list(doctor._operations(torch.device("cpu")))
     assert len(timed) == 4
-    assert {(one.median, one.reason) for one in timed} == {(None, "CUPTI is taken")}
+    assert {(timing.median, timing.reason) for timing in timed} == {(None, "CUPTI is taken")}
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -295,9 +295,11 @@ def test_on_a_cpu_the_command_prints_its_findings(capsys):
     (known,) = seen["known_durations"]
     assert known["expected"] == pytest.approx(400e-6)
     assert known["measured"] == pytest.approx(400e-6, rel=0.2)  # of a machine that may be busy
-    assert [one["method"] for one in seen["operations"]] == ["cpu"] * 4
-    assert all(one["median"] > 0 for one in seen["operations"])
-    assert {"method cpu", "CPU load", "CPU threads"} <= {one["check"] for one in seen["findings"]}
+    assert [operation["method"] for operation in seen["operations"]] == ["cpu"] * 4
+    assert all(operation["median"] > 0 for operation in seen["operations"])
+    assert {"method cpu", "CPU load", "CPU threads"} <= {
+        finding["check"] for finding in seen["findings"]
+    }
 
 
 @pytest.mark.parametrize(("errors", "code"), [(0, 0), (3, 1)])
@@ -316,19 +318,19 @@ def test_on_a_gpu_each_method_is_checked():
     assert seen.seconds < 20
     assert seen.gpu is not None
     assert seen.gpu.uuid == f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-    assert [one.method for one in seen.known_durations] == [
+    assert [duration.method for duration in seen.known_durations] == [
         "kernel",
         "event",
         "graph",
         "sync",
         "cpu",
     ]
-    assert not any(one.reason for one in seen.known_durations)
-    assert not any(one.median is None for one in seen.operations), seen
-    methods = [one for one in find(seen) if one.check.startswith("method ")]
-    assert {one.status for one in methods} == {"ok"}
+    assert not any(duration.reason for duration in seen.known_durations)
+    assert not any(timing.median is None for timing in seen.operations), seen
+    methods = [finding for finding in find(seen) if finding.check.startswith("method ")]
+    assert {finding.status for finding in methods} == {"ok"}
     kernel, event = (
-        {one.name: one.median for one in seen.operations if one.method == method}
+        {timing.name: timing.median for timing in seen.operations if timing.method == method}
         for method in ("kernel", "event")
     )
     assert len(kernel) == 4

@@ -146,9 +146,9 @@ def test_from_dict_names_what_is_missing() -> None:
     with pytest.raises(ValueError, match="missing required field `queue`"):
         Measurement.from_dict(data)
     others: tuple[Any, ...] = ([], None, "text")
-    for other in others:
+    for document in others:
         with pytest.raises(ValueError, match="cannot be read"):
-            Measurement.from_dict(other)
+            Measurement.from_dict(document)
 
 
 def test_types_of_other_libraries_become_pythons_own() -> None:
@@ -225,7 +225,7 @@ def test_to_torch_works_with_torchs_compare() -> None:
 def test_cycles_are_seconds_times_the_clock() -> None:
     one = make()
     assert one.cycles[1] is None
-    assert [one.cycles[i] for i in (0, 2, 3)] == pytest.approx([7920, 4500, 3900])
+    assert [one.cycles[index] for index in (0, 2, 3)] == pytest.approx([7920, 4500, 3900])
     assert one.median_cycles == pytest.approx(4500)
     assert (make(sm_clocks_hz=()).cycles, make(sm_clocks_hz=()).median_cycles) == ((), None)
 

@@ -51,7 +51,7 @@ def check_drop_in(kind: str, kwargs: dict[str, Any], device: torch.device) -> No
         {"stride": 2, "padding": 1, "bias": False},
         {"padding": "same", "dilation": 2},
         {"groups": 2},
-        *({"padding": 2, "padding_mode": m} for m in ("reflect", "replicate", "circular")),
+        *({"padding": 2, "padding_mode": mode} for mode in ("reflect", "replicate", "circular")),
         {"padding": "same", "padding_mode": "circular"},
     ],
 )
@@ -325,7 +325,7 @@ def test_normed_layers_are_replaced(norm: Callable[..., torch.nn.Module]) -> Non
     assert isinstance(layer, convtime.nn.Conv2d)
     assert ops_of(lambda: layer(x)) == {"convtime::conv2d"}
     assert torch.equal(layer(x), expected)
-    assert all(parameters[name] is one for name, one in layer.named_parameters())
+    assert all(parameters[name] is parameter for name, parameter in layer.named_parameters())
     assert convtime.nn.restore(layer) == ("",)
     assert not isinstance(layer, convtime.nn.Conv2d)
     assert torch.equal(layer(x), expected)
@@ -443,7 +443,7 @@ def train_one_of_two(rank: int, backend: str, folder: str, exchanged: bool) -> N
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    weights = {name: one.cpu() for name, one in model.state_dict().items()}
+    weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
     torch.save((losses, weights), f"{folder}/{rank}{exchanged}.pt")
     dist.destroy_process_group()
 

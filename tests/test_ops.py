@@ -205,7 +205,8 @@ def with_sequences(name: str) -> dict[str, Any]:
     op, _, _, kwargs = PROBLEMS[name]
     spatial = int(op[-2])
     return {
-        k: [v] * spatial if isinstance(v, int) and k != "groups" else v for k, v in kwargs.items()
+        key: [value] * spatial if isinstance(value, int) and key != "groups" else value
+        for key, value in kwargs.items()
     }
 
 
@@ -220,7 +221,7 @@ def test_opcheck(name: str, bias: bool, device: torch.device) -> None:
     kwargs = with_sequences(name)
     op = getattr(torch.ops.convtime, PROBLEMS[name][0]).default
     torch.library.opcheck(op, (x, w, b), kwargs)
-    leaves = [t.requires_grad_() if t is not None else None for t in (x, w, b)]
+    leaves = [tensor.requires_grad_() if tensor is not None else None for tensor in (x, w, b)]
     torch.library.opcheck(op, tuple(leaves), kwargs)
 
 
@@ -257,12 +258,14 @@ def test_only_the_gradients_that_are_asked_for(
     needs_grad: tuple[bool, ...], name: str, device: torch.device
 ) -> None:
     x, w, b, kwargs = make_inputs(name, device)
-    tensors = [t.requires_grad_(n) for t, n in zip((x, w, b), needs_grad, strict=True)]
+    tensors = [
+        tensor.requires_grad_(needed) for tensor, needed in zip((x, w, b), needs_grad, strict=True)
+    ]
     actual = functions(name)[0](*tensors, **kwargs)
     assert actual.requires_grad == any(needs_grad)
     if any(needs_grad):
         actual.backward(torch.ones_like(actual))
-    assert [t.grad is not None for t in tensors] == list(needs_grad)
+    assert [tensor.grad is not None for tensor in tensors] == list(needs_grad)
 
 
 @pytest.mark.usefixtures("repeatable")
@@ -295,14 +298,14 @@ def test_gradients_take_any_layout_of_the_outputs_gradient(
 @pytest.mark.usefixtures("repeatable")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize(
-    "name", [n for n, (_, x, w, _) in PROBLEMS.items() if len(x) == len(w) and x[0] > 0]
+    "name", [name for name, (_, x, w, _) in PROBLEMS.items() if len(x) == len(w) and x[0] > 0]
 )
 def test_each_gradient_alone_is_pytorchs(
     name: str, dtype: torch.dtype, device: torch.device
 ) -> None:
     x, w, b, kwargs = make_inputs(name, device, dtype)
     assert b is not None
-    op, leaves = PROBLEMS[name][0], [t.requires_grad_() for t in (x, w, b)]
+    op, leaves = PROBLEMS[name][0], [tensor.requires_grad_() for tensor in (x, w, b)]
     output = functions(name)[1](*leaves, **kwargs)
     grad = torch.randn_like(output)
     expected = torch.autograd.grad(output, leaves, grad)
@@ -329,12 +332,12 @@ def test_each_gradient_alone_is_pytorchs(
 def test_double_backward_is_pytorchs_to_the_bit(name: str, device: torch.device) -> None:
     x, w, b, kwargs = make_inputs(name, device)
     assert b is not None
-    leaves = [t.requires_grad_() for t in (x, w, b)]
+    leaves = [tensor.requires_grad_() for tensor in (x, w, b)]
 
     def second_order(function: Callable[..., torch.Tensor]) -> list[torch.Tensor]:
         output = function(*leaves, **kwargs)
         first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
-        total = torch.stack([g.square().sum() for g in first]).sum()
+        total = torch.stack([gradient.square().sum() for gradient in first]).sum()
         return list(torch.autograd.grad(total, leaves))
 
     for ours, theirs in zip(*map(second_order, functions(name)), strict=True):
@@ -366,14 +369,17 @@ def test_opcheck_of_backward(
     grad = torch.randn_like(functions(name)[1](x, w, **kwargs))
     settings = {"stride": 1, "padding": 0, "dilation": 1, "output_padding": 0, **kwargs}
     spatial = w.dim() - 2
-    numbers = {k: [v] * spatial if isinstance(v, int) else list(v) for k, v in settings.items()}
+    numbers = {
+        key: [value] * spatial if isinstance(value, int) else list(value)
+        for key, value in settings.items()
+    }
     arguments = (
         numbers["stride"], numbers["padding"], numbers["dilation"], "transposed" in name,
         numbers["output_padding"], 1, mask,
     )  # fmt: skip
     op = torch.ops.convtime.convolution_backward.default
     torch.library.opcheck(op, (grad, x, w, *arguments))
-    leaves = tuple(t.requires_grad_() for t in (grad, x, w))
+    leaves = tuple(tensor.requires_grad_() for tensor in (grad, x, w))
     # Not test_aot_dispatch_dynamic: torch 2.11's double backward takes no symbolic sizes.
     tests = (
         "test_schema",
@@ -464,7 +470,7 @@ def test_compiles_without_graph_breaks_and_with_dynamic_shapes(
         x = torch.randn(2, 4, *range(size, size + spatial), device=device)
         actual, expected = compiled(x, w), fn(x, w)
         assert torch.equal(actual, expected)
-        (ours,), (theirs,) = (torch.autograd.grad(y.sum(), w) for y in (actual, expected))
+        (ours,), (theirs,) = (torch.autograd.grad(result.sum(), w) for result in (actual, expected))
         torch.testing.assert_close(ours, theirs)
 
 
@@ -472,7 +478,9 @@ def test_compiles_without_graph_breaks_and_with_dynamic_shapes(
 def test_gradients_alone_compile(name: str, device: torch.device) -> None:
     x, w, _, kwargs = make_inputs(name, device)
     ours, theirs = functions(name)
-    of_input, of_weight = (getattr(ops, f"{ours.__name__}_{one}") for one in ("input", "weight"))
+    of_input, of_weight = (
+        getattr(ops, f"{ours.__name__}_{operand}") for operand in ("input", "weight")
+    )
     grad = torch.randn_like(theirs(x, w, **kwargs))
 
     def fn(x: torch.Tensor, w: torch.Tensor, grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -488,7 +496,7 @@ def test_compiled_autograd_traces_the_gradients(name: str, device: torch.device)
     x, w, b, kwargs = make_inputs(name, device)
     assert b is not None
     function = functions(name)[0]
-    expected, actual = ([t.clone().requires_grad_() for t in (x, w, b)] for _ in range(2))
+    expected, actual = ([tensor.clone().requires_grad_() for tensor in (x, w, b)] for _ in range(2))
     function(*expected, **kwargs).square().sum().backward()
     loss = function(*actual, **kwargs).square().sum()
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
@@ -556,7 +564,7 @@ def test_an_empty_batch_takes_any_output_padding(device: torch.device) -> None:
         gradients = torch.ops.convtime.convolution_backward(
             *tensors, (1, 1), (0, 0), (1, 1), True, (3, 3), 1, (True, True, False)
         )
-        assert [one.shape for one in gradients[:2]] == [x.shape, w.shape]
+        assert [gradient.shape for gradient in gradients[:2]] == [x.shape, w.shape]
 
 
 @pytest.mark.parametrize("transposed", [False, True])
@@ -572,7 +580,7 @@ def test_the_fake_looks_at_output_padding_where_the_op_does(
         def call(tensors: tuple[torch.Tensor, ...] = tensors) -> list[torch.Size]:
             arguments = ((1, 1), (0, 0), (1, 1), transposed, (3, 3), 1, (True, True, False))
             gradients = torch.ops.convtime.convolution_backward(*tensors, *arguments)
-            return [one.shape for one in gradients[:2]]
+            return [gradient.shape for gradient in gradients[:2]]
 
         if transposed:
             with pytest.raises(RuntimeError, match="output_padding must be smaller than stride or"):
@@ -626,7 +634,7 @@ def test_bad_input_is_one_clear_error(
     args: tuple[Any, ...], kwargs: dict[str, Any], message: str, device: torch.device
 ) -> None:
     with pytest.raises(RuntimeError, match=message):
-        ops.conv2d(*(t if t is None else t.to(device) for t in args), **kwargs)
+        ops.conv2d(*(tensor if tensor is None else tensor.to(device) for tensor in args), **kwargs)
     # and the process, with its GPU context, goes on
     assert torch.equal(ops.conv2d(X.to(device), W.to(device)), F.conv2d(X.to(device), W.to(device)))
 
@@ -711,7 +719,7 @@ def test_bad_input_of_other_ops_is_one_clear_error(
     device: torch.device,
 ) -> None:
     with pytest.raises(RuntimeError, match=f"{op}: .*{message}"):
-        getattr(ops, op)(*(t.to(device) for t in args), **kwargs)
+        getattr(ops, op)(*(tensor.to(device) for tensor in args), **kwargs)
 
 
 def test_an_output_of_which_nothing_is_left_is_pytorchs(device: torch.device) -> None:
@@ -758,31 +766,38 @@ GRAD = torch.ones(2, 6, 6, 6)
     ("call", "message"),
     [
         (
-            lambda d: ops.conv2d_input(X.shape, W.to(d), GRAD[:, :, 1:].to(d)),
+            lambda device: ops.conv2d_input(X.shape, W.to(device), GRAD[:, :, 1:].to(device)),
             r"grad_output must have the output's shape \[2, 6, 6, 6\], got \[2, 6, 5, 6\]",
         ),
         (
-            lambda d: ops.conv2d_input(X.shape[1:], W.to(d), GRAD.to(d)),
+            lambda device: ops.conv2d_input(X.shape[1:], W.to(device), GRAD.to(device)),
             r"conv2d_input: input_size must be four numbers, got \(4, 8, 8\)",
         ),
         (
-            lambda d: ops.conv2d_weight(X.to(d), (6, 4), GRAD.to(d)),
+            lambda device: ops.conv2d_weight(X.to(device), (6, 4), GRAD.to(device)),
             r"conv2d_weight: weight_size must be four numbers, got \(6, 4\)",
         ),
         (
-            lambda d: ops.conv2d_weight(X.to(d), W.shape, GRAD.to(d), padding="full"),
+            lambda device: ops.conv2d_weight(
+                X.to(device), W.shape, GRAD.to(device), padding="full"
+            ),
             "conv2d_weight: padding must be a number, 'same' or 'valid', got 'full'",
         ),
         (
-            lambda d: ops.conv2d_weight(X.to(d), W.shape, GRAD.to(d).half()),
+            lambda device: ops.conv2d_weight(X.to(device), W.shape, GRAD.to(device).half()),
             "input and grad_output must have the same dtype|input and weight must have the same",
         ),
         (
-            lambda d: ops.conv2d_weight(X.to(d), W.shape, GRAD.to(d), policy="ConvBwdData_eng0"),
+            lambda device: ops.conv2d_weight(
+                X.to(device), W.shape, GRAD.to(device), policy="ConvBwdData_eng0"
+            ),
             "names an engine of ConvBwdData, but this call computes ConvBwdFilter",
         ),
-        (lambda d: ops.conv2d_bias(GRAD[0]), r"must have shape \(N, K, P, Q\), got \[6, 6, 6\]"),
-        (lambda d: ops.conv2d_bias(None), "grad_output must be a tensor, got NoneType"),
+        (
+            lambda device: ops.conv2d_bias(GRAD[0]),
+            r"must have shape \(N, K, P, Q\), got \[6, 6, 6\]",
+        ),
+        (lambda device: ops.conv2d_bias(None), "grad_output must be a tensor, got NoneType"),
     ],
 )
 def test_bad_gradients_are_one_clear_error(call: Any, message: str, device: torch.device) -> None:

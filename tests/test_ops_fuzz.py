@@ -122,7 +122,7 @@ def outcome(
     x = make_tensor(problem.x, problem.x_dtype, problem.x_layout, device)
     w = make_tensor(problem.w, problem.w_dtype, problem.w_layout, device)
     b = None if problem.bias is None else torch.ones(problem.bias, device=device, dtype=x.dtype)
-    leaves = [t.detach().requires_grad_() for t in (x, w, b) if t is not None]
+    leaves = [tensor.detach().requires_grad_() for tensor in (x, w, b) if tensor is not None]
     try:
         output = getattr(namespace, problem.op)(*leaves, **problem.arguments)
         if device.type == "cpu" and output.dtype in (torch.float16, torch.bfloat16):

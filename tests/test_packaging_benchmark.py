@@ -19,9 +19,9 @@ GOALS = results.load_goals()["packaging"]
 def pairs(count=packaging_benchmark.PAIRS):
     """convtime costs 1, 2, 3, … ms over torch, which itself takes the less the later it is."""
     return [
-        {"key": f"pair {i}", "torch_s": 3 - 0.1 * i, "convtime_s": 3 - 0.099 * i}
-        | {"after_torch_s": 0.002 * i}
-        for i in range(1, count + 1)
+        {"key": f"pair {number}", "torch_s": 3 - 0.1 * number, "convtime_s": 3 - 0.099 * number}
+        | {"after_torch_s": 0.002 * number}
+        for number in range(1, count + 1)
     ]
 
 

@@ -104,7 +104,7 @@ def test_every_pass_has_a_choice_that_says_what_it_is_for(op: str) -> None:
     spatial = int(op[-2])
     lengths = LENGTHS[spatial] if spatial > 1 else (1, *LENGTHS[1])  # as PyTorch: a height of one
     kernel = (3,) * spatial if spatial > 1 else (1, 3)
-    strides = [int(np.prod((64, *kernel)[i:])) for i in range(1, len(kernel) + 2)]
+    strides = [int(np.prod((64, *kernel)[axis:])) for axis in range(1, len(kernel) + 2)]
     for name, choice in choices.items():
         assert (choice.policy, choice.dtype, choice.device) == ("heuristic", "float32", "cuda:0")
         assert choice.x.sizes == choice.y.sizes == (16, 64, *lengths)
@@ -363,4 +363,4 @@ def test_the_floor_only_executes() -> None:
         torch.cuda.synchronize()
     names = {event.name for event in profiler.events()}
     assert not {name for name in names if name.startswith(("aten::", "convtime::"))}
-    assert {e for e in profiler.events() if e.device_type == DeviceType.CUDA}
+    assert {event for event in profiler.events() if event.device_type == DeviceType.CUDA}

@@ -51,10 +51,14 @@ def test_a_cpu_has_no_regimes_and_says_so(regime: Regime) -> None:
 
 def test_unless_asked_for_there_is_no_regime() -> None:
     result = convtime.compare({"a": lambda: None, "b": lambda: None}, device="cpu", **QUICK)
-    for one in result.measurements.values():
-        assert (one.regime, one.regime_requested, one.regime_reason) == ("as-is", "as-is", "")
-        assert one.clocks == "observe"
-        assert "regime" not in repr(one)
+    for measurement in result.measurements.values():
+        assert (measurement.regime, measurement.regime_requested, measurement.regime_reason) == (
+            "as-is",
+            "as-is",
+            "",
+        )
+        assert measurement.clocks == "observe"
+        assert "regime" not in repr(measurement)
 
 
 class FakeClocks:
@@ -146,9 +150,11 @@ class TestOnGpu:
         return measured
 
     def test_each_regime_is_reached(self, measured: dict[str, convtime.Measurement]) -> None:
-        for regime, one in measured.items():
-            assert (one.regime, one.regime_reason) == (regime, ""), repr(one)
-            assert len(one.seconds) >= 10
+        for regime, measurement in measured.items():
+            assert (measurement.regime, measurement.regime_reason) == (regime, ""), repr(
+                measurement
+            )
+            assert len(measurement.seconds) >= 10
 
     def test_only_burst_idles(self, measured: dict[str, convtime.Measurement]) -> None:
         assert 0.3 <= measured["burst"].idle_seconds <= 11
@@ -166,7 +172,9 @@ class TestOnGpu:
         burst, sustained = measured["burst"], measured["sustained"]
         assert burst.median_cycles is not None
         assert sustained.median_cycles == pytest.approx(burst.median_cycles, rel=0.05)
-        clock = sum(c for c in burst.sm_clocks_hz if c is not None) / len(burst.sm_clocks_hz)
+        clock = sum(hertz for hertz in burst.sm_clocks_hz if hertz is not None) / len(
+            burst.sm_clocks_hz
+        )
         assert sustained.at_clock(clock / 1e6, other=burst).seconds == pytest.approx(
             burst.median, rel=0.02
         )
@@ -174,10 +182,10 @@ class TestOnGpu:
     def test_the_conditions_are_part_of_the_result(
         self, measured: dict[str, convtime.Measurement]
     ) -> None:
-        for one in measured.values():
-            assert len(one.conditions) > 5, one.conditions_reason
-            assert any(reading.power for reading in one.conditions)
-            assert convtime.Measurement.from_dict(one.to_dict()) == one
+        for measurement in measured.values():
+            assert len(measurement.conditions) > 5, measurement.conditions_reason
+            assert any(reading.power for reading in measurement.conditions)
+            assert convtime.Measurement.from_dict(measurement.to_dict()) == measurement
 
     def test_candidates_of_different_clocks_share_a_regime(self) -> None:
         a = torch.randn(4096, 4096, device="cuda").bfloat16()
@@ -185,7 +193,7 @@ class TestOnGpu:
         result = convtime.compare(
             {"mm": lambda: torch.mm(a, a), "relu": lambda: torch.relu(x)}, regime="burst"
         )
-        assert {one.regime for one in result.measurements.values()} == {"burst"}
+        assert {measurement.regime for measurement in result.measurements.values()} == {"burst"}
 
     def test_calls_that_leave_the_gpu_alone_have_no_regime(self) -> None:
         one = convtime.time_op(lambda: None, device="cuda", regime="burst", **QUICK)

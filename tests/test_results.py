@@ -49,8 +49,8 @@ def complete(directory):
     """A result file that meets every goal."""
     file = open_file(directory)
     for dtype, layout in compare_resnet50.CONFIGURATIONS:
-        for i in range(23):
-            file.add(f"{dtype} {i}", row(f"layer{i}", dtype=dtype, layout=layout))
+        for index in range(23):
+            file.add(f"{dtype} {index}", row(f"layer{index}", dtype=dtype, layout=layout))
     return file.path
 
 
@@ -179,9 +179,9 @@ def test_rows_of_another_command_are_not_resumed(tmp_path, capsys, monkeypatch):
 
 
 def test_shards_take_every_case_once_and_merge_in_order(tmp_path):
-    cases = {f"case{i}": i for i in range(7)}
-    for i in (3, 1, 2):
-        file = open_file(tmp_path, shard=(i, 3))
+    cases = {f"case{index}": index for index in range(7)}
+    for number in (3, 1, 2):
+        file = open_file(tmp_path, shard=(number, 3))
         for key in file.pending(cases):
             file.add(key, row(key))
     assert not (tmp_path / f"{NAME}.json").exists()
@@ -212,9 +212,9 @@ def test_merge_refuses_missing_mixed_and_foreign_shards(tmp_path):
 
 
 def test_merge_refuses_shards_of_another_command(tmp_path, monkeypatch):
-    for i, batch in ((1, "64"), (2, "1")):
-        monkeypatch.setattr(sys, "argv", [f"{NAME}.py", "--shard", f"{i}/2", "--batch", batch])
-        open_file(tmp_path, shard=(i, 2)).add(batch, row("a"))
+    for number, batch in ((1, "64"), (2, "1")):
+        monkeypatch.setattr(sys, "argv", [f"{NAME}.py", "--shard", f"{number}/2", "--batch", batch])
+        open_file(tmp_path, shard=(number, 2)).add(batch, row("a"))
     with pytest.raises(ValueError, match="shard 2/2 of .* was made by '.* 1', but .* by '.* 64'"):
         results.merge(NAME, compare_resnet50.summarise, tmp_path)
 
@@ -232,9 +232,9 @@ def test_merge_refuses_shards_of_another_command(tmp_path, monkeypatch):
     ],
 )
 def test_merge_refuses_incomplete_shards(tmp_path, lengths, says):
-    for i, length in enumerate(lengths, start=1):
-        rows = {f"{i}.{j}": row("a") for j in range(length)}
-        open_file(tmp_path, shard=(i, 3)).add_all(rows)
+    for number, length in enumerate(lengths, start=1):
+        rows = {f"{number}.{index}": row("a") for index in range(length)}
+        open_file(tmp_path, shard=(number, 3)).add_all(rows)
     if says is None:
         results.merge(NAME, compare_resnet50.summarise, tmp_path)
         return

@@ -45,12 +45,12 @@ def test_copies_hold_the_working_set_between_two_uses_of_one(device: torch.devic
     assert len(found.copies) == math.ceil(1000 / 192) + 1
     assert found.left_warm == ()
     assert found.copies[0] is candidate
-    assert len({storage(one.args[0]) for one in found.copies}) == len(found.copies)
-    for one in found.copies:
-        assert (one.name, one.fn, one.setup) == ("add", add, None)
-        assert one.args[0].device == x.device
-        assert torch.equal(one.args[0], x)
-        assert storage(one.kwargs["b"]) == storage(one.args[0])
+    assert len({storage(copy.args[0]) for copy in found.copies}) == len(found.copies)
+    for copy in found.copies:
+        assert (copy.name, copy.fn, copy.setup) == ("add", add, None)
+        assert copy.args[0].device == x.device
+        assert torch.equal(copy.args[0], x)
+        assert storage(copy.kwargs["b"]) == storage(copy.args[0])
 
 
 @pytest.mark.parametrize(("size", "copies"), [(191, 1), (192, 1), (193, 3), (384, 3), (385, 4)])
@@ -78,12 +78,12 @@ def test_too_many_copies_are_capped_and_said_to_be() -> None:
 def test_writing_to_one_copy_changes_no_other(device: torch.device) -> None:
     x = torch.zeros(100, device=device, dtype=torch.int32)  # 400 bytes, not a multiple of 512
     copies = rotate(Candidate("one", torch.neg, (x,)), device, 4000).copies
-    for index, one in enumerate(copies):
-        one.args[0].fill_(index)
-    for index, one in enumerate(copies):
-        assert one.args[0].tolist() == [index] * 100
-        assert one.args[0].untyped_storage().nbytes() == 400
-        assert one.args[0].data_ptr() % 64 == 0
+    for index, copy in enumerate(copies):
+        copy.args[0].fill_(index)
+    for index, copy in enumerate(copies):
+        assert copy.args[0].tolist() == [index] * 100
+        assert copy.args[0].untyped_storage().nbytes() == 400
+        assert copy.args[0].data_ptr() % 64 == 0
 
 
 def strided(kind: str, device: torch.device) -> torch.Tensor:
@@ -110,8 +110,8 @@ def test_layout_is_kept(kind: str, device: torch.device) -> None:
     found = rotate(Candidate("one", torch.neg, (x,)), device, 2000)
     assert found.bytes_per_call == x.untyped_storage().nbytes()
     assert len(found.copies) > 2
-    for one in found.copies:
-        (y,) = one.args
+    for copy in found.copies:
+        (y,) = copy.args
         assert (y.shape, y.stride(), y.dtype) == (x.shape, x.stride(), x.dtype)
         assert y.storage_offset() == x.storage_offset()
         assert (y.is_conj(), y.is_neg()) == (x.is_conj(), x.is_neg())
@@ -122,11 +122,11 @@ def test_aliases_stay_aliases_within_a_copy() -> None:
     x = torch.zeros(8)
     found = rotated(lambda *args, **kwargs: None, x, [x, x[2:]], view=x.view(2, 4))
     assert found.bytes_per_call == 32
-    for one in found.copies:
-        same, (again, tail) = one.args
+    for copy in found.copies:
+        same, (again, tail) = copy.args
         assert again is same
         tail[0] = 5
-        assert same[2] == one.kwargs["view"][0, 2] == 5
+        assert same[2] == copy.kwargs["view"][0, 2] == 5
         same.zero_()
 
 
@@ -154,27 +154,27 @@ Pair = collections.namedtuple("Pair", "first second")
 @pytest.mark.parametrize(
     ("nest", "get"),
     [
-        (lambda x: [x], lambda one: one[0]),
-        (lambda x: ({"k": [x]},), lambda one: one[0]["k"][0]),
-        (lambda x: Batch(x, "cat"), lambda one: one.image),
-        (Slotted, lambda one: one.x),
-        (lambda x: Pair(1, x), lambda one: one.second),
-        (lambda x: collections.OrderedDict(k=x), lambda one: one["k"]),
-        (lambda x: collections.deque([x]), lambda one: one[0]),
-        (lambda x: {x}, lambda one: next(iter(one))),
-        (lambda x: {x: 1}, lambda one: next(iter(one))),
-        (lambda x: torch.distributions.Normal(x, 1.0), lambda one: one.loc),
-        (lambda x: slice(x), lambda one: one.stop),
+        (lambda tensor: [tensor], lambda argument: argument[0]),
+        (lambda tensor: ({"k": [tensor]},), lambda argument: argument[0]["k"][0]),
+        (lambda tensor: Batch(tensor, "cat"), lambda argument: argument.image),
+        (Slotted, lambda argument: argument.x),
+        (lambda tensor: Pair(1, tensor), lambda argument: argument.second),
+        (lambda tensor: collections.OrderedDict(k=tensor), lambda argument: argument["k"]),
+        (lambda tensor: collections.deque([tensor]), lambda argument: argument[0]),
+        (lambda tensor: {tensor}, lambda argument: next(iter(argument))),
+        (lambda tensor: {tensor: 1}, lambda argument: next(iter(argument))),
+        (lambda tensor: torch.distributions.Normal(tensor, 1.0), lambda argument: argument.loc),
+        (lambda tensor: slice(tensor), lambda argument: argument.stop),
     ],
 )
 def test_tensors_are_found_in_what_arguments_hold(
     nest: Callable[[torch.Tensor], object], get: Callable[[Any], torch.Tensor]
 ) -> None:
     x = torch.ones(16)
-    found = rotated(lambda one: one, nest(x))
+    found = rotated(lambda argument: argument, nest(x))
     assert found.bytes_per_call >= 64
-    assert len({storage(get(one.args[0])) for one in found.copies}) == len(found.copies)
-    assert all(torch.equal(get(one.args[0]), x) for one in found.copies)
+    assert len({storage(get(copy.args[0])) for copy in found.copies}) == len(found.copies)
+    assert all(torch.equal(get(copy.args[0]), x) for copy in found.copies)
 
 
 class Tied(torch.nn.Module):
@@ -204,22 +204,22 @@ def test_modules_rotate_with_tied_weights_and_gradients_of_their_own(
     found = rotate(Candidate("tied", fn, (x,)), device, KIB)
     assert found.bytes_per_call == 64 + 16 + 16 + 16 + 16 + 32
     assert found.left_warm == ()
-    models: list[Any] = [one.fn.__self__ if method else one.fn for one in found.copies]  # type: ignore[attr-defined]
-    assert len({storage(one.first.weight) for one in models}) == len(models) > 2
-    assert len({storage(one.plain) for one in models}) == len(models)
+    models: list[Any] = [copy.fn.__self__ if method else copy.fn for copy in found.copies]  # type: ignore[attr-defined]
+    assert len({storage(module.first.weight) for module in models}) == len(models) > 2
+    assert len({storage(module.plain) for module in models}) == len(models)
     expected = model(x)
-    for one, own in zip(found.copies, models, strict=True):
+    for copy, own in zip(found.copies, models, strict=True):
         assert own.second.weight is own.first.weight
         assert type(own.first.weight) is torch.nn.Parameter
         assert {name for name, _ in own.named_parameters()} == dict(model.named_parameters()).keys()
         assert not own.first.bias.requires_grad
-        result = one.fn(*one.args)
+        result = copy.fn(*copy.args)
         assert torch.equal(result, expected)  # type: ignore[arg-type]
         assert own.first.weight.grad is None
         result.sum().backward()  # type: ignore[attr-defined]
         assert own.first.weight.grad is not None
         assert own.first.bias.grad is None
-    assert len({storage(one.first.weight.grad) for one in models}) == len(models)
+    assert len({storage(module.first.weight.grad) for module in models}) == len(models)
 
 
 def test_gradients_are_not_copied() -> None:
@@ -240,12 +240,12 @@ def test_what_autograd_computed_becomes_a_leaf() -> None:
 def test_copies_have_versions_of_their_own() -> None:
     """Views of one buffer would make this backward pass fail."""
     x = torch.ones(4, requires_grad=True)
-    first, second, third, *_ = (one.args[0] for one in rotated(torch.exp, x).copies)
-    results = [(one * one).sum() for one in (first, second)]
+    first, second, third, *_ = (copy.args[0] for copy in rotated(torch.exp, x).copies)
+    results = [(tensor * tensor).sum() for tensor in (first, second)]
     with torch.no_grad():
         third.add_(1)
-    for one in results:
-        one.backward()
+    for result in results:
+        result.backward()
     assert second.grad.tolist() == [2.0] * 4
     assert third.grad is None
 
@@ -265,9 +265,9 @@ def test_a_copy_cannot_grow_into_the_next() -> None:
 
 def test_empty_results_can_still_be_resized() -> None:
     x, out = torch.ones(4), torch.empty(0)
-    for one in rotated(torch.neg, x, out=out).copies:
-        one.fn(*one.args, **one.kwargs)
-        assert one.kwargs["out"].tolist() == [-1.0] * 4
+    for copy in rotated(torch.neg, x, out=out).copies:
+        copy.fn(*copy.args, **copy.kwargs)
+        assert copy.kwargs["out"].tolist() == [-1.0] * 4
 
 
 class Scaler:
@@ -282,12 +282,12 @@ class Scaler:
     "wrap",
     [
         Scaler,
-        lambda x: Scaler(x).__call__,
-        lambda x: functools.partial(torch.mul, x),
-        lambda x: functools.partial(torch.mul, other=x),
-        lambda x: functools.partial(functools.partial(Scaler(x))),
-        lambda x: x.mul,
-        lambda x: x.mul_,
+        lambda tensor: Scaler(tensor).__call__,
+        lambda tensor: functools.partial(torch.mul, tensor),
+        lambda tensor: functools.partial(torch.mul, other=tensor),
+        lambda tensor: functools.partial(functools.partial(Scaler(tensor))),
+        lambda tensor: tensor.mul,
+        lambda tensor: tensor.mul_,
     ],
 )
 def test_callables_rotate_with_what_they_hold(wrap: Callable[[torch.Tensor], Any]) -> None:
@@ -295,8 +295,8 @@ def test_callables_rotate_with_what_they_hold(wrap: Callable[[torch.Tensor], Any
     found = rotated(wrap(x), torch.tensor(2.0))
     assert found.bytes_per_call == 64 + 4
     assert found.left_warm == ()
-    for one in found.copies[1:]:
-        assert torch.equal(one.fn(*one.args), torch.full((16,), 6.0))  # type: ignore[arg-type]
+    for copy in found.copies[1:]:
+        assert torch.equal(copy.fn(*copy.args), torch.full((16,), 6.0))  # type: ignore[arg-type]
     assert x.tolist() == [3.0] * 16
 
 
@@ -311,7 +311,7 @@ def test_callables_without_tensors_are_shared() -> None:
     kernel = Kernel()
     found = rotated(kernel, torch.ones(4))
     assert len(found.copies) > 2
-    assert all(one.fn is kernel for one in found.copies)
+    assert all(copy.fn is kernel for copy in found.copies)
 
 
 def test_attributes_of_tensors_rotate_too() -> None:
@@ -319,15 +319,15 @@ def test_attributes_of_tensors_rotate_too() -> None:
     weight.scale = torch.ones(2)  # type: ignore[attr-defined]
     found = rotated(torch.neg, weight)
     assert found.bytes_per_call == 24
-    assert len({storage(one.args[0].scale) for one in found.copies}) == len(found.copies)
+    assert len({storage(copy.args[0].scale) for copy in found.copies}) == len(found.copies)
 
 
 def test_other_devices_tensors_and_handles_are_shared() -> None:
     elsewhere, generator = torch.ones(4, device="meta"), torch.Generator()
     found = rotated(lambda *args: None, torch.ones(4), elsewhere, [generator, math])
-    for one in found.copies:
-        assert one.args[1] is elsewhere
-        assert one.args[2] == [generator, math]
+    for copy in found.copies:
+        assert copy.args[1] is elsewhere
+        assert copy.args[2] == [generator, math]
     assert found.left_warm == ()
 
 
@@ -480,7 +480,7 @@ def test_other_setups_are_kept() -> None:
     other = torch.ones(4)
     candidate = Candidate("one", torch.neg, (torch.ones(4),), setup=lambda: other.zero_())
     copies = rotate(candidate, torch.device("cpu"), KIB).copies
-    assert all(one.setup is candidate.setup for one in copies)
+    assert all(copy.setup is candidate.setup for copy in copies)
 
 
 class Uncopiable:
@@ -492,7 +492,7 @@ class Uncopiable:
     ("odd", "got"),
     [
         (threading.Lock(), "lock (cannot pickle '_thread.lock' object)"),
-        ({"k": (one for one in "")}, "generator (cannot pickle 'generator' object)"),
+        ({"k": (letter for letter in "")}, "generator (cannot pickle 'generator' object)"),
         (Uncopiable(), "Uncopiable (mine)"),
     ],
 )
@@ -507,7 +507,7 @@ def test_what_cannot_be_copied_is_named(odd: object, got: str) -> None:
 
 def test_many_small_copies_share_one_allocation() -> None:
     copies = rotated(torch.neg, torch.ones(4), size=16 * 2000).copies
-    addresses = [storage(one.args[0]) for one in copies[1:]]
+    addresses = [storage(copy.args[0]) for copy in copies[1:]]
     assert addresses == [addresses[0] + 512 * index for index in range(2000)]
 
 
@@ -515,9 +515,9 @@ def test_hooks_run_on_the_copys_module() -> None:
     model = torch.nn.Linear(2, 2)
     seen = []
     model.register_forward_hook(lambda module, *_: seen.append(module))
-    for one in rotated(model, torch.ones(1, 2)).copies:
-        one.fn(*one.args)
-        assert seen[-1] is one.fn
+    for copy in rotated(model, torch.ones(1, 2)).copies:
+        copy.fn(*copy.args)
+        assert seen[-1] is copy.fn
 
 
 @pytest.mark.cuda
@@ -527,7 +527,7 @@ def test_streams_and_events_are_shared() -> None:
     candidate = Candidate("one", lambda *args: None, (x, on_cpu, handles))
     found = rotate(candidate, torch.device("cuda", x.device.index or 0), KIB)
     assert found.bytes_per_call == 16
-    for one in found.copies:
-        assert one.args[1] is on_cpu
-        assert all(a is b for a, b in zip(one.args[2], handles, strict=True))
+    for copy in found.copies:
+        assert copy.args[1] is on_cpu
+        assert all(held is handle for held, handle in zip(copy.args[2], handles, strict=True))
     assert rotate(candidate, torch.device("cuda", 99), KIB).bytes_per_call == 0

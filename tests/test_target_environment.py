@@ -85,7 +85,11 @@ class TestTorch:
 
     def test_says_what_to_do_where_there_is_no_torch(self, tmp_path):
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path], check=True)
-        clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+        clean = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("PYTHONPATH", "PYTHONHOME")
+        }
         result = subprocess.run(
             [tmp_path / "bin" / "python", SCRIPT], env=clean, capture_output=True, text=True
         )

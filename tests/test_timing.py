@@ -200,15 +200,15 @@ class Holder:
 @pytest.mark.parametrize(
     "candidate",
     [
-        lambda t: Candidate("args", torch.relu, (t,)),
-        lambda t: Candidate("nested", torch.cat, ([t, t],)),
-        lambda t: Candidate("kwargs", torch.relu, (), {"input": t}),
-        lambda t: Candidate("closure", _closure_over(t)),
-        lambda t: Candidate("partial", functools.partial(torch.add, t, other=t)),
-        lambda t: Candidate("module", torch.nn.Linear(1, 1).to(t.device)),
-        lambda t: Candidate("method of a tensor", t.relu),
-        lambda t: Candidate("method of an object", Holder(t).method),
-        lambda t: Candidate("callable object", Holder(t)),
+        lambda tensor: Candidate("args", torch.relu, (tensor,)),
+        lambda tensor: Candidate("nested", torch.cat, ([tensor, tensor],)),
+        lambda tensor: Candidate("kwargs", torch.relu, (), {"input": tensor}),
+        lambda tensor: Candidate("closure", _closure_over(tensor)),
+        lambda tensor: Candidate("partial", functools.partial(torch.add, tensor, other=tensor)),
+        lambda tensor: Candidate("module", torch.nn.Linear(1, 1).to(tensor.device)),
+        lambda tensor: Candidate("method of a tensor", tensor.relu),
+        lambda tensor: Candidate("method of an object", Holder(tensor).method),
+        lambda tensor: Candidate("callable object", Holder(tensor)),
     ],
 )
 def test_the_device_is_found_in_the_tensors(
@@ -260,13 +260,13 @@ class TestOnGpu:
             for _ in range(20):
                 step()
             torch.cuda.synchronize()
-        theirs = [e for e in profiler.events() if e.device_type == DeviceType.CUDA]
-        assert sum(len(a.seconds) - a.seconds.count(None) for a in one.activities) == len(
-            one.seconds
-        ) * (len(theirs) // 20)
-        names = {a.name for a in one.activities if a.kind == "kernel"}
-        assert names <= {e.name for e in theirs}
-        total = sum(e.self_device_time_total for e in theirs) / 20 * 1e-6
+        theirs = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
+        assert sum(
+            len(activity.seconds) - activity.seconds.count(None) for activity in one.activities
+        ) == len(one.seconds) * (len(theirs) // 20)
+        names = {activity.name for activity in one.activities if activity.kind == "kernel"}
+        assert names <= {event.name for event in theirs}
+        total = sum(event.self_device_time_total for event in theirs) / 20 * 1e-6
         assert one.median == pytest.approx(total, rel=0.05)
         assert all(span >= busy * 0.999 for span, busy in zip(one.spans, one.seconds, strict=True))
 
@@ -277,7 +277,7 @@ class TestOnGpu:
             with torch.profiler.profile(acc_events=True) as profiler:
                 torch.relu(x)
                 torch.cuda.synchronize()
-            return sum(e.device_type == DeviceType.CUDA for e in profiler.events())
+            return sum(event.device_type == DeviceType.CUDA for event in profiler.events())
 
         before = kernels_seen()
         assert before
@@ -299,7 +299,11 @@ class TestOnGpu:
             torch.cuda.synchronize()
         assert inside.method == "event"
         assert "torch.profiler session is active" in inside.method_reason
-        kernels = [e.name for e in profiler.events() if e.device_type == DeviceType.CUDA]
+        kernels = [
+            profiled.name
+            for profiled in profiler.events()
+            if profiled.device_type == DeviceType.CUDA
+        ]
         assert sum("relu" in name or "clamp" in name for name in kernels) >= 20
         assert sum("sin_kernel" in name for name in kernels) == 1
         assert sum("cos_kernel" in name for name in kernels) == 1
@@ -460,9 +464,9 @@ def profiled_kernel_seconds(fn: Callable[[], object], calls: int = 20) -> float:
             fn()
         torch.cuda.synchronize()
     kernels = [
-        one.device_time
-        for one in profile.events()
-        if one.device_type == DeviceType.CUDA and "Memset" not in one.name
+        event.device_time
+        for event in profile.events()
+        if event.device_type == DeviceType.CUDA and "Memset" not in event.name
     ]
     each = len(kernels) // calls
     return float(np.median(np.reshape(kernels, (calls, each)).sum(axis=1))) * 1e-6
@@ -610,7 +614,7 @@ def test_backward_times_the_backward_pass_alone() -> None:
     x = torch.randn(512, 512, device="cuda", requires_grad=True)
     forward = convtime.time_op(module, x)
     backward = convtime.time_op(module, x, backward=True)
-    names = [one.name for one in backward.activities]
+    names = [activity.name for activity in backward.activities]
     assert len(names) > len(forward.activities)
     assert not any("accumulate" in name or "vectorized_elementwise" in name for name in names), (
         "a gradient was added to another"
@@ -730,7 +734,7 @@ def test_calls_can_use_two_devices(method: Method) -> None:
     warm = convtime.time_op(both, method=method, cache="warm")
     assert cold.device == "cuda:0"
     if method == "kernel":  # the others see the first device's stream, or the host
-        near = {one.name: one.seconds for one in warm.activities}
+        near = {activity.name: activity.seconds for activity in warm.activities}
         assert len(near) == len(cold.activities) == 2
         for far in cold.activities:  # the input comes from memory again, on each of the devices
             assert statistics.median(far.seconds) > 1.3 * statistics.median(near[far.name])

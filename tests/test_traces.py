@@ -61,9 +61,10 @@ def measurement(recorded: dict[str, Any]) -> Measurement:
 
 def first_stop(name: str, stop: str) -> int:
     """How many rounds of a trace are sampled until a criterion is settled; 0 if it never is."""
-    candidates = [one["seconds"] for one in TRACES[name]]
+    candidates = [candidate["seconds"] for candidate in TRACES[name]]
     for count in range(1, len(candidates[0]) + 1):
-        if _C.stop_reason([one[:count] for one in candidates], 0.0, stop, **RULE) == "settled":
+        sampled = [seconds[:count] for seconds in candidates]
+        if _C.stop_reason(sampled, 0.0, stop, **RULE) == "settled":
             return count
     return 0
 
@@ -151,7 +152,11 @@ def test_a_matmuls_time_at_another_clock_is_known_from_its_own_samples() -> None
     """The clock moved between 1.1 and 1.6 GHz while these were taken."""
     one = measurement(trace("matmul from idle"))
     scaled = one.at_clock(1500)
-    near = [s for s, c in zip(one.seconds, one.sm_clocks_hz, strict=True) if abs(c - 1.43e9) < 2e7]
+    near = [
+        seconds
+        for seconds, clock in zip(one.seconds, one.sm_clocks_hz, strict=True)
+        if abs(clock - 1.43e9) < 2e7
+    ]
     assert one.at_clock(1430).seconds == pytest.approx(np.median(near), rel=0.01)
     assert scaled.fixed_seconds < 0.1 * scaled.seconds
     with pytest.raises(ValueError, match="not available"):

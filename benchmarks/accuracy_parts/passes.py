@@ -40,7 +40,7 @@ class TruthPasses:
         return {
             "events": self._events.row(),
             "events_of_spin": self._events_of_spin.row(),
-            "kernels": statistics.mode(n for trace in self._traces for n in trace.kernels),
+            "kernels": statistics.mode(count for trace in self._traces for count in trace.kernels),
             "kernel": [statistics.median(trace.sums) for trace in self._traces],
             "span": [statistics.median(trace.spans) for trace in self._traces],
             "held": [trace.held for trace in self._traces],

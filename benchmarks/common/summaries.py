@@ -25,7 +25,7 @@ def median_and_spread(medians: Sequence[float]) -> tuple[str, str]:
 
 def median_ratio(ours: Iterable[float], theirs: Iterable[float]) -> float:
     """The median over the rounds, each of which gave one sample of both: convtime.Ratio's."""
-    return statistics.median(mine / other for mine, other in zip(ours, theirs, strict=True))
+    return statistics.median(our / their for our, their in zip(ours, theirs, strict=True))
 
 
 def png_of(figure: Figure) -> bytes:

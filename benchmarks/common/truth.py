@@ -45,11 +45,13 @@ def read_trace(events: Iterable[TraceEvent]) -> Trace:
         ValueError: A call has nothing on the device.
     """
     events = list(events)
-    ranges = sorted((e.start, e.end) for e in events if not e.on_device and e.name == RANGE)
+    ranges = sorted(
+        (event.start, event.end) for event in events if not event.on_device and event.name == RANGE
+    )
     launches = {
-        e.correlation: e.start
-        for e in events
-        if not e.on_device and e.name.startswith("cu") and e.correlation
+        event.correlation: event.start
+        for event in events
+        if not event.on_device and event.name.startswith("cu") and event.correlation
     }
     starts = [start for start, _ in ranges]
     calls: list[list[TraceEvent]] = [[] for _ in ranges]
@@ -67,9 +69,12 @@ def read_trace(events: Iterable[TraceEvent]) -> Trace:
         raise ValueError(f"{sum(not call for call in calls)} of {len(calls)} calls have no kernel")
     return Trace(
         kernels=[len(call) for call in calls],
-        sums=[1e-9 * sum(e.end - e.start for e in call) for call in calls],
-        spans=[1e-9 * (max(e.end for e in c) - min(e.start for e in c)) for c in calls],
-        held=min(e.start for e in calls[0]) >= last_launch,
+        sums=[1e-9 * sum(kernel.end - kernel.start for kernel in call) for call in calls],
+        spans=[
+            1e-9 * (max(kernel.end for kernel in call) - min(kernel.start for kernel in call))
+            for call in calls
+        ],
+        held=min(kernel.start for kernel in calls[0]) >= last_launch,
     )
 
 

@@ -24,8 +24,8 @@ def plain(measurement: convtime.Measurement) -> dict[str, Any]:
     fields = measurement.to_dict()
     kept = {name: fields[name] for name in (*FIELDS, "max_sm_clock_hz")}
     for name in ("seconds", "raw_seconds"):
-        kept[name] = [round(one, 10) for one in kept[name]]
-    kept["sm_clocks_hz"] = [one and round(one) for one in kept["sm_clocks_hz"]]
+        kept[name] = [round(value, 10) for value in kept[name]]
+    kept["sm_clocks_hz"] = [clock and round(clock) for clock in kept["sm_clocks_hz"]]
     return kept
 
 
