@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,7 @@ from convtime.conv.threads import in_fresh_thread
 from convtime.core import codec
 
 _STARTUP_SECONDS = 180.0  # importing torch from a cold disk, and CUDA's own start
+_EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
 # Loads this module in the child without convtime/__init__.py, and with it the compiled core.
 _BOOT = """
 import json, sys, types
@@ -150,8 +152,10 @@ class PlanOracle:
         return Path(self._folder.name, "errors.txt")
 
     def _last_error(self) -> str:
+        """The last exception that was told, which PyTorch's hints may follow, or the last line."""
         lines = self._error_file().read_text(errors="replace").strip().splitlines()
-        return f": {lines[-1]}" if lines else ""
+        raised = [line for line in lines if _EXCEPTION.match(line)]
+        return f": {(raised or lines)[-1]}" if lines else ""
 
     def _end_child(self) -> None:
         if self._child is None:

@@ -15,20 +15,21 @@ class ConvolutionKind:
     Attributes:
         rank: the number of spatial dimensions, 1 to 3.
         transposed: whether it is a transposed one.
+        function: its name among functions and ops, e.g. "conv_transpose2d".
+        layer: its name among the classes of torch.nn, e.g. "ConvTranspose2d".
     """
 
     rank: int
     transposed: bool
+    # Kept, and not made when asked for: torch.compile may take the rank for a symbol.
+    function: str = dataclasses.field(init=False)
+    layer: str = dataclasses.field(init=False)
 
-    @property
-    def function(self) -> str:
-        """Its name among functions and ops, e.g. "conv_transpose2d"."""
-        return f"conv{'_transpose' if self.transposed else ''}{self.rank}d"
-
-    @property
-    def layer(self) -> str:
-        """Its name among the classes of torch.nn, e.g. "ConvTranspose2d"."""
-        return f"Conv{'Transpose' if self.transposed else ''}{self.rank}d"
+    def __post_init__(self) -> None:
+        function = f"conv{'_transpose' if self.transposed else ''}{self.rank}d"
+        object.__setattr__(self, "function", function)
+        layer = f"Conv{'Transpose' if self.transposed else ''}{self.rank}d"
+        object.__setattr__(self, "layer", layer)
 
 
 KINDS = tuple(
