@@ -25,10 +25,10 @@ def pairs(count=packaging_benchmark.PAIRS):
     ]
 
 
-def test_the_summary_is_the_median_of_the_differences():
+def test_the_summary_is_the_median_of_convtimes_part():
     summary = packaging_benchmark.summarise(pairs())
     assert set(summary) == set(GOALS) - {"idle_plugin_ms"}  # not measured yet
-    assert summary == {"import_over_torch_s": pytest.approx(0.011)}
+    assert summary == {"import_over_torch_s": pytest.approx(0.022)}
 
 
 def test_there_are_pairs_enough_or_no_summary():
