@@ -1,10 +1,12 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -23,6 +25,7 @@
 #ifdef CONVTIME_WITH_CUDA
 #include "ops/timing/calibration_reference.h"
 #include "ops/timing/graph_recorder.h"
+#include "timing/trace/cupti_session.h"
 #endif
 
 namespace py = pybind11;
@@ -117,12 +120,23 @@ py::tuple with_none(const std::vector<double>& values) {
 
 py::tuple to_tuple(const std::vector<double>& values) { return py::tuple(py::cast(values)); }
 
-py::tuple spans_of(const convtime::CandidateSamples& samples) {
-  py::tuple spans(samples.activities.size());
-  for (std::size_t call = 0; call < spans.size(); ++call) {
-    spans[call] = convtime::span_seconds(samples.activities[call]);
+using SecondsOf = double (*)(std::span<const convtime::DeviceActivity>);
+
+py::tuple for_each_call(const convtime::CandidateSamples& samples, SecondsOf seconds_of) {
+  py::tuple seconds(samples.activities.size());
+  for (std::size_t call = 0; call < seconds.size(); ++call) {
+    seconds[call] = seconds_of(samples.activities[call]);
   }
-  return spans;
+  return seconds;
+}
+
+/// Calls of which some work began before they were to.
+std::size_t calls_ahead(const convtime::CandidateSamples& samples) {
+  return static_cast<std::size_t>(
+      std::count_if(samples.activities.begin(), samples.activities.end(), [](const auto& call) {
+        return std::any_of(call.begin(), call.end(),
+                           [](const auto& activity) { return activity.ran_ahead; });
+      }));
 }
 
 /// A dict for each activity that calls have in common, with the fields of convtime.DeviceActivity.
@@ -131,12 +145,14 @@ py::tuple activities_of(const convtime::CandidateSamples& samples) {
   for (const convtime::ActivityColumn& column : convtime::tabulate(samples.activities)) {
     const convtime::ActivityInfo& info = column.info;
     described.append(
-        py::dict(py::arg("kind") = convtime::to_string(info.kind), py::arg("name") = info.name,
+        py::dict(py::arg("kind") = convtime::to_string(info.kind), py::arg("name") = column.name,
                  py::arg("grid") = py::tuple(py::cast(info.grid)),
                  py::arg("block") = py::tuple(py::cast(info.block)),
                  py::arg("registers_per_thread") = info.registers_per_thread,
                  py::arg("shared_memory_bytes") = info.shared_memory_bytes,
-                 py::arg("bytes") = info.bytes, py::arg("seconds") = with_none(column.seconds)));
+                 py::arg("bytes") = info.bytes, py::arg("seconds") = with_none(column.seconds),
+                 py::arg("device") = info.device,
+                 py::arg("streams") = py::tuple(py::cast(column.streams))));
   }
   return py::tuple(described);
 }
@@ -148,7 +164,12 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("seconds") = to_tuple(samples.seconds),
       py::arg("discarded") = to_tuple(samples.discarded),
       py::arg("overhead") = timing.overhead_seconds,
-      py::arg("raw_seconds") = to_tuple(samples.raw_seconds), py::arg("spans") = spans_of(samples),
+      py::arg("raw_seconds") = to_tuple(samples.raw_seconds),
+      py::arg("spans") = for_each_call(samples, convtime::span_seconds),
+      py::arg("unions") = for_each_call(samples, convtime::union_seconds),
+      py::arg("ran_ahead") = calls_ahead(samples),
+      py::arg("other_launches") = run.of_other_threads,
+      py::arg("faulty_batches") = run.faulty_batches, py::arg("fault") = run.fault,
       py::arg("activities") = activities_of(samples),
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
       py::arg("max_sm_clock_hz") = timing.max_sm_clock_hz,
@@ -204,8 +225,7 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
                          const std::string& queue, const std::string& regime, bool on_gpu,
                          std::uintptr_t stream, const FlushBuffers& flush,
                          const std::vector<int>& other_devices,
-                         const std::string& kernel_unavailable, std::size_t warmup_calls,
-                         double warmup_seconds, bool warmup_steady, double max_steady_seconds,
+                         std::size_t warmup_calls, double warmup_seconds, bool warmup_steady, double max_steady_seconds,
                          const std::string& stop, std::size_t min_samples, std::size_t max_samples,
                          double budget, double tolerance, double margin) {
   std::vector<std::unique_ptr<convtime::Callable>> callables;
@@ -226,7 +246,6 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
   options.graph_recorder = convtime::ops::torch_graph_recorder();
   options.calibration_reference = convtime::ops::torch_calibration_reference;
 #endif
-  options.kernel_unavailable = kernel_unavailable;
   options.warmup.calls = warmup_calls;
   options.warmup.seconds = warmup_seconds;
   options.warmup.steady = warmup_steady;
@@ -248,6 +267,18 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
   return records;
 }
 
+#ifdef CONVTIME_WITH_CUDA
+/// convtime::MakeWay as a context of Python's.
+class MakeWayContext {
+ public:
+  void enter() { way_.emplace(); }
+  void exit(const py::args&) { way_.reset(); }
+
+ private:
+  std::optional<convtime::MakeWay> way_;
+};
+#endif
+
 }  // namespace
 
 PYBIND11_MODULE(_C, module) {
@@ -256,12 +287,16 @@ PYBIND11_MODULE(_C, module) {
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("queue"), py::arg("regime"), py::arg("on_gpu"),
              py::arg("stream"), py::arg("flush"), py::arg("other_devices"),
-             py::arg("kernel_unavailable"), py::arg("warmup_calls"), py::arg("warmup_seconds"),
+             py::arg("warmup_calls"), py::arg("warmup_seconds"),
              py::arg("warmup_steady"), py::arg("max_steady_seconds"), py::arg("stop"),
              py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
              py::arg("tolerance"), py::arg("margin"));
   module.def("cuda_available", &convtime::cuda_available);
 #ifdef CONVTIME_WITH_CUDA
+  py::class_<MakeWayContext>(module, "MakeWay")
+      .def(py::init())
+      .def("__enter__", &MakeWayContext::enter, py::call_guard<py::gil_scoped_release>())
+      .def("__exit__", &MakeWayContext::exit);
   module.def("flush_buffer_bytes", &convtime::flush_buffer_bytes, py::arg("device"));
 #endif
   module.def("kernel_method_unavailable", &convtime::kernel_method_unavailable);

@@ -137,6 +137,7 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
   });
   auto activities = timer_.take_activities();
   Batch batch{.candidates = std::vector<CandidateSamples>(candidates_.size()),
+              .notes = timer_.take_notes(),
               .held = issue.held,
               .busy_seconds = now_seconds() - issue.start};
   for (std::size_t call = 0; call < seconds.size(); ++call) {

@@ -24,6 +24,7 @@ struct CallCost {
 /// What a batch gave: rounds of calls that were issued together.
 struct Batch {
   std::vector<CandidateSamples> candidates;
+  CollectionNotes notes;
   bool held = false;  ///< whether the queue was held until all were issued, or was not to be held
   bool hold_given_up = false;  ///< from here on the queue is not held: batches do not mix
   double busy_seconds = 0;     ///< from the first call's issue until all were done

@@ -15,7 +15,7 @@ std::optional<double> overhead_seconds(Method method, const TimingOptions& optio
   if (method != Method::kEvent && method != Method::kGraph) {
     return std::nullopt;
   }
-  const bool may_use_cupti = kernel_problem(options).empty();
+  const bool may_use_cupti = kernel_problem().empty();
   const CalibrationConditions conditions{options.flush, static_cast<cudaStream_t>(options.stream),
                                          options.calibration_reference, options.hooks};
   return method == Method::kEvent

@@ -23,7 +23,7 @@ ChosenTimer choose_on_cpu(const TimingOptions& options, std::size_t candidates) 
 /// Kernel times, or for Method::kAuto those of events where there are none.
 ChosenTimer choose_kernel_or_event(const TimingOptions& options, std::size_t candidates) {
   const bool automatic = options.method == Method::kAuto;
-  std::string problem = kernel_problem(options);
+  std::string problem = kernel_problem();
   if (problem.empty()) {
     try {
       return {make_timer(Method::kKernel, options, candidates), Method::kKernel,
@@ -33,11 +33,9 @@ ChosenTimer choose_kernel_or_event(const TimingOptions& options, std::size_t can
     }
   }
   if (!automatic) {
-    throw std::runtime_error("method 'kernel' cannot be used: " + problem +
-                             "; use 'event' or 'auto'");
+    throw std::runtime_error(kernel_refusal(problem));
   }
-  return {make_timer(Method::kEvent, options, candidates), Method::kEvent,
-          "kernel times cannot be had: " + problem};
+  return {make_timer(Method::kEvent, options, candidates), Method::kEvent, event_reason(problem)};
 }
 
 }  // namespace
@@ -52,12 +50,20 @@ ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates) {
   return {make_timer(options.method, options, candidates), options.method, ""};
 }
 
-std::string kernel_problem([[maybe_unused]] const TimingOptions& options) {
+std::string kernel_refusal(const std::string& problem) {
+  return "method 'kernel' cannot be used: " + problem + "; use 'event' or 'auto'";
+}
+
+std::string event_reason(const std::string& problem) {
+  return "kernel times cannot be had: " + problem;
+}
+
+std::string kernel_problem() {
 #ifdef CONVTIME_WITH_CUDA
   if (const auto problem = CuptiSession::unavailable(); problem.has_value()) {
     return *problem;
   }
-  return CuptiSession::shared() ? "" : options.kernel_unavailable;
+  return CuptiSession::taken();
 #else
   return "convtime was built without CUDA";
 #endif

@@ -23,6 +23,10 @@ ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates);
 
 /// Why kernel times cannot be had; empty where they can. Another tool's session is no reason where
 /// CUPTI is shared, since then nobody's buffers are taken away.
-std::string kernel_problem(const TimingOptions& options);
+std::string kernel_problem();
+
+/// What is said where kernel times were asked for and cannot be had, and where events stand in.
+std::string kernel_refusal(const std::string& problem);
+std::string event_reason(const std::string& problem);
 
 }  // namespace convtime

@@ -54,9 +54,6 @@ struct TimingOptions {
   GraphRecorder graph_recorder{};
   /// What kEvent and kGraph are calibrated with (CalibrationConditions::reference).
   std::function<std::unique_ptr<Callable>()> calibration_reference{};
-  /// Why the caller knows that CUPTI is taken (another tool's session), which is of no account
-  /// where tools share it; empty otherwise.
-  std::string kernel_unavailable{};
   Regime regime = Regime::kAsIs;
   Warmup warmup{};
   StopRule stop{};

@@ -13,12 +13,15 @@
 #include "timing/batch.h"
 #include "timing/clock.h"
 #include "timing/judge/steadiness.h"
+#include "timing/trace/trace_lost.h"
 
 namespace convtime {
 namespace {
 
 /// Idling is cut in pieces of this length, so that signals are looked at often enough.
 constexpr double kIdlePieceSeconds = 0.02;
+/// A method whose batches are this often faulty, and more often than not, is given up.
+constexpr std::size_t kMaxFaultyBatches = 4;
 /// The device is given untimed work in pieces of this length, two of which wait for it.
 constexpr double kLoadPieceSeconds = 0.01;
 
@@ -116,6 +119,7 @@ class Sampler::Run {
   StopReason decide(double elapsed_seconds) const;
 
   void run_batch(std::size_t rounds, Series& series);
+  void throw_away(std::string fault);
   double idle();
   void load(double seconds);
   BatchFate judge(const Batch& batch, double idle_clock_hz) const;
@@ -132,6 +136,7 @@ class Sampler::Run {
   const StopRule& rule_;
   const HostHooks& hooks_;
   BatchRunner batches_;
+  std::size_t batches_run_ = 0;
   SamplerResult result_;
 };
 
@@ -260,6 +265,12 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
   const double idle_clock_hz = idle();
   load(regime_.load_seconds() - batches_.seconds_of(rounds));
   Batch batch = batches_.run(rounds);
+  ++batches_run_;
+  result_.of_other_threads += batch.notes.of_other_threads;
+  if (!batch.notes.fault.empty()) {
+    throw_away(std::move(batch.notes.fault));
+    return;
+  }
   const BatchFate fate = judge(batch, idle_clock_hz);
   if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
     set_aside(series);
@@ -271,6 +282,17 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
   }
   if (batch.hold_given_up) {
     set_aside(series);
+  }
+}
+
+/// Samples that are wrong are no samples, not even discarded ones; another batch follows.
+void Sampler::Run::throw_away(std::string fault) {
+  ++result_.faulty_batches;
+  result_.fault = std::move(fault);
+  if (result_.faulty_batches >= kMaxFaultyBatches && 2 * result_.faulty_batches > batches_run_) {
+    throw TraceLost("the records of " + std::to_string(result_.faulty_batches) + " of " +
+                    std::to_string(batches_run_) +
+                    " batches were incomplete, the last for: " + result_.fault);
   }
 }
 
@@ -306,6 +328,7 @@ void Sampler::Run::load(double seconds) {
     return;
   }
   const std::size_t rounds = batches_.rounds_in(kLoadPieceSeconds);
+  timer_.pause();
   const double end = now_seconds() + seconds;
   while (now_seconds() < end) {
     for (std::size_t round = 0; round < rounds; ++round) {
@@ -320,6 +343,7 @@ void Sampler::Run::load(double seconds) {
     hooks_.wait([&] { probe_->pace(); });
     hooks_.poll();
   }
+  timer_.resume();
 }
 
 /// What the regime makes of a batch. It is not asked about one that the device began too early.

@@ -39,6 +39,11 @@ struct SamplerResult {
   double sampling_seconds = 0;   ///< after the warm-up, idling not included
   double idle_seconds = 0;       ///< that the device was left idle for the regime's sake, in all
   StopReason stop_reason = StopReason::kNotYet;
+  /// Batches whose samples were wrong and were thrown away, and what was wrong with the last.
+  std::size_t faulty_batches = 0;
+  std::string fault;
+  /// CollectionNotes::of_other_threads, of all batches.
+  std::size_t of_other_threads = 0;
 };
 
 }  // namespace convtime

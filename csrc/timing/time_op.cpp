@@ -10,6 +10,7 @@
 #include "timing/judge/statistics.h"
 #include "timing/method_choice.h"
 #include "timing/sampler.h"
+#include "timing/trace/trace_lost.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
@@ -106,13 +107,29 @@ Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions
   return timing;
 }
 
+/// Samples; with events, where kernel times were lost on the way.
+Timing sample_to_the_end(std::span<Callable* const> candidates, const TimingOptions& options) {
+  try {
+    return sample(candidates, options);
+  } catch (const TraceLost& lost) {
+    if (options.method != Method::kAuto) {
+      throw std::runtime_error(kernel_refusal(lost.what()));
+    }
+    TimingOptions with_events = options;
+    with_events.method = Method::kEvent;
+    Timing timing = sample(candidates, with_events);
+    timing.method_reason = event_reason(lost.what());
+    return timing;
+  }
+}
+
 }  // namespace
 
 Timing time_candidates(std::span<Callable* const> candidates, const TimingOptions& options) {
   if (options.on_gpu && !cuda_available()) {
     throw std::invalid_argument("the work is said to be on a GPU and there is no CUDA device");
   }
-  Timing timing = sample(candidates, options);
+  Timing timing = sample_to_the_end(candidates, options);
   if (timing.method == Method::kKernel && saw_no_work(timing.samples)) {
     timing = sample_on_host(candidates, options);
   }
@@ -122,7 +139,7 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
   return timing;
 }
 
-std::string kernel_method_unavailable() { return kernel_problem({}); }
+std::string kernel_method_unavailable() { return kernel_problem(); }
 
 bool cuda_available() {
 #ifdef CONVTIME_WITH_CUDA

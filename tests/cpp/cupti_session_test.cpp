@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/cuda_check.h"
@@ -17,6 +18,7 @@
 #include "gpu.h"
 #include "kernels/known_duration/known_duration.h"
 #include "timing/time_op.h"
+#include "timing/trace/trace_lost.h"
 
 namespace convtime {
 namespace {
@@ -30,26 +32,38 @@ void launch(int kernels) {
   CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
 }
 
-std::size_t kernels_in(const TraceRecords& records) {
+/// The kernels that a session sees of as many launches.
+std::size_t kernels_seen(CuptiSession& session, int launches) {
+  const std::uint64_t start = CuptiSession::now();
+  launch(launches);
+  const Window window{start, start, CuptiSession::now()};
+  const Attribution seen = session.take({&window, 1});
+  EXPECT_EQ(seen.faults.describe(), "");
   return static_cast<std::size_t>(std::count_if(
-      records.activities.begin(), records.activities.end(),
+      seen.calls[0].begin(), seen.calls[0].end(),
       [](const DeviceActivity& activity) { return activity.info.kind == ActivityKind::kKernel; }));
 }
 
-/// What method 'kernel' says of a kernel of known duration.
-Timing time_known_kernel(const std::string& kernel_unavailable = "") {
+Timing time_known_kernel(Method method = Method::kKernel) {
   FunctionCallable kernel([] { launch_sleep(kCycles, nullptr); });
   Callable* const candidates[] = {&kernel};
-  return time_candidates(
-      candidates,
-      {.method = Method::kKernel, .on_gpu = true, .kernel_unavailable = kernel_unavailable});
+  return time_candidates(candidates, {.method = method, .on_gpu = true});
 }
+
+/// Has a profiler be active for as long as it lives, as far as is told.
+class ToldOfAProfiler {
+ public:
+  ToldOfAProfiler() {
+    set_profiler_check([] { return true; });
+  }
+  ~ToldOfAProfiler() { set_profiler_check(nullptr); }
+};
 
 void expect_all_of_it(const Timing& timing) {
   const CandidateSamples& samples = timing.samples.candidates[0];
   const std::vector<ActivityColumn> columns = tabulate(samples.activities);
   ASSERT_EQ(columns.size(), 1U);
-  EXPECT_NE(columns[0].info.name.find("sleep"), std::string::npos);
+  EXPECT_NE(columns[0].name.find("sleep"), std::string::npos);
   const double longest = kCycles / 0.5e9;  // no GPU in use has a clock below
   for (const double seconds : samples.seconds) {
     EXPECT_GE(seconds, kCycles / (1.02 * timing.max_sm_clock_hz.value()));
@@ -177,13 +191,126 @@ TEST(CuptiSession, SeesWhatIsDoneWithinIt) {
   for (int round = 0; round < 3; ++round) {
     CuptiSession session;
     EXPECT_FALSE(CuptiSession::shared());
-    launch(5);
-    const TraceRecords records = session.take();
-    EXPECT_EQ(kernels_in(records), 5U);
-    EXPECT_GE(records.api_calls.size(), 5U);
-    launch(2);
-    EXPECT_EQ(kernels_in(session.take()), 2U);
+    EXPECT_EQ(kernels_seen(session, 5), 5U);
+    EXPECT_EQ(kernels_seen(session, 2), 2U);
   }
+}
+
+TEST(CuptiSession, SeesNothingWhileItPauses) {
+  SKIP_WITHOUT_GPU();
+  CuptiSession session;
+  for (int round = 0; round < 2; ++round) {
+    session.pause();
+    EXPECT_EQ(kernels_seen(session, 5), 0U);
+    session.resume();
+    EXPECT_EQ(kernels_seen(session, 3), 3U);
+  }
+}
+
+/// Work of another thread keeps a stream of its own busy: CUPTI then holds back whole buffers.
+TEST(CuptiSession, GetsItsRecordsBesideABusyStream) {
+  SKIP_WITHOUT_GPU();
+  launch(1);
+  std::atomic<bool> done = false;
+  std::atomic<int> launched = 0;
+  std::thread other([&] {
+    cudaStream_t stream = nullptr;
+    CONVTIME_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    while (!done) {
+      for (int i = 0; i < 3; ++i, ++launched) {
+        launch_sleep(10 * kCycles, stream);
+      }
+      CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
+    }
+    CONVTIME_CUDA_CHECK(cudaStreamDestroy(stream));
+  });
+  cudaStream_t stream = nullptr;
+  CONVTIME_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  {
+    CuptiSession session;
+    for (int round = 0; round < 20; ++round) {
+      const std::uint64_t start = CuptiSession::now();
+      launch_sleep(1000, stream);
+      launch_sleep(1000, stream);
+      const Window window{start, start, CuptiSession::now()};
+      const int before = launched;
+      while (launched == before) {
+      }
+      CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
+      const Attribution seen = session.take({&window, 1});
+      EXPECT_EQ(seen.calls[0].size(), 2U) << "in round " << round;
+      EXPECT_EQ(seen.faults.describe(), "");
+      EXPECT_GE(seen.of_other_threads, 1U);
+    }
+  }
+  done = true;
+  other.join();
+  CONVTIME_CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+TEST(CuptiSession, EndsWhereAProfilerAsksForItsWay) {
+  SKIP_WITHOUT_GPU();
+  CuptiSession session;
+  EXPECT_EQ(kernels_seen(session, 2), 2U);
+  {
+    const MakeWay way;
+    EXPECT_THROW(session.take({}), TraceLost);
+    EXPECT_THROW(CuptiSession(), std::runtime_error);
+    EXPECT_NE(CuptiSession::taken(), "");
+  }
+  EXPECT_EQ(CuptiSession::taken(), "");
+  EXPECT_THROW(session.take({}), TraceLost);
+}
+
+TEST(CuptiSession, BeginsAnewBehindAProfiler) {
+  SKIP_WITHOUT_GPU();
+  { const MakeWay way; }
+  CuptiSession session;
+  EXPECT_EQ(kernels_seen(session, 2), 2U);
+}
+
+TEST(CuptiSession, LeavesCuptiToAProfilerThatDidNotAsk) {
+  SKIP_WITHOUT_GPU();
+  {
+    CuptiSession session;
+    const ToldOfAProfiler told;
+    EXPECT_THROW(session.take({}), TraceLost);
+    EXPECT_THROW(CuptiSession(), std::runtime_error);
+    // The session turned off nothing of what the profiler may have turned on since.
+    EXPECT_EQ(cuptiActivityDisable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL), CUPTI_SUCCESS);
+  }
+  CuptiSession session;
+  EXPECT_EQ(kernels_seen(session, 2), 2U);
+}
+
+TEST(KernelTimer, FallsBackWhereAProfilerBeginsMeanwhile) {
+  SKIP_WITHOUT_GPU();
+  int calls = 0;
+  FunctionCallable kernel([&] {
+    launch_sleep(kCycles, nullptr);
+    if (++calls == 30) {
+      const MakeWay way;
+    }
+  });
+  Callable* const candidates[] = {&kernel};
+  const Timing timing = time_candidates(candidates, {.on_gpu = true});
+  EXPECT_EQ(timing.method, Method::kEvent);
+  EXPECT_NE(timing.method_reason.find("began in this process meanwhile"), std::string::npos);
+  EXPECT_FALSE(timing.samples.candidates[0].seconds.empty());
+  calls = 0;
+  EXPECT_THROW(time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true}),
+               std::runtime_error);
+}
+
+TEST(KernelTimer, FallsBackWhileAProfilerIsActive) {
+  SKIP_WITHOUT_GPU();
+  const ToldOfAProfiler told;
+  const Timing timing = time_known_kernel(Method::kAuto);
+  EXPECT_EQ(timing.method, Method::kEvent);
+  EXPECT_EQ(timing.method_reason,
+            "kernel times cannot be had: a torch.profiler session is active in this process, and "
+            "CUPTI serves one at a time");
+  EXPECT_THROW(time_known_kernel(), std::runtime_error);
 }
 
 TEST(CuptiSession, BothSeeAllBesideAToolThatSharesCupti) {
@@ -195,8 +322,7 @@ TEST(CuptiSession, BothSeeAllBesideAToolThatSharesCupti) {
   EXPECT_EQ(other.seen(), 3);
   for (int round = 0; round < 2; ++round) {
     CuptiSession session;
-    launch(5);
-    EXPECT_EQ(kernels_in(session.take()), 5U);
+    EXPECT_EQ(kernels_seen(session, 5), 5U);
   }
   launch(2);
   EXPECT_EQ(other.seen(), 3 + 2 * 5 + 2);
@@ -208,7 +334,8 @@ TEST(KernelTimer, TimesBesideAToolThatSharesCupti) {
   OtherTool other;
   SKIP_UNLESS(other.subscribe(true));
   EXPECT_TRUE(CuptiSession::shared());
-  const Timing timing = time_known_kernel("it is taken");
+  const ToldOfAProfiler told;  // which does not matter then
+  const Timing timing = time_known_kernel();
   EXPECT_EQ(timing.method, Method::kKernel);
   expect_all_of_it(timing);
   EXPECT_GE(other.seen(), static_cast<int>(timing.samples.candidates[0].seconds.size()));

@@ -5,86 +5,49 @@
 #include <cmath>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
-
-#include "timing/trace/attribution.h"
 
 namespace convtime {
 namespace {
 
-DeviceActivity kernel(const std::string& name, std::uint64_t start, std::uint64_t end,
-                      std::uint32_t correlation) {
+DeviceActivity kernel(std::string_view name, std::uint64_t start, std::uint64_t end) {
   DeviceActivity activity;
-  activity.info.name = name;
+  activity.info.name = interned(name);
   activity.start_ns = start;
   activity.end_ns = end;
-  activity.correlation = correlation;
   return activity;
 }
 
-std::vector<std::string> names(const std::vector<DeviceActivity>& activities) {
-  std::vector<std::string> result;
-  for (const DeviceActivity& activity : activities) {
-    result.push_back(activity.info.name);
-  }
-  return result;
+TEST(Interned, IsOneTextForEqualNames) {
+  const std::string first = "relu";
+  const std::string second = "relu";
+  EXPECT_EQ(interned(first).data(), interned(second).data());
+  EXPECT_NE(interned(first).data(), first.data());  // which may go
+  EXPECT_EQ(interned("mul"), "mul");
 }
 
-using Names = std::vector<std::string>;
-
-TEST(Attribute, GivesWorkToTheWindowThatIssuedIt) {
-  const std::vector<Window> windows = {{100, 200}, {300, 400}};
-  const std::vector<ApiCall> calls = {{150, 1}, {350, 2}, {360, 3}};
-  // The device runs it long after the windows, and CUPTI hands it over in any order.
-  const auto result = attribute(
-      windows, calls,
-      {kernel("c", 9500, 9600, 3), kernel("a", 9000, 9100, 1), kernel("b", 9200, 9300, 2)});
-  ASSERT_EQ(result.size(), 2U);
-  EXPECT_EQ(names(result[0]), Names{"a"});
-  EXPECT_EQ(names(result[1]), (Names{"b", "c"}));
-}
-
-TEST(Attribute, LeavesOutWhatNoWindowIssued) {
-  const std::vector<Window> windows = {{100, 200}, {300, 400}};
-  const std::vector<ApiCall> calls = {{50, 1}, {250, 2}, {450, 3}};
-  const auto result = attribute(windows, calls,
-                                {kernel("before", 150, 160, 1), kernel("between", 310, 320, 2),
-                                 kernel("after", 500, 510, 3), kernel("unknown", 150, 160, 4)});
-  EXPECT_TRUE(result[0].empty());
-  EXPECT_TRUE(result[1].empty());
-}
-
-TEST(Attribute, TakesTheEarlierOfTwoApiCallsOfOneCorrelation) {
-  const std::vector<Window> windows = {{100, 200}};
-  const std::vector<ApiCall> calls = {{210, 1}, {190, 1}};
-  EXPECT_EQ(names(attribute(windows, calls, {kernel("a", 300, 310, 1)})[0]), Names{"a"});
-}
-
-TEST(Attribute, CountsTheWindowsEdges) {
-  const std::vector<Window> windows = {{100, 200}};
-  const std::vector<ApiCall> calls = {{100, 1}, {200, 2}};
-  EXPECT_EQ(attribute(windows, calls, {kernel("a", 1, 2, 1), kernel("b", 3, 4, 2)})[0].size(), 2U);
-}
-
-TEST(Seconds, AddUpOrSpan) {
-  const std::vector<DeviceActivity> activities = {
-      kernel("a", 1000, 2000, 1), kernel("b", 1500, 6000, 2), kernel("c", 5000, 5500, 3)};
-  EXPECT_DOUBLE_EQ(busy_seconds(activities), 6000e-9);
-  EXPECT_DOUBLE_EQ(span_seconds(activities), 5000e-9);
+TEST(Seconds, AddUpSpanOrUnite) {
+  const std::vector<DeviceActivity> activities = {kernel("a", 1000, 2000), kernel("b", 1500, 6000),
+                                                  kernel("c", 5000, 5500), kernel("d", 8000, 9000)};
+  EXPECT_DOUBLE_EQ(busy_seconds(activities), 7000e-9);
+  EXPECT_DOUBLE_EQ(union_seconds(activities), 6000e-9);
+  EXPECT_DOUBLE_EQ(span_seconds(activities), 8000e-9);
   EXPECT_EQ(busy_seconds({}), 0);
+  EXPECT_EQ(union_seconds({}), 0);
   EXPECT_EQ(span_seconds({}), 0);
 }
 
 TEST(Tabulate, HasAColumnForEachActivityAndARowForEachCall) {
   const std::vector<std::vector<DeviceActivity>> calls = {
-      {kernel("_Z3addv", 0, 10, 1), kernel("mul", 20, 40, 2), kernel("_Z3addv", 50, 80, 3)},
-      {kernel("_Z3addv", 100, 140, 4)},
+      {kernel("_Z3addv", 0, 10), kernel("mul", 20, 40), kernel("_Z3addv", 50, 80)},
+      {kernel("_Z3addv", 100, 140)},
   };
   const auto columns = tabulate(calls);
   ASSERT_EQ(columns.size(), 3U);
-  EXPECT_EQ(columns[0].info.name, "add()");
-  EXPECT_EQ(columns[1].info.name, "mul");
-  EXPECT_EQ(columns[2].info.name, "add()");
+  EXPECT_EQ(columns[0].name, "add()");
+  EXPECT_EQ(columns[1].name, "mul");
+  EXPECT_EQ(columns[2].name, "add()");
   EXPECT_DOUBLE_EQ(columns[0].seconds[0], 10e-9);
   EXPECT_DOUBLE_EQ(columns[0].seconds[1], 40e-9);
   EXPECT_DOUBLE_EQ(columns[1].seconds[0], 20e-9);
@@ -93,9 +56,21 @@ TEST(Tabulate, HasAColumnForEachActivityAndARowForEachCall) {
 }
 
 TEST(Tabulate, KeepsDifferentLaunchesOfOneKernelApart) {
-  std::vector<std::vector<DeviceActivity>> calls = {{kernel("a", 0, 1, 1), kernel("a", 2, 3, 2)}};
+  std::vector<std::vector<DeviceActivity>> calls = {{kernel("a", 0, 1), kernel("a", 2, 3)}};
   calls[0][1].info.grid = {8, 1, 1};
   EXPECT_EQ(tabulate(calls).size(), 2U);
+}
+
+TEST(Tabulate, KeepsDevicesApartAndSaysTheStreams) {
+  std::vector<std::vector<DeviceActivity>> calls = {{kernel("a", 0, 1), kernel("a", 2, 3)},
+                                                    {kernel("a", 4, 5)}};
+  calls[0][0].stream = 13;
+  calls[0][1].info.device = 1;
+  calls[1][0].stream = 7;
+  const auto columns = tabulate(calls);
+  ASSERT_EQ(columns.size(), 2U);
+  EXPECT_EQ(columns[0].streams, (std::vector<std::uint32_t>{7, 13}));
+  EXPECT_EQ(columns[1].info.device, 1U);
 }
 
 }  // namespace

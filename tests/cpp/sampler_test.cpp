@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <stdexcept>
 #include <thread>
@@ -13,6 +14,7 @@
 
 #include "timing/conditions/burst_regime.h"
 #include "timing/conditions/sustained_regime.h"
+#include "timing/trace/trace_lost.h"
 
 namespace convtime {
 namespace {
@@ -32,8 +34,12 @@ class FakeTimer final : public Timer {
       seconds[i] = this->seconds[batch_[i]];
     }
   }
+  CollectionNotes take_notes() override {
+    return {is_faulty(batch_sizes.size()) ? "1 launch without its record" : "", 2};
+  }
   bool queues_calls() const override { return queues; }
 
+  std::function<bool(std::size_t)> is_faulty = [](std::size_t) { return false; };  // n-th run
   std::map<Callable*, double> seconds;
   std::vector<std::size_t> batch_sizes;
   bool queues = true;
@@ -75,6 +81,25 @@ class SamplerTest : public testing::Test {
 };
 
 constexpr Warmup kOneCall{.calls = 1, .steady = false};
+
+TEST_F(SamplerTest, ThrowsFaultyBatchesAwayAndRepeatsThem) {
+  timer_.is_faulty = [](std::size_t run) { return run == 4 || run == 5; };
+  const SamplerResult result = Sampler(timer_, nullptr, nullptr, kOneCall,
+                                       {.criterion = StopCriterion::kCount, .max_samples = 200})
+                                   .run(both_);
+  EXPECT_EQ(result.faulty_batches, 2U);
+  EXPECT_EQ(result.fault, "1 launch without its record");
+  EXPECT_EQ(result.candidates[0].seconds.size(), 200U);
+  EXPECT_TRUE(result.candidates[0].discarded.empty());
+  EXPECT_EQ(result.of_other_threads, 2 * (timer_.batch_sizes.size() - 2));  // less single calls
+}
+
+TEST_F(SamplerTest, GivesUpWhereMostBatchesAreFaulty) {
+  timer_.is_faulty = [](std::size_t run) { return run > 4; };
+  Sampler sampler(timer_, nullptr, nullptr, kOneCall, {.criterion = StopCriterion::kBudget});
+  EXPECT_THROW(sampler.run(both_), TraceLost);
+  EXPECT_LT(timer_.batch_sizes.size(), 20U);
+}
 
 TEST_F(SamplerTest, GivesEachCandidateItsOwnSamples) {
   const SamplerResult result =

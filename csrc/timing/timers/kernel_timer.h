@@ -21,6 +21,9 @@ class CONVTIME_API KernelTimer final : public Timer {
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
   std::vector<std::vector<DeviceActivity>> take_activities() override;
+  CollectionNotes take_notes() override;
+  void pause() override { session_.pause(); }
+  void resume() override { session_.resume(); }
   bool queues_calls() const override { return true; }
 
  private:
@@ -28,6 +31,7 @@ class CONVTIME_API KernelTimer final : public Timer {
   CuptiSession session_;
   std::vector<Window> windows_;
   std::vector<std::vector<DeviceActivity>> activities_;
+  CollectionNotes notes_;
 };
 
 }  // namespace convtime

@@ -1,12 +1,23 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "timing/callable.h"
 #include "timing/trace/device_activity.h"
 
 namespace convtime {
+
+/// What is to be said of collected calls beside their seconds.
+struct CollectionNotes {
+  /// Why the seconds, or some of them, are wrong; empty where they are right.
+  std::string fault;
+  /// Pieces of work that other threads of the process gave the device meanwhile, on their own
+  /// account, and that are part of no call.
+  std::size_t of_other_threads = 0;
+};
 
 /// One method of timing calls: a class each behind this interface.
 class Timer {
@@ -22,6 +33,13 @@ class Timer {
   /// What the device did in each call of the last collect(); nothing where the method does not see
   /// it.
   virtual std::vector<std::vector<DeviceActivity>> take_activities() { return {}; }
+
+  /// Of the last collect().
+  virtual CollectionNotes take_notes() { return {}; }
+
+  /// From pause() to resume(), calls are made that nobody times.
+  virtual void pause() {}
+  virtual void resume() {}
 
   /// Whether run() leaves the calls queued on the device, so that it makes sense to hold the queue
   /// until all of them are issued.

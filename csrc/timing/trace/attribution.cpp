@@ -2,43 +2,267 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
 namespace convtime {
+namespace {
 
-std::vector<std::vector<DeviceActivity>> attribute(std::span<const Window> windows,
-                                                   std::span<const ApiCall> api_calls,
-                                                   std::vector<DeviceActivity> activities) {
-  std::unordered_map<std::uint32_t, std::uint64_t> issued_at;
+/// API calls of one correlation: one of the runtime, and those of the driver inside of it.
+struct Issue {
+  ApiCall call;  ///< the first of them
+  std::size_t activities = 0;
+  std::uint32_t graph = 0;  ///< of its activities
+};
+
+using Issues = std::unordered_map<std::uint32_t, Issue>;
+
+Issues merge(std::span<const ApiCall> api_calls) {
+  Issues issues;
   for (const ApiCall& call : api_calls) {
-    // A runtime call and the driver call inside of it share their correlation: the earlier counts.
-    const auto [found, added] = issued_at.emplace(call.correlation, call.start);
-    if (!added) {
-      found->second = std::min(found->second, call.start);
+    const auto [found, added] = issues.try_emplace(call.correlation, Issue{.call = call});
+    if (added) {
+      continue;
+    }
+    ApiCall& first = found->second.call;
+    const bool failed = first.failed || call.failed;
+    const ApiKind kind = first.kind == ApiKind::kOther ? call.kind : first.kind;
+    if (call.start < first.start) {
+      first = call;
+    }
+    first.failed = failed;
+    first.kind = kind;
+  }
+  return issues;
+}
+
+bool gives_work(const ApiCall& call) { return call.kind != ApiKind::kOther && !call.failed; }
+
+/// Where in the windows something was done.
+struct Place {
+  std::size_t window = 0;
+  bool in_call = false;  ///< or else in its preparation
+};
+
+std::optional<Place> find_place(std::span<const Window> windows, std::uint64_t time) {
+  const auto after = std::upper_bound(
+      windows.begin(), windows.end(), time,
+      [](std::uint64_t tick, const Window& window) { return tick < window.prepare; });
+  if (after == windows.begin() || time > std::prev(after)->end) {
+    return std::nullopt;
+  }
+  const auto window = std::prev(after);
+  return Place{static_cast<std::size_t>(window - windows.begin()), time >= window->begin};
+}
+
+/// Threads that issue work while no call is prepared or made.
+std::unordered_set<std::uint32_t> find_other_threads(std::span<const Window> windows,
+                                                     const Issues& issues,
+                                                     std::uint32_t own_thread) {
+  std::unordered_set<std::uint32_t> others;
+  for (const auto& [correlation, issue] : issues) {
+    if (issue.call.thread != own_thread && gives_work(issue.call) &&
+        !find_place(windows, issue.call.start).has_value()) {
+      others.insert(issue.call.thread);
     }
   }
-  std::vector<std::vector<DeviceActivity>> result(windows.size());
-  for (DeviceActivity& activity : activities) {
-    const auto issued = issued_at.find(activity.correlation);
-    if (issued == issued_at.end()) {
-      continue;  // issued before the windows were watched
+  return others;
+}
+
+/// What a call is to come after: the last that its preparation issued to a device.
+struct Mark {
+  std::uint64_t issued = 0;
+  std::uint64_t end = 0;
+  std::uint32_t device = 0;
+  std::uint32_t stream = 0;
+};
+
+class Marks {
+ public:
+  void add(const DeviceActivity& activity, std::uint64_t issued) {
+    const auto same = [&](const Mark& mark) { return mark.device == activity.info.device; };
+    auto mark = std::find_if(marks_.begin(), marks_.end(), same);
+    if (mark == marks_.end()) {
+      mark = marks_.insert(marks_.end(), Mark{.device = activity.info.device});
     }
-    const auto after = std::upper_bound(
-        windows.begin(), windows.end(), issued->second,
-        [](std::uint64_t time, const Window& window) { return time < window.begin; });
-    if (after == windows.begin() || issued->second > std::prev(after)->end) {
-      continue;  // issued between two windows: not by the call that is timed
+    if (issued >= mark->issued) {
+      mark->issued = issued;
+      mark->end = activity.end_ns;
+      mark->stream = activity.stream;
     }
-    result[static_cast<std::size_t>(std::prev(after) - windows.begin())].push_back(
-        std::move(activity));
   }
-  for (auto& issued_in_window : result) {
+
+  bool ran_ahead(const DeviceActivity& activity) const {
+    if (marks_.empty()) {
+      return false;
+    }
+    const auto same = [&](const Mark& mark) { return mark.device == activity.info.device; };
+    const auto found = std::find_if(marks_.begin(), marks_.end(), same);
+    // On another device nothing was held or flushed; the calls' own device is marked first.
+    const Mark& mark = found == marks_.end() ? marks_.front() : *found;
+    const bool elsewhere = found == marks_.end() || activity.stream != mark.stream;
+    return elsewhere && activity.start_ns < mark.end;
+  }
+
+ private:
+  std::vector<Mark> marks_;
+};
+
+class Attributing {
+ public:
+  Attributing(std::span<const Window> windows, const TraceContext& context,
+              std::span<const ApiCall> api_calls, std::unordered_set<std::uint32_t>& filled)
+      : windows_(windows),
+        context_(context),
+        tolerance_(static_cast<std::uint64_t>(kStampToleranceNs * context.clock.ticks_per_ns)),
+        issues_(merge(api_calls)),
+        other_threads_(find_other_threads(windows, issues_, context.own_thread)),
+        filled_(filled),
+        marks_(windows.size()) {
+    result_.calls.resize(windows.size());
+    for (const auto& [correlation, issue] : issues_) {
+      first_correlation_ = std::min(first_correlation_, correlation);
+    }
+  }
+
+  Attribution run(TraceRecords records) {
+    for (DeviceActivity& activity : records.activities) {
+      assign(std::move(activity));
+    }
+    for (std::size_t i = 0; i < windows_.size(); ++i) {
+      finish(result_.calls[i], marks_[i]);
+    }
+    count_missing();
+    result_.faults.lost = records.lost;
+    return std::move(result_);
+  }
+
+ private:
+  void assign(DeviceActivity&& activity) {
+    const auto found = issues_.find(activity.correlation);
+    if (found == issues_.end()) {
+      // One that was issued before these API calls belongs to what was read before.
+      result_.faults.unissued += activity.correlation > first_correlation_ ? 1 : 0;
+      return;
+    }
+    Issue& issue = found->second;
+    if (is_of_another_thread(issue.call)) {
+      ++result_.of_other_threads;
+      return;
+    }
+    const std::optional<Place> place = find_place(windows_, issue.call.start);
+    if (!place.has_value()) {
+      return;  // the queue's hold, or the clock's last stamp
+    }
+    if (!place->in_call) {
+      marks_[place->window].add(activity, issue.call.start);
+      return;
+    }
+    ++issue.activities;
+    issue.graph = activity.graph;
+    if (issue.call.kind == ApiKind::kTransfer) {
+      filled_.insert(issue.call.function);
+    }
+    if (has_sound_times(activity, issue.call)) {
+      result_.calls[place->window].push_back(std::move(activity));
+    }
+  }
+
+  bool has_sound_times(const DeviceActivity& activity, const ApiCall& call) {
+    TraceFaults& faults = result_.faults;
+    if (activity.start_ns == 0 || activity.end_ns == 0) {
+      ++faults.uncollected;
+    } else if (activity.end_ns < activity.start_ns) {
+      ++faults.reversed;
+    } else if (activity.start_ns + tolerance_ < call.start) {
+      ++faults.early;
+    } else if (activity.end_ns > context_.read_at + tolerance_) {
+      ++faults.late;
+    } else {
+      return true;
+    }
+    return false;
+  }
+
+  void finish(std::vector<DeviceActivity>& activities, const Marks& marks) const {
     std::sort(
-        issued_in_window.begin(), issued_in_window.end(),
+        activities.begin(), activities.end(),
         [](const DeviceActivity& a, const DeviceActivity& b) { return a.start_ns < b.start_ns; });
+    for (DeviceActivity& activity : activities) {
+      activity.ran_ahead = marks.ran_ahead(activity);
+      activity.start_ns = context_.clock.nanoseconds(activity.start_ns);
+      activity.end_ns = context_.clock.nanoseconds(activity.end_ns);
+    }
   }
-  return result;
+
+  void count_missing() {
+    std::unordered_map<std::uint32_t, std::size_t> nodes_of;
+    for (const auto& [correlation, issue] : issues_) {
+      if (issue.call.kind == ApiKind::kGraphLaunch) {
+        std::size_t& nodes = nodes_of[issue.graph];
+        nodes = std::max(nodes, issue.activities);
+      }
+    }
+    for (const auto& [correlation, issue] : issues_) {
+      if (!gives_work(issue.call) || is_of_another_thread(issue.call)) {
+        continue;
+      }
+      const std::optional<Place> place = find_place(windows_, issue.call.start);
+      if (!place.has_value() || !place->in_call) {
+        continue;
+      }
+      if (issue.activities == 0) {
+        result_.faults.missing += had_nothing_to_do(issue.call, place->window) ? 0 : 1;
+      } else if (issue.call.kind == ApiKind::kGraphLaunch && issue.graph != 0) {
+        result_.faults.missing += nodes_of[issue.graph] - issue.activities;
+      }
+    }
+  }
+
+  bool had_nothing_to_do(const ApiCall& call, std::size_t window) const {
+    return call.kind == ApiKind::kTransfer && !filled_.contains(call.function) &&
+           !result_.calls[window].empty();
+  }
+
+  bool is_of_another_thread(const ApiCall& call) const {
+    return other_threads_.contains(call.thread);
+  }
+
+  std::span<const Window> windows_;
+  const TraceContext& context_;
+  std::uint64_t tolerance_;
+  Issues issues_;
+  std::unordered_set<std::uint32_t> other_threads_;
+  std::unordered_set<std::uint32_t>& filled_;
+  std::vector<Marks> marks_;
+  std::uint32_t first_correlation_ = static_cast<std::uint32_t>(-1);
+  Attribution result_;
+};
+
+}  // namespace
+
+std::string TraceFaults::describe() const {
+  std::string text;
+  const auto add = [&text](std::size_t count, const char* one, const char* several) {
+    if (count > 0) {
+      text += (text.empty() ? "" : ", ") + std::to_string(count) + (count == 1 ? one : several);
+    }
+  };
+  add(missing, " launch without its record", " launches without their records");
+  add(unissued, " record without its launch", " records without their launches");
+  add(uncollected, " record without times", " records without times");
+  add(reversed, " record that ends before it begins", " records that end before they begin");
+  add(early, " record that begins before its launch", " records that begin before their launches");
+  add(late, " record that ends after it was read", " records that end after they were read");
+  add(lost, " buffer of records that was lost", " buffers of records that were lost");
+  return text;
+}
+
+Attribution attribute(std::span<const Window> windows, TraceRecords records,
+                      const TraceContext& context, std::unordered_set<std::uint32_t>& filled) {
+  const std::vector<ApiCall> api_calls = std::move(records.api_calls);
+  return Attributing(windows, context, api_calls, filled).run(std::move(records));
 }
 
 }  // namespace convtime

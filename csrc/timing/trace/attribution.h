@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "core/export.h"
@@ -9,29 +12,100 @@
 
 namespace convtime {
 
+/// What a call of the CUDA runtime or driver gives a device to do.
+enum class ApiKind : std::uint8_t {
+  kLaunch,       ///< a kernel
+  kGraphLaunch,  ///< the nodes of a graph
+  kTransfer,     ///< a copy or a memset, or nothing where there are no bytes
+  kOther,        ///< nothing
+};
+
 /// A call of the CUDA runtime or driver, on any thread.
 struct ApiCall {
   std::uint64_t start = 0;  ///< in ticks of the tracer's clock
   std::uint32_t correlation = 0;
-};
-
-/// A stretch of host time, in the ticks of API calls.
-struct Window {
-  std::uint64_t begin = 0;
-  std::uint64_t end = 0;
+  std::uint32_t thread = 0;    ///< as the tracer numbers them
+  std::uint32_t function = 0;  ///< likewise
+  ApiKind kind = ApiKind::kOther;
+  bool failed = false;
 };
 
 /// What a tracer saw.
 struct TraceRecords {
-  std::vector<DeviceActivity> activities;
+  std::vector<DeviceActivity> activities;  ///< their times in ticks of the tracer's clock
   std::vector<ApiCall> api_calls;
+  std::size_t lost = 0;  ///< times that the tracer said it had lost some
 };
 
-/// For each window, which follow each other in time, the device's activities that were issued in
-/// it, ordered by their start. Activities are matched by the API call that issued them, so that
-/// work issued by other threads (autograd's) counts, and work that runs later than its window too.
-CONVTIME_API std::vector<std::vector<DeviceActivity>> attribute(
-    std::span<const Window> windows, std::span<const ApiCall> api_calls,
-    std::vector<DeviceActivity> activities);
+/// The stretch of host time in which a call was prepared and made, in the ticks of API calls.
+struct Window {
+  std::uint64_t prepare = 0;  ///< where its preparation began
+  std::uint64_t begin = 0;    ///< where the call itself began
+  std::uint64_t end = 0;
+};
+
+/// What is wrong with records.
+struct TraceFaults {
+  std::size_t missing = 0;      ///< API calls of a window without the activity they issued
+  std::size_t unissued = 0;     ///< activities without the API call that issued them
+  std::size_t uncollected = 0;  ///< activities whose start or end the tracer did not get
+  std::size_t reversed = 0;     ///< that end before they begin
+  std::size_t early = 0;        ///< that begin before they were issued
+  std::size_t late = 0;         ///< that end after they were read
+  std::size_t lost = 0;         ///< TraceRecords::lost
+
+  std::size_t count() const {
+    return missing + unissued + uncollected + reversed + early + late + lost;
+  }
+  /// "2 launches without their record, 1 record that ends before it begins"
+  CONVTIME_API std::string describe() const;
+};
+
+/// Whose work the activities are.
+struct Attribution {
+  /// For each window, the activities that were issued in it, ordered by their start.
+  std::vector<std::vector<DeviceActivity>> calls;
+  TraceFaults faults;
+  /// Pieces of work that other threads of the process issued meanwhile, on their own account.
+  std::size_t of_other_threads = 0;
+};
+
+/// The clock of a tracer's records.
+struct TraceClock {
+  std::uint64_t origin = 0;  ///< the tick that nanoseconds are counted from
+  double ticks_per_ns = 1;
+
+  std::uint64_t nanoseconds(std::uint64_t tick) const {
+    const std::uint64_t since = tick > origin ? tick - origin : 0;
+    return ticks_per_ns == 1
+               ? since
+               : static_cast<std::uint64_t>(static_cast<double>(since) / ticks_per_ns + 0.5);
+  }
+};
+
+/// How to read records.
+struct TraceContext {
+  TraceClock clock;
+  std::uint32_t own_thread = 0;  ///< the thread that makes the calls
+  std::uint64_t read_at = 0;     ///< the tick at which the records were read
+};
+
+/// By how much the stamps of the host and of a device may differ: kernels begin 2 us and more after
+/// their launch, and a device's clock is matched with the host's from time to time only.
+inline constexpr double kStampToleranceNs = 20'000;
+
+/// Assigns the activities to the windows, which follow each other in time, with times in
+/// nanoseconds from the clock's origin, and checks that none is missing. Activities are matched by the API call that issued them, so that work counts that other
+/// threads issued for the call (autograd's), and work that runs later than its window.
+///
+/// A thread that issues work while no call is prepared or made works on its own account: none of
+/// its work is any call's.
+///
+/// `filled` are functions that have been seen to give the device something to transfer. Those that
+/// never did are taken to have had no bytes to transfer, unless nothing else of their call is
+/// there. It is added to.
+CONVTIME_API Attribution attribute(std::span<const Window> windows, TraceRecords records,
+                                   const TraceContext& context,
+                                   std::unordered_set<std::uint32_t>& filled);
 
 }  // namespace convtime

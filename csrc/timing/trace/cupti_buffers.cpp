@@ -1,15 +1,60 @@
 #include "timing/trace/cupti_buffers.h"
 
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <unordered_set>
+
 namespace convtime {
+namespace {
+
+constexpr std::size_t kBytes = 1 << 20;
+
+/// The buffers that CUPTI has.
+struct Lent {
+  std::mutex mutex;
+  std::unordered_set<std::uint8_t*> buffers;
+};
+
+Lent& lent() {
+  static auto* const instance = new Lent;  // never destroyed: CUPTI may return one at the very end
+  return *instance;
+}
+
+/// Null where there is no memory, or CUPTI has too many already, since CUPTI's own code cannot be thrown through.
+std::uint8_t* lend_buffer() noexcept {
+  auto* const buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, kBytes));
+  if (buffer == nullptr) {
+    return nullptr;
+  }
+  try {
+    const std::lock_guard lock(lent().mutex);
+    if (lent().buffers.size() < max_buffers) {
+      lent().buffers.insert(buffer);
+      return buffer;
+    }
+  } catch (const std::bad_alloc&) {
+  }
+  std::free(buffer);
+  return nullptr;
+}
+
+}  // namespace
 
 void request_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records) {
-  constexpr std::size_t kBytes = 1 << 20;
-  *buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, kBytes));
+  *buffer = lend_buffer();
   *size = *buffer == nullptr ? 0 : kBytes;
   *max_records = 0;  // as many as fit
   if (*buffer == nullptr) {
     record_sink.load()->lose();  // not every version of CUPTI counts them for subscribers
   }
 }
+
+bool return_buffer(std::uint8_t* buffer) {
+  const std::lock_guard lock(lent().mutex);
+  return lent().buffers.erase(buffer) == 1;
+}
+
+void free_buffer(std::uint8_t* buffer) { std::free(buffer); }
 
 }  // namespace convtime

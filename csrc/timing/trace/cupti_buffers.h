@@ -5,7 +5,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 
 namespace convtime {
 
@@ -26,13 +25,26 @@ class RecordSink {
 /// while the process ends.
 inline std::atomic<RecordSink*> record_sink = nullptr;
 
+/// How many buffers of 1 MiB CUPTI may have at a time: a bound on memory.
+inline std::atomic<std::size_t> max_buffers = 512;
+
 /// Gives CUPTI a buffer to write records to.
 void request_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records);
+
+/// Takes a buffer back; false for one that request_buffer() did not give, which CUPTI hands over
+/// where another tool has registered its callbacks in between.
+bool return_buffer(std::uint8_t* buffer);
+
+void free_buffer(std::uint8_t* buffer);
 
 /// Hands on the records that `next` finds in a buffer, and frees it.
 template <typename Next>
 void complete_buffer(std::uint8_t* buffer, Next next) noexcept {
   RecordSink& sink = *record_sink.load();
+  if (!return_buffer(buffer)) {
+    sink.lose();
+    return;
+  }
   try {
     CUpti_Activity* record = nullptr;
     while (next(&record) == CUPTI_SUCCESS) {
@@ -41,7 +53,7 @@ void complete_buffer(std::uint8_t* buffer, Next next) noexcept {
   } catch (...) {  // out of memory; CUPTI's own code cannot be thrown through
     sink.lose();
   }
-  std::free(buffer);
+  free_buffer(buffer);
 }
 
 }  // namespace convtime

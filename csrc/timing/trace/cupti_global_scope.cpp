@@ -1,32 +1,64 @@
 #include "timing/trace/cupti_global_scope.h"
 
+#include <cstddef>
 #include <vector>
 
 #include "core/cupti_check.h"
 #include "timing/trace/cupti_buffers.h"
+#include "timing/trace/cupti_functions.h"
 
 namespace convtime {
 namespace {
 
 class GlobalScope final : public ActivityScope {
  public:
-  void start(std::span<const CUpti_ActivityKind> kinds) {
+  explicit GlobalScope(std::span<const CUpti_ActivityKind> kinds)
+      : kinds_(kinds.begin(), kinds.end()) {}
+
+  void start() {
     // Each time anew: another tool may have registered its own since.
     CONVTIME_CUPTI_CHECK(cuptiActivityRegisterCallbacks(on_buffer_requested, on_buffer_completed));
-    for (const CUpti_ActivityKind kind : kinds) {
-      CONVTIME_CUPTI_CHECK(cuptiActivityEnable(kind));
-      enabled_.push_back(kind);
+    started_ = true;
+    resume();
+  }
+
+  void pause() override {
+    for (; enabled_ > 0; --enabled_) {
+      CONVTIME_CUPTI_CHECK(cuptiActivityDisable(kinds_[enabled_ - 1]));
     }
   }
 
+  void resume() override {
+    for (; enabled_ < kinds_.size(); ++enabled_) {
+      CONVTIME_CUPTI_CHECK(cuptiActivityEnable(kinds_[enabled_]));
+    }
+    // An application calls functions that give the device nothing to do far more often than others.
+    // Where CUPTI cannot leave one out, its records are passed over.
+    for (const CUpti_CallbackId function : CuptiFunctions::of_runtime().others()) {
+      (void)cuptiActivityEnableRuntimeApi(function, 0);
+    }
+    for (const CUpti_CallbackId function : CuptiFunctions::of_driver().others()) {
+      (void)cuptiActivityEnableDriverApi(function, 0);
+    }
+  }
+
+  void flush(Flush which) override {
+    CONVTIME_CUPTI_CHECK(
+        cuptiActivityFlushAll(which == Flush::kAll ? CUPTI_ACTIVITY_FLAG_FLUSH_FORCED : 0));
+  }
+
+  void abandon() noexcept override { started_ = false; }
+
   ~GlobalScope() override {
-    for (const CUpti_ActivityKind kind : enabled_) {
-      CONVTIME_CUPTI_WARN(cuptiActivityDisable(kind));
+    if (!started_) {
+      return;
     }
-    if (!enabled_.empty()) {
-      // Buffers of ours that are still out must not reach the next tool's callback.
-      CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
+    for (; enabled_ > 0; --enabled_) {
+      CONVTIME_CUPTI_WARN(cuptiActivityDisable(kinds_[enabled_ - 1]));
     }
+    // Buffers of ours that are still out must not reach the next tool's callback, not even those
+    // whose last work still runs.
+    CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
   }
 
  private:
@@ -46,14 +78,16 @@ class GlobalScope final : public ActivityScope {
     }
   }
 
-  std::vector<CUpti_ActivityKind> enabled_;
+  std::vector<CUpti_ActivityKind> kinds_;
+  std::size_t enabled_ = 0;  ///< that many of them, from the first on
+  bool started_ = false;
 };
 
 }  // namespace
 
 std::unique_ptr<ActivityScope> open_global_scope(std::span<const CUpti_ActivityKind> kinds) {
-  auto scope = std::make_unique<GlobalScope>();
-  scope->start(kinds);  // where it throws, the destructor takes back what was done
+  auto scope = std::make_unique<GlobalScope>(kinds);
+  scope->start();  // where it throws, the destructor takes back what was done
   return scope;
 }
 

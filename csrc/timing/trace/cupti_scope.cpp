@@ -1,5 +1,8 @@
 #include "timing/trace/cupti_scope.h"
 
+#include <pthread.h>
+#include <unistd.h>
+
 #include <stdexcept>
 
 #include "core/cupti_check.h"
@@ -46,6 +49,13 @@ std::uint64_t activity_clock() {
   std::uint64_t now = 0;
   CONVTIME_CUPTI_CHECK(read_activity_clock(now));
   return now;
+}
+
+std::uint32_t activity_thread() {
+  CUpti_ActivityThreadIdType type = CUPTI_ACTIVITY_THREAD_ID_TYPE_DEFAULT;
+  CONVTIME_CUPTI_CHECK(cuptiGetThreadIdType(&type));
+  return static_cast<std::uint32_t>(
+      type == CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM ? gettid() : pthread_self());
 }
 
 }  // namespace convtime

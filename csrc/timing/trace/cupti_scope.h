@@ -18,6 +18,20 @@ namespace convtime {
 class ActivityScope {
  public:
   virtual ~ActivityScope() = default;
+
+  // These throw CuptiError.
+
+  /// Stops collecting, and collects again.
+  virtual void pause() = 0;
+  virtual void resume() = 0;
+
+  /// Has CUPTI hand over its buffers: those without work that still runs, or all of them.
+  enum class Flush { kFinished, kAll };
+  virtual void flush(Flush which) = 0;
+
+  /// Leaves all as it is, for another tool that has taken CUPTI over: what this scope would turn
+  /// off or hand back would be the other's.
+  virtual void abandon() noexcept = 0;
 };
 
 /// Collects records of these kinds, one scope at a time. Throws CuptiError where CUPTI cannot be
@@ -34,5 +48,8 @@ bool subscribers_are_shared();
 
 /// Now, on the clock of the records of the open scope.
 std::uint64_t activity_clock();
+
+/// The calling thread, as records number it.
+std::uint32_t activity_thread();
 
 }  // namespace convtime

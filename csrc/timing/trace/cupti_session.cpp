@@ -3,37 +3,49 @@
 #include <cuda_runtime_api.h>
 #include <cupti.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cmath>
-#include <mutex>
 #include <stdexcept>
 #include <thread>
 #include <utility>
 
 #include "core/cuda_check.h"
 #include "core/cupti_check.h"
+#include "timing/trace/clock_ratio.h"
 #include "timing/trace/cupti_records.h"
 #include "timing/trace/cupti_scope.h"
+#include "timing/trace/trace_lost.h"
 
 namespace convtime {
 namespace {
+
+constexpr char kProfilerActive[] =
+    "a torch.profiler session is active in this process, and CUPTI serves one at a time";
+constexpr char kProfilerStarted[] =
+    "a torch.profiler session began in this process meanwhile, and CUPTI serves one at a time";
 
 /// What is written on CUPTI's threads, which touch nothing else.
 class Collector final : public RecordSink {
  public:
   void take(const CUpti_Activity& record) override {
-    const std::lock_guard lock(mutex);
-    if (in_session) {
-      read_record(record, records);
-    }
+    const std::lock_guard lock(mutex_);
+    read_record(record, records_);
   }
-  void lose() override { dropped = true; }
+  void lose() override { ++lost_; }
 
-  std::mutex mutex;
-  TraceRecords records;
-  bool in_session = false;
-  std::atomic<bool> dropped = false;
+  TraceRecords hand_over() {
+    const std::lock_guard lock(mutex_);
+    TraceRecords records = std::exchange(records_, {});
+    records.lost = lost_.exchange(0);
+    return records;
+  }
+
+ private:
+  std::mutex mutex_;
+  TraceRecords records_;
+  std::atomic<std::size_t> lost_ = 0;
 };
 
 Collector& collector() {
@@ -42,37 +54,44 @@ Collector& collector() {
   return *instance;
 }
 
-void begin_session() {
-  Collector& into = collector();
-  const std::lock_guard lock(into.mutex);
-  if (into.in_session) {
-    throw std::runtime_error(
-        "another thread of this process is timing with it, and CUPTI serves one at a time");
-  }
-  into.records = {};
-  into.dropped = false;
-  into.in_session = true;
+/// Whose turn it is to use CUPTI.
+struct Turn {
+  std::mutex mutex;
+  CuptiSession* session = nullptr;
+  std::size_t making_way = 0;
+};
+
+Turn& turn() {
+  static auto* const instance = new Turn;  // never destroyed: as the collector
+  return *instance;
 }
 
-void end_session() {
-  Collector& into = collector();
-  const std::lock_guard lock(into.mutex);
-  into.in_session = false;
-  into.records = {};
+std::atomic<bool (*)()> profiler_check = nullptr;
+
+bool profiler_is_active() {
+  const auto is_active = profiler_check.load();
+  return is_active != nullptr && is_active();
 }
 
 /// Ticks of CUPTI's timestamps a nanosecond. They are nanoseconds, unless another client of this
 /// process has registered a clock of its own, which cannot be asked for: kineto leaves the
 /// processor's time stamp counter behind.
 double measure_ticks_per_ns() {
-  using std::chrono::steady_clock;
-  const auto start = steady_clock::now();
-  const std::uint64_t first = CuptiSession::now();
-  std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  const std::chrono::duration<double, std::nano> elapsed = steady_clock::now() - start;
-  const double measured = static_cast<double>(CuptiSession::now() - first) / elapsed.count();
+  const auto nanoseconds = [] {
+    using std::chrono::steady_clock;
+    return std::chrono::duration<double, std::nano>(steady_clock::now().time_since_epoch()).count();
+  };
+  const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  const double measured = ticks_per_nanosecond({activity_clock, nanoseconds, wait});
   constexpr double kTolerance = 0.01;  // of this measurement; no such counter runs at 1 GHz
   return std::abs(measured - 1) < kTolerance ? 1 : measured;
+}
+
+void append(TraceRecords&& more, TraceRecords& records) {
+  records.activities.insert(records.activities.end(), more.activities.begin(),
+                            more.activities.end());
+  records.api_calls.insert(records.api_calls.end(), more.api_calls.begin(), more.api_calls.end());
+  records.lost += more.lost;
 }
 
 }  // namespace
@@ -81,52 +100,110 @@ CuptiSession::CuptiSession() {
   if (const auto problem = unavailable(); problem.has_value()) {
     throw std::runtime_error(*problem);
   }
-  begin_session();
+  const std::lock_guard lock(turn().mutex);
+  if (turn().session != nullptr) {
+    throw std::runtime_error(
+        "another thread of this process is timing with it, and CUPTI serves one at a time");
+  }
+  if (turn().making_way > 0 || (profiler_is_active() && !shared())) {
+    throw std::runtime_error(kProfilerActive);
+  }
+  open();
+  turn().session = this;
+}
+
+void CuptiSession::open() {
+  collector().hand_over();  // what an earlier session left
+  scope_ = open_activity_scope(kActivityKinds, collector());
   try {
-    scope_ = open_activity_scope(kActivityKinds, collector());
-    ticks_per_ns_ = measure_ticks_per_ns();
-    origin_ = now();
-    // A tool that has CUPTI to itself may show in nothing else than that no records arrive.
-    CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
-    if (take().api_calls.empty()) {
-      scope_.reset();
-      refuse_for_another_tool(kActivityKinds);
-    }
+    context_.clock = {.origin = now(), .ticks_per_ns = measure_ticks_per_ns()};
+    context_.own_thread = activity_thread();
+    check_records_arrive();
   } catch (...) {
     scope_.reset();
-    end_session();
     throw;
   }
 }
 
+/// A tool that has CUPTI to itself may show in nothing else than that no records arrive.
+void CuptiSession::check_records_arrive() {
+  CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(nullptr, 0, 0, nullptr));  // issues nothing
+  scope_->flush(ActivityScope::Flush::kFinished);
+  if (collector().hand_over().api_calls.empty()) {
+    scope_.reset();
+    refuse_for_another_tool(kActivityKinds);
+  }
+}
+
 CuptiSession::~CuptiSession() {
+  const std::lock_guard lock(turn().mutex);
+  turn().session = nullptr;
+  if (scope_ != nullptr && !shared() && profiler_is_active()) {
+    scope_->abandon();
+  }
   scope_.reset();
-  end_session();
 }
 
 std::uint64_t CuptiSession::now() { return activity_clock(); }
 
-TraceRecords CuptiSession::take() {
-  CONVTIME_CUPTI_CHECK(cuptiActivityFlushAll(0));
-  Collector& into = collector();
-  const std::lock_guard lock(into.mutex);
-  if (into.dropped) {
-    throw std::runtime_error(
-        "CUPTI dropped activity records, so that kernel times would be incomplete; time fewer "
-        "launches a call, or use method 'event'");
+Attribution CuptiSession::take(std::span<const Window> windows) {
+  using std::chrono::microseconds;
+  const std::lock_guard lock(mutex_);
+  require_open();
+  records_ = {};
+  scope_->flush(ActivityScope::Flush::kFinished);
+  Attribution result = read(windows);
+  // CUPTI keeps a buffer as long as some work in it runs, were it another thread's, and may be a
+  // little behind the device.
+  constexpr std::array kWaits = {microseconds(0), microseconds(200), microseconds(2'000),
+                                 microseconds(20'000)};
+  for (const microseconds wait : kWaits) {
+    if (result.faults.missing == 0) {
+      break;
+    }
+    std::this_thread::sleep_for(wait);
+    scope_->flush(ActivityScope::Flush::kAll);
+    result = read(windows);
   }
-  TraceRecords records = std::exchange(into.records, {});
-  const auto nanoseconds = [this](std::uint64_t tick) {
-    const std::uint64_t since = tick > origin_ ? tick - origin_ : 0;
-    return ticks_per_ns_ == 1
-               ? since
-               : static_cast<std::uint64_t>(static_cast<double>(since) / ticks_per_ns_ + 0.5);
-  };
-  for (DeviceActivity& activity : records.activities) {
-    activity.start_ns = nanoseconds(activity.start_ns);
-    activity.end_ns = nanoseconds(activity.end_ns);
+  require_open();
+  return result;
+}
+
+Attribution CuptiSession::read(std::span<const Window> windows) {
+  append(collector().hand_over(), records_);
+  context_.read_at = now();
+  return attribute(windows, records_, context_, filled_);
+}
+
+void CuptiSession::pause() {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  scope_->pause();
+}
+
+void CuptiSession::resume() {
+  const std::lock_guard lock(mutex_);
+  require_open();
+  scope_->resume();
+}
+
+/// A profiler that nobody could hold back may have taken CUPTI since.
+void CuptiSession::require_open() {
+  if (scope_ != nullptr && !shared() && profiler_is_active()) {
+    scope_->abandon();
+    scope_.reset();
+    lost_ = kProfilerStarted;
   }
-  return records;
+  if (scope_ == nullptr) {
+    throw TraceLost(lost_);
+  }
+}
+
+void CuptiSession::give_way(const std::string& reason) {
+  const std::lock_guard lock(mutex_);
+  scope_.reset();
+  lost_ = reason;
 }
 
 std::optional<std::string> CuptiSession::unavailable() {
@@ -146,5 +223,26 @@ std::optional<std::string> CuptiSession::unavailable() {
 }
 
 bool CuptiSession::shared() { return !unavailable().has_value() && subscribers_are_shared(); }
+
+std::string CuptiSession::taken() {
+  const std::lock_guard lock(turn().mutex);
+  const bool profiled = turn().making_way > 0 || profiler_is_active();
+  return profiled && !shared() ? kProfilerActive : "";
+}
+
+MakeWay::MakeWay() {
+  const std::lock_guard lock(turn().mutex);
+  ++turn().making_way;
+  if (turn().session != nullptr && !CuptiSession::shared()) {
+    turn().session->give_way(kProfilerStarted);
+  }
+}
+
+MakeWay::~MakeWay() {
+  const std::lock_guard lock(turn().mutex);
+  --turn().making_way;
+}
+
+void set_profiler_check(bool (*is_active)()) { profiler_check = is_active; }
 
 }  // namespace convtime

@@ -1,10 +1,15 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <unordered_set>
 
+#include "core/export.h"
 #include "timing/trace/attribution.h"
 
 namespace convtime {
@@ -15,9 +20,9 @@ class ActivityScope;
 /// through CUPTI's activity API. There can be one session at a time. Beside another tool there can
 /// be one where that tool subscribes to CUPTI and shares it (see shared()), and none where it uses
 /// the buffer callbacks that belong to the whole process (torch.profiler).
-class CuptiSession {
+class CONVTIME_API CuptiSession {
  public:
-  /// Throws std::runtime_error where CUPTI cannot be used.
+  /// For the calls of this thread. Throws std::runtime_error where CUPTI cannot be used.
   CuptiSession();
   ~CuptiSession();
   CuptiSession(const CuptiSession&) = delete;
@@ -26,9 +31,14 @@ class CuptiSession {
   /// Now, in ticks of the clock of API calls.
   static std::uint64_t now();
 
-  /// What was recorded since the last call, activities in nanoseconds since the session began. The
-  /// device must be idle.
-  TraceRecords take();
+  /// What was issued in the windows, since the last call. Waits a little for records that CUPTI
+  /// still holds. The device must have done the work; what other threads give it may still run.
+  /// Throws TraceLost where a profiler has taken CUPTI.
+  Attribution take(std::span<const Window> windows);
+
+  /// From pause() to resume() nothing is recorded. Throw TraceLost as take().
+  void pause();
+  void resume();
 
   /// Why CUPTI cannot be used in this process, whatever else it runs; nothing where it can.
   static std::optional<std::string> unavailable();
@@ -37,10 +47,39 @@ class CuptiSession {
   /// own. Where it has, a session does not disturb the others, whoever they are.
   static bool shared();
 
+  /// Why no session can begin now: a profiler of this process records, or is about to. Empty where
+  /// none does, and where tools share CUPTI.
+  static std::string taken();
+
  private:
+  friend class MakeWay;
+
+  void open();
+  void check_records_arrive();
+  Attribution read(std::span<const Window> windows);
+  void give_way(const std::string& reason);
+  void require_open();
+
+  std::mutex mutex_;  // of all below: another thread's profiler may take CUPTI at any time
   std::unique_ptr<ActivityScope> scope_;
-  std::uint64_t origin_ = 0;
-  double ticks_per_ns_ = 1;
+  std::string lost_;  // why there is no scope any more
+  TraceContext context_;
+  TraceRecords records_;  // of the windows that are being waited for
+  std::unordered_set<std::uint32_t> filled_;
 };
+
+/// Keeps CUPTI free while a profiler takes it: ends the session that is open, before the profiler
+/// would get its buffers, and lets none begin. Does nothing where tools share CUPTI.
+class CONVTIME_API MakeWay {
+ public:
+  MakeWay();
+  ~MakeWay();
+  MakeWay(const MakeWay&) = delete;
+  MakeWay& operator=(const MakeWay&) = delete;
+};
+
+/// Sets what tells whether a profiler records through the process's one pair of buffer callbacks,
+/// or is about to. For one that cannot be made to call MakeWay: kineto on demand.
+CONVTIME_API void set_profiler_check(bool (*is_active)());
 
 }  // namespace convtime

@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -72,22 +73,41 @@ const std::optional<SubscriberApi>& subscriber_api() {
 /// CUPTI beside others that subscribe to it in the same way. Exists only where subscriber_api().
 class SubscriberScope final : public ActivityScope {
  public:
-  void start(std::span<const CUpti_ActivityKind> kinds) {
+  explicit SubscriberScope(std::span<const CUpti_ActivityKind> kinds)
+      : kinds_(kinds.begin(), kinds.end()) {}
+
+  void start() {
     subscribe();
     CONVTIME_CUPTI_CHECK(
         api().register_callbacks(subscriber_, on_buffer_requested, on_buffer_completed));
-    for (const CUpti_ActivityKind kind : kinds) {
-      CONVTIME_CUPTI_CHECK(api().enable(subscriber_, kind, nullptr));
-      enabled_.push_back(kind);
+    started_ = true;
+    resume();
+  }
+
+  void pause() override {
+    for (; enabled_ > 0; --enabled_) {
+      CONVTIME_CUPTI_CHECK(api().disable(subscriber_, kinds_[enabled_ - 1], nullptr));
     }
   }
 
-  ~SubscriberScope() override {
-    for (const CUpti_ActivityKind kind : enabled_) {
-      CONVTIME_CUPTI_WARN(api().disable(subscriber_, kind, nullptr));
+  void resume() override {
+    for (; enabled_ < kinds_.size(); ++enabled_) {
+      CONVTIME_CUPTI_CHECK(api().enable(subscriber_, kinds_[enabled_], nullptr));
     }
-    if (!enabled_.empty()) {
-      // There is no flush of one subscriber; the others get what they have a little earlier.
+  }
+
+  /// There is no flush of one subscriber: the others get what they have a little earlier, and
+  /// never what still runs.
+  void flush(Flush) override { CONVTIME_CUPTI_CHECK(cuptiActivityFlushAll(0)); }
+
+  /// Others cannot take over what belongs to a subscriber.
+  void abandon() noexcept override {}
+
+  ~SubscriberScope() override {
+    for (; enabled_ > 0; --enabled_) {
+      CONVTIME_CUPTI_WARN(api().disable(subscriber_, kinds_[enabled_ - 1], nullptr));
+    }
+    if (started_) {
       CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
     }
     if (subscriber_ != nullptr) {
@@ -146,7 +166,9 @@ class SubscriberScope final : public ActivityScope {
   }
 
   CUpti_SubscriberHandle subscriber_ = nullptr;
-  std::vector<CUpti_ActivityKind> enabled_;
+  std::vector<CUpti_ActivityKind> kinds_;
+  std::size_t enabled_ = 0;  ///< that many of them, from the first on
+  bool started_ = false;
 };
 
 }  // namespace
@@ -155,8 +177,8 @@ std::unique_ptr<ActivityScope> open_subscriber_scope(std::span<const CUpti_Activ
   if (!subscriber_api().has_value()) {
     return nullptr;
   }
-  auto scope = std::make_unique<SubscriberScope>();
-  scope->start(kinds);  // where it throws, the destructor takes back what was done
+  auto scope = std::make_unique<SubscriberScope>(kinds);
+  scope->start();  // where it throws, the destructor takes back what was done
   return scope;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/export.h"
@@ -17,12 +18,14 @@ CONVTIME_API const char* to_string(ActivityKind kind);
 /// What is the same each time that a kernel is launched, or memory copied or set, in the same way.
 struct ActivityInfo {
   ActivityKind kind = ActivityKind::kKernel;
-  std::string name;  ///< of a kernel, mangled; empty otherwise
+  /// Of a kernel, mangled; empty otherwise. The text outlives the activity: see interned().
+  std::string_view name;
   std::array<std::int32_t, 3> grid{};
   std::array<std::int32_t, 3> block{};
   std::int32_t registers_per_thread = 0;
   std::int32_t shared_memory_bytes = 0;  ///< static and dynamic
   std::uint64_t bytes = 0;               ///< copied or set
+  std::uint32_t device = 0;
 
   bool operator==(const ActivityInfo&) const = default;
 };
@@ -33,18 +36,31 @@ struct DeviceActivity {
   std::uint64_t start_ns = 0;
   std::uint64_t end_ns = 0;
   std::uint32_t correlation = 0;  ///< of the API call that issued it
+  std::uint32_t stream = 0;       ///< as the tracer numbers them
+  std::uint32_t graph = 0;        ///< that it is a node of, as the tracer numbers them; 0 for none
+  /// Whether it began before what its call was to come after, on the stream that is held and
+  /// flushed: it is on another one, and nothing made it wait.
+  bool ran_ahead = false;
 };
+
+/// The same text for as long as the process lives: many activities share a few names.
+CONVTIME_API std::string_view interned(std::string_view name);
 
 /// Seconds that the activities took, one after the other.
 CONVTIME_API double busy_seconds(std::span<const DeviceActivity> activities);
+
+/// Seconds in which at least one of the activities, ordered by their start, ran.
+CONVTIME_API double union_seconds(std::span<const DeviceActivity> activities);
 
 /// Seconds from the first start to the last end, gaps included; 0 for no activities.
 CONVTIME_API double span_seconds(std::span<const DeviceActivity> activities);
 
 /// One activity that calls have in common, and how long it took in each.
 struct ActivityColumn {
-  ActivityInfo info;            ///< with the name demangled
-  std::vector<double> seconds;  ///< one a call; NaN for a call without this activity
+  ActivityInfo info;
+  std::string name;                    ///< demangled
+  std::vector<std::uint32_t> streams;  ///< that it was seen on, ascending
+  std::vector<double> seconds;         ///< one a call; NaN for a call without this activity
 };
 
 /// Calls, each with its activities, as a table with a column for each activity that occurs. The

@@ -22,6 +22,8 @@ class DeviceActivity:
         shared_memory_bytes: shared memory of a block, static and dynamic.
         bytes: bytes copied or set; 0 for a kernel.
         seconds: its duration in each sample, None in a sample without it.
+        device: the number of the GPU that it ran on; None where that was not recorded.
+        streams: the streams that it was seen on, by CUPTI's numbers; empty where not recorded.
     """
 
     kind: str
@@ -32,6 +34,8 @@ class DeviceActivity:
     shared_memory_bytes: int
     bytes: int
     seconds: tuple[float | None, ...]
+    device: int | None = None
+    streams: tuple[int, ...] = ()
 
     @property
     def median(self) -> float:

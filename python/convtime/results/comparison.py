@@ -12,6 +12,15 @@ from convtime.results.measurement import Measurement
 
 SCHEMA = "1.0"
 
+#: What is compared, by the method of timing.
+_JUDGED_ON = {
+    "kernel": "the device's own time for a call's kernels, copies and memsets, added up",
+    "event": "the time between two events around a call, less their own cost",
+    "graph": "the time of a call in a CUDA graph, less the gap to the next",
+    "sync": "the host's time from an idle device to an idle device",
+    "cpu": "the host's time around a call",
+}
+
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
 
@@ -46,6 +55,11 @@ class Comparison:
 
     measurements: Mapping[str, Measurement]
     margin: float = 0.01
+
+    @property
+    def judged_on(self) -> str:
+        """In words, which time of the candidates is compared."""
+        return _JUDGED_ON[next(iter(self.measurements.values())).method]
 
     def ratio(self, name: str, baseline: str | None = None) -> Ratio:
         """Time of ``name`` over time of ``baseline`` (the first candidate unless given).

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
 
-SCHEMA = "4.0"
+SCHEMA = "4.1"
 
 #: Of the highest clock: a sample below it is said to be throttled.
 THROTTLED_BELOW = 0.95
@@ -43,6 +43,8 @@ class Measurement:
         raw_seconds: for these methods, the samples before that; empty if ``overhead`` is 0.
         spans: for the method ``kernel``, the time of each sample from the start of the call's first
             kernel to the end of its last, gaps included; empty for other methods.
+        unions: for the method ``kernel``, the time of each sample in which at least one of the
+            call's kernels ran: less than ``seconds`` where some ran at the same time.
         activities: for the method ``kernel``, what the device did, in order of first occurrence.
         sm_clocks_hz: the rate of the GPU's multiprocessor clock around each sample, over a window
             of at least 50 µs, in hertz; None where it is not known. Empty on a CPU.
@@ -95,6 +97,14 @@ class Measurement:
         flops: floating-point operations of a call, where the caller said so.
         nbytes: bytes that a call has to move, where the caller said so.
         ceilings: the rates that this device reaches, where ``flops`` or ``nbytes`` is known.
+        ran_ahead: for the method ``kernel``, samples of which some work began before the queue was
+            released and the cache flushed: it is on another stream than the one timed, and nothing
+            made it wait.
+        other_launches: kernels, copies and memsets that other threads of the process gave the GPU
+            meanwhile, and that are in no sample; seen by the method ``kernel`` alone.
+        faulty_batches: batches that were thrown away and repeated, since CUPTI's records of them
+            were incomplete.
+        fault: what was wrong with the last of them; empty where none was.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -138,6 +148,11 @@ class Measurement:
     flops: float | None = None
     nbytes: float | None = None
     ceilings: Ceilings | None = None
+    unions: tuple[float, ...] = ()
+    ran_ahead: int = 0
+    other_launches: int = 0
+    faulty_batches: int = 0
+    fault: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html as escaping
+import math
 
 from convtime.core.load import _C
 from convtime.results.comparison import Comparison
@@ -32,7 +33,8 @@ def comparison_sheet(compared: Comparison) -> str:
         name: format_seconds(measured.median) for name, measured in compared.measurements.items()
     }
     baseline, *others = medians
-    lines = [f"  {baseline}: {medians[baseline]}, the baseline"]
+    lines = [f"  judged on {compared.judged_on}"]
+    lines += [f"  {baseline}: {medians[baseline]}, the baseline"]
     lines += [
         f"  {name}: {medians[name]}, ratio {compared.ratio(name)}, {compared.verdict(name)} "
         f"(within {compared.margin:.2%})"
@@ -83,8 +85,35 @@ def _device_facts(measured: Measurement) -> dict[str, str]:
     span = _C.summarize(measured.spans)["median"]
     return {
         "span": f"{format_seconds(span)} (first start to last end)",
+        **_overlap_fact(measured),
         "activities": f"{len(measured.activities)}",
+        **_disturbance_facts(measured),
     }
+
+
+def _overlap_fact(measured: Measurement) -> dict[str, str]:
+    if not measured.unions:
+        return {}
+    union = _C.summarize(measured.unions)["median"]
+    if math.isclose(union, measured.median, rel_tol=1e-6):
+        return {}
+    return {"busy": f"{format_seconds(union)} (kernels run at the same time: they add up to more)"}
+
+
+def _disturbance_facts(measured: Measurement) -> dict[str, str]:
+    facts = {}
+    if measured.ran_ahead:
+        facts["other streams"] = (
+            f"in {measured.ran_ahead} samples, work on another stream began early: its queue was "
+            "not held, nor the cache flushed before it"
+        )
+    if measured.other_launches:
+        facts["other threads"] = (
+            f"gave the GPU {measured.other_launches} pieces of work meanwhile, which are not timed"
+        )
+    if measured.faulty_batches:
+        facts["repeated"] = f"{measured.faulty_batches} batches, the last for {measured.fault}"
+    return facts
 
 
 def _rate_facts(measured: Measurement) -> dict[str, str]:

@@ -17,6 +17,7 @@ from convtime.results.measurement import Measurement
 from convtime.timing import cache, cpu
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
+from convtime.timing.profilers import make_way_for_profilers
 from convtime.timing.reach import tensors_of
 
 if TYPE_CHECKING:
@@ -160,6 +161,8 @@ def _sample(
 ) -> list[dict[str, Any]]:
     """A record for each candidate: the fields of its Measurement that the core knows."""
     gpus = (place.device, *place.others) if place.on_gpu else ()
+    if gpus:
+        make_way_for_profilers()
     flush = cache.flush_buffers(options.cache, gpus)
     return _C.time_candidates(
         candidates=[
@@ -176,7 +179,6 @@ def _sample(
             for buffer in flush
         ],
         other_devices=[gpu.index for gpu in place.others],
-        kernel_unavailable=_other_profiler(),
         **_warmup(options),
         stop=options.stop,
         min_samples=int(options.min_samples),
@@ -197,13 +199,6 @@ def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
 
 def _current_stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream)
-
-
-def _other_profiler() -> str:
-    """Why CUPTI is taken unless tools share it: kineto's buffers are the process's only ones."""
-    if torch._C._autograd._profiler_enabled():
-        return "a torch.profiler session is active in this process, and CUPTI serves one at a time"
-    return ""
 
 
 def _warmup(options: Options) -> dict[str, Any]:

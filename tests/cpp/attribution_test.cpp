@@ -1,0 +1,237 @@
+#include "timing/trace/attribution.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+namespace convtime {
+namespace {
+
+constexpr std::uint32_t kOwnThread = 1;
+constexpr std::uint32_t kAutograd = 2;
+constexpr std::uint32_t kStranger = 3;
+
+// Ticks lie far enough apart for the tolerance between the clocks of host and device.
+constexpr std::uint64_t kTick = 1'000'000;
+constexpr std::uint64_t kReadAt = 100 * kTick;
+
+/// Two calls, each with its preparation.
+const std::vector<Window> kWindows = {{10 * kTick, 12 * kTick, 14 * kTick},
+                                      {20 * kTick, 22 * kTick, 24 * kTick}};
+
+DeviceActivity work(std::string_view name, std::uint64_t start, std::uint64_t end,
+                    std::uint32_t correlation) {
+  DeviceActivity activity;
+  activity.info.name = interned(name);
+  activity.start_ns = start * kTick;
+  activity.end_ns = end * kTick;
+  activity.correlation = correlation;
+  activity.stream = 7;
+  return activity;
+}
+
+ApiCall call(std::uint64_t start, std::uint32_t correlation, ApiKind kind = ApiKind::kLaunch,
+             std::uint32_t thread = kOwnThread) {
+  return {.start = start * kTick, .correlation = correlation, .thread = thread, .kind = kind};
+}
+
+class Attribute : public testing::Test {
+ protected:
+  Attribution run(TraceRecords records) {
+    return attribute(kWindows, std::move(records),
+                     {.clock = {}, .own_thread = kOwnThread, .read_at = kReadAt}, filled_);
+  }
+
+  std::unordered_set<std::uint32_t> filled_;
+};
+
+std::vector<std::string_view> names(const std::vector<DeviceActivity>& activities) {
+  std::vector<std::string_view> result;
+  for (const DeviceActivity& activity : activities) {
+    result.push_back(activity.info.name);
+  }
+  return result;
+}
+
+using Names = std::vector<std::string_view>;
+
+/// Records of a kernel in each call.
+TraceRecords sound_records() {
+  return {.activities = {work("a", 50, 51, 1), work("b", 52, 53, 2)},
+          .api_calls = {call(13, 1), call(23, 2)}};
+}
+
+TEST_F(Attribute, GivesWorkToTheCallThatIssuedIt) {
+  // The device runs it long after the windows, and CUPTI hands it over in any order.
+  const Attribution result =
+      run({.activities = {work("c", 95, 96, 3), work("a", 90, 91, 1), work("b", 92, 93, 2)},
+           .api_calls = {call(13, 1), call(22, 2), call(24, 3)}});
+  ASSERT_EQ(result.calls.size(), 2U);
+  EXPECT_EQ(names(result.calls[0]), Names{"a"});
+  EXPECT_EQ(names(result.calls[1]), (Names{"b", "c"}));
+  EXPECT_EQ(result.faults.count(), 0U);
+  EXPECT_EQ(result.faults.describe(), "");
+}
+
+TEST_F(Attribute, LeavesOutWhatNoCallIssued) {
+  const Attribution result =
+      run({.activities = {work("before", 50, 51, 2), work("prepared", 52, 53, 3),
+                          work("between", 54, 55, 4), work("after", 56, 57, 5),
+                          work("long before", 58, 59, 1)},
+           .api_calls = {call(5, 2), call(11, 3), call(15, 4), call(25, 5)}});
+  EXPECT_TRUE(result.calls[0].empty());
+  EXPECT_TRUE(result.calls[1].empty());
+  EXPECT_EQ(result.faults.count(), 0U);
+}
+
+TEST_F(Attribute, TakesTheEarlierOfTwoApiCallsOfOneCorrelation) {
+  const Attribution result =
+      run({.activities = {work("a", 50, 51, 1)}, .api_calls = {call(15, 1), call(13, 1)}});
+  EXPECT_EQ(names(result.calls[0]), Names{"a"});
+}
+
+TEST_F(Attribute, CountsNanosecondsFromTheOrigin) {
+  TraceRecords records = sound_records();
+  std::unordered_set<std::uint32_t> filled;
+  const Attribution result = attribute(kWindows, std::move(records),
+                                       {.clock = {.origin = 10 * kTick, .ticks_per_ns = 2},
+                                        .own_thread = kOwnThread,
+                                        .read_at = kReadAt},
+                                       filled);
+  EXPECT_EQ(result.calls[0][0].start_ns, 20 * kTick);
+  EXPECT_DOUBLE_EQ(busy_seconds(result.calls[0]), 0.5e-9 * kTick);
+}
+
+TEST_F(Attribute, CountsWhatAutogradsThreadIssuesForACall) {
+  const Attribution result =
+      run({.activities = {work("a", 50, 51, 1), work("b", 52, 53, 2)},
+           .api_calls = {call(13, 1, ApiKind::kLaunch, kAutograd),
+                         call(21, 2, ApiKind::kLaunch, kAutograd)}});  // in a preparation
+  EXPECT_EQ(names(result.calls[0]), Names{"a"});
+  EXPECT_EQ(result.of_other_threads, 0U);
+}
+
+TEST_F(Attribute, LeavesOutAThreadThatWorksOnItsOwnAccount) {
+  const Attribution result =
+      run({.activities = {work("a", 50, 51, 1), work("theirs", 52, 53, 2),
+                          work("theirs", 0, 0, 4)},  // still runs
+           .api_calls = {call(13, 1), call(13, 2, ApiKind::kLaunch, kStranger),
+                         call(17, 3, ApiKind::kLaunch, kStranger),  // between calls
+                         call(23, 4, ApiKind::kLaunch, kStranger)}});
+  EXPECT_EQ(names(result.calls[0]), Names{"a"});
+  EXPECT_TRUE(result.calls[1].empty());
+  EXPECT_EQ(result.of_other_threads, 2U);
+  EXPECT_EQ(result.faults.count(), 0U);
+}
+
+TEST_F(Attribute, FindsALaunchWithoutItsRecord) {
+  TraceRecords records = sound_records();
+  records.activities.pop_back();
+  const Attribution result = run(std::move(records));
+  EXPECT_EQ(result.faults.missing, 1U);
+  EXPECT_EQ(result.faults.describe(), "1 launch without its record");
+}
+
+TEST_F(Attribute, ExpectsNothingOfALaunchThatFailed) {
+  TraceRecords records = sound_records();
+  records.api_calls.push_back(call(13, 3));
+  records.api_calls.back().failed = true;
+  EXPECT_EQ(run(std::move(records)).faults.count(), 0U);
+}
+
+TEST_F(Attribute, FindsARecordWithoutItsLaunch) {
+  TraceRecords records = sound_records();
+  records.api_calls.pop_back();
+  const Attribution result = run(std::move(records));
+  EXPECT_EQ(result.faults.describe(), "1 record without its launch");
+}
+
+TEST_F(Attribute, ForgivesARecordOfALaunchThatWasReadBefore) {
+  TraceRecords records = sound_records();
+  records.activities.push_back(work("late", 30, 31, 0));
+  EXPECT_EQ(run(std::move(records)).faults.count(), 0U);
+}
+
+TEST_F(Attribute, FindsTimesThatCannotBe) {
+  TraceRecords records = sound_records();
+  records.activities[0].start_ns = records.activities[0].end_ns = 0;
+  EXPECT_EQ(run(records).faults.describe(), "1 record without times");
+  records.activities[0] = work("a", 51, 50, 1);
+  EXPECT_EQ(run(records).faults.describe(), "1 record that ends before it begins");
+  records.activities[0] = work("a", 12, 50, 1);
+  EXPECT_EQ(run(records).faults.describe(), "1 record that begins before its launch");
+  records.activities[0] = work("a", 50, 101, 1);
+  EXPECT_EQ(run(records).faults.describe(), "1 record that ends after it was read");
+  EXPECT_TRUE(run(records).calls[0].empty());
+}
+
+TEST_F(Attribute, ToleratesWhatTheClocksOfHostAndDeviceDiffer) {
+  TraceRecords records = sound_records();
+  records.activities[0].start_ns = 13 * kTick - 10'000;
+  records.activities[1].end_ns = kReadAt + 10'000;
+  EXPECT_EQ(run(std::move(records)).faults.count(), 0U);
+}
+
+TEST_F(Attribute, PassesOnWhatTheTracerLost) {
+  TraceRecords records = sound_records();
+  records.lost = 2;
+  EXPECT_EQ(run(std::move(records)).faults.describe(), "2 buffers of records that were lost");
+}
+
+TEST_F(Attribute, FindsAGraphThatLacksANode) {
+  TraceRecords records{
+      .activities = {work("a", 50, 51, 1), work("b", 52, 53, 1), work("a", 54, 55, 2)},
+      .api_calls = {call(13, 1, ApiKind::kGraphLaunch), call(23, 2, ApiKind::kGraphLaunch)}};
+  for (DeviceActivity& activity : records.activities) {
+    activity.graph = 5;
+  }
+  EXPECT_EQ(run(records).faults.missing, 1U);
+  records.activities.push_back(work("b", 56, 57, 2));
+  records.activities.back().graph = 5;
+  EXPECT_EQ(run(records).faults.missing, 0U);
+}
+
+TEST_F(Attribute, TakesATransferWithoutARecordForOneWithoutBytes) {
+  TraceRecords records = sound_records();
+  records.api_calls.push_back(call(13, 3, ApiKind::kTransfer));
+  EXPECT_EQ(run(records).faults.missing, 0U);
+  // Until the same function is seen to transfer something,
+  records.activities.push_back(work("memset", 52, 53, 3));
+  EXPECT_EQ(run(records).faults.missing, 0U);
+  records.activities.pop_back();
+  EXPECT_EQ(run(records).faults.missing, 1U);
+}
+
+TEST_F(Attribute, MissesTheOnlyTransferOfACall) {
+  EXPECT_EQ(run({.activities = {}, .api_calls = {call(13, 1, ApiKind::kTransfer)}}).faults.missing,
+            1U);
+}
+
+TEST_F(Attribute, SeesWorkThatDoesNotWaitForItsTurn) {
+  DeviceActivity ahead = work("ahead", 40, 41, 2);
+  ahead.stream = 13;
+  DeviceActivity in_turn = work("in turn", 52, 53, 3);
+  in_turn.stream = 13;
+  const Attribution result =
+      run({.activities = {work("flush", 45, 50, 1), ahead, in_turn, work("own", 51, 54, 4)},
+           .api_calls = {call(11, 1, ApiKind::kTransfer), call(13, 2), call(13, 3), call(13, 4)}});
+  ASSERT_EQ(names(result.calls[0]), (Names{"ahead", "own", "in turn"}));
+  EXPECT_TRUE(result.calls[0][0].ran_ahead);
+  EXPECT_FALSE(result.calls[0][1].ran_ahead);
+  EXPECT_FALSE(result.calls[0][2].ran_ahead);
+}
+
+TEST_F(Attribute, SeesWorkOfAnotherDeviceThatDoesNotWaitForItsTurn) {
+  DeviceActivity ahead = work("ahead", 40, 41, 2);
+  ahead.info.device = 1;
+  const Attribution result = run(
+      {.activities = {work("flush", 45, 50, 1), ahead}, .api_calls = {call(11, 1), call(13, 2)}});
+  EXPECT_TRUE(result.calls[0][0].ran_ahead);
+}
+
+}  // namespace
+}  // namespace convtime

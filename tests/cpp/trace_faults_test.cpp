@@ -1,0 +1,260 @@
+#include <cuda_runtime_api.h>
+#include <cupti.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <ostream>
+#include <stdexcept>
+#include <string>
+
+#include "core/cuda_check.h"
+#include "gpu.h"
+#include "kernels/known_duration/known_duration.h"
+#include "timing/time_op.h"
+#include "timing/trace/cupti_buffers.h"
+#include "timing/trace/cupti_session.h"
+
+// Losses of CUPTI's that are planted between CUPTI and what reads its records.
+
+namespace convtime {
+namespace {
+
+#if CUPTI_API_VERSION >= 130200
+using KernelRecord = CUpti_ActivityKernel11;
+#else
+using KernelRecord = CUpti_ActivityKernel10;
+#endif
+
+using Send = std::function<void(const CUpti_Activity&)>;
+
+/// Sends on what is left of a record; nothing where the record is lost.
+using Tamper = std::function<void(const CUpti_Activity&, const Send&)>;
+
+struct Loss {
+  std::string name;
+  Tamper tamper;
+  std::string said;  ///< of it
+
+  friend std::ostream& operator<<(std::ostream& out, const Loss& loss) { return out << loss.name; }
+};
+
+bool is_api_call(const CUpti_Activity& record) {
+  return record.kind == CUPTI_ACTIVITY_KIND_RUNTIME || record.kind == CUPTI_ACTIVITY_KIND_DRIVER;
+}
+
+bool is_kernel(const CUpti_Activity& record) {
+  return record.kind == CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL;
+}
+
+const KernelRecord& kernel_of(const CUpti_Activity& record) {
+  return reinterpret_cast<const KernelRecord&>(record);
+}
+
+Tamper drop(std::function<bool(const CUpti_Activity&)> is_lost) {
+  return [is_lost](const CUpti_Activity& record, const Send& send) {
+    if (!is_lost(record)) {
+      send(record);
+    }
+  };
+}
+
+Tamper drop_kind(CUpti_ActivityKind kind) {
+  return drop([kind](const CUpti_Activity& record) { return record.kind == kind; });
+}
+
+Tamper change_kernels(std::function<void(KernelRecord&)> change) {
+  return [change](const CUpti_Activity& record, const Send& send) {
+    if (!is_kernel(record)) {
+      send(record);
+      return;
+    }
+    KernelRecord changed = kernel_of(record);
+    change(changed);
+    send(reinterpret_cast<const CUpti_Activity&>(changed));
+  };
+}
+
+constexpr std::uint64_t kSecond = 1'000'000'000;
+
+std::vector<Loss> losses() {
+  return {
+      {"KernelLost", drop([](const CUpti_Activity& record) {
+         return is_kernel(record) && kernel_of(record).graphId == 0;
+       }),
+       "without their records"},
+      {"CopyLost", drop_kind(CUPTI_ACTIVITY_KIND_MEMCPY), "without their records"},
+      {"MemsetLost", drop_kind(CUPTI_ACTIVITY_KIND_MEMSET), "without their records"},
+      {"NodeOfAGraphLost", drop([](const CUpti_Activity& record) {
+         // One of the two, of every other launch.
+         return is_kernel(record) && kernel_of(record).graphId != 0 &&
+                kernel_of(record).graphNodeId % 2 == 0 && kernel_of(record).correlationId % 2 == 0;
+       }),
+       "without its record"},
+      {"AllOfADeviceLost", drop([](const CUpti_Activity& record) { return !is_api_call(record); }),
+       "without their records"},
+      {"ApiCallLost", drop([](const CUpti_Activity& record) {
+         return is_api_call(record) &&
+                reinterpret_cast<const CUpti_ActivityAPI&>(record).correlationId % 3 == 0;
+       }),
+       "without their launch"},
+      {"TimesNotCollected",
+       change_kernels([](KernelRecord& kernel) { kernel.start = kernel.end = 0; }),
+       "without times"},
+      {"EndNotCollected", change_kernels([](KernelRecord& kernel) { kernel.end = 0; }),
+       "without times"},
+      {"Reversed", change_kernels([](KernelRecord& kernel) { kernel.end = kernel.start - 100; }),
+       "end before they begin"},
+      {"BeforeItsLaunch", change_kernels([](KernelRecord& kernel) {
+         kernel.start -= kSecond;
+         kernel.end -= kSecond;
+       }),
+       "begin before their launch"},
+      {"AfterItWasRead", change_kernels([](KernelRecord& kernel) { kernel.end += kSecond; }),
+       "after they were read"},
+  };
+}
+
+/// Between CUPTI and the sink of the open session; tampers with some records behind the first.
+class Between final : public RecordSink {
+ public:
+  Between(Tamper tamper, int records) : tamper_(std::move(tamper)), left_(records) {}
+
+  /// The session is open.
+  void insert() {
+    if (record_sink.load() != this) {
+      sink_ = record_sink.exchange(this);
+    }
+  }
+
+  void take(const CUpti_Activity& record) override {
+    const Send send = [this](const CUpti_Activity& changed) { sink_->take(changed); };
+    if (++seen_ <= kSound || left_ == 0) {
+      send(record);
+      return;
+    }
+    --left_;
+    tamper_(record, send);
+  }
+
+  void lose() override { sink_->lose(); }
+
+ private:
+  static constexpr int kSound = 100;
+
+  Tamper tamper_;
+  std::atomic<int> left_;
+  std::atomic<int> seen_ = 0;
+  RecordSink* sink_ = nullptr;
+};
+
+/// A call of all that CUPTI records: a memset, a copy, a kernel, and a graph of two kernels.
+class EverythingOnce final : public Callable {
+ public:
+  explicit EverythingOnce(Between* between) : between_(between) {
+    CONVTIME_CUDA_CHECK(cudaStreamCreate(&stream_));
+    CONVTIME_CUDA_CHECK(cudaMalloc(&device_, kBytes));
+    CONVTIME_CUDA_CHECK(cudaMallocHost(&host_, kBytes));
+    CONVTIME_CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
+    launch_sleep(1000, stream_);
+    launch_sleep(2000, stream_);
+    cudaGraph_t graph = nullptr;
+    CONVTIME_CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
+    CONVTIME_CUDA_CHECK(cudaGraphInstantiate(&graph_, graph, 0));
+    CONVTIME_CUDA_CHECK(cudaGraphDestroy(graph));
+  }
+  ~EverythingOnce() override {
+    cudaGraphExecDestroy(graph_);
+    cudaFreeHost(host_);
+    cudaFree(device_);
+    cudaStreamDestroy(stream_);
+  }
+
+  static constexpr std::size_t kActivities = 5;
+
+  void call() override {
+    if (between_ != nullptr) {
+      between_->insert();
+    }
+    CONVTIME_CUDA_CHECK(cudaMemsetAsync(device_, 0, kBytes, nullptr));
+    CONVTIME_CUDA_CHECK(cudaMemcpyAsync(device_, host_, kBytes, cudaMemcpyHostToDevice, nullptr));
+    launch_sleep(3000, nullptr);
+    CONVTIME_CUDA_CHECK(cudaGraphLaunch(graph_, nullptr));
+  }
+  void discard_result() override {}
+
+ private:
+  static constexpr std::size_t kBytes = 4096;
+
+  Between* between_;
+  cudaStream_t stream_ = nullptr;
+  cudaGraphExec_t graph_ = nullptr;
+  void* device_ = nullptr;
+  void* host_ = nullptr;
+};
+
+void expect_all_activities(const Timing& timing) {
+  const CandidateSamples& samples = timing.samples.candidates[0];
+  EXPECT_EQ(timing.method, Method::kKernel) << timing.method_reason;
+  EXPECT_FALSE(samples.seconds.empty());
+  for (const auto& call : samples.activities) {
+    EXPECT_EQ(call.size(), EverythingOnce::kActivities);
+  }
+}
+
+Timing time_everything(Between* between, Method method = Method::kAuto) {
+  EverythingOnce everything(between);
+  Callable* const candidates[] = {&everything};
+  return time_candidates(candidates, {.method = method, .on_gpu = true});
+}
+
+TEST(Trace, IsSoundWhereNothingIsLost) {
+  SKIP_WITHOUT_GPU();
+  const Timing timing = time_everything(nullptr);
+  expect_all_activities(timing);
+  EXPECT_EQ(timing.samples.faulty_batches, 0U) << timing.samples.fault;
+}
+
+class PlantedLoss : public testing::TestWithParam<Loss> {};
+
+TEST_P(PlantedLoss, CostsTheBatchesThatHaveIt) {
+  SKIP_WITHOUT_GPU();
+  Between between(GetParam().tamper, 300);
+  const Timing timing = time_everything(&between);
+  expect_all_activities(timing);
+  EXPECT_GE(timing.samples.faulty_batches, 1U);
+  EXPECT_NE(timing.samples.fault, "");
+}
+
+TEST_P(PlantedLoss, EndsInEventsWhereItLasts) {
+  SKIP_WITHOUT_GPU();
+  constexpr int kForEver = 1 << 30;
+  Between between(GetParam().tamper, kForEver);
+  const Timing timing = time_everything(&between);
+  EXPECT_EQ(timing.method, Method::kEvent);
+  EXPECT_NE(timing.method_reason.find(GetParam().said), std::string::npos) << timing.method_reason;
+  Between again(GetParam().tamper, kForEver);
+  EXPECT_THROW(time_everything(&again, Method::kKernel), std::runtime_error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, PlantedLoss, testing::ValuesIn(losses()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(PlantedLoss, OfAFullPoolOfBuffersEndsInEvents) {
+  SKIP_WITHOUT_GPU();
+  EverythingOnce everything(nullptr);
+  int calls = 0;
+  FunctionCallable call([&] {
+    max_buffers = ++calls < 10 ? 512 : 0;
+    everything.call();
+  });
+  Callable* const candidates[] = {&call};
+  const Timing timing = time_candidates(candidates, {.on_gpu = true});
+  max_buffers = 512;
+  EXPECT_EQ(timing.method, Method::kEvent);
+  EXPECT_NE(timing.method_reason.find("incomplete"), std::string::npos) << timing.method_reason;
+  expect_all_activities(time_everything(nullptr));
+}
+
+}  // namespace
+}  // namespace convtime
