@@ -90,7 +90,7 @@ std::vector<Loss> losses() {
          return is_kernel(record) && kernel_of(record).graphId != 0 &&
                 kernel_of(record).graphNodeId % 2 == 0 && kernel_of(record).correlationId % 2 == 0;
        }),
-       "without its record"},
+       "without their records"},
       {"AllOfADeviceLost", drop([](const CUpti_Activity& record) { return !is_api_call(record); }),
        "without their records"},
       {"ApiCallLost", drop([](const CUpti_Activity& record) {
