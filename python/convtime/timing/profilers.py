@@ -18,7 +18,8 @@ def make_way_for_profilers() -> None:
     records of the profile to us, and ours to the profile. So that function is wrapped, once in a
     process, and does otherwise what it did.
     """
-    prepare = torch.autograd.profiler._prepare_profiler
+    torch_profiler: Any = torch.autograd.profiler
+    prepare = torch_profiler._prepare_profiler
     if getattr(prepare, "makes_way", False):
         return
 
@@ -28,4 +29,4 @@ def make_way_for_profilers() -> None:
             return prepare(*args, **kwargs)
 
     prepare_alone.makes_way = True  # type: ignore[attr-defined]
-    torch.autograd.profiler._prepare_profiler = prepare_alone
+    torch_profiler._prepare_profiler = prepare_alone

@@ -1,0 +1,98 @@
+"""Whether a timing and a profiler of one process get all of their records, and notice losses.
+
+Rows are of three kinds. An interleaving is a profiler and a timing in one fresh process, in some
+order and on some threads; the profile's kernels are counted, and set against those of a control
+process that makes the same calls untimed. Records are those of 10⁶ launches and more, each of which
+has to have its own. Planted losses are C++ tests that lose, change or withhold records between
+CUPTI and what reads them: a loss is noticed where a passing one costs batches, a lasting one the
+method, and neither a wrong sample.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import results
+from common import running
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    interleavings = of_kind(rows, "interleaving")
+    losses = planted_losses(rows)
+    counted = [row for row in of_kind(rows, "records") if is_sound(row)]
+    summary = {
+        "profiler_interleavings": len(interleavings),
+        "kernels_lost_from_profiler": sum(lost_kernels(row) for row in interleavings),
+        "crashes": sum(row["exit"] != 0 for row in interleavings),
+        "records": sum(row["records"] for row in counted),
+        "planted_losses": len(losses),
+    }
+    if losses:
+        summary["planted_losses_detected"] = sum(losses.values()) / len(losses)
+    return summary
+
+
+def of_kind(rows: list[results.Row], kind: str) -> list[results.Row]:
+    return [row for row in rows if row["kind"] == kind]
+
+
+def lost_kernels(row: results.Row) -> int:
+    """Kernels that the control's profile has and this one lacks: all of them after a crash."""
+    control: int = row["in_control"] or 0
+    seen: int = row.get("in_profile", 0)
+    return max(0, control - seen)
+
+
+def is_sound(row: results.Row) -> bool:
+    return bool(row["method"] == "kernel" and row["incomplete"] == 0 and row["shortest"] > 0)
+
+
+def planted_losses(rows: list[results.Row]) -> dict[str, bool]:
+    """Loss -> whether each test of it passed."""
+    passed: dict[str, bool] = defaultdict(lambda: True)
+    for row in of_kind(rows, "planted"):
+        for test, has_passed in row["tests"].items():
+            # "Of/PlantedLoss.Test/Loss", or "PlantedLoss.OfALossEndsIn…"
+            loss = test.rpartition("/")[2].rpartition(".")[2]
+            passed[loss] = passed[loss] and has_passed
+    return dict(passed)
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown: the interleavings, then what became of records and planted losses."""
+    lines = [
+        "| interleaving | the profile's kernels | of a control | timed by | because |",
+        "|---|--:|--:|---|---|",
+    ]
+    for row in of_kind(rows, "interleaving"):
+        timings = row.get("timings", [])
+        methods = ", ".join(dict.fromkeys(timing["method"] for timing in timings)) or "–"
+        reasons = dict.fromkeys(timing["reason"] for timing in timings if timing["reason"])
+        crashed = "" if row["exit"] == 0 else f", ended with {row['exit']}"
+        lines.append(
+            f"| {row['key']}{crashed} | {row.get('in_profile', '–')} | {row['in_control']} "
+            f"| {methods} | {'; '.join(reasons)} |"
+        )
+    lines += ["", "| records | of kernels | calls that lack one | batches repeated |"]
+    lines += ["|---|--:|--:|--:|"]
+    lines += [
+        f"| {row['key'].removeprefix('records ')} | {row['records']:,} | {row['incomplete']} "
+        f"| {row['faulty_batches']} |"
+        for row in of_kind(rows, "records")
+    ]
+    lines += ["", "| planted loss | noticed |", "|---|---|"]
+    lines += [
+        f"| {loss} | {'yes' if noticed else 'no'} |"
+        for loss, noticed in planted_losses(rows).items()
+    ]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    from integrity_parts.rows import PROBES, make_cases
+
+    running.run_on_gpu("integrity", __doc__, summarise, make_cases, probes=PROBES)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""What a row of each kind is measured by."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import results
+import torch
+from common import running
+
+from integrity_parts.interleavings import INTERLEAVINGS
+from integrity_parts.scene import Scene
+
+if TYPE_CHECKING:
+    import convtime
+
+REPOSITORY = Path(__file__).parents[2]
+KERNELS_A_CALL = 100
+CALLS = 10_500
+MOMENTS = {
+    "in a fresh process": (0, False),
+    "behind 20 profiles": (20, False),
+    "beside a busy thread": (0, True),
+}
+PLANTED = "PlantedLoss"
+
+
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    cases: dict[str, running.Measure] = {
+        name: functools.partial(measure_interleaving, name, device) for name in INTERLEAVINGS
+    }
+    for moment in MOMENTS:
+        records = functools.partial(
+            running.run_probe, "integrity", "records", device, moment, timeout=300
+        )
+        cases[f"records {moment}"] = records
+    cases["planted losses"] = measure_planted_losses
+    return cases
+
+
+def measure_interleaving(name: str, device: torch.device) -> results.Row:
+    """The same with timings and without, in a process each."""
+    with_timings, ended = run_process(name, device, "timed")
+    control, control_ended = run_process(name, device, "control")
+    return {
+        "kind": "interleaving",
+        **with_timings,
+        "in_control": control.get("in_profile"),
+        "exit": ended,
+        "control_exit": control_ended,
+    }
+
+
+def run_process(name: str, device: torch.device, part: str) -> tuple[results.Row, int]:
+    """A row of a fresh process, empty where it gave none, and what the process ended with."""
+    script = str(results.scripts()["integrity"])
+    command = [sys.executable, script, "--probe", "interleaving", name, part]
+    command += ["--device", str(device)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    row: results.Row = {}
+    for line in done.stdout.splitlines():
+        if line.startswith(running.RESULT):
+            row = json.loads(line.removeprefix(running.RESULT))
+    if not row:
+        said = done.stderr.strip().splitlines() or [""]
+        print(f"{name}, {part}: ended with {done.returncode}: {said[-1]}", flush=True)
+    return row, done.returncode
+
+
+def probe_interleaving(device: torch.device, name: str, part: str) -> results.Row:
+    scene = Scene(device, control=part == "control")
+    INTERLEAVINGS[name](scene)
+    return {
+        "launched": scene.launched,
+        "in_profile": scene.seen,
+        "timings": [describe(measured) for measured in scene.measurements],
+    }
+
+
+def describe(measured: convtime.Measurement) -> results.Row:
+    return {
+        "method": measured.method,
+        "reason": measured.method_reason,
+        "samples": len(measured.seconds),
+        "incomplete": count_incomplete(measured, None),
+        "faulty_batches": measured.faulty_batches,
+        "other_launches": measured.other_launches,
+    }
+
+
+def count_incomplete(measured: convtime.Measurement, expected: int | None) -> int:
+    """Samples that lack an activity which others have, or of the number that is expected."""
+    if measured.method != "kernel":
+        return 0
+    columns = [activity.seconds for activity in measured.activities]
+    wanted = len(columns) if expected is None else expected
+    return sum(
+        sum(duration is not None for duration in call) != wanted
+        for call in zip(*columns, strict=True)
+    )
+
+
+def probe_records(device: torch.device, moment: str) -> results.Row:
+    """Kernels whose number is known, times CALLS."""
+    from convtime import time_op
+
+    profiles, beside = MOMENTS[moment]
+    scene = Scene(device, control=False)
+    for _ in range(profiles):
+        with scene.profile():
+            pass
+    x = torch.rand(1 << 10, device=device)
+
+    def call() -> None:
+        for _ in range(KERNELS_A_CALL):
+            torch.relu(x)
+
+    done = False
+
+    def keep_busy() -> None:
+        stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            while not done:
+                for _ in range(20):
+                    torch.erfinv(scene.relu())
+                stream.synchronize()
+
+    calls = CALLS if not beside else CALLS // 10
+    options: dict[str, Any] = {"stop": "count", "max_samples": calls, "device": device}
+    if beside:
+        with scene.meanwhile(keep_busy):
+            try:
+                measured = time_op(call, **options)
+            finally:
+                done = True
+    else:
+        measured = time_op(call, **options)
+    durations = [second for activity in measured.activities for second in activity.seconds]
+    return {
+        "kind": "records",
+        "records": sum(duration is not None for duration in durations),
+        "shortest": min(duration for duration in durations if duration is not None),
+        **describe(measured),
+        "incomplete": count_incomplete(measured, KERNELS_A_CALL),
+    }
+
+
+def measure_planted_losses() -> results.Row:
+    """What the C++ tests that plant losses say: "a/b.c/d" passed or not."""
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(os.environ.get("CONVTIME_CPP_TESTS") or build_tests(folder))
+        report = Path(folder, "report.json")
+        subprocess.run(
+            [program / "trace_faults_test", f"--gtest_output=json:{report}"],
+            env={**os.environ, "FAIL_WITHOUT_CUDA": "1"},
+            check=False,
+            capture_output=True,
+        )
+        return {"kind": "planted", "tests": read_report(json.loads(report.read_text()))}
+
+
+def read_report(report: Mapping[str, list[results.Row]]) -> dict[str, bool]:
+    """Test -> whether it passed, from GoogleTest's report."""
+    return {
+        f"{test['classname']}.{test['name']}": test["result"] == "COMPLETED"
+        and not test.get("failures")
+        for suite in report["testsuites"]
+        for test in suite["testsuite"]
+        if PLANTED in test["classname"]
+    }
+
+
+def build_tests(folder: str) -> str:
+    build = Path(folder, "build")
+    configure = ["cmake", "-S", str(REPOSITORY), "-B", str(build), "-G", "Ninja"]
+    for command in (
+        [*configure, "-DCONVTIME_TESTS=ON"],
+        ["cmake", "--build", str(build), "--target", "trace_faults_test"],
+    ):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"the C++ tests cannot be built: {done.stdout[-1000:]}")
+    return str(build / "tests" / "cpp")
+
+
+PROBES: dict[str, Callable[..., results.Row]] = {
+    "interleaving": probe_interleaving,
+    "records": probe_records,
+}
