@@ -98,7 +98,7 @@ class Scene:
         torch.cuda.synchronize(self.device)
         self.seen += sum(
             event.device_type == DeviceType.CUDA and MARKED in event.name
-            for event in profiler.events() or ()
+            for event in profiler.events() or ()  # type: ignore[no-untyped-call]
         )
 
     @contextlib.contextmanager
