@@ -23,7 +23,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     summary = {
         "profiler_interleavings": len(interleavings),
         "kernels_lost_from_profiler": sum(lost_kernels(row) for row in interleavings),
-        "crashes": sum(row["exit"] != 0 for row in interleavings),
+        "crashes": sum(has_crashed(row) for row in interleavings),
         "records": sum(row["records"] for row in counted),
         "planted_losses": len(losses),
     }
@@ -37,10 +37,17 @@ def of_kind(rows: list[results.Row], kind: str) -> list[results.Row]:
 
 
 def lost_kernels(row: results.Row) -> int:
-    """Kernels that the control's profile has and this one lacks: all of them after a crash."""
-    control: int = row["in_control"] or 0
-    seen: int = row.get("in_profile", 0)
-    return max(0, control - seen)
+    """Kernels that profiles lack beyond those that the control's lack; all of them in a crash."""
+    if "in_profile" not in row:
+        return int(row["in_control"] or 0)
+    lost: int = row["launched"] - row["in_profile"]
+    lost_by_itself: int = (row["launched_in_control"] or 0) - (row["in_control"] or 0)
+    return max(0, lost - lost_by_itself)
+
+
+def has_crashed(row: results.Row) -> bool:
+    """Where its control did not."""
+    return row["exit"] != 0 and row["control_exit"] == 0
 
 
 def is_sound(row: results.Row) -> bool:
@@ -68,7 +75,9 @@ def table(rows: list[results.Row]) -> str:
         timings = row.get("timings", [])
         methods = ", ".join(dict.fromkeys(timing["method"] for timing in timings)) or "–"
         reasons = dict.fromkeys(timing["reason"] for timing in timings if timing["reason"])
-        crashed = "" if row["exit"] == 0 else f", ended with {row['exit']}"
+        crashed = ""
+        if row["exit"] != 0:
+            crashed = f", ended with {row['exit']}, the control with {row['control_exit']}"
         lines.append(
             f"| {row['key']}{crashed} | {row.get('in_profile', '–')} | {row['in_control']} "
             f"| {methods} | {'; '.join(reasons)} |"

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from integrity_parts.scene import BOTH, Scene
+from integrity_parts.scene import BOTH, SECONDS, Scene
 
 #: Starts kineto as its daemon does, on a thread of kineto's own and without asking anyone.
 ON_DEMAND = """
@@ -48,14 +48,14 @@ def timing_within_a_profile(scene: Scene) -> None:
 def timing_on_another_thread_within_a_profile(scene: Scene) -> None:
     with scene.profile():
         with scene.meanwhile(scene.time):
-            scene.rest()
+            scene.go_on()
             scene.launch()
         scene.launch()
 
 
 def profile_within_a_timing_on_another_thread(scene: Scene) -> None:
     with scene.meanwhile(scene.time):
-        scene.rest()
+        scene.go_on()
         with scene.profile():
             pass
 
@@ -63,21 +63,21 @@ def profile_within_a_timing_on_another_thread(scene: Scene) -> None:
 def profile_begins_before_and_ends_within_a_timing(scene: Scene) -> None:
     with contextlib.ExitStack() as timing, scene.profile():
         timing.enter_context(scene.meanwhile(scene.time))
-        scene.rest()
+        scene.go_on()
         scene.launch()
 
 
 def profile_begins_within_and_ends_after_a_timing(scene: Scene) -> None:
     with contextlib.ExitStack() as profiling:
         with scene.meanwhile(scene.time):
-            scene.rest()
+            scene.go_on()
             profiling.enter_context(scene.profile())
         scene.launch()
 
 
 def profile_on_another_thread_within_a_timing(scene: Scene) -> None:
     def profiling() -> None:
-        scene.rest()
+        scene.go_on()
         with scene.profile():
             pass
 
@@ -111,7 +111,7 @@ def profile_by_a_schedule_within_a_timing(scene: Scene) -> None:
     steps = schedule(wait=1, warmup=1, active=1, repeat=1)
     with scene.meanwhile(scene.time), profile(activities=BOTH, schedule=steps) as profiler:
         for step in range(3):
-            scene.rest(0.2)
+            scene.go_on(20)
             if step == 2:
                 scene.launch()
             torch.cuda.synchronize(scene.device)
@@ -123,7 +123,7 @@ def timing_begins_in_the_warm_up_of_a_profile(scene: Scene) -> None:
     steps = schedule(wait=0, warmup=1, active=1, repeat=1)
     with profile(activities=BOTH, schedule=steps) as profiler:
         with scene.meanwhile(scene.time):
-            scene.rest()
+            scene.go_on()
             profiler.step()
             scene.launch()
         profiler.step()
@@ -132,7 +132,7 @@ def timing_begins_in_the_warm_up_of_a_profile(scene: Scene) -> None:
 
 def profile_of_the_cpu_within_a_timing(scene: Scene) -> None:
     with scene.meanwhile(scene.time):
-        scene.rest()
+        scene.go_on()
         with scene.profile(activities=[ProfilerActivity.CPU]):
             pass
 
@@ -144,7 +144,7 @@ def timing_within_a_profile_of_the_cpu(scene: Scene) -> None:
 
 def profile_of_the_gpu_alone_within_a_timing(scene: Scene) -> None:
     with scene.meanwhile(scene.time):
-        scene.rest()
+        scene.go_on()
         with scene.profile(activities=[ProfilerActivity.CUDA]):
             pass
 
@@ -171,10 +171,11 @@ def nvtx_ranges_on_another_thread(scene: Scene) -> None:
 
 def autograds_profiler_within_a_timing(scene: Scene) -> None:
     with scene.meanwhile(scene.time):
-        scene.rest()
+        scene.go_on()
         with torch.autograd.profiler.profile(use_device="cuda") as profiler:
             scene.launch()
-        scene.count(profiler)
+        torch.cuda.synchronize(scene.device)
+        scene.add(profiler.function_events or ())
 
 
 def twenty_profiles_then_timing(scene: Scene) -> None:
@@ -200,14 +201,14 @@ def many_profiles_within_a_timing(scene: Scene) -> None:
 
 def two_timings_and_a_profile(scene: Scene) -> None:
     with scene.meanwhile(scene.time), scene.meanwhile(scene.time):
-        scene.rest()
+        scene.go_on()
         with scene.profile():
-            scene.rest()
+            scene.go_on(10)
 
 
 def profile_with_stacks_and_shapes_within_a_timing(scene: Scene) -> None:
     with scene.meanwhile(scene.time):
-        scene.rest()
+        scene.go_on()
         with scene.profile(record_shapes=True, with_stack=True, profile_memory=True):
             pass
 
@@ -219,28 +220,28 @@ def profile_within_a_timing_of_a_backward_pass(scene: Scene) -> None:
         torch.autograd.backward(torch.relu(x).sum())
 
     with scene.meanwhile(lambda: scene.time(train)):
-        scene.rest()
+        scene.go_on()
         with scene.profile():
             pass
 
 
 def profile_within_a_comparison(scene: Scene) -> None:
     with scene.meanwhile(scene.compare):
-        scene.rest()
+        scene.go_on()
         with scene.profile():
             pass
 
 
 def profile_within_a_timing_by_events(scene: Scene) -> None:
     with scene.meanwhile(lambda: scene.time(method="event")):
-        scene.rest(0.9)  # about where it is calibrated
+        scene.go_on()
         with scene.profile():
-            scene.rest()
+            time.sleep(SECONDS)  # until it is calibrated
 
 
 def profile_within_a_timing_under_load(scene: Scene) -> None:
     with scene.meanwhile(lambda: scene.time(regime="sustained")):
-        scene.rest()
+        scene.go_on()
         with scene.profile():
             pass
 

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 PROCESSES_AT_ONCE = 8
-KERNELS_A_CALL = 100
-CALLS = 10_500
+LAUNCHES = 20  # of kernels, in a call
+NODES = 200  # of a graph, which is launched beside them
+CALLS = 5_000
 MOMENTS = {
     "in a fresh process": (0, False),
     "behind 20 profiles": (20, False),
@@ -78,6 +79,7 @@ def measure_interleaving(name: str, device: torch.device) -> results.Row:
     return {
         "kind": "interleaving",
         **with_timings,
+        "launched_in_control": control.get("launched"),
         "in_control": control.get("in_profile"),
         "exit": ended,
         "control_exit": control_ended,
@@ -89,7 +91,14 @@ def run_process(name: str, device: torch.device, part: str) -> tuple[results.Row
     script = str(results.scripts()["integrity"])
     command = [sys.executable, script, "--probe", "interleaving", name, part]
     command += ["--device", str(device)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+        env={**os.environ, "KINETO_USE_DAEMON": "1"},  # without which it cannot be had on demand
+    )
     row: results.Row = {}
     for line in done.stdout.splitlines():
         if line.startswith(running.RESULT):
@@ -143,9 +152,14 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
         with scene.profile():
             pass
     x = torch.rand(1 << 10, device=device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(NODES):
+            torch.relu(x)
 
     def call() -> None:
-        for _ in range(KERNELS_A_CALL):
+        graph.replay()
+        for _ in range(LAUNCHES):
             torch.relu(x)
 
     done = False
@@ -174,7 +188,7 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
         "records": sum(duration is not None for duration in durations),
         "shortest": min(duration for duration in durations if duration is not None),
         **describe(measured),
-        "incomplete": count_incomplete(measured, KERNELS_A_CALL),
+        "incomplete": count_incomplete(measured, LAUNCHES + NODES),
     }
 
 

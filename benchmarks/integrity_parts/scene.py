@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 MARKED = "erfinv"  # a part of the name of the kernel that profiles are to see
 LAUNCHES = 100  # of it, in each profile
 SECONDS = 0.4  # that a timing lasts
+PATIENCE_SECONDS = 20.0  # for its first calls
 BOTH = (ProfilerActivity.CPU, ProfilerActivity.CUDA)
 
 
@@ -35,6 +36,7 @@ class Scene:
         self._control = control
         self._x = torch.rand(1 << 12, device=device)
         self.device = device
+        self._calls = 0
         self.launched = 0
         self.seen = 0
         self.measurements: list[convtime.Measurement] = []
@@ -54,7 +56,7 @@ class Scene:
 
     def time(self, fn: Callable[[], object] | None = None, **options: Any) -> None:
         """Times a callable, relu unless given, for SECONDS."""
-        call = fn or self.relu
+        call = self._counted(fn or self.relu)
         if self._control:
             self._call_untimed(call)
             return
@@ -69,14 +71,22 @@ class Scene:
 
     def compare(self) -> None:
         """Times two candidates against each other, likewise."""
+        call = self._counted(self.relu)
         if self._control:
-            self._call_untimed(self.relu)
+            self._call_untimed(call)
             return
         from convtime import compare
 
-        candidates = {"one": self.relu, "other": self.relu}
+        candidates = {"one": call, "other": call}
         compared = compare(candidates, stop="budget", budget=SECONDS, device=self.device)
         self.measurements += compared.measurements.values()
+
+    def _counted(self, call: Callable[[], object]) -> Callable[[], object]:
+        def counted() -> object:
+            self._calls += 1
+            return call()
+
+        return counted
 
     def _call_untimed(self, call: Callable[[], object]) -> None:
         end = time.perf_counter() + SECONDS
@@ -96,9 +106,12 @@ class Scene:
     def count(self, profiler: Profile) -> None:
         """Counts the marked kernels that a profile, which has ended, has."""
         torch.cuda.synchronize(self.device)
+        self.add(profiler.events() or ())  # type: ignore[no-untyped-call]
+
+    def add(self, events: Iterable[Any]) -> None:
+        """Counts those events that are of marked kernels."""
         self.seen += sum(
-            event.device_type == DeviceType.CUDA and MARKED in event.name
-            for event in profiler.events() or ()  # type: ignore[no-untyped-call]
+            event.device_type == DeviceType.CUDA and MARKED in event.name for event in events
         )
 
     @contextlib.contextmanager
@@ -121,6 +134,9 @@ class Scene:
         if errors:
             raise errors[0]
 
-    def rest(self, share: float = 0.4) -> None:
-        """Lets a timing on another thread get that far."""
-        time.sleep(share * SECONDS)
+    def go_on(self, calls: int = 100) -> None:
+        """Waits until a timing on another thread has made that many more calls."""
+        wanted = self._calls + calls
+        end = time.perf_counter() + PATIENCE_SECONDS
+        while self._calls < wanted and time.perf_counter() < end:
+            time.sleep(1e-4)
