@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "timing/options.h"
+#include "timing/samples.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {
@@ -24,5 +26,9 @@ ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates);
 /// Why kernel times cannot be had; empty where they can. Another tool's session is no reason where
 /// CUPTI is shared, since then nobody's buffers are taken away.
 std::string kernel_problem(const TimingOptions& options);
+
+/// Whether no candidate issued anything to a device, by the samples of a timer that sees it: kernel
+/// times then say nothing. Where some did, theirs stay, and those of the others are 0.
+CONVTIME_API bool none_issued_work(std::span<const CandidateSamples> candidates);
 
 }  // namespace convtime
