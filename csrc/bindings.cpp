@@ -59,6 +59,8 @@ class PythonCallable final : public convtime::Callable {
     }
   }
 
+  bool prepares_work() const override { return !setup_.is_none(); }
+
   void call() override {
     PyObject* const result =
         PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());

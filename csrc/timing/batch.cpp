@@ -74,7 +74,14 @@ struct BatchRunner::Issue {
 
 BatchRunner::BatchRunner(std::span<Callable* const> candidates, Timer& timer, QueueHold* hold,
                          ClockProbe* probe, const HostHooks& hooks)
-    : candidates_(candidates), timer_(timer), hold_(hold), probe_(probe), hooks_(hooks) {}
+    : candidates_(candidates),
+      timer_(timer),
+      hold_(hold),
+      probe_(probe),
+      hooks_(hooks),
+      sees_all_launches_(
+          std::none_of(candidates.begin(), candidates.end(),
+                       [](const Callable* candidate) { return candidate->prepares_work(); })) {}
 
 CallCost BatchRunner::call_alone(Callable& candidate) {
   Callable* const call = &candidate;
@@ -105,7 +112,7 @@ std::size_t BatchRunner::batch_rounds_in(double seconds) const {
 }
 
 RoundLoad BatchRunner::round_load() const {
-  return {candidates_.size(), round_.launches, round_.host_seconds};
+  return {candidates_.size(), sees_all_launches_ ? round_.launches : 0, round_.host_seconds};
 }
 
 Batch BatchRunner::run(std::size_t rounds) {

@@ -82,6 +82,7 @@ class BatchRunner {
   const HostHooks& hooks_;
   CallCost round_;
   HoldPlan plan_{kMaxRounds};
+  bool sees_all_launches_;  ///< of those that the timer sees; it does not look at prepare()
   std::string not_held_reason_;
   std::mt19937 random_{0};  // fixed: the order is arbitrary, not different each time
 };

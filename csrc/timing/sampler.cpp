@@ -263,8 +263,10 @@ StopReason Sampler::Run::decide(double elapsed_seconds) {
   }
   const StopReason reason = judge_.decide(seconds, elapsed_seconds);
   const bool may_end = rounds_of(result_.candidates) >= rule_.min_samples;
-  return reason == StopReason::kNotYet && may_end && regime_.exhausted() ? StopReason::kBudget
-                                                                         : reason;
+  if (reason == StopReason::kNotYet && may_end && regime_.exhausted()) {
+    return StopReason::kBudget;
+  }
+  return reason;
 }
 
 void Sampler::Run::run_batch(std::size_t rounds, Series& series) {

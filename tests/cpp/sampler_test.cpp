@@ -404,6 +404,59 @@ TEST_F(SamplerTest, NeverOverfillsTheQueueWithLaunchesThatTheWarmUpShows) {
   EXPECT_GT(*std::max_element(timer_.batch_sizes.begin(), timer_.batch_sizes.end()), 100U);
 }
 
+/// As timers do: makes each call ready first. Sees one launch of each.
+class CountingTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    batch_sizes.push_back(calls.size());
+    for (Callable* const callable : calls) {
+      callable->prepare();
+      callable->call();
+    }
+  }
+  void collect(std::span<double> seconds) override {
+    std::fill(seconds.begin(), seconds.end(), 1.0);
+  }
+  std::vector<std::vector<DeviceActivity>> take_activities() override {
+    return std::vector<std::vector<DeviceActivity>>(batch_sizes.back(),
+                                                    std::vector<DeviceActivity>(1));
+  }
+  bool queues_calls() const override { return true; }
+
+  std::vector<std::size_t> batch_sizes;
+};
+
+/// Takes half a millisecond to be made ready.
+class Prepared final : public Callable {
+ public:
+  explicit Prepared(bool by_work) : by_work_(by_work) {}
+  void prepare() override { std::this_thread::sleep_for(std::chrono::microseconds(500)); }
+  bool prepares_work() const override { return by_work_; }
+  void call() override {}
+
+ private:
+  bool by_work_;
+};
+
+TEST_F(SamplerTest, TakesLaunchesThatNobodySeesIntoAccount) {
+  for (const bool by_work : {false, true}) {
+    CountingTimer timer;
+    Prepared prepared(by_work);
+    Callable* const candidates[] = {&prepared};
+    FakeHold hold;
+    hold.early = true;
+    Sampler(timer, &hold, nullptr, {.calls = 3, .steady = false}, {.min_samples = 100})
+        .run(candidates);
+    const std::size_t largest =
+        *std::max_element(timer.batch_sizes.begin(), timer.batch_sizes.end());
+    if (by_work) {
+      EXPECT_EQ(largest, 1U);  // some 500 launches each
+    } else {
+      EXPECT_GT(largest, 8U);
+    }
+  }
+}
+
 TEST_F(SamplerTest, GivesTheHoldUpWhereItNeverWorks) {
   FakeHold hold(1'000'000);
   const SamplerResult result =

@@ -63,6 +63,9 @@ class ByClock {
   }
 
   void put(double clock_hz, const Value& value) {
+    if (!is_same(clock_hz, clock_hz)) {
+      return;  // NaN: nobody finds it again
+    }
     std::erase_if(values_, [&](const auto& known) { return is_same(known.first, clock_hz); });
     values_.emplace_back(clock_hz, value);
   }

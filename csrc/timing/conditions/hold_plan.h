@@ -14,7 +14,7 @@ inline constexpr double kMaxHoldSeconds = 0.1;
 /// What issuing a round of calls is known to take.
 struct RoundLoad {
   std::size_t calls = 0;
-  std::size_t launches = 0;  ///< by all of the calls; 0 where the timer does not see them
+  std::size_t launches = 0;  ///< by all of the calls; 0 where not all of them are seen
   double host_seconds = 0;
 };
 
