@@ -71,6 +71,11 @@ TEST(StopRule, StopsWhenEveryIntervalIsNarrow) {
   EXPECT_EQ(rule.decide(Samples{kQuiet, kNoisy}, 0), StopReason::kNotYet);
 }
 
+TEST(StopRule, DoesNotWaitForACandidateThatADeviceHasNoWorkOf) {
+  EXPECT_EQ(StopRule{}.decide(Samples{kQuiet, std::vector<double>(10, 0.0)}, 0),
+            StopReason::kSettled);
+}
+
 TEST(StopRule, AllowsAnIntervalAsWideAsTheTolerance) {
   // Of ten values the interval is from the second to the ninth: 3.5 each way of 5.5.
   EXPECT_EQ(StopRule{.tolerance = 0.637}.decide(Samples{one_to(10)}, 0), StopReason::kSettled);

@@ -178,12 +178,12 @@ Summary summarize(std::span<const double> values) {
 
 double relative_noise(std::span<const double> values) {
   const std::vector<double> spread = spread_ties(sorted(values));
-  const double median = quantile_of_sorted(spread, 0.5);
-  if (!(median > 0)) {
-    return kInfinity;
-  }
   const Interval interval = interval_of_sorted(spread);
-  return (interval.high - interval.low) / 2 / median;
+  if (interval.high == interval.low) {
+    return 0;
+  }
+  const double median = quantile_of_sorted(spread, 0.5);
+  return median > 0 ? (interval.high - interval.low) / 2 / median : kInfinity;
 }
 
 double relative_stdev(std::span<const double> values) {

@@ -51,7 +51,8 @@ CONVTIME_API Interval median_interval(std::span<const double> values);
 CONVTIME_API Summary summarize(std::span<const double> values);
 
 /// Half the width of the median's interval over the median: how well the median is known.
-/// Infinite where the median is not positive, and for fewer than kMinIntervalValues.
+/// 0 where the interval is a point, as for calls that a device has no work of, all of which take 0;
+/// else infinite where the median is not positive. Infinite for fewer than kMinIntervalValues.
 CONVTIME_API double relative_noise(std::span<const double> values);
 
 /// Standard deviation of the sample over the mean. Infinite where the mean is not positive. Throws
