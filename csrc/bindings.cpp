@@ -24,6 +24,7 @@
 #include "timing/time_op.h"
 #ifdef CONVTIME_WITH_CUDA
 #include "ops/timing/calibration_reference.h"
+#include "ops/timing/device_allocator.h"
 #include "ops/timing/graph_recorder.h"
 #include "timing/trace/cupti_session.h"
 #endif
@@ -60,6 +61,8 @@ class PythonCallable final : public convtime::Callable {
       setup_();
     }
   }
+
+  bool prepares_work() const override { return !setup_.is_none(); }
 
   void call() override {
     PyObject* const result =
@@ -163,7 +166,9 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
   return py::dict(
       py::arg("seconds") = to_tuple(samples.seconds),
       py::arg("discarded") = to_tuple(samples.discarded),
-      py::arg("overhead") = timing.overhead_seconds,
+      py::arg("overhead") = timing.overhead.seconds,
+      py::arg("overhead_uncertainty") = timing.overhead.uncertainty_seconds,
+      py::arg("overhead_reason") = timing.overhead_reason,
       py::arg("raw_seconds") = to_tuple(samples.raw_seconds),
       py::arg("spans") = for_each_call(samples, convtime::span_seconds),
       py::arg("unions") = for_each_call(samples, convtime::union_seconds),
@@ -245,6 +250,7 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
 #ifdef CONVTIME_WITH_CUDA
   options.graph_recorder = convtime::ops::torch_graph_recorder();
   options.calibration_reference = convtime::ops::torch_calibration_reference;
+  options.allocate = convtime::ops::torch_device_memory;
 #endif
   options.warmup.calls = warmup_calls;
   options.warmup.seconds = warmup_seconds;
@@ -339,11 +345,11 @@ PYBIND11_MODULE(_C, module) {
       py::arg("max_samples"), py::arg("budget"), py::arg("tolerance"), py::arg("margin"));
   module.def(
       "paired_ratio",
-      [](const std::vector<double>& over, const std::vector<double>& under) {
-        const convtime::PairedRatio ratio = convtime::paired_ratio(over, under);
+      [](const std::vector<double>& over, const std::vector<double>& under, double uncertainty) {
+        const convtime::PairedRatio ratio = convtime::paired_ratio(over, under, uncertainty);
         return py::make_tuple(ratio.value, ratio.interval.low, ratio.interval.high);
       },
-      py::arg("over"), py::arg("under"));
+      py::arg("over"), py::arg("under"), py::arg("uncertainty") = 0.0);
   module.def(
       "judge",
       [](double low, double high, double margin) {

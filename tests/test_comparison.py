@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import time
 from typing import Any
 
@@ -7,7 +8,10 @@ import pytest
 import torch
 
 import convtime
+from convtime.results.activity import DeviceActivity
 from convtime.results.comparison import Comparison
+
+KERNEL = DeviceActivity("kernel", "relu", (1, 1, 1), (1, 1, 1), 16, 0, 0, (1e-6,))
 
 
 @pytest.mark.timing
@@ -64,6 +68,53 @@ def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_co
     assert Comparison(comparison.measurements, margin=0.2).verdict("other") == "same"
 
 
+def events_of(name: str, microseconds: float, uncertainty: float) -> convtime.Measurement:
+    one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, name=name)
+    return dataclasses.replace(
+        one, seconds=(microseconds * 1e-6,) * 30, overhead_uncertainty=uncertainty * 1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("uncertainty", "verdict"), [(0.0, "slower"), (0.1, "slower"), (1.5, "uncertain")]
+)
+def test_verdicts_know_how_well_the_methods_own_cost_is_known(
+    uncertainty: float, verdict: str
+) -> None:
+    """Of 2.00 and 2.03 µs, 1.5 µs more on both are a ratio of 1.0086: within the margin."""
+    base, other = (events_of("relu", time, uncertainty) for time in (2.0, 2.03))
+    comparison = Comparison({"base": base, "other": other})
+    assert comparison.verdict("other") == verdict
+    ratio = comparison.ratio("other")
+    assert ratio.value == pytest.approx(1.015)
+    assert ratio.low == pytest.approx((2.03 + uncertainty) / (2.0 + uncertainty))
+    assert ratio.high == pytest.approx((2.03 - uncertainty) / (2.0 - uncertainty))
+
+
+def test_few_rounds_have_no_verdict() -> None:
+    base, other = (
+        dataclasses.replace(events_of("relu", time, 0.0), seconds=(time,) * 5) for time in (1, 2)
+    )
+    comparison = Comparison({"base": base, "other": other})
+    assert comparison.ratio("other").value == 2
+    assert comparison.verdict("other") == "uncertain"
+
+
+def test_a_candidate_without_gpu_work_leaves_the_others_their_verdicts() -> None:
+    fast, slow, idle = (
+        dataclasses.replace(events_of("relu", time, 0.0), method="kernel", activities=activities)
+        for time, activities in ((1.0, (KERNEL,)), (2.0, (KERNEL,)), (0.0, ()))
+    )
+    comparison = Comparison({"fast": fast, "slow": slow, "idle": idle})
+    assert comparison.verdict("slow") == "slower"
+    assert comparison.verdict("idle") == "uncertain"
+    assert "slow: 2.000 µs, ratio 2.0000" in repr(comparison)
+    assert "idle: no GPU work>" in repr(comparison)
+    from_idle = Comparison({"idle": idle, "fast": fast})
+    assert from_idle.exit_code == 0
+    assert "idle: no GPU work, the baseline\n  fast: 1.000 µs>" in repr(from_idle)
+
+
 @pytest.mark.timing
 def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
     result = convtime.compare(
@@ -116,3 +167,17 @@ def test_the_same_kernel_compares_as_equal() -> None:
     x = torch.randn(64, 64, 56, 56, device="cuda")
     result = convtime.compare({"a": lambda: torch.relu(x), "b": lambda: torch.relu(x)})
     assert result.ratio("b").value == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.timing
+@pytest.mark.cuda
+def test_a_candidate_that_leaves_the_gpu_alone_costs_the_others_nothing() -> None:
+    x = torch.randn(64, 64, 56, 56, device="cuda")
+    result = convtime.compare({"relu": lambda: torch.relu(x), "nothing": lambda: None})
+    relu, nothing = result.measurements.values()
+    alone = convtime.time_op(lambda: torch.relu(x))
+    assert (relu.method, relu.no_gpu_work) == ("kernel", False)
+    assert relu.median == pytest.approx(alone.median, rel=0.05)
+    assert nothing.no_gpu_work
+    assert set(nothing.seconds) == {0.0}
+    assert "nothing: no GPU work" in repr(result)

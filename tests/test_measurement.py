@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import statistics
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
 
 
 def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
-    optional = {"flops", "nbytes", "ceilings"}
+    optional = {"flops", "nbytes", "ceilings", "overhead_uncertainty", "overhead_reason"}
     older = {name: value for name, value in make().to_dict().items() if name not in optional}
     newer = {**make().to_dict(), "schema": "4.99", "speed": 1}
     for data in (older, newer):
@@ -173,6 +174,38 @@ def test_repr_tells_the_median_in_its_unit_and_what_was_replaced() -> None:
     assert "4 (1 discarded)" in text
     assert "span: 3.500 µs" in text
     assert "span" not in repr(make(spans=(), activities=()))
+
+
+def test_what_was_taken_off_is_told_with_its_uncertainty() -> None:
+    one = make(overhead=2.7e-6, overhead_uncertainty=12e-9)
+    assert "method's own cost: 2.700 µs ± 12.00 ns, taken off" in repr(one)
+    assert "own cost" not in repr(make())
+    unknown = make(overhead_reason="CUPTI is taken")
+    assert "method's own cost: not taken off: CUPTI is taken" in repr(unknown)
+
+
+def test_the_uncertainty_of_what_was_taken_off_widens_the_interval() -> None:
+    seconds = tuple(1e-6 * (10 + step) for step in range(10))
+    low, high = make(seconds=seconds).median_interval
+    assert (low, high) == pytest.approx((11e-6, 18e-6))
+    wide = make(seconds=seconds, overhead=3e-6, overhead_uncertainty=0.5e-6)
+    assert wide.median_interval == pytest.approx((10.5e-6, 18.5e-6))
+    assert wide.median == make(seconds=seconds).median
+
+
+def test_few_samples_claim_no_interval() -> None:
+    few = make(seconds=(1e-6,) * 5)
+    assert few.median_interval == (-math.inf, math.inf)
+    assert "95 % interval: none: five samples or fewer say nothing" in repr(few)
+    assert "95 % interval: 1.000 µs .. 1.000 µs" in repr(make(seconds=(1e-6,) * 6))
+
+
+def test_a_call_without_gpu_work_says_so() -> None:
+    idle = make(method="kernel", seconds=(0.0,) * 10, spans=(), activities=())
+    assert idle.no_gpu_work
+    assert "median: no GPU work" in repr(idle)
+    assert not make(method="kernel").no_gpu_work
+    assert not make(method="event", seconds=(0.0,) * 10).no_gpu_work
 
 
 def test_throttled_samples_are_flagged_and_counted_and_stay() -> None:

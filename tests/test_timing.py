@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import functools
 import inspect
+import itertools
 import signal
 import statistics
 import subprocess
@@ -114,6 +115,18 @@ def test_max_samples_and_budget_end_the_sampling() -> None:
     one = convtime.time_op(time.sleep, 0.001, device="cpu", tolerance=0, budget=0.1)
     assert one.stop_reason == "budget"
     assert 0.1 <= one.sampling_seconds < 0.5
+
+
+@pytest.mark.parametrize("stop", ["interval", "noise"])
+def test_one_sample_settles_nothing(stop: Stop) -> None:
+    """Of one sample neither an interval nor a deviation is known, however wide either may be."""
+    one = convtime.time_op(
+        time.sleep, 1e-4, device="cpu", warmup=1, min_samples=1, tolerance=1000, stop=stop
+    )
+    assert one.stop_reason == "settled"
+    assert len(one.seconds) >= 5
+    two = convtime.time_op(time.sleep, 0, device="cpu", warmup=1, min_samples=1, max_samples=2)
+    assert (len(two.seconds), two.stop_reason) == (2, "max_samples")
 
 
 @pytest.mark.parametrize(
@@ -364,6 +377,59 @@ for _ in range(2):
             assert event.median == pytest.approx(kernel.median, rel=0.02, abs=1e-6)
             assert 1e-6 < event.overhead < 5e-6
             assert event.raw_seconds[0] == pytest.approx(event.seconds[0] + event.overhead)
+            assert 0 < event.overhead_uncertainty < 0.5e-6
+            assert event.overhead_reason == ""
+
+    def test_a_queue_that_is_not_held_is_calibrated_so(self) -> None:
+        x = torch.randn(1 << 24, device="cuda")
+        held = convtime.time_op(torch.relu, x, method="event")
+        free = convtime.time_op(torch.relu, x, method="event", queue="none")
+        assert (free.queue, free.overhead_reason) == ("none", "")
+        assert free.median == pytest.approx(held.median, rel=0.05)
+
+    def test_the_timings_own_memory_is_pytorchs(self) -> None:
+        x = torch.ones(1 << 10, device="cuda")
+        y = torch.empty_like(x)
+
+        def allocations() -> int:
+            return int(torch.cuda.memory_stats()["allocation.all.allocated"])
+
+        for method in ("kernel", "event", "sync"):
+            before = allocations()
+            convtime.time_op(torch.neg, x, kwargs={"out": y}, method=method, cache="warm")
+            # The clock's stamps; events are calibrated with tensors, which are PyTorch's anyway.
+            assert allocations() > before, method
+
+    def test_a_measurement_outlives_a_calibration_that_fails(self) -> None:
+        """In a process of its own, where no earlier calibration is known."""
+        subprocess.run([sys.executable, "-c", _FIRST_UNDER_A_PROFILER], check=True, timeout=50)
+
+    def test_a_first_call_that_compiles_does_not_make_every_batch_a_single_call(self) -> None:
+        x = torch.randn(1 << 10, device="cuda")
+        calls = itertools.count()
+
+        def compiles() -> torch.Tensor:
+            if next(calls) == 0:
+                time.sleep(0.3)
+            return torch.relu(x)
+
+        start = time.perf_counter()
+        convtime.time_op(compiles, warmup=1, stop="count", max_samples=2000)
+        assert time.perf_counter() - start < 3
+
+    def test_calls_of_many_launches_never_overfill_the_queue(self) -> None:
+        x = torch.randn(1 << 10, device="cuda")
+
+        def many() -> torch.Tensor:
+            y = x
+            for _ in range(200):
+                y = torch.relu(y)
+            return y
+
+        for method in ("kernel", "event"):
+            one = convtime.time_op(many, method=method, warmup=3, max_samples=100)
+            assert (one.queue, one.queue_reason) == ("gate", "")
+            assert one.discarded == ()
 
     def test_calls_that_leave_the_gpu_alone_are_timed_on_the_host(self) -> None:
         one = convtime.time_op(lambda: None, device="cuda", **QUICK)
@@ -513,6 +579,21 @@ def test_an_interrupt_while_capturing_is_an_interrupt() -> None:
         convtime.time_op(interrupted, device="cuda", method="graph")
     x = torch.randn(1024, device="cuda")
     assert convtime.time_op(torch.relu, x, method="graph").method == "graph"
+
+
+_FIRST_UNDER_A_PROFILER = """
+import torch, convtime
+x = torch.ones(1 << 20, device="cuda")
+with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
+    one = convtime.time_op(torch.relu, x, method="event")
+assert one.method == "event" and len(one.seconds) >= 10
+if one.overhead_reason:  # where CUPTI's tools do not share it
+    assert (one.overhead, one.raw_seconds) == (0, ())
+    assert "CUPTI cannot say: a torch.profiler session" in one.overhead_reason
+    assert "not taken off" in repr(one)
+after = convtime.time_op(torch.relu, x, method="event")
+assert after.overhead > 1e-6 and not after.overhead_reason
+"""
 
 
 _TIMES_IN_THREADS = """

@@ -3,28 +3,31 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <memory>
 
 #include "core/cuda_check.h"
-#include "core/unique_handle.h"
+#include "core/device_allocator.h"
 
 namespace convtime {
 
+/// Memory of the device for `count` values. It is written to on one stream alone, the one that is
+/// current to an allocator that knows of streams.
 template <typename T>
-struct DeviceMemoryTraits {
-  using Handle = T*;
-  static void release(T* data) noexcept { CONVTIME_CUDA_WARN(cudaFree(data)); }
+class DeviceMemory {
+ public:
+  DeviceMemory(std::size_t count, const DeviceAllocator& allocate)
+      : data_(allocate ? allocate(count * sizeof(T)) : allocate_by_cuda(count * sizeof(T))) {}
+
+  T* get() const { return static_cast<T*>(data_.get()); }
+
+ private:
+  static std::shared_ptr<void> allocate_by_cuda(std::size_t bytes) {
+    void* data = nullptr;
+    CONVTIME_CUDA_CHECK(cudaMalloc(&data, bytes));
+    return {data, [](void* allocated) { CONVTIME_CUDA_WARN(cudaFree(allocated)); }};
+  }
+
+  std::shared_ptr<void> data_;
 };
-
-/// Memory of the device, outside of any allocator's cache.
-template <typename T>
-using DeviceMemory = UniqueHandle<DeviceMemoryTraits<T>>;
-
-/// Of the current device, with room for `count` values.
-template <typename T>
-DeviceMemory<T> make_device_memory(std::size_t count) {
-  void* data = nullptr;
-  CONVTIME_CUDA_CHECK(cudaMalloc(&data, count * sizeof(T)));
-  return DeviceMemory<T>(static_cast<T*>(data));
-}
 
 }  // namespace convtime

@@ -1,8 +1,11 @@
 #include "timing/batch.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
+#include <set>
 #include <utility>
+#include <vector>
 
 #include "timing/clock.h"
 
@@ -12,8 +15,28 @@ namespace {
 /// Sleeping longer than the host was seen to need absorbs its jitter.
 constexpr double kHoldMargin = 1.5;
 constexpr double kHoldExtraSeconds = 50e-6;
-/// A callable that is still being issued after this long waits for the GPU or overfills the queue.
-constexpr double kMaxHoldSeconds = 0.1;
+
+/// The API calls behind what a device did: those of a CUDA graph are one launch.
+std::size_t count_launches(const std::vector<DeviceActivity>& activities) {
+  std::set<std::uint32_t> calls;
+  for (const DeviceActivity& activity : activities) {
+    calls.insert(activity.correlation);
+  }
+  return calls.size();
+}
+
+/// Of the candidates' calls, each one's largest.
+std::size_t launches_of_round(const std::vector<CandidateSamples>& candidates) {
+  std::size_t launches = 0;
+  for (const CandidateSamples& samples : candidates) {
+    std::size_t most = 0;
+    for (const std::vector<DeviceActivity>& activities : samples.activities) {
+      most = std::max(most, count_launches(activities));
+    }
+    launches += most;
+  }
+  return launches;
+}
 
 /// Releases the queue, also where an exception ends the batch.
 class Release {
@@ -51,7 +74,14 @@ struct BatchRunner::Issue {
 
 BatchRunner::BatchRunner(std::span<Callable* const> candidates, Timer& timer, QueueHold* hold,
                          ClockProbe* probe, const HostHooks& hooks)
-    : candidates_(candidates), timer_(timer), hold_(hold), probe_(probe), hooks_(hooks) {}
+    : candidates_(candidates),
+      timer_(timer),
+      hold_(hold),
+      probe_(probe),
+      hooks_(hooks),
+      sees_all_launches_(
+          std::none_of(candidates.begin(), candidates.end(),
+                       [](const Callable* candidate) { return candidate->prepares_work(); })) {}
 
 CallCost BatchRunner::call_alone(Callable& candidate) {
   Callable* const call = &candidate;
@@ -66,7 +96,9 @@ CallCost BatchRunner::call_alone(Callable& candidate) {
       probe_->collect({&ignored, 1});
     }
   });
-  return {host_seconds, now_seconds() - start};
+  const auto activities = timer_.take_activities();
+  return {host_seconds, now_seconds() - start,
+          activities.empty() ? 0 : count_launches(activities.front())};
 }
 
 std::size_t BatchRunner::rounds_in(double seconds) const {
@@ -75,13 +107,21 @@ std::size_t BatchRunner::rounds_in(double seconds) const {
 }
 
 std::size_t BatchRunner::batch_rounds_in(double seconds) const {
-  return std::min(rounds_in(seconds), round_limit_);
+  const std::size_t rounds = rounds_in(seconds);
+  return hold_ == nullptr ? rounds : std::min(rounds, plan_.round_limit(round_load()));
+}
+
+RoundLoad BatchRunner::round_load() const {
+  return {candidates_.size(), sees_all_launches_ ? round_.launches : 0, round_.host_seconds};
 }
 
 Batch BatchRunner::run(std::size_t rounds) {
   const Schedule schedule = shuffle_rounds(rounds);
   const Issue issued = issue(schedule, rounds);
   Batch batch = collect(schedule, issued);
+  if (batch.held) {
+    learn_cost(batch, rounds);
+  }
   batch.hold_given_up = !learn_from(issued, rounds);
   return batch;
 }
@@ -153,27 +193,32 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
   return batch;
 }
 
+/// A first call may have compiled for seconds, and searched among many launches: what a round takes
+/// is what batches show. One that stalled shows nothing of it.
+void BatchRunner::learn_cost(const Batch& batch, std::size_t rounds) {
+  round_.wall_seconds = batch.busy_seconds / static_cast<double>(rounds);
+  round_.launches = launches_of_round(batch.candidates);
+}
+
 /// Whether the queue is held as before: false where that was given up.
 bool BatchRunner::learn_from(const Issue& issue, std::size_t rounds) {
   const double round_seconds = issue.seconds / static_cast<double>(rounds);
   if (issue.held) {
     // Towards what was seen, so that one hiccup does not lengthen all later sleeps.
     round_.host_seconds = std::max(round_.host_seconds / 2, round_seconds);
+    plan_.held();
     return true;
   }
-  round_.host_seconds = std::max(2 * round_.host_seconds, round_seconds);
   if (issue.hold_seconds < kMaxHoldSeconds) {
+    round_.host_seconds = std::max(2 * round_.host_seconds, round_seconds);
     return true;  // it will be held longer
   }
-  if (rounds > 1) {
-    // Perhaps there is no room in the queue for that many launches.
-    round_limit_ = std::max<std::size_t>(1, rounds / 8);
+  plan_.stalled(rounds);
+  if (!plan_.given_up()) {
     return true;
   }
   hold_ = nullptr;
-  not_held_reason_ =
-      "a call was still being issued after 0.1 s: it waits for the GPU, overfills the launch "
-      "queue, or takes the host that long";
+  not_held_reason_ = plan_.reason(round_load());
   return false;
 }
 

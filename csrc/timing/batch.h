@@ -8,6 +8,7 @@
 
 #include "timing/callable.h"
 #include "timing/conditions/clock_probe.h"
+#include "timing/conditions/hold_plan.h"
 #include "timing/conditions/queue_hold.h"
 #include "timing/host_hooks.h"
 #include "timing/samples.h"
@@ -19,6 +20,8 @@ namespace convtime {
 struct CallCost {
   double host_seconds = 0;  ///< of issuing them
   double wall_seconds = 0;  ///< of issuing them and waiting for them
+  std::size_t launches =
+      0;  ///< work that they issue to a device; 0 where the timer does not see it
 };
 
 /// What a batch gave: rounds of calls that were issued together.
@@ -48,7 +51,7 @@ class BatchRunner {
 
   /// How many rounds fit into that time: one at least, and kMaxRounds at most.
   std::size_t rounds_in(double seconds) const;
-  /// As rounds_in(), and no more than the next batch is to have.
+  /// As rounds_in(), and no more than the queue can be held for.
   std::size_t batch_rounds_in(double seconds) const;
   double seconds_of(std::size_t rounds) const {
     return static_cast<double>(rounds) * round_.wall_seconds;
@@ -69,6 +72,8 @@ class BatchRunner {
   double seconds_to_hold(std::size_t rounds) const;
   Issue issue(const Schedule& schedule, std::size_t rounds);
   Batch collect(const Schedule& schedule, const Issue& issue);
+  RoundLoad round_load() const;
+  void learn_cost(const Batch& batch, std::size_t rounds);
   bool learn_from(const Issue& issue, std::size_t rounds);
 
   std::span<Callable* const> candidates_;
@@ -77,7 +82,8 @@ class BatchRunner {
   ClockProbe* probe_;
   const HostHooks& hooks_;
   CallCost round_;
-  std::size_t round_limit_ = kMaxRounds;
+  HoldPlan plan_{kMaxRounds};
+  bool sees_all_launches_;  ///< of those that the timer sees; it does not look at prepare()
   std::string not_held_reason_;
   std::mt19937 random_{0};  // fixed: the order is arbitrary, not different each time
 };

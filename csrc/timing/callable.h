@@ -14,6 +14,9 @@ class Callable {
   /// Makes ready for the next call(). Timers call it before the timed region.
   virtual void prepare() {}
 
+  /// Whether prepare() may issue work to a device.
+  virtual bool prepares_work() const { return false; }
+
   /// Issues the operation once. May throw; the timing then ends with that exception.
   virtual void call() = 0;
 

@@ -47,7 +47,8 @@ std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_
     throw std::invalid_argument(
         "method 'graph' captures the work of one device, and the calls use several; use 'kernel'");
   }
-  const GraphContext context{options.graph_recorder, stream_of(options), options.hooks.wait};
+  const GraphContext context{options.graph_recorder, stream_of(options), options.hooks.wait,
+                             options.allocate};
   if (options.flush.empty()) {
     return std::make_unique<GraphTimer>(context, capacity);
   }
@@ -100,7 +101,8 @@ std::unique_ptr<ClockProbe> make_clock_probe([[maybe_unused]] const TimingOption
                                              [[maybe_unused]] std::size_t candidates) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
-    return std::make_unique<SmClockProbe>(stream_of(options), Sampler::max_batch(candidates));
+    return std::make_unique<SmClockProbe>(stream_of(options), Sampler::max_batch(candidates),
+                                          options.allocate);
   }
 #endif
   return nullptr;

@@ -1,5 +1,6 @@
 #include "timing/method_choice.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "timing/factory.h"
@@ -48,6 +49,13 @@ ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates) {
     return choose_kernel_or_event(options, candidates);
   }
   return {make_timer(options.method, options, candidates), options.method, ""};
+}
+
+bool none_issued_work(std::span<const CandidateSamples> candidates) {
+  return std::all_of(candidates.begin(), candidates.end(), [](const CandidateSamples& samples) {
+    return std::all_of(samples.activities.begin(), samples.activities.end(),
+                       [](const auto& activities) { return activities.empty(); });
+  });
 }
 
 std::string kernel_refusal(const std::string& problem) {

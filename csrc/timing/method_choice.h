@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "timing/options.h"
+#include "timing/samples.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {
@@ -28,5 +30,9 @@ std::string kernel_problem();
 /// What is said where kernel times were asked for and cannot be had, and where events stand in.
 std::string kernel_refusal(const std::string& problem);
 std::string event_reason(const std::string& problem);
+
+/// Whether no candidate issued anything to a device, by the samples of a timer that sees it: kernel
+/// times then say nothing. Where some did, theirs stay, and those of the others are 0.
+CONVTIME_API bool none_issued_work(std::span<const CandidateSamples> candidates);
 
 }  // namespace convtime

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/device_allocator.h"
 #include "core/export.h"
 #include "timing/callable.h"
 #include "timing/conditions/cache_flush.h"
@@ -52,8 +53,13 @@ struct TimingOptions {
   std::vector<int> other_devices{};
   /// What kGraph captures with; it cannot be used without.
   GraphRecorder graph_recorder{};
-  /// What kEvent and kGraph are calibrated with (CalibrationConditions::reference).
+  /// Makes what kEvent and kGraph are calibrated with: a call that issues one kernel of a few
+  /// microseconds to `stream`, or to the one that a graph is recorded from. Best a kernel of the
+  /// library whose calls are timed: after a flush, the first fetch of its code is part of what is
+  /// corrected. Without it, a kernel of convtime's own.
   std::function<std::unique_ptr<Callable>()> calibration_reference{};
+  /// Where the timing's own memory on the device comes from.
+  DeviceAllocator allocate{};
   Regime regime = Regime::kAsIs;
   Warmup warmup{};
   StopRule stop{};

@@ -94,7 +94,9 @@ class Sampler::Run {
         controls_regime_(&sampler.regime_ != &sampler.as_is_),
         warmup_(sampler.warmup_),
         rule_(sampler.rule_),
+        judge_(sampler.rule_),
         hooks_(sampler.hooks_),
+        calibrate_(sampler.calibrate_),
         batches_(candidates, sampler.timer_, sampler.hold_, sampler.probe_, sampler.hooks_) {
     result_.candidates.resize(candidates.size());
   }
@@ -116,7 +118,7 @@ class Sampler::Run {
 
   void sample();
   std::size_t next_rounds(double elapsed_seconds) const;
-  StopReason decide(double elapsed_seconds) const;
+  StopReason decide(double elapsed_seconds);
 
   void run_batch(std::size_t rounds, Series& series);
   void throw_away(std::string fault);
@@ -134,7 +136,9 @@ class Sampler::Run {
   bool controls_regime_;
   const Warmup& warmup_;
   const StopRule& rule_;
+  StopJudge judge_;
   const HostHooks& hooks_;
+  const std::function<Overhead()>& calibrate_;
   BatchRunner batches_;
   std::size_t batches_run_ = 0;
   SamplerResult result_;
@@ -143,6 +147,9 @@ class Sampler::Run {
 void Sampler::Run::warm_up() {
   const double start = now_seconds();
   call_untimed();
+  if (calibrate_) {
+    judge_.expect(calibrate_());
+  }
   if (warmup_.steady) {
     result_.steady = become_steady();
   }
@@ -156,12 +163,13 @@ void Sampler::Run::call_untimed() {
   CallCost round;
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     const double start = now_seconds();
-    CallCost fastest{kInfinity, kInfinity};
+    CallCost fastest{kInfinity, kInfinity, 0};
     std::size_t calls = 0;
     do {
       const CallCost cost = batches_.call_alone(*candidates_[i]);
       fastest.host_seconds = std::min(fastest.host_seconds, cost.host_seconds);
       fastest.wall_seconds = std::min(fastest.wall_seconds, cost.wall_seconds);
+      fastest.launches = cost.launches;  // the last one's: a first call may search for its plan
       if (calls == 0) {
         result_.candidates[i].first_call_seconds = cost.wall_seconds;
       }
@@ -170,6 +178,7 @@ void Sampler::Run::call_untimed() {
     } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
     round.host_seconds += fastest.host_seconds;
     round.wall_seconds += fastest.wall_seconds;
+    round.launches += fastest.launches;
     result_.warmup_calls += calls;
   }
   batches_.expect(round);
@@ -233,8 +242,7 @@ void Sampler::Run::sample() {
     run_batch(next_rounds(working_clock() - start), result_.candidates);
     hooks_.poll();
     result_.sampling_seconds = working_clock() - start;
-    result_.stop_reason =
-        decide(regime_.exhausted() ? rule_.budget_seconds : result_.sampling_seconds);
+    result_.stop_reason = decide(result_.sampling_seconds);
   }
 }
 
@@ -253,12 +261,17 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
              : std::min(affordable, rule_.max_samples - taken);
 }
 
-StopReason Sampler::Run::decide(double elapsed_seconds) const {
+StopReason Sampler::Run::decide(double elapsed_seconds) {
   std::vector<std::span<const double>> seconds;
   for (const CandidateSamples& samples : result_.candidates) {
     seconds.emplace_back(samples.seconds);
   }
-  return rule_.decide(seconds, elapsed_seconds);
+  const StopReason reason = judge_.decide(seconds, elapsed_seconds);
+  const bool may_end = rounds_of(result_.candidates) >= rule_.min_samples;
+  if (reason == StopReason::kNotYet && may_end && regime_.exhausted()) {
+    return StopReason::kBudget;
+  }
+  return reason;
 }
 
 void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
@@ -267,6 +280,9 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
   Batch batch = batches_.run(rounds);
   ++batches_run_;
   result_.of_other_threads += batch.notes.of_other_threads;
+  if (batch.hold_given_up) {
+    set_aside(series);
+  }
   if (!batch.notes.fault.empty()) {
     throw_away(std::move(batch.notes.fault));
     return;
@@ -279,9 +295,6 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
     append(std::move(batch.candidates), series);
   } else {
     append_discarded(std::move(batch.candidates), series);
-  }
-  if (batch.hold_given_up) {
-    set_aside(series);
   }
 }
 
@@ -363,14 +376,15 @@ std::size_t Sampler::max_batch(std::size_t candidates) {
 }
 
 Sampler::Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
-                 HostHooks hooks, RegimeControl* regime)
+                 HostHooks hooks, RegimeControl* regime, std::function<Overhead()> calibrate)
     : timer_(timer),
       hold_(timer.queues_calls() ? hold : nullptr),
       probe_(probe),
       regime_(regime == nullptr ? as_is_ : *regime),
       warmup_(regime_.warmup(warmup)),
       rule_(rule),
-      hooks_(std::move(hooks)) {
+      hooks_(std::move(hooks)),
+      calibrate_(std::move(calibrate)) {
   rule_.validate();
   if (!(warmup_.seconds >= 0)) {
     throw std::invalid_argument("warmup must be 0 or more seconds, got " +

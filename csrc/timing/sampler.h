@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 
 #include "core/export.h"
@@ -10,6 +11,7 @@
 #include "timing/conditions/regime.h"
 #include "timing/conditions/warmup.h"
 #include "timing/host_hooks.h"
+#include "timing/judge/overhead.h"
 #include "timing/judge/stop_rule.h"
 #include "timing/samples.h"
 #include "timing/timers/timer.h"
@@ -25,9 +27,12 @@ class CONVTIME_API Sampler {
 
   /// `hold` may be null: the queue is then never held. `probe` may be null: clocks are then not
   /// known. Candidates stamp the probe themselves (ClockedCallable). `regime` may be null: the
-  /// device is then sampled as it is.
+  /// device is then sampled as it is. `calibrate` is asked once, behind each candidate's first
+  /// calls, what the timer adds to each sample: the rule judges samples less that. Where it is
+  /// empty, the timer adds nothing.
   Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
-          HostHooks hooks = {}, RegimeControl* regime = nullptr);
+          HostHooks hooks = {}, RegimeControl* regime = nullptr,
+          std::function<Overhead()> calibrate = {});
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
@@ -45,6 +50,7 @@ class CONVTIME_API Sampler {
   Warmup warmup_;
   StopRule rule_;
   HostHooks hooks_;
+  std::function<Overhead()> calibrate_;
 };
 
 }  // namespace convtime

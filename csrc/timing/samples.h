@@ -21,7 +21,7 @@ struct CandidateSamples {
   /// What the device did for each call; empty where the timer cannot say.
   std::vector<std::vector<DeviceActivity>> activities;
   /// Samples that were taken while the queue could not be held, or the device was not in the regime
-  /// asked for, and that are not in `seconds`.
+  /// asked for, and that are not in `seconds`; less the method's own cost, as those are.
   std::vector<double> discarded;
   /// What the first call took, with all that is done only once (loading, compiling, choosing
   /// algorithms, allocating), until its work was done.

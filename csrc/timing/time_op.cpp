@@ -1,11 +1,12 @@
 #include "timing/time_op.h"
 
-#include <algorithm>
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <stdexcept>
 #include <utility>
 
+#include "timing/calibration/calibrator.h"
 #include "timing/factory.h"
 #include "timing/judge/statistics.h"
 #include "timing/method_choice.h"
@@ -14,8 +15,8 @@
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
+#include "timing/calibration/correction.h"
 #include "timing/conditions/sm_clock_probe.h"
-#include "timing/correction.h"
 #endif
 
 namespace convtime {
@@ -55,6 +56,22 @@ RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regim
   return regime->outcome(clocks_hz, samples.steady);
 }
 
+/// What the rule is to judge samples less; empty where that makes no difference to it. It judges
+/// uncorrected ones where no calibration can be had, as the result then holds them.
+std::function<Overhead()> make_calibration([[maybe_unused]] const TimingOptions& options,
+                                           [[maybe_unused]] Method method,
+                                           [[maybe_unused]] bool held,
+                                           [[maybe_unused]] ClockProbe* probe) {
+#ifdef CONVTIME_WITH_CUDA
+  if (is_calibrated(method) && depends_on_overhead(options.stop.criterion)) {
+    return [&options, method, held, probe] {
+      return expected_overhead(method, options, held, *probe).overhead.value_or(Overhead{});
+    };
+  }
+#endif
+  return {};
+}
+
 Timing sample(std::span<Callable* const> candidates, const TimingOptions& options) {
   ChosenTimer chosen;
   // Some wait for the device when they begin.
@@ -66,7 +83,8 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
   const std::unique_ptr<RegimeControl> regime = make_regime(options, max_sm_clock_hz.value_or(0));
 
   Sampler sampler(*chosen.timer, hold.get(), probe.get(), options.warmup, options.stop,
-                  options.hooks, regime.get());
+                  options.hooks, regime.get(),
+                  make_calibration(options, chosen.method, hold != nullptr, probe.get()));
   SamplerResult samples = sampler.run(conditioned.get());
 
   const Queue queue = samples.queue_held ? options.queue : Queue::kNone;
@@ -79,17 +97,24 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
           .queue_reason = std::move(queue_reason),
           .regime = outcome.regime,
           .regime_reason = outcome.reason,
-          .overhead_seconds = 0,
+          .overhead = {},
+          .overhead_reason = "",
           .max_sm_clock_hz = max_sm_clock_hz};
 }
 
-/// Whether some candidate issued nothing to the GPU, in all of its calls.
-bool saw_no_work(const SamplerResult& samples) {
-  return std::any_of(
-      samples.candidates.begin(), samples.candidates.end(), [](const CandidateSamples& candidate) {
-        return std::all_of(candidate.activities.begin(), candidate.activities.end(),
-                           [](const auto& activities) { return activities.empty(); });
-      });
+/// Takes off the samples what the method adds to them, or says why that is not known.
+void correct([[maybe_unused]] Timing& timing, [[maybe_unused]] const TimingOptions& options) {
+#ifdef CONVTIME_WITH_CUDA
+  if (!is_calibrated(timing.method)) {
+    return;
+  }
+  const Calibration calibration = calibrate(timing.method, options, timing.samples.queue_held);
+  timing.overhead_reason = calibration.failure;
+  if (calibration.overhead.has_value()) {
+    timing.overhead = *calibration.overhead;
+    subtract(timing.overhead, timing.samples.candidates);
+  }
+#endif
 }
 
 /// For calls that a GPU's method was to time, and that issue no work to it.
@@ -130,12 +155,10 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
     throw std::invalid_argument("the work is said to be on a GPU and there is no CUDA device");
   }
   Timing timing = sample_to_the_end(candidates, options);
-  if (timing.method == Method::kKernel && saw_no_work(timing.samples)) {
+  if (timing.method == Method::kKernel && none_issued_work(timing.samples.candidates)) {
     timing = sample_on_host(candidates, options);
   }
-#ifdef CONVTIME_WITH_CUDA
-  timing.overhead_seconds = subtract_overhead(timing.method, options, timing.samples.candidates);
-#endif
+  correct(timing, options);
   return timing;
 }
 
@@ -158,11 +181,17 @@ double Samples::median() const { return convtime::median(seconds); }
 
 std::ostream& operator<<(std::ostream& out, const Samples& samples) {
   const Summary summary = summarize(samples.seconds);
+  const double uncertainty = samples.overhead.uncertainty_seconds;
   constexpr double kMicro = 1e6;
-  return out << summary.median * kMicro << " us (median of " << summary.count << ", 95 % interval "
-             << summary.median_interval.low * kMicro << " .. "
-             << summary.median_interval.high * kMicro << " us, " << to_string(samples.method)
-             << ", queue " << to_string(samples.queue) << ", " << to_string(samples.regime) << ")";
+  out << summary.median * kMicro << " us (median of " << summary.count << ", ";
+  if (summary.count < kMinIntervalValues) {
+    out << "too few for a 95 % interval, ";
+  } else {
+    out << "95 % interval " << (summary.median_interval.low - uncertainty) * kMicro << " .. "
+        << (summary.median_interval.high + uncertainty) * kMicro << " us, ";
+  }
+  return out << to_string(samples.method) << ", queue " << to_string(samples.queue) << ", "
+             << to_string(samples.regime) << ")";
 }
 
 Samples time_op(std::function<void()> operation) {
@@ -175,8 +204,12 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   FunctionCallable callable(std::move(operation));
   Callable* const candidate = &callable;
   Timing timing = time_candidates({&candidate, 1}, options);
-  return {std::move(timing.samples.candidates.front().seconds), timing.method, timing.queue,
-          timing.regime, std::move(timing.regime_reason)};
+  return {std::move(timing.samples.candidates.front().seconds),
+          timing.method,
+          timing.queue,
+          timing.regime,
+          std::move(timing.regime_reason),
+          timing.overhead};
 }
 
 }  // namespace convtime

@@ -9,6 +9,7 @@
 
 #include "core/export.h"
 #include "timing/callable.h"
+#include "timing/judge/overhead.h"
 #include "timing/options.h"
 #include "timing/samples.h"
 
@@ -25,7 +26,8 @@ struct Timing {
   std::string regime_reason;
   /// For kEvent and kGraph: what was subtracted from each of raw_seconds to give the samples; 0
   /// where the method's own cost is not known.
-  double overhead_seconds = 0;
+  Overhead overhead;
+  std::string overhead_reason;  ///< why it is not known; empty where it is, and for other methods
   /// The highest rate of the device's clock; none without a GPU.
   std::optional<double> max_sm_clock_hz;
 };
@@ -49,6 +51,7 @@ struct CONVTIME_API Samples {
   Queue queue = Queue::kNone;
   Regime regime = Regime::kAsIs;
   std::string regime_reason;  ///< why it is not the one asked for; empty where it is
+  Overhead overhead;          ///< what was taken off each sample
 
   double median() const;
 };

@@ -45,9 +45,12 @@ TEST(EventTimer, TimesAKernelOfKnownDuration) {
   ASSERT_EQ(timing.samples.candidates[0].raw_seconds.size(),
             timing.samples.candidates[0].seconds.size());
   EXPECT_NEAR(timing.samples.candidates[0].raw_seconds[0] - timing.samples.candidates[0].seconds[0],
-              timing.overhead_seconds, 1e-12);
-  EXPECT_GT(timing.overhead_seconds, 0.5e-6);
-  EXPECT_LT(timing.overhead_seconds, 10e-6);
+              timing.overhead.seconds, 1e-12);
+  EXPECT_GT(timing.overhead.seconds, 0.5e-6);
+  EXPECT_LT(timing.overhead.seconds, 10e-6);
+  EXPECT_GT(timing.overhead.uncertainty_seconds, 0);
+  EXPECT_LT(timing.overhead.uncertainty_seconds, 0.5e-6);
+  EXPECT_EQ(timing.overhead_reason, "");
   for (const double seconds : timing.samples.candidates[0].seconds) {
     EXPECT_NEAR(seconds, kKnown, 5e-6);
   }
@@ -117,6 +120,91 @@ TEST(KernelTimer, LeavesCallsWithoutGpuWorkToTheHostsClock) {
   EXPECT_EQ(timing.method_reason, "the calls issue no work to the GPU");
   EXPECT_THROW(time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true}),
                std::invalid_argument);
+}
+
+TEST(KernelTimer, KeepsItsTimesBesideACallWithoutGpuWork) {
+  SKIP_WITHOUT_GPU();
+  KnownKernel kernel;
+  FunctionCallable nothing([] {});
+  for (const bool first : {false, true}) {
+    Callable* const candidates[] = {first ? &nothing : static_cast<Callable*>(&kernel),
+                                    first ? static_cast<Callable*>(&kernel) : &nothing};
+    const Timing timing = time_candidates(candidates, {.on_gpu = true});
+    EXPECT_EQ(timing.method, Method::kKernel);
+    EXPECT_NEAR(median(timing.samples.candidates[first ? 1 : 0].seconds), kKnown, 5e-6);
+    EXPECT_EQ(median(timing.samples.candidates[first ? 0 : 1].seconds), 0);
+  }
+}
+
+/// Calls of a few hundred kernels each.
+class ManyKernels final : public Callable {
+ public:
+  void call() override {
+    for (int i = 0; i < 300; ++i) {
+      launch_sleep(100, nullptr);
+    }
+  }
+};
+
+TEST(GateHold, IsNeverOverfilledByCallsOfManyLaunches) {
+  SKIP_WITHOUT_GPU();
+  for (const Method method : {Method::kKernel, Method::kEvent}) {
+    ManyKernels kernels;
+    Callable* const candidates[] = {&kernels};
+    const Timing timing = time_candidates(
+        candidates, {.method = method, .on_gpu = true, .stop = {.max_samples = 100}});
+    EXPECT_EQ(timing.queue, Queue::kGate) << timing.queue_reason;
+    EXPECT_TRUE(timing.samples.candidates[0].discarded.empty()) << to_string(method);
+  }
+}
+
+TEST(Calibration, ThatFailsLeavesTheSamplesAsTheyAre) {
+  SKIP_WITHOUT_GPU();
+  KnownKernel kernel;
+  Callable* const candidates[] = {&kernel};
+  TimingOptions options{.method = Method::kEvent, .on_gpu = true};
+  options.calibration_reference = []() -> std::unique_ptr<Callable> {
+    throw std::runtime_error("out of memory");
+  };
+  const Timing timing = time_candidates(candidates, options);
+  EXPECT_EQ(timing.overhead_reason, "out of memory");
+  EXPECT_EQ(timing.overhead.seconds, 0);
+  EXPECT_TRUE(timing.samples.candidates[0].raw_seconds.empty());
+  EXPECT_NEAR(median(timing.samples.candidates[0].seconds), kKnown, 10e-6);
+}
+
+TEST(Calibration, WaitsThroughTheHostsHookAndTakesItsMemoryFromTheCaller) {
+  SKIP_WITHOUT_GPU();
+  KnownKernel kernel;
+  Callable* const candidates[] = {&kernel};
+  for (const Queue queue : {Queue::kGate, Queue::kNone}) {
+    int waiting = 0;
+    int calibrations = 0;
+    std::size_t allocated = 0;
+    TimingOptions options{.method = Method::kEvent, .queue = queue, .on_gpu = true};
+    options.hooks.wait = [&](const std::function<void()>& blocking) {
+      ++waiting;
+      EXPECT_EQ(waiting, 1) << "waits in a wait";
+      blocking();
+      --waiting;
+    };
+    options.calibration_reference = [&]() -> std::unique_ptr<Callable> {
+      EXPECT_EQ(waiting, 1);
+      ++calibrations;
+      return std::make_unique<FunctionCallable>([] { launch_sleep(4000, nullptr); });
+    };
+    options.allocate = [&](std::size_t bytes) -> std::shared_ptr<void> {
+      ++allocated;
+      void* data = nullptr;
+      CONVTIME_CUDA_CHECK(cudaMalloc(&data, bytes));
+      return {data, [](void* memory) { cudaFree(memory); }};
+    };
+    const Timing timing = time_candidates(candidates, options);
+    EXPECT_EQ(timing.overhead_reason, "");
+    EXPECT_GT(timing.overhead.seconds, 0);
+    EXPECT_GE(calibrations, 2);  // before sampling and after it
+    EXPECT_GE(allocated, 1U + static_cast<std::size_t>(calibrations));
+  }
 }
 
 TEST(SyncTimer, TimesAKernelOfKnownDuration) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -37,12 +38,25 @@ class FakeTimer final : public Timer {
   CollectionNotes take_notes() override {
     return {is_faulty(batch_sizes.size()) ? "1 launch without its record" : "", 2};
   }
+  /// As many in each call as were set, each issued by itself or all of them by one graph.
+  std::vector<std::vector<DeviceActivity>> take_activities() override {
+    if (activities_each == 0) {
+      return {};
+    }
+    std::vector<DeviceActivity> issued(activities_each);
+    for (std::size_t i = 0; i < issued.size(); ++i) {
+      issued[i].correlation = by_one_graph ? 1 : static_cast<std::uint32_t>(i);
+    }
+    return std::vector<std::vector<DeviceActivity>>(batch_.size(), issued);
+  }
   bool queues_calls() const override { return queues; }
 
   std::function<bool(std::size_t)> is_faulty = [](std::size_t) { return false; };  // n-th run
   std::map<Callable*, double> seconds;
   std::vector<std::size_t> batch_sizes;
   bool queues = true;
+  std::size_t activities_each = 0;
+  bool by_one_graph = false;
 
  private:
   std::vector<Callable*> batch_;
@@ -56,6 +70,9 @@ class FakeHold final : public QueueHold {
   bool ends_early() const override { return early; }
   bool release() noexcept override {
     ++releases;
+    if (asked.size() == stalls_once_at) {
+      return false;
+    }
     return failures_after ? asked.size() <= held_at_first : asked.size() > failures_;
   }
 
@@ -64,6 +81,7 @@ class FakeHold final : public QueueHold {
   bool early = false;
   bool failures_after = false;  ///< held for the first held_at_first times, and never again
   std::size_t held_at_first = 0;
+  std::size_t stalls_once_at = 0;  ///< the number of a batch; none is the 0th
 
  private:
   std::size_t failures_;
@@ -352,12 +370,127 @@ TEST_F(SamplerTest, TriesSmallerBatchesBeforeItGivesAHoldUp) {
   EXPECT_EQ(*std::max_element(timer_.batch_sizes.begin() + 3, timer_.batch_sizes.end()), 16U);
 }
 
+FunctionCallable slow_call() {
+  return FunctionCallable([] { std::this_thread::sleep_for(std::chrono::milliseconds(21)); });
+}
+
+TEST_F(SamplerTest, LosesOneBatchToOneStall) {
+  FunctionCallable slow = slow_call();  // too long for batches of more than a round
+  Callable* const candidates[] = {&slow};
+  timer_.seconds[&slow] = 1;
+  FakeHold hold;
+  hold.early = true;
+  hold.stalls_once_at = 6;
+  const SamplerResult result =
+      Sampler(timer_, &hold, nullptr, kOneCall,
+              {.criterion = StopCriterion::kCount, .min_samples = 9, .max_samples = 9})
+          .run(candidates);
+  EXPECT_EQ(timer_.batch_sizes.back(), 1U);
+  EXPECT_TRUE(result.queue_held);
+  EXPECT_EQ(result.not_held_reason, "");
+  EXPECT_EQ(result.candidates[0].seconds.size(), 9U);
+  EXPECT_EQ(result.candidates[0].discarded.size(), 1U);
+}
+
+TEST_F(SamplerTest, LearnsFromBatchesWhatAFirstCallDidNotShow) {
+  bool first = true;
+  FunctionCallable compiles([&] {
+    if (std::exchange(first, false)) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+  });
+  Callable* const candidates[] = {&compiles};
+  timer_.seconds[&compiles] = 1;
+  for (const bool held : {false, true}) {
+    first = true;
+    FakeHold hold;
+    hold.early = true;
+    Sampler(timer_, held ? &hold : nullptr, nullptr, kOneCall, {.min_samples = 300})
+        .run(candidates);
+    EXPECT_EQ(*std::max_element(timer_.batch_sizes.begin(), timer_.batch_sizes.end()),
+              Sampler::max_batch(1));
+    timer_.batch_sizes.clear();
+  }
+}
+
+TEST_F(SamplerTest, NeverOverfillsTheQueueWithLaunchesThatTheWarmUpShows) {
+  timer_.activities_each = 100;
+  FakeHold hold;
+  hold.early = true;
+  Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 100}).run(both_);
+  const std::size_t largest =
+      *std::max_element(timer_.batch_sizes.begin(), timer_.batch_sizes.end());
+  EXPECT_LE(largest * 100, 1024U);
+  EXPECT_EQ(largest, 8U);  // four rounds of two calls with 100 launches
+
+  timer_.batch_sizes.clear();
+  timer_.by_one_graph = true;
+  Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 100}).run(both_);
+  EXPECT_GT(*std::max_element(timer_.batch_sizes.begin(), timer_.batch_sizes.end()), 100U);
+}
+
+/// As timers do: makes each call ready first. Sees one launch of each.
+class CountingTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    batch_sizes.push_back(calls.size());
+    for (Callable* const callable : calls) {
+      callable->prepare();
+      callable->call();
+    }
+  }
+  void collect(std::span<double> seconds) override {
+    std::fill(seconds.begin(), seconds.end(), 1.0);
+  }
+  std::vector<std::vector<DeviceActivity>> take_activities() override {
+    return std::vector<std::vector<DeviceActivity>>(batch_sizes.back(),
+                                                    std::vector<DeviceActivity>(1));
+  }
+  bool queues_calls() const override { return true; }
+
+  std::vector<std::size_t> batch_sizes;
+};
+
+/// Takes half a millisecond to be made ready.
+class Prepared final : public Callable {
+ public:
+  explicit Prepared(bool by_work) : by_work_(by_work) {}
+  void prepare() override { std::this_thread::sleep_for(std::chrono::microseconds(500)); }
+  bool prepares_work() const override { return by_work_; }
+  void call() override {}
+
+ private:
+  bool by_work_;
+};
+
+TEST_F(SamplerTest, TakesLaunchesThatNobodySeesIntoAccount) {
+  for (const bool by_work : {false, true}) {
+    CountingTimer timer;
+    Prepared prepared(by_work);
+    Callable* const candidates[] = {&prepared};
+    FakeHold hold;
+    hold.early = true;
+    Sampler(timer, &hold, nullptr, {.calls = 3, .steady = false}, {.min_samples = 100})
+        .run(candidates);
+    const std::size_t largest =
+        *std::max_element(timer.batch_sizes.begin(), timer.batch_sizes.end());
+    if (by_work) {
+      EXPECT_EQ(largest, 1U);  // some 500 launches each
+    } else {
+      EXPECT_GT(largest, 8U);
+    }
+  }
+}
+
 TEST_F(SamplerTest, GivesTheHoldUpWhereItNeverWorks) {
   FakeHold hold(1'000'000);
   const SamplerResult result =
       Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 10}).run(both_);
   EXPECT_FALSE(result.queue_held);
-  EXPECT_NE(result.not_held_reason.find("waits for the GPU"), std::string::npos);
+  EXPECT_NE(result.not_held_reason.find("3 of 3 batches were still being issued after 0.1 s, the "
+                                        "last one of 2 calls: a call waits for the GPU"),
+            std::string::npos)
+      << result.not_held_reason;
   EXPECT_EQ(result.candidates[0].seconds.size(), 10U);
   EXPECT_LE(*std::max_element(hold.asked.begin(), hold.asked.end()), 0.1);
 }
@@ -372,6 +505,29 @@ TEST_F(SamplerTest, DoesNotMixHeldAndUnheldSamples) {
   EXPECT_FALSE(result.queue_held);
   EXPECT_EQ(result.candidates[0].seconds.size(), 100U);
   EXPECT_GE(result.candidates[0].discarded.size(), 64U);
+}
+
+TEST_F(SamplerTest, AsksOnceBehindTheFirstCallsWhatTheMethodAdds) {
+  std::vector<std::size_t> calls_before;
+  Sampler(timer_, nullptr, nullptr, {.calls = 3, .min_steady_seconds = 0}, {}, {}, nullptr, [&] {
+    calls_before.push_back(order_.size());
+    return Overhead{};
+  }).run(both_);
+  EXPECT_EQ(calls_before, std::vector<std::size_t>{6});
+}
+
+TEST_F(SamplerTest, JudgesSamplesLessWhatTheMethodAdds) {
+  timer_.seconds = {{&a_, 5.00e-6}, {&b_, 5.03e-6}};
+  const auto sample = [&](const Overhead& overhead) {
+    return Sampler(timer_, nullptr, nullptr, kOneCall,
+                   {.criterion = StopCriterion::kVerdict, .max_samples = 500}, {}, nullptr,
+                   [&] { return overhead; })
+        .run(both_);
+  };
+  // 1.015 within some 0.01: slower. 1.01, give or take: not to be told.
+  EXPECT_EQ(sample({3.0e-6, 0.1e-6}).stop_reason, StopReason::kSettled);
+  EXPECT_EQ(sample({2.0e-6, 0.1e-6}).stop_reason, StopReason::kMaxSamples);
+  EXPECT_EQ(sample({3.0e-6, 0.1e-6}).candidates[0].seconds[0], 5.00e-6);  // they stay as they are
 }
 
 TEST_F(SamplerTest, DoesNotHoldForTimersThatWaitAfterEachCall) {
@@ -490,10 +646,66 @@ TEST_F(SamplerTest, EndsAsByItsBudgetWhereItIdledForTooLong) {
   regime.gap = 0.01;
   regime.max_idle = 0.02;
   const SamplerResult result =
-      Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 100, .tolerance = 0}, {}, &regime)
+      Sampler(timer_, nullptr, nullptr, kOneCall,
+              {.criterion = StopCriterion::kBudget, .min_samples = 100, .budget_seconds = 1e9}, {},
+              &regime)
           .run(both_);
   EXPECT_EQ(result.candidates[0].seconds.size(), 100U);
   EXPECT_EQ(result.stop_reason, StopReason::kBudget);
+}
+
+TEST_F(SamplerTest, EndsWhereItIdledForTooLongHoweverManySamplesAreAskedFor) {
+  FakeRegime regime;
+  regime.gap = 0.01;
+  regime.max_idle = 0.02;
+  const SamplerResult result =
+      Sampler(timer_, nullptr, nullptr, kOneCall,
+              {.criterion = StopCriterion::kCount, .min_samples = 10, .max_samples = 1'000'000}, {},
+              &regime)
+          .run(both_);
+  EXPECT_GE(result.candidates[0].seconds.size(), 10U);
+  EXPECT_LT(result.candidates[0].seconds.size(), 1000U);
+  EXPECT_EQ(result.stop_reason, StopReason::kBudget);
+  EXPECT_TRUE(result.candidates[0].discarded.empty());
+}
+
+/// A clock that is at its top for some calls, and never again.
+class FailingProbe final : public ClockProbe {
+ public:
+  explicit FailingProbe(std::size_t calls_at_top) : calls_at_top_(calls_at_top) {}
+  void stamp() override {}
+  void finish() override {}
+  void forget() override {}
+  void pace() override {}
+  double idle_clock_hz() override { return 2e9; }
+  void collect(std::span<double> clocks_hz) override {
+    for (double& clock_hz : clocks_hz) {
+      clock_hz = calls_++ < calls_at_top_ ? 2e9 : 1.5e9;
+    }
+  }
+
+ private:
+  std::size_t calls_at_top_;
+  std::size_t calls_ = 0;
+};
+
+TEST_F(SamplerTest, KeepsABurstsSamplesWhereTheDeviceNoLongerComesToIt) {
+  constexpr std::size_t kAtTop = 1000;
+  FailingProbe probe(kAtTop);
+  ClockedCallable clocked(a_, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  BurstRegime burst(2e9, {.first_gap_seconds = 1e-3, .max_gap_seconds = 4e-3});
+  const SamplerResult result =
+      Sampler(timer, nullptr, &probe, kOneCall,
+              {.criterion = StopCriterion::kCount, .min_samples = 64, .max_samples = 5000}, {},
+              &burst)
+          .run(candidates);
+  EXPECT_EQ(outcome_of(burst, result).regime, Regime::kBurst);
+  EXPECT_GT(result.candidates[0].seconds.size(), kAtTop / 2);
+  EXPECT_GE(*std::min_element(result.candidates[0].sm_clocks_hz.begin(),
+                              result.candidates[0].sm_clocks_hz.begin() + kAtTop / 2),
+            2e9);
 }
 
 TEST_F(SamplerTest, SetsSamplesAsideAsTheRegimeSays) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -10,6 +11,8 @@
 
 namespace convtime {
 namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::vector<double> one_to(std::size_t count) {
   std::vector<double> values(count);
@@ -40,13 +43,21 @@ TEST(MedianInterval, HasTheRanksOfTheSignTest) {
     EXPECT_EQ(interval.low, low) << count;
     EXPECT_EQ(interval.high, high) << count;
   };
-  expect_ranks(1, 1, 1);
-  expect_ranks(5, 1, 5);
   expect_ranks(6, 1, 6);
   expect_ranks(10, 2, 9);
   expect_ranks(20, 6, 15);
   expect_ranks(100, 40, 61);
   expect_ranks(1000, 469, 532);
+}
+
+TEST(MedianInterval, HasNoBoundsForTooFewValues) {
+  // Five values all lie on the same side of the median in one of 16 cases.
+  for (std::size_t count = 1; count < kMinIntervalValues; ++count) {
+    const Interval interval = median_interval(one_to(count));
+    EXPECT_EQ(interval.low, -kInfinity) << count;
+    EXPECT_EQ(interval.high, kInfinity) << count;
+  }
+  EXPECT_TRUE(std::isfinite(median_interval(one_to(kMinIntervalValues)).high));
 }
 
 TEST(MedianInterval, CoversTheTrueMedianAsOftenAsItSays) {
@@ -112,7 +123,9 @@ TEST(Median, IsTheUsualOneOfTimesThatAllDiffer) {
 TEST(RelativeNoise, ComparesTheIntervalWithTheMedian) {
   EXPECT_DOUBLE_EQ(relative_noise(one_to(10)), (9.0 - 2.0) / 2 / 5.5);
   EXPECT_EQ(relative_noise(std::vector<double>(10, 3.0)), 0);
-  EXPECT_TRUE(std::isinf(relative_noise(std::vector<double>(10, 0.0))));
+  EXPECT_EQ(relative_noise(std::vector<double>(10, 0.0)), 0);
+  EXPECT_TRUE(std::isinf(relative_noise(std::vector<double>{-3, -2, -1, 0, 1, 2, 3})));
+  EXPECT_TRUE(std::isinf(relative_noise(std::vector<double>(5, 3.0))));
 }
 
 TEST(RelativeStdev, ComparesTheStandardDeviationWithTheMean) {
@@ -124,11 +137,31 @@ TEST(RelativeStdev, ComparesTheStandardDeviationWithTheMean) {
 }
 
 TEST(PairedRatio, IsTheMedianOfTheRatiosAndNotTheRatioOfTheMedians) {
-  const PairedRatio ratio =
-      paired_ratio(std::vector<double>{2, 3, 40}, std::vector<double>{1, 10, 8});  // 2, 0.3, 5
-  EXPECT_DOUBLE_EQ(ratio.value, 2);
+  const PairedRatio ratio = paired_ratio(std::vector<double>{2, 3, 40, 4, 3, 20},
+                                         std::vector<double>{1, 10, 8, 2, 1.5, 10});
+  EXPECT_DOUBLE_EQ(ratio.value, 2);  // of 2, 0.3, 5, 2, 2, 2
   EXPECT_DOUBLE_EQ(ratio.interval.low, 0.3);
   EXPECT_DOUBLE_EQ(ratio.interval.high, 5);
+}
+
+TEST(PairedRatio, OfTooFewRoundsIsUncertain) {
+  const std::vector<double> few(5, 1.0);
+  const PairedRatio ratio = paired_ratio(few, few);
+  EXPECT_EQ(ratio.value, 1);
+  EXPECT_EQ(judge(ratio.interval, 0.01), Verdict::kUncertain);
+}
+
+TEST(PairedRatio, HoldsWhatItsTimesMayBeOffTogether) {
+  const std::vector<double> over(20, 3.0);
+  const std::vector<double> under(20, 2.0);
+  const PairedRatio ratio = paired_ratio(over, under, 0.5);
+  EXPECT_DOUBLE_EQ(ratio.value, 1.5);
+  EXPECT_DOUBLE_EQ(ratio.interval.low, 3.5 / 2.5);
+  EXPECT_DOUBLE_EQ(ratio.interval.high, 2.5 / 1.5);
+  // Of equal times, all that is off is off in both.
+  const PairedRatio equal = paired_ratio(under, under, 0.5);
+  EXPECT_DOUBLE_EQ(equal.interval.low, 1);
+  EXPECT_DOUBLE_EQ(equal.interval.high, 1);
 }
 
 TEST(PairedRatio, HasTheIntervalOfTheMedian) {
@@ -148,6 +181,14 @@ TEST(PairedRatio, KnowsClocksThatSayZero) {
   const PairedRatio ratio = paired_ratio(one_to(3), std::vector<double>{1, 1, 0});
   EXPECT_EQ(ratio.value, 2);
   EXPECT_TRUE(std::isinf(ratio.interval.high));
+}
+
+TEST(PairedRatio, OrdersTimesThatACorrectionLeftBelowZero) {
+  const std::vector<double> negative(3, -1.0);
+  EXPECT_EQ(paired_ratio(negative, negative).value, 1);
+  EXPECT_TRUE(std::isinf(paired_ratio(one_to(3), negative).value));
+  EXPECT_EQ(paired_ratio(std::vector<double>(3, -2.0), negative).value, 0);
+  EXPECT_LT(paired_ratio(negative, one_to(3)).value, 0);  // less than any time
 }
 
 TEST(PairedRatio, RefusesWhatHasNoPairs) {

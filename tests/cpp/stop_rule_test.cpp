@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -69,6 +71,11 @@ TEST(StopRule, StopsWhenEveryIntervalIsNarrow) {
   EXPECT_EQ(rule.decide(Samples{kQuiet, kNoisy}, 0), StopReason::kNotYet);
 }
 
+TEST(StopRule, DoesNotWaitForACandidateThatADeviceHasNoWorkOf) {
+  EXPECT_EQ(StopRule{}.decide(Samples{kQuiet, std::vector<double>(10, 0.0)}, 0),
+            StopReason::kSettled);
+}
+
 TEST(StopRule, AllowsAnIntervalAsWideAsTheTolerance) {
   // Of ten values the interval is from the second to the ninth: 3.5 each way of 5.5.
   EXPECT_EQ(StopRule{.tolerance = 0.637}.decide(Samples{one_to(10)}, 0), StopReason::kSettled);
@@ -118,6 +125,94 @@ TEST(StopRule, BudgetIsSpentHoweverManyAndQuietTheSamples) {
   const StopRule rule{.criterion = StopCriterion::kBudget, .max_samples = 10};
   EXPECT_EQ(rule.decide(Samples{kQuiet}, 0.99), StopReason::kNotYet);
   EXPECT_EQ(rule.decide(Samples{kQuiet}, 1), StopReason::kBudget);
+}
+
+TEST(StopRule, ClaimsNoIntervalOfAFewSamples) {
+  for (const char* name : {"interval", "noise"}) {
+    const StopRule rule{.criterion = stop_criterion_from_string(name), .min_samples = 1};
+    EXPECT_EQ(rule.decide(Samples{{5}}, 0), StopReason::kNotYet) << name;
+    EXPECT_EQ(rule.decide(Samples{{5, 5}}, 0), StopReason::kNotYet) << name;
+  }
+  EXPECT_EQ(settles_at({.min_samples = 1}, kQuiet), 6U);
+  EXPECT_EQ(settles_at({.criterion = StopCriterion::kNoise, .min_samples = 1}, kQuiet), 5U);
+}
+
+/// Pairs of events say 5.00 and 5.03 us, of which 3 us are their own.
+const std::vector<double> kFast(40, 5.00e-6);
+const std::vector<double> kSlow(40, 5.03e-6);
+
+TEST(StopRule, JudgesTimesLessWhatTheMethodAdds) {
+  std::vector<double> wide(40, 5.00e-6);
+  for (std::size_t i = 0; i < wide.size(); i += 2) {
+    wide[i] = 5.04e-6;  // 0.4 % of 5 us, and 1 % of 2 us
+  }
+  for (const char* name : {"interval", "noise"}) {
+    const StopRule rule{.criterion = stop_criterion_from_string(name)};
+    EXPECT_EQ(rule.decide(Samples{wide}, 0), StopReason::kSettled) << name;
+    EXPECT_EQ(rule.decide(Samples{wide}, 0, {3e-6, 0}), StopReason::kNotYet) << name;
+    EXPECT_TRUE(depends_on_overhead(rule.criterion));
+  }
+  EXPECT_FALSE(depends_on_overhead(StopCriterion::kCount));
+}
+
+TEST(StopOnVerdict, JudgesTimesLessWhatTheMethodAdds) {
+  // 1.006 as they are, and 1.015 without their own cost: within a margin of 1 %, and beyond it.
+  const StopRule rule{.criterion = StopCriterion::kVerdict, .margin = 0.01};
+  const Samples samples{kFast, kSlow};
+  EXPECT_EQ(rule.decide(samples, 0, {3.0e-6, 0.01e-6}), StopReason::kSettled);
+  // With 2 us it is 1.01: neither one nor the other.
+  EXPECT_EQ(rule.decide(samples, 0, {2.0e-6, 0.01e-6}), StopReason::kNotYet);
+  // Not known well enough to tell: from 1.0086 to 1.06.
+  EXPECT_EQ(rule.decide(samples, 0, {3.0e-6, 1.5e-6}), StopReason::kNotYet);
+}
+
+TEST(StopJudge, LooksAgainWhereThereAreAQuarterMoreSamples) {
+  StopJudge judge(StopRule{.min_samples = 10});
+  EXPECT_EQ(judge.decide(Samples{kNoisy}, 0), StopReason::kNotYet);
+  const auto quiet = [](std::size_t count) { return std::vector<double>(count, 5.0); };
+  EXPECT_EQ(judge.decide(Samples{quiet(12)}, 0), StopReason::kNotYet);
+  EXPECT_EQ(judge.decide(Samples{quiet(12)}, 1), StopReason::kBudget);  // limits are always seen
+  EXPECT_EQ(judge.decide(Samples{quiet(13)}, 0), StopReason::kSettled);
+}
+
+TEST(StopJudge, StartsAnewWhereSamplesWereSetAside) {
+  StopJudge judge(StopRule{.min_samples = 10});
+  std::vector<double> noisy;
+  for (std::size_t i = 0; i < 1000; ++i) {
+    noisy.push_back(kNoisy[i % 10]);
+  }
+  EXPECT_EQ(judge.decide(Samples{noisy}, 0), StopReason::kNotYet);
+  EXPECT_EQ(judge.decide(Samples{kQuiet}, 0), StopReason::kSettled);
+}
+
+TEST(StopJudge, JudgesTimesLessWhatIsExpected) {
+  StopJudge judge(StopRule{.criterion = StopCriterion::kVerdict});
+  judge.expect({2.0e-6, 0.01e-6});
+  EXPECT_EQ(judge.decide(Samples{kFast, kSlow}, 0), StopReason::kNotYet);
+  judge.expect({3.0e-6, 0.01e-6});
+  std::vector<double> fast(60, 5.00e-6);
+  std::vector<double> slow(60, 5.03e-6);
+  EXPECT_EQ(judge.decide(Samples{fast, slow}, 0), StopReason::kSettled);
+}
+
+// Where every batch of 64 is looked at, these take some ten minutes.
+TEST(StopJudge, CanKeepUpWithAMillionSamples) {
+  const std::vector<double> values = random_bytes(1'000'000, 256);
+  for (const char* name : {"interval", "noise", "entropy", "verdict"}) {
+    StopJudge judge(StopRule{.criterion = stop_criterion_from_string(name),
+                             .min_samples = 10,
+                             .max_samples = values.size(),
+                             .tolerance = 0});
+    StopReason reason = StopReason::kNotYet;
+    std::size_t count = 0;
+    const auto start = std::chrono::steady_clock::now();
+    while (reason == StopReason::kNotYet) {
+      count = std::min(count + 64, values.size());
+      const std::span<const double> samples[] = {std::span(values).first(count)};
+      reason = judge.decide(samples, 0);
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << name;
+  }
 }
 
 // The counts below are from numpy, where nvbench's criteria were written out without updates: each

@@ -4,13 +4,22 @@
 #include <ATen/ops/relu.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 namespace convtime::ops {
 namespace {
 
+/// Python's dispatch modes (FakeTensorMode among them) are the caller's: they see none of this.
+class WithoutModes {
+ private:
+  c10::impl::ExcludeDispatchKeyGuard guard_{
+      c10::DispatchKeySet({c10::DispatchKey::Python, c10::DispatchKey::PythonTLSSnapshot})};
+};
+
 class Relu final : public Callable {
  public:
   void call() override {
+    const WithoutModes guard;
     const c10::InferenceMode no_autograd;
     result_ = at::relu(input_);
   }
@@ -20,7 +29,12 @@ class Relu final : public Callable {
   /// Takes an H200 2 to 4 us: long enough that the launch of what follows is hidden behind it.
   static constexpr std::int64_t kElements = 1 << 20;
 
-  at::Tensor input_ = at::zeros({kElements}, at::device(at::kCUDA));
+  static at::Tensor make_input() {
+    const WithoutModes guard;
+    return at::zeros({kElements}, at::device(at::kCUDA).dtype(at::kFloat));
+  }
+
+  at::Tensor input_ = make_input();
   at::Tensor result_;
 };
 

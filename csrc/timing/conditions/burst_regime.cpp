@@ -60,11 +60,15 @@ double BurstRegime::batch_seconds() const {
   return given_up() ? RegimeControl::batch_seconds() : batch_seconds_;
 }
 
-double BurstRegime::gap_seconds() const { return given_up() || exhausted() ? 0 : gap_seconds_; }
+/// Also where there was enough idling: what is sampled nevertheless, since it must be, is to be of
+/// the regime.
+double BurstRegime::gap_seconds() const { return given_up() ? 0 : gap_seconds_; }
 
 bool BurstRegime::settled() const { return given_up() || agreeing_ >= kAgreeing; }
 
-bool BurstRegime::exhausted() const { return idle_seconds() >= limits_.max_idle_seconds; }
+bool BurstRegime::exhausted() const {
+  return !given_up() && (idle_seconds() >= limits_.max_idle_seconds || rejected_ >= kMaxRejected);
+}
 
 BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   if (given_up()) {
@@ -180,6 +184,7 @@ void BurstRegime::adapt(const Clocks& clocks_hz, double busy_seconds, bool slipp
 
 BatchFate BurstRegime::accept(std::span<const double> medians_hz, bool rose) {
   rejected_ = 0;
+  has_samples_ = true;
   agreeing_ = rose ? 0 : agreeing_ + 1;
   for (std::size_t i = 0; i < medians_hz.size(); ++i) {
     kept_hz_[i] = rose ? medians_hz[i] : std::min(kept_hz_[i], medians_hz[i]);
@@ -189,12 +194,13 @@ BatchFate BurstRegime::accept(std::span<const double> medians_hz, bool rose) {
 
 BatchFate BurstRegime::reject(const Clocks& clocks_hz) {
   agreeing_ = 0;
-  if (++rejected_ < kMaxRejected) {
+  // Samples of the regime are worth more than going on without it: it is first asked to end.
+  if (++rejected_ < (has_samples_ ? 2 * kMaxRejected : kMaxRejected)) {
     return BatchFate::kSetAside;
   }
   refusal_ = all_have_clocks(clocks_hz)
                  ? "the clock fell below 98 % of the highest that the calls were seen at in " +
-                       std::to_string(kMaxRejected) + " batches in a row, at last to " +
+                       std::to_string(rejected_) + " batches in a row, at last to " +
                        one_decimal(100 * lowest_share(clocks_hz)) +
                        " % of it, although the GPU idled for " + one_decimal(idle_seconds()) +
                        " s in all"

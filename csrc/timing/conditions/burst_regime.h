@@ -66,6 +66,7 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
   std::size_t last_rounds_ = 0;   ///< of the last batch
   std::size_t agreeing_ = 0;      ///< batches in a row, the last ones, that were at the same clock
   std::size_t rejected_ = 0;      ///< batches in a row, the last ones, that were set aside
+  bool has_samples_ = false;      ///< whether a batch was of the regime
   std::string refusal_;           ///< why the regime was given up; empty while it was not
 };
 

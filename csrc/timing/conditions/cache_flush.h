@@ -32,6 +32,7 @@ class CONVTIME_API ColdCallable final : public Callable {
       : callable_(callable), buffers_(buffers) {}
 
   void prepare() override;
+  bool prepares_work() const override { return callable_.prepares_work(); }
   void call() override { callable_.call(); }
   void discard_result() override { callable_.discard_result(); }
   std::size_t distinct_calls() const override { return callable_.distinct_calls(); }

@@ -55,6 +55,7 @@ class ClockedCallable final : public Callable {
     callable_.prepare();
     probe_.stamp();
   }
+  bool prepares_work() const override { return callable_.prepares_work(); }
   void call() override { callable_.call(); }
   void discard_result() override { callable_.discard_result(); }
   std::size_t distinct_calls() const override { return callable_.distinct_calls(); }

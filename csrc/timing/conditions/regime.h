@@ -67,7 +67,8 @@ class CONVTIME_API RegimeControl {
   /// Whether enough batches were seen to know that the device is in the regime.
   virtual bool settled() const { return true; }
 
-  /// Whether sampling is to end as if its budget were spent: there was too much idling.
+  /// Whether sampling is to end, as soon as it may, as if its budget were spent: there was too much
+  /// idling, or the device no longer comes to the regime.
   virtual bool exhausted() const { return false; }
 
   virtual BatchFate judge(const RegimeBatch&) { return BatchFate::kKeep; }

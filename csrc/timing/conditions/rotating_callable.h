@@ -17,6 +17,7 @@ class RotatingCallable final : public Callable {
       : copies_(std::move(copies)) {}
 
   void prepare() override { copies_[next_]->prepare(); }
+  bool prepares_work() const override { return copies_.front()->prepares_work(); }
   void call() override {
     current_ = next_;
     next_ = (next_ + 1) % copies_.size();

@@ -37,10 +37,11 @@ __global__ void window_kernel(ClockStamp* stamps) {
 
 }  // namespace
 
-SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity)
+SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity,
+                           const DeviceAllocator& allocate)
     : stream_(stream),
       capacity_(capacity),
-      stamps_(make_device_memory<ClockStamp>((capacity + 1) * kBlocks)),
+      stamps_((capacity + 1) * kBlocks, allocate),
       last_pace_(make_event(cudaEventDisableTiming)),
       pace_before_(make_event(cudaEventDisableTiming)) {}
 

@@ -18,7 +18,7 @@ namespace convtime {
 class CONVTIME_API SmClockProbe final : public ClockProbe {
  public:
   /// For at most `capacity` calls between two collect().
-  SmClockProbe(cudaStream_t stream, std::size_t capacity);
+  SmClockProbe(cudaStream_t stream, std::size_t capacity, const DeviceAllocator& allocate = {});
 
   void stamp() override;
   void finish() override;

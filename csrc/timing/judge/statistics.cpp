@@ -11,6 +11,8 @@
 namespace convtime {
 namespace {
 
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
 void require_values(std::span<const double> values) {
   if (values.empty()) {
     throw std::invalid_argument("statistics need at least one sample, got none");
@@ -53,7 +55,7 @@ std::vector<std::size_t> tie_boundaries(const std::vector<double>& ordered) {
 /// times that differ. Ordered times stay so.
 std::vector<double> spread_ties(std::vector<double> ordered) {
   const std::vector<std::size_t> boundaries = tie_boundaries(ordered);
-  double tick = std::numeric_limits<double>::infinity();
+  double tick = kInfinity;
   for (std::size_t group = 0; group + 1 < boundaries.size(); ++group) {
     const std::size_t first = boundaries[group];
     if (ordered[boundaries[group + 1] - 1] - ordered[first] > 2 * kRoundingSeconds) {
@@ -95,10 +97,22 @@ double stdev_of(std::span<const double> values, double mean) {
 }
 
 double ratio_of(double over, double under) {
-  if (under == 0) {
-    return over == 0 ? 1 : std::numeric_limits<double>::infinity();
+  if (under > 0) {
+    return over / under;
   }
-  return over / under;
+  if (over == under) {
+    return 1;
+  }
+  return over > under ? kInfinity : 0;
+}
+
+/// In order, of times that are all longer by `shift` than they are said to be.
+std::vector<double> sorted_ratios(std::span<const double> over, std::span<const double> under,
+                                  double shift) {
+  std::vector<double> ratios(over.size());
+  std::transform(over.begin(), over.end(), under.begin(), ratios.begin(),
+                 [&](double a, double b) { return ratio_of(a + shift, b + shift); });
+  return sorted(ratios);
 }
 
 /// How many of `count` sorted values lie outside of the median's interval, on each side.
@@ -122,10 +136,13 @@ std::size_t values_outside_interval(std::size_t count) {
 
 Interval interval_of_sorted(const std::vector<double>& values) {
   const std::size_t outside = values_outside_interval(values.size());
-  // x_(k) .. x_(n+1-k), and the whole range where not even k = 1 is possible.
-  const std::size_t first = outside == 0 ? 0 : outside - 1;
-  return {values[first], values[values.size() - 1 - first]};
+  if (outside == 0) {
+    return {-kInfinity, kInfinity};
+  }
+  return {values[outside - 1], values[values.size() - outside]};  // x_(k) .. x_(n+1-k)
 }
+
+Interval hull(Interval a, Interval b) { return {std::min(a.low, b.low), std::max(a.high, b.high)}; }
 
 }  // namespace
 
@@ -161,30 +178,35 @@ Summary summarize(std::span<const double> values) {
 
 double relative_noise(std::span<const double> values) {
   const std::vector<double> spread = spread_ties(sorted(values));
-  const double median = quantile_of_sorted(spread, 0.5);
-  if (!(median > 0)) {
-    return std::numeric_limits<double>::infinity();
-  }
   const Interval interval = interval_of_sorted(spread);
-  return (interval.high - interval.low) / 2 / median;
+  if (interval.high == interval.low) {
+    return 0;
+  }
+  const double median = quantile_of_sorted(spread, 0.5);
+  return median > 0 ? (interval.high - interval.low) / 2 / median : kInfinity;
 }
 
 double relative_stdev(std::span<const double> values) {
   require_values(values);
   const double mean = mean_of(values);
-  return mean > 0 ? stdev_of(values, mean) / mean : std::numeric_limits<double>::infinity();
+  return mean > 0 ? stdev_of(values, mean) / mean : kInfinity;
 }
 
-PairedRatio paired_ratio(std::span<const double> over, std::span<const double> under) {
+PairedRatio paired_ratio(std::span<const double> over, std::span<const double> under,
+                         double uncertainty_seconds) {
   if (over.size() != under.size()) {
     throw std::invalid_argument("a ratio needs as many samples of one as of the other, got " +
                                 std::to_string(over.size()) + " and " +
                                 std::to_string(under.size()));
   }
-  std::vector<double> ratios(over.size());
-  std::transform(over.begin(), over.end(), under.begin(), ratios.begin(), ratio_of);
-  const std::vector<double> ordered = sorted(ratios);
-  return {quantile_of_sorted(ordered, 0.5), interval_of_sorted(ordered)};
+  const std::vector<double> ratios = sorted_ratios(over, under, 0);
+  PairedRatio ratio{quantile_of_sorted(ratios, 0.5), interval_of_sorted(ratios)};
+  if (uncertainty_seconds > 0) {
+    for (const double shift : {-uncertainty_seconds, uncertainty_seconds}) {
+      ratio.interval = hull(ratio.interval, interval_of_sorted(sorted_ratios(over, under, shift)));
+    }
+  }
+  return ratio;
 }
 
 Verdict judge(Interval ratio, double margin) {

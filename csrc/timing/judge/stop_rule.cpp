@@ -35,7 +35,7 @@ constexpr double kEntropyMinR2 = 0.36;
 /// Bits. Differences up to this are rounding, and a line fitted to them says nothing.
 constexpr double kEntropyRounding = 1e-9;
 
-/// The verdict is looked at after each batch, and ends the sampling where it is certain for once:
+/// The verdict is looked at again and again, and ends the sampling where it is certain for once:
 /// each look is another chance to be certain by accident, and the looks at few rounds, whose
 /// intervals vary most, are the likeliest ones.
 constexpr std::size_t kVerdictMinRounds = 30;
@@ -119,17 +119,44 @@ bool is_level(std::span<const double> values) {
   return constant || xy * xy / (xx * yy) >= kEntropyMinR2;
 }
 
-bool verdicts_are_certain(std::span<const std::span<const double>> samples, double margin) {
+/// Each candidate's samples, less `overhead_seconds` each.
+class Corrected {
+ public:
+  Corrected(std::span<const std::span<const double>> samples, double overhead_seconds) {
+    for (const std::span<const double> raw : samples) {
+      std::vector<double>& corrected = owned_.emplace_back(raw.begin(), raw.end());
+      for (double& seconds : corrected) {
+        seconds -= overhead_seconds;
+      }
+    }
+    views_.assign(owned_.begin(), owned_.end());
+  }
+
+  std::span<const std::span<const double>> get() const { return views_; }
+
+ private:
+  std::vector<std::vector<double>> owned_;
+  std::vector<std::span<const double>> views_;
+};
+
+bool verdicts_are_certain(std::span<const std::span<const double>> samples, double margin,
+                          double uncertainty_seconds) {
   if (samples.size() < 2 || samples.front().size() < kVerdictMinRounds) {
     return false;
   }
   const std::span others = samples.subspan(1);
   return std::all_of(others.begin(), others.end(), [&](std::span<const double> other) {
-    return judge(paired_ratio(other, samples.front()).interval, margin) != Verdict::kUncertain;
+    const PairedRatio ratio = paired_ratio(other, samples.front(), uncertainty_seconds);
+    return judge(ratio.interval, margin) != Verdict::kUncertain;
   });
 }
 
-bool is_settled(const StopRule& rule, std::span<const std::span<const double>> samples) {
+bool noise_is_small(std::span<const double> values, double tolerance) {
+  return values.size() >= kNoiseMinSamples && relative_stdev(values) <= tolerance;
+}
+
+bool is_settled(const StopRule& rule, std::span<const std::span<const double>> samples,
+                double uncertainty_seconds) {
   const auto all = [&](const auto& predicate) {
     return std::all_of(samples.begin(), samples.end(), predicate);
   };
@@ -138,14 +165,14 @@ bool is_settled(const StopRule& rule, std::span<const std::span<const double>> s
       return all([&](const auto& seconds) { return relative_noise(seconds) <= rule.tolerance; });
     case StopCriterion::kNoise:
       return all([&](const auto& seconds) {
-        return relative_stdev(seconds) <= rule.tolerance || noise_stays(seconds);
+        return noise_is_small(seconds, rule.tolerance) || noise_stays(seconds);
       });
     case StopCriterion::kEntropy:
       return all([](const auto& seconds) {
         return is_level(last(entropies_of_prefixes(seconds), kEntropyWindow));
       });
     case StopCriterion::kVerdict:
-      return verdicts_are_certain(samples, rule.margin);
+      return verdicts_are_certain(samples, rule.margin, uncertainty_seconds);
     case StopCriterion::kCount:
     case StopCriterion::kBudget:
       return false;
@@ -176,19 +203,47 @@ void StopRule::validate() const {
   }
 }
 
-StopReason StopRule::decide(std::span<const std::span<const double>> samples,
-                            double elapsed_seconds) const {
-  const std::size_t count = samples.front().size();
-  if (count < min_samples) {
+StopReason StopRule::decide_by_limits(std::size_t samples, double elapsed_seconds) const {
+  if (samples < min_samples) {
     return StopReason::kNotYet;
   }
-  if (criterion != StopCriterion::kBudget && count >= max_samples) {
+  if (criterion != StopCriterion::kBudget && samples >= max_samples) {
     return StopReason::kMaxSamples;
   }
-  if (criterion != StopCriterion::kCount && elapsed_seconds >= budget_seconds) {
-    return StopReason::kBudget;
+  return criterion != StopCriterion::kCount && elapsed_seconds >= budget_seconds
+             ? StopReason::kBudget
+             : StopReason::kNotYet;
+}
+
+StopReason StopRule::decide(std::span<const std::span<const double>> samples,
+                            double elapsed_seconds, const Overhead& overhead) const {
+  const StopReason by_limits = decide_by_limits(samples.front().size(), elapsed_seconds);
+  if (by_limits != StopReason::kNotYet || samples.front().size() < min_samples) {
+    return by_limits;
   }
-  return is_settled(*this, samples) ? StopReason::kSettled : StopReason::kNotYet;
+  const bool settled = overhead.seconds == 0
+                           ? is_settled(*this, samples, overhead.uncertainty_seconds)
+                           : is_settled(*this, Corrected(samples, overhead.seconds).get(),
+                                        overhead.uncertainty_seconds);
+  return settled ? StopReason::kSettled : StopReason::kNotYet;
+}
+
+StopReason StopJudge::decide(std::span<const std::span<const double>> samples,
+                             double elapsed_seconds) {
+  const std::size_t count = samples.front().size();
+  if (count < looked_at_) {
+    looked_at_ = 0;  // samples were set aside
+  }
+  if (count < rule_.min_samples || count < looked_at_ + looked_at_ / 4 + 1) {
+    return rule_.decide_by_limits(count, elapsed_seconds);
+  }
+  looked_at_ = count;
+  return rule_.decide(samples, elapsed_seconds, overhead_);
+}
+
+bool depends_on_overhead(StopCriterion criterion) {
+  return criterion == StopCriterion::kInterval || criterion == StopCriterion::kNoise ||
+         criterion == StopCriterion::kVerdict;
 }
 
 const char* to_string(StopCriterion criterion) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/export.h"
+#include "timing/judge/overhead.h"
 
 namespace convtime {
 
@@ -34,6 +35,10 @@ enum class StopReason {
   kBudget,      ///< the time budget is spent
 };
 
+/// Whether the criterion sets times against each other or themselves, so that what a method adds to
+/// all of them matters.
+CONVTIME_API bool depends_on_overhead(StopCriterion criterion);
+
 /// When enough has been sampled. All candidates are sampled equally often, and min_samples times in
 /// any case: what is said of fewer says nothing.
 struct StopRule {
@@ -47,9 +52,32 @@ struct StopRule {
   /// Throws std::invalid_argument where no sampling could satisfy the rule.
   CONVTIME_API void validate() const;
 
-  /// `samples` holds each candidate's samples so far, `elapsed_seconds` the time spent on them.
+  /// `samples` holds each candidate's samples so far, with `overhead` still in them;
+  /// `elapsed_seconds` is the time spent on them. Of the overhead's uncertainty, kVerdict alone
+  /// takes account: it belongs to the interval of a ratio, and no more samples make it less.
   CONVTIME_API StopReason decide(std::span<const std::span<const double>> samples,
-                                 double elapsed_seconds) const;
+                                 double elapsed_seconds, const Overhead& overhead = {}) const;
+
+  /// As decide(), but without looking at what the criterion asks for.
+  CONVTIME_API StopReason decide_by_limits(std::size_t samples, double elapsed_seconds) const;
+};
+
+/// Decides as a rule does while samples come in batches. It looks at the criterion only where there
+/// are a quarter more samples than at its last look: a look takes the longer, the more there are.
+class CONVTIME_API StopJudge {
+ public:
+  explicit StopJudge(const StopRule& rule) : rule_(rule) {}
+
+  /// What the method adds to each sample from here on, as far as is known.
+  void expect(const Overhead& overhead) { overhead_ = overhead; }
+
+  /// As StopRule::decide().
+  StopReason decide(std::span<const std::span<const double>> samples, double elapsed_seconds);
+
+ private:
+  StopRule rule_;
+  Overhead overhead_;
+  std::size_t looked_at_ = 0;  ///< samples
 };
 
 CONVTIME_API const char* to_string(StopCriterion criterion);

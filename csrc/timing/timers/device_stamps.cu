@@ -24,9 +24,10 @@ __global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capa
 
 }  // namespace
 
-DeviceStamps::DeviceStamps(std::size_t capacity)
-    : capacity_(capacity), count_and_stamps_(make_device_memory<std::uint64_t>(1 + capacity)) {
-  CONVTIME_CUDA_CHECK(cudaMemset(count_and_stamps_.get(), 0, sizeof(std::uint64_t)));
+DeviceStamps::DeviceStamps(cudaStream_t stream, std::size_t capacity,
+                           const DeviceAllocator& allocate)
+    : stream_(stream), capacity_(capacity), count_and_stamps_(1 + capacity, allocate) {
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
 }
 
 void DeviceStamps::open(cudaStream_t stream) {
@@ -39,13 +40,13 @@ void DeviceStamps::close(cudaStream_t stream) {
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 
-std::vector<std::uint64_t> DeviceStamps::take(cudaStream_t stream) {
+std::vector<std::uint64_t> DeviceStamps::take() {
   std::vector<std::uint64_t> stamps(1 + capacity_);
   const std::size_t bytes = stamps.size() * sizeof(std::uint64_t);
   CONVTIME_CUDA_CHECK(cudaMemcpyAsync(stamps.data(), count_and_stamps_.get(), bytes,
-                                      cudaMemcpyDeviceToHost, stream));
-  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream));
-  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
+                                      cudaMemcpyDeviceToHost, stream_));
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
+  CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
   const std::size_t count = stamps.front();
   if (count > capacity_) {
     throw std::logic_error("more was stamped than there is room for");

@@ -15,17 +15,18 @@ namespace convtime {
 /// that appends to a list, so that it can be captured in a graph and replayed.
 class CONVTIME_API DeviceStamps {
  public:
-  /// Of at most `capacity` stamps between two take().
-  explicit DeviceStamps(std::size_t capacity);
+  /// Of at most `capacity` stamps between two take(), on `stream` or replayed there.
+  DeviceStamps(cudaStream_t stream, std::size_t capacity, const DeviceAllocator& allocate);
 
   /// Stamps as the last thing, or as the first, that happens between what is enqueued around it.
   void open(cudaStream_t stream);
   void close(cudaStream_t stream);
 
   /// Waits for the stream and gives its stamps since the last take(), in nanoseconds.
-  std::vector<std::uint64_t> take(cudaStream_t stream);
+  std::vector<std::uint64_t> take();
 
  private:
+  cudaStream_t stream_;
   std::size_t capacity_;
   DeviceMemory<std::uint64_t> count_and_stamps_;
 };

@@ -132,7 +132,9 @@ double GraphTimer::estimate_seconds(DeviceGraph& graph, std::size_t length) {
 
 ColdGraphTimer::ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> flush,
                                std::size_t capacity)
-    : context_(std::move(context)), flush_(std::move(flush)), stamps_(2 * kColdLength * capacity) {}
+    : context_(std::move(context)),
+      flush_(std::move(flush)),
+      stamps_(context_.stream, 2 * kColdLength * capacity, context_.allocate) {}
 
 void ColdGraphTimer::run(std::span<Callable* const> calls) {
   capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
@@ -143,7 +145,7 @@ void ColdGraphTimer::run(std::span<Callable* const> calls) {
 }
 
 void ColdGraphTimer::collect(std::span<double> seconds) {
-  const std::vector<std::uint64_t> stamps = stamps_.take(context_.stream);
+  const std::vector<std::uint64_t> stamps = stamps_.take();
   for (std::size_t i = 0; i < seconds.size(); ++i) {
     std::uint64_t nanoseconds = 0;
     for (std::size_t call = i * kColdLength; call < (i + 1) * kColdLength; ++call) {

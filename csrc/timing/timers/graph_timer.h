@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/cuda_event.h"
+#include "core/device_allocator.h"
 #include "core/export.h"
 #include "timing/conditions/cache_flush.h"
 #include "timing/timers/device_graph.h"
@@ -28,6 +29,7 @@ struct GraphContext {
   cudaStream_t stream = nullptr;  ///< that the recorder's graphs are replayed on
   /// As HostHooks::wait.
   std::function<void(const std::function<void()>&)> wait = [](const auto& blocking) { blocking(); };
+  DeviceAllocator allocate{};
 };
 
 /// Calls right behind each other: the time of one is the difference between a long graph and a

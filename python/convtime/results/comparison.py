@@ -30,7 +30,8 @@ class Ratio:
 
     Attributes:
         value: median over the rounds of the two times' ratio within the round.
-        low: lower end of the value's interval.
+        low: lower end of the value's interval, to which what the method's own cost may be off
+            belongs; unbounded for five rounds or fewer.
         high: its upper end.
         confidence: the interval's confidence.
     """
@@ -74,8 +75,9 @@ class Comparison:
                 raise KeyError(
                     f"{candidate!r} was not compared; there are {list(self.measurements)}"
                 )
-        over, under = self.measurements[name].seconds, self.measurements[baseline].seconds
-        return Ratio(*_C.paired_ratio(over, under))
+        over, under = self.measurements[name], self.measurements[baseline]
+        uncertainty = max(over.overhead_uncertainty, under.overhead_uncertainty)
+        return Ratio(*_C.paired_ratio(over.seconds, under.seconds, uncertainty))
 
     def verdict(self, name: str, baseline: str | None = None) -> Verdict:
         """What the interval of :meth:`ratio` says, with 95 % confidence.
@@ -86,12 +88,16 @@ class Comparison:
 
         Returns:
             ``same`` if the whole interval lies within 1 ± ``margin``, ``faster`` or ``slower`` if
-            all of it lies beyond, and else ``uncertain``: more samples could tell.
+            all of it lies beyond, and else ``uncertain``: more samples could tell. Where one of the
+            two has no GPU work, there are no GPU times to compare, and it is ``uncertain``, too.
 
         Raises:
             KeyError: for a name that is not in the comparison.
         """
         ratio = self.ratio(name, baseline)
+        pair = (name, next(iter(self.measurements)) if baseline is None else baseline)
+        if any(self.measurements[candidate].no_gpu_work for candidate in pair):
+            return "uncertain"
         return _C.judge(ratio.low, ratio.high, self.margin)
 
     @property

@@ -36,10 +36,13 @@ class Measurement:
         name: what was measured.
         seconds: every sample, in the order taken.
         discarded: samples that are not in ``seconds`` because the queue could not be held when they
-            were taken, or the GPU was not in the regime asked for.
+            were taken, or the GPU was not in the regime asked for; less ``overhead``, too.
         overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
             what a pair of events, or the gap to a graph's next node, adds to a single kernel on
             this device, measured against CUPTI; 0 where it is not known, and for other methods.
+        overhead_uncertainty: how far ``overhead`` may be off, either way, with 95 % confidence; it
+            is part of :attr:`median_interval`, and of a comparison's ratios.
+        overhead_reason: why ``overhead`` is not known; empty where it is, and for other methods.
         raw_seconds: for these methods, the samples before that; empty if ``overhead`` is 0.
         spans: for the method ``kernel``, the time of each sample from the start of the call's first
             kernel to the end of its last, gaps included; empty for other methods.
@@ -153,6 +156,8 @@ class Measurement:
     other_launches: int = 0
     faulty_batches: int = 0
     fault: str = ""
+    overhead_uncertainty: float = 0.0
+    overhead_reason: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property
@@ -197,10 +202,21 @@ class Measurement:
     def median_interval(self) -> tuple[float, float]:
         """Interval that holds the true median with 95 % confidence.
 
-        From order statistics, so without an assumption on the distribution (sign test); with five
-        samples or fewer it is their whole range.
+        From order statistics, so without an assumption on the distribution (sign test), and wider
+        by ``overhead_uncertainty`` on each side. Five samples or fewer say nothing with that
+        confidence: their interval is unbounded, ``(-inf, inf)``.
         """
-        return self._summary["median_interval"]
+        low, high = self._summary["median_interval"]
+        return low - self.overhead_uncertainty, high + self.overhead_uncertainty
+
+    @property
+    def no_gpu_work(self) -> bool:
+        """Whether GPU times were taken of a call that issues no work to the GPU, and are all 0.
+
+        That happens in a comparison, where the other candidates do; by itself, such a call is timed
+        on the host.
+        """
+        return self.method == "kernel" and not any(self.seconds)
 
     @property
     def throttled(self) -> tuple[bool, ...]:

@@ -29,30 +29,33 @@ def html_sheet(measured: Measurement) -> str:
 
 def comparison_sheet(compared: Comparison) -> str:
     """A comparison as text: medians, and each candidate's ratio to the first with its verdict."""
-    medians = {
-        name: format_seconds(measured.median) for name, measured in compared.measurements.items()
-    }
-    baseline, *others = medians
+    baseline, *others = compared.measurements
     lines = [f"  judged on {compared.judged_on}"]
-    lines += [f"  {baseline}: {medians[baseline]}, the baseline"]
-    lines += [
-        f"  {name}: {medians[name]}, ratio {compared.ratio(name)}, {compared.verdict(name)} "
-        f"(within {compared.margin:.2%})"
-        for name in others
-    ]
+    lines += [f"  {baseline}: {_median(compared.measurements[baseline])}, the baseline"]
+    for name in others:
+        told = _median(compared.measurements[name])
+        if not any(compared.measurements[either].no_gpu_work for either in (baseline, name)):
+            told += (
+                f", ratio {compared.ratio(name)}, {compared.verdict(name)} "
+                f"(within {compared.margin:.2%})"
+            )
+        lines.append(f"  {name}: {told}")
     return "\n".join(["<convtime.Comparison", *lines]) + ">"
 
 
+def _median(measured: Measurement) -> str:
+    return "no GPU work" if measured.no_gpu_work else format_seconds(measured.median)
+
+
 def _facts(measured: Measurement) -> dict[str, str]:
-    low, high = measured.median_interval
     return {
-        "median": format_seconds(measured.median),
-        "95 % interval": f"{format_seconds(low)} .. {format_seconds(high)}",
+        "median": _median(measured),
+        "95 % interval": _interval(measured),
         "range": f"{format_seconds(measured.min)} .. {format_seconds(measured.max)}",
         "samples": f"{len(measured.seconds)}"
         + (f" ({len(measured.discarded)} discarded)" if measured.discarded else ""),
         **_device_facts(measured),
-        **({"method's own cost": format_seconds(measured.overhead)} if measured.overhead else {}),
+        **_overhead_facts(measured),
         **_rate_facts(measured),
         "method": _used(measured, "method"),
         "queue": _used(measured, "queue"),
@@ -65,6 +68,22 @@ def _facts(measured: Measurement) -> dict[str, str]:
         "warm-up": _warmup_fact(measured),
         "stopped by": measured.stop if measured.stop_reason == "settled" else measured.stop_reason,
     }
+
+
+def _interval(measured: Measurement) -> str:
+    low, high = measured.median_interval
+    if math.isinf(low):
+        return "none: five samples or fewer say nothing at that confidence"
+    return f"{format_seconds(low)} .. {format_seconds(high)}"
+
+
+def _overhead_facts(measured: Measurement) -> dict[str, str]:
+    if measured.overhead_reason:
+        return {"method's own cost": f"not taken off: {measured.overhead_reason}"}
+    if not measured.overhead:
+        return {}
+    cost, uncertainty = map(format_seconds, (measured.overhead, measured.overhead_uncertainty))
+    return {"method's own cost": f"{cost} ± {uncertainty}, taken off"}
 
 
 def _used(measured: Measurement, condition: str) -> str:

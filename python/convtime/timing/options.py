@@ -94,8 +94,8 @@ class Options:
         "until neither times nor clocks drift any more, for 2.5 s at least and 8 s at most, and "
         "times some of them, without a pause before; ``as-is`` takes the GPU as it is. Where the "
         "state asked for is not reached, the result's ``regime`` is ``as-is``, and says why. "
-        "Idling does not count into ``budget``, calls between the timed ones do. It lasts 10 s at "
-        "most, after which sampling ends as by the budget.",
+        "Idling does not count into ``budget``, calls between the timed ones do. After 10 s of it "
+        "sampling ends as by the budget.",
     ] = "as-is"
     clocks: Annotated[
         Clocks,
@@ -142,7 +142,7 @@ class Options:
     ] = 0.01
     min_samples: Annotated[
         int,
-        "samples taken at least, also beyond the budget.",
+        "samples taken at least, also beyond the budget. Five or fewer give no 95 % interval.",
     ] = 10
     max_samples: Annotated[
         int,

@@ -1,0 +1,85 @@
+#include "timing/calibration/calibrator.h"
+
+#include <cmath>
+#include <exception>
+#include <stdexcept>
+
+namespace convtime {
+namespace {
+
+/// The two were not taken at quite the same clock. At most all of the kernel's time goes with it;
+/// where a clock is not known, the two came right behind each other.
+double clock_uncertainty(const TimedReference& by_method, const TimedReference& kernel) {
+  const double change = std::abs(by_method.clock_hz / kernel.clock_hz - 1);
+  return std::isfinite(change) ? change * kernel.seconds : 0;
+}
+
+Overhead difference(const TimedReference& by_method, const TimedReference& kernel) {
+  return {by_method.seconds - kernel.seconds, by_method.uncertainty_seconds +
+                                                  kernel.uncertainty_seconds +
+                                                  clock_uncertainty(by_method, kernel)};
+}
+
+}  // namespace
+
+Calibration attempt(const std::function<Overhead()>& calibration) {
+  try {
+    return {calibration(), ""};
+  } catch (const std::exception& error) {
+    return {std::nullopt, error.what()};
+  }
+}
+
+bool is_calibrated(Method method) { return method == Method::kEvent || method == Method::kGraph; }
+
+Overhead Calibrator::calibrate(const CalibrationState& state, const TimeReference& time_reference,
+                               const std::string& kernel_problem) {
+  const TimedReference by_method = time_reference(state.method);
+  // Also while CUPTI is used: it serves one thread at a time, and the others wait for what it says.
+  const std::scoped_lock lock(mutex_);
+  const TimedReference kernel =
+      time_kernel(state, by_method.clock_hz, time_reference, kernel_problem);
+  const Overhead overhead = difference(by_method, kernel);
+  overheads_[state].put(by_method.clock_hz, overhead);
+  return overhead;
+}
+
+std::optional<Overhead> Calibrator::last(const CalibrationState& state, double clock_hz) {
+  const std::scoped_lock lock(mutex_);
+  return overheads_[state].find(clock_hz);
+}
+
+TimedReference Calibrator::time_kernel(const CalibrationState& state, double clock_hz,
+                                       const TimeReference& time_reference,
+                                       const std::string& kernel_problem) {
+  // How the calls are queued makes no difference to CUPTI's times.
+  const CalibrationState kernel_state{state.device, Method::kKernel, state.cold, true,
+                                      state.own_reference};
+  ByClock<TimedReference>& known = kernels_[kernel_state];
+  if (const std::optional<TimedReference> found = known.find(clock_hz)) {
+    return *found;
+  }
+  if (!kernel_problem.empty()) {
+    throw std::runtime_error(
+        "what a kernel takes at this clock is not known, and CUPTI cannot say: " + kernel_problem);
+  }
+  const TimedReference kernel = time_reference(Method::kKernel);
+  if (!(kernel.seconds > 0)) {
+    throw std::runtime_error("CUPTI saw no kernel where there was one");
+  }
+  known.put(kernel.clock_hz, kernel);
+  return kernel;
+}
+
+void subtract(const Overhead& overhead, std::span<CandidateSamples> candidates) {
+  for (CandidateSamples& samples : candidates) {
+    samples.raw_seconds = samples.seconds;
+    for (std::vector<double>* const kind : {&samples.seconds, &samples.discarded}) {
+      for (double& seconds : *kind) {
+        seconds -= overhead.seconds;
+      }
+    }
+  }
+}
+
+}  // namespace convtime

@@ -1,0 +1,54 @@
+#include "timing/calibration/correction.h"
+
+#include <cuda_runtime_api.h>
+
+#include <optional>
+
+#include "core/cuda_check.h"
+#include "timing/calibration/reference.h"
+#include "timing/method_choice.h"
+
+namespace convtime {
+namespace {
+
+Calibrator& process_calibrator() {
+  static Calibrator calibrator;
+  return calibrator;
+}
+
+CalibrationState state_of(Method method, const TimingOptions& options, bool held) {
+  int device = 0;
+  CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
+  return {device, method, !options.flush.empty(), held, !options.calibration_reference};
+}
+
+Overhead calibrate_waiting(const CalibrationState& state, const TimingOptions& options) {
+  return process_calibrator().calibrate(
+      state, [&](Method by) { return time_reference(by, options, state.held); },
+      kernel_problem());
+}
+
+}  // namespace
+
+Calibration expected_overhead(Method method, const TimingOptions& options, bool held,
+                              ClockProbe& probe) {
+  Calibration found;
+  options.hooks.wait([&] {
+    found = attempt([&] {
+      const CalibrationState state = state_of(method, options, held);
+      const std::optional<Overhead> last = process_calibrator().last(state, probe.idle_clock_hz());
+      return last.has_value() ? *last : calibrate_waiting(state, options);
+    });
+  });
+  return found;
+}
+
+Calibration calibrate(Method method, const TimingOptions& options, bool held) {
+  Calibration found;
+  options.hooks.wait([&] {
+    found = attempt([&] { return calibrate_waiting(state_of(method, options, held), options); });
+  });
+  return found;
+}
+
+}  // namespace convtime

@@ -1,0 +1,104 @@
+#include "timing/calibration/reference.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/device_clocks.cuh"
+#include "core/device_memory.h"
+#include "timing/factory.h"
+#include "timing/judge/statistics.h"
+#include "timing/sampler.h"
+
+namespace convtime {
+namespace {
+
+constexpr std::size_t kSamples = 100;
+
+/// Long enough that the launch of what follows is hidden behind it, as behind most kernels.
+constexpr std::uint64_t kReferenceNs = 2000;
+constexpr unsigned kReferenceBlocks = 256;
+constexpr unsigned kReferenceThreads = 256;
+
+/// As large as those of a matmul: they are part of what the device needs for a launch.
+struct Parameters {
+  std::uint64_t unused[256];
+};
+
+/// As many kernels do, it fills the device, and ends with a store, which an event waits for.
+__global__ void reference_kernel(Parameters, std::uint64_t* result) {
+  const std::uint64_t start = globaltimer_ns();
+  result[blockIdx.x] = spin_until(start, start + kReferenceNs);
+}
+
+/// Launches to a stream that can change, since a graph is recorded from one of its own.
+class ReferenceKernel final : public Callable {
+ public:
+  ReferenceKernel(const cudaStream_t& stream, const DeviceAllocator& allocate)
+      : stream_(stream), result_(kReferenceBlocks, allocate) {}
+  void call() override {
+    reference_kernel<<<kReferenceBlocks, kReferenceThreads, 0, stream_>>>({}, result_.get());
+    CONVTIME_CUDA_CHECK(cudaGetLastError());
+  }
+
+ private:
+  const cudaStream_t& stream_;
+  DeviceMemory<std::uint64_t> result_;
+};
+
+/// The recorder, with `stream` being the one that it records from meanwhile.
+GraphRecorder switching(const GraphRecorder& recorder, cudaStream_t& stream) {
+  return [&recorder, &stream](const std::function<void(void*)>& work) {
+    return recorder([&](void* recording) {
+      const cudaStream_t outside = std::exchange(stream, static_cast<cudaStream_t>(recording));
+      work(recording);
+      stream = outside;
+    });
+  };
+}
+
+double median_clock_hz(std::span<const double> clocks_hz) {
+  std::vector<double> known_hz;
+  std::copy_if(clocks_hz.begin(), clocks_hz.end(), std::back_inserter(known_hz),
+               [](double clock_hz) { return std::isfinite(clock_hz); });
+  return known_hz.empty() ? kUnknownClockHz : quantile(known_hz, 0.5);
+}
+
+TimedReference summarized(const CandidateSamples& samples) {
+  const Summary summary = summarize(samples.seconds);
+  const Interval interval = summary.median_interval;
+  return {summary.median, std::max(summary.median - interval.low, interval.high - summary.median),
+          median_clock_hz(samples.sm_clocks_hz)};
+}
+
+}  // namespace
+
+TimedReference time_reference(Method method, const TimingOptions& asked, bool held) {
+  auto stream = static_cast<cudaStream_t>(asked.stream);
+  TimingOptions options = asked;
+  options.hooks = {};
+  options.graph_recorder = switching(asked.graph_recorder, stream);
+
+  const std::unique_ptr<Callable> reference =
+      asked.calibration_reference ? asked.calibration_reference()
+                                  : std::make_unique<ReferenceKernel>(stream, asked.allocate);
+  Callable* const candidate = reference.get();
+  const std::unique_ptr<Timer> timer = make_timer(method, options, 1);
+  const std::unique_ptr<QueueHold> hold = held ? make_hold(options, *timer) : nullptr;
+  const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, 1);
+  const ConditionedCandidates conditioned({&candidate, 1}, options, method, probe.get());
+  Sampler sampler(
+      *timer, hold.get(), probe.get(), {.calls = 3, .steady = false},
+      {.criterion = StopCriterion::kCount, .min_samples = kSamples, .max_samples = kSamples});
+  return summarized(sampler.run(conditioned.get()).candidates.front());
+}
+
+}  // namespace convtime

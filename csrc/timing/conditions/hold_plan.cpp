@@ -1,0 +1,69 @@
+#include "timing/conditions/hold_plan.h"
+
+#include <algorithm>
+
+namespace convtime {
+namespace {
+
+/// An H200's queue has room for 1024; some of it is left for the hold itself and the clock's
+/// stamps.
+constexpr double kQueuedLaunches = 960;
+/// For a call, beside its own: a stamp of the clock, a flush, and two events.
+constexpr double kOwnLaunches = 4;
+/// No launch takes the host less, so that one who takes that long has issued no more than one.
+constexpr double kMinLaunchSeconds = 1e-6;
+
+constexpr std::size_t kShrink = 8;
+constexpr std::size_t kGrow = 2;
+/// Each stall makes the next attempt to grow wait for longer: where it was no accident, trying
+/// often would cost a tenth of a second each time.
+constexpr std::size_t kLosePatience = 4;
+constexpr std::size_t kMaxPatience = 1 << 20;
+constexpr std::size_t kStallsToGiveUp = 3;
+
+double queued_launches(const RoundLoad& round) {
+  return round.launches == 0 ? round.host_seconds / kMinLaunchSeconds
+                             : static_cast<double>(round.launches) +
+                                   kOwnLaunches * static_cast<double>(round.calls);
+}
+
+}  // namespace
+
+std::size_t HoldPlan::round_limit(const RoundLoad& round) const {
+  const double fitting = kQueuedLaunches / std::max(queued_launches(round), 1.0);
+  return static_cast<std::size_t>(std::clamp(fitting, 1.0, static_cast<double>(limit_)));
+}
+
+void HoldPlan::held() {
+  ++batches_;
+  stalls_in_a_row_ = 0;
+  if (++held_in_a_row_ >= patience_) {
+    limit_ = std::min(max_rounds_, kGrow * limit_);
+    held_in_a_row_ = 0;
+  }
+}
+
+void HoldPlan::stalled(std::size_t rounds) {
+  ++batches_;
+  ++stalls_;
+  ++stalls_in_a_row_;
+  held_in_a_row_ = 0;
+  patience_ = std::min(kMaxPatience, kLosePatience * patience_);
+  limit_ = std::max<std::size_t>(1, rounds / kShrink);
+  last_rounds_ = rounds;
+}
+
+bool HoldPlan::given_up() const { return stalls_in_a_row_ >= kStallsToGiveUp && last_rounds_ == 1; }
+
+std::string HoldPlan::reason(const RoundLoad& round) const {
+  std::string seen = std::to_string(stalls_) + " of " + std::to_string(batches_) +
+                     " batches were still being issued after 0.1 s, the last one of " +
+                     std::to_string(round.calls) + (round.calls == 1 ? " call" : " calls");
+  if (round.launches > 0) {
+    seen += " with " + std::to_string(round.launches) + " launches in all";
+  }
+  return seen +
+         ": a call waits for the GPU, overfills the launch queue, or takes the host that long";
+}
+
+}  // namespace convtime
