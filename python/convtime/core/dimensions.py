@@ -12,5 +12,9 @@ Numbers = int | Sequence[int]
 
 def per_dimension(given: Numbers, rank: int) -> tuple[int, ...]:
     """The numbers as a tuple; a single one stands for all ``rank`` spatial dimensions."""
-    numbers = tuple(given) if isinstance(given, Sequence) else (given,)
+    # To Python, bytes are a sequence of numbers; here they are told to be none.
+    if isinstance(given, Sequence) and not isinstance(given, bytes | bytearray | memoryview):
+        numbers = tuple(given)
+    else:
+        numbers = (given,)  # type: ignore[assignment]
     return numbers * rank if len(numbers) == 1 else numbers
