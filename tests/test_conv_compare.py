@@ -307,6 +307,14 @@ def test_result_as_json():
     assert again.flags == Flags.current()
 
 
+@pytest.mark.parametrize("side", [None, [], {}, "text"])
+def test_a_row_that_is_broken_is_refused(side):
+    row = compare_one().to_dict()
+    for broken in ({**row, "pytorch": side}, {"convtime": side}):
+        with pytest.raises(ValueError, match="a LayerResult cannot be read"):
+            LayerResult.from_dict(broken, {})
+
+
 def test_times_are_recorded_to_the_picosecond():
     result = compare_one()
     odd = dataclasses.replace(result.pytorch, seconds=(1 / 3,), raw_seconds=(2 / 3,))

@@ -97,8 +97,14 @@ class LayerResult:
         Raises:
             ValueError: For fields that are missing or of another type.
         """
-        sides = {who: {**data[who], "provenance": provenance} for who in ("pytorch", "convtime")}
-        return codec.decode(cls, {**data, **sides})
+        sides = ("pytorch", "convtime")
+        rows = {
+            name: {**value, "provenance": provenance}
+            if name in sides and isinstance(value, Mapping)
+            else value
+            for name, value in data.items()
+        }
+        return codec.decode(cls, rows)
 
 
 def measurement_row(measurement: Measurement) -> dict[str, Any]:
