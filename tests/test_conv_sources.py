@@ -1,14 +1,18 @@
 """Where layers come from: ResNet-50, CSV files, models."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional as F
 
+import convtime
 from convtime.conv.problem import ConvLayer, ConvProblem
-from convtime.conv.sources.csv_file import from_csv
-from convtime.conv.sources.model import from_model, load_model
+from convtime.conv.sources.csv_file import MOST_LAYERS, from_csv
+from convtime.conv.sources.model import LoadedModel, from_model, load_model
 from convtime.conv.sources.resnet50 import resnet50
 from convtime.core.errors import InputError
 
@@ -119,6 +123,21 @@ def test_csv_errors_name_file_and_line(tmp_path, text, says):
     path = tmp_path / "layers.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=f"layers.csv.*{says}"):
+        from_csv(path)
+
+
+def test_repeated_lines_of_a_csv_cost_little_and_too_many_different_ones_are_refused(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text(f"{HEADER}\n" + f"{GOOD}\n" * 3 * MOST_LAYERS)
+    (layer,) = from_csv(path)
+    assert layer.count == 3 * MOST_LAYERS
+    sizes = range(1, MOST_LAYERS + 1)
+    lines = [f"{size},30,8,1,16,1,1,0,0,1,1" for size in sizes]
+    path.write_text("\n".join([HEADER, *lines, *lines]))
+    assert len(from_csv(path)) == MOST_LAYERS
+    path.write_text("\n".join([HEADER, *lines, *lines, GOOD]))
+    says = f"line {2 * MOST_LAYERS + 2}: is the {MOST_LAYERS + 1}th different layer"
+    with pytest.raises(InputError, match=says):
         from_csv(path)
 
 
