@@ -131,6 +131,32 @@ def test_a_closed_standard_error_costs_no_result(layers_csv):
     assert "2 distinct layers" in done.stdout
 
 
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_standard_error_that_cannot_be_written_leaves_the_exit_code(tmp_path, redirection):
+    done = subprocess.run(
+        [
+            *("bash", "-c", f'"$@" {redirection}', "-"),
+            *(sys.executable, "-m", "convtime", "compare", "--layers", tmp_path / "no.csv"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_file_that_is_standard_output_gets_the_table_too(tmp_path, layers_csv):
+    out = tmp_path / "out"
+    with out.open("w") as file:
+        arguments = ["compare", "--layers", layers_csv, *QUICK, "--csv", "/dev/stdout"]
+        subprocess.run(
+            [sys.executable, "-m", "convtime", *arguments], stdout=file, check=True, timeout=120
+        )
+    lines = out.read_text().splitlines()
+    assert lines[0].startswith("layer,count,")
+    assert lines[-1].startswith("2 distinct layers, 2 bit-identical; ")
+
+
 def test_a_terminal_without_the_characters_is_no_error(layers_csv, monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", write_through=True))
@@ -143,6 +169,48 @@ def test_one_line_and_exit_code_2_from_a_process(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     one_line_error(done.stderr)
+
+
+IMPORTED = """
+import os, signal, sys
+
+class InterruptedImport:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, InterruptedImport())
+"""
+
+
+@pytest.mark.parametrize("name", ["torch", "torch.nn", "convtime._C", "tqdm", "convtime.conv.step"])
+@pytest.mark.parametrize("started_as", ["module", "script"])
+def test_interrupt_of_the_imports_is_no_traceback(tmp_path, name, started_as):
+    (tmp_path / "sitecustomize.py").write_text(IMPORTED.format(name=name))
+    script = tmp_path / "convtime"
+    script.write_text("import sys\nfrom convtime.cli import main\nsys.exit(main())\n")
+    done = subprocess.run(
+        [sys.executable, *(["-m", "convtime"] if started_as == "module" else [script]), "config"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "convtime: interrupted\n"
+
+
+def test_interrupt_of_an_import_by_another_program_is_its_own(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(IMPORTED.format(name="convtime.ops"))
+    done = subprocess.run(
+        [sys.executable, "-c", "import convtime"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stderr.endswith("\nKeyboardInterrupt\n")
 
 
 def test_interrupt_leaves_everything_as_it_was(tmp_path):
