@@ -244,7 +244,10 @@ class ReturnsDataclass(torch.nn.Linear):
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        (torch.nn.Identity(), "no output has a gradient: are its parameters frozen.*--no-backward"),
+        (
+            torch.nn.Identity(),
+            "no output has a gradient: its parameters may be frozen.*--no-backward",
+        ),
         (torch.nn.Linear(3, 3).requires_grad_(False), "no output has a gradient"),
         (ReturnsDataclass(), "no output has a gradient.* such as a dataclass"),
         (

@@ -1,5 +1,6 @@
 """Where layers come from: ResNet-50, CSV files, models."""
 
+import contextlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -400,6 +401,27 @@ def test_what_a_layer_pads_is_no_part_of_its_input(
     found = from_model(LoadedModel("my:net", layer, torch.randn(2, 3, 8, 10)))
     (problem,) = (layer.problem for layer in found.layers)
     assert (problem.size, problem.padding, problem.padding_mode) == ((8, 10), padding, mode)
+
+
+def test_a_layer_that_a_hook_keeps_from_running_is_not_gathered(recwarn) -> None:
+    class Fallback(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.refused = torch.nn.Conv2d(3, 4, 1)
+            self.refused.register_forward_pre_hook(self.refuse)
+            self.used = torch.nn.Conv2d(3, 4, 3)
+
+        def refuse(self, module: torch.nn.Module, args: object) -> None:
+            raise ValueError
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with contextlib.suppress(ValueError):
+                return self.refused(x)
+            return self.used(x)
+
+    found = from_model(LoadedModel("my:net", Fallback(), torch.randn(2, 3, 8, 8)))
+    assert [layer.names for layer in found.layers] == [("used",)]
+    assert not recwarn.list
 
 
 class Routed(torch.nn.Module):

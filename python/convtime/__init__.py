@@ -12,8 +12,8 @@ try:
 
     from convtime import ops as ops
 except KeyboardInterrupt:
-    # The command begins with this import, which takes seconds. Until `python -m` has found what to
-    # run, it stands for it.
+    # The command begins with this import, which takes seconds. While `python -m convtime` makes it,
+    # argv[0] is "-m".
     if _os.path.basename(_sys.argv[0]) in ("-m", "convtime"):
         from convtime.cli import interrupted
 

@@ -124,32 +124,36 @@ def _run(options: argparse.Namespace) -> None:
 
     facts = provenance(device)
     title = f"{facts['gpu'] or facts['cpu']}; {options.dtype}, {options.layout}"
-    methods = sorted(
-        {
-            f"{result.convtime.method} (queue: {result.convtime.queue}, "
-            f"cache: {result.convtime.cache})"
-            for result in results
-        }
-    )
-    parts = [f"{title}; torch {facts['torch']}; timed by {', '.join(methods)}"]
-    if options.model:
-        parts.append(convolutions.kernels(results))
-    parts += [convolutions.table(results), convolutions.empty_line(empty)]
-    if step:
-        parts += [step.replaced, convolutions.step_line(step)]
-    outcomes: list[Callable[[], None]] = []
+
+    def text() -> str:
+        methods = sorted(
+            {
+                f"{result.convtime.method} (queue: {result.convtime.queue}, "
+                f"cache: {result.convtime.cache})"
+                for result in results
+            }
+        )
+        parts = [f"{title}; torch {facts['torch']}; timed by {', '.join(methods)}"]
+        if options.model:
+            parts.append(convolutions.kernels(results))
+        parts += [convolutions.table(results), convolutions.empty_line(empty)]
+        if step:
+            parts += [step.replaced, convolutions.step_line(step)]
+        return "\n\n".join(filter(None, parts))
+
+    deliveries: list[Callable[[], None]] = []
     if options.json:
-        outcomes.append(
+        deliveries.append(
             lambda: write_file(options.json, convolutions.to_json(results, facts, step, empty))
         )
     if options.csv:
-        outcomes.append(lambda: write_file(options.csv, convolutions.to_csv(results)))
+        deliveries.append(lambda: write_file(options.csv, convolutions.to_csv(results)))
     if options.plot:
-        outcomes.append(
+        deliveries.append(
             lambda: write_file(options.plot, plot.draw(results, title, options.plot.suffix))
         )
-    outcomes.append(lambda: print_result("\n\n".join(filter(None, parts))))
-    deliver(outcomes)
+    deliveries.append(lambda: print_result(text()))
+    deliver(deliveries)
 
 
 def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:

@@ -11,23 +11,23 @@ from typing import TextIO
 from convtime.core.errors import InputError
 
 
-def deliver(steps: Sequence[Callable[[], None]]) -> None:
-    """Takes every step, whichever of those before it failed.
+def deliver(outputs: Sequence[Callable[[], None]]) -> None:
+    """Makes every output, whichever of those before it failed.
 
     Raises:
         InputError: Says of each that failed why.
     """
     failures: list[str] = []
 
-    def take(step: Callable[[], None]) -> None:
+    def make(output: Callable[[], None]) -> None:
         try:
-            step()
+            output()
         except InputError as error:
             failures.append(str(error))
 
     with contextlib.ExitStack() as stack:  # goes on after any other exception too
-        for step in reversed(steps):
-            stack.callback(take, step)
+        for output in reversed(outputs):
+            stack.callback(make, output)
     if failures:
         raise InputError("; ".join(failures))
 

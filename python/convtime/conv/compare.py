@@ -97,14 +97,12 @@ class LayerResult:
         Raises:
             ValueError: For fields that are missing or of another type.
         """
-        sides = ("pytorch", "convtime")
-        rows = {
-            name: {**value, "provenance": provenance}
-            if name in sides and isinstance(value, Mapping)
-            else value
-            for name, value in data.items()
+        sides = {
+            who: {**data[who], "provenance": provenance}
+            for who in ("pytorch", "convtime")
+            if isinstance(data.get(who), Mapping)
         }
-        return codec.decode(cls, rows)
+        return codec.decode(cls, {**data, **sides})
 
 
 def measurement_row(measurement: Measurement) -> dict[str, Any]:

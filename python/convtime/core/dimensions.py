@@ -12,7 +12,7 @@ Numbers = int | Sequence[int]
 
 def per_dimension(given: Numbers, rank: int) -> tuple[int, ...]:
     """The numbers as a tuple; a single one stands for all ``rank`` spatial dimensions."""
-    # To Python, bytes are a sequence of numbers; here they are told to be none.
+    # Bytes are a sequence of ints to Python, and no argument of a convolution.
     if isinstance(given, Sequence) and not isinstance(given, bytes | bytearray | memoryview):
         numbers = tuple(given)
     else:

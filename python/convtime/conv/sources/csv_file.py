@@ -19,7 +19,7 @@ REQUIRED_COLUMNS = {
 }  # fmt: skip
 OPTIONAL_COLUMNS = {"groups": 1, "dilation_w": 1, "dilation_h": 1}
 
-# Each takes time and, until the end, memory for its samples: no machine gets through a million.
+# Each takes its --budget of time, and all samples are kept until the end.
 MOST_LAYERS = 10_000
 
 
@@ -50,8 +50,7 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
         batch: Takes the place of column n.
 
     Raises:
-        InputError: The file cannot be read, a line is broken, or it is one too many; names the
-            line.
+        InputError: The file cannot be read, or a line is broken or one too many; names the line.
     """
     path = Path(path)
     try:
