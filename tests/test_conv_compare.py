@@ -246,7 +246,7 @@ class ReturnsDataclass(torch.nn.Linear):
     [
         (
             torch.nn.Identity(),
-            "no output has a gradient: its parameters may be frozen.*--no-backward",
+            "no output has a gradient: its parameters may be frozen.*; --no",
         ),
         (torch.nn.Linear(3, 3).requires_grad_(False), "no output has a gradient"),
         (ReturnsDataclass(), "no output has a gradient.* such as a dataclass"),

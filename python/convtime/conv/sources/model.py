@@ -196,8 +196,10 @@ class _RecordedConvolutions(TorchFunctionMode):
     def _starts(self, layer: tuple[str, torch.nn.Module], *_call: object) -> None:
         self._running.append(layer)
 
-    def _ends(self, *_call: object) -> None:
-        self._running.pop()
+    def _ends(self, module: torch.nn.Module, *_call: object) -> None:
+        # It has not even started where another's hook has failed before.
+        if self._running and self._running[-1][1] is module:
+            self._running.pop()
 
     def __torch_function__(
         self,
