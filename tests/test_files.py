@@ -122,6 +122,15 @@ def test_a_device_is_written_to():
     assert Path("/dev/full").is_char_device()
 
 
+def test_a_read_only_file_is_not_replaced_by_root_either(tmp_path):
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    path.chmod(0o444)
+    with pytest.raises(InputError, match="since it is read-only"):
+        write_file(path, "new")
+    assert path.read_text() == "old"
+
+
 @pytest.fixture
 def as_nobody():
     """A folder of a user who may not write everywhere, which root becomes."""
@@ -138,10 +147,11 @@ def as_nobody():
 def test_a_read_only_file_is_not_replaced(as_nobody):
     path = as_nobody / "out.json"
     path.write_text("old")
-    path.chmod(0o444)
-    for write in (check_writable, lambda path: write_file(path, "new")):
-        with pytest.raises(InputError, match=f"^{path}: cannot be written.*Permission denied"):
-            write(path)
+    for mode, why in ((0o444, "since it is read-only"), (0o466, "Permission denied")):
+        path.chmod(mode)
+        for write in (check_writable, lambda path: write_file(path, "new")):
+            with pytest.raises(InputError, match=f"^{path}: cannot be written.*{why}"):
+                write(path)
     assert path.read_text() == "old"
     assert os.listdir(as_nobody) == ["out.json"]
 

@@ -111,14 +111,19 @@ def _replaceable(path: str | os.PathLike[str]) -> Path:
     """The regular file, existing or not, behind a path that may be a link.
 
     Raises:
-        InputError: It is something else.
-        OSError: It must not be written, which does not keep it from being replaced.
+        InputError: It is something else, or read-only, which root may write all the same.
+        OSError: It must not be written, which would not keep it from being replaced.
     """
     target = Path(os.path.realpath(path))
     # What is still a link after it was followed leads in a circle.
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise InputError(f"{path}: cannot be written, since it is not a regular file")
     if target.exists():
+        if not target.stat().st_mode & 0o222:
+            raise InputError(
+                f"{path}: cannot be written, since it is read-only; name another file, or make it "
+                "writable"
+            )
         os.close(os.open(target, os.O_WRONLY))
     return target
 
