@@ -131,6 +131,32 @@ def test_a_closed_standard_error_costs_no_result(layers_csv):
     assert "2 distinct layers" in done.stdout
 
 
+@pytest.mark.parametrize("redirection", ["2>/dev/full", "2>&-"])
+def test_a_standard_error_that_cannot_be_written_leaves_the_exit_code(tmp_path, redirection):
+    done = subprocess.run(
+        [
+            *("bash", "-c", f'"$@" {redirection}', "-"),
+            *(sys.executable, "-m", "convtime", "compare", "--layers", tmp_path / "no.csv"),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_a_file_that_is_standard_output_gets_the_table_too(tmp_path, layers_csv):
+    out = tmp_path / "out"
+    with out.open("w") as file:
+        arguments = ["compare", "--layers", layers_csv, *QUICK, "--csv", "/dev/stdout"]
+        subprocess.run(
+            [sys.executable, "-m", "convtime", *arguments], stdout=file, check=True, timeout=120
+        )
+    lines = out.read_text().splitlines()
+    assert lines[0].startswith("layer,count,")
+    assert lines[-1].startswith("2 distinct layers, 2 bit-identical; ")
+
+
 def test_a_terminal_without_the_characters_is_no_error(layers_csv, monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii", write_through=True))
@@ -143,6 +169,48 @@ def test_one_line_and_exit_code_2_from_a_process(tmp_path):
     assert done.returncode == 2
     assert done.stdout == ""
     one_line_error(done.stderr)
+
+
+IMPORTED = """
+import os, signal, sys
+
+class InterruptedImport:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in the background
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, InterruptedImport())
+"""
+
+
+@pytest.mark.parametrize("name", ["torch", "torch.nn", "convtime._C", "tqdm", "convtime.conv.step"])
+@pytest.mark.parametrize("started_as", ["module", "script"])
+def test_interrupt_of_the_imports_is_no_traceback(tmp_path, name, started_as):
+    (tmp_path / "sitecustomize.py").write_text(IMPORTED.format(name=name))
+    script = tmp_path / "convtime"
+    script.write_text("import sys\nfrom convtime.cli import main\nsys.exit(main())\n")
+    done = subprocess.run(
+        [sys.executable, *(["-m", "convtime"] if started_as == "module" else [script]), "config"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "convtime: interrupted\n"
+
+
+def test_interrupt_of_an_import_by_another_program_is_its_own(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(IMPORTED.format(name="convtime.ops"))
+    done = subprocess.run(
+        [sys.executable, "-c", "import convtime"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.stderr.endswith("\nKeyboardInterrupt\n")
 
 
 def test_interrupt_leaves_everything_as_it_was(tmp_path):
@@ -253,6 +321,8 @@ def no_timing(monkeypatch):
         (["compare", "--model", "b:c", "--input", "1,2"], "module 'b' was not found"),
         (["compare", "--json", "none/out.json"], "none/out.json: cannot be written"),
         (["compare", "--csv", "."], "not a regular file"),
+        (["compare", "--json", ""], "--json: got '', but it must be the name of a file"),
+        (["compare", "--layers", ""], "--layers: got '', but it must be the name of a file"),
         (["compare", "--json", "out", "--csv", "./out"], "must name different files"),
         (["compare", "--plot", "out.xyz"], "a picture's name must end in one of .png, .svg, .pdf"),
         (["compare", "--plot", "out.pgf"], "a picture's name must end in one of .png, .svg, .pdf"),
@@ -305,6 +375,55 @@ def test_a_file_that_cannot_be_written_after_all_does_not_cost_the_table(
     assert "No space left on device" in one_line_error(captured.err)
     assert "2 distinct layers" in captured.out
     assert os.listdir(tmp_path) == ["layers.csv"]
+
+
+def test_an_output_that_fails_costs_no_other(tmp_path, capsys, layers_csv):
+    outputs = ["--json", "/dev/full", "--csv", str(tmp_path / "a.csv")]
+    assert cli.main(["compare", "--layers", str(layers_csv), *QUICK, *outputs]) == 2
+    captured = capsys.readouterr()
+    assert "/dev/full: cannot be written (No space left on" in one_line_error(captured.err)
+    assert "2 distinct layers" in captured.out
+    assert (tmp_path / "a.csv").read_text().count("\n") == 3
+
+
+def test_every_output_that_fails_is_told(tmp_path, layers_csv):
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    arguments = ["compare", "--layers", layers_csv, *QUICK, "--json", full]
+    done = subprocess.run(
+        [*("bash", "-c", '"$@" >/dev/full', "-"), sys.executable, "-m", "convtime", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2
+    told = one_line_error(done.stderr).split("; ")
+    assert told == [
+        f"{full}: cannot be written (No space left on device)",
+        "standard output cannot be written (No space left on device)",
+    ]
+
+
+def test_layers_called_on_nothing_are_named(tmp_path, monkeypatch, capsys):
+    (tmp_path / "cli_test_routed.py").write_text(
+        "from torch import nn\n\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.busy, self.idle = nn.Conv1d(3, 4, 3), nn.Conv1d(3, 4, 3)\n"
+        "    def forward(self, x):\n"
+        "        return self.busy(x), self.idle(x[:0])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    arguments = ["compare", "--model", "cli_test_routed:Net", "--input", "2,3,9", *QUICK]
+    assert cli.main([*arguments, "--json", "o.json"]) == 0
+    document = json.loads((tmp_path / "o.json").read_text())
+    assert {row["layer"]["names"][0] for row in document["rows"]} == {"busy"}
+    assert document["empty"] == ["idle"]
+    shown = capsys.readouterr().out
+    assert "not timed, since called on an empty input: idle" in shown
+    assert "a training step of cli_test_routed:Net on 2×3×9: " in shown
 
 
 def test_model_dtype_layout_and_plot(tmp_path, monkeypatch, capsys):

@@ -115,6 +115,16 @@ def test_a_candidate_without_gpu_work_leaves_the_others_their_verdicts() -> None
     assert "idle: no GPU work, the baseline\n  fast: 1.000 µs>" in repr(from_idle)
 
 
+def test_reads_only_what_was_measured_together() -> None:
+    one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, stop="count").to_dict()
+    longer = {**one, "seconds": [1.0] * 11}
+    document = {"schema": "1.0", "measurements": {"a": one, "b": longer}}
+    with pytest.raises(ValueError, match=r"as many samples each, got {'a': 10, 'b': 11}"):
+        Comparison.from_dict(document)
+    with pytest.raises(ValueError, match=r"length >= 1 - at `\$.measurements`"):
+        Comparison.from_dict({**document, "measurements": {}})
+
+
 @pytest.mark.timing
 def test_sampling_goes_on_until_the_verdict_is_settled() -> None:
     result = convtime.compare(

@@ -229,10 +229,31 @@ def test_a_models_step_is_timed_before_and_after_replacing(device):
     assert document["pytorch"]["seconds"]
 
 
+class ReturnsDataclass(torch.nn.Linear):
+    @dataclasses.dataclass
+    class Output:
+        y: torch.Tensor
+
+    def __init__(self):
+        super().__init__(3, 3)
+
+    def forward(self, x):
+        return self.Output(super().forward(x))
+
+
 @pytest.mark.parametrize(
     ("module", "says"),
     [
-        (torch.nn.Identity(), "no output has a gradient"),
+        (
+            torch.nn.Identity(),
+            "no output has a gradient: its parameters may be frozen.*; --no",
+        ),
+        (torch.nn.Linear(3, 3).requires_grad_(False), "no output has a gradient"),
+        (ReturnsDataclass(), "no output has a gradient.* such as a dataclass"),
+        (
+            torch.nn.Sequential(torch.nn.Unflatten(0, (1, 2)), torch.nn.BatchNorm2d(1)),
+            "called on shape .* raised ValueError: .*; --no-backward times its layers' forward",
+        ),
         (torch.nn.Linear(7, 7), "the model of my:net, called on shape .* raised RuntimeError: "),
     ],
 )
@@ -305,6 +326,14 @@ def test_result_as_json():
     assert list(again.convtime.seconds) == row["convtime"]["seconds"]
     assert again.convtime.provenance == {"gpu": None}
     assert again.flags == Flags.current()
+
+
+@pytest.mark.parametrize("side", [None, [], {}, "text"])
+def test_a_row_that_is_broken_is_refused(side):
+    row = compare_one().to_dict()
+    for broken in ({**row, "pytorch": side}, {"convtime": side}):
+        with pytest.raises(ValueError, match="a LayerResult cannot be read"):
+            LayerResult.from_dict(broken, {})
 
 
 def test_times_are_recorded_to_the_picosecond():

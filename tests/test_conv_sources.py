@@ -1,14 +1,19 @@
 """Where layers come from: ResNet-50, CSV files, models."""
 
+import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch.nn import functional as F
 
+import convtime
 from convtime.conv.problem import ConvLayer, ConvProblem
-from convtime.conv.sources.csv_file import from_csv
-from convtime.conv.sources.model import from_model, load_model
+from convtime.conv.sources.csv_file import MOST_LAYERS, from_csv
+from convtime.conv.sources.model import LoadedModel, from_model, load_model
 from convtime.conv.sources.resnet50 import resnet50
 from convtime.core.errors import InputError
 
@@ -38,7 +43,7 @@ def test_resnet50_has_23_distinct_and_53_convolutions():
 
 def test_resnet50_is_torchvisions():
     pytest.importorskip("torchvision")
-    found = from_model(load_model("torchvision.models:resnet50", (2, 3, 224, 224)))
+    found = from_model(load_model("torchvision.models:resnet50", (2, 3, 224, 224))).layers
     # A block's downsample runs after its convolutions but is equal to them in ours too.
     theirs, ours = (
         {layer.problem: sorted(layer.names) for layer in layers}
@@ -119,6 +124,21 @@ def test_csv_errors_name_file_and_line(tmp_path, text, says):
     path = tmp_path / "layers.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=f"layers.csv.*{says}"):
+        from_csv(path)
+
+
+def test_repeated_lines_of_a_csv_cost_little_and_too_many_different_ones_are_refused(tmp_path):
+    path = tmp_path / "layers.csv"
+    path.write_text(f"{HEADER}\n" + f"{GOOD}\n" * 3 * MOST_LAYERS)
+    (layer,) = from_csv(path)
+    assert layer.count == 3 * MOST_LAYERS
+    sizes = range(1, MOST_LAYERS + 1)
+    lines = [f"{size},30,8,1,16,1,1,0,0,1,1" for size in sizes]
+    path.write_text("\n".join([HEADER, *lines, *lines]))
+    assert len(from_csv(path)) == MOST_LAYERS
+    path.write_text("\n".join([HEADER, *lines, *lines, GOOD]))
+    says = f"line {2 * MOST_LAYERS + 2}: is the {MOST_LAYERS + 1}th different layer"
+    with pytest.raises(InputError, match=says):
         from_csv(path)
 
 
@@ -221,7 +241,7 @@ def models(tmp_path, monkeypatch):
 
 
 def test_model_gathers_every_distinct_call(models):
-    stem, body, valid, single = from_model(load_model("mymodels.nets:net", (2, 3, 16, 20)))
+    stem, body, valid, single = from_model(load_model("mymodels.nets:net", (2, 3, 16, 20))).layers
     assert stem == ConvLayer(
         ("stem",),
         ConvProblem(
@@ -256,7 +276,7 @@ def test_model_gathers_every_distinct_call(models):
 
 
 def test_every_kind_of_convolution_is_gathered(models):
-    layers = from_model(load_model("mymodels.nets:Kinds", (2, 3, 10)))
+    layers = from_model(load_model("mymodels.nets:Kinds", (2, 3, 10))).layers
     audio, up, longer, volume, grow = (layer.problem for layer in layers)
     assert [problem.kind.layer for problem in (audio, up, volume, grow)] == [
         "Conv1d",
@@ -281,8 +301,8 @@ def test_a_model_is_left_in_its_mode(models):
 
 
 def test_model_takes_its_own_dtype_and_a_bare_convolution(models):
-    assert len(from_model(load_model("mymodels.nets:Half", (1, 3, 16, 20)))) == 3
-    (only,) = from_model(load_model("mymodels.nets:only_conv", (1, 3, 4, 4)))
+    assert len(from_model(load_model("mymodels.nets:Half", (1, 3, 16, 20))).layers) == 3
+    (only,) = from_model(load_model("mymodels.nets:only_conv", (1, 3, 4, 4))).layers
     assert only.name == "Conv2d"
 
 
@@ -293,7 +313,9 @@ def test_model_keeps_no_hooks(models, shape):
     except InputError:
         assert shape[1] == 7
     model = sys.modules["mymodels.nets"].LAST[-1]
-    assert not any(module._forward_hooks for module in model.modules())
+    for module in model.modules():
+        assert not module._forward_hooks
+        assert not module._forward_pre_hooks
 
 
 @pytest.mark.parametrize(
@@ -320,6 +342,102 @@ def test_model_errors_say_which_step(models, spec, says):
         from_model(load_model(spec, (1, 3)))
 
 
-def test_model_refuses_an_empty_batch(models):
-    with pytest.raises(InputError, match="batch is 0"):
-        from_model(load_model("mymodels.nets:net", (0, 3, 16, 20)))
+def changed_by_hook(change: Callable[[torch.Tensor], object]) -> torch.nn.Module:
+    layer = torch.nn.ConvTranspose2d(2, 3, 2, stride=2)
+    layer.register_forward_hook(lambda module, args, output: change(output))
+    return layer
+
+
+class Cropped(torch.nn.ConvTranspose2d):
+    def forward(self, x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return super().forward(x, output_size=list(like.shape[-2:]))[..., 1:, 1:]
+
+
+class Unlike(torch.nn.Module):
+    def __init__(self, layer: torch.nn.Module, *sizes: int) -> None:
+        super().__init__()
+        self.layer = layer
+        self.like = torch.empty(sizes)
+
+    def forward(self, x: torch.Tensor) -> object:
+        return self.layer(x, self.like)
+
+
+@pytest.mark.parametrize(
+    ("module", "output_padding"),
+    [
+        (changed_by_hook(lambda y: F.pad(y, (0, 1, 0, 1))), (0, 0)),
+        (changed_by_hook(lambda y: y[..., 1:, 1:]), (0, 0)),
+        (changed_by_hook(lambda y: (y, None)), (0, 0)),
+        (Unlike(Cropped(2, 3, 2, stride=2), 8, 9), (0, 1)),
+    ],
+)
+def test_a_layers_geometry_is_that_of_its_own_computation(
+    module: torch.nn.Module, output_padding: tuple[int, ...]
+) -> None:
+    found = from_model(LoadedModel("my:net", module, torch.randn(1, 2, 4, 4)))
+    (problem,) = (layer.problem for layer in found.layers)
+    assert (problem.size, problem.output_padding) == ((4, 4), output_padding)
+
+
+def test_a_subclass_that_pads_by_itself_is_gathered_as_it_computes() -> None:
+    class Same(torch.nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = F.pad(x, (0, 1, 0, 1))
+            return F.conv2d(x, self.weight, self.bias, 2, 1)
+
+    found = from_model(LoadedModel("my:net", Same(3, 4, 3), torch.randn(2, 3, 8, 10)))
+    (problem,) = (layer.problem for layer in found.layers)
+    assert (problem.size, problem.stride, problem.padding) == ((9, 11), (2, 2), (1, 1))
+
+
+@pytest.mark.parametrize("namespace", [torch.nn, convtime.nn])
+@pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
+@pytest.mark.parametrize("padding", ["same", (2, 1)])
+def test_what_a_layer_pads_is_no_part_of_its_input(
+    namespace: Any, mode: str, padding: str | tuple[int, ...]
+) -> None:
+    layer = namespace.Conv2d(3, 4, (4, 2), padding=padding, padding_mode=mode)
+    found = from_model(LoadedModel("my:net", layer, torch.randn(2, 3, 8, 10)))
+    (problem,) = (layer.problem for layer in found.layers)
+    assert (problem.size, problem.padding, problem.padding_mode) == ((8, 10), padding, mode)
+
+
+def test_a_layer_that_a_hook_keeps_from_running_is_not_gathered(recwarn) -> None:
+    class Fallback(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.refused = torch.nn.Conv2d(3, 4, 1)
+            self.refused.register_forward_pre_hook(self.refuse)
+            self.used = torch.nn.Conv2d(3, 4, 3)
+
+        def refuse(self, module: torch.nn.Module, args: object) -> None:
+            raise ValueError
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with contextlib.suppress(ValueError):
+                return self.refused(x)
+            return self.used(x)
+
+    found = from_model(LoadedModel("my:net", Fallback(), torch.randn(2, 3, 8, 8)))
+    assert [layer.names for layer in found.layers] == [("used",)]
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+class Routed(torch.nn.Module):
+    """Two experts, one of which gets nothing to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.busy, self.idle = torch.nn.Conv2d(3, 4, 1), torch.nn.Conv2d(3, 4, 1, padding=1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return self.busy(x), self.idle(x[:0]), self.idle(x[:0, :, :0])
+
+
+def test_a_call_on_an_empty_input_is_left_out_and_named() -> None:
+    found = from_model(LoadedModel("my:net", Routed(), torch.randn(2, 3, 8, 8)))
+    assert [layer.names for layer in found.layers] == [("busy",)]
+    assert found.empty == ("idle", "idle")
+    with pytest.raises(InputError, match=r"ran no convolution .* but on empty inputs \(busy, idle"):
+        from_model(LoadedModel("my:net", Routed(), torch.randn(0, 3, 8, 8)))

@@ -1,6 +1,9 @@
 """Files that are written whole or not at all."""
 
 import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -73,15 +76,88 @@ def test_check_writable_says_why_not(tmp_path):
         (tmp_path / ("a" * 300), "File name too long"),
         (tmp_path / "loop", "not a regular file"),
         (tmp_path, "not a regular file"),
-        (Path("/dev/null"), "not a regular file"),
     ):
         with pytest.raises(InputError, match=f"^{path}: cannot be written.*{why}"):
             check_writable(path)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_check_writable_in_a_locked_directory(tmp_path):
-    tmp_path.chmod(0o500)
+def test_a_path_that_is_standard_output_is_written_through_it(tmp_path):
+    """A rename would part the file from what is printed, a second opening write over it."""
+    script = """
+import sys
+from convtime.core.files import check_writable, write_file
+print("before", flush=True)
+for path in sys.argv[1:]:
+    check_writable(path)
+    write_file(path, "written\\n")
+print("after")
+"""
+    out = tmp_path / "out"
+    with out.open("w") as file:
+        paths = ["/dev/stdout", "/proc/self/fd/1", out]
+        subprocess.run([sys.executable, "-c", script, *paths], stdout=file, check=True)
+    assert out.read_text() == "before\nwritten\nwritten\nwritten\nafter\n"
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_pipe_is_written_into(tmp_path):
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    check_writable(path)  # does not wait for a reader
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    check_writable(path)
+    write_file(path, "µ")
+    assert os.read(reader, 10) == "µ".encode()
+    os.close(reader)
+    assert path.is_fifo()
+
+
+def test_a_device_is_written_to():
+    for path in (Path("/dev/null"), Path("/dev/full")):
+        check_writable(path)
+        assert path.is_char_device()
+    write_file("/dev/null", "gone")
+    with pytest.raises(InputError, match=r"^/dev/full: cannot be written \(No space left"):
+        write_file("/dev/full", "too much")
+    assert Path("/dev/full").is_char_device()
+
+
+def test_a_read_only_file_is_not_replaced_by_root_either(tmp_path):
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    path.chmod(0o444)
+    with pytest.raises(InputError, match="since it is read-only"):
+        write_file(path, "new")
+    assert path.read_text() == "old"
+
+
+@pytest.fixture
+def as_nobody():
+    """A folder of a user who may not write everywhere, which root becomes."""
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path is root's alone
+        if os.geteuid() != 0:
+            yield Path(folder)
+            return
+        os.chown(folder, 65534, 65534)
+        os.seteuid(65534)
+        yield Path(folder)
+        os.seteuid(0)
+
+
+def test_a_read_only_file_is_not_replaced(as_nobody):
+    path = as_nobody / "out.json"
+    path.write_text("old")
+    for mode, why in ((0o444, "since it is read-only"), (0o466, "Permission denied")):
+        path.chmod(mode)
+        for write in (check_writable, lambda path: write_file(path, "new")):
+            with pytest.raises(InputError, match=f"^{path}: cannot be written.*{why}"):
+                write(path)
+    assert path.read_text() == "old"
+    assert os.listdir(as_nobody) == ["out.json"]
+
+
+def test_check_writable_in_a_locked_directory(as_nobody):
+    as_nobody.chmod(0o500)
     with pytest.raises(InputError, match="Permission denied"):
-        check_writable(tmp_path / "out.json")
-    tmp_path.chmod(0o700)
+        check_writable(as_nobody / "out.json")
+    as_nobody.chmod(0o700)

@@ -124,6 +124,13 @@ def test_round_trips_through_json() -> None:
     assert Measurement.from_dict(json.loads(one.to_json())) == one
 
 
+def nested(depth: int) -> list[Any]:
+    inner: list[Any] = []
+    for _ in range(depth):
+        inner = [inner]
+    return inner
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -131,7 +138,11 @@ def test_round_trips_through_json() -> None:
         ({"schema": "5.0"}, "a Measurement of schema '5.0' cannot be read"),
         ({"schema": None}, "schema None cannot be read"),
         ({"seconds": ["a"]}, r"Expected `float`, got `str` - at `\$.seconds\[0\]`"),
+        ({"schema": 4}, "schema 4 cannot be read"),
+        ({"schema": nested(10_000)}, r"schema \[\[.* cannot be read"),
+        ({"seconds": []}, r"length >= 1 - at `\$.seconds`"),
         ({"name": 1}, r"Expected `str`, got `int` - at `\$.name`"),
+        ({"ceilings": {"bytes_per_second": 0.0}}, r"> 0.0 - at `\$.ceilings.bytes_per_second`"),
         ({"provenance": "x"}, r"at `\$.provenance`"),
     ],
 )
@@ -160,8 +171,9 @@ def test_types_of_other_libraries_become_pythons_own() -> None:
     assert json.loads(measured.to_json())["provenance"] == {"torch": "2.15"}
 
 
-def test_an_empty_provenance_is_shown() -> None:
-    measured = make(provenance={}, device="cpu")
+@pytest.mark.parametrize("provenance", [{}, {"load_average": "high", "governor": None, "cpu": 3}])
+def test_an_odd_provenance_is_shown(provenance: dict[str, Any]) -> None:
+    measured = make(provenance=provenance, device="cpu")
     assert "load average not known" in repr(measured)
     assert "load average not known" in measured._repr_html_()
 

@@ -607,6 +607,12 @@ X, W, B = torch.ones(2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(6)
         ((X, None), {}, "weight must be a tensor, got NoneType"),
         ((X, W[0, 0, 0]), {"padding": "same"}, "weight must have shape"),
         ((X, W), {"stride": None}, "stride must be one or two whole numbers, got None"),
+        (
+            (X, W),
+            {"stride": b"\1\2"},
+            r"stride must be one or two whole numbers, got b'\\x01\\x02'",
+        ),
+        ((X, W), {"padding": bytearray(2)}, "padding must be one or two whole numbers, got bytea"),
         ((X, W), {"dilation": 1.5}, "dilation must be one or two whole numbers, got 1.5"),
         ((X, W.half()), {}, "same dtype, got Float and Half"),
         ((X, W, B.half()), {}, r"bias must have the input's dtype \(Float\), got Half"),

@@ -27,7 +27,7 @@ def test_the_model_is_torchvisions():
         model = ResNet50()
         example = torch.randn(2, 3, 224, 224)
     assert sum(parameter.numel() for parameter in model.parameters()) == 25_557_032
-    found = from_model(LoadedModel("resnet50", model, example))
+    found = from_model(LoadedModel("resnet50", model, example)).layers
     names, expected = (
         {layer.problem: sorted(layer.names) for layer in layers}
         for layers in (found, resnet50_layers(batch=2))

@@ -1,7 +1,10 @@
 """The picture of compared layers."""
 
 import dataclasses
+import os
+import re
 import struct
+import subprocess
 import sys
 
 import pytest
@@ -117,6 +120,19 @@ def test_type_of_picture_is_checked():
     for name in ("out.xyz", "out", "out.pgf"):
         with pytest.raises(InputError, match=f"{name}: a picture's name must end in .*.png"):
             plot.check_plot(name)
+
+
+def test_settings_that_matplotlib_refuses_are_told():
+    done = subprocess.run(
+        [sys.executable, "-m", "convtime", "compare", "--device", "cpu", "--plot", "out.png"],
+        env={**os.environ, "MPLBACKEND": "nope"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    says = r"convtime: error: plots need matplotlib, .* raised ValueError: .*'nope'.*MPLBACKEND.*\n"
+    assert re.fullmatch(says, done.stderr)
 
 
 def test_without_matplotlib(monkeypatch):

@@ -4,9 +4,21 @@ The ops are registered with torch right away; everything else is loaded when it 
 there is stands in ``__init__.pyi``, which is read for it.
 """
 
-import lazy_loader
+import os as _os
+import sys as _sys
 
-from convtime import ops as ops
+try:
+    import lazy_loader
+
+    from convtime import ops as ops
+except KeyboardInterrupt:
+    # The command begins with this import, which takes seconds. While `python -m convtime` makes it,
+    # argv[0] is "-m".
+    if _os.path.basename(_sys.argv[0]) in ("-m", "convtime"):
+        from convtime.cli import interrupted
+
+        raise SystemExit(interrupted()) from None
+    raise
 from convtime._build_info import version as __version__
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from convtime._build_info import version
-from convtime.cli import compare, config, doctor
+from convtime.cli.output import print_error
 from convtime.core.errors import InputError, one_line
 from convtime.show.text import printable
 
@@ -37,15 +37,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         code: int = options.run(options) or 0
     except InputError as error:
-        print(f"convtime: error: {printable(one_line(error))}", file=sys.stderr)
+        print_error(f"convtime: error: {printable(one_line(error))}")
         return BAD_INPUT
     except KeyboardInterrupt:
-        print("convtime: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return interrupted()
     return code
 
 
+def interrupted() -> int:
+    """Says that Ctrl-C ended the command, and returns its exit code."""
+    print_error("convtime: interrupted")
+    return INTERRUPTED
+
+
 def _parser() -> argparse.ArgumentParser:
+    # Not above: it takes long enough to be interrupted, which main sees to.
+    from convtime.cli import compare, config, doctor
+
     parser = _Parser(
         prog="convtime", description="Times PyTorch operations, and its own.", allow_abbrev=False
     )

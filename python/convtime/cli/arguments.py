@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from convtime.conv.problem import LARGEST_SIZE
@@ -32,6 +33,13 @@ def batch(text: str) -> int:
 def seconds(text: str) -> float:
     """A positive number of seconds."""
     return float(_number(text, float, "a positive number of seconds"))
+
+
+def file_name(text: str) -> Path:
+    """The name of a file."""
+    if not text:
+        raise argparse.ArgumentTypeError("got '', but it must be the name of a file")
+    return Path(text)
 
 
 def shape(text: str) -> tuple[int, ...]:

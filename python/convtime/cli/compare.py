@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from tqdm import tqdm
 
 from convtime.cli import arguments
-from convtime.cli.output import print_result
+from convtime.cli.output import deliver, print_result
 from convtime.conv.compare import FORWARD, PASSES, compare_layers
 from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem import ConvLayer
@@ -41,6 +42,7 @@ def add_to(commands: Any) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
         "--layers",
+        type=arguments.file_name,
         metavar="CSV",
         help="layers of this file, in columns w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,"
         "stride_h and, if wanted, name,groups,dilation_w,dilation_h",
@@ -82,9 +84,10 @@ def add_to(commands: Any) -> None:
         metavar="SECONDS",
         help="time to spend on the samples of each pass, both sides together (default: 1)",
     )
-    parser.add_argument("--json", type=Path, help="write rows with all samples, and provenance")
-    parser.add_argument("--csv", type=Path, help="write the table")
-    parser.add_argument("--plot", type=Path, metavar="PNG", help="draw a picture of the result")
+    output = functools.partial(parser.add_argument, type=arguments.file_name)
+    output("--json", help="write rows with all samples, and provenance")
+    output("--csv", help="write the table")
+    output("--plot", metavar="PNG", help="draw a picture of the result")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -99,7 +102,7 @@ def _run(options: argparse.Namespace) -> None:
     if options.plot:
         plot.check_plot(options.plot)
     model = _model(options, device)
-    problems = _layers(options, model)
+    layers, empty = _layers(options, model)
     for path in outputs:
         if options.model and is_source_of(options.model, path):
             raise InputError(f"{path}: is the source of --model, and would be overwritten")
@@ -111,26 +114,18 @@ def _run(options: argparse.Namespace) -> None:
         step = compare_step(model, **conditions)
     del model  # the layers need its memory
     passes = PASSES if backward else (FORWARD,)
-    comparisons = compare_layers(problems, device=device, passes=passes, **conditions)
+    comparisons = compare_layers(layers, device=device, passes=passes, **conditions)
     # disable=None: a bar on a terminal, nothing in a pipe or file; a closed stderr is None.
     disable = None if sys.stderr else True
-    total = len(problems) * len(passes)
+    total = len(layers) * len(passes)
     bar = tqdm(comparisons, total=total, unit="pass", disable=disable, leave=False)
     with bar:
         results = list(bar)
 
     facts = provenance(device)
     title = f"{facts['gpu'] or facts['cpu']}; {options.dtype}, {options.layout}"
-    try:
-        if options.json:
-            write_file(options.json, convolutions.to_json(results, facts, step))
-        if options.csv:
-            write_file(options.csv, convolutions.to_csv(results))
-        if options.plot:
-            write_file(options.plot, plot.draw(results, title, options.plot.suffix))
-    finally:
-        # After the files, which a reader that closes the pipe early must not cost; but also when
-        # one cannot be written, which must not cost the result.
+
+    def text() -> str:
         methods = sorted(
             {
                 f"{result.convtime.method} (queue: {result.convtime.queue}, "
@@ -141,10 +136,24 @@ def _run(options: argparse.Namespace) -> None:
         parts = [f"{title}; torch {facts['torch']}; timed by {', '.join(methods)}"]
         if options.model:
             parts.append(convolutions.kernels(results))
-        parts.append(convolutions.table(results))
+        parts += [convolutions.table(results), convolutions.empty_line(empty)]
         if step:
             parts += [step.replaced, convolutions.step_line(step)]
-        print_result("\n\n".join(filter(None, parts)))
+        return "\n\n".join(filter(None, parts))
+
+    deliveries: list[Callable[[], None]] = []
+    if options.json:
+        deliveries.append(
+            lambda: write_file(options.json, convolutions.to_json(results, facts, step, empty))
+        )
+    if options.csv:
+        deliveries.append(lambda: write_file(options.csv, convolutions.to_csv(results)))
+    if options.plot:
+        deliveries.append(
+            lambda: write_file(options.plot, plot.draw(results, title, options.plot.suffix))
+        )
+    deliveries.append(lambda: print_result(text()))
+    deliver(deliveries)
 
 
 def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:
@@ -159,9 +168,13 @@ def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | N
     return load_model(options.model, options.input, device)
 
 
-def _layers(options: argparse.Namespace, model: LoadedModel | None) -> list[ConvLayer]:
+def _layers(
+    options: argparse.Namespace, model: LoadedModel | None
+) -> tuple[list[ConvLayer], tuple[str, ...]]:
+    """What is to be timed, and the names of a model's layers that were called on nothing."""
     if model is not None:
-        return from_model(model)
+        found = from_model(model)
+        return found.layers, found.empty
     if options.layers is not None:
-        return from_csv(options.layers, options.batch)
-    return resnet50() if options.batch is None else resnet50(options.batch)
+        return from_csv(options.layers, options.batch), ()
+    return resnet50() if options.batch is None else resnet50(options.batch), ()

@@ -97,7 +97,11 @@ class LayerResult:
         Raises:
             ValueError: For fields that are missing or of another type.
         """
-        sides = {who: {**data[who], "provenance": provenance} for who in ("pytorch", "convtime")}
+        sides = {
+            who: {**data[who], "provenance": provenance}
+            for who in ("pytorch", "convtime")
+            if isinstance(data.get(who), Mapping)
+        }
         return codec.decode(cls, {**data, **sides})
 
 

@@ -78,7 +78,11 @@ def compare_step(
     models = {"pytorch": theirs, "convtime": ours}
     steps = {who: functools.partial(_step, module, x) for who, module in models.items()}
     for step in steps.values():
-        attempt(f"a training step of {called}", step)
+        attempt(
+            f"a training step of {called}",
+            step,
+            advice="--no-backward times its layers' forward pass alone",
+        )
     method: Method = "sync" if device.type == "cuda" else "cpu"
     timed = functools.partial(
         compare, steps, device=device, method=method, cache="warm", stop="interval"
@@ -110,5 +114,8 @@ def _step(model: torch.nn.Module, x: torch.Tensor) -> None:
     model.zero_grad()
     outputs = differentiable(model(x))
     if not outputs:
-        raise RuntimeError("no output has a gradient")
+        raise RuntimeError(
+            "no output has a gradient: its parameters may be frozen, it may run under no_grad, or "
+            "return its tensors in what is no tuple, list or dict, such as a dataclass"
+        )
     torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import reprlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -51,10 +52,10 @@ def decode(kind: type[Result], data: object, schema: str | None = None) -> Resul
 def _check_version(kind: type[object], data: object, schema: str) -> None:
     found = data.get("schema") if isinstance(data, Mapping) else None
     major = schema.partition(".")[0]
-    if str(found).partition(".")[0] != major:
+    if not isinstance(found, str) or found.partition(".")[0] != major:
         raise ValueError(
-            f"{_name(kind)} of schema {found!r} cannot be read, only of schema {major}.x; read it "
-            "with the convtime that wrote it"
+            f"{_name(kind)} of schema {reprlib.repr(found)} cannot be read, only of schema "
+            f"{major}.x; read it with the convtime that wrote it"
         )
 
 

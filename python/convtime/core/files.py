@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,10 +22,14 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         InputError: Says why it cannot.
     """
     try:
-        target = _target(path)
-        # What is still a link after it was followed leads in a circle.
-        if target.is_symlink() or (target.exists() and not target.is_file()):
-            raise InputError(f"{path}: cannot be written, since it is not a regular file")
+        if _standard_stream(path) is not None:
+            return
+        if _is_stream(path):
+            # Not by opening it: to a pipe's reader, closing it would be the end.
+            if not os.access(path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        target = _replaceable(path)
         temporary = _temporary(target)
         temporary.touch(exist_ok=False)
         temporary.unlink()
@@ -36,12 +41,20 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Writes a file whole or not at all: at every moment it holds the old content or the new.
 
+    A pipe or a character device is written to as it is. So is what standard output or error goes
+    to, e.g. /dev/stdout, after what was printed before.
+
     Raises:
-        InputError: Says why it cannot, e.g. a full disk; the old content is still there.
+        InputError: Says why it cannot, e.g. a full disk; a file's old content is still there.
     """
-    target = _target(path)
     try:
-        replace_file(target, content)
+        stream = _standard_stream(path)
+        if stream is not None:
+            _write(os.dup(stream), content)
+        elif _is_stream(path):
+            _write(os.open(path, os.O_WRONLY), content)
+        else:
+            replace_file(_replaceable(path), content)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
@@ -60,10 +73,7 @@ def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
     temporary = _temporary(target)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())  # or a crash could leave the new name with no content
+        _write(descriptor, content, durable=True)  # or a crash could leave the new name empty
         if target.exists():
             shutil.copymode(target, temporary)
         temporary.replace(target)
@@ -71,9 +81,51 @@ def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
-    """The file behind a path that may be a link, which os.replace would replace itself."""
-    return Path(os.path.realpath(path))
+def _write(descriptor: int, content: str | bytes, *, durable: bool = False) -> None:
+    """Writes all of the content, and closes the descriptor."""
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        if durable:
+            os.fsync(descriptor)
+
+
+def _standard_stream(path: str | os.PathLike[str]) -> int | None:
+    """The descriptor of standard output or error, where that is what the path names.
+
+    Such a file must neither be replaced, which would part it from what is printed, nor be opened
+    anew, which would write from its start.
+    """
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):  # it is closed, or there is no such path
+            if os.path.samestat(os.stat(path), os.fstat(descriptor)):
+                return descriptor
+    return None
+
+
+def _is_stream(path: str | os.PathLike[str]) -> bool:
+    return Path(path).is_fifo() or Path(path).is_char_device()
+
+
+def _replaceable(path: str | os.PathLike[str]) -> Path:
+    """The regular file, existing or not, behind a path that may be a link.
+
+    Raises:
+        InputError: It is something else, or read-only, which root may write all the same.
+        OSError: It must not be written, which would not keep it from being replaced.
+    """
+    target = Path(os.path.realpath(path))
+    # What is still a link after it was followed leads in a circle.
+    if target.is_symlink() or (target.exists() and not target.is_file()):
+        raise InputError(f"{path}: cannot be written, since it is not a regular file")
+    if target.exists():
+        if not target.stat().st_mode & 0o222:
+            raise InputError(
+                f"{path}: cannot be written, since it is read-only; name another file, or make it "
+                "writable"
+            )
+        os.close(os.open(target, os.O_WRONLY))
+    return target
 
 
 def _temporary(target: Path) -> Path:

@@ -25,19 +25,19 @@ def check_tensors(function: str, **tensors: object) -> None:
             raise RuntimeError(f"{function}: {name} must be a tensor, got {type(tensor).__name__}")
 
 
-def numbers(kind: ConvolutionKind, name: str, value: object) -> tuple[int, ...]:
+def numbers(kind: ConvolutionKind, name: str, value: Numbers) -> tuple[int, ...]:
     """The numbers of an argument, one a spatial dimension where a single one was given.
 
     Raises:
         RuntimeError: for anything but whole numbers; how many there are is the op's to check.
     """
-    values: Sequence[Any] = value if isinstance(value, Sequence) else (value,)
+    values: tuple[Any, ...] = per_dimension(value, kind.rank)
     for number in values:
         if not isinstance(number, int | torch.SymInt | SupportsIndex):
             raise RuntimeError(
                 f"{kind.function}: {name} must be {_COUNTS[kind.rank]}, got {value!r}"
             )
-    return per_dimension(values, kind.rank)
+    return values
 
 
 def size_of(

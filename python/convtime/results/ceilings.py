@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
+
+import msgspec
+
+_Rate = Annotated[float, msgspec.Meta(gt=0)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,6 +20,6 @@ class Ceilings:
         matmul_dtype: its dtype.
     """
 
-    bytes_per_second: float
-    flops_per_second: float
+    bytes_per_second: _Rate
+    flops_per_second: _Rate
     matmul_dtype: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
 
 from convtime.core import codec
 from convtime.core.load import _C
@@ -54,8 +56,15 @@ class Comparison:
         margin: share of the baseline's time up to which another time counts as the same.
     """
 
-    measurements: Mapping[str, Measurement]
+    measurements: Annotated[Mapping[str, Measurement], msgspec.Meta(min_length=1)]
     margin: float = 0.01
+
+    def __post_init__(self) -> None:
+        counts = {name: len(measured.seconds) for name, measured in self.measurements.items()}
+        if len(set(counts.values())) > 1:
+            raise ValueError(
+                f"measurements of one comparison must have as many samples each, got {counts}"
+            )
 
     @property
     def judged_on(self) -> str:

@@ -8,7 +8,9 @@ import math
 import statistics
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
 
 from convtime.core import codec
 from convtime.core.load import _C
@@ -34,7 +36,7 @@ class Measurement:
 
     Attributes:
         name: what was measured.
-        seconds: every sample, in the order taken.
+        seconds: every sample, in the order taken; at least one.
         discarded: samples that are not in ``seconds`` because the queue could not be held when they
             were taken, or the GPU was not in the regime asked for; less ``overhead``, too.
         overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
@@ -112,7 +114,7 @@ class Measurement:
     """
 
     name: str
-    seconds: tuple[float, ...]
+    seconds: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
     discarded: tuple[float, ...]
     overhead: float
     raw_seconds: tuple[float, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import csv
 import io
 import math
@@ -17,7 +18,7 @@ from convtime.results.measurement import Measurement
 from convtime.results.units import format_seconds
 from convtime.show.text import printable
 
-SCHEMA = "3.0"
+SCHEMA = "3.1"
 FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
 
 
@@ -99,6 +100,15 @@ def kernels(results: Sequence[LayerResult]) -> str:
     return "\n".join(lines)
 
 
+def empty_line(names: Sequence[str]) -> str:
+    """One line on the calls of layers that were not timed, since there was nothing to compute."""
+    calls = [
+        printable(name) + (f" (×{count})" if count > 1 else "")
+        for name, count in collections.Counter(names).items()
+    ]
+    return f"not timed, since called on an empty input: {', '.join(calls)}" if calls else ""
+
+
 def step_line(step: StepResult) -> str:
     """One line on a model's own training step."""
     shape = "×".join(map(str, step.input_shape))
@@ -117,14 +127,26 @@ def to_json(
     results: Sequence[LayerResult],
     provenance: Mapping[str, Any],
     step: StepResult | None = None,
+    empty: Sequence[str] = (),
 ) -> str:
-    """Results as strict JSON; times in seconds, every sample included."""
-    document = {
+    """Results as strict JSON; times in seconds, every sample included.
+
+    Args:
+        results: Its rows.
+        provenance: Of the run.
+        step: A model's step, where there is one.
+        empty: Names of layers that were called on an empty input, once for each call.
+    """
+    document: dict[str, Any] = {
         "schema": SCHEMA,
         "rows": [result.to_dict() for result in results],
         "provenance": provenance,
     }
-    return codec.to_json(document if step is None else document | {"step": step.to_dict()})
+    if step is not None:
+        document["step"] = step.to_dict()
+    if empty:
+        document["empty"] = list(empty)
+    return codec.to_json(document)
 
 
 def to_csv(results: Sequence[LayerResult]) -> str:

@@ -167,7 +167,7 @@ def _host_facts(measured: Measurement) -> dict[str, str]:
     facts = {}
     threads, load, governor = map(measured.provenance.get, ("threads", "load_average", "governor"))
     if measured.device == "cpu":
-        told = "not known" if load is None else f"{load:.2f}"
+        told = f"{load:.2f}" if isinstance(load, float) else "not known"
         facts["CPU"] = (
             f"{threads or 'unknown'} threads, load average {told}, governor "
             f"{governor or 'not known'}"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convtime.conv.compare import LayerResult
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, first_line
 from convtime.results.clock_trace import ClockTrace
 from convtime.show.text import printable
 
@@ -25,9 +25,14 @@ FILE_TYPES = ("png", "svg", "pdf")  # of those that matplotlib has, what needs n
 def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise InputError(
             "plots need matplotlib, which is not installed; pip install 'convtime[plot]'"
+        ) from error
+    except Exception as error:  # it reads its settings, and refuses broken ones
+        raise InputError(
+            f"plots need matplotlib, whose import raised {first_line(error)}; correct MPLBACKEND "
+            "or its matplotlibrc"
         ) from error
     return Figure
 

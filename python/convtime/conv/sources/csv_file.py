@@ -19,6 +19,9 @@ REQUIRED_COLUMNS = {
 }  # fmt: skip
 OPTIONAL_COLUMNS = {"groups": 1, "dilation_w": 1, "dilation_h": 1}
 
+# Each takes its --budget of time, and all samples are kept until the end.
+MOST_LAYERS = 10_000
+
 
 def whole_number(text: str, smallest: int = 1) -> int:
     """Reads a size that a user wrote.
@@ -40,14 +43,14 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
 
     Columns, in any order: w, h, c, n, k, filter_w, filter_h, pad_w, pad_h, stride_w, stride_h;
     optional ones are name, groups, dilation_w, dilation_h. Problems that occur more than once are
-    kept once.
+    kept once; there may be MOST_LAYERS different ones.
 
     Args:
         path: Of the file, in UTF-8.
         batch: Takes the place of column n.
 
     Raises:
-        InputError: The file cannot be read, or a line is broken; names the line.
+        InputError: The file cannot be read, or a line is broken or one too many; names the line.
     """
     path = Path(path)
     try:
@@ -67,6 +70,8 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
 
 def _read_rows(path: Path, reader: Any, batch: int | None) -> Iterator[ConvLayer]:
     header: list[str] | None = None
+    known: dict[tuple[str, ...], ConvProblem] = {}  # by all cells but the name
+    problems: set[ConvProblem] = set()
     try:
         for row in reader:
             cells = [cell.strip() for cell in row]
@@ -82,7 +87,17 @@ def _read_rows(path: Path, reader: Any, batch: int | None) -> Iterator[ConvLayer
                 )
             else:
                 values = dict(zip(header, cells, strict=True))
-                yield _read_layer(where, reader.line_num, values, batch)
+                name = values.pop("name", "") or f"line {reader.line_num}"
+                numbers = tuple(values.values())
+                if numbers not in known:
+                    known[numbers] = _read_problem(where, name, values, batch)
+                    problems.add(known[numbers])
+                    if len(problems) > MOST_LAYERS:
+                        raise InputError(
+                            f"{where}: is the {len(problems)}th different layer, but there may be "
+                            f"{MOST_LAYERS} in one file; split it"
+                        )
+                yield ConvLayer((name,), known[numbers])
     except csv.Error as error:
         raise InputError(f"{path}, line {reader.line_num}: is not CSV ({error})") from error
     if header is None:
@@ -106,8 +121,7 @@ def _check_header(where: str, header: Sequence[str]) -> None:
             raise InputError(f"{where}: the header has column {column!r} more than once")
 
 
-def _read_layer(where: str, line: int, row: dict[str, str], batch: int | None) -> ConvLayer:
-    name = row.get("name") or f"line {line}"
+def _read_problem(where: str, name: str, row: dict[str, str], batch: int | None) -> ConvProblem:
     number = dict.fromkeys(OPTIONAL_COLUMNS, 1)
     for column, smallest in {**REQUIRED_COLUMNS, **OPTIONAL_COLUMNS}.items():
         if column not in row:
@@ -117,7 +131,7 @@ def _read_layer(where: str, line: int, row: dict[str, str], batch: int | None) -
         except ValueError as error:
             raise InputError(f"{where}: column {column} is {error}") from error
     try:
-        problem = ConvProblem(
+        return ConvProblem(
             batch=number["n"] if batch is None else batch,
             in_channels=number["c"],
             size=(number["h"], number["w"]),
@@ -130,4 +144,3 @@ def _read_layer(where: str, line: int, row: dict[str, str], batch: int | None) -
         )
     except InputError as error:
         raise InputError(f"{where}: layer {name}: {error}") from error
-    return ConvLayer((name,), problem)

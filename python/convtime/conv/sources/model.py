@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import importlib
 import operator
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import torch
+from torch.overrides import TorchFunctionMode
 
+from convtime.conv.explain.binding import BoundCall, bind
 from convtime.conv.problem import ConvLayer, ConvProblem, distinct
+from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.errors import InputError, first_line
 from convtime.core.kinds import KINDS
 
@@ -37,6 +40,19 @@ class LoadedModel:
     def called(self) -> str:
         """What a call of it is called in errors."""
         return f"the model of {self.spec}, called on shape {tuple(self.example.shape)},"
+
+
+@dataclass(frozen=True)
+class ModelLayers:
+    """The convolutions of a model's forward pass.
+
+    Attributes:
+        layers: Every distinct one, at least one.
+        empty: Names of the layers, one for each call, whose input was empty, e.g. a batch of 0.
+    """
+
+    layers: list[ConvLayer]
+    empty: tuple[str, ...] = ()
 
 
 def load_model(
@@ -70,38 +86,40 @@ def load_model(
     return LoadedModel(spec, module, example)
 
 
-def from_model(model: LoadedModel) -> list[ConvLayer]:
-    """Gathers every distinct call of a convolution of torch.nn in one forward pass of the model.
+def from_model(model: LoadedModel) -> ModelLayers:
+    """Gathers what the model's layers, convolutions of torch.nn, compute in one forward pass.
 
     The model is called once in eval mode, without gradients, and left in the mode that it was in.
 
     Raises:
-        InputError: Its forward pass failed, or there is no convolution in it.
+        InputError: Its forward pass failed, or there is no convolution in it that has an input.
     """
     module = model.module
     modes = {part: part.training for part in module.modules()}
     try:
         module.eval()
-        with torch.no_grad(), _RecordedConvolutions(module) as calls:
+        with torch.no_grad(), _RecordedConvolutions(module) as recorded:
             attempt(model.called(), lambda: module(model.example))
     finally:
         for part, training in modes.items():
             part.training = training
-    if not calls:
-        raise InputError(f"{model.called()} ran no convolution of torch.nn")
-    return distinct(calls)
+    if not recorded.layers:
+        tail = f" but on empty inputs ({', '.join(recorded.empty)})" if recorded.empty else ""
+        raise InputError(f"{model.called()} ran no convolution of torch.nn{tail}")
+    return ModelLayers(distinct(recorded.layers), tuple(recorded.empty))
 
 
-def attempt(what: str, step: Callable[[], Any]) -> Any:
+def attempt(what: str, step: Callable[[], Any], advice: str = "") -> Any:
     """Runs a step of the user's code.
 
     Raises:
-        InputError: Whatever the step raised, a script's exit too, as one line.
+        InputError: Whatever the step raised, a script's exit too, as one line, with the advice.
     """
     try:
         return step()
     except (Exception, SystemExit) as error:
-        raise InputError(f"{what} raised {first_line(error)}") from error
+        tail = f"; {advice}" if advice else ""
+        raise InputError(f"{what} raised {first_line(error)}{tail}") from error
 
 
 def _import_factory(spec: str) -> Callable[[], object]:
@@ -134,59 +152,100 @@ def is_source_of(spec: str, path: Path) -> bool:
     return source is not None and Path(source).resolve() == path.resolve()
 
 
-_CONVOLUTIONS = tuple(getattr(torch.nn, kind.layer) for kind in KINDS)
+# The layers, and the functions that they call: PyTorch's own, and those of convtime.nn's.
+_LAYERS = tuple(getattr(torch.nn, kind.layer) for kind in KINDS)
+_FUNCTIONS = {
+    getattr(namespace, kind.function): kind.function
+    for kind in KINDS
+    for namespace in (torch, torch.ops.convtime)
+}
 
 
-class _RecordedConvolutions:
-    """While entered, lists every call of a convolution in a model; leaves no hook behind."""
+class _RecordedConvolutions(TorchFunctionMode):
+    """While entered, lists every convolution that a layer of a model computes; leaves no hook.
+
+    The functions that layers call are watched, since what a layer takes and returns may have been
+    changed, by hooks or by a subclass.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.layers: list[ConvLayer] = []
+        self.empty: list[str] = []
         self._model = model
+        self._running: list[tuple[str, torch.nn.Module]] = []
         self._handles: list[torch.utils.hooks.RemovableHandle] = []
 
-    def __enter__(self) -> list[ConvLayer]:
-        calls: list[ConvLayer] = []
+    def __enter__(self) -> _RecordedConvolutions:
         for name, module in self._model.named_modules():
-            if isinstance(module, _CONVOLUTIONS):
-                hook = self._recorder(name or type(module).__name__, calls)
-                self._handles.append(module.register_forward_hook(hook, with_kwargs=True))
-        return calls
+            if isinstance(module, _LAYERS):
+                layer = (name or type(module).__name__, module)
+                starts = functools.partial(self._starts, layer)
+                self._handles += [
+                    module.register_forward_pre_hook(starts),
+                    module.register_forward_hook(self._ends, prepend=True, always_call=True),
+                ]
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
 
     def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
         for handle in self._handles:
             handle.remove()
 
-    @staticmethod
-    def _recorder(name: str, calls: list[ConvLayer]) -> Callable[..., None]:
-        def record(
-            module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor
-        ) -> None:
-            x: torch.Tensor = args[0] if args else kwargs["input"]
-            rank = len(module.kernel_size)
-            padding = () if module.padding == "valid" else module.padding
-            problem = ConvProblem(
-                batch=x.shape[0] if x.dim() == rank + 2 else 1,  # they take one example too
-                in_channels=module.in_channels,
-                size=_numbers(x.shape[-rank:]),
-                out_channels=module.out_channels,
-                kernel_size=_numbers(module.kernel_size),
-                stride=_numbers(module.stride),
-                padding=padding if padding == "same" else _numbers(padding),
-                dilation=_numbers(module.dilation),
-                groups=module.groups,
-                bias=module.bias is not None,
-                padding_mode=module.padding_mode,
-                transposed=module.transposed,
-            )
-            if module.transposed:
-                # The module's own, or what the call's output_size made of it.
-                sizes = zip(output.shape[-rank:], problem.output_size, strict=True)
-                surplus = _numbers([size - least for size, least in sizes])
-                problem = dataclasses.replace(problem, output_padding=surplus)
-            calls.append(ConvLayer((name,), problem))
+    def _starts(self, layer: tuple[str, torch.nn.Module], *_call: object) -> None:
+        self._running.append(layer)
 
-        return record
+    def _ends(self, module: torch.nn.Module, *_call: object) -> None:
+        # It has not even started where another's hook has failed before.
+        if self._running and self._running[-1][1] is module:
+            self._running.pop()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if self._running and func in _FUNCTIONS:
+            name, module = self._running[-1]
+            call = bind(_FUNCTIONS[func], func, args, kwargs)
+            if call.input.numel():
+                self.layers.append(ConvLayer((name,), _problem(module, call)))
+            else:
+                self.empty.append(name)
+        return output
 
 
-def _numbers(sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(map(int, sizes))
+def _problem(module: Any, call: BoundCall) -> ConvProblem:
+    first, second, *kernel_size = call.weight.shape
+    rank = len(kernel_size)
+
+    def numbers(given: Numbers) -> tuple[int, ...]:
+        return tuple(map(int, per_dimension(given, rank)))
+
+    size = numbers(call.input.shape[-rank:])
+    padding: Any = 0 if call.padding == "valid" else call.padding
+    if module.padding_mode != "zeros":  # the layer has padded the input itself
+        ends = module._reversed_padding_repeated_twice[::-1]  # it has those of the last one first
+        size = tuple(size[dim] - sum(ends[2 * dim : 2 * dim + 2]) for dim in range(rank))
+        padding = 0 if module.padding == "valid" else module.padding
+    return ConvProblem(
+        # They take a single example too.
+        batch=call.input.shape[0] if call.input.dim() == rank + 2 else 1,
+        in_channels=call.input.shape[-rank - 1],
+        size=size,
+        out_channels=second * call.groups if call.transposed else first,
+        kernel_size=numbers(kernel_size),
+        stride=numbers(call.stride),
+        padding="same" if padding == "same" else numbers(padding),
+        dilation=numbers(call.dilation),
+        groups=call.groups,
+        bias=call.bias is not None,
+        padding_mode=module.padding_mode,
+        transposed=call.transposed,
+        output_padding=numbers(call.output_padding),
+    )
