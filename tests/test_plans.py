@@ -40,6 +40,7 @@ RECORD = {
     "behavior_notes": [],
     "refused": ["ConvFwd_eng1: no"],
     "uses": 3,
+    "rebuilds": 1,
 }
 
 

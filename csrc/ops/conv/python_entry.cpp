@@ -5,11 +5,11 @@
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/core/DimVector.h>
 #include <ATen/ops/constant_pad_nd.h>
+#include <pybind11/gil_safe_call_once.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
-#include <pybind11/gil_safe_call_once.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
