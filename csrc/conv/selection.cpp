@@ -326,7 +326,6 @@ class Selector {
   }
 
   std::runtime_error no_plan() const {
-    check_stream(stream_of(handle_));  // an error of CUDA's own makes every plan fail
     std::string text = "cuDNN has no engine that runs this convolution";
     text += refused_.empty() ? "; it listed none" : ":";
     for (const std::string& refusal : refused_) {
@@ -379,14 +378,19 @@ void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Worksp
 
 Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
                       Workspace& workspace) {
-  Selector selector(handle, key, operands, workspace);
-  switch (key.policy.kind) {
-    case PolicyKind::kHeuristic:
-      return selector.by_heuristic();
-    case PolicyKind::kBenchmark:
-      return selector.by_benchmark();
-    case PolicyKind::kEngine:
-      return selector.by_engine();
+  try {
+    Selector selector(handle, key, operands, workspace);
+    switch (key.policy.kind) {
+      case PolicyKind::kHeuristic:
+        return selector.by_heuristic();
+      case PolicyKind::kBenchmark:
+        return selector.by_benchmark();
+      case PolicyKind::kEngine:
+        return selector.by_engine();
+    }
+  } catch (const std::exception&) {
+    check_stream(stream_of(handle));  // where CUDA has failed, no plan is to blame
+    throw;
   }
   throw std::logic_error("unknown policy");
 }
