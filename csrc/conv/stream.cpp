@@ -14,6 +14,10 @@ cudaStream_t stream_of(cudnnHandle_t handle) {
 }
 
 bool is_capturing(cudaStream_t stream) {
+  // CUDA never captures from the default stream, and asking takes time that each call would bear.
+  if (stream == nullptr || stream == cudaStreamLegacy) {
+    return false;
+  }
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   CONVTIME_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
   return status != cudaStreamCaptureStatusNone;
