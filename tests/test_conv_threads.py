@@ -111,6 +111,7 @@ def test_a_second_thread_builds_the_same_plan_from_engine_and_knobs(name, pass_n
         assert same_bits(first, second) or not repeats
         compared = convtime.compare(
             {"first": ours, "second": lambda: thread.call(ours)},
+            device=device,
             method="kernel",
             warmup=1,
             stop="count",
