@@ -1,9 +1,20 @@
-"""Calls in a thread that knows nothing yet."""
+"""Calls in a thread that knows nothing yet, and the plans that convtime builds there."""
+
+import threading
 
 import pytest
 import torch
 
-from convtime.conv.threads import in_fresh_thread
+import convtime
+from convtime.conv.call import CUDNN_BACKENDS, PASSES, ConvCall, TensorLayout, same_bits
+from convtime.conv.flags import Flags
+from convtime.conv.identity import convtime_call
+from convtime.conv.layouts import memory_format
+from convtime.conv.threads import FreshThread, in_fresh_thread
+from convtime.results.activity import same_launches
+
+# A kernel that adds up in no fixed order may well give the same bits twice.
+_REPEATS = 100
 
 
 def test_a_fresh_thread_gives_back_results_and_errors(device):
@@ -15,9 +26,98 @@ def test_a_fresh_thread_gives_back_results_and_errors(device):
         in_fresh_thread(fail, device)
 
 
+def test_a_fresh_thread_stays_one_and_ends(device):
+    with FreshThread(device) as thread:
+        (first, second) = (thread.call(threading.current_thread) for _ in range(2))
+        assert first is second is not threading.current_thread()
+    assert not first.is_alive()
+
+
 @pytest.mark.cuda
 def test_a_fresh_thread_runs_on_the_current_stream():
     stream = torch.cuda.Stream()
     device = torch.device("cuda", torch.cuda.current_device())
     with torch.cuda.stream(stream):
         assert in_fresh_thread(torch.cuda.current_stream, device) == stream
+
+
+def call(x, w, dtype="float32", layout="nchw", *, flags=Flags(), misaligned=0, **parameters):  # noqa: B008
+    def lay_out(shape, misalignment=0):
+        tensor = torch.empty(shape, device="meta")
+        tensor = tensor.to(memory_format=memory_format(layout, len(shape)))
+        return TensorLayout(shape, tensor.stride(), misalignment)
+
+    return ConvCall.of_layouts(dtype, lay_out(x, misaligned), lay_out(w), flags=flags, **parameters)
+
+
+IEEE, DETERMINISTIC = Flags(allow_tf32=False), Flags(deterministic=True)
+CALLS = {
+    "float32": call((16, 64, 28, 28), (64, 64, 3, 3), padding=(1, 1)),
+    "float32 without TF32": call((16, 64, 28, 28), (64, 64, 3, 3), padding=(1, 1), flags=IEEE),
+    "float32, deterministic": call((16, 64, 28, 28), (64, 64, 3, 3), flags=DETERMINISTIC),
+    "float32, channels_last": call((16, 64, 28, 28), (64, 64, 3, 3), layout="nhwc"),
+    "float32, pointwise": call((8, 256, 14, 14), (128, 256, 1, 1)),
+    "float32, first layer": call((4, 3, 224, 224), (64, 3, 7, 7), stride=(2, 2), padding=(3, 3)),
+    "float32, grouped": call((8, 64, 28, 28), (64, 16, 3, 3), groups=4, padding=(1, 1)),
+    "float32, dilated": call((4, 32, 33, 35), (48, 32, 3, 3), dilation=(2, 3), padding=(2, 3)),
+    "float32, misaligned": call((4, 32, 28, 28), (32, 32, 3, 3), misaligned=4),
+    "float16": call((16, 64, 28, 28), (64, 64, 3, 3), "float16", padding=(1, 1)),
+    "float16, channels_last": call((16, 64, 28, 28), (64, 64, 3, 3), "float16", "nhwc"),
+    "float16, pointwise": call((8, 256, 14, 14), (512, 256, 1, 1), "float16", "nhwc"),
+    "float16, strided": call((8, 64, 56, 56), (128, 64, 3, 3), "float16", "nhwc", stride=(2, 2)),
+    "float16, depthwise": call((32, 480, 14, 14), (480, 1, 3, 3), "float16", "nhwc", groups=480),
+    "float16, grouped": call((8, 128, 28, 28), (128, 4, 3, 3), "float16", "nhwc", groups=32),
+    "float16, misaligned": call((4, 32, 28, 28), (32, 32, 3, 3), "float16", "nhwc", misaligned=2),
+    "bfloat16, channels_last": call((8, 96, 56, 56), (192, 96, 2, 2), "bfloat16", "nhwc"),
+    "float64": call((2, 16, 14, 14), (24, 16, 3, 3), "float64", padding=(1, 1)),
+    "1-d": call((8, 64, 1000), (128, 64, 9), stride=(2,), padding=(4,)),
+    "3-d": call((2, 16, 12, 28, 28), (32, 16, 3, 3, 3), padding=(1, 1, 1)),
+    "3-d, float16": call((2, 32, 8, 28, 28), (64, 32, 3, 3, 3), "float16", "nhwc"),
+    "transposed": call(
+        (8, 64, 14, 14), (64, 32, 4, 4), transposed=True, stride=(2, 2), padding=(1, 1)
+    ),
+    "transposed, float16": call(
+        (8, 64, 14, 14), (64, 32, 2, 2), "float16", "nhwc", transposed=True, stride=(2, 2)
+    ),
+    "transposed, 3-d": call((2, 16, 6, 8, 8), (16, 8, 2, 2, 2), transposed=True, stride=(2, 2, 2)),
+}
+
+
+TIMED = ("float32", "float16, channels_last", "3-d", "transposed")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [*((name, "heuristic") for name in CALLS), *((name, "benchmark") for name in TIMED)],
+)
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_a_second_thread_builds_the_same_plan_from_engine_and_knobs(name, pass_name, policy):
+    device = torch.device("cuda", torch.cuda.current_device())
+    problem = CALLS[name]
+    tensors = problem.tensors(device)
+    ours = convtime_call(problem, pass_name, tensors, policy)
+    convtime.clear_plan_cache()
+    with problem.flags.applied(), torch.no_grad(), FreshThread(device) as thread:
+        assert problem.backend(pass_name, tensors) in CUDNN_BACKENDS
+        first = ours()
+        (selected,) = convtime.plan_cache()
+        second = thread.call(ours)
+        (rebuilt,) = convtime.plan_cache()
+        assert rebuilt.tag == selected.tag
+        assert (selected.uses, selected.rebuilds) == (1, 0)
+        assert (rebuilt.uses, rebuilt.rebuilds) == (2, 1)
+        repeats = all(same_bits(first, ours()) for _ in range(_REPEATS))
+        assert same_bits(first, second) or not repeats
+        compared = convtime.compare(
+            {"first": ours, "second": lambda: thread.call(ours)},
+            device=device,
+            method="kernel",
+            warmup=1,
+            stop="count",
+            min_samples=3,
+            max_samples=3,
+        )
+    launches = {who: found.activities for who, found in compared.measurements.items()}
+    assert launches["first"]
+    assert same_launches(launches["first"], launches["second"])

@@ -450,6 +450,7 @@ def choice(**changes):
             deterministic=False,
             allow_tf32=True,
             uses=1,
+            rebuilds=0,
         ),
         **changes,
     )

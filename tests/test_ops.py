@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from torch.nn import grad as torch_grad
 
 from convtime import ops
+from convtime.ops import convolutions
 
 # name: op, input shape, weight shape, arguments
 PROBLEMS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -110,6 +111,7 @@ PROBLEMS: dict[str, tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]]
 OPS = ("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 # A problem of each op that has a number of its own for each argument.
 REPRESENTATIVES = ("1-d", "strided", "3-d", "transposed 1-d", "transposed", "transposed 3-d")
+WORDS = ("same", "valid")
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -437,6 +439,51 @@ def test_torch_function_overrides_see_the_call(device: torch.device) -> None:
             return func(*args, **(kwargs or {}))
 
     with Spy():
+        ops.conv2d(x, w)
+    assert torch.ops.convtime.conv2d in seen
+
+
+@pytest.fixture
+def direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fails a call that does not take the direct entry from Python."""
+
+    def through_torch_ops(*arguments: Any) -> None:
+        pytest.fail("the call went through torch.ops")
+
+    monkeypatch.setattr(convolutions, "_of_any_kind", through_torch_ops)
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize(
+    "name", [name for name, (*_, kwargs) in PROBLEMS.items() if kwargs.get("padding") in WORDS]
+)
+def test_padding_in_words_takes_the_direct_entry(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
+    ours, theirs = functions(name)
+    assert torch.equal(ours(x, w, b, **kwargs), theirs(x, w, b, **kwargs))
+
+
+@pytest.mark.usefixtures("direct")
+@pytest.mark.parametrize("name", REPRESENTATIVES)
+def test_a_default_device_leaves_the_direct_entry(name: str, device: torch.device) -> None:
+    x, w, b, kwargs = make_inputs(name, device)
+    ours, theirs = functions(name)
+    with torch.device("meta"):
+        assert torch.equal(ours(x, w, b, **kwargs), theirs(x, w, b, **kwargs))
+
+
+def test_modes_see_the_call_beside_a_default_device(device: torch.device) -> None:
+    x, w, _, _ = make_inputs("plain", device)
+    seen = []
+
+    class Spy(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    with torch.device("meta"), Spy():
         ops.conv2d(x, w)
     assert torch.ops.convtime.conv2d in seen
 

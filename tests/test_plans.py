@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import json
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +21,7 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import ops
+from convtime.conv.threads import in_fresh_thread
 from convtime.results.plan import Plan
 
 RECORD = {
@@ -40,6 +48,7 @@ RECORD = {
     "behavior_notes": [],
     "refused": ["ConvFwd_eng1: no"],
     "uses": 3,
+    "rebuilds": 1,
 }
 
 
@@ -321,6 +330,19 @@ def test_timing_plans_while_capturing_is_one_clear_error() -> None:
     assert ops.conv2d(x, w, policy="benchmark").isfinite().all()
 
 
+@contextlib.contextmanager
+def little_memory(room: int) -> Iterator[None]:
+    """Leaves so many bytes to allocate."""
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    total = torch.cuda.get_device_properties("cuda").total_memory
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + room) / total)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 @pytest.mark.cuda
 @pytest.mark.usefixtures("fresh")
 def test_a_plan_without_memory_gives_way_to_the_next() -> None:
@@ -329,19 +351,173 @@ def test_a_plan_without_memory_gives_way_to_the_next() -> None:
     expected = ops.conv2d(x, w, padding=1)
     (first,) = convtime.plan_cache()
     assert first.workspace_bytes > 64 * 2**20, "this problem tells nothing here: take another"
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    room = expected.nbytes + first.workspace_bytes // 2
-    total = torch.cuda.get_device_properties("cuda").total_memory
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + room) / total)
-    try:
+    with little_memory(expected.nbytes + first.workspace_bytes // 2):
         actual = ops.conv2d(x, w, padding=1)
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
     torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-1)
-    (second,) = convtime.plan_cache()
+    first, second = convtime.plan_cache()
     assert second.workspace_bytes < first.workspace_bytes
-    assert f"{first.tag}: no memory for its workspace" in second.refused[0]
+    assert f"{first.tag}: no memory for the plan's workspace" in second.refused[0]
+    assert (first.uses, second.uses) == (1, 1)
+
+    # As in PyTorch: this thread stays with it, and others know nothing of it.
+    ops.conv2d(x, w, padding=1)
+    in_fresh_thread(lambda: ops.conv2d(x, w, padding=1), x.device)
+    counts = {choice.tag: (choice.uses, choice.rebuilds) for choice in convtime.plan_cache()}
+    assert counts == {first.tag: (2, 1), second.tag: (2, 0)}
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("fresh")
+def test_a_named_engine_without_memory_is_pytorchs_own_error() -> None:
+    x = torch.randn(64, 256, 56, 56, device="cuda")
+    w = torch.randn(256, 256, 3, 3, device="cuda")
+    expected = ops.conv2d(x, w, padding=1)
+    (chosen,) = convtime.plan_cache()
+    with (
+        little_memory(expected.nbytes + chosen.workspace_bytes // 2),
+        pytest.raises(torch.OutOfMemoryError, match="conv2d: no memory for the plan's workspace"),
+    ):
+        ops.conv2d(x, w, padding=1, policy=chosen.tag)
+    actual = ops.conv2d(x, w, padding=1, policy=chosen.tag)
+    torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-1)
+
+
+def run_child(code: str, **environment: str) -> str:
+    """Runs Python in a process of its own, which reads its environment anew; what it prints."""
+    result = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+@pytest.mark.cuda
+def test_an_error_of_cudas_own_is_told_as_it_is() -> None:
+    output = run_child(
+        """
+        import os
+        import torch
+        from convtime import ops
+
+        x, w = torch.randn(2, 8, 9, 9, device="cuda"), torch.randn(8, 8, 3, 3, device="cuda")
+        ops.conv2d(x, w)
+        torch.ones(1, device="cuda")[torch.tensor([7], device="cuda")]  # out of bounds
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            pass
+        for policy in ("heuristic", "benchmark", "eng0"):  # with a plan, and without
+            try:
+                ops.conv2d(x, w, policy=policy)
+            except torch.AcceleratorError as error:
+                print(str(error).splitlines()[0], flush=True)
+        os._exit(0)
+        """
+    )
+    assert output == 3 * "CUDA error: device-side assert triggered\n"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("limit", "rebuilds"), [("0", 0), ("1", 1), ("2", 0), ("-1", 0)])
+def test_the_limit_of_pytorchs_plans_is_that_of_convtimes(limit: str, rebuilds: int) -> None:
+    output = run_child(
+        """
+        import convtime
+        import torch
+
+        x, w = torch.randn(2, 8, 9, 9, device="cuda"), torch.randn(8, 8, 3, 3, device="cuda")
+        for padding in (0, 1, 0, 0):
+            convtime.ops.conv2d(x, w, padding=padding)
+        print([(choice.uses, choice.rebuilds) for choice in convtime.plan_cache()])
+        """,
+        TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT=limit,
+    )
+    assert output == f"[(1, 0), (3, {rebuilds})]\n"
+
+
+@pytest.mark.cuda
+def test_the_errata_hold_for_a_named_engine(tmp_path: Path) -> None:
+    x, w = make_inputs()
+    ops.conv2d(x, w, padding=1, policy="heuristic")
+    chosen = convtime.plan_cache()[-1]
+    rule = {"rule_id": "test", "operation": "ConvFwd", "engine": chosen.engine}
+    errata = tmp_path / "errata.json"
+    errata.write_text(json.dumps({"version": 1, "rules": [rule]}))
+    output = run_child(
+        f"""
+        import convtime
+        import torch
+
+        x = torch.randn({tuple(x.shape)}, device="cuda")
+        w = torch.randn({tuple(w.shape)}, device="cuda")
+        convtime.ops.conv2d(x, w, padding=1, policy="heuristic")
+        print(convtime.plan_cache()[-1].engine != {chosen.engine})
+        try:
+            convtime.ops.conv2d(x, w, padding=1, policy="{chosen.tag}")
+        except RuntimeError as error:
+            print(str(error).splitlines()[0])
+        """,
+        CUDNN_ERRATA_JSON_FILE=str(errata),
+    )
+    assert output == (
+        f"True\nconv2d: policy names cuDNN's plan {chosen.tag}, which must not run this "
+        "convolution: CUDNN_ERRATA_JSON_FILE forbids it; name another engine, or leave policy out\n"
+    )
+
+
+@pytest.mark.cuda
+def test_a_graph_outlives_thread_and_plan() -> None:
+    # The depthwise engine's kernels are compiled for the plan, and go with it.
+    run_child(
+        """
+        import gc
+        import convtime
+        import torch
+        from convtime import ops
+        from convtime.conv.threads import in_fresh_thread
+
+        half = {"device": "cuda", "dtype": torch.float16}
+        depthwise = [
+            torch.randn(shape, **half).to(memory_format=torch.channels_last)
+            for shape in ((32, 480, 14, 14), (480, 1, 3, 3))
+        ]
+        dense = [torch.randn(16, 64, 28, 28, **half), torch.randn(64, 64, 3, 3, **half)]
+        volume = [torch.randn(2, 16, 8, 14, 14, **half), torch.randn(16, 16, 3, 3, 3, **half)]
+        calls = [
+            lambda: ops.conv2d(*depthwise, padding=1, groups=480),
+            lambda: ops.conv2d(*dense, padding=1),
+            lambda: ops.conv3d(*volume, padding=1),
+        ]
+
+        def capture(call):
+            graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+            with torch.cuda.stream(stream):
+                expected = call()
+                torch.cuda.synchronize()
+                with torch.cuda.graph(graph, stream=stream):
+                    captured = call()
+            return graph, captured, expected
+
+        # Of threads that have ended, and of plans that others have pushed out.
+        graphs = [in_fresh_thread(lambda: capture(call), depthwise[0].device) for call in calls]
+        graphs += [capture(call) for call in calls]
+        convtime.clear_plan_cache()
+        for call in calls:
+            call()
+        gc.collect()
+        torch.cuda.synchronize()
+        for graph, captured, expected in graphs:
+            captured.fill_(float("nan"))
+            graph.replay()
+            torch.cuda.synchronize()
+            torch.testing.assert_close(captured, expected)
+        """,
+        TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT="1",
+    )
 
 
 @pytest.mark.cuda

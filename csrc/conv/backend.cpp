@@ -1,7 +1,6 @@
 #include "conv/backend.h"
 
 #include <array>
-#include <stdexcept>
 
 namespace convtime::conv {
 
@@ -11,8 +10,8 @@ void check_cudnn(cudnnStatus_t status, const char* what) {
   }
   std::array<char, 1024> details{};
   cudnnGetLastErrorString(details.data(), details.size());
-  throw std::runtime_error(std::string(what) + " returned " + cudnnGetErrorString(status) +
-                           (details[0] == '\0' ? "" : std::string(" (") + details.data() + ")"));
+  throw CudnnError(std::string(what) + " returned " + cudnnGetErrorString(status) +
+                   (details[0] == '\0' ? "" : std::string(" (") + details.data() + ")"));
 }
 
 Descriptor make_descriptor(cudnnBackendDescriptorType_t type) {

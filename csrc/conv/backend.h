@@ -3,6 +3,7 @@
 #include <cudnn.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include "core/unique_handle.h"
@@ -19,7 +20,13 @@ struct DescriptorTraits {
 /// A descriptor of cuDNN's backend interface.
 using Descriptor = UniqueHandle<DescriptorTraits>;
 
-/// Throws std::runtime_error with `what` and cuDNN's own text.
+/// A call that cuDNN refused.
+class CudnnError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// Throws CudnnError with `what` and cuDNN's own text.
 void check_cudnn(cudnnStatus_t status, const char* what);
 
 Descriptor make_descriptor(cudnnBackendDescriptorType_t type);

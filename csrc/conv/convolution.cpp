@@ -2,73 +2,114 @@
 
 #include <cuda_runtime_api.h>
 
-#include <memory>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 
-#include "conv/plan_cache.h"
+#include "conv/backend.h"
+#include "conv/stream.h"
 #include "core/cuda_check.h"
 
 namespace convtime::conv {
 namespace {
 
-bool is_capturing(cudnnHandle_t handle) {
-  cudaStream_t stream = nullptr;
-  check_cudnn(cudnnGetStream(handle, &stream), "cudnnGetStream");
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  CONVTIME_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
-  return status != cudaStreamCaptureStatusNone;
+class CudnnSource final : public PlanSource {
+ public:
+  CudnnSource(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
+              Workspace& workspace)
+      : handle_(handle), key_(key), operands_(operands), workspace_(workspace) {}
+
+  void run(Plan& plan) override { run_plan(plan, handle_, operands_, workspace_); }
+
+  std::shared_ptr<Plan> rebuild(const PlanChoice& choice) override {
+    make_context_current();
+    return rebuild_plan(handle_, key_.problem, choice);
+  }
+
+  Selection select() override {
+    make_context_current();
+    if (key_.policy.kind == PolicyKind::kBenchmark && is_capturing()) {
+      throw std::runtime_error(
+          "plans cannot be timed while a CUDA graph is captured: call it once with the same shapes "
+          "before the capture, or with the policy 'heuristic'");
+    }
+    return select_plan(handle_, key_, operands_, workspace_);
+  }
+
+  bool is_capturing() override { return conv::is_capturing(stream_of(handle_)); }
+
+ private:
+  /// A thread may have none yet, and then engines that go through the driver fail: the next one
+  /// would be chosen, for all threads.
+  void make_context_current() const { CONVTIME_CUDA_CHECK(cudaSetDevice(key_.problem.device)); }
+
+  cudnnHandle_t handle_;
+  const PlanKey& key_;
+  const Operands& operands_;
+  Workspace& workspace_;
+};
+
+/// Whether a plan ran that has not run in this thread before. A selection that follows tries it
+/// again where it is next in line, and then keeps what it was refused for.
+bool runs(Plan& plan, PlanSource& source) {
+  try {
+    source.run(plan);
+    return true;
+  } catch (const OutOfMemory&) {
+  } catch (const CudnnError&) {
+  }
+  return false;
 }
 
-/// Whether it ran. A selection that follows tries the plan again where it is next in line, and then
-/// keeps what it was refused for.
-bool runs(Plan& plan, cudnnHandle_t handle, const Operands& operands, Workspace& workspace) {
-  try {
-    run_plan(plan, handle, operands, workspace);
-    return true;
-  } catch (const std::runtime_error&) {
-    return false;
+void note_use(ReadyPlan& ready, PlanSource& source) {
+  ready.choice->count_use();
+  if (!ready.kept_for_graphs && source.is_capturing()) {
+    keep_for_graphs(ready.plan);
+    ready.kept_for_graphs = true;
   }
 }
 
 }  // namespace
 
-void convolve(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
-              Workspace& workspace) {
-  ReadyPlans& plans = plans_of_this_thread();
-  ReadyPlan* const ready = plans.find(key);
-  if (ready != nullptr && runs(ready->plan, handle, operands, workspace)) {
-    ready->choice->count_use();
-    return;
-  }
-  // Makes the device's context the thread's. It may have none yet, and then engines that go through
-  // the driver fail: the next one would be chosen, for all threads.
-  CONVTIME_CUDA_CHECK(cudaSetDevice(key.problem.device));
-  std::shared_ptr<SharedChoice> refused;
-  if (ready != nullptr) {
-    refused = ready->choice;
-  } else if ((refused = choice_table().find(key)) != nullptr) {
-    std::optional<Plan> plan = rebuild_plan(handle, key.problem, refused->choice);
-    if (plan.has_value() && runs(*plan, handle, operands, workspace)) {
-      refused->count_use();
-      plans.insert(key, {std::move(*plan), std::move(refused)});
-      return;
+PlanOrigin convolve(const PlanKey& key, PlanSource& source, ReadyPlans& plans,
+                    ChoiceTable& choices) {
+  bool refused = false;
+  if (ReadyPlan* const ready = plans.find(key)) {
+    try {
+      source.run(*ready->plan);
+      note_use(*ready, source);
+      return PlanOrigin::kReady;
+    } catch (const OutOfMemory&) {
+      refused = true;
+    }
+  } else if (plans.capacity() > 0) {  // else PyTorch selects for each call
+    if (std::shared_ptr<SharedChoice> choice = choices.find(key)) {
+      ReadyPlan rebuilt = {source.rebuild(choice->choice), choice};
+      if (rebuilt.plan != nullptr && runs(*rebuilt.plan, source)) {
+        choice->rebuilds.fetch_add(1, std::memory_order_relaxed);
+        note_use(rebuilt, source);
+        plans.insert(key, std::move(rebuilt));
+        return PlanOrigin::kRebuilt;
+      }
+      refused = true;
     }
   }
-  if (key.policy.kind == PolicyKind::kBenchmark && is_capturing(handle)) {
-    throw std::runtime_error(
-        "plans cannot be timed while a CUDA graph is captured: call it once with the same shapes "
-        "before the capture, or with the policy 'heuristic'");
+  Selection selection = source.select();
+  ReadyPlan selected = {
+      std::move(selection.plan),
+      choices.insert(key, std::move(selection.choice), /*for_all=*/!selection.lacked_memory)};
+  note_use(selected, source);
+  // Where another thread was faster and chose differently, the next call builds that one's plan.
+  const std::shared_ptr<SharedChoice> agreed = choices.find(key);
+  if (refused || agreed == nullptr || agreed == selected.choice) {
+    plans.insert(key, std::move(selected));
   }
-  Selection selection = select_plan(handle, key, operands, workspace);
-  std::shared_ptr<SharedChoice> choice =
-      choice_table().insert(key, std::move(selection.choice), refused.get());
-  choice->count_use();
-  if (ready == nullptr && choice->choice.tag != selection.plan.tag()) {
-    return;  // another thread was faster and chose differently: the next call builds that one
-  }
-  plans.insert(key, {std::move(selection.plan), std::move(choice)});
+  return PlanOrigin::kSelected;
+}
+
+PlanOrigin convolve(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
+                    Workspace& workspace) {
+  CudnnSource source(handle, key, operands, workspace);
+  return convolve(key, source, plans_of_this_thread(), choice_table());
 }
 
 }  // namespace convtime::conv

@@ -93,7 +93,7 @@ std::string supported_engines(cudnnBackendDescriptor_t graph) {
       make_engine(graph, index);
       engines += engines.empty() ? "eng" : ", eng";
       engines += std::to_string(index);
-    } catch (const std::runtime_error&) {
+    } catch (const CudnnError&) {
       continue;  // one of those that cannot run this graph
     }
   }
@@ -145,7 +145,7 @@ cudnn_frontend::ManagedOpaqueDescriptor make_engine_config(
   Descriptor engine;
   try {
     engine = make_engine(raw_graph, wanted.index);
-  } catch (const std::runtime_error& error) {
+  } catch (const CudnnError& error) {
     throw std::invalid_argument(
         "cuDNN cannot run this convolution with engine " + std::to_string(wanted.index) +
         "; it can with: " + supported_engines(raw_graph) + " (" + error.what() + ")");

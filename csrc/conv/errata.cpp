@@ -40,14 +40,14 @@ bool listed(const Errata& errata, const std::string& tag) {
   return false;
 }
 
-bool is_for_sm120(const Plan& plan) {
+bool is_for_sm120(const CudnnPlan& plan) {
   const auto json = nlohmann::json::parse(plan.frontend_plan().getJsonRepresentation());
   return json.contains("engine") && json["engine"].value("smVersion", -1) == 1200;
 }
 
 }  // namespace
 
-std::string erratum(cudnnHandle_t handle, const Plan& plan, int rank) {
+std::string erratum(cudnnHandle_t handle, const CudnnPlan& plan, int rank) {
   static nlohmann::json users;
   static const bool has_users = cudnn_frontend::load_from_config(users, "");
   const std::string& tag = plan.tag();

@@ -24,13 +24,13 @@ Descriptor make_variant_pack(const Operands& operands, void* workspace) {
 
 }  // namespace
 
-Plan::Plan(cudnn_frontend::ExecutionPlan_v8 plan)
+CudnnPlan::CudnnPlan(cudnn_frontend::ExecutionPlan_v8 plan)
     : plan_(std::make_shared<const cudnn_frontend::ExecutionPlan_v8>(std::move(plan))),
       workspace_bytes_(plan_->getWorkspaceSize()) {}
 
-const std::string& Plan::tag() const { return plan_->getTag(); }
+const std::string& CudnnPlan::tag() const { return plan_->getTag(); }
 
-void Plan::run(cudnnHandle_t handle, const Operands& operands, void* workspace) {
+void CudnnPlan::run(cudnnHandle_t handle, const Operands& operands, void* workspace) {
   if (variant_pack_.get() == nullptr || operands != operands_ || workspace != workspace_) {
     variant_pack_ = make_variant_pack(operands, workspace);
     operands_ = operands;

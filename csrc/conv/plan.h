@@ -23,20 +23,31 @@ struct Operands {
   bool operator==(const Operands&) const = default;
 };
 
-/// A built cuDNN execution plan. Not every engine is thread-safe, so it belongs to one thread, and
-/// to the device that it was built for.
+/// A built plan. Not every engine is thread-safe, so it belongs to one thread, and to the device
+/// that it was built for.
 class Plan {
  public:
-  explicit Plan(cudnn_frontend::ExecutionPlan_v8 plan);
+  virtual ~Plan() = default;
 
   /// The frontend's name of operation, engine and knobs, e.g. "ConvFwd_eng38_k2=8_k13=1".
-  const std::string& tag() const;
-  std::int64_t workspace_bytes() const { return workspace_bytes_; }
-  const cudnn_frontend::ExecutionPlan_v8& frontend_plan() const { return *plan_; }
+  virtual const std::string& tag() const = 0;
+  virtual std::int64_t workspace_bytes() const = 0;
 
   /// Enqueues the convolution on the handle's stream. `workspace` has room for workspace_bytes(),
-  /// and may be null where that is 0. Throws std::runtime_error with cuDNN's text.
-  void run(cudnnHandle_t handle, const Operands& operands, void* workspace);
+  /// and may be null where that is 0. Throws CudnnError.
+  virtual void run(cudnnHandle_t handle, const Operands& operands, void* workspace) = 0;
+};
+
+/// cuDNN's.
+class CudnnPlan final : public Plan {
+ public:
+  explicit CudnnPlan(cudnn_frontend::ExecutionPlan_v8 plan);
+
+  const std::string& tag() const override;
+  std::int64_t workspace_bytes() const override { return workspace_bytes_; }
+  void run(cudnnHandle_t handle, const Operands& operands, void* workspace) override;
+
+  const cudnn_frontend::ExecutionPlan_v8& frontend_plan() const { return *plan_; }
 
  private:
   std::shared_ptr<const cudnn_frontend::ExecutionPlan_v8> plan_;

@@ -3,10 +3,25 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+#include <string>
 #include <utility>
 
 namespace convtime::conv {
 namespace {
+
+constexpr std::size_t kDefaultCapacity = 10'000;
+
+/// Read once, as PyTorch.
+std::size_t capacity_of_threads() {
+  static const std::size_t capacity =
+      plan_capacity(std::getenv("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"));
+  return capacity;
+}
 
 std::uint64_t tick() {
   static std::atomic<std::uint64_t> clock{0};
@@ -14,7 +29,7 @@ std::uint64_t tick() {
 }
 
 struct ThreadPlans {
-  ReadyPlans plans{kCacheCapacity};
+  ReadyPlans plans{capacity_of_threads()};
   std::uint64_t generation = choice_table().generation();
 };
 
@@ -30,6 +45,25 @@ struct DropUnlessMain {
 
 }  // namespace
 
+std::size_t plan_capacity(const char* limit) {
+  if (limit == nullptr) {
+    return kDefaultCapacity;
+  }
+  try {
+    const int number = std::stoi(limit);
+    if (number == 0) {
+      return std::numeric_limits<std::size_t>::max();
+    }
+    return static_cast<std::size_t>(std::max(number, 0));
+  } catch (const std::logic_error&) {  // std::stoi's exceptions
+    std::fprintf(stderr,
+                 "convtime: TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT must be a whole number (0 for no "
+                 "limit, less to keep no plans), got '%s'; %zu plans are kept in each thread\n",
+                 limit, kDefaultCapacity);
+    return kDefaultCapacity;
+  }
+}
+
 void SharedChoice::count_use() {
   uses.fetch_add(1, std::memory_order_relaxed);
   last_use.store(tick(), std::memory_order_relaxed);
@@ -38,38 +72,72 @@ void SharedChoice::count_use() {
 std::shared_ptr<SharedChoice> ChoiceTable::find(const PlanKey& key) const {
   const std::lock_guard lock(mutex_);
   const auto found = choices_.find(key);
-  return found == choices_.end() ? nullptr : found->second;
+  if (found == choices_.end()) {
+    return nullptr;
+  }
+  for (const Kept& kept : found->second) {
+    if (kept.for_all) {
+      return kept.choice;
+    }
+  }
+  return nullptr;
 }
 
 std::shared_ptr<SharedChoice> ChoiceTable::insert(const PlanKey& key, PlanChoice choice,
-                                                  const SharedChoice* refused) {
+                                                  bool for_all) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Kept>& choices = choices_[key];
+  const auto same = std::find_if(choices.begin(), choices.end(), [&](const Kept& kept) {
+    return kept.choice->choice.tag == choice.tag;
+  });
+  if (same != choices.end()) {
+    const std::shared_ptr<SharedChoice> found = same->choice;
+    if (for_all && !same->for_all) {
+      same->for_all = true;
+      std::rotate(same, std::next(same), choices.end());  // behind those that were for all before
+    }
+    return found;
+  }
   auto shared = std::make_shared<SharedChoice>(std::move(choice));
   shared->last_use.store(tick(), std::memory_order_relaxed);
-  const std::lock_guard lock(mutex_);
-  const auto [entry, added] = choices_.try_emplace(key, shared);
-  if (!added) {
-    if (entry->second.get() != refused) {
-      return entry->second;
-    }
-    entry->second = shared;
-  }
-  if (choices_.size() > capacity_) {
-    // Looked for and not kept in order: a selection takes far longer, and a use must not lock.
-    choices_.erase(
-        std::min_element(choices_.begin(), choices_.end(), [](const auto& a, const auto& b) {
-          return a.second->last_use.load(std::memory_order_relaxed) <
-                 b.second->last_use.load(std::memory_order_relaxed);
-        }));
+  choices.push_back({shared, for_all});
+  if (++size_ > capacity_) {
+    drop_oldest();
   }
   return shared;
+}
+
+void ChoiceTable::drop_oldest() {
+  // Looked for and not kept in order: a selection takes far longer, and a use must not lock.
+  std::uint64_t oldest_use = std::numeric_limits<std::uint64_t>::max();
+  auto oldest_key = choices_.begin();
+  std::size_t oldest = 0;
+  for (auto entry = choices_.begin(); entry != choices_.end(); ++entry) {
+    for (std::size_t i = 0; i < entry->second.size(); ++i) {
+      const std::uint64_t use = entry->second[i].choice->last_use.load(std::memory_order_relaxed);
+      if (use < oldest_use) {
+        oldest_use = use;
+        oldest_key = entry;
+        oldest = i;
+      }
+    }
+  }
+  std::vector<Kept>& choices = oldest_key->second;
+  choices.erase(std::next(choices.begin(), static_cast<std::ptrdiff_t>(oldest)));
+  if (choices.empty()) {
+    choices_.erase(oldest_key);
+  }
+  --size_;
 }
 
 std::vector<ChoiceTable::Entry> ChoiceTable::list() const {
   std::vector<std::pair<std::uint64_t, Entry>> entries;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [key, choice] : choices_) {
-      entries.emplace_back(choice->last_use.load(std::memory_order_relaxed), Entry(key, choice));
+    for (const auto& [key, choices] : choices_) {
+      for (const auto& [choice, for_all] : choices) {
+        entries.emplace_back(choice->last_use.load(std::memory_order_relaxed), Entry(key, choice));
+      }
     }
   }
   std::sort(entries.begin(), entries.end(),
@@ -84,12 +152,14 @@ std::vector<ChoiceTable::Entry> ChoiceTable::list() const {
 void ChoiceTable::clear() {
   const std::lock_guard lock(mutex_);
   choices_.clear();
+  size_ = 0;
   generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
 ChoiceTable& choice_table() {
-  // Never destroyed: threads may still convolve while the process ends.
-  static auto* const table = new ChoiceTable(kCacheCapacity);
+  // Choices are small, and plan_cache() tells of them: a low limit is for plans alone. Never
+  // destroyed: threads may still convolve while the process ends.
+  static auto* const table = new ChoiceTable(std::max(kDefaultCapacity, capacity_of_threads()));
   return *table;
 }
 
@@ -99,6 +169,14 @@ ReadyPlans& plans_of_this_thread() {
     *own = ThreadPlans();
   }
   return own->plans;
+}
+
+void keep_for_graphs(std::shared_ptr<Plan> plan) {
+  // Never destroyed: when the process ends, cuDNN may be gone already.
+  static auto* const mutex = new std::mutex;
+  static auto* const plans = new std::vector<std::shared_ptr<Plan>>;
+  const std::lock_guard lock(*mutex);
+  plans->push_back(std::move(plan));
 }
 
 }  // namespace convtime::conv

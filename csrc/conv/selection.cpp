@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "conv/engine_config.h"
 #include "conv/errata.h"
 #include "conv/frontend.h"
+#include "conv/stream.h"
 #include "conv/tensor_ids.h"
 #include "core/cuda_check.h"
 #include "core/cuda_event.h"
@@ -109,11 +111,12 @@ std::vector<Config> list_configs(Graph& graph, const Problem& problem, cudnnBack
   return kept;
 }
 
-Plan build_plan(cudnnHandle_t handle, const Graph& graph, const Config& config) {
-  return Plan(cudnn_frontend::ExecutionPlanBuilder()
-                  .setHandle(handle)
-                  .setEngineConfig(config, graph.getTag())
-                  .build());
+std::shared_ptr<CudnnPlan> build_plan(cudnnHandle_t handle, const Graph& graph,
+                                      const Config& config) {
+  return std::make_shared<CudnnPlan>(cudnn_frontend::ExecutionPlanBuilder()
+                                         .setHandle(handle)
+                                         .setEngineConfig(config, graph.getTag())
+                                         .build());
 }
 
 /// A selection under way: what it needs, and what has refused so far.
@@ -155,7 +158,7 @@ class Selector {
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
     for (Candidate& candidate : candidates) {
-      if (runs(candidate.plan)) {
+      if (runs(*candidate.plan)) {
         return select(std::move(candidate.plan), std::move(candidate.engine), Source::kBenchmark);
       }
     }
@@ -164,14 +167,20 @@ class Selector {
 
   Selection by_engine() {
     const Config config = make_engine_config(graph_, key_.policy.engine);
-    Plan plan = build_plan(handle_, graph_, config);
-    run_plan(plan, handle_, operands_, workspace_);
+    std::shared_ptr<CudnnPlan> plan = build_plan(handle_, graph_, config);
+    const std::string why = erratum(handle_, *plan, key_.problem.rank);
+    if (!why.empty()) {
+      throw std::invalid_argument("policy names cuDNN's plan " + plan->tag() +
+                                  ", which must not run this convolution: " + why +
+                                  "; name another engine, or leave policy out");
+    }
+    run_plan(*plan, handle_, operands_, workspace_);
     return select(std::move(plan), engine_of(config->get_backend_descriptor()), Source::kExplicit);
   }
 
  private:
   struct Candidate {
-    Plan plan;
+    std::shared_ptr<CudnnPlan> plan;
     Engine engine;
     float seconds = std::numeric_limits<float>::infinity();
   };
@@ -186,13 +195,15 @@ class Selector {
     try {
       Engine engine = engine_of(config->get_backend_descriptor());
       tag = graph_.getTag() + to_tag(engine);
-      Plan plan = build_plan(handle_, graph_, config);
-      const std::string why = erratum(handle_, plan, key_.problem.rank);
+      std::shared_ptr<CudnnPlan> plan = build_plan(handle_, graph_, config);
+      const std::string why = erratum(handle_, *plan, key_.problem.rank);
       if (why.empty()) {
         return Candidate{std::move(plan), std::move(engine)};
       }
       refuse(tag, why);
-    } catch (const std::runtime_error& error) {  // cudnnException among them
+    } catch (const CudnnError& error) {
+      refuse(tag, error.what());
+    } catch (const cudnn_frontend::cudnnException& error) {
       refuse(tag, error.what());
     }
     return std::nullopt;
@@ -202,16 +213,19 @@ class Selector {
     try {
       run_plan(plan, handle_, operands_, workspace_);
       return true;
-    } catch (const std::runtime_error& error) {
+    } catch (const OutOfMemory& error) {
+      lacked_memory_ = true;
       refuse(plan.tag(), error.what());
-      return false;
+    } catch (const CudnnError& error) {
+      refuse(plan.tag(), error.what());
     }
+    return false;
   }
 
   std::optional<Selection> first_that_runs(const std::vector<Config>& configs, Source source) {
     for (const Config& config : configs) {
       std::optional<Candidate> candidate = build(config);
-      if (candidate.has_value() && runs(candidate->plan)) {
+      if (candidate.has_value() && runs(*candidate->plan)) {
         return select(std::move(candidate->plan), std::move(candidate->engine), source);
       }
     }
@@ -248,11 +262,11 @@ class Selector {
   std::int64_t keep_below(std::vector<Candidate>& candidates, std::int64_t limit) {
     std::int64_t most = 0;
     std::erase_if(candidates, [&](const Candidate& candidate) {
-      const std::int64_t bytes = candidate.plan.workspace_bytes();
+      const std::int64_t bytes = candidate.plan->workspace_bytes();
       if (bytes > limit) {
-        refuse(candidate.plan.tag(), "its workspace of " + std::to_string(bytes) +
-                                         " bytes is more than the " + std::to_string(limit) +
-                                         " that there are");
+        refuse(candidate.plan->tag(), "its workspace of " + std::to_string(bytes) +
+                                          " bytes is more than the " + std::to_string(limit) +
+                                          " that there are");
         return true;
       }
       most = std::max(most, bytes);
@@ -265,8 +279,7 @@ class Selector {
   void time(std::vector<Candidate>& candidates) {
     const CudaEvent start = make_event();
     const CudaEvent stop = make_event();
-    cudaStream_t stream = nullptr;
-    check_cudnn(cudnnGetStream(handle_, &stream), "cudnnGetStream");
+    cudaStream_t stream = stream_of(handle_);
     CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
     std::vector<Candidate> timed;
     const std::size_t limit = key_.policy.benchmark_limit > 0
@@ -276,12 +289,12 @@ class Selector {
       if (timed.size() >= limit) {
         break;
       }
-      if (!runs(candidate.plan)) {
+      if (!runs(*candidate.plan)) {
         continue;
       }
       CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
       CONVTIME_CUDA_CHECK(cudaEventRecord(start.get(), stream));
-      if (!runs(candidate.plan)) {
+      if (!runs(*candidate.plan)) {
         continue;
       }
       CONVTIME_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
@@ -294,22 +307,22 @@ class Selector {
     candidates = std::move(timed);
   }
 
-  Selection select(Plan plan, Engine engine, Source source) {
+  Selection select(std::shared_ptr<CudnnPlan> plan, Engine engine, Source source) {
     PlanChoice choice;
-    choice.tag = plan.tag();
+    choice.tag = plan->tag();
     choice.engine = std::move(engine);
     choice.source = source;
-    choice.workspace_bytes = plan.workspace_bytes();
-    for (const auto note : plan.frontend_plan().getAllNumericNotes()) {
+    choice.workspace_bytes = plan->workspace_bytes();
+    for (const auto note : plan->frontend_plan().getAllNumericNotes()) {
       choice.numerical_notes.push_back(
           without_prefix(cudnn_frontend::to_string(note), "CUDNN_NUMERICAL_NOTE_"));
     }
-    for (const auto note : plan.frontend_plan().getAllBehaviorNotes()) {
+    for (const auto note : plan->frontend_plan().getAllBehaviorNotes()) {
       choice.behavior_notes.push_back(
           without_prefix(cudnn_frontend::to_string(note), "CUDNN_BEHAVIOR_NOTE_"));
     }
     choice.refused = std::move(refused_);
-    return {std::move(plan), std::move(choice)};
+    return {std::move(plan), std::move(choice), lacked_memory_};
   }
 
   std::runtime_error no_plan() const {
@@ -327,6 +340,7 @@ class Selector {
   Workspace& workspace_;
   Graph graph_;
   std::vector<std::string> refused_;
+  bool lacked_memory_ = false;
 };
 
 }  // namespace
@@ -350,36 +364,52 @@ void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Worksp
   if (plan.workspace_bytes() > 0) {
     memory = workspace.reserve(plan.workspace_bytes());
     if (memory == nullptr) {
-      throw std::runtime_error("no memory for its workspace of " +
-                               std::to_string(plan.workspace_bytes()) + " bytes");
+      throw OutOfMemory("no memory for the plan's workspace of " +
+                        std::to_string(plan.workspace_bytes()) + " bytes");
     }
   }
-  plan.run(handle, operands, memory);
+  try {
+    plan.run(handle, operands, memory);
+  } catch (const CudnnError&) {
+    check_stream(stream_of(handle));
+    throw;
+  }
 }
 
 Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
                       Workspace& workspace) {
-  Selector selector(handle, key, operands, workspace);
-  switch (key.policy.kind) {
-    case PolicyKind::kHeuristic:
-      return selector.by_heuristic();
-    case PolicyKind::kBenchmark:
-      return selector.by_benchmark();
-    case PolicyKind::kEngine:
-      return selector.by_engine();
+  try {
+    Selector selector(handle, key, operands, workspace);
+    switch (key.policy.kind) {
+      case PolicyKind::kHeuristic:
+        return selector.by_heuristic();
+      case PolicyKind::kBenchmark:
+        return selector.by_benchmark();
+      case PolicyKind::kEngine:
+        return selector.by_engine();
+    }
+  } catch (const std::exception&) {
+    check_stream(stream_of(handle));  // where CUDA has failed, no plan is to blame
+    throw;
   }
   throw std::logic_error("unknown policy");
 }
 
-std::optional<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,
-                                 const PlanChoice& choice) {
+std::shared_ptr<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,
+                                   const PlanChoice& choice) {
+  // Where cuDNN refuses, the caller selects anew, and that says what is wrong.
   try {
     const Graph graph = make_graph(handle, problem);
-    Plan plan = build_plan(handle, graph, make_engine_config(graph, choice.engine));
+    std::shared_ptr<Plan> plan =
+        build_plan(handle, graph, make_engine_config(graph, choice.engine));
     // Compared, since a knob that cuDNN only reports would be lost on the way.
-    return plan.tag() == choice.tag ? std::optional(std::move(plan)) : std::nullopt;
-  } catch (const std::exception&) {
-    return std::nullopt;  // the caller selects anew, and that says what is wrong
+    return plan->tag() == choice.tag ? plan : nullptr;
+  } catch (const std::invalid_argument&) {
+    return nullptr;
+  } catch (const CudnnError&) {
+    return nullptr;
+  } catch (const cudnn_frontend::cudnnException&) {
+    return nullptr;
   }
 }
 

@@ -3,7 +3,8 @@
 #include <cudnn.h>
 
 #include <cstdint>
-#include <optional>
+#include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,12 @@ struct PlanChoice {
   std::vector<std::string> refused;  ///< what came before it and did not run, as "<tag>: <why>"
 };
 
+/// There is no memory for what a plan needs beside its operands.
+class OutOfMemory : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 /// Memory for plans, in the order of the handle's stream.
 class Workspace {
  public:
@@ -50,24 +57,28 @@ class Workspace {
   virtual void trim() = 0;
 };
 
-/// Runs a plan with the workspace that it asks for. Throws std::runtime_error where it is refused.
+/// Runs a plan with the workspace that it asks for. Throws OutOfMemory where there is none,
+/// CudnnError where cuDNN refuses the plan, and CudaError where that is because CUDA has failed.
 void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Workspace& workspace);
 
 struct Selection {
-  Plan plan;
+  std::shared_ptr<Plan> plan;
   PlanChoice choice;
+  bool lacked_memory = false;  ///< for a plan that came before it
 };
 
 /// Selects by the key's policy, and computes the convolution with the plan (those that are timed
-/// compute it several times). The heuristics and the timing follow ATen, native/cudnn/Conv_v8.cpp.
-/// Throws std::invalid_argument for an engine or a knob that cuDNN does not have for the problem,
-/// and std::runtime_error that names the refused plans where none runs.
+/// compute it several times). The heuristics and the timing follow ATen, native/cudnn/Conv_v8.cpp:
+/// a plan that cuDNN refuses, or that there is no memory for, gives way to the next, and whatever
+/// else fails is thrown. Throws std::invalid_argument for an engine or a knob that cuDNN does not
+/// have for the problem or that the errata forbid, and std::runtime_error that names the refused
+/// plans where none runs.
 Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
                       Workspace& workspace);
 
-/// This thread's own plan of a choice that was made for the problem; none where cuDNN does not
+/// This thread's own plan of a choice that was made for the problem; null where cuDNN does not
 /// build the same plan again from engine and knobs.
-std::optional<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,
-                                 const PlanChoice& choice);
+std::shared_ptr<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,
+                                   const PlanChoice& choice);
 
 }  // namespace convtime::conv

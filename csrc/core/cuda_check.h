@@ -6,7 +6,21 @@
 #include <stdexcept>
 #include <string>
 
-namespace convtime::detail {
+namespace convtime {
+
+/// What CONVTIME_CUDA_CHECK throws.
+class CudaError : public std::runtime_error {
+ public:
+  CudaError(cudaError_t status, const std::string& what)
+      : std::runtime_error(what), status_(status) {}
+
+  cudaError_t status() const { return status_; }
+
+ private:
+  cudaError_t status_;
+};
+
+namespace detail {
 
 inline std::string cuda_failure(cudaError_t status, const char* call, const char* file, int line) {
   // Clears the error so that it is not reported a second time by an unrelated later call.
@@ -15,14 +29,16 @@ inline std::string cuda_failure(cudaError_t status, const char* call, const char
          cudaGetErrorString(status) + ") at " + file + ":" + std::to_string(line);
 }
 
-}  // namespace convtime::detail
+}  // namespace detail
+}  // namespace convtime
 
-/// Throws std::runtime_error with CUDA's own text, the call and its place in the source.
+/// Throws CudaError with CUDA's own text, the call and its place in the source.
 #define CONVTIME_CUDA_CHECK(call)                                                        \
   do {                                                                                   \
     const cudaError_t convtime_status = (call);                                          \
     if (convtime_status != cudaSuccess) {                                                \
-      throw std::runtime_error(                                                          \
+      throw ::convtime::CudaError(                                                       \
+          convtime_status,                                                               \
           ::convtime::detail::cuda_failure(convtime_status, #call, __FILE__, __LINE__)); \
     }                                                                                    \
   } while (false)

@@ -8,7 +8,7 @@
 
 namespace convtime {
 
-/// Keeps the `capacity` most recently used values. Not thread-safe.
+/// Keeps the `capacity` most recently used values; with a capacity of 0, none. Not thread-safe.
 template <typename Key, typename Value, typename Hash = std::hash<Key>>
 class LruCache {
  public:
@@ -39,6 +39,7 @@ class LruCache {
   }
 
   std::size_t size() const { return entries_.size(); }
+  std::size_t capacity() const { return capacity_; }
 
  private:
   using Entry = std::pair<Key, Value>;

@@ -25,6 +25,13 @@ TEST(LruCache, DropsWhatWasNotUsedForLongest) {
   EXPECT_EQ(cache.size(), 2U);
 }
 
+TEST(LruCache, OfNoCapacityKeepsNothing) {
+  LruCache<int, char> cache(0);
+  cache.insert(1, 'a');
+  EXPECT_EQ(cache.find(1), nullptr);
+  EXPECT_EQ(cache.size(), 0U);
+}
+
 TEST(LruCache, ReplacesAKeysValue) {
   LruCache<int, char> cache(2);
   cache.insert(1, 'a');

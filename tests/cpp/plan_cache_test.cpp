@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -77,14 +78,55 @@ TEST(ChoiceTable, DropsWhatWasNotUsedForLongest) {
   EXPECT_EQ(tags(table), (Tags{"a", "c"}));
 }
 
-TEST(ChoiceTable, ReplacesOnlyTheChoiceThatWasRefused) {
-  ChoiceTable table(1);
+TEST(ChoiceTable, DropsOneOfAKeysChoices) {
+  ChoiceTable table(2);
+  table.insert(key_of(0), choice_of("a"));
+  const auto b = table.insert(key_of(0), choice_of("b"));
+  table.insert(key_of(1), choice_of("c"));
+  EXPECT_EQ(tags(table), (Tags{"b", "c"}));
+  EXPECT_EQ(table.find(key_of(0)), b);
+}
+
+TEST(ChoiceTable, HandsOutTheChoiceThatWasMadeFirst) {
+  ChoiceTable table(10);
   const auto a = table.insert(key_of(0), choice_of("a"));
-  EXPECT_EQ(table.insert(key_of(0), choice_of("b")), a);  // of a thread that was slower
-  EXPECT_EQ(tags(table), Tags{"a"});
-  const auto c = table.insert(key_of(0), choice_of("c"), a.get());
-  EXPECT_EQ(tags(table), Tags{"c"});
-  EXPECT_EQ(table.insert(key_of(0), choice_of("d"), a.get()), c);
+  const auto b = table.insert(key_of(0), choice_of("b"));  // of a thread that could not use a
+  EXPECT_EQ(b->choice.tag, "b");
+  EXPECT_EQ(table.find(key_of(0)), a);
+  EXPECT_EQ(table.insert(key_of(0), choice_of("a")), a);
+  EXPECT_EQ(table.insert(key_of(0), choice_of("b")), b);
+  EXPECT_EQ(tags(table), (Tags{"a", "b"}));
+}
+
+TEST(ChoiceTable, HandsOutNoChoiceThatWasMadeForWantOfMemory) {
+  ChoiceTable table(10);
+  const auto small = table.insert(key_of(0), choice_of("small"), /*for_all=*/false);
+  EXPECT_EQ(table.find(key_of(0)), nullptr);
+  EXPECT_EQ(tags(table), Tags{"small"});
+  const auto large = table.insert(key_of(0), choice_of("large"));
+  EXPECT_EQ(table.find(key_of(0)), large);
+  EXPECT_EQ(table.insert(key_of(0), choice_of("small")), small);
+  EXPECT_EQ(table.find(key_of(0)), large);
+}
+
+TEST(PlanCapacity, IsReadAsPyTorchReadsIt) {
+  EXPECT_EQ(plan_capacity(nullptr), 10'000U);
+  EXPECT_EQ(plan_capacity("1"), 1U);
+  EXPECT_EQ(plan_capacity(" 20000 plans"), 20'000U);
+  EXPECT_EQ(plan_capacity("0"), std::numeric_limits<std::size_t>::max());
+  EXPECT_EQ(plan_capacity("-1"), 0U);
+}
+
+TEST(PlanCapacity, SaysWhatItCannotRead) {
+  for (const char* limit : {"", "many", "99999999999"}) {
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(plan_capacity(limit), 10'000U);
+    EXPECT_EQ(
+        testing::internal::GetCapturedStderr(),
+        "convtime: TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT must be a whole number (0 for no limit, "
+        "less to keep no plans), got '" +
+            std::string(limit) + "'; 10000 plans are kept in each thread\n");
+  }
 }
 
 TEST(ChoiceTable, HasANewGenerationOnceCleared) {

@@ -7,6 +7,7 @@
 #include <ATen/ops/as_strided_cuda_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
@@ -19,6 +20,7 @@
 #include "conv/plan_cache.h"
 #include "conv/policy.h"
 #include "conv/problem.h"
+#include "core/cuda_check.h"
 #include "ops/conv/convolutions.h"
 
 namespace convtime::ops {
@@ -180,6 +182,10 @@ class CudnnCall {
       conv::convolve(at::native::getCudnnHandle(), key, operands_of(pass, x, w, y), workspace);
     } catch (const c10::Error&) {
       throw;
+    } catch (const conv::OutOfMemory& error) {
+      TORCH_CHECK_WITH(OutOfMemoryError, false, op_, ": ", error.what());
+    } catch (const CudaError& error) {
+      C10_CUDA_CHECK(error.status());  // PyTorch's own exception for it
     } catch (const std::exception& error) {
       TORCH_CHECK(false, op_, ": ", error.what());
     }
@@ -268,18 +274,18 @@ std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& 
               "execute_floor: input and weight must be laid out as cuDNN gets them, both dense and "
               "both contiguous or both channels_last");
   cudnnHandle_t handle = at::native::getCudnnHandle();
-  std::optional<conv::Plan> plan = conv::rebuild_plan(handle, key.problem, choice->choice);
-  TORCH_CHECK(plan.has_value(), "execute_floor: cuDNN does not build plan ", choice->choice.tag,
+  std::shared_ptr<conv::Plan> plan = conv::rebuild_plan(handle, key.problem, choice->choice);
+  TORCH_CHECK(plan != nullptr, "execute_floor: cuDNN does not build plan ", choice->choice.tag,
               " again from its engine and knobs");
   struct State {
     at::Tensor x, w, y;
-    conv::Plan plan;
+    std::shared_ptr<conv::Plan> plan;
     CachingWorkspace workspace;
   };
-  auto state = std::make_shared<State>(State{x, w, y, std::move(*plan), CachingWorkspace()});
+  auto state = std::make_shared<State>(State{x, w, y, std::move(plan), CachingWorkspace()});
   const conv::Operands operands = operands_of(conv::Pass::kFprop, x, w, y);
-  void* const memory = state->workspace.reserve(state->plan.workspace_bytes());
-  return [=] { state->plan.run(handle, operands, memory); };
+  void* const memory = state->workspace.reserve(state->plan->workspace_bytes());
+  return [=] { state->plan->run(handle, operands, memory); };
 }
 
 }  // namespace convtime::ops

@@ -3,11 +3,16 @@
 #include <torch/csrc/python_headers.h>
 
 #include <ATen/PythonTorchFunctionTLS.h>
+#include <ATen/core/DimVector.h>
+#include <ATen/ops/constant_pad_nd.h>
+#include <pybind11/gil_safe_call_once.h>
 #include <torch/csrc/Exceptions.h>
+#include <torch/csrc/PyInterpreter.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -53,6 +58,8 @@ class Numbers {
     return set(0, object);
   }
 
+  void push_back(std::int64_t value) { values_[size_++] = value; }
+
   c10::SymIntArrayRef get() const { return {values_.data(), size_}; }
 
  private:
@@ -67,6 +74,80 @@ class Numbers {
   std::array<c10::SymInt, 3> values_;
   std::size_t size_ = 0;
 };
+
+/// Padding as PyTorch takes it, in numbers or in words.
+struct Padding {
+  Numbers numbers;
+  /// The zeros that "same" puts at the input's end where it has to be uneven, as constant_pad_nd
+  /// takes them; empty where there are none.
+  at::DimVector surplus;
+
+  /// Whether the object is plain numbers, or a word that the other arguments leave to be plain.
+  bool read(PyObject* object, const at::Tensor& weight, const Numbers& stride,
+            const Numbers& dilation, std::size_t spatial) {
+    if (!PyUnicode_CheckExact(object)) {
+      return numbers.read(object);
+    }
+    if (PyUnicode_CompareWithASCIIString(object, "valid") == 0) {
+      numbers.push_back(0);
+      return true;
+    }
+    return PyUnicode_CompareWithASCIIString(object, "same") == 0 &&
+           read_same(weight, stride.get(), dilation.get(), spatial);
+  }
+
+ private:
+  bool read_same(const at::Tensor& weight, c10::SymIntArrayRef stride, c10::SymIntArrayRef dilation,
+                 std::size_t spatial) {
+    const bool by_one = std::all_of(stride.begin(), stride.end(),
+                                    [](const c10::SymInt& step) { return step.expect_int() == 1; });
+    if (!by_one || (dilation.size() != 1 && dilation.size() != spatial) ||
+        weight.unsafeGetTensorImpl()->has_symbolic_sizes_strides() ||
+        weight.dim() != static_cast<std::int64_t>(spatial) + 2) {
+      return false;
+    }
+    at::DimVector ends;
+    for (std::size_t i = 0; i < spatial; ++i) {
+      const std::int64_t gap = dilation[dilation.size() == 1 ? 0 : i].expect_int();
+      const std::int64_t total = gap * (weight.size(static_cast<std::int64_t>(i) + 2) - 1);
+      if (total < 0) {
+        return false;
+      }
+      numbers.push_back(total / 2);
+      ends.push_back(total % 2);
+    }
+    if (std::any_of(ends.begin(), ends.end(), [](std::int64_t zeros) { return zeros > 0; })) {
+      // The last dimension comes first, and its start before its end.
+      for (auto zeros = ends.rbegin(); zeros != ends.rend(); ++zeros) {
+        surplus.push_back(0);
+        surplus.push_back(*zeros);
+      }
+    }
+    return true;
+  }
+};
+
+/// Whether a torch function mode is active that may want to see the call. That of
+/// torch.set_default_device does not: it is for functions that make tensors out of nothing.
+bool is_overridden() {
+  if (!at::impl::torch_function_mode_enabled()) {
+    return false;
+  }
+  PYBIND11_CONSTINIT static pybind11::gil_safe_call_once_and_store<pybind11::object> device_context;
+  const pybind11::object& unseeing =
+      device_context
+          .call_once_and_store_result(
+              [] { return pybind11::module_::import("torch.utils._device").attr("DeviceContext"); })
+          .get_stored();
+  for (std::int64_t i = 0; i < at::impl::PythonTorchFunctionTLS::stack_len(); ++i) {
+    PyObject* const mode =
+        at::impl::PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter());
+    if (!pybind11::type::of(mode).is(unseeing)) {
+      return true;
+    }
+  }
+  return false;
+}
 
 /// Where a function's arguments stand.
 struct Positions {
@@ -86,19 +167,22 @@ PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count
   HANDLE_TH_ERRORS
   constexpr Positions kAt = kOp.transposed ? kConvTransposePositions : kConvPositions;
   Numbers stride;
-  Numbers padding;
+  Padding padding;
   Numbers output_padding;
   Numbers dilation;
   std::optional<c10::SymInt> groups;
   bool plain =
       count == kAt.policy + 1 && THPVariable_CheckExact(args[0]) &&
       THPVariable_CheckExact(args[1]) && (args[2] == Py_None || THPVariable_CheckExact(args[2])) &&
-      stride.read(args[kAt.stride]) && padding.read(args[kAt.padding]) &&
-      dilation.read(args[kAt.dilation]) && (groups = read_number(args[kAt.groups])).has_value() &&
-      (args[kAt.policy] == Py_None || PyUnicode_CheckExact(args[kAt.policy])) &&
-      !at::impl::torch_function_mode_enabled();
+      stride.read(args[kAt.stride]) && dilation.read(args[kAt.dilation]) &&
+      (groups = read_number(args[kAt.groups])).has_value() &&
+      (args[kAt.policy] == Py_None || PyUnicode_CheckExact(args[kAt.policy])) && !is_overridden();
   if constexpr (kOp.transposed) {
-    plain = plain && output_padding.read(args[kAt.output_padding]);
+    plain = plain && padding.numbers.read(args[kAt.padding]) &&
+            output_padding.read(args[kAt.output_padding]);
+  } else {
+    plain = plain && padding.read(args[kAt.padding], THPVariable_Unpack(args[1]), stride, dilation,
+                                  kOp.spatial);
   }
   if (!plain) {
     return Py_NewRef(Py_NotImplemented);
@@ -113,14 +197,17 @@ PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count
     policy = std::string_view(text, static_cast<std::size_t>(length));
   }
   // Copied while the GIL is held: the first copy of a tensor that Python knows needs it.
-  const at::Tensor input = THPVariable_Unpack(args[0]);
+  at::Tensor input = THPVariable_Unpack(args[0]);
   const at::Tensor weight = THPVariable_Unpack(args[1]);
   const auto bias =
       args[2] == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(args[2]));
   const at::Tensor output = [&] {
     const pybind11::gil_scoped_release no_gil;
-    return dispatch({kOp, input, weight, bias, stride.get(), padding.get(), output_padding.get(),
-                     dilation.get(), *groups, policy});
+    if (!padding.surplus.empty()) {
+      input = at::constant_pad_nd(input, padding.surplus);
+    }
+    return dispatch({kOp, input, weight, bias, stride.get(), padding.numbers.get(),
+                     output_padding.get(), dilation.get(), *groups, policy});
   }();
   return THPVariable_Wrap(output);
   END_HANDLE_TH_ERRORS

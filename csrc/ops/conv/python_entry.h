@@ -9,7 +9,7 @@ namespace convtime::ops {
 /// The six convolutions for Python, with the arguments of the ops, all by position: straight onto
 /// the dispatcher, which torch.ops reaches by a slower way. They return NotImplemented for
 /// arguments that are not plain (subclasses, symbolic numbers, wrong types), and under a torch
-/// function mode; torch.ops is for those.
+/// function mode other than torch.set_default_device's; torch.ops is for those.
 std::span<PyMethodDef> convolution_methods();
 
 #ifdef CONVTIME_WITH_CUDA

@@ -10,8 +10,10 @@ from convtime.results.plan import PlanChoice
 def plan_cache() -> tuple[PlanChoice, ...]:
     """What was selected so far in this process, the most recently used last.
 
-    All threads share the choices; each builds its own plans of them. There are at most 10,000; the
-    ones that were not used for longest are dropped.
+    All threads share the choices; each builds its own plans of them. There are at most 10,000, or
+    as many as TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT allows if that is more; the ones that were not
+    used for longest are dropped. A convolution has several where one thread could not use the plan
+    that the others do, for want of memory most likely.
     """
     return tuple(codec.decode(PlanChoice, record) for record in _C.plan_cache())
 
@@ -19,6 +21,6 @@ def plan_cache() -> tuple[PlanChoice, ...]:
 def clear_plan_cache() -> None:
     """Forgets every choice and every plan: the next call of each convolution selects anew.
 
-    CUDA graphs that were captured before may need the plans that go, and must not be replayed.
+    CUDA graphs that were captured before keep the plans that they need.
     """
     _C.clear_plan_cache()

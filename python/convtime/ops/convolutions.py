@@ -45,7 +45,8 @@ def conv2d(
             it on, and None is as that flag says at the time of the call. A tag of
             :func:`convtime.plan_cache`, such as ``"eng38_k2=8_k13=1"`` with or without
             ``"ConvFwd_"`` in front, is that engine with those knobs, whatever torch's flags for
-            determinism and TF32 ask for, or an error; the gradients then follow the flag.
+            determinism and TF32 ask for, or an error; the gradients then follow the flag. Engines
+            that PyTorch's errata forbid for the convolution are refused.
 
     Returns:
         Shape (N, K, P, Q), or (K, P, Q) for a 3-D input.
@@ -54,6 +55,9 @@ def conv2d(
         RuntimeError: for shapes, dtypes, devices or numbers that do not fit together, for an engine
             or a knob that cuDNN does not have for the convolution, and where plans would have to be
             timed while a CUDA graph is captured.
+        torch.OutOfMemoryError: where there is no memory for the output, or for the engine that the
+            policy names.
+        torch.AcceleratorError: for errors of CUDA itself.
     """
     # Dynamo traces torch.ops, and cannot trace _C.
     if not is_dynamo_compiling():

@@ -107,6 +107,8 @@ class PlanChoice(Plan):
         allow_tf32: Engines that use tensor cores for float32 were not left out. As deterministic,
             it does not bind an engine that the policy named.
         uses: How often it has run, in all threads.
+        rebuilds: How many of the plans that ran were built anew from its engine and knobs: in other
+            threads than the one that selected it, or where a thread had dropped its own.
     """
 
     pass_name: str
@@ -116,6 +118,7 @@ class PlanChoice(Plan):
     deterministic: bool
     allow_tf32: bool
     uses: int
+    rebuilds: int
 
     @property
     def plan(self) -> Plan:

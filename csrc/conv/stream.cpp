@@ -1,0 +1,38 @@
+#include "conv/stream.h"
+
+#include <cuda_runtime_api.h>
+
+#include "conv/backend.h"
+#include "core/cuda_check.h"
+
+namespace convtime::conv {
+
+cudaStream_t stream_of(cudnnHandle_t handle) {
+  cudaStream_t stream = nullptr;
+  check_cudnn(cudnnGetStream(handle, &stream), "cudnnGetStream");
+  return stream;
+}
+
+bool is_capturing(cudaStream_t stream) {
+  // CUDA never captures from the default stream, and asking takes time that each call would bear.
+  if (stream == nullptr || stream == cudaStreamLegacy) {
+    return false;
+  }
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  CONVTIME_CUDA_CHECK(cudaStreamIsCapturing(stream, &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+void check_stream(cudaStream_t stream) {
+  if (is_capturing(stream)) {
+    return;  // a query would end the capture
+  }
+  const cudaError_t status = cudaStreamQuery(stream);
+  if (status == cudaErrorNotReady) {
+    (void)cudaGetLastError();  // no error, but kept as the last one
+    return;
+  }
+  CONVTIME_CUDA_CHECK(status);
+}
+
+}  // namespace convtime::conv
