@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
@@ -17,13 +18,14 @@ from convtime.results.measurement import Measurement
 from convtime.timing import cache, cpu
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
-from convtime.timing.reach import tensors_of
+from convtime.timing.reach import Walk, tensors_of
 
 if TYPE_CHECKING:
     from convtime.device.clocks import ClockMonitor
 
 _CALLS_BEFORE_STEADY = 3
 _MAX_STEADY_SECONDS = 1.0
+_MOST_OBJECTS = 200_000  # in which tensors are looked for, within a fraction of a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,23 +96,38 @@ def find_place(
     candidates: Sequence[Candidate], requested: torch.device | str | int | None
 ) -> Place:
     """The device that the work runs on, other GPUs that it uses, and how the former is known."""
-    found = dict.fromkeys(
-        tensor.device for candidate in candidates for tensor in tensors_of(candidate)
-    )
-    gpus = [device for device in found if device.type == "cuda"]
-    if requested is not None:
-        device, reason = resolve_device(requested), "asked for"
+    known = None if requested is None else resolve_device(requested)
+    there = torch.cuda.device_count() if _C.cuda_available() else 0
+    if known is not None and (known.type != "cuda" or there == 1):
+        return Place(known, (), "asked for")
+    walk = Walk(_MOST_OBJECTS)
+    found: dict[torch.device, None] = {}
+    gpus: list[torch.device] = []
+    for tensor in itertools.chain.from_iterable(tensors_of(each, walk) for each in candidates):
+        found[tensor.device] = None
+        gpus = [device for device in found if device.type == "cuda"][:there]
+        if there and len(gpus) == there:
+            break
+    if known is not None:
+        device, reason = known, "asked for"
     elif gpus:
         device, reason = gpus[0], "a tensor on it was found"
     elif found:
-        device, reason = torch.device("cpu"), "only tensors on the CPU were found"
-    elif _C.cuda_available():
+        device, reason = torch.device("cpu"), f"only tensors on {_kinds(found)} were found"
+    elif there:
         device = resolve_device("cuda")
         reason = "assumed: no tensor was found, and there is a GPU"
     else:
         device, reason = torch.device("cpu"), "there is no GPU"
     others = tuple(gpu for gpu in gpus if gpu != device) if device.type == "cuda" else ()
+    if walk.ended_early and there:
+        reason += f"; of what the calls refer to, {_MOST_OBJECTS:,} objects were searched"
     return Place(device, others, reason)
+
+
+def _kinds(devices: Iterable[torch.device]) -> str:
+    names = {"cpu": "the CPU", "meta": "meta (without data)"}
+    return " and ".join(dict.fromkeys(names.get(device.type, device.type) for device in devices))
 
 
 def _refuse_contradictions(
