@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
 
-SCHEMA = "4.0"
+SCHEMA = "4.1"
 
 #: Of the highest clock: a sample below it is said to be throttled.
 THROTTLED_BELOW = 0.95
@@ -95,6 +95,7 @@ class Measurement:
         flops: floating-point operations of a call, where the caller said so.
         nbytes: bytes that a call has to move, where the caller said so.
         ceilings: the rates that this device reaches, where ``flops`` or ``nbytes`` is known.
+        ceilings_reason: why they are not known although one of these is; empty where they are.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -138,6 +139,7 @@ class Measurement:
     flops: float | None = None
     nbytes: float | None = None
     ceilings: Ceilings | None = None
+    ceilings_reason: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

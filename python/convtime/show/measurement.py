@@ -104,6 +104,8 @@ def _rate_facts(measured: Measurement) -> dict[str, str]:
             f"{moved / 1e9:.4g} GB/s ({moved / ceilings.bytes_per_second:.1%} of this device's "
             "copy)"
         )
+    if measured.ceilings_reason:
+        facts["ceilings"] = f"not known: {measured.ceilings_reason}"
     return facts
 
 
