@@ -138,6 +138,7 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
   auto activities = timer_.take_activities();
   Batch batch{.candidates = std::vector<CandidateSamples>(candidates_.size()),
               .held = issue.held,
+              .issue_seconds = issue.seconds,
               .busy_seconds = now_seconds() - issue.start};
   for (std::size_t call = 0; call < seconds.size(); ++call) {
     CandidateSamples& samples = batch.candidates[schedule.candidate[call]];

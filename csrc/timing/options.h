@@ -12,6 +12,7 @@
 #include "timing/conditions/warmup.h"
 #include "timing/host_hooks.h"
 #include "timing/judge/stop_rule.h"
+#include "timing/supervision.h"
 #include "timing/timers/device_graph.h"
 
 namespace convtime {
@@ -61,6 +62,7 @@ struct TimingOptions {
   Warmup warmup{};
   StopRule stop{};
   HostHooks hooks{};
+  Supervision supervision{};
 };
 
 }  // namespace convtime

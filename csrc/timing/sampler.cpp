@@ -4,6 +4,7 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -92,12 +93,14 @@ class Sampler::Run {
         warmup_(sampler.warmup_),
         rule_(sampler.rule_),
         hooks_(sampler.hooks_),
+        supervision_(sampler.supervision_),
         batches_(candidates, sampler.timer_, sampler.hold_, sampler.probe_, sampler.hooks_) {
     result_.candidates.resize(candidates.size());
   }
 
   SamplerResult run() {
     warm_up();
+    warming_up_ = false;
     sample();
     result_.idle_seconds = regime_.idle_seconds();
     result_.queue_held = batches_.holds_queue();
@@ -112,6 +115,7 @@ class Sampler::Run {
   void take_over(Series& series);
 
   void sample();
+  void time_out();
   std::size_t next_rounds(double elapsed_seconds) const;
   StopReason decide(double elapsed_seconds) const;
 
@@ -131,8 +135,10 @@ class Sampler::Run {
   const Warmup& warmup_;
   const StopRule& rule_;
   const HostHooks& hooks_;
+  const Supervision& supervision_;
   BatchRunner batches_;
   SamplerResult result_;
+  bool warming_up_ = true;
 };
 
 void Sampler::Run::warm_up() {
@@ -162,6 +168,9 @@ void Sampler::Run::call_untimed() {
       }
       ++calls;
       hooks_.poll();
+      if (supervision_.deadline.passed()) {
+        throw DeadlineError();
+      }
     } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
     round.host_seconds += fastest.host_seconds;
     round.wall_seconds += fastest.wall_seconds;
@@ -178,7 +187,8 @@ bool Sampler::Run::become_steady() {
   double series_start = 0;
   std::size_t rounds_tested = 0;
   bool steady = false;
-  while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted()) {
+  while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted() &&
+         !supervision_.deadline.passed()) {
     const std::size_t rounds = batches_.batch_rounds_in(
         std::min(regime_.batch_seconds(), warmup_.max_steady_seconds - elapsed));
     run_batch(rounds, series);
@@ -205,13 +215,14 @@ bool Sampler::Run::become_steady() {
       append(std::move(series[i].discarded), result_.candidates[i].discarded);
     }
   }
-  if (steady) {
+  if (steady || supervision_.deadline.passed()) {
     take_over(series);
   }
   return steady;
 }
 
-/// The stretch of a series that was found steady gives samples, and is no warm-up.
+/// The stretch of a series that was found steady gives samples, and is no warm-up. So does its end
+/// where there is no time for others.
 void Sampler::Run::take_over(Series& series) {
   const std::size_t taken = rounds_of(series);
   const std::size_t limit = rule_.criterion == StopCriterion::kBudget ? taken : rule_.max_samples;
@@ -225,12 +236,23 @@ void Sampler::Run::sample() {
   const double start = working_clock();
   result_.stop_reason = decide(0);
   while (result_.stop_reason == StopReason::kNotYet) {
+    if (supervision_.deadline.passed()) {
+      time_out();
+      return;
+    }
     run_batch(next_rounds(working_clock() - start), result_.candidates);
     hooks_.poll();
     result_.sampling_seconds = working_clock() - start;
     result_.stop_reason =
         decide(regime_.exhausted() ? rule_.budget_seconds : result_.sampling_seconds);
   }
+}
+
+void Sampler::Run::time_out() {
+  if (rounds_of(result_.candidates) == 0) {
+    throw DeadlineError();
+  }
+  result_.stop_reason = StopReason::kTimeout;
 }
 
 /// As many as may be until the rule can say something else.
@@ -257,10 +279,21 @@ StopReason Sampler::Run::decide(double elapsed_seconds) const {
 }
 
 void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
+  const double idled_before = regime_.idle_seconds();
   const double idle_clock_hz = idle();
+  const double gap_seconds = regime_.idle_seconds() - idled_before;
   load(regime_.load_seconds() - batches_.seconds_of(rounds));
+  const bool to_be_held = batches_.holds_queue();
   Batch batch = batches_.run(rounds);
   const BatchFate fate = judge(batch, idle_clock_hz);
+  if (supervision_.on_batch) {
+    BatchRecord record = record_of(batch, fate);
+    record.warming_up = warming_up_;
+    record.held = to_be_held ? std::optional(batch.held) : std::nullopt;
+    record.gap_seconds = gap_seconds;
+    record.idle_clock_hz = idle_clock_hz;
+    supervision_.on_batch(record);
+  }
   if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
     set_aside(series);
   }
@@ -279,7 +312,7 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
 double Sampler::Run::idle() {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const double start = now_seconds();
-  const double end = start + regime_.gap_seconds();
+  const double end = start + std::min(regime_.gap_seconds(), supervision_.deadline.seconds_left());
   double now = start;
   if (now >= end) {
     return kUnknown;
@@ -306,7 +339,7 @@ void Sampler::Run::load(double seconds) {
     return;
   }
   const std::size_t rounds = batches_.rounds_in(kLoadPieceSeconds);
-  const double end = now_seconds() + seconds;
+  const double end = now_seconds() + std::min(seconds, supervision_.deadline.seconds_left());
   while (now_seconds() < end) {
     for (std::size_t round = 0; round < rounds; ++round) {
       for (Callable* const candidate : candidates_) {

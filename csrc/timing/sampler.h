@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
 #include "core/export.h"
 #include "timing/callable.h"
@@ -12,6 +13,7 @@
 #include "timing/host_hooks.h"
 #include "timing/judge/stop_rule.h"
 #include "timing/samples.h"
+#include "timing/supervision.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {
@@ -31,6 +33,9 @@ class CONVTIME_API Sampler {
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
+  /// Of later runs; they are not supervised unless this is called.
+  void supervise(Supervision supervision) { supervision_ = std::move(supervision); }
+
   /// Exceptions of a candidate, of the timer or of the hooks pass through; nothing stays held.
   SamplerResult run(std::span<Callable* const> candidates);
 
@@ -45,6 +50,7 @@ class CONVTIME_API Sampler {
   Warmup warmup_;
   StopRule rule_;
   HostHooks hooks_;
+  Supervision supervision_;
 };
 
 }  // namespace convtime

@@ -32,6 +32,7 @@ enum class StopReason {
   kSettled,     ///< what the criterion asks for is reached
   kMaxSamples,  ///< every candidate has max_samples
   kBudget,      ///< the time budget is spent
+  kTimeout,     ///< the caller's deadline passed (supervision.h); no rule says so
 };
 
 /// When enough has been sampled. All candidates are sampled equally often, and min_samples times in
