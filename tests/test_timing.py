@@ -543,7 +543,8 @@ x = torch.ones(1 << 20, device="cuda")
 overheads = []
 def work():
     with torch.cuda.stream(torch.cuda.Stream()):
-        overheads.append(convtime.time_op(torch.relu, x, method="event", budget=0.1).overhead)
+        measured = convtime.time_op(torch.relu, x, method="event", budget=0.1, exclusive=False)
+        overheads.append(measured.overhead)
 threads = [threading.Thread(target=work) for _ in range(4)]
 for one in threads: one.start()
 for one in threads: one.join()
@@ -565,7 +566,7 @@ def test_a_thread_that_finds_cupti_taken_is_told_so_once() -> None:
     def refused() -> None:
         started.wait()
         try:
-            convtime.time_op(torch.relu, x, method="kernel")
+            convtime.time_op(torch.relu, x, method="kernel", exclusive=False)
         except RuntimeError as error:
             errors.append(str(error))
 

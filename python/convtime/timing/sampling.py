@@ -19,12 +19,14 @@ from convtime.timing import cache, cpu
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.reach import Walk, tensors_of
+from convtime.timing.supervision import TimeLimit, log_of
 
 if TYPE_CHECKING:
     from convtime.device.clocks import ClockMonitor
 
 _CALLS_BEFORE_STEADY = 3
 _MAX_STEADY_SECONDS = 1.0
+_PATIENCE_SECONDS = 60.0
 _MOST_OBJECTS = 200_000  # in which tensors are looked for, within a fraction of a second
 
 
@@ -47,23 +49,30 @@ class Place:
         """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
+    @property
+    def gpus(self) -> tuple[torch.device, ...]:
+        """All GPUs that the work uses."""
+        return (self.device, *self.others) if self.on_gpu else ()
+
 
 def measure(
     candidates: Sequence[Candidate], options: Options, *, backward: bool = False
 ) -> list[Measurement]:
     """Times candidates interleaved, in rounds; sample i of each comes from the same round."""
+    limit = TimeLimit(None if options.timeout is None else float(options.timeout))
     place = find_place(candidates, options.device)
     _refuse_contradictions(candidates, options, place, backward=backward)
-    prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
     pin = None if options.pin is None else int(options.pin)
     before = provenance(place.device)  # before the load of the timing itself
-    with (
-        _on(place.device, options.stream),
-        controlled_clocks(place.device, options) as monitor,
-        cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
-    ):
-        stream = _current_stream(place.device) if place.on_gpu else None
-        records = _sample(prepared, options, place, stream or 0)
+    with _turn(place, options, limit) as turn:
+        prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
+        with (
+            _on(place.device, options.stream),
+            controlled_clocks(place.device, options) as monitor,
+            cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
+        ):
+            stream = _current_stream(place.device) if place.on_gpu else None
+            records = _sample(prepared, options, place, stream or 0, limit)
     of_all: dict[str, Any] = {
         "method_requested": options.method,
         "queue_requested": options.queue,
@@ -75,6 +84,7 @@ def measure(
         "pin": pin,
         "device": str(place.device),
         "device_reason": place.reason,
+        **turn,
         "stream": stream,
         "warmup_requested": _plain(options.warmup),
         "stop": options.stop,
@@ -173,35 +183,76 @@ def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockM
 
 
 def _sample(
-    prepared: Sequence[cache.CachedCalls], options: Options, place: Place, stream: int
+    prepared: Sequence[cache.CachedCalls],
+    options: Options,
+    place: Place,
+    stream: int,
+    limit: TimeLimit,
 ) -> list[dict[str, Any]]:
     """A record for each candidate: the fields of its Measurement that the core knows."""
-    gpus = (place.device, *place.others) if place.on_gpu else ()
-    flush = cache.flush_buffers(options.cache, gpus)
-    return _C.time_candidates(
-        candidates=[
-            [(copy.fn, copy.args, dict(copy.kwargs), copy.setup) for copy in calls.copies]
-            for calls in prepared
-        ],
-        method=options.method,
-        queue=options.queue,
-        regime=options.regime,
-        on_gpu=place.on_gpu,
-        stream=stream,
-        flush=[
-            (buffer.data_ptr(), buffer.nbytes, buffer.get_device(), _current_stream(buffer.device))
-            for buffer in flush
-        ],
-        other_devices=[gpu.index for gpu in place.others],
-        kernel_unavailable=_other_profiler(),
-        **_warmup(options),
-        stop=options.stop,
-        min_samples=int(options.min_samples),
-        max_samples=int(options.max_samples),
-        budget=float(options.budget),
-        tolerance=float(options.tolerance),
-        margin=float(options.margin),
-    )
+    flush = cache.flush_buffers(options.cache, place.gpus)
+    with limit.told():
+        return _C.time_candidates(
+            candidates=[
+                [(copy.fn, copy.args, dict(copy.kwargs), copy.setup) for copy in calls.copies]
+                for calls in prepared
+            ],
+            method=options.method,
+            queue=options.queue,
+            regime=options.regime,
+            on_gpu=place.on_gpu,
+            stream=stream,
+            flush=[
+                (
+                    buffer.data_ptr(),
+                    buffer.nbytes,
+                    buffer.get_device(),
+                    _current_stream(buffer.device),
+                )
+                for buffer in flush
+            ],
+            other_devices=[gpu.index for gpu in place.others],
+            kernel_unavailable=_other_profiler(),
+            **_warmup(options),
+            stop=options.stop,
+            min_samples=int(options.min_samples),
+            max_samples=int(options.max_samples),
+            budget=float(options.budget),
+            tolerance=float(options.tolerance),
+            margin=float(options.margin),
+            seconds_left=limit.seconds_left,
+            on_batch=None if options.log is None else log_of(options.log),
+        )
+
+
+@contextlib.contextmanager
+def _turn(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
+    """Waits for others that time on the GPUs; gives what a Measurement says of it."""
+    asked = {"exclusive_requested": options.exclusive}
+    gpus = _uuids(place)
+    if not (gpus and options.exclusive):
+        reason = "the work is on the CPU" if options.exclusive else ""
+        yield {**asked, "exclusive": False, "exclusive_reason": reason, "waited_seconds": 0.0}
+        return
+    # Here: locks and files, which work on the CPU does not need.
+    from convtime.device.gpu_turn import turn
+
+    with turn(gpus, min(_PATIENCE_SECONDS, limit.seconds_left)) as came:
+        limit.check(came.disturbed_by)
+        yield {
+            **asked,
+            "exclusive": not came.disturbed_by,
+            "exclusive_reason": came.disturbed_by,
+            "waited_seconds": came.waited_seconds,
+        }
+
+
+def _uuids(place: Place) -> list[str]:
+    if not place.gpus:
+        return []
+    from convtime.device.gpu_turn import uuid_of
+
+    return [uuid_of(gpu) for gpu in place.gpus]
 
 
 def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
