@@ -25,10 +25,12 @@ decltype(auto) hanging_at_exit(Function&& function) {
   try {
     return std::forward<Function>(function)();
   } catch (abi::__forced_unwind&) {
-    while (interpreter_ends()) {
+    if (!interpreter_ends()) {
+      throw;
+    }
+    for (;;) {
       pause();
     }
-    throw;
   }
 }
 

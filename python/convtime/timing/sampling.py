@@ -113,7 +113,9 @@ def find_place(
     walk = Walk(_MOST_OBJECTS)
     found: dict[torch.device, None] = {}
     gpus: list[torch.device] = []
-    for tensor in itertools.chain.from_iterable(tensors_of(each, walk) for each in candidates):
+    for tensor in itertools.chain.from_iterable(
+        tensors_of(candidate, walk) for candidate in candidates
+    ):
         found[tensor.device] = None
         gpus = [device for device in found if device.type == "cuda"][:there]
         if there and len(gpus) == there:

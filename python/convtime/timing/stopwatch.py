@@ -52,7 +52,7 @@ def time_op(
             forward pass runs before each call, outside of the timed region. Gradients are set to
             None first, and are the last call's when it is over.
         flops: floating-point operations of a call, to be set against what this device reaches,
-            which is measured afterwards, once (see ``ceilings``).
+            which is measured afterwards, once (see ``ceilings``), and beyond any ``timeout``.
         nbytes: bytes that a call has to move, likewise.
         {options}
 
