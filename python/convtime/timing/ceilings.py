@@ -54,7 +54,7 @@ class _CpuConditions:
         )
 
 
-@functools.cache
+@functools.cache  # for each device and its conditions
 def _measured(device: torch.device, _conditions: _CpuConditions | None) -> Ceilings:
     on_gpu = device.type == "cuda"
     # Far larger than any cache; and large enough to fill all multiprocessors, or cores.

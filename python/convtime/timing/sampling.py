@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CALLS_BEFORE_STEADY = 3
 _MAX_STEADY_SECONDS = 1.0
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 60.0  # with others that time on the same GPU
 _MOST_OBJECTS = 200_000  # in which tensors are looked for, within a fraction of a second
 
 
@@ -69,6 +69,7 @@ def measure(
         with (
             _on(place.device, options.stream),
             controlled_clocks(place.device, options) as monitor,
+            limit.told(),
             cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
         ):
             stream = _current_stream(place.device) if place.on_gpu else None
@@ -107,8 +108,8 @@ def find_place(
 ) -> Place:
     """The device that the work runs on, other GPUs that it uses, and how the former is known."""
     known = None if requested is None else resolve_device(requested)
-    there = torch.cuda.device_count() if _C.cuda_available() else 0
-    if known is not None and (known.type != "cuda" or there == 1):
+    gpu_count = torch.cuda.device_count() if _C.cuda_available() else 0
+    if known is not None and (known.type != "cuda" or gpu_count == 1):
         return Place(known, (), "asked for")
     walk = Walk(_MOST_OBJECTS)
     found: dict[torch.device, None] = {}
@@ -117,8 +118,8 @@ def find_place(
         tensors_of(candidate, walk) for candidate in candidates
     ):
         found[tensor.device] = None
-        gpus = [device for device in found if device.type == "cuda"][:there]
-        if there and len(gpus) == there:
+        gpus = [device for device in found if device.type == "cuda"][:gpu_count]
+        if gpu_count and len(gpus) == gpu_count:
             break
     if known is not None:
         device, reason = known, "asked for"
@@ -126,13 +127,13 @@ def find_place(
         device, reason = gpus[0], "a tensor on it was found"
     elif found:
         device, reason = torch.device("cpu"), f"only tensors on {_kinds(found)} were found"
-    elif there:
+    elif gpu_count:
         device = resolve_device("cuda")
         reason = "assumed: no tensor was found, and there is a GPU"
     else:
         device, reason = torch.device("cpu"), "there is no GPU"
     others = tuple(gpu for gpu in gpus if gpu != device) if device.type == "cuda" else ()
-    if walk.ended_early and there:
+    if walk.ended_early and gpu_count:
         reason += f"; of what the calls refer to, {_MOST_OBJECTS:,} objects were searched"
     return Place(device, others, reason)
 
@@ -193,38 +194,32 @@ def _sample(
 ) -> list[dict[str, Any]]:
     """A record for each candidate: the fields of its Measurement that the core knows."""
     flush = cache.flush_buffers(options.cache, place.gpus)
-    with limit.told():
-        return _C.time_candidates(
-            candidates=[
-                [(copy.fn, copy.args, dict(copy.kwargs), copy.setup) for copy in calls.copies]
-                for calls in prepared
-            ],
-            method=options.method,
-            queue=options.queue,
-            regime=options.regime,
-            on_gpu=place.on_gpu,
-            stream=stream,
-            flush=[
-                (
-                    buffer.data_ptr(),
-                    buffer.nbytes,
-                    buffer.get_device(),
-                    _current_stream(buffer.device),
-                )
-                for buffer in flush
-            ],
-            other_devices=[gpu.index for gpu in place.others],
-            kernel_unavailable=_other_profiler(),
-            **_warmup(options),
-            stop=options.stop,
-            min_samples=int(options.min_samples),
-            max_samples=int(options.max_samples),
-            budget=float(options.budget),
-            tolerance=float(options.tolerance),
-            margin=float(options.margin),
-            seconds_left=limit.seconds_left,
-            on_batch=None if options.log is None else log_of(options.log),
-        )
+    return _C.time_candidates(
+        candidates=[
+            [(copy.fn, copy.args, dict(copy.kwargs), copy.setup) for copy in calls.copies]
+            for calls in prepared
+        ],
+        method=options.method,
+        queue=options.queue,
+        regime=options.regime,
+        on_gpu=place.on_gpu,
+        stream=stream,
+        flush=[
+            (buffer.data_ptr(), buffer.nbytes, buffer.get_device(), _current_stream(buffer.device))
+            for buffer in flush
+        ],
+        other_devices=[gpu.index for gpu in place.others],
+        kernel_unavailable=_other_profiler(),
+        **_warmup(options),
+        stop=options.stop,
+        min_samples=int(options.min_samples),
+        max_samples=int(options.max_samples),
+        budget=float(options.budget),
+        tolerance=float(options.tolerance),
+        margin=float(options.margin),
+        seconds_left=limit.seconds_left,
+        on_batch=None if options.log is None else log_of(options.log),
+    )
 
 
 @contextlib.contextmanager

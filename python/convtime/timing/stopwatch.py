@@ -64,6 +64,7 @@ def time_op(
         ValueError: for an option outside of its range, options that contradict each other, a GPU
             method or ``clocks="lock"`` for work on the CPU, or a CPU to ``pin`` to that the thread
             may not run on.
+        TimeoutError: where ``timeout`` passes before there is a sample.
         PermissionError: for ``clocks="lock"`` where this user may not lock them; it says what to
             run.
         RuntimeError: for a failure of CUDA, where ``method="kernel"`` cannot be had, or where
@@ -128,6 +129,7 @@ def compare(
     Raises:
         ValueError: for no candidates, a margin that is not positive, and as ``time_op``.
         TypeError: for something that is not callable, or an option that there is not.
+        TimeoutError: where ``timeout`` passes before there is a sample.
     """
     if not isinstance(candidates, Mapping):
         raise TypeError(
