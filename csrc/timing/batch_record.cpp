@@ -5,10 +5,9 @@
 #include "timing/batch.h"
 
 namespace convtime {
-namespace {
 
-std::string fate_of(const Batch& batch, BatchFate fate) {
-  if (batch.hold_given_up) {
+const char* describe(BatchFate fate, bool hold_given_up) {
+  if (hold_given_up) {
     return "set aside with all before it, as the queue cannot be held";
   }
   switch (fate) {
@@ -24,12 +23,8 @@ std::string fate_of(const Batch& batch, BatchFate fate) {
   return "unknown";
 }
 
-}  // namespace
-
-BatchRecord record_of(const Batch& batch, BatchFate fate) {
-  BatchRecord record;
+void fill_in(BatchRecord& record, const Batch& batch) {
   record.rounds = batch.candidates.front().seconds.size();
-  record.fate = fate_of(batch, fate);
   record.issue_seconds = batch.issue_seconds;
   record.busy_seconds = batch.busy_seconds;
   for (const CandidateSamples& samples : batch.candidates) {
@@ -39,7 +34,6 @@ BatchRecord record_of(const Batch& batch, BatchFate fate) {
       record.highest_clock_hz = std::fmax(record.highest_clock_hz, clock_hz);
     }
   }
-  return record;
 }
 
 }  // namespace convtime

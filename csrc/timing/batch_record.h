@@ -27,7 +27,10 @@ struct BatchRecord {
   double busy_seconds = 0;   ///< from the first call's issue until all were done
 };
 
-/// What is known of a batch itself, and what became of it.
-BatchRecord record_of(const Batch& batch, BatchFate fate);
+/// What a regime made of a batch, in words.
+const char* describe(BatchFate fate, bool hold_given_up);
+
+/// What is known of the batch by itself.
+void fill_in(BatchRecord& record, const Batch& batch);
 
 }  // namespace convtime

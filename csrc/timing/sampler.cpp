@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "timing/batch.h"
+#include "timing/batch_record.h"
 #include "timing/clock.h"
 #include "timing/judge/steadiness.h"
 
@@ -120,6 +121,7 @@ class Sampler::Run {
   StopReason decide(double elapsed_seconds) const;
 
   void run_batch(std::size_t rounds, Series& series);
+  void tell(BatchRecord record, const Batch& batch, std::string fate) const;
   double idle();
   void load(double seconds);
   BatchFate judge(const Batch& batch, double idle_clock_hz) const;
@@ -281,19 +283,15 @@ StopReason Sampler::Run::decide(double elapsed_seconds) const {
 void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
   const double idled_before = regime_.idle_seconds();
   const double idle_clock_hz = idle();
-  const double gap_seconds = regime_.idle_seconds() - idled_before;
+  BatchRecord record{.warming_up = warming_up_,
+                     .gap_seconds = regime_.idle_seconds() - idled_before,
+                     .idle_clock_hz = idle_clock_hz};
   load(regime_.load_seconds() - batches_.seconds_of(rounds));
   const bool to_be_held = batches_.holds_queue();
   Batch batch = batches_.run(rounds);
+  record.held = to_be_held ? std::optional(batch.held) : std::nullopt;
   const BatchFate fate = judge(batch, idle_clock_hz);
-  if (supervision_.on_batch) {
-    BatchRecord record = record_of(batch, fate);
-    record.warming_up = warming_up_;
-    record.held = to_be_held ? std::optional(batch.held) : std::nullopt;
-    record.gap_seconds = gap_seconds;
-    record.idle_clock_hz = idle_clock_hz;
-    supervision_.on_batch(record);
-  }
+  tell(std::move(record), batch, describe(fate, batch.hold_given_up));
   if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
     set_aside(series);
   }
@@ -304,6 +302,14 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
   }
   if (batch.hold_given_up) {
     set_aside(series);
+  }
+}
+
+void Sampler::Run::tell(BatchRecord record, const Batch& batch, std::string fate) const {
+  if (supervision_.on_batch) {
+    fill_in(record, batch);
+    record.fate = std::move(fate);
+    supervision_.on_batch(record);
   }
 }
 
