@@ -15,12 +15,14 @@
 #include <vector>
 
 #include "bindings_conv.h"
+#include "bindings_thread.h"
 #include "timing/callable.h"
 #include "timing/conditions/rotating_callable.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
 #include "timing/judge/stop_rule.h"
 #include "timing/samples.h"
+#include "timing/supervision.h"
 #include "timing/time_op.h"
 #ifdef CONVTIME_WITH_CUDA
 #include "ops/timing/calibration_reference.h"
@@ -32,6 +34,20 @@
 namespace py = pybind11;
 
 namespace {
+
+/// What a call of Python's returned, or the exception that it raised.
+py::object checked(PyObject* result) {
+  if (result == nullptr) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(result);
+}
+
+/// Here, and not in a destructor, since what an object's end runs may ask for the GIL.
+void drop(py::object object) {
+  PyObject* const owned = object.release().ptr();
+  hanging_at_exit([owned] { Py_XDECREF(owned); });
+}
 
 /// A Python callable with its arguments laid out once, so that a call is one vectorcall.
 class PythonCallable final : public convtime::Callable {
@@ -58,22 +74,20 @@ class PythonCallable final : public convtime::Callable {
 
   void prepare() override {
     if (!setup_.is_none()) {
-      setup_();
+      PyObject* const ignored = hanging_at_exit([&] { return PyObject_CallNoArgs(setup_.ptr()); });
+      drop(checked(ignored));
     }
   }
 
   bool prepares_work() const override { return !setup_.is_none(); }
 
   void call() override {
-    PyObject* const result =
-        PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());
-    if (result == nullptr) {
-      throw py::error_already_set();
-    }
-    result_ = py::reinterpret_steal<py::object>(result);
+    result_ = checked(hanging_at_exit([&] {
+      return PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());
+    }));
   }
 
-  void discard_result() override { result_ = py::object(); }
+  void discard_result() override { drop(std::move(result_)); }
 
  private:
   py::object function_;
@@ -87,16 +101,42 @@ class PythonCallable final : public convtime::Callable {
 
 convtime::HostHooks python_hooks() {
   convtime::HostHooks hooks;
-  hooks.wait = [](const std::function<void()>& blocking) {
-    const py::gil_scoped_release release;
-    blocking();
-  };
+  hooks.wait = without_interpreter_lock;
   hooks.poll = [] {
-    if (PyErr_CheckSignals() != 0) {
+    if (hanging_at_exit(PyErr_CheckSignals) != 0) {
       throw py::error_already_set();
     }
   };
   return hooks;
+}
+
+/// NaN, which says that a number is not known, as None.
+py::object or_none(double value) {
+  return std::isnan(value) ? py::object(py::none()) : py::object(py::float_(value));
+}
+
+/// The fields of convtime.BatchRecord.
+py::dict to_dict(const convtime::BatchRecord& record) {
+  return py::dict(py::arg("phase") = record.warming_up ? "warm-up" : "sampling",
+                  py::arg("rounds") = record.rounds, py::arg("held") = record.held,
+                  py::arg("fate") = record.fate, py::arg("gap_seconds") = record.gap_seconds,
+                  py::arg("idle_clock_hz") = or_none(record.idle_clock_hz),
+                  py::arg("lowest_clock_hz") = or_none(record.lowest_clock_hz),
+                  py::arg("highest_clock_hz") = or_none(record.highest_clock_hz),
+                  py::arg("issue_seconds") = record.issue_seconds,
+                  py::arg("busy_seconds") = record.busy_seconds);
+}
+
+convtime::Supervision supervision(double seconds_left, const py::object& on_batch) {
+  convtime::Supervision supervision{convtime::Deadline::after(seconds_left)};
+  if (!on_batch.is_none()) {
+    supervision.on_batch = [on_batch](const convtime::BatchRecord& record) {
+      const py::dict fields = to_dict(record);
+      drop(checked(
+          hanging_at_exit([&] { return PyObject_CallOneArg(on_batch.ptr(), fields.ptr()); })));
+    };
+  }
+  return supervision;
 }
 
 /// Throws the exception that another one was made of, if it was to end more than the timing
@@ -112,11 +152,10 @@ void rethrow_interrupt(const std::exception& error) {
   }
 }
 
-/// NaN, which says that a number is not known, as None.
 py::tuple with_none(const std::vector<double>& values) {
   py::tuple result(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
-    result[i] = std::isnan(values[i]) ? py::object(py::none()) : py::object(py::float_(values[i]));
+    result[i] = or_none(values[i]);
   }
   return result;
 }
@@ -232,7 +271,8 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
                          const std::vector<int>& other_devices,
                          std::size_t warmup_calls, double warmup_seconds, bool warmup_steady, double max_steady_seconds,
                          const std::string& stop, std::size_t min_samples, std::size_t max_samples,
-                         double budget, double tolerance, double margin) {
+                         double budget, double tolerance, double margin, double seconds_left,
+                         const py::object& on_batch) {
   std::vector<std::unique_ptr<convtime::Callable>> callables;
   std::vector<convtime::Callable*> pointers;
   for (const CandidateCopies& copies : candidates) {
@@ -258,6 +298,7 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
   options.warmup.max_steady_seconds = max_steady_seconds;
   options.stop = stop_rule(stop, min_samples, max_samples, budget, tolerance, margin);
   options.hooks = python_hooks();
+  options.supervision = supervision(seconds_left, on_batch);
   convtime::Timing timing;
   try {
     timing = convtime::time_candidates(pointers, options);
@@ -296,7 +337,8 @@ PYBIND11_MODULE(_C, module) {
              py::arg("warmup_calls"), py::arg("warmup_seconds"),
              py::arg("warmup_steady"), py::arg("max_steady_seconds"), py::arg("stop"),
              py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
-             py::arg("tolerance"), py::arg("margin"));
+             py::arg("tolerance"), py::arg("margin"), py::arg("seconds_left"), py::arg("on_batch"));
+  py::register_exception<convtime::DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
   module.def("cuda_available", &convtime::cuda_available);
 #ifdef CONVTIME_WITH_CUDA
   py::class_<MakeWayContext>(module, "MakeWay")

@@ -28,6 +28,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     pytest.skip("there is no CUDA device")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def workers_do_not_take_turns(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests that run in parallel do not measure, and need not wait for each other's timings."""
+    with pytest.MonkeyPatch.context() as environment:
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            environment.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def forget_compiled_functions() -> None:
     """PyTorch limits how often a process compiles a function, and parametrized tests share one."""

@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import convtime
 from convtime.core import cpu as core_cpu
@@ -83,6 +86,28 @@ def test_cold_on_a_cpu_is_asked_for_and_not_timed(monkeypatch: pytest.MonkeyPatc
     assert one.median < 2e-3  # to write 128 MiB takes far longer
     assert convtime.time_op(torch.relu, x, **QUICK).cache == "uncontrolled"
     assert len(flushes) == 1
+
+
+@pytest.mark.parametrize("mode", [lambda: torch.device("meta"), FakeTensorMode])
+def test_the_flush_writes_memory_whatever_mode_the_caller_is_in(
+    mode: Callable[[], AbstractContextManager[object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: 4)
+    written: list[torch.Tensor] = []
+    real = cpu.flushing
+
+    def noting(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
+        written.append(buffer)
+        return real(candidate, buffer)
+
+    monkeypatch.setattr(cpu, "flushing", noting)
+    allowed = max(os.sched_getaffinity(0))
+    with mode():
+        one = convtime.time_op(int, device="cpu", cache="cold", pin=allowed, **QUICK)
+    assert one.cache == "cold"
+    (buffer,) = written
+    assert type(buffer) is torch.Tensor
+    assert buffer.tolist() == [one.warmup_calls + len(one.seconds)] * 8
 
 
 def test_backward_on_a_cpu_can_be_cold() -> None:

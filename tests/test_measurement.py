@@ -107,11 +107,24 @@ def test_statistics_are_those_of_numpy_and_the_standard_library() -> None:
 
 
 def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
-    optional = {"flops", "nbytes", "ceilings", "overhead_uncertainty", "overhead_reason"}
+    optional = {"flops", "nbytes", "ceilings", "ceilings_reason"}
+    optional |= {"unions", "ran_ahead", "other_launches", "faulty_batches", "fault"}
+    optional |= {"overhead_uncertainty", "overhead_reason"}
+    optional |= {"exclusive", "exclusive_requested", "exclusive_reason", "waited_seconds"}
     older = {name: value for name, value in make().to_dict().items() if name not in optional}
     newer = {**make().to_dict(), "schema": "4.99", "speed": 1}
     for data in (older, newer):
         assert Measurement.from_dict(data) == make()
+
+
+def test_others_that_timed_meanwhile_are_told() -> None:
+    assert "disturbed" not in repr(make())
+    waited = repr(make(exclusive=True, exclusive_requested=True, waited_seconds=1.25))
+    assert "waited: 1.250 s for others to time" in waited
+    assert "disturbed" not in waited
+    disturbed = make(exclusive_requested=True, exclusive_reason="another was still timing")
+    assert "maybe disturbed: another was still timing" in repr(disturbed)
+    assert "disturbed" not in repr(make(exclusive_reason="another was still timing"))
 
 
 def test_is_frozen() -> None:

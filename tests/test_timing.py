@@ -197,6 +197,28 @@ def test_names_are_the_callables_own() -> None:
     assert name_of(torch.nn.ReLU()) == "ReLU"
 
 
+class Proxy:
+    def __getattr__(self, name: str) -> Proxy:
+        return Proxy()
+
+    def __call__(self) -> None: ...
+
+
+def test_a_proxy_that_answers_everything_is_called_by_its_type() -> None:
+    assert convtime.time_op(Proxy(), device="cpu", max_samples=10, **QUICK).name == "Proxy"
+
+
+def test_a_verdict_needs_several_candidates() -> None:
+    message = r"stop='verdict' needs several candidates, got \['alone'\] alone"
+    with pytest.raises(ValueError, match=message):
+        convtime.compare({"alone": int}, stop="verdict", device="cpu")
+
+
+def test_compare_names_itself_where_an_option_is_unknown() -> None:
+    with pytest.raises(TypeError, match="compare has no option 'foo'; there are method, queue, "):
+        convtime.compare({"one": int}, foo=1)  # type: ignore[call-arg]
+
+
 def _closure_over(tensor: torch.Tensor) -> Callable[[], object]:
     return lambda: tensor + 1
 
@@ -602,7 +624,8 @@ x = torch.ones(1 << 20, device="cuda")
 overheads = []
 def work():
     with torch.cuda.stream(torch.cuda.Stream()):
-        overheads.append(convtime.time_op(torch.relu, x, method="event", budget=0.1).overhead)
+        measured = convtime.time_op(torch.relu, x, method="event", budget=0.1, exclusive=False)
+        overheads.append(measured.overhead)
 threads = [threading.Thread(target=work) for _ in range(4)]
 for one in threads: one.start()
 for one in threads: one.join()
@@ -624,7 +647,7 @@ def test_a_thread_that_finds_cupti_taken_is_told_so_once() -> None:
     def refused() -> None:
         started.wait()
         try:
-            convtime.time_op(torch.relu, x, method="kernel")
+            convtime.time_op(torch.relu, x, method="kernel", exclusive=False)
         except RuntimeError as error:
             errors.append(str(error))
 

@@ -179,6 +179,7 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
   Batch batch{.candidates = std::vector<CandidateSamples>(candidates_.size()),
               .notes = timer_.take_notes(),
               .held = issue.held,
+              .issue_seconds = issue.seconds,
               .busy_seconds = now_seconds() - issue.start};
   for (std::size_t call = 0; call < seconds.size(); ++call) {
     CandidateSamples& samples = batch.candidates[schedule.candidate[call]];

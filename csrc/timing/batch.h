@@ -30,6 +30,7 @@ struct Batch {
   CollectionNotes notes;
   bool held = false;  ///< whether the queue was held until all were issued, or was not to be held
   bool hold_given_up = false;  ///< from here on the queue is not held: batches do not mix
+  double issue_seconds = 0;    ///< of the host, to issue all calls
   double busy_seconds = 0;     ///< from the first call's issue until all were done
 };
 

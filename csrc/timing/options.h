@@ -13,6 +13,7 @@
 #include "timing/conditions/warmup.h"
 #include "timing/host_hooks.h"
 #include "timing/judge/stop_rule.h"
+#include "timing/supervision.h"
 #include "timing/timers/device_graph.h"
 
 namespace convtime {
@@ -64,6 +65,7 @@ struct TimingOptions {
   Warmup warmup{};
   StopRule stop{};
   HostHooks hooks{};
+  Supervision supervision{};
 };
 
 }  // namespace convtime

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "timing/batch.h"
+#include "timing/batch_record.h"
 #include "timing/clock.h"
 #include "timing/judge/steadiness.h"
 #include "timing/trace/trace_lost.h"
@@ -97,12 +99,14 @@ class Sampler::Run {
         judge_(sampler.rule_),
         hooks_(sampler.hooks_),
         calibrate_(sampler.calibrate_),
+        supervision_(sampler.supervision_),
         batches_(candidates, sampler.timer_, sampler.hold_, sampler.probe_, sampler.hooks_) {
     result_.candidates.resize(candidates.size());
   }
 
   SamplerResult run() {
     warm_up();
+    warming_up_ = false;
     sample();
     result_.idle_seconds = regime_.idle_seconds();
     result_.queue_held = batches_.holds_queue();
@@ -117,11 +121,13 @@ class Sampler::Run {
   void take_over(Series& series);
 
   void sample();
+  void time_out();
   std::size_t next_rounds(double elapsed_seconds) const;
   StopReason decide(double elapsed_seconds);
 
   void run_batch(std::size_t rounds, Series& series);
   void throw_away(std::string fault);
+  void tell(BatchRecord record, const Batch& batch, std::string fate) const;
   double idle();
   void load(double seconds);
   BatchFate judge(const Batch& batch, double idle_clock_hz) const;
@@ -139,9 +145,11 @@ class Sampler::Run {
   StopJudge judge_;
   const HostHooks& hooks_;
   const std::function<Overhead()>& calibrate_;
+  const Supervision& supervision_;
   BatchRunner batches_;
   std::size_t batches_run_ = 0;
   SamplerResult result_;
+  bool warming_up_ = true;
 };
 
 void Sampler::Run::warm_up() {
@@ -175,6 +183,9 @@ void Sampler::Run::call_untimed() {
       }
       ++calls;
       hooks_.poll();
+      if (supervision_.deadline.passed()) {
+        throw DeadlineError();
+      }
     } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
     round.host_seconds += fastest.host_seconds;
     round.wall_seconds += fastest.wall_seconds;
@@ -192,7 +203,8 @@ bool Sampler::Run::become_steady() {
   double series_start = 0;
   std::size_t rounds_tested = 0;
   bool steady = false;
-  while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted()) {
+  while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted() &&
+         !supervision_.deadline.passed()) {
     const std::size_t rounds = batches_.batch_rounds_in(
         std::min(regime_.batch_seconds(), warmup_.max_steady_seconds - elapsed));
     run_batch(rounds, series);
@@ -219,13 +231,14 @@ bool Sampler::Run::become_steady() {
       append(std::move(series[i].discarded), result_.candidates[i].discarded);
     }
   }
-  if (steady) {
+  if (steady || supervision_.deadline.passed()) {
     take_over(series);
   }
   return steady;
 }
 
-/// The stretch of a series that was found steady gives samples, and is no warm-up.
+/// The stretch of a series that was found steady gives samples, and is no warm-up. So does its end
+/// where there is no time for others.
 void Sampler::Run::take_over(Series& series) {
   const std::size_t taken = rounds_of(series);
   const std::size_t limit = rule_.criterion == StopCriterion::kBudget ? taken : rule_.max_samples;
@@ -239,11 +252,22 @@ void Sampler::Run::sample() {
   const double start = working_clock();
   result_.stop_reason = decide(0);
   while (result_.stop_reason == StopReason::kNotYet) {
+    if (supervision_.deadline.passed()) {
+      time_out();
+      return;
+    }
     run_batch(next_rounds(working_clock() - start), result_.candidates);
     hooks_.poll();
     result_.sampling_seconds = working_clock() - start;
     result_.stop_reason = decide(result_.sampling_seconds);
   }
+}
+
+void Sampler::Run::time_out() {
+  if (rounds_of(result_.candidates) == 0) {
+    throw DeadlineError();
+  }
+  result_.stop_reason = StopReason::kTimeout;
 }
 
 /// As many as may be until the rule can say something else.
@@ -275,19 +299,27 @@ StopReason Sampler::Run::decide(double elapsed_seconds) {
 }
 
 void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
+  const double idled_before = regime_.idle_seconds();
   const double idle_clock_hz = idle();
+  BatchRecord record{.warming_up = warming_up_,
+                     .gap_seconds = regime_.idle_seconds() - idled_before,
+                     .idle_clock_hz = idle_clock_hz};
   load(regime_.load_seconds() - batches_.seconds_of(rounds));
+  const bool to_be_held = batches_.holds_queue();
   Batch batch = batches_.run(rounds);
   ++batches_run_;
+  record.held = to_be_held ? std::optional(batch.held) : std::nullopt;
   result_.of_other_threads += batch.notes.of_other_threads;
   if (batch.hold_given_up) {
     set_aside(series);
   }
   if (!batch.notes.fault.empty()) {
+    tell(std::move(record), batch, "thrown away: " + batch.notes.fault);
     throw_away(std::move(batch.notes.fault));
     return;
   }
   const BatchFate fate = judge(batch, idle_clock_hz);
+  tell(std::move(record), batch, describe(fate, batch.hold_given_up));
   if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
     set_aside(series);
   }
@@ -309,12 +341,20 @@ void Sampler::Run::throw_away(std::string fault) {
   }
 }
 
+void Sampler::Run::tell(BatchRecord record, const Batch& batch, std::string fate) const {
+  if (supervision_.on_batch) {
+    fill_in(record, batch);
+    record.fate = std::move(fate);
+    supervision_.on_batch(record);
+  }
+}
+
 /// Leaves the device idle for as long as the regime asks for, and returns the rate of its clock
 /// then, in hertz; NaN where it is not known, or there was no idling.
 double Sampler::Run::idle() {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const double start = now_seconds();
-  const double end = start + regime_.gap_seconds();
+  const double end = start + std::min(regime_.gap_seconds(), supervision_.deadline.seconds_left());
   double now = start;
   if (now >= end) {
     return kUnknown;
@@ -342,7 +382,7 @@ void Sampler::Run::load(double seconds) {
   }
   const std::size_t rounds = batches_.rounds_in(kLoadPieceSeconds);
   timer_.pause();
-  const double end = now_seconds() + seconds;
+  const double end = now_seconds() + std::min(seconds, supervision_.deadline.seconds_left());
   while (now_seconds() < end) {
     for (std::size_t round = 0; round < rounds; ++round) {
       for (Callable* const candidate : candidates_) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <span>
+#include <utility>
 
 #include "core/export.h"
 #include "timing/callable.h"
@@ -14,6 +15,7 @@
 #include "timing/judge/overhead.h"
 #include "timing/judge/stop_rule.h"
 #include "timing/samples.h"
+#include "timing/supervision.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {
@@ -36,6 +38,9 @@ class CONVTIME_API Sampler {
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
+  /// Of later runs; they are not supervised unless this is called.
+  void supervise(Supervision supervision) { supervision_ = std::move(supervision); }
+
   /// Exceptions of a candidate, of the timer or of the hooks pass through; nothing stays held.
   SamplerResult run(std::span<Callable* const> candidates);
 
@@ -51,6 +56,7 @@ class CONVTIME_API Sampler {
   StopRule rule_;
   HostHooks hooks_;
   std::function<Overhead()> calibrate_;
+  Supervision supervision_;
 };
 
 }  // namespace convtime

@@ -85,6 +85,7 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
   Sampler sampler(*chosen.timer, hold.get(), probe.get(), options.warmup, options.stop,
                   options.hooks, regime.get(),
                   make_calibration(options, chosen.method, hold != nullptr, probe.get()));
+  sampler.supervise(options.supervision);
   SamplerResult samples = sampler.run(conditioned.get());
 
   const Queue queue = samples.queue_held ? options.queue : Queue::kNone;

@@ -3,6 +3,8 @@ from typing import Any, Literal, Protocol, TypedDict
 
 import torch
 
+class DeadlineError(TimeoutError): ...
+
 CONFIDENCE: float
 MIN_STEADY_SECONDS: float
 
@@ -91,6 +93,8 @@ def time_candidates(
     budget: float,
     tolerance: float,
     margin: float,
+    seconds_left: float,
+    on_batch: Callable[[dict[str, Any]], object] | None,
 ) -> list[dict[str, Any]]: ...
 def cuda_available() -> bool: ...
 

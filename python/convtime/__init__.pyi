@@ -5,6 +5,7 @@ from .conv.plans import clear_plan_cache, plan_cache
 from .core.config import cmake_prefix_path, show_config
 from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
 from .device.clocks import trace_clocks
+from .results.batch_record import BatchRecord
 from .results.ceilings import Ceilings
 from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
@@ -18,6 +19,7 @@ from .timing.stopwatch import compare, time_op
 __version__: str
 
 __all__ = [
+    "BatchRecord",
     "Ceilings",
     "ClockReading",
     "ClockTrace",

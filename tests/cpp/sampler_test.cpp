@@ -843,6 +843,98 @@ TEST_F(SamplerTest, SaysWhereLoadNeverMakesTheDeviceSteady) {
   EXPECT_EQ(outcome_of(sustained, result).regime, Regime::kAsIs);
 }
 
+TEST_F(SamplerTest, EndsAtADeadlineWithTheSamplesThatThereAre) {
+  FunctionCallable slow([] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
+  timer_.seconds[&slow] = 1;
+  Callable* const candidates[] = {&slow};
+  Sampler sampler(timer_, nullptr, nullptr, kOneCall,
+                  {.criterion = StopCriterion::kCount, .min_samples = 1000, .max_samples = 1000});
+  sampler.supervise({.deadline = Deadline::after(0.1)});
+  const SamplerResult result = sampler.run(candidates);
+  EXPECT_EQ(result.stop_reason, StopReason::kTimeout);
+  EXPECT_GE(result.candidates[0].seconds.size(), 10U);
+  EXPECT_LT(result.candidates[0].seconds.size(), 100U);
+}
+
+TEST_F(SamplerTest, ADeadlineInTheWarmUpLeavesWhatItSampledLast) {
+  CoolingTimer timer;  // that drifts for longer
+  Callable* const candidates[] = {&a_};
+  Sampler sampler(timer, nullptr, nullptr, {}, {.min_samples = 10'000});
+  sampler.supervise({.deadline = Deadline::after(0.15)});
+  const SamplerResult result = sampler.run(candidates);
+  EXPECT_EQ(result.stop_reason, StopReason::kTimeout);
+  EXPECT_FALSE(result.steady);
+  EXPECT_FALSE(result.candidates[0].seconds.empty());
+}
+
+TEST_F(SamplerTest, ADeadlineWithoutASampleThrows) {
+  Sampler sampler(timer_, nullptr, nullptr, {.calls = 1'000'000'000}, {});
+  sampler.supervise({.deadline = Deadline::after(0.01)});
+  EXPECT_THROW(sampler.run(both_), DeadlineError);
+  FakeRegime regime;  // that sets everything aside
+  regime.fates.assign(1'000'000, BatchFate::kSetAside);
+  Sampler discarding(timer_, nullptr, nullptr, kOneCall, {}, {}, &regime);
+  discarding.supervise({.deadline = Deadline::after(0.01)});
+  EXPECT_THROW(discarding.run(both_), DeadlineError);
+}
+
+TEST_F(SamplerTest, ADeadlineEndsIdling) {
+  FakeRegime regime;
+  regime.gap = 30;
+  Sampler sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 1000}, {}, &regime);
+  sampler.supervise({.deadline = Deadline::after(0.05)});
+  const SamplerResult result = sampler.run(both_);
+  EXPECT_EQ(result.stop_reason, StopReason::kTimeout);
+  EXPECT_LT(result.idle_seconds, 5);
+}
+
+TEST_F(SamplerTest, TellsOfEachBatch) {
+  FallingProbe probe(100);
+  ClockedCallable clocked(a_, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  FakeHold hold(1);
+  FakeRegime regime;
+  regime.gap = 1e-3;
+  regime.fates = {BatchFate::kKeep, BatchFate::kSetEarlierAside};
+  std::vector<BatchRecord> records;
+  Sampler sampler(timer, &hold, &probe, kOneCall,
+                  {.criterion = StopCriterion::kCount, .min_samples = 64, .max_samples = 128}, {},
+                  &regime);
+  sampler.supervise({.on_batch = [&](const BatchRecord& record) { records.push_back(record); }});
+  sampler.run(candidates);
+  ASSERT_EQ(records.size(), 4U);
+  EXPECT_EQ(records[0].held, false);
+  EXPECT_EQ(records[1].held, true);
+  EXPECT_EQ(records[0].fate, "set aside");
+  EXPECT_EQ(records[1].fate, "kept");
+  EXPECT_EQ(records[2].fate, "kept, and all before it set aside");
+  for (const BatchRecord& record : records) {
+    EXPECT_FALSE(record.warming_up);
+    EXPECT_EQ(record.rounds, 64U);
+    EXPECT_GE(record.gap_seconds, 1e-3);
+    EXPECT_EQ(record.idle_clock_hz, 2e9);
+    EXPECT_GT(record.issue_seconds, 0);
+    EXPECT_GE(record.busy_seconds, record.issue_seconds);
+  }
+  EXPECT_DOUBLE_EQ(records[0].highest_clock_hz, 2e9 * 0.999);  // behind the warm-up's one call
+  EXPECT_DOUBLE_EQ(records[0].lowest_clock_hz, 2e9 * std::pow(0.999, 64));
+  EXPECT_DOUBLE_EQ(records[3].lowest_clock_hz, 2e9 * std::pow(0.999, 100));
+}
+
+TEST_F(SamplerTest, ARecordSaysWhereNothingIsHeldAndNoClockIsKnown) {
+  std::vector<BatchRecord> records;
+  Sampler sampler(timer_, nullptr, nullptr, {.min_steady_seconds = 0}, {.min_samples = 1000});
+  sampler.supervise({.on_batch = [&](const BatchRecord& record) { records.push_back(record); }});
+  sampler.run(both_);
+  ASSERT_FALSE(records.empty());
+  EXPECT_TRUE(records.front().warming_up);
+  EXPECT_FALSE(records.back().warming_up);
+  EXPECT_FALSE(records.front().held.has_value());
+  EXPECT_TRUE(std::isnan(records.front().lowest_clock_hz));
+  EXPECT_TRUE(std::isnan(records.front().idle_clock_hz));
+}
+
 TEST_F(SamplerTest, RefusesNoCandidatesAndImpossibleRules) {
   EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {}).run({}), std::invalid_argument);
   EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 0}),

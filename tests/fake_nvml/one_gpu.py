@@ -9,7 +9,10 @@ ANSWERS = {
     "device_count": lambda: 1,
     "current_device": lambda: 0,
     "get_device_properties": lambda _device: types.SimpleNamespace(
-        pci_domain_id=1, pci_bus_id=0x19, pci_device_id=2
+        pci_domain_id=1,
+        pci_bus_id=0x19,
+        pci_device_id=2,
+        uuid="11111111-2222-3333-4444-555555555555",
     ),
 }
 

@@ -274,6 +274,8 @@ const char* to_string(StopReason reason) {
       return "max_samples";
     case StopReason::kBudget:
       return "budget";
+    case StopReason::kTimeout:
+      return "timeout";
   }
   return "unknown";
 }

@@ -33,6 +33,7 @@ enum class StopReason {
   kSettled,     ///< what the criterion asks for is reached
   kMaxSamples,  ///< every candidate has max_samples
   kBudget,      ///< the time budget is spent
+  kTimeout,     ///< the caller's deadline passed (supervision.h); no rule says so
 };
 
 /// Whether the criterion sets times against each other or themselves, so that what a method adds to

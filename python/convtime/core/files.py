@@ -12,7 +12,12 @@ from pathlib import Path
 import filelock
 import platformdirs
 
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, one_line
+
+_STATE_ADVICE = "set XDG_STATE_HOME to a folder of your own"
+# Between two looks at a lock that another one holds: who times again and again lets go for
+# about a millisecond.
+_POLL_SECONDS = 2e-3
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
@@ -138,29 +143,53 @@ def state_folder() -> Path:
     return platformdirs.user_state_path("convtime", appauthor=False)
 
 
-@contextlib.contextmanager
-def exclusive_state() -> Iterator[Path]:
-    """The state folder, made if need be, with other processes kept out of it.
+def own_state_folder() -> Path:
+    """The state folder, made if need be.
 
     Raises:
-        RuntimeError: where the folder cannot be used, or belongs to another user.
+        RuntimeError: where it cannot be used, or belongs to another user.
     """
     folder = state_folder()
-    advice = "set XDG_STATE_HOME to a folder of your own"
-    try:
+    with _state_errors(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder.stat().st_uid
         if owner != os.geteuid():
             raise RuntimeError(
                 f"{folder} must belong to user {os.geteuid()}, but belongs to user {owner}; "
-                f"{advice}"
+                f"{_STATE_ADVICE}"
             )
         folder.chmod(0o700)
-        lock = filelock.FileLock(folder / ".lock", mode=0o600)
-        lock.acquire()
-    except OSError as error:
-        raise RuntimeError(f"{folder} cannot be used ({error.strerror}); {advice}") from error
+    return folder
+
+
+@contextlib.contextmanager
+def exclusive_state(name: str = "", patience: float = -1) -> Iterator[Path]:
+    """The state folder, with other processes and threads kept out of what the name is for.
+
+    Args:
+        name: what there is a lock of its own for; the whole folder unless given.
+        patience: seconds to wait for others; for ever if it is negative.
+
+    Raises:
+        RuntimeError: where the folder cannot be used, or belongs to another user.
+        TimeoutError: where the others are not done in time.
+    """
+    folder = own_state_folder()
+    lock = filelock.FileLock(folder / f"{name}.lock", mode=0o600)
+    with _state_errors(folder):
+        lock.acquire(timeout=patience, poll_interval=_POLL_SECONDS)
     try:
         yield folder
     finally:
         lock.release()
+
+
+@contextlib.contextmanager
+def _state_errors(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise
+    except (OSError, NotImplementedError) as error:  # the latter for file systems without locks
+        why = getattr(error, "strerror", None) or one_line(error)
+        raise RuntimeError(f"{folder} cannot be used ({why}); {_STATE_ADVICE}") from error

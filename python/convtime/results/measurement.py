@@ -98,7 +98,8 @@ class Measurement:
             included.
         idle_seconds: for how long the GPU was left idle between batches, for ``burst``.
         stop: the criterion that was to end the sampling (see ``time_op``).
-        stop_reason: what ended it: ``settled`` (that criterion), ``max_samples`` or ``budget``.
+        stop_reason: what ended it: ``settled`` (that criterion), ``max_samples``, ``budget`` or
+            ``timeout`` (there may be fewer samples than ``min_samples``).
         flops: floating-point operations of a call, where the caller said so.
         nbytes: bytes that a call has to move, where the caller said so.
         ceilings: the rates that this device reaches, where ``flops`` or ``nbytes`` is known.
@@ -110,6 +111,12 @@ class Measurement:
         faulty_batches: batches that were thrown away and repeated, since CUPTI's records of them
             were incomplete.
         fault: what was wrong with the last of them; empty where none was.
+        ceilings_reason: why they are not known although one of these is; empty where they are.
+        exclusive: whether other processes and threads of this user had to wait before they timed on
+            the same GPU.
+        exclusive_requested: whether they were to.
+        exclusive_reason: why they did not where they were to; others may then have disturbed this.
+        waited_seconds: for how long this waited for others before it began.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -160,6 +167,11 @@ class Measurement:
     fault: str = ""
     overhead_uncertainty: float = 0.0
     overhead_reason: str = ""
+    ceilings_reason: str = ""
+    exclusive: bool = False
+    exclusive_requested: bool = False
+    exclusive_reason: str = ""
+    waited_seconds: float = 0.0
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

@@ -62,6 +62,7 @@ def _facts(measured: Measurement) -> dict[str, str]:
         "cache": _used(measured, "cache"),
         **_regime_facts(measured),
         "device": f"{_hardware(measured)} ({measured.device_reason})",
+        **_turn_facts(measured),
         **_host_facts(measured),
         **_clock_facts(measured),
         **_condition_facts(measured),
@@ -152,6 +153,8 @@ def _rate_facts(measured: Measurement) -> dict[str, str]:
             f"{moved / 1e9:.4g} GB/s ({moved / ceilings.bytes_per_second:.1%} of this device's "
             "copy)"
         )
+    if measured.ceilings_reason:
+        facts["ceilings"] = f"not known: {measured.ceilings_reason}"
     return facts
 
 
@@ -161,6 +164,15 @@ def _regime_facts(measured: Measurement) -> dict[str, str]:
     idled = measured.idle_seconds
     tail = f"; idled for {format_seconds(idled)}" if idled else ""
     return {"regime": _used(measured, "regime") + tail}
+
+
+def _turn_facts(measured: Measurement) -> dict[str, str]:
+    facts = {}
+    if measured.waited_seconds:
+        facts["waited"] = f"{format_seconds(measured.waited_seconds)} for others to time"
+    if measured.exclusive_requested and not measured.exclusive and measured.device != "cpu":
+        facts["maybe disturbed"] = measured.exclusive_reason
+    return facts
 
 
 def _host_facts(measured: Measurement) -> dict[str, str]:

@@ -10,6 +10,7 @@ import torch
 from convtime.core.load import _C
 from convtime.timing import cpu
 from convtime.timing.candidate import Candidate, backward_of
+from convtime.timing.neutral import without_modes
 from convtime.timing.options import Cache
 from convtime.timing.rotation import rotate
 
@@ -98,6 +99,8 @@ def flush_buffers(cache: Cache, gpus: Iterable[torch.device]) -> list[torch.Tens
     """What is written before each call so that the GPUs' L2 caches are cold; a buffer each."""
     if cache not in ("auto", "cold"):
         return []
-    return [
-        torch.empty(_C.flush_buffer_bytes(gpu.index), dtype=torch.uint8, device=gpu) for gpu in gpus
-    ]
+    with without_modes():
+        return [
+            torch.empty(_C.flush_buffer_bytes(gpu.index), dtype=torch.uint8, device=gpu)
+            for gpu in gpus
+        ]

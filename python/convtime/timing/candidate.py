@@ -37,7 +37,8 @@ def name_of(fn: Callable[..., object]) -> str:
     """A callable's own name, or its type's where it has none (modules, partials)."""
     if isinstance(fn, functools.partial):
         return name_of(fn.func)
-    return getattr(fn, "__name__", type(fn).__name__)
+    name = getattr(fn, "__name__", None)  # proxies answer with anything
+    return name if isinstance(name, str) else type(fn).__name__
 
 
 def clearing_gradients(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> Candidate:
@@ -70,11 +71,16 @@ def backward_of(candidate: Candidate) -> Candidate:
 class _Backward:
     def __init__(self, forward: Candidate) -> None:
         self._forward = forward
-        self._leaves: list[torch.Tensor] | None = None  # that gradients go to
+        self._leaves: list[torch.Tensor] = []  # that the last call's gradients go to
         self._outputs: list[torch.Tensor] = []
         self._gradients: list[torch.Tensor] = []
 
     def run_forward(self) -> None:
+        if torch.is_inference_mode_enabled():
+            raise ValueError(
+                f"backward=True needs autograd, which torch.inference_mode() turns off for "
+                f"{self._forward.name!r}; time it outside of that mode"
+            )
         if self._forward.setup is not None:
             self._forward.setup()
         with torch.enable_grad():
@@ -85,26 +91,47 @@ class _Backward:
                 f"backward=True needs a result that requires grad, and that of "
                 f"{self._forward.name!r} does not; set requires_grad on an input"
             )
+        self._refuse_special(self._outputs)
         if [gradient.shape for gradient in self._gradients] != [
             output.shape for output in self._outputs
         ]:
             # Random, since the time of some kernels depends on what they compute with.
             self._gradients = [torch.randn_like(output) for output in self._outputs]
-        if self._leaves is None:
-            self._leaves = list(_leaves_of(self._outputs))
+        # Which leaves a call uses may vary (a mixture of experts): those of the call before have
+        # gradients, and those of this one may have some from elsewhere.
         _clear_gradients(self._leaves)
+        self._leaves = list(_leaves_of(self._outputs))
+        _clear_gradients(self._leaves)
+
+    def _refuse_special(self, outputs: Iterable[torch.Tensor]) -> None:
+        for output in outputs:
+            ragged = output.is_nested and output.layout == torch.strided
+            if ragged or output.layout == torch.sparse_coo:
+                kind = "nested" if ragged else "sparse COO"
+                raise ValueError(
+                    f"backward=True gives each result a random gradient, which PyTorch does not "
+                    f"make for the {kind} tensor that {self._forward.name!r} returns; let it "
+                    "return a dense tensor"
+                )
 
     def __call__(self) -> None:
         torch.autograd.backward(self._outputs, self._gradients)
 
 
 def differentiable(result: object) -> list[torch.Tensor]:
-    """The tensors of a call's result, however nested, that require gradients."""
-    return [
-        leaf
-        for leaf in pytree.tree_leaves(result)
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
-    ]
+    """The tensors of a call's result, however nested, that require gradients.
+
+    Raises:
+        ValueError: for a result that contains itself.
+    """
+    try:
+        leaves = pytree.tree_leaves(result)
+    except RecursionError:
+        raise ValueError(
+            f"the result whose gradients are wanted must not contain itself, got a "
+            f"{type(result).__name__} that does; return its tensors alone"
+        ) from None
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 def _leaves_of(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

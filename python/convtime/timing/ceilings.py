@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import os
+from typing import Any
 
 import torch
 
 from convtime.device.resolve import resolve_device
 from convtime.results.ceilings import Ceilings
 from convtime.timing.candidate import Candidate
+from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options
 from convtime.timing.sampling import measure
 
@@ -16,7 +20,11 @@ _BUDGET = 0.2  # seconds for each of the two
 
 
 def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
-    """The rates that a device reaches in a large copy and a large matmul; measured once.
+    """The rates that a device reaches in a large copy and a large matmul.
+
+    They are measured once for each device; on a CPU, once for each number of threads, set of CPUs
+    and precision of float32 matmuls. The caller's modes (autocast, inference mode, a default
+    device) have no part in it.
 
     Args:
         device: a CPU or a CUDA device; the current GPU unless given, or the CPU without one.
@@ -24,21 +32,43 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
     Raises:
         ValueError: for another device.
     """
-    return _measured(resolve_device(device))
+    where = resolve_device(device)
+    return _measured(where, None if where.type == "cuda" else _CpuConditions.current())
 
 
-@functools.cache
-def _measured(device: torch.device) -> Ceilings:
+@dataclasses.dataclass(frozen=True)
+class _CpuConditions:
+    """What the rates of a CPU depend on, and a program may change."""
+
+    threads: int
+    cpus: frozenset[int]
+    float32_precision: str
+
+    @classmethod
+    def current(cls) -> _CpuConditions:
+        onednn: Any = torch.backends.mkldnn
+        return cls(
+            torch.get_num_threads(),
+            frozenset(os.sched_getaffinity(0)),
+            onednn.matmul.fp32_precision,
+        )
+
+
+@functools.cache  # for each device and its conditions
+def _measured(device: torch.device, _conditions: _CpuConditions | None) -> Ceilings:
     on_gpu = device.type == "cuda"
     # Far larger than any cache; and large enough to fill all multiprocessors, or cores.
     copied_bytes, size = (1 << 30, 8192) if on_gpu else (1 << 27, 1024)
     dtype = torch.bfloat16 if on_gpu else torch.float32
-    source = torch.empty(copied_bytes, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copy_seconds = _median(Candidate("copy", target.copy_, (source,)))
-    del source, target
-    matrix = torch.randn(size, size, device=device).to(dtype)
-    matmul_seconds = _median(Candidate("matmul", torch.mm, (matrix, matrix)))
+    with without_modes():
+        source = torch.empty(copied_bytes, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        copy_seconds = _median(Candidate("copy", target.copy_, (source,)), device)
+        del source, target
+        random = torch.Generator(device).manual_seed(0)  # the caller's own stays as it is
+        matrix = torch.randn(size, size, dtype=torch.float32, device=device, generator=random)
+        matrix = matrix.to(dtype)
+        matmul_seconds = _median(Candidate("matmul", torch.mm, (matrix, matrix)), device)
     return Ceilings(
         bytes_per_second=2 * copied_bytes / copy_seconds,
         flops_per_second=2 * size**3 / matmul_seconds,
@@ -46,5 +76,5 @@ def _measured(device: torch.device) -> Ceilings:
     )
 
 
-def _median(candidate: Candidate) -> float:
-    return measure([candidate], Options(budget=_BUDGET))[0].median
+def _median(candidate: Candidate, device: torch.device) -> float:
+    return measure([candidate], Options(budget=_BUDGET, device=device))[0].median

@@ -11,6 +11,7 @@ import torch
 
 from convtime.core.cpu import cache_bytes
 from convtime.timing.candidate import Candidate
+from convtime.timing.neutral import without_modes
 
 _FLUSH_OVER_CACHES = 2  # what is written, over what the caches hold
 
@@ -18,7 +19,10 @@ _FLUSH_OVER_CACHES = 2  # what is written, over what the caches hold
 def flush_buffer() -> torch.Tensor | None:
     """What evicts all else from the caches when it is written; None where their size is unknown."""
     size = cache_bytes(os.sched_getaffinity(0))
-    return None if size is None else torch.zeros(_FLUSH_OVER_CACHES * size, dtype=torch.uint8)
+    if size is None:
+        return None
+    with without_modes():
+        return torch.zeros(_FLUSH_OVER_CACHES * size, dtype=torch.uint8, device="cpu")
 
 
 def flushing(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
@@ -27,7 +31,8 @@ def flushing(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
     def setup() -> None:
         if candidate.setup is not None:
             candidate.setup()
-        buffer.add_(1)  # by all of torch's threads, so that each empties its own core's caches
+        with without_modes():
+            buffer.add_(1)  # by all of torch's threads, so that each empties its own core's caches
 
     return dataclasses.replace(candidate, setup=setup)
 
@@ -49,7 +54,8 @@ def pinned(cpu: int | None) -> Iterator[None]:
             f"between {min(allowed)} and {max(allowed)}, got {cpu}"
         )
     # Threads take over the pin of the one that starts them: torch's must be there before.
-    torch.zeros(1 << 20).add_(1)
+    with without_modes():
+        torch.zeros(1 << 20, dtype=torch.float32, device="cpu").add_(1)
     os.sched_setaffinity(0, {cpu})
     try:
         yield

@@ -23,6 +23,8 @@ from typing import (
 
 import torch
 
+from convtime.results.batch_record import BatchRecord
+
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
         min_samples: int
         max_samples: int
         budget: float
+        timeout: float | None
+        exclusive: bool
+        log: Callable[[BatchRecord], object] | None
 
 
 Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
@@ -59,7 +64,7 @@ class Options:
     """How to time; what each option means is the text in its annotation.
 
     Raises:
-        TypeError: for a stream that is none.
+        TypeError: for a stream that is none, and a log that cannot be called.
         ValueError: for an option outside of its range.
     """
 
@@ -152,6 +157,24 @@ class Options:
         float,
         "seconds after which sampling ends; neither warm-up nor idling is counted.",
     ] = 1.0
+    timeout: Annotated[
+        float | None,
+        "seconds after which the whole call ends, waiting and warm-up counted, with the samples "
+        "that there are (the result's ``stop_reason`` is ``timeout``), or with a TimeoutError "
+        "where there are none. It is looked at between batches: a call of what is timed is never "
+        "interrupted. None for no limit.",
+    ] = None
+    exclusive: Annotated[
+        bool,
+        "whether processes and threads of this user time one after the other on a GPU: each waits "
+        "for its turn, for a minute at most, and has the others wait meanwhile. The result says "
+        "for how long, and why not where it did not have the GPU to itself.",
+    ] = True
+    log: Annotated[
+        Callable[[BatchRecord], object] | None,
+        "called behind each batch with a :class:`convtime.BatchRecord`: ``print``, a logger's "
+        "``info`` or a list's ``append``. What it raises ends the timing.",
+    ] = None
 
     def __post_init__(self) -> None:
         for name, allowed in _choices().items():
@@ -174,6 +197,17 @@ class Options:
             raise ValueError(
                 "warmup must be 'steady', a whole number of calls or a float of seconds, 0 or "
                 f"more, got {self.warmup!r}"
+            )
+        if not (self.timeout is None or (is_finite(self.timeout) and float(self.timeout) > 0)):
+            raise ValueError(
+                f"timeout must be a positive number of seconds or None, got {self.timeout!r}"
+            )
+        if not isinstance(self.exclusive, bool):
+            raise ValueError(f"exclusive must be True or False, got {self.exclusive!r}")
+        if not (self.log is None or callable(self.log)):
+            raise TypeError(
+                f"log must be something to call with each batch's record, such as print, got "
+                f"{self.log!r}"
             )
         if self.stream is not None and not isinstance(self.stream, torch.cuda.Stream):
             raise TypeError(f"stream must be a torch.cuda.Stream, got {self.stream!r}")

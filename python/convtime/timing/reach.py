@@ -1,23 +1,29 @@
 """The one walk over what a callable holds and refers to: which tensors a call may use.
 
-Nothing of a caller's code runs: neither properties nor ``__getattr__`` are asked.
+Nothing of a caller's code runs: neither properties nor ``__getattr__`` nor a container's own
+``__iter__`` are asked.
 """
 
 from __future__ import annotations
 
 import collections
+import contextlib
 import dis
 import functools
 import inspect
+import itertools
+import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
 from convtime.timing.candidate import Candidate
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)  # other classes may hold more than their storage
-_ATOMIC = (type(None), bool, int, float, complex, str, bytes)
+_ATOMIC = frozenset({type(None), bool, int, float, complex, str, bytes})
+_CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 _NOT_FOLLOWED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
 # Of functions and types, whose answers are asked for in each call that is timed.
 _REMEMBERED = 4096
@@ -25,17 +31,61 @@ _REMEMBERED = 4096
 _AnyFunction = types.FunctionType | types.BuiltinFunctionType
 
 
-def tensors_of(candidate: Candidate) -> Iterator[torch.Tensor]:
+class Walk:
+    """Comes across each object once, the nearest first.
+
+    Args:
+        limit: how many objects it looks at in all, numbers and texts included.
+    """
+
+    def __init__(self, limit: int = sys.maxsize) -> None:
+        self._left = limit
+        self._seen: dict[int, object] = {}  # holds the objects too: ids are used again otherwise
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether there may be more than it has looked at."""
+        return self._left == 0
+
+    def below(self, roots: Iterable[object]) -> Iterator[object]:
+        """What a deepcopy of the roots comes across, but for numbers and texts."""
+        pending = collections.deque([self._look_at(roots)])
+        while pending:
+            for found in pending.popleft():
+                if id(found) in self._seen:
+                    continue
+                self._seen[id(found)] = found
+                yield found
+                contents = itertools.chain.from_iterable(_contents(found))
+                pending.append(self._look_at(contents))
+
+    def _look_at(self, objects: Iterable[object]) -> list[object]:
+        # At once, since other threads may change a container that is iterated over.
+        some = list(itertools.islice(objects, self._left))
+        self._left -= len(some)
+        return [found for found in some if type(found) not in _ATOMIC]
+
+
+def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
     """Tensors that a candidate holds, then those that its functions refer to by variables."""
-    held = owned(candidate)
-    for found in reachable(held):
-        if isinstance(found, torch.Tensor):
-            yield found
-        elif isinstance(found, torch.jit.ScriptModule):  # whose tensors are not Python's
-            yield from found.parameters(recurse=False)
-            yield from found.buffers(recurse=False)
-    for _, tensor in tensors_by_variable(held):
-        yield tensor
+    asked: dict[int, _AnyFunction] = {}
+    roots: list[object] = [owned(candidate)]
+    while roots:
+        functions: dict[int, _AnyFunction] = {}
+        for found in walk.below(roots):
+            if isinstance(found, torch.Tensor):
+                yield found
+            elif isinstance(found, torch.jit.ScriptModule):  # whose tensors are not Python's
+                yield from found.parameters(recurse=False)
+                yield from found.buffers(recurse=False)
+            functions.update((id(function), function) for function in _functions_of(found))
+        roots = [
+            value
+            for key, function in functions.items()
+            if key not in asked
+            for _, value in _variables_of(function)
+        ]
+        asked |= functions
 
 
 def owned(candidate: Candidate) -> dict[str, object]:
@@ -64,38 +114,45 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Every object that a deepcopy of the root comes across, in the order that it does."""
-    seen: dict[int, object] = {}  # holds the objects too: ids are used again otherwise
-    pending = [root]
-    while pending:
-        found = pending.pop()
-        if isinstance(found, _ATOMIC) or id(found) in seen:
-            continue
-        seen[id(found)] = found
-        yield found
-        pending.extend(reversed(list(_children(found))))
+    """Every object that a deepcopy of the root comes across, but for numbers and texts."""
+    return Walk().below([root])
 
 
-def _children(parent: object) -> Iterator[object]:
+def _contents(parent: object) -> Iterator[Iterable[object]]:
     if isinstance(parent, _NOT_FOLLOWED) or _is_torchs_own(parent):
         return
     if isinstance(parent, torch.Tensor) and not is_plain(parent):
         return
-    if isinstance(parent, dict):
-        yield from parent.keys()
-        yield from parent.values()
-    elif isinstance(parent, list | tuple | set | frozenset | collections.deque):
-        yield from parent
-    yield from dict(getattr(parent, "__dict__", {})).values()
-    for name in _member_names(type(parent)):  # type: ignore[arg-type]  # types can be hashed
-        yield getattr(parent, name, None)
+    kind = type(parent)
+    if issubclass(kind, dict):
+        yield dict.keys(parent)  # type: ignore[arg-type]
+        yield dict.values(parent)  # type: ignore[arg-type]
+    for container in _CONTAINERS:
+        if issubclass(kind, container):
+            yield container.__iter__(parent)
+    yield _attributes(parent).values()
+    yield _member_values(parent)
+
+
+def _attributes(parent: object) -> dict[str, object]:
+    try:
+        found = object.__getattribute__(parent, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _member_values(parent: object) -> Iterator[object]:
+    for member in _members(type(parent)):  # type: ignore[arg-type]  # types can be hashed
+        with contextlib.suppress(AttributeError):  # of a slot without a value
+            yield member.__get__(parent)
 
 
 @functools.lru_cache(_REMEMBERED)
-def _member_names(kind: type) -> tuple[str, ...]:
+def _members(kind: type) -> tuple[types.MemberDescriptorType, ...]:
     """Slots, and what types written in C hold: a method's owner, a partial's arguments."""
     return tuple(
-        member.__name__
+        member
         for base in kind.__mro__
         for member in vars(base).values()
         if isinstance(member, types.MemberDescriptorType)
@@ -114,27 +171,27 @@ def tensors_by_variable(root: object) -> Iterator[tuple[str, torch.Tensor]]:
 
     Each comes with the variable in words, such as ``closure variable 'x'``.
     """
-    pending = list(_functions_in(root))
+    pending = [function for found in reachable(root) for function in _functions_of(found)]
     seen: dict[int, object] = {}
     while pending:
         function = pending.pop()
-        if id(function) in seen or _is_from_torch(function):
+        if id(function) in seen:
             continue
         seen[id(function)] = function
         for name, value in _variables_of(function):
-            pending.extend(_functions_in(value))
             for found in reachable(value):
+                pending.extend(_functions_of(found))
                 if isinstance(found, torch.Tensor):
                     yield name, found
 
 
-def _functions_in(root: object) -> Iterator[_AnyFunction]:
-    """The functions that run when something below the root is called."""
-    for found in reachable(root):
-        if isinstance(found, _AnyFunction):
-            yield found
-        else:
-            yield from _call_methods(type(found))  # type: ignore[arg-type]  # likewise
+def _functions_of(found: object) -> Iterator[_AnyFunction]:
+    """The functions that run when an object is called; none of torch's own."""
+    if isinstance(found, _AnyFunction):
+        functions: tuple[_AnyFunction, ...] = (found,)
+    else:
+        functions = _call_methods(type(found))  # type: ignore[arg-type]  # likewise
+    return (function for function in functions if not _is_from_torch(function))
 
 
 @functools.lru_cache(_REMEMBERED)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 
 import torch
@@ -18,13 +19,16 @@ from convtime.timing import cache, cpu
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.profilers import make_way_for_profilers
-from convtime.timing.reach import tensors_of
+from convtime.timing.reach import Walk, tensors_of
+from convtime.timing.supervision import TimeLimit, log_of
 
 if TYPE_CHECKING:
     from convtime.device.clocks import ClockMonitor
 
 _CALLS_BEFORE_STEADY = 3
 _MAX_STEADY_SECONDS = 1.0
+_PATIENCE_SECONDS = 60.0  # with others that time on the same GPU
+_MOST_OBJECTS = 200_000  # in which tensors are looked for, within a fraction of a second
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,23 +50,31 @@ class Place:
         """Whether the device is a GPU."""
         return self.device.type == "cuda"
 
+    @property
+    def gpus(self) -> tuple[torch.device, ...]:
+        """All GPUs that the work uses."""
+        return (self.device, *self.others) if self.on_gpu else ()
+
 
 def measure(
     candidates: Sequence[Candidate], options: Options, *, backward: bool = False
 ) -> list[Measurement]:
     """Times candidates interleaved, in rounds; sample i of each comes from the same round."""
+    limit = TimeLimit(None if options.timeout is None else float(options.timeout))
     place = find_place(candidates, options.device)
     _refuse_contradictions(candidates, options, place, backward=backward)
-    prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
     pin = None if options.pin is None else int(options.pin)
     before = provenance(place.device)  # before the load of the timing itself
-    with (
-        _on(place.device, options.stream),
-        controlled_clocks(place.device, options) as monitor,
-        cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
-    ):
-        stream = _current_stream(place.device) if place.on_gpu else None
-        records = _sample(prepared, options, place, stream or 0)
+    with _turn(place, options, limit) as turn:
+        prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
+        with (
+            _on(place.device, options.stream),
+            controlled_clocks(place.device, options) as monitor,
+            limit.told(),
+            cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
+        ):
+            stream = _current_stream(place.device) if place.on_gpu else None
+            records = _sample(prepared, options, place, stream or 0, limit)
     of_all: dict[str, Any] = {
         "method_requested": options.method,
         "queue_requested": options.queue,
@@ -74,6 +86,7 @@ def measure(
         "pin": pin,
         "device": str(place.device),
         "device_reason": place.reason,
+        **turn,
         "stream": stream,
         "warmup_requested": _plain(options.warmup),
         "stop": options.stop,
@@ -95,23 +108,40 @@ def find_place(
     candidates: Sequence[Candidate], requested: torch.device | str | int | None
 ) -> Place:
     """The device that the work runs on, other GPUs that it uses, and how the former is known."""
-    found = dict.fromkeys(
-        tensor.device for candidate in candidates for tensor in tensors_of(candidate)
-    )
-    gpus = [device for device in found if device.type == "cuda"]
-    if requested is not None:
-        device, reason = resolve_device(requested), "asked for"
+    known = None if requested is None else resolve_device(requested)
+    gpu_count = torch.cuda.device_count() if _C.cuda_available() else 0
+    if known is not None and (known.type != "cuda" or gpu_count == 1):
+        return Place(known, (), "asked for")
+    walk = Walk(_MOST_OBJECTS)
+    found: dict[torch.device, None] = {}
+    gpus: list[torch.device] = []
+    for tensor in itertools.chain.from_iterable(
+        tensors_of(candidate, walk) for candidate in candidates
+    ):
+        found[tensor.device] = None
+        gpus = [device for device in found if device.type == "cuda"][:gpu_count]
+        if gpu_count and len(gpus) == gpu_count:
+            break
+    if known is not None:
+        device, reason = known, "asked for"
     elif gpus:
         device, reason = gpus[0], "a tensor on it was found"
     elif found:
-        device, reason = torch.device("cpu"), "only tensors on the CPU were found"
-    elif _C.cuda_available():
+        device, reason = torch.device("cpu"), f"only tensors on {_kinds(found)} were found"
+    elif gpu_count:
         device = resolve_device("cuda")
         reason = "assumed: no tensor was found, and there is a GPU"
     else:
         device, reason = torch.device("cpu"), "there is no GPU"
     others = tuple(gpu for gpu in gpus if gpu != device) if device.type == "cuda" else ()
+    if walk.ended_early and gpu_count:
+        reason += f"; of what the calls refer to, {_MOST_OBJECTS:,} objects were searched"
     return Place(device, others, reason)
+
+
+def _kinds(devices: Iterable[torch.device]) -> str:
+    names = {"cpu": "the CPU", "meta": "meta (without data)"}
+    return " and ".join(dict.fromkeys(names.get(device.type, device.type) for device in devices))
 
 
 def _refuse_contradictions(
@@ -157,13 +187,16 @@ def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockM
 
 
 def _sample(
-    prepared: Sequence[cache.CachedCalls], options: Options, place: Place, stream: int
+    prepared: Sequence[cache.CachedCalls],
+    options: Options,
+    place: Place,
+    stream: int,
+    limit: TimeLimit,
 ) -> list[dict[str, Any]]:
     """A record for each candidate: the fields of its Measurement that the core knows."""
-    gpus = (place.device, *place.others) if place.on_gpu else ()
-    if gpus:
+    if place.gpus:
         make_way_for_profilers()
-    flush = cache.flush_buffers(options.cache, gpus)
+    flush = cache.flush_buffers(options.cache, place.gpus)
     return _C.time_candidates(
         candidates=[
             [(copy.fn, copy.args, dict(copy.kwargs), copy.setup) for copy in calls.copies]
@@ -186,7 +219,39 @@ def _sample(
         budget=float(options.budget),
         tolerance=float(options.tolerance),
         margin=float(options.margin),
+        seconds_left=limit.seconds_left,
+        on_batch=None if options.log is None else log_of(options.log),
     )
+
+
+@contextlib.contextmanager
+def _turn(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
+    """Waits for others that time on the GPUs; gives what a Measurement says of it."""
+    asked = {"exclusive_requested": options.exclusive}
+    gpus = _uuids(place)
+    if not (gpus and options.exclusive):
+        reason = "the work is on the CPU" if options.exclusive else ""
+        yield {**asked, "exclusive": False, "exclusive_reason": reason, "waited_seconds": 0.0}
+        return
+    # Here: locks and files, which work on the CPU does not need.
+    from convtime.device.gpu_turn import turn
+
+    with turn(gpus, min(_PATIENCE_SECONDS, limit.seconds_left)) as came:
+        limit.check(came.disturbed_by)
+        yield {
+            **asked,
+            "exclusive": not came.disturbed_by,
+            "exclusive_reason": came.disturbed_by,
+            "waited_seconds": came.waited_seconds,
+        }
+
+
+def _uuids(place: Place) -> list[str]:
+    if not place.gpus:
+        return []
+    from convtime.device.gpu_turn import uuid_of
+
+    return [uuid_of(gpu) for gpu in place.gpus]
 
 
 def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:

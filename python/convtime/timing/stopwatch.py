@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from convtime.core.errors import first_line
+from convtime.results.ceilings import Ceilings
 from convtime.results.comparison import Comparison
 from convtime.results.measurement import Measurement
 from convtime.timing.candidate import Candidate, clearing_gradients, name_of
 from convtime.timing.ceilings import ceilings
 from convtime.timing.options import Stop, is_finite, make_options, takes_options
-from convtime.timing.sampling import find_place, measure
+from convtime.timing.sampling import measure
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -49,7 +51,8 @@ def time_op(
         backward: times the backward pass of ``fn``'s result instead, with random gradients; the
             forward pass runs before each call, outside of the timed region. Gradients are set to
             None first, and are the last call's when it is over.
-        flops: floating-point operations of a call, to be set against what this device reaches.
+        flops: floating-point operations of a call, to be set against what this device reaches,
+            which is measured afterwards, once (see ``ceilings``), and beyond any ``timeout``.
         nbytes: bytes that a call has to move, likewise.
         {options}
 
@@ -61,6 +64,7 @@ def time_op(
         ValueError: for an option outside of its range, options that contradict each other, a GPU
             method or ``clocks="lock"`` for work on the CPU, or a CPU to ``pin`` to that the thread
             may not run on.
+        TimeoutError: where ``timeout`` passes before there is a sample.
         PermissionError: for ``clocks="lock"`` where this user may not lock them; it says what to
             run.
         RuntimeError: for a failure of CUDA, where ``method="kernel"`` cannot be had, or where
@@ -82,15 +86,26 @@ def time_op(
                 "cache='cold'"
             )
         candidate = clearing_gradients(candidate, grad_to_none)
+    measured = measure([candidate], chosen, backward=backward)[0]
     if flops is None and nbytes is None:
-        return measure([candidate], chosen, backward=backward)[0]
-    reached = ceilings(find_place([candidate], chosen.device).device)
+        return measured
+    # Afterwards, since a large copy and a large matmul heat the device.
+    reached, why_not = _ceilings_of(torch.device(measured.device))
     return dataclasses.replace(
-        measure([candidate], chosen, backward=backward)[0],
+        measured,
         flops=None if flops is None else float(flops),
         nbytes=None if nbytes is None else float(nbytes),
         ceilings=reached,
+        ceilings_reason=why_not,
     )
+
+
+def _ceilings_of(device: torch.device) -> tuple[Ceilings | None, str]:
+    """The ceilings, or why there are none, which is no reason to lose what was measured."""
+    try:
+        return ceilings(device), ""
+    except torch.OutOfMemoryError as error:
+        return None, f"there was no memory left on {device} to measure them ({first_line(error)})"
 
 
 @takes_options()
@@ -114,6 +129,7 @@ def compare(
     Raises:
         ValueError: for no candidates, a margin that is not positive, and as ``time_op``.
         TypeError: for something that is not callable, or an option that there is not.
+        TimeoutError: where ``timeout`` passes before there is a sample.
     """
     if not isinstance(candidates, Mapping):
         raise TypeError(
@@ -123,6 +139,8 @@ def compare(
         raise ValueError("there must be at least one candidate to compare, got none")
     if stop is None:
         stop = "verdict" if len(candidates) > 1 else "interval"
+    elif stop == "verdict" and len(candidates) == 1:
+        raise ValueError(f"stop='verdict' needs several candidates, got {list(candidates)} alone")
     chosen = make_options("compare", {"stop": stop, "margin": margin, **options})
     measurements = measure([Candidate(name, fn) for name, fn in candidates.items()], chosen)
     return Comparison(dict(zip(candidates, measurements, strict=True)), float(margin))

@@ -1,0 +1,39 @@
+#include "timing/batch_record.h"
+
+#include <cmath>
+
+#include "timing/batch.h"
+
+namespace convtime {
+
+const char* describe(BatchFate fate, bool hold_given_up) {
+  if (hold_given_up) {
+    return "set aside with all before it, as the queue cannot be held";
+  }
+  switch (fate) {
+    case BatchFate::kKeep:
+      return "kept";
+    case BatchFate::kSetAside:
+      return "set aside";
+    case BatchFate::kSetEarlierAside:
+      return "kept, and all before it set aside";
+    case BatchFate::kSetAllAside:
+      return "set aside with all before it";
+  }
+  return "unknown";
+}
+
+void fill_in(BatchRecord& record, const Batch& batch) {
+  record.rounds = batch.candidates.front().seconds.size();
+  record.issue_seconds = batch.issue_seconds;
+  record.busy_seconds = batch.busy_seconds;
+  for (const CandidateSamples& samples : batch.candidates) {
+    for (const double clock_hz : samples.sm_clocks_hz) {
+      // fmin and fmax pass over NaN, which unknown clocks are, and which both begin with.
+      record.lowest_clock_hz = std::fmin(record.lowest_clock_hz, clock_hz);
+      record.highest_clock_hz = std::fmax(record.highest_clock_hz, clock_hz);
+    }
+  }
+}
+
+}  // namespace convtime

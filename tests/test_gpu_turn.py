@@ -1,0 +1,204 @@
+"""Timings on one GPU, one after the other: real processes and threads, GPUs that are names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import convtime
+from convtime.device import gpu_turn
+from convtime.device.gpu_turn import turn
+from convtime.timing import sampling
+
+GPU, OTHER = "GPU-first", "GPU-other"
+QUICK: dict[str, Any] = {"device": "cpu", "warmup": 1, "max_samples": 10}
+
+_HOLDS = """
+import sys
+from convtime.device.gpu_turn import turn
+with turn([sys.argv[1]], 30) as came:
+    print(came.disturbed_by or "its turn", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def _state_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def holder() -> Iterator[subprocess.Popen[str]]:
+    """Another process that times on the first GPU until its standard input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDS, GPU],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "its turn\n"
+        yield process
+        process.kill()
+
+
+def test_whoever_is_alone_does_not_wait() -> None:
+    for _ in range(2):
+        with turn([GPU, OTHER], 0) as came:
+            assert (came.waited_seconds, came.disturbed_by) == (0, "")
+
+
+def test_another_process_is_waited_for(holder: subprocess.Popen[str]) -> None:
+    threading.Timer(0.3, holder.stdin.close).start()
+    start = time.monotonic()
+    with turn([GPU], 30) as came:
+        elapsed = time.monotonic() - start
+        assert came.disturbed_by == ""
+        assert 0.25 < came.waited_seconds <= elapsed
+    assert holder.wait(30) == 0
+
+
+def test_whoever_is_not_done_in_time_is_said_to_disturb(holder: subprocess.Popen[str]) -> None:
+    with turn([GPU], 0.2) as came:
+        assert 0.2 <= came.waited_seconds < 5
+        assert came.disturbed_by == (
+            f"another process or thread was still timing on {GPU} after {came.waited_seconds:.1f} s"
+        )
+        with turn([GPU], 60) as nested:  # which would wait as long again
+            assert nested.waited_seconds == 0
+    with turn([OTHER], 0) as elsewhere:
+        assert elsewhere.disturbed_by == ""
+
+
+def test_a_killed_process_keeps_nobody_waiting(holder: subprocess.Popen[str]) -> None:
+    holder.kill()
+    holder.wait()
+    with turn([GPU], 0) as came:
+        assert came.disturbed_by == ""
+
+
+def test_threads_take_turns_and_nested_timings_do_not() -> None:
+    running: list[str] = []
+    together: list[int] = []
+
+    def time_something(name: str) -> None:
+        with turn([GPU, OTHER], 30), turn([GPU], 0) as nested:
+            assert nested.disturbed_by == ""
+            running.append(name)
+            together.append(len(running))
+            time.sleep(0.02)
+            running.remove(name)
+
+    threads = [threading.Thread(target=time_something, args=(str(index),)) for index in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert together == [1] * 5
+    assert gpu_turn._timing.on == set()
+
+
+def test_a_state_folder_that_cannot_be_used_is_said_and_no_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    with turn([GPU], 30) as came:
+        assert came.waited_seconds == 0
+        assert came.disturbed_by == (
+            f"{tmp_path}/file/convtime cannot be used (Not a directory); set XDG_STATE_HOME to a "
+            "folder of your own"
+        )
+
+
+def test_what_raises_within_a_turn_ends_it() -> None:
+    with pytest.raises(KeyError), turn([GPU], 0):
+        raise KeyError("mine")
+    with turn([GPU], 0) as came:
+        assert came.disturbed_by == ""
+
+
+def test_a_gpu_is_known_by_its_uuid(gpu: Any) -> None:
+    assert gpu_turn.uuid_of(torch.device("cuda", 0)) == gpu.UUID
+
+
+# Within a timing, of work on the CPU that is said to be on a GPU.
+
+
+@pytest.fixture
+def said_to_be_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampling, "_uuids", lambda place: [GPU])
+
+
+@pytest.mark.usefixtures("said_to_be_on_a_gpu")
+def test_a_result_says_that_it_had_the_gpu_to_itself() -> None:
+    nested: list[convtime.Measurement] = []
+
+    def times_itself() -> None:
+        if not nested:
+            nested.append(convtime.time_op(int, **QUICK))
+
+    one = convtime.time_op(times_itself, **QUICK)
+    for measured in (one, *nested):
+        assert (measured.exclusive, measured.exclusive_requested) == (True, True)
+        assert (measured.exclusive_reason, measured.waited_seconds) == ("", 0)
+
+
+@pytest.mark.usefixtures("said_to_be_on_a_gpu")
+def test_a_result_says_who_may_have_disturbed_it(
+    holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "_PATIENCE_SECONDS", 0.1)
+    one = convtime.time_op(int, **QUICK)
+    assert (one.exclusive, one.exclusive_requested) == (False, True)
+    assert f"was still timing on {GPU}" in one.exclusive_reason
+    assert one.waited_seconds >= 0.1
+    monkeypatch.setattr(sampling, "_PATIENCE_SECONDS", 60.0)
+    beside = convtime.time_op(int, exclusive=False, **QUICK)
+    assert (beside.exclusive, beside.exclusive_requested) == (False, False)
+    assert (beside.exclusive_reason, beside.waited_seconds) == ("", 0)
+    with pytest.raises(
+        TimeoutError,
+        match=rf"^timeout=0\.1 s passed before there was a sample \(another .* timing on {GPU} ",
+    ):
+        convtime.time_op(int, timeout=0.1, **QUICK)
+
+
+def test_work_on_the_cpu_waits_for_nobody(tmp_path: Path) -> None:
+    one = convtime.time_op(int, **QUICK)
+    assert (one.exclusive, one.exclusive_reason) == (False, "the work is on the CPU")
+    assert list(tmp_path.iterdir()) == []
+    assert "disturbed" not in repr(one)
+
+
+_TIMES = """
+import torch, convtime
+x = torch.ones(1 << 20, device="cuda")
+convtime.time_op(torch.relu, x, setup=lambda: print("timing", flush=True), stop="budget", budget=2)
+"""
+
+
+@pytest.mark.cuda
+def test_two_processes_time_one_after_the_other_on_a_gpu() -> None:
+    x = torch.ones(1 << 20, device="cuda")
+    with subprocess.Popen(
+        [sys.executable, "-c", _TIMES], stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout.readline() == "timing\n"
+        reader = threading.Thread(target=other.stdout.read)  # or its pipe would fill
+        reader.start()
+        beside = convtime.time_op(torch.relu, x, exclusive=False, max_samples=20)
+        assert other.poll() is None
+        after = convtime.time_op(torch.relu, x, max_samples=20)
+        reader.join()
+    assert other.returncode == 0
+    assert beside.waited_seconds == 0
+    assert after.waited_seconds > 0.2
+    assert (after.exclusive, after.exclusive_reason) == (True, "")

@@ -1,0 +1,186 @@
+"""How a timing is kept in sight and in bounds: its log, its timeout, and the interpreter's exit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+import convtime
+from convtime.results.batch_record import BatchRecord
+
+ON_CPU: dict[str, Any] = {"device": "cpu"}
+
+
+@pytest.mark.timing
+def test_a_timeout_keeps_the_samples_that_there_are() -> None:
+    start = time.perf_counter()
+    one = convtime.time_op(
+        time.sleep, 0.01, warmup=1, stop="budget", budget=30, timeout=0.2, **ON_CPU
+    )
+    assert 0.2 <= time.perf_counter() - start < 1
+    assert one.stop_reason == "timeout"
+    assert 5 < len(one.seconds) < 25
+    assert "stopped by: timeout" in repr(one)
+
+
+def test_a_timeout_in_the_warm_up_keeps_its_last_samples() -> None:
+    seconds = [0.002]
+
+    def slower_and_slower() -> None:
+        time.sleep(seconds[0])
+        seconds[0] *= 1.1
+
+    one = convtime.time_op(slower_and_slower, min_samples=1000, budget=30, timeout=0.3, **ON_CPU)
+    assert (one.stop_reason, one.steady) == ("timeout", False)
+    assert 0 < len(one.seconds) < 1000
+
+
+def test_a_timeout_without_a_sample_is_an_error() -> None:
+    expected = r"^timeout=0\.05 s passed before there was a sample; allow more time$"
+    with pytest.raises(TimeoutError, match=expected) as raised:
+        convtime.time_op(time.sleep, 0.1, timeout=0.05, **ON_CPU)
+    assert type(raised.value) is TimeoutError
+    with pytest.raises(TimeoutError, match=expected):
+        convtime.compare({"a": lambda: time.sleep(0.1), "b": int}, timeout=0.05, **ON_CPU)
+    with pytest.raises(TimeoutError, match=expected):
+        convtime.time_op(time.sleep, 0, warmup=30.0, timeout=0.05, **ON_CPU)
+
+
+def test_a_timeout_error_of_what_is_timed_passes_through() -> None:
+    def times_out() -> None:
+        raise TimeoutError("mine")
+
+    with pytest.raises(TimeoutError, match="^mine$"):
+        convtime.time_op(times_out, timeout=60, **ON_CPU)
+
+
+def test_a_timeout_that_is_not_reached_changes_nothing() -> None:
+    one = convtime.time_op(int, max_samples=10, warmup=1, timeout=600, **ON_CPU)
+    assert (len(one.seconds), one.stop_reason) == (10, "max_samples")
+
+
+def test_every_batch_is_logged() -> None:
+    records: list[BatchRecord] = []
+    calls: list[int] = []
+    one = convtime.time_op(
+        lambda: calls.append(1),
+        warmup=5,
+        stop="count",
+        min_samples=1,
+        max_samples=200,
+        log=records.append,
+        **ON_CPU,
+    )
+    assert [record.number for record in records] == [*range(1, len(records) + 1)]
+    assert sum(record.rounds for record in records) == len(one.seconds) == len(calls) - 5
+    for record in records:
+        assert (record.phase, record.fate) == ("sampling", "kept")
+        assert (record.held, record.gap_seconds, record.idle_clock_hz) == (None, 0, None)
+        assert 0 < record.issue_seconds <= record.busy_seconds < one.sampling_seconds
+
+
+def test_batches_of_the_warm_up_are_logged_as_such() -> None:
+    records: list[BatchRecord] = []
+    convtime.time_op(int, stop="budget", budget=0.2, log=records.append, **ON_CPU)
+    phases = [record.phase for record in records]
+    assert phases == ["warm-up"] * phases.count("warm-up") + ["sampling"] * phases.count("sampling")
+    assert set(phases) == {"warm-up", "sampling"}
+
+
+def test_a_record_is_one_line() -> None:
+    record = BatchRecord(
+        number=3,
+        phase="sampling",
+        rounds=64,
+        held=True,
+        fate="kept",
+        gap_seconds=0.3,
+        idle_clock_hz=1.98e9,
+        lowest_clock_hz=1.755e9,
+        highest_clock_hz=1.98e9,
+        issue_seconds=1.2e-3,
+        busy_seconds=3.4e-3,
+    )
+    assert str(record) == (
+        "batch 3 (sampling): 64 rounds, held, kept; idle for 300.0 ms, then at 1980 MHz; clock "
+        "1755 .. 1980 MHz; issued in 1.200 ms; done after 3.400 ms"
+    )
+
+
+def test_what_a_log_raises_ends_the_timing() -> None:
+    records: list[BatchRecord] = []
+
+    def log(record: BatchRecord) -> None:
+        records.append(record)
+        raise KeyError("full")
+
+    with pytest.raises(KeyError, match="full"):
+        convtime.time_op(int, log=log, **ON_CPU)
+    assert len(records) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"timeout": 0}, ValueError, "timeout must be a positive number of seconds or None, got 0"),
+        ({"timeout": "1"}, ValueError, "timeout must be a positive number .*, got '1'"),
+        ({"timeout": float("nan")}, ValueError, "timeout must be .*, got nan"),
+        ({"exclusive": "no"}, ValueError, "exclusive must be True or False, got 'no'"),
+        ({"log": "file.log"}, TypeError, "log must be something to call .*, got 'file.log'"),
+    ],
+)
+def test_odd_values_are_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        convtime.time_op(int, **options, **ON_CPU)
+
+
+# One after the other, each with a CPU to itself, in a process that has torch already.
+_EXITS_WHILE_A_DAEMON_TIMES = """
+import os, sys, threading, time
+import convtime
+
+def adds_up(*ignored):
+    return sum(range(100))
+
+class AddsUp:
+    def __del__(self):
+        adds_up()
+
+cases = [
+    dict(fn=adds_up),
+    dict(fn=int, setup=adds_up),
+    dict(fn=AddsUp),
+    dict(fn=int, log=adds_up),
+    dict(fn=time.sleep, args=(1e-5,)),
+]
+
+def times(fn, args=(), **options):
+    convtime.time_op(fn, *args, device="cpu", stop="budget", budget=60, **options)
+
+codes = []
+for case in cases:
+    child = os.fork()
+    if child == 0:
+        threading.Thread(target=times, kwargs=case, daemon=True).start()
+        time.sleep(0.2)
+        sys.exit(0)
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(codes)
+"""
+
+
+def test_an_interpreter_can_exit_while_a_daemon_thread_times() -> None:
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _EXITS_WHILE_A_DAEMON_TIMES],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert result.stdout == f"{[0] * 5}\n", result.stderr
