@@ -47,7 +47,7 @@ def lost_kernels(row: results.Row) -> int:
 
 def has_crashed(row: results.Row) -> bool:
     """Where its control did not."""
-    return row["exit"] != 0 and row["control_exit"] == 0
+    return bool(row["exit"] and not row["control_exit"])
 
 
 def is_sound(row: results.Row) -> bool:

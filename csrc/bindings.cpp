@@ -186,15 +186,14 @@ py::tuple activities_of(const convtime::CandidateSamples& samples) {
   py::list described;
   for (const convtime::ActivityColumn& column : convtime::tabulate(samples.activities)) {
     const convtime::ActivityInfo& info = column.info;
-    described.append(
-        py::dict(py::arg("kind") = convtime::to_string(info.kind), py::arg("name") = column.name,
-                 py::arg("grid") = py::tuple(py::cast(info.grid)),
-                 py::arg("block") = py::tuple(py::cast(info.block)),
-                 py::arg("registers_per_thread") = info.registers_per_thread,
-                 py::arg("shared_memory_bytes") = info.shared_memory_bytes,
-                 py::arg("bytes") = info.bytes, py::arg("seconds") = with_none(column.seconds),
-                 py::arg("device") = info.device,
-                 py::arg("streams") = py::tuple(py::cast(column.streams))));
+    described.append(py::dict(
+        py::arg("kind") = convtime::to_string(info.kind), py::arg("name") = column.name,
+        py::arg("grid") = py::tuple(py::cast(info.grid)),
+        py::arg("block") = py::tuple(py::cast(info.block)),
+        py::arg("registers_per_thread") = info.registers_per_thread,
+        py::arg("shared_memory_bytes") = info.shared_memory_bytes, py::arg("bytes") = info.bytes,
+        py::arg("seconds") = with_none(column.seconds), py::arg("device") = info.device,
+        py::arg("streams") = py::tuple(py::cast(column.streams))));
   }
   return py::tuple(described);
 }
@@ -211,8 +210,7 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("raw_seconds") = to_tuple(samples.raw_seconds),
       py::arg("spans") = for_each_call(samples, convtime::span_seconds),
       py::arg("unions") = for_each_call(samples, convtime::union_seconds),
-      py::arg("ran_ahead") = calls_ahead(samples),
-      py::arg("other_launches") = run.of_other_threads,
+      py::arg("ran_ahead") = calls_ahead(samples), py::arg("other_launches") = run.of_other_threads,
       py::arg("faulty_batches") = run.faulty_batches, py::arg("fault") = run.fault,
       py::arg("activities") = activities_of(samples),
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
@@ -268,8 +266,8 @@ convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
 py::list time_candidates(const std::vector<CandidateCopies>& candidates, const std::string& method,
                          const std::string& queue, const std::string& regime, bool on_gpu,
                          std::uintptr_t stream, const FlushBuffers& flush,
-                         const std::vector<int>& other_devices,
-                         std::size_t warmup_calls, double warmup_seconds, bool warmup_steady, double max_steady_seconds,
+                         const std::vector<int>& other_devices, std::size_t warmup_calls,
+                         double warmup_seconds, bool warmup_steady, double max_steady_seconds,
                          const std::string& stop, std::size_t min_samples, std::size_t max_samples,
                          double budget, double tolerance, double margin, double seconds_left,
                          const py::object& on_batch) {
@@ -333,10 +331,9 @@ PYBIND11_MODULE(_C, module) {
   bind_conv(module);
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("queue"), py::arg("regime"), py::arg("on_gpu"),
-             py::arg("stream"), py::arg("flush"), py::arg("other_devices"),
-             py::arg("warmup_calls"), py::arg("warmup_seconds"),
-             py::arg("warmup_steady"), py::arg("max_steady_seconds"), py::arg("stop"),
-             py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
+             py::arg("stream"), py::arg("flush"), py::arg("other_devices"), py::arg("warmup_calls"),
+             py::arg("warmup_seconds"), py::arg("warmup_steady"), py::arg("max_steady_seconds"),
+             py::arg("stop"), py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
              py::arg("tolerance"), py::arg("margin"), py::arg("seconds_left"), py::arg("on_batch"));
   py::register_exception<convtime::DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
   module.def("cuda_available", &convtime::cuda_available);

@@ -37,6 +37,7 @@ class Scene:
         self._x = torch.rand(1 << 12, device=device)
         self.device = device
         self._calls = 0
+        self._threads = 0
         self.launched = 0
         self.seen = 0
         self.measurements: list[convtime.Measurement] = []
@@ -62,11 +63,7 @@ class Scene:
             return
         from convtime import time_op
 
-        chosen: dict[str, Any] = {
-            "stop": "budget",
-            "budget": SECONDS,
-            "device": self.device,
-        } | options
+        chosen = self._options() | options
         self.measurements.append(time_op(call, **chosen))
 
     def compare(self) -> None:
@@ -78,8 +75,12 @@ class Scene:
         from convtime import compare
 
         candidates = {"one": call, "other": call}
-        compared = compare(candidates, stop="budget", budget=SECONDS, device=self.device)
+        compared = compare(candidates, **self._options())
         self.measurements += compared.measurements.values()
+
+    def _options(self) -> dict[str, Any]:
+        # Several processes at once: none of them is to wait for another's turn.
+        return {"stop": "budget", "budget": SECONDS, "device": self.device, "exclusive": False}
 
     def _counted(self, call: Callable[[], object]) -> Callable[[], object]:
         def counted() -> object:
@@ -124,8 +125,11 @@ class Scene:
                 work()
             except BaseException as error:
                 errors.append(error)
+            finally:
+                self._threads -= 1
 
         thread = threading.Thread(target=run)
+        self._threads += 1
         thread.start()
         try:
             yield
@@ -135,8 +139,8 @@ class Scene:
             raise errors[0]
 
     def go_on(self, calls: int = 100) -> None:
-        """Waits until a timing on another thread has made that many more calls."""
+        """Waits until a timing on another thread has made that many more calls, or ended."""
         wanted = self._calls + calls
         end = time.perf_counter() + PATIENCE_SECONDS
-        while self._calls < wanted and time.perf_counter() < end:
+        while self._calls < wanted and self._threads and time.perf_counter() < end:
             time.sleep(1e-4)
