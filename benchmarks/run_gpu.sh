@@ -81,6 +81,7 @@ if [[ -n $cpp_tests ]]; then
         FAIL_WITHOUT_CUDA=1 ctest --test-dir "$scratch/cpp" --tests-regex "$cpp_tests" --no-tests=error \
             --output-on-failure --timeout 60
     } || failed+=("C++ tests")
+    export CONVTIME_CPP_TESTS=$scratch/cpp/tests/cpp # integrity runs some of them
 fi
 for line in "${scripts[@]+"${scripts[@]}"}"; do
     name=${line%%$'\t'*} script=${line#*$'\t'}

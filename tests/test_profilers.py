@@ -1,0 +1,202 @@
+"""Timings and profilers in one process, and whose work a sample is of."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+import convtime
+from convtime.core.load import _C
+from convtime.timing.profilers import make_way_for_profilers
+
+
+@pytest.fixture
+def fresh_profiler(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is done when a profiler is prepared, which is not wrapped yet."""
+    done: list[str] = []
+
+    def prepare(*arguments: str, last: str) -> str:
+        done.append(" ".join((*arguments, last)))
+        return "prepared"
+
+    class MakeWay:
+        def __enter__(self) -> None:
+            done.append("make way")
+
+        def __exit__(self, *exception: object) -> None:
+            done.append("go on")
+
+    monkeypatch.setattr(torch.autograd.profiler, "_prepare_profiler", prepare)
+    monkeypatch.setattr(_C, "MakeWay", MakeWay, raising=False)
+    return done
+
+
+def prepare_profiler() -> object:
+    prepare: Callable[..., object] = torch.autograd.profiler.__dict__["_prepare_profiler"]
+    return prepare("config", last="activities")
+
+
+def test_way_is_made_before_a_profiler_is_prepared(fresh_profiler: list[str]) -> None:
+    make_way_for_profilers()
+    assert prepare_profiler() == "prepared"
+    assert fresh_profiler == ["make way", "config activities", "go on"]
+
+
+def test_way_is_made_once_however_often_it_is_asked_for(fresh_profiler: list[str]) -> None:
+    make_way_for_profilers()
+    make_way_for_profilers()
+    prepare_profiler()
+    assert fresh_profiler.count("make way") == 1
+
+
+def test_profiles_still_work_where_way_is_made() -> None:
+    """And torch still prepares its profilers by that name."""
+    prepare = torch.autograd.profiler.__dict__["_prepare_profiler"]
+    try:
+        if hasattr(_C, "MakeWay"):
+            make_way_for_profilers()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            torch.relu(torch.ones(4))
+    finally:
+        torch.autograd.profiler.__dict__["_prepare_profiler"] = prepare
+    assert any(event.name == "aten::relu" for event in profiler.events() or ())
+
+
+_A_PROFILER_ON_THE_MAIN_THREAD = """
+import threading, torch, convtime
+from torch._C._autograd import DeviceType
+
+x = torch.rand(1 << 12, device="cuda")
+torch.erfinv(x)
+ready, done = threading.Event(), threading.Event()
+results = []
+
+def call():
+    ready.set()
+    return torch.relu(x)
+
+def timing():
+    results.append(convtime.time_op(call, stop="budget", budget=1, exclusive=False))
+
+if {inside}:
+    ready.set()
+thread = threading.Thread(target=timing)
+if not {inside}:
+    thread.start()
+    ready.wait()
+with torch.profiler.profile(acc_events=True) as profiler:
+    if {inside}:
+        thread.start()
+        thread.join()
+    for _ in range(100):
+        torch.erfinv(x)
+    torch.cuda.synchronize()
+thread.join()
+seen = sum(e.device_type == DeviceType.CUDA and "erfinv" in e.name for e in profiler.events())
+print(seen, results[0].method, len(results[0].seconds) > 0, results[0].faulty_batches)
+"""
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("inside", [True, False], ids=["timing inside", "profile inside"])
+def test_a_profiler_on_another_thread_loses_nothing(inside: bool) -> None:
+    program = _A_PROFILER_ON_THE_MAIN_THREAD.format(inside=inside)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr  # it used to end with a segmentation fault
+    assert done.stdout.splitlines()[-1] == "100 event True 0"
+
+
+@pytest.fixture
+def busy_thread() -> Iterator[None]:
+    """Another thread keeps the GPU at work on a stream of its own."""
+    done = threading.Event()
+    x = torch.rand(1 << 16, device="cuda")
+
+    def work() -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            while not done.is_set():
+                for _ in range(10):
+                    torch.erfinv(x)
+                stream.synchronize()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    yield
+    done.set()
+    thread.join()
+
+
+@pytest.mark.cuda
+@pytest.mark.usefixtures("busy_thread")
+def test_the_work_of_other_threads_is_in_no_sample() -> None:
+    x = torch.rand(1 << 16, device="cuda")
+    one = convtime.time_op(torch.relu, x, max_samples=200, stop="count")
+    assert one.method == "kernel", one.method_reason
+    assert one.other_launches > 0
+    assert len(one.activities) == 1
+    assert None not in one.activities[0].seconds
+    assert "pieces of work" in repr(one)
+
+
+@pytest.mark.cuda
+def test_the_launches_of_autograds_threads_are_the_calls_own() -> None:
+    x = torch.rand(1 << 16, device="cuda", requires_grad=True)
+    one = convtime.time_op(torch.relu, x, backward=True, max_samples=50, stop="count")
+    assert one.method == "kernel"
+    assert one.other_launches == 0
+    assert one.activities
+
+
+def on_two_streams(joined: bool) -> Callable[[], None]:
+    current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    x, y = (torch.rand(1 << 18, device="cuda") for _ in range(2))
+
+    def call() -> None:
+        if joined:
+            side.wait_stream(current)
+        with torch.cuda.stream(side):
+            torch.relu(x)
+        torch.neg(y)
+        current.wait_stream(side)
+
+    return call
+
+
+@pytest.mark.cuda
+def test_work_on_a_stream_that_does_not_wait_is_told_of() -> None:
+    ahead = convtime.time_op(on_two_streams(joined=False), max_samples=100, stop="count")
+    assert ahead.method == "kernel"
+    assert ahead.ran_ahead > 0
+    assert "other streams" in repr(ahead)
+
+
+@pytest.mark.cuda
+def test_sum_union_and_span_of_kernels_that_run_at_once() -> None:
+    one = convtime.time_op(on_two_streams(joined=True), max_samples=100, stop="count")
+    assert one.method == "kernel"
+    assert one.ran_ahead == 0
+    assert {activity.device for activity in one.activities} == {torch.cuda.current_device()}
+    streams = {stream for activity in one.activities for stream in activity.streams}
+    assert len(streams) == 2
+    times = zip(one.seconds, one.unions, one.spans, strict=True)
+    assert all(union <= min(total, span) * 1.000001 for total, union, span in times)
+    assert any(union < 0.99 * total for total, union in zip(one.seconds, one.unions, strict=True))
+
+
+@pytest.mark.cuda
+def test_copies_between_gpus_are_seen() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    x = torch.rand(1 << 20, device="cuda:0")
+    one = convtime.time_op(lambda: x.to("cuda:1"), device="cuda:0", max_samples=50, stop="count")
+    assert one.method == "kernel"
+    copies = [activity for activity in one.activities if activity.kind == "memcpy"]
+    assert [activity.bytes for activity in copies] == [x.nbytes]
