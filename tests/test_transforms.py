@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -267,6 +268,69 @@ def test_an_engine_of_one_gradient_is_not_asked_of_the_other() -> None:
     assert [policy for _, policy in recorder.seen] == [None, "ConvBwdFilter_eng5"]
     with pytest.raises(RuntimeError, match="names an engine of ConvFwd, but this call computes"):
         torch.vmap(lambda x, y: gradients(x, y, "ConvFwd_eng5"))(x, y)
+
+
+@pytest.fixture
+def mesh() -> Iterator[Any]:
+    """Of two processes, of which this is one; the other is made up."""
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+    yield dist.device_mesh.init_device_mesh("cpu", (2,))
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("name", [name for name in PROBLEMS if name != "unbatched"])
+def test_distributed_tensors_are_computed_in_shards_of_the_batch(
+    name: str, bias: bool, mesh: Any
+) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    op, _, _, kwargs = PROBLEMS[name]
+    x, w, b = make_tensors(name, torch.device("cpu"))
+    sharded = distribute_tensor(x, mesh, [Shard(0)])
+    leaves = [
+        distribute_tensor(tensor, mesh, [Replicate()]).requires_grad_()
+        for tensor in ((w, b) if bias else (w,))
+    ]
+    output = getattr(ops, op)(sharded, *leaves, **kwargs)
+    assert output.placements == (Shard(0),)
+    expected = functions(name)[1](x[:1], w, b if bias else None)
+    assert torch.equal(output.to_local(), expected)
+    gradients = torch.autograd.grad(output.sum(), leaves)
+    assert all(gradient.placements[0].is_partial() for gradient in gradients)
+
+
+def test_tensors_that_are_sharded_otherwise_are_gathered(mesh: Any) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    x, w, _ = make_tensors("unbatched", torch.device("cpu"))
+    kernel = distribute_tensor(w, mesh, [Replicate()])
+    output = ops.conv2d(distribute_tensor(x, mesh, [Replicate()]), kernel)
+    assert output.placements == (Replicate(),)
+    assert torch.equal(output.to_local(), F.conv2d(x, w))
+    columns = distribute_tensor(torch.ones(2, 4, 9, 8), mesh, [Shard(3)])
+    assert ops.conv2d(columns, kernel).shape == (2, 6, 7, 6)
+
+
+COMPILED = """
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+import convtime.ops
+dist.init_process_group("fake", rank=0, world_size=2, store=FakeStore())
+mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
+x = distribute_tensor(torch.ones(2, 3, 5, 5), mesh, [Shard(0)])
+w = distribute_tensor(torch.ones(4, 3, 3, 3), mesh, [Replicate()])
+output = torch.compile(convtime.ops.conv2d, backend="aot_eager", fullgraph=True)(x, w)
+assert output.placements == (Shard(0),)
+"""
+
+
+def test_distributed_tensors_compile_before_any_eager_call() -> None:
+    subprocess.run([sys.executable, "-c", COMPILED], check=True, timeout=120)
 
 
 class Net(torch.nn.Module):
