@@ -357,6 +357,19 @@ def test_a_replaced_model_is_traced_and_exported(device: torch.device) -> None:
         assert ops_of(lambda: twin(x)) == {"convtime::conv2d", "convtime::conv_transpose2d"}  # noqa: B023
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_are_not_scripted(kind: str) -> None:
+    model = torch.nn.Sequential(make(torch.nn, kind, 4, 2, 3))
+    torch.jit.script(model)
+    convtime.nn.replace(model)
+    with pytest.raises(TypeError, match=rf"script cannot compile convtime\.nn\.{kind}, which"):
+        torch.jit.script(model)
+    convtime.nn.restore(model)
+    torch.jit.script(model)
+
+
 def count_flops(model: torch.nn.Module, x: torch.Tensor) -> dict[str, int]:
     """Those of a training step, by op."""
     with FlopCounterMode(display=False) as counter:

@@ -117,7 +117,7 @@ def test_vmaps_nest(device: torch.device) -> None:
 def test_a_batch_of_gradients_is_pytorchs(device: torch.device) -> None:
     x, w, b = make_tensors("2-d", device)
     w.requires_grad_()
-    found = []
+    found: list[torch.Tensor] = []
     for function in functions("2-d"):
         output = function(x, w, b)
         generator = torch.Generator(device).manual_seed(1)
@@ -168,9 +168,8 @@ def test_forward_mode_is_pytorchs_to_the_bit(name: str, device: torch.device) ->
                 return function(*arguments)
 
             primals = tuple(tensors[place] for place in places)  # noqa: B023
-            found: tuple[torch.Tensor, torch.Tensor]
-            found = torch.func.jvp(of_places, primals, tangents)  # noqa: B023
-            return found
+            output, tangent, *_ = torch.func.jvp(of_places, primals, tangents)  # noqa: B023
+            return output, tangent
 
         for ours, theirs in zip(*map(jvp, functions(name)), strict=True):
             assert torch.equal(ours, theirs)
@@ -294,11 +293,11 @@ def test_distributed_tensors_are_computed_in_shards_of_the_batch(
         distribute_tensor(tensor, mesh, [Replicate()]).requires_grad_()
         for tensor in ((w, b) if bias else (w,))
     ]
-    output = getattr(ops, op)(sharded, *leaves, **kwargs)
+    output: Any = getattr(ops, op)(sharded, *leaves, **kwargs)
     assert output.placements == (Shard(0),)
     expected = functions(name)[1](x[:1], w, b if bias else None)
     assert torch.equal(output.to_local(), expected)
-    gradients = torch.autograd.grad(output.sum(), leaves)
+    gradients: Any = torch.autograd.grad(output.sum(), leaves)
     assert all(gradient.placements[0].is_partial() for gradient in gradients)
 
 
@@ -307,7 +306,7 @@ def test_tensors_that_are_sharded_otherwise_are_gathered(mesh: Any) -> None:
 
     x, w, _ = make_tensors("unbatched", torch.device("cpu"))
     kernel = distribute_tensor(w, mesh, [Replicate()])
-    output = ops.conv2d(distribute_tensor(x, mesh, [Replicate()]), kernel)
+    output: Any = ops.conv2d(distribute_tensor(x, mesh, [Replicate()]), kernel)
     assert output.placements == (Replicate(),)
     assert torch.equal(output.to_local(), F.conv2d(x, w))
     columns = distribute_tensor(torch.ones(2, 4, 9, 8), mesh, [Shard(3)])

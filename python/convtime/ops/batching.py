@@ -51,7 +51,7 @@ class _Batched:
     def folded_into_groups(self, dim: int, groups: int) -> torch.Tensor:
         """With the batch as the outer part of each group's channels, in that dimension."""
         front = self.at_front()
-        parts = front.unflatten(dim + 1, (groups, front.shape[dim + 1] // groups))
+        parts = torch.unflatten(front, dim + 1, (groups, front.shape[dim + 1] // groups))
         return parts.movedim(0, dim + 1).flatten(dim, dim + 2)
 
     def shape_alone(self, dim: int, times: int) -> torch.Tensor:
@@ -63,12 +63,12 @@ class _Batched:
 
 def _unfolded(tensor: torch.Tensor, dim: int, batch: int) -> _Batched:
     """Reverses _Batched.folded_into."""
-    return _Batched(tensor.unflatten(dim, (batch, tensor.shape[dim] // batch)), dim)
+    return _Batched(torch.unflatten(tensor, dim, (batch, tensor.shape[dim] // batch)), dim)
 
 
 def _unfolded_from_groups(tensor: torch.Tensor, dim: int, groups: int, batch: int) -> _Batched:
     """Reverses _Batched.folded_into_groups."""
-    parts = tensor.unflatten(dim, (groups, batch, tensor.shape[dim] // (groups * batch)))
+    parts = torch.unflatten(tensor, dim, (groups, batch, tensor.shape[dim] // (groups * batch)))
     return _Batched(parts.transpose(dim, dim + 1).flatten(dim + 1, dim + 2), dim)
 
 

@@ -14,7 +14,7 @@ from convtime.core.kinds import KINDS
 _Rule = tuple[list[Any], list[Any]]  # where results are, and where arguments have to be
 
 
-@torch.compiler.assume_constant_result  # torch.compile calls it, instead of tracing it
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # called, not traced
 def register_rules() -> None:
     """Tells DTensor of the ops, where it is loaded, and so may be what is computed on.
 
