@@ -289,6 +289,7 @@ class Selector {
       float milliseconds = 0;
       CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
       candidate.seconds = milliseconds / 1e3F;
+      timed_.push_back(candidate.plan.tag());
       timed.push_back(std::move(candidate));
     }
     candidates = std::move(timed);
@@ -309,6 +310,7 @@ class Selector {
           without_prefix(cudnn_frontend::to_string(note), "CUDNN_BEHAVIOR_NOTE_"));
     }
     choice.refused = std::move(refused_);
+    choice.timed = std::move(timed_);
     return {std::move(plan), std::move(choice)};
   }
 
@@ -327,6 +329,7 @@ class Selector {
   Workspace& workspace_;
   Graph graph_;
   std::vector<std::string> refused_;
+  std::vector<std::string> timed_;
 };
 
 }  // namespace

@@ -107,6 +107,7 @@ class PlanChoice(Plan):
         allow_tf32: Engines that use tensor cores for float32 were not left out. As deterministic,
             it does not bind an engine that the policy named.
         uses: How often it has run, in all threads.
+        timed: Tags of the plans that were timed, in that order, where a timed run decided.
     """
 
     pass_name: str
@@ -116,6 +117,7 @@ class PlanChoice(Plan):
     deterministic: bool
     allow_tf32: bool
     uses: int
+    timed: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
