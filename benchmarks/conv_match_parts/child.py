@@ -5,6 +5,7 @@ Run as a module it is that process: it answers a line of JSON, a call, by its ro
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -55,8 +56,10 @@ class Child:
             self._process = self._start()
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(codec.encode(call)) + "\n")
-        self._process.stdin.flush()
+        # One that is gone refuses what is written; how it ended is told below.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(codec.encode(call)) + "\n")
+            self._process.stdin.flush()
         for line in self._process.stdout:
             if line.startswith(RESULT):
                 row: results.Row = json.loads(line.removeprefix(RESULT))

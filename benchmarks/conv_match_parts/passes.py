@@ -39,6 +39,7 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
             for theirs, _ in sides.values():
                 theirs()
             torch.cuda.synchronize()  # or a kernel that fails would look like convtime's
+            torch.cuda.empty_cache()  # the oracle's child needs memory, too
         except RuntimeError as error:
             return row | {"error": f"PyTorch: {first_line(error)}"}
         backends = {name: _backend(call, name, tensors) for name in sides}

@@ -20,6 +20,6 @@ def poison(device: torch.device, peak_bytes: int) -> None:
     # Held at the same time, so that each is memory of its own; given back when all are filled.
     blocks = [
         torch.full((size,), _ALL_ONES, dtype=torch.uint8, device=device)
-        for size in (2 * peak_bytes + _ROOM, *_SMALL_BLOCKS)
+        for size in (peak_bytes + _ROOM, *_SMALL_BLOCKS)
     ]
     del blocks

@@ -6,6 +6,7 @@ PyTorch's log is that of this process, which child.py starts with the log asked 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from common.running import first_line
 
 import convtime
 from conv_match_parts.rows import CUDNN_BACKENDS, PASSES
+from conv_match_parts.second_thread import SecondThread
 from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass
 from convtime.conv.identity import compare_bits, convtime_call
 from convtime.conv.plan_log import PlanLog, parse_log
@@ -42,17 +44,25 @@ def _search_or_error(
     call: ConvCall, name: str, tensors: ConvTensors, device: torch.device, log: Path
 ) -> results.Row:
     try:
-        return _search(call, name, tensors, device, log)
+        # PyTorch's calls are all in a thread that has no plans yet, and keeps what it finds.
+        with SecondThread(device) as thread:
+            return _search(call, name, tensors, thread, device, log)
     except RuntimeError as error:
         return {"error": first_line(error)}
 
 
 def _search(
-    call: ConvCall, name: str, tensors: ConvTensors, device: torch.device, log: Path
+    call: ConvCall,
+    name: str,
+    tensors: ConvTensors,
+    thread: SecondThread,
+    device: torch.device,
+    log: Path,
 ) -> results.Row:
-    theirs = call.pytorch_call(name, tensors)
+    pytorch = call.pytorch_call(name, tensors)
+    theirs = functools.partial(thread.call, pytorch)
     found = _logged(theirs, log)
-    again = _logged(lambda: in_fresh_thread(theirs, device), log)
+    again = _logged(lambda: in_fresh_thread(pytorch, device), log)
     convtime.clear_plan_cache()
     convtime_call(call, name, tensors, "benchmark")()
     (choice,) = convtime.plan_cache()
@@ -67,7 +77,6 @@ def _search(
     }
     if found.plan is None:
         return row
-    # PyTorch keeps its winner in this thread.
     forced = _by_engine(call, name, tensors, found.plan.tag)
     identical, repeats = compare_bits(theirs, theirs(), forced())
     recorded = record({"pytorch": theirs, "convtime": forced})

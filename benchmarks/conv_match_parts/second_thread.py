@@ -19,11 +19,14 @@ Result = TypeVar("Result")
 
 
 class SecondThread:
-    """A thread that builds its own plans, of the choices that others made."""
+    """A thread that has plans of its own: PyTorch's, and convtime's of choices that others made."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._executor = ThreadPoolExecutor(1, "second thread")
+        if device.type == "cuda":
+            # Makes the CUDA context the thread's: see convtime.conv.threads.
+            self._executor.submit(torch.cuda.synchronize, device).result()
 
     def __enter__(self) -> SecondThread:
         return self
