@@ -67,23 +67,24 @@ py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
   const auto rank = static_cast<std::size_t>(problem.rank);
   const conv::PlanChoice& choice = shared.choice;
   const char* const dtype = dtype_name(problem.data_type);
-  return py::dict(
-      py::arg("pass_name") = pass_name(problem.pass),
-      py::arg("policy") = conv::to_string(key.policy),
-      py::arg("device") = "cuda:" + std::to_string(problem.device), py::arg("dtype") = dtype,
-      py::arg("x") = to_dict(problem.x, rank, dtype),
-      py::arg("w") = to_dict(problem.w, rank, dtype),
-      py::arg("y") = to_dict(problem.y, rank, dtype),
-      py::arg("stride") = to_tuple({problem.stride.data(), rank - 2}),
-      py::arg("padding") = to_tuple({problem.padding.data(), rank - 2}),
-      py::arg("dilation") = to_tuple({problem.dilation.data(), rank - 2}),
-      py::arg("deterministic") = problem.deterministic, py::arg("allow_tf32") = problem.allow_tf32,
-      py::arg("tag") = choice.tag, py::arg("source") = conv::to_string(choice.source),
-      py::arg("workspace_bytes") = choice.workspace_bytes,
-      py::arg("numerical_notes") = py::tuple(py::cast(choice.numerical_notes)),
-      py::arg("behavior_notes") = py::tuple(py::cast(choice.behavior_notes)),
-      py::arg("refused") = py::tuple(py::cast(choice.refused)),
-      py::arg("timed") = py::tuple(py::cast(choice.timed)), py::arg("uses") = shared.uses.load());
+  return py::dict(py::arg("pass_name") = pass_name(problem.pass),
+                  py::arg("policy") = conv::to_string(key.policy),
+                  py::arg("device") = "cuda:" + std::to_string(problem.device),
+                  py::arg("dtype") = dtype, py::arg("x") = to_dict(problem.x, rank, dtype),
+                  py::arg("w") = to_dict(problem.w, rank, dtype),
+                  py::arg("y") = to_dict(problem.y, rank, dtype),
+                  py::arg("stride") = to_tuple({problem.stride.data(), rank - 2}),
+                  py::arg("padding") = to_tuple({problem.padding.data(), rank - 2}),
+                  py::arg("dilation") = to_tuple({problem.dilation.data(), rank - 2}),
+                  py::arg("deterministic") = problem.deterministic,
+                  py::arg("allow_tf32") = problem.allow_tf32, py::arg("tag") = choice.tag,
+                  py::arg("source") = conv::to_string(choice.source),
+                  py::arg("workspace_bytes") = choice.workspace_bytes,
+                  py::arg("timed") = py::tuple(py::cast(choice.timed)),
+                  py::arg("numerical_notes") = py::tuple(py::cast(choice.numerical_notes)),
+                  py::arg("behavior_notes") = py::tuple(py::cast(choice.behavior_notes)),
+                  py::arg("refused") = py::tuple(py::cast(choice.refused)),
+                  py::arg("uses") = shared.uses.load());
 }
 #endif
 

@@ -344,7 +344,6 @@ def test_a_plan_without_memory_gives_way_to_the_next() -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
     torch.testing.assert_close(actual, expected, rtol=1e-2, atol=1e-1)
     (second,) = convtime.plan_cache()
-    assert second.timed == ()
     assert second.workspace_bytes < first.workspace_bytes
     assert f"{first.tag}: no memory for its workspace" in second.refused[0]
 

@@ -301,6 +301,7 @@ class Selector {
     choice.engine = std::move(engine);
     choice.source = source;
     choice.workspace_bytes = plan.workspace_bytes();
+    choice.timed = std::move(timed_);
     for (const auto note : plan.frontend_plan().getAllNumericNotes()) {
       choice.numerical_notes.push_back(
           without_prefix(cudnn_frontend::to_string(note), "CUDNN_NUMERICAL_NOTE_"));
@@ -310,7 +311,6 @@ class Selector {
           without_prefix(cudnn_frontend::to_string(note), "CUDNN_BEHAVIOR_NOTE_"));
     }
     choice.refused = std::move(refused_);
-    choice.timed = std::move(timed_);
     return {std::move(plan), std::move(choice)};
   }
 
@@ -327,9 +327,9 @@ class Selector {
   const PlanKey& key_;
   const Operands& operands_;
   Workspace& workspace_;
+  std::vector<std::string> timed_;
   Graph graph_;
   std::vector<std::string> refused_;
-  std::vector<std::string> timed_;
 };
 
 }  // namespace

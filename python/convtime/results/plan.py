@@ -102,22 +102,22 @@ class PlanChoice(Plan):
         policy: What selected it: "heuristic", "benchmark" or an engine's tag.
         device: For example "cuda:0".
         dtype: For example "float32".
+        timed: Tags of the plans that were timed, in that order, where a timed run decided.
         deterministic: Engines that do not repeat bit for bit were left out, unless the policy named
             the engine: see its numerical_notes.
         allow_tf32: Engines that use tensor cores for float32 were not left out. As deterministic,
             it does not bind an engine that the policy named.
         uses: How often it has run, in all threads.
-        timed: Tags of the plans that were timed, in that order, where a timed run decided.
     """
 
     pass_name: str
     policy: str
     device: str
     dtype: str
+    timed: tuple[str, ...] = ()
     deterministic: bool
     allow_tf32: bool
     uses: int
-    timed: tuple[str, ...] = ()
 
     @property
     def plan(self) -> Plan:
