@@ -647,12 +647,14 @@ def test_a_child_measures_on_a_gpu(what):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("bytes", [2**10, 2**22, 2**28])
+@pytest.mark.parametrize("size", [2**10, 2**22, 2**28])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_memory_is_poisoned(bytes, dtype):
+def test_memory_is_poisoned(size, dtype):
     device = torch.device("cuda", torch.cuda.current_device())
-    poison(device, bytes)
-    assert torch.empty(bytes // dtype.itemsize, dtype=dtype, device=device).isnan().all()
+    tensors = [torch.zeros(size // 2, dtype=torch.uint8, device=device) for _ in range(4)]
+    del tensors[1:3]  # between two that are in use
+    poison(device, size)
+    assert torch.empty(size // dtype.itemsize, dtype=dtype, device=device).isnan().all()
 
 
 @pytest.mark.parametrize("bias", [False, True])

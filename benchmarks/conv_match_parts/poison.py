@@ -13,13 +13,20 @@ def poison(device: torch.device, peak_bytes: int) -> None:
     """Fills the memory that the next allocations come from with NaN.
 
     Args:
-        device: A GPU. What its allocator keeps unused goes back to it first.
+        device: A GPU, with its index. What its allocator keeps unused goes back to it first.
         peak_bytes: That are allocated next, at most.
     """
     torch.cuda.empty_cache()
-    # Held at the same time, so that each is memory of its own; given back when all are filled.
+    gaps = sorted(
+        block["size"]
+        for segment in torch.cuda.memory_snapshot()
+        for block in segment["blocks"]
+        if segment["device"] == device.index and block["state"] == "inactive"
+    )
+    # Held at the same time, so that each is memory of its own; given back when all are filled. What
+    # lies between tensors in use is asked for by its exact size, and first.
     blocks = [
         torch.full((size,), _ALL_ONES, dtype=torch.uint8, device=device)
-        for size in (peak_bytes + _ROOM, *_SMALL_BLOCKS)
+        for size in (*gaps, peak_bytes + _ROOM, *_SMALL_BLOCKS)
     ]
     del blocks
