@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import torch
 
 _ALL_ONES = 0xFF
-_SMALL_BLOCKS = (2**20, 2**20)  # PyTorch cuts what is at most this large from blocks of 2 MiB
+_SMALL = 2**20  # PyTorch cuts what is at most this large from segments of 2 MiB
 _ROOM = 2**25  # of a large allocation, for what is rounded up
 
 
@@ -17,16 +20,19 @@ def poison(device: torch.device, peak_bytes: int) -> None:
         peak_bytes: That are allocated next, at most.
     """
     torch.cuda.empty_cache()
-    gaps = sorted(
-        block["size"]
-        for segment in torch.cuda.memory_snapshot()
-        for block in segment["blocks"]
-        if segment["device"] == device.index and block["state"] == "inactive"
-    )
-    # Held at the same time, so that each is memory of its own; given back when all are filled. What
-    # lies between tensors in use is asked for by its exact size, and first.
-    blocks = [
-        torch.full((size,), _ALL_ONES, dtype=torch.uint8, device=device)
-        for size in (*gaps, peak_bytes + _ROOM, *_SMALL_BLOCKS)
-    ]
+    sizes = [*sorted(_gaps(device)), peak_bytes + _ROOM, _SMALL, _SMALL]
+    # Held at the same time, so that each is memory of its own; given back when all are filled.
+    blocks = [torch.full((size,), _ALL_ONES, dtype=torch.uint8, device=device) for size in sizes]
     del blocks
+
+
+def _gaps(device: torch.device) -> Iterator[int]:
+    """Bytes between tensors in use, as allocations that fill them."""
+    segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
+    for segment in segments:
+        for block in segment["blocks"]:
+            if segment["device"] != device.index or block["state"] != "inactive":
+                continue
+            most = _SMALL if segment["segment_type"] == "small" else block["size"]
+            for start in range(0, block["size"], most):
+                yield min(most, block["size"] - start)
