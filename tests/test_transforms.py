@@ -313,6 +313,18 @@ def test_tensors_that_are_sharded_otherwise_are_gathered(mesh: Any) -> None:
     assert ops.conv2d(columns, kernel).shape == (2, 6, 7, 6)
 
 
+@pytest.mark.parametrize("op", ["conv2d", "conv_transpose2d"])
+def test_distributed_tensors_are_told_apart_by_the_numbers(op: str, mesh: Any) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    x, w = torch.ones(2, 4, 9, 9), torch.ones(4, 4, 3, 3)
+    sharded = distribute_tensor(x, mesh, [Shard(0)])
+    kernel = distribute_tensor(w, mesh, [Replicate()])
+    for numbers in ({}, {"padding": 1}, {"stride": 2}, {"stride": 2, "dilation": 2}):
+        ours, theirs = getattr(ops, op), getattr(F, op)
+        assert ours(sharded, kernel, **numbers).shape == theirs(x, w, **numbers).shape
+
+
 COMPILED = """
 import torch
 import torch.distributed as dist
