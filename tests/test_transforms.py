@@ -143,6 +143,19 @@ def test_bad_input_under_vmap_is_one_clear_error(
         torch.vmap(lambda x: ops.conv2d(x, torch.ones(w), **kwargs))(torch.ones(x))
 
 
+@pytest.mark.parametrize(
+    ("bias", "message"),
+    [
+        (torch.ones(1), r"bias must have shape \(6\).* got \[1\]"),
+        (torch.ones(6).double(), r"bias must have the input's dtype \(Float\), got Double"),
+    ],
+)
+def test_a_bad_bias_under_vmap_is_one_clear_error(bias: torch.Tensor, message: str) -> None:
+    x, w = torch.ones(2, 4, 8, 8), torch.ones(3, 6, 4, 3, 3)
+    with pytest.raises(RuntimeError, match=f"conv2d: {message}"):
+        torch.vmap(lambda w: ops.conv2d(x, w, bias))(w)
+
+
 def test_bad_gradients_under_vmap_are_one_clear_error() -> None:
     x, w, y = torch.ones(3, 2, 4, 8, 8), torch.ones(6, 4, 3, 3), torch.ones(3, 2, 6, 6)
     with pytest.raises(RuntimeError, match=r"grad_output must have the output's shape .* got"):

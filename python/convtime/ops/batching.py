@@ -165,14 +165,19 @@ def _convolve(
 ) -> tuple[torch.Tensor, int | None]:
     """A convolution whose tensors are batched, and where the batch is in it."""
     x, w = _Batched(input, in_dims[0]), _Batched(weight, in_dims[1])
+    b = None if bias is None else _Batched(bias, in_dims[2])
     dims = kind.rank + 2
-    fits = x.dim in (dims - 1, dims) and w.dim == dims
-    if not (fits and _can_be_grouped(groups, w.example.shape[0])):
-        run(x.example, w.example, None, groups)  # raises, and says what is wrong
+    if not (
+        x.dim in (dims - 1, dims)
+        and w.dim == dims
+        and _can_be_grouped(groups, w.example.shape[0])
+        and (b is None or _is_bias_of(kind, b, w, groups))
+    ):
+        # Raises, and says what is wrong.
+        run(x.example, w.example, None if b is None else b.example, groups)
     if x.dim < dims:
         examples = input.unsqueeze(0) if x.batch is None else x.at_front().unsqueeze(1)
         x = _Batched(examples, None if x.batch is None else 0)
-    b = None if bias is None else _Batched(bias, in_dims[2])
     if b is None or (w.batch is None and b.batch is None):
         output = _convolve_examples(kind, run, x, w, bias, groups)
     else:
@@ -200,6 +205,16 @@ def _convolve_examples(
         output = run(x.tensor, folded, bias, groups)
         return _unfolded_from_groups(output, _CHANNELS, groups, w.size)
     return _Batched(run(x.tensor, w.tensor, bias, groups), None)
+
+
+def _is_bias_of(kind: ConvolutionKind, bias: _Batched, weight: _Batched, groups: int) -> bool:
+    """Whether adding it, which would take more than the op does, is what the op would do."""
+    outputs = weight.example.shape[1] * groups if kind.transposed else weight.example.shape[0]
+    return (
+        bias.example.shape == (outputs,)
+        and bias.tensor.dtype == weight.tensor.dtype
+        and bias.tensor.device == weight.tensor.device
+    )
 
 
 def _add_bias(output: _Batched, bias: _Batched) -> _Batched:
