@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from conv_match_parts.rows import LARGE
 from results import HERE
 
 from convtime.conv.call import ConvCall, TensorLayout
@@ -20,6 +21,7 @@ from convtime.core.errors import InputError
 
 DEEPBENCH = HERE / "data" / "deepbench_conv_training.csv"
 RANDOM_CALLS = 320
+_VARIED = 6  # of so many calls one is measured again in each variant
 CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
 BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 
@@ -133,8 +135,9 @@ def all_calls() -> dict[str, ConvCall]:
         for layer in from_csv(DEEPBENCH)
     }
     named |= of_networks(NETWORKS)
+    again = variants(each_once(named))
     named |= {f"random {index}": call for index, call in enumerate(random_calls())}
-    return each_once(named)
+    return each_once(named | again | {f"{LARGE} {name}": call for name, call in large_calls()})
 
 
 def of_networks(networks: Mapping[str, Callable[[], list[ConvLayer]]]) -> dict[str, ConvCall]:
@@ -145,6 +148,28 @@ def of_networks(networks: Mapping[str, Callable[[], list[ConvLayer]]]) -> dict[s
         for dtype, layout in CONFIGURATIONS
         for layer in layers()
     }
+
+
+def variants(named: Mapping[str, ConvCall]) -> dict[str, ConvCall]:
+    """Some of the calls again: under `deterministic`, or with a gradient that is not aligned."""
+    found = {}
+    for index, (name, call) in enumerate(named.items()):
+        if index % _VARIED == 0:
+            flags = dataclasses.replace(call.flags, deterministic=True)
+            found[f"deterministic {name}"] = dataclasses.replace(call, flags=flags)
+        elif index % _VARIED == _VARIED // 2:
+            assert call.grad_output is not None
+            shifted = dataclasses.replace(call.grad_output, misalignment=BYTES[call.dtype])
+            found[f"misaligned {name}"] = dataclasses.replace(call, grad_output=shifted)
+    return found
+
+
+def large_calls() -> Iterator[tuple[str, ConvCall]]:
+    """Calls on tensors of more than 2**31 elements: of many images, and of one."""
+    batch = square_layer("batch", 40, 64, 64, 3, 1024)
+    image = square_layer("image", 1, 64, 64, 3, 6144)
+    for layer, layout in ((batch, "nhwc"), (batch, "nchw"), (image, "nhwc")):
+        yield f"{layer.name} float16 {layout}", of_layer(layer, "float16", layout)
 
 
 def each_once(named: Mapping[str, ConvCall]) -> dict[str, ConvCall]:

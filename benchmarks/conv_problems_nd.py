@@ -175,8 +175,9 @@ NETWORKS: dict[str, Callable[[], list[ConvLayer]]] = {
 def all_calls() -> dict[str, ConvCall]:
     """Every call by a name that begins with the name of its set; each call once."""
     named = conv_problems.of_networks(NETWORKS)
+    again = conv_problems.variants(conv_problems.each_once(named))
     named |= {f"random {index}": call for index, call in enumerate(random_calls())}
-    return conv_problems.each_once(named)
+    return conv_problems.each_once(named | again)
 
 
 def random_calls(count: int = RANDOM_CALLS, seed: int = 2016) -> Iterator[ConvCall]:

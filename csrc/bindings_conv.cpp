@@ -80,6 +80,7 @@ py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
       py::arg("deterministic") = problem.deterministic, py::arg("allow_tf32") = problem.allow_tf32,
       py::arg("tag") = choice.tag, py::arg("source") = conv::to_string(choice.source),
       py::arg("workspace_bytes") = choice.workspace_bytes,
+      py::arg("timed") = py::tuple(py::cast(choice.timed)),
       py::arg("numerical_notes") = py::tuple(py::cast(choice.numerical_notes)),
       py::arg("behavior_notes") = py::tuple(py::cast(choice.behavior_notes)),
       py::arg("refused") = py::tuple(py::cast(choice.refused)),

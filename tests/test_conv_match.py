@@ -3,9 +3,11 @@
 import argparse
 import collections
 import contextlib
+import dataclasses
 import json
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,24 +21,34 @@ import conv_match  # noqa: E402
 import conv_problems  # noqa: E402
 import conv_problems_nd  # noqa: E402
 import results  # noqa: E402
-from conv_match_parts import memory, run  # noqa: E402
+from conv_match_parts import child, combined, memory, run  # noqa: E402
 from conv_match_parts.host import HOST_CASES, measure_host  # noqa: E402
+from conv_match_parts.poison import poison  # noqa: E402
 from conv_match_parts.rows import (  # noqa: E402
+    AUTOGRAD,
+    LARGE,
+    MODE_B,
+    MODE_B_PROBLEMS,
     PASSES,
+    SEARCHED_PROBLEMS,
+    SEARCHES,
     is_outlier,
     mismatches,
     same_bits,
     same_kernels,
+    same_search,
+    same_second_thread,
     same_tag,
 )
+from conv_match_parts.second_thread import SecondThread  # noqa: E402
 
 import convtime  # noqa: E402
 from convtime.conv.call import TensorLayout  # noqa: E402
+from convtime.conv.problem import ConvLayer, ConvProblem  # noqa: E402
 from convtime.conv.sources.resnet50 import resnet50  # noqa: E402
 from convtime.core import codec  # noqa: E402
 
 GOALS = results.load_goals()["conv_match"]
-NOT_MEASURED = {"benchmark_passes", "second_thread_match", "strides_match"}
 
 
 def problems_of(layers):
@@ -99,12 +111,15 @@ def test_unet_is_as_published():
 
 def test_there_are_as_many_problems_as_the_goal_asks_for():
     calls = conv_problems.all_calls()
-    assert len(calls) == conv_match.PROBLEMS
+    assert len(calls) + MODE_B_PROBLEMS + SEARCHED_PROBLEMS == conv_match.PROBLEMS
     assert len(set(calls.values())) == len(calls)
     assert results.meets(len(calls) * len(PASSES), GOALS["problems"])
     sets = collections.Counter(name.split()[0] for name in calls)
     assert sets["random"] >= 300
-    assert set(sets) == {"deepbench", "random", *conv_problems.NETWORKS}
+    others = {"deepbench", "random", "deterministic", "misaligned", LARGE}
+    assert set(sets) == others | set(conv_problems.NETWORKS)
+    assert min(sets["deterministic"], sets["misaligned"]) >= 50
+    assert results.meets(SEARCHED_PROBLEMS * len(PASSES), GOALS["benchmark_passes"])
     assert sets["resnet50"] == 2 * len(resnet50())
 
 
@@ -116,6 +131,20 @@ def test_networks_are_measured_in_both_configurations():
     assert nchw.x == TensorLayout((32, 64, 224, 224), (3211264, 50176, 224, 1))
     assert nhwc.x == TensorLayout((32, 64, 224, 224), (3211264, 1, 14336, 64))
     assert nhwc.grad_output.sizes == nhwc.problem.output_shape == (32, 64, 224, 224)
+
+
+def test_calls_are_varied_in_one_thing():
+    calls = conv_problems.all_calls()
+    for key, call in calls.items():
+        kind, _, name = key.partition(" ")
+        if kind == "deterministic":
+            assert call.flags == dataclasses.replace(calls[name].flags, deterministic=True)
+            assert dataclasses.replace(call, flags=calls[name].flags) == calls[name]
+        if kind == "misaligned":
+            assert call.grad_output.misalignment == conv_problems.BYTES[call.dtype]
+            assert dataclasses.replace(call, grad_output=calls[name].grad_output) == calls[name]
+        if kind == LARGE:
+            assert call.x.extent > 2**31
 
 
 def test_random_calls_are_the_same_for_a_seed():
@@ -130,8 +159,9 @@ def test_calls_are_those_that_were_measured(name):
     path = results.HERE / "results" / f"{name}.json"
     rows = {row["key"]: row for row in json.loads(path.read_text())["rows"] if "problem" in row}
     calls = source.all_calls()
-    assert set(rows) == set(calls)
-    for key, call in calls.items():
+    assert set(rows) <= set(calls)
+    for key in rows:
+        call = calls[key]
         fields = json.loads(json.dumps(codec.encode(call) | codec.encode(call.problem)))
         measured = rows[key]["problem"]
         assert {field: fields[field] for field in measured} == measured
@@ -185,6 +215,8 @@ def entry(ours=1000, pytorch=1000, **changes):
         "convtime_tag": "ConvFwd_eng1",
         "bit_identical": True,
         "pytorch_repeats": True,
+        "same_strides": True,
+        "second_thread": {"bit_identical": True, "pytorch_repeats": True, "convtime_kernels": None},
         "peak_bytes": [512, 512],
         "kernels": [["gemm", [1, 1, 1], [128, 1, 1]]],
         "convtime_kernels": None,
@@ -197,12 +229,35 @@ def problem_row(key="random 1", dgrad=None, **changes):
     return {"key": key, "problem": {"dtype": "float32"}, "passes": passes}
 
 
-def host_row(bias=0, ours=7000, modules=False):
+def search(**changes):
+    """A pass whose plans both sides searched alike, and found different ones to be the fastest."""
+    return {
+        "pytorch_tag": "ConvFwd_eng2",
+        "pytorch_unknown": "",
+        "again_tag": "ConvFwd_eng1",
+        "convtime_tag": "ConvFwd_eng1",
+        "candidates": ["ConvFwd_eng1", "ConvFwd_eng2"],
+        "convtime_candidates": None,
+        "bit_identical": True,
+        "pytorch_repeats": True,
+        "kernels": [["gemm", [1, 1, 1], [128, 1, 1]]],
+        "convtime_kernels": None,
+    } | changes
+
+
+def search_row(**changes):
+    searches = {"fprop": search(**changes), "dgrad": search()}
+    return {"key": "benchmark random 1", "problem": {"dtype": "float32"}, "searches": searches}
+
+
+def host_row(added=0, ours=7000, modules=False, bias=False):
     floor, theirs = 5000, 9000
-    host = {"F.conv2d": [theirs + bias], "convtime": [ours + bias], "floor": [floor]}
+    host = {"F.conv2d": [theirs + added], "convtime": [ours + added], "floor": [floor]}
+    if bias:
+        host["floor with bias"] = [floor + added]
     if modules:
         host = {"nn.Conv2d": [theirs, theirs], "convtime.nn.Conv2d": [ours, ours]}
-    return {"key": f"host {bias} {modules}", "host": host}
+    return {"key": f"host {added} {modules}{' bias' if bias else ''}", "host": host}
 
 
 def summary(*rows):
@@ -210,11 +265,12 @@ def summary(*rows):
 
 
 def test_a_summary_has_a_value_for_every_goal():
-    found = summary(problem_row(), host_row(), host_row(modules=True))
-    assert set(found) == set(GOALS) - NOT_MEASURED
-    for name in set(found) - {"problems"}:
+    found = summary(problem_row(), search_row(), host_row(), host_row(modules=True))
+    assert set(found) == set(GOALS)
+    for name in set(found) - {"problems", "benchmark_passes"}:
         assert results.meets(found[name], GOALS[name]), name
     assert found["problems"] == 3
+    assert found["benchmark_passes"] == 2
     assert found["host_added_over_f_conv2d"] == 0.5
     assert found["module_host_over_nn_conv2d"] == pytest.approx(7 / 9)
 
@@ -225,11 +281,77 @@ def test_what_was_not_measured_is_missed():
     del without_floor["host"]["floor"]
     assert "host_added_over_f_conv2d" not in summary(without_floor)
     assert summary({"key": "random 1", "error": "PyTorch: refused"}) == {"problems": 0}
+    row = problem_row()
+    for found in row["passes"].values():
+        del found["same_strides"], found["second_thread"]
+    assert not {"strides_match", "second_thread_match", "benchmark_passes"} & set(summary(row))
+    with_bias = host_row(added=3000, bias=True)
+    del with_bias["host"]["floor with bias"]
+    assert "host_added_over_f_conv2d" not in summary(host_row(), with_bias)
 
 
 def test_the_worst_of_the_hosts_times_counts():
-    found = summary(host_row(), host_row(bias=3000), host_row(ours=8000))
+    found = summary(host_row(), host_row(added=3000), host_row(ours=8000))
     assert found["host_added_over_f_conv2d"] == 0.75
+
+
+def test_what_adds_the_bias_is_left_out_on_both_sides():
+    assert summary(host_row(added=3000, bias=True)) == summary(host_row())
+
+
+def test_passes_that_are_left_to_aten_are_not_counted_and_have_to_match():
+    others = {
+        "backend": "CudaDepthwise2d",
+        "pytorch_tag": None,
+        "ns": {"pytorch": [2], "convtime": [1]},
+    }
+    found = summary(problem_row(dgrad=entry(**others)))
+    assert found["problems"] == 2
+    assert found["time_ratio_geomean_min"] == found["kernels_match"] == 1
+    found = summary(problem_row(dgrad=entry(**others, convtime_kernels=[])))
+    assert found["kernels_match"] == 0
+
+
+def test_passes_of_several_results_have_no_plan_of_their_own():
+    combined = entry()
+    for name in ("pytorch_tag", "pytorch_unknown", "convtime_tag", "second_thread"):
+        del combined[name]
+    row = problem_row()
+    row["passes"]["gradients"] = combined
+    found = summary(row)
+    assert found["problems"] == 4
+    assert found["tag_match"] == found["second_thread_match"] == 1
+    assert list(mismatches([row])) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"error": "boom"}, "boom"),
+        ({"pytorch_tag": None, "pytorch_unknown": "a tie"}, "PyTorch's plan is not known: a tie"),
+        ({"convtime_candidates": ["ConvFwd_eng1"]},
+         "timed ConvFwd_eng1, PyTorch: ConvFwd_eng1, ConvFwd_eng2"),
+        ({"bit_identical": False}, "other bits or kernels with ConvFwd_eng2"),
+        ({"convtime_kernels": []}, "other bits or kernels with ConvFwd_eng2"),
+    ],
+)  # fmt: skip
+def test_a_search_that_differs_does_not_count(changes, said):
+    row = search_row(**changes)
+    if "error" in changes:
+        row["searches"]["fprop"] = changes
+    assert summary(row)["benchmark_passes"] == 1
+    assert list(mismatches([row])) == [f"benchmark random 1, fprop: {said}"]
+    assert "1 of 2 passes have the same candidates" in conv_match.table([row])
+
+
+def test_a_search_may_differ_where_pytorch_does_not_repeat():
+    row = search_row(bit_identical=False, pytorch_repeats=False)
+    assert summary(row)["benchmark_passes"] == 2
+    text = conv_match.table([row])
+    assert (
+        "convtime's is PyTorch's in 0 of 2, and PyTorch's in another thread is its own in 0 of 2"
+        in text
+    )
 
 
 @pytest.mark.parametrize(
@@ -246,6 +368,41 @@ def test_the_worst_of_the_hosts_times_counts():
             "bit_identical_where_pytorch_repeats",
             1,
         ),
+        ({"same_strides": False}, "strides_match", 2 / 3),
+        (
+            {
+                "second_thread": {
+                    "bit_identical": False,
+                    "pytorch_repeats": True,
+                    "convtime_kernels": None,
+                }
+            },
+            "second_thread_match",
+            2 / 3,
+        ),
+        (
+            {
+                "second_thread": {
+                    "bit_identical": False,
+                    "pytorch_repeats": False,
+                    "convtime_kernels": None,
+                }
+            },
+            "second_thread_match",
+            1,
+        ),
+        (
+            {
+                "second_thread": {
+                    "bit_identical": True,
+                    "pytorch_repeats": True,
+                    "convtime_kernels": [],
+                }
+            },
+            "second_thread_match",
+            2 / 3,
+        ),
+        ({"second_thread": {"error": "boom"}}, "second_thread_match", 2 / 3),
         ({"peak_bytes": [512, 1024]}, "peak_memory_ratio_max", 2),
         ({"ours": 900}, "time_ratio_geomean_min", 0.9),
         ({"ours": 1100}, "time_ratio_geomean_max", 1.1),
@@ -289,7 +446,7 @@ def test_outliers(pytorch, ours, changes, outlier):
 
 def test_the_table_says_what_is_wrong_and_what_was_not_run():
     rows = [
-        problem_row(ours=1100, peak_bytes=[1, 2]),
+        problem_row(ours=1100, peak_bytes=[1, 2], same_strides=False, second_thread={"error": ""}),
         problem_row("vgg16 conv float32", convtime_tag="ConvFwd_eng2", convtime_kernels=[]),
         problem_row("unet up float32", bit_identical=False, pytorch_tag=None,
                     pytorch_unknown="the child died"),
@@ -299,9 +456,11 @@ def test_the_table_says_what_is_wrong_and_what_was_not_run():
     ]  # fmt: skip
     text = conv_match.table(rows)
     assert f"Problems not run: {conv_match.PROBLEMS - 4}; refused by PyTorch itself: 1." in text
-    assert "Mismatches: 6." in text
+    assert "Mismatches: 8." in text
     for part in (
-        "| random, float32 | 3 | 3 | 3 | 3 | 3 of 3 |",
+        "random, float32 | 3 | 3 of 3 | 3 of 3 | 3 of 3 | 2 of 3 | 2 of 3 | 1.0323 (1.000, 1.100)",
+        "- random 1, fprop: other strides",
+        "- random 1, fprop: other bits or kernels in a second thread",
         "- random 1, fprop: time ratio 1.1000 with the same plan",
         "- random 1, fprop: peak memory 2.000 times PyTorch's",
         "- vgg16 conv float32, fprop: plan ConvFwd_eng2, PyTorch's: ConvFwd_eng1",
@@ -320,6 +479,7 @@ def test_the_table_says_what_is_wrong_and_what_was_not_run():
         ({"error": "PyTorch: CUDA error: an illegal memory access was encountered"}, True),
         ({"error": "PyTorch: CUDA out of memory"}, False),
         ({"passes": {"fprop": {"error": "convtime: CUDA error: misaligned address"}}}, True),
+        ({"passes": {"fprop": entry(second_thread={"error": "CUDA error: boom"})}}, True),
         ({"passes": {"fprop": entry()}}, False),
     ],
 )
@@ -362,17 +522,17 @@ def run_on(monkeypatch, tmp_path):
         ("PlanOracle", contextlib.nullcontext),
         ("provenance", lambda device: {}),
         ("measure_call", lambda row, oracle, device: row),
-        ("measure_host", lambda case, device, modules: less_key(host_row())),
+        ("measure_host", lambda case, device, what: less_key(host_row())),
         ("measure_memory", lambda device, deadline: {"memory": []}),
     ):
         monkeypatch.setattr(run, name, fake)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
 
-    def run_on(rows, *arguments):
+    def run_on(rows, *arguments, parts=("match", "host", "memory")):
         command = ["conv_match.py", "--commit", "abc", "--output", str(tmp_path), *arguments]
         monkeypatch.setattr(sys, "argv", command)
         try:
-            run.run("conv_match", None, lambda: rows, ["match", "host", "memory"])
+            run.run("conv_match", None, lambda: rows, parts)
         finally:
             files = sorted(tmp_path.glob("*.json"))
             keys = [[row["key"] for row in json.loads(path.read_text())["rows"]] for path in files]
@@ -400,7 +560,7 @@ def test_it_asks_to_be_run_again_where_the_gpu_was_lost(run_on, capsys):
 
 def test_it_does_not_ask_for_it_where_its_time_was_over(run_on, capsys):
     assert run_on({"a": LOST, "b": fine()}, "--seconds", "-1") == []
-    assert "0 rows, 19 still to be run" in capsys.readouterr().out
+    assert "0 rows, 23 still to be run" in capsys.readouterr().out
 
 
 def test_a_shard_has_the_same_cases_in_whichever_parts_it_runs(run_on, tmp_path):
@@ -410,9 +570,19 @@ def test_a_shard_has_the_same_cases_in_whichever_parts_it_runs(run_on, tmp_path)
             run_on(rows, "--shard", f"{number}/3", "--parts", parts)
     for number in (3, 2, 1):
         keys = run_on(rows, "--shard", f"{number}/3")
-    assert sum(map(len, keys)) == len(set().union(*keys)) == 3 + 16 + 1
+    assert sum(map(len, keys)) == len(set().union(*keys)) == 3 + 20 + 1
     path = results.merge("conv_match", conv_match.summarise, tmp_path)
     assert json.loads(path.read_text())["command"] == "conv_match.py"
+
+
+def test_other_processes_measure_some_of_the_calls(run_on, monkeypatch):
+    monkeypatch.setattr(child.Child, "measure", lambda self, row: row)
+    rows = {f"random {index}": fine() for index in range(100)} | {f"{LARGE} batch": fine()}
+    (keys,) = run_on(rows, "--parts", MODE_B, SEARCHES, parts=("match", MODE_B, SEARCHES))
+    for what, count in ((MODE_B, MODE_B_PROBLEMS), (SEARCHES, 100)):
+        found = [key for key in keys if key.startswith(what)]
+        assert len(found) == count
+        assert not any(LARGE in key for key in found)
 
 
 def test_it_says_when_it_does_not_resume_another_file(run_on, tmp_path, capsys):
@@ -442,8 +612,10 @@ def test_it_runs_in_pieces(monkeypatch, tmp_path, capsys):
         for found in row["passes"].values():
             assert same_kernels(found)
             assert same_bits(found) or not found["pytorch_repeats"]
-            if found["backend"] == "Cudnn":
+            assert found["same_strides"]
+            if found["backend"] == "Cudnn" and "pytorch_tag" in found:
                 assert same_tag(found)
+                assert same_second_thread(found)
             assert len(found["ns"]["pytorch"]) == len(found["ns"]["convtime"]) >= 6
             assert min(found["peak_bytes"]) > 0
     monkeypatch.setattr(sys, "argv", [*arguments, "--output", str(second), "--resume", str(path)])
@@ -452,12 +624,78 @@ def test_it_runs_in_pieces(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("modules", [False, True])
-def test_host_times_on_a_gpu(modules):
+@pytest.mark.parametrize("what", ["function", "module", "backward"])
+def test_host_times_on_a_gpu(what):
     case = HOST_CASES["host fp16 nhwc bias grad"]
-    row = measure_host(case, torch.device("cuda"), modules=modules)
+    row = measure_host(case, torch.device("cuda"), what=what)
     medians = {name: min(samples) for name, samples in row["host"].items()}
     assert all(100 < least < 1_000_000 for least in medians.values())
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("what", [MODE_B, SEARCHES])
+def test_a_child_measures_on_a_gpu(what):
+    call = conv_problems.all_calls()["resnet50 conv1 float16 nhwc"]
+    with child.Child(what, torch.device("cuda", torch.cuda.current_device())) as other:
+        row = other.measure(call)
+    assert list(mismatches([{"key": "conv1", **row}])) == []
+    if what == SEARCHES:
+        assert set(row["searches"]) == {"fprop", "dgrad", "wgrad"}
+        assert all(map(same_search, row["searches"].values()))
+    else:
+        assert set(row["passes"]) == {"fprop", "dgrad", "wgrad", "gradients", "autograd"}
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("size", [2**10, 2**22, 2**28])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_memory_is_poisoned(size, dtype):
+    device = torch.device("cuda", torch.cuda.current_device())
+    tensors = [torch.zeros(size // 2, dtype=torch.uint8, device=device) for _ in range(4)]
+    del tensors[1:3]  # between two that are in use
+    poison(device, size)
+    assert torch.empty(size // dtype.itemsize, dtype=dtype, device=device).isnan().all()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_combined_calls_are_the_gradients_of_both_sides(bias):
+    problem = ConvProblem(2, 4, (6, 6), 3, (3, 3), bias=bias)
+    call = conv_problems.of_layer(ConvLayer(("conv",), problem), "float32", "nchw")
+    tensors = call.tensors("cpu")
+    leaves = [tensors.x, tensors.w, *([tensors.bias] if bias else [])]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    output = torch.nn.functional.conv2d(tensors.x, tensors.w, tensors.bias)
+    expected = torch.autograd.grad(output, leaves, tensors.grad_output)
+    with torch.no_grad():
+        for name, sides in combined.combined_calls(call, tensors).items():
+            for side in sides:
+                found = side()
+                if name == AUTOGRAD:
+                    assert torch.equal(found[0], output)
+                    found = found[1:]
+                assert len(found) == len(expected)
+                assert all(map(torch.equal, found, expected))
+
+
+def test_a_second_thread_is_another_one_and_the_same_for_all_calls():
+    with SecondThread(torch.device("cpu")) as second:
+        first, again = second.call(threading.get_ident), second.call(threading.get_ident)
+        assert first == again != threading.get_ident()
+        assert not second.call(torch.is_grad_enabled)
+        with pytest.raises(KeyError):
+            second.call(lambda: {1: 2}[0])
+
+
+def test_a_child_that_dies_is_a_mismatch(monkeypatch):
+    dies = "import sys; sys.stdin.readline(); sys.exit(7)"
+    monkeypatch.setattr(child, "_COMMAND", (sys.executable, "-c", dies))
+    call = conv_problems.all_calls()["resnet50 conv1 float16 nhwc"]
+    for what in (MODE_B, SEARCHES):
+        with child.Child(what, torch.device("cuda", 0)) as other:
+            for _ in range(2):  # a new one each time
+                (line,) = mismatches([{"key": "conv1", **other.measure(call)}])
+                assert line == "conv1, fprop: the process that measures ended with 7"
 
 
 @pytest.mark.parametrize("seconds", [0, 60])

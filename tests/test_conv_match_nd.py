@@ -17,7 +17,13 @@ import conv_problems  # noqa: E402
 import conv_problems_nd  # noqa: E402
 import results  # noqa: E402
 from conv_match_parts.passes import measure_call  # noqa: E402
-from conv_match_parts.rows import PASSES, same_bits, same_kernels, same_tag  # noqa: E402
+from conv_match_parts.rows import (  # noqa: E402
+    PASSES,
+    same_bits,
+    same_kernels,
+    same_second_thread,
+    same_tag,
+)
 
 from convtime.conv.call import TensorLayout  # noqa: E402
 
@@ -80,7 +86,7 @@ def test_there_are_as_many_problems_as_the_goal_asks_for():
     assert results.meets(len(calls) * len(PASSES), GOALS["problems"])
     sets = collections.Counter(name.split()[0] for name in calls)
     assert sets["random"] >= 200
-    assert set(sets) == {"random", *conv_problems_nd.NETWORKS}
+    assert set(sets) == {"random", "deterministic", "misaligned", *conv_problems_nd.NETWORKS}
     volume = calls["unet_3d up256 float16 nhwc"]
     assert volume.w == TensorLayout((512, 512, 2, 2, 2), (4096, 1, 2048, 1024, 512))
     assert volume.problem.output_shape == volume.grad_output.sizes
@@ -172,9 +178,10 @@ def test_a_call_of_each_kind_on_a_gpu(kind):
     with PlanOracle(device) as oracle:
         row = measure_call(call, oracle, device)
     backend = "CudnnTranspose" if kind.transposed else "Cudnn"
-    assert list(row["passes"]) == ["fprop", "dgrad", "wgrad"]
-    for entry in row["passes"].values():
+    assert list(row["passes"]) == [*PASSES, "gradients", "autograd"]
+    for name, entry in row["passes"].items():
         assert entry["backend"] == backend
-        assert same_tag(entry)
+        assert name not in PASSES or (same_tag(entry) and same_second_thread(entry))
+        assert entry["same_strides"]
         assert same_kernels(entry)
         assert same_bits(entry) or not entry["pytorch_repeats"]

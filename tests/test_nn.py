@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import inspect
@@ -205,6 +206,85 @@ def test_a_model_is_replaced_and_restored_in_place(device: torch.device) -> None
     assert convtime.nn.restore(model) == ()
 
 
+class Mixed(torch.nn.Module):
+    """A model with a layer that is convtime's from the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.native = convtime.nn.Conv2d(3, 4, 3)
+        self.native.policy = "benchmark"
+        self.block = torch.nn.Sequential(torch.nn.Conv2d(4, 4, 1), torch.nn.Conv2d(4, 4, 1))
+        self.last = torch.nn.Conv2d(4, 4, 1)
+
+
+def test_layers_of_the_users_own_are_not_restored() -> None:
+    model = Mixed()
+    assert convtime.nn.restore(model) == ()
+    names = ("block.0", "block.1", "last")
+    assert convtime.nn.replace(model, policy="heuristic").replaced == names
+    assert model.native.policy == "benchmark"
+    assert convtime.nn.restore(copy.deepcopy(model)) == names
+    assert convtime.nn.restore(model) == names
+    assert type(model.native) is convtime.nn.Conv2d
+    assert model.native.policy == "benchmark"
+    assert not hasattr(model.last, "policy")
+
+
+@pytest.mark.parametrize(
+    ("only", "names"),
+    [
+        (["last"], ("last",)),
+        ({"block"}, ("block.0", "block.1")),
+        (("block.1", "block"), ("block.0", "block.1")),
+        ([""], ("block.0", "block.1", "last")),
+        ([], ()),
+        (lambda name, layer: name.endswith("1") and layer.groups == 1, ("block.1",)),
+    ],
+)
+def test_only_some_layers_are_replaced(only: Any, names: tuple[str, ...]) -> None:
+    model = Mixed()
+    report = convtime.nn.replace(model, only=only, policy="heuristic")
+    assert report == convtime.nn.Replacement(names, ())
+    ours = {
+        name
+        for name, module in model.named_modules()
+        if getattr(module, "policy", None) == "heuristic"
+    }
+    assert ours == set(names)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"only": "block"}, TypeError, "only must be a function .* or a collection .* got 'block'"),
+        ({"only": 3}, TypeError, "only must be a function .* got 3"),
+        ({"only": ["head"]}, ValueError, "only has 'head', but no module of the model is"),
+        ({"policy": True}, TypeError, "policy must be a str or None, got True"),
+    ],
+)
+def test_bad_choices_of_layers_are_refused(
+    options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    model = Mixed()
+    with pytest.raises(error, match=message):
+        convtime.nn.replace(model, **options)
+    assert type(model.last) is torch.nn.Conv2d
+
+
+def test_a_replacement_is_undone_at_the_end_of_a_with_statement() -> None:
+    model = Mixed()
+    convtime.nn.replace(model, only=["last"])
+    replacement = convtime.nn.replace(model, policy="heuristic")
+    with contextlib.suppress(KeyError), replacement as report:
+        assert report.replaced == ("block.0", "block.1")
+        assert type(model.block[1]) is convtime.nn.Conv2d
+        convtime.nn.restore(model.block[1])
+        raise KeyError
+    assert [type(layer) for layer in model.block] == [torch.nn.Conv2d] * 2
+    assert not hasattr(model.block[0], "policy")
+    assert type(model.last) is type(model.native) is convtime.nn.Conv2d
+
+
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_model_may_be_one_layer(kind: str) -> None:
     layer = make(torch.nn, kind, 4, 2, 3, dtype=torch.float64)
@@ -275,6 +355,19 @@ def test_a_replaced_model_is_traced_and_exported(device: torch.device) -> None:
     for twin in (torch.jit.trace(model, x), torch.export.export(model, (x,)).module()):
         assert torch.equal(twin(x), expected)
         assert ops_of(lambda: twin(x)) == {"convtime::conv2d", "convtime::conv_transpose2d"}  # noqa: B023
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+@pytest.mark.parametrize("kind", LAYERS)
+def test_layers_are_not_scripted(kind: str) -> None:
+    model = torch.nn.Sequential(make(torch.nn, kind, 4, 2, 3))
+    torch.jit.script(model)
+    convtime.nn.replace(model)
+    with pytest.raises(TypeError, match=rf"script cannot compile convtime\.nn\.{kind}, which"):
+        torch.jit.script(model)
+    convtime.nn.restore(model)
+    torch.jit.script(model)
 
 
 def count_flops(model: torch.nn.Module, x: torch.Tensor) -> dict[str, int]:
@@ -365,6 +458,12 @@ def layer_with_a_forward_of_its_own() -> torch.nn.Module:
     return layer
 
 
+def layer_with_a_policy() -> torch.nn.Module:
+    layer = torch.nn.Conv2d(3, 4, 3)
+    layer.policy = "private"  # type: ignore[assignment]
+    return layer
+
+
 def layer_of_a_subclassed_parameter() -> torch.nn.Module:
     layer = torch.nn.Conv2d(3, 4, 3)
     layer.weight = torch.nn.Parameter(layer.weight.detach().as_subclass(Wrapped))
@@ -378,6 +477,7 @@ def layer_of_a_subclassed_parameter() -> torch.nn.Module:
         (lambda: torch.nn.LazyConv2d(4, 3), "a LazyConv2d has no shapes before its first call"),
         (lambda: torch.nn.Conv2d(3, 4, 3, dtype=torch.cfloat), "a parameter is torch.complex64"),
         (layer_with_a_forward_of_its_own, "its forward is replaced on the object"),
+        (layer_with_a_policy, "it has an attribute policy, which convtime's layers take"),
         (layer_of_a_subclassed_parameter, "a parameter is a Wrapped, not a plain"),
         (lambda: torch.ao.nn.quantized.Conv2d(3, 4, 3), r"quantized.* is not a class of torch\.nn"),
         (lambda: torch.jit.script(torch.nn.Conv2d(3, 4, 3)), "TorchScript has compiled it"),

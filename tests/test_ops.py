@@ -403,12 +403,6 @@ def test_func_grad_is_pytorchs(name: str, device: torch.device) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
-def test_forward_mode_is_refused(device: torch.device) -> None:
-    x, w, _, _ = make_inputs("plain", device)
-    with pytest.raises(NotImplementedError, match="forward-mode differentiation is not"):
-        torch.func.jvp(lambda x: ops.conv2d(x, w), (x,), (x,))
-
-
 @pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_fx_records_the_op(name: str, device: torch.device) -> None:
     x, w, _, kwargs = make_inputs(name, device)

@@ -112,12 +112,14 @@ def benchmark_log(*times):
 def test_benchmarking_chooses_the_fastest():
     log = parse_log(benchmark_log("0.0512", "", "0.0113", "1.2e-02"))
     assert log.plan == Plan("ConvFwd_eng2", "benchmark", 2, refused=("ConvFwd_eng1",))
+    assert log.timed == ("ConvFwd_eng0", "ConvFwd_eng2", "ConvFwd_eng3")
 
 
 def test_a_tie_is_not_guessed():
     log = parse_log(benchmark_log("0.02", "0.01", "0.01"))
     assert log.plan is None
     assert "ConvFwd_eng1 and ConvFwd_eng2" in log.unknown
+    assert log.timed == ("ConvFwd_eng0", "ConvFwd_eng1", "ConvFwd_eng2")
 
 
 def test_a_log_without_a_plan_says_so():

@@ -47,6 +47,7 @@ RECORD = {
     "numerical_notes": ["TENSOR_CORE"],
     "behavior_notes": [],
     "refused": ["ConvFwd_eng1: no"],
+    "timed": ["ConvFwd_eng2", "ConvFwd_eng3"],
     "uses": 3,
     "rebuilds": 1,
 }
@@ -238,6 +239,9 @@ def test_the_benchmark_is_said_to_be_one_and_is_done_once() -> None:
     timed = [choice for choice in convtime.plan_cache() if choice.policy == "benchmark"]
     assert {choice.pass_name for choice in timed} == {"fprop", "dgrad", "wgrad"}
     assert {(choice.source, choice.uses) for choice in timed} == {("benchmark", 2)}
+    for choice in timed:
+        assert choice.tag in choice.timed
+        assert 1 <= len(choice.timed) == len(set(choice.timed)) <= 10
 
 
 @pytest.mark.cuda
@@ -531,12 +535,16 @@ def test_cleared_plans_are_selected_anew() -> None:
 
 
 @pytest.mark.cuda
-def test_the_floor_only_executes() -> None:
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_the_floor_only_executes(has_bias: bool) -> None:
     x, w = make_inputs()
-    floor = convtime._C.execute_floor(x, w, 1, 1, 1, 1)
+    bias = torch.ones(w.shape[0], device=x.device, dtype=x.dtype) if has_bias else None
+    floor = convtime._C.execute_floor(x, w, bias, 1, 1, 1, 1)
     with torch.profiler.profile() as profiler:
         floor()
         torch.cuda.synchronize()
     names = {event.name for event in profiler.events()}
     assert not {name for name in names if name.startswith(("aten::", "convtime::"))}
-    assert {event for event in profiler.events() if event.device_type == DeviceType.CUDA}
+    kernels = {event.name for event in profiler.events() if event.device_type == DeviceType.CUDA}
+    assert kernels
+    assert any("elementwise" in name for name in kernels) == has_bias

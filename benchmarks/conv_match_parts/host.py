@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import results
@@ -20,32 +23,77 @@ HOST_CASES = {
     for grad in (False, True)
 }
 MODULE_CASES = {key.replace("host", "host of modules", 1): case for key, case in HOST_CASES.items()}
+BACKWARD_CASES = {
+    key.replace("host", "host backward", 1): case for key, case in HOST_CASES.items() if case[3]
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Operands:
+    """Of 1×64×56×56, 3×3."""
+
+    x: torch.Tensor
+    layer: torch.nn.Conv2d
+
+    @classmethod
+    def make(cls, case: tuple[str, str, bool, bool], device: torch.device) -> _Operands:
+        dtype_name, layout, bias, grad = case
+        dtype: Any = getattr(torch, dtype_name)
+        memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
+        layer = torch.nn.Conv2d(64, 64, 3, padding=1, bias=bias, device=device, dtype=dtype)
+        layer = layer.to(memory_format=memory_format).requires_grad_(grad)
+        x = torch.randn(1, 64, 56, 56, device=device, dtype=dtype)
+        return cls(x.contiguous(memory_format=memory_format).requires_grad_(grad), layer)
+
+    def function_calls(self) -> dict[str, Call]:
+        x, w, b = self.x, self.layer.weight, self.layer.bias
+        # cuDNN's own execute of the ready plan, into a tensor that is there.
+        arguments = (1, 1), (1, 1), (1, 1), 1
+        calls: dict[str, Call] = {
+            "F.conv2d": lambda: torch.nn.functional.conv2d(x, w, b, padding=1),
+            "convtime": lambda: convtime.ops.conv2d(x, w, b, padding=1),
+            "floor": _C.execute_floor(x.detach(), w.detach(), None, *arguments),
+        }
+        if b is not None:
+            calls["floor with bias"] = _C.execute_floor(
+                x.detach(), w.detach(), b.detach(), *arguments
+            )
+        return calls
+
+    def module_calls(self) -> dict[str, Call]:
+        theirs, x = self.layer, self.x
+        ours = convtime.nn.Conv2d(64, 64, 3, padding=1, bias=theirs.bias is not None)
+        ours.weight, ours.bias = theirs.weight, theirs.bias
+        return {"nn.Conv2d": lambda: theirs(x), "convtime.nn.Conv2d": lambda: ours(x)}
+
+    def backward_calls(self) -> dict[str, Call]:
+        x, w, b = self.x, self.layer.weight, self.layer.bias
+        leaves = [x, w, *([] if b is None else [b])]
+        outputs = {
+            "F.conv2d backward": torch.nn.functional.conv2d(x, w, b, padding=1),
+            "convtime backward": convtime.ops.conv2d(x, w, b, padding=1),
+        }
+        grad_output = torch.ones_like(outputs["convtime backward"])
+
+        def backward_of(output: torch.Tensor) -> Call:
+            return lambda: torch.autograd.grad(output, leaves, grad_output, retain_graph=True)
+
+        return {name: backward_of(output) for name, output in outputs.items()}
 
 
 def measure_host(
-    case: tuple[str, str, bool, bool], device: torch.device, *, modules: bool
+    case: tuple[str, str, bool, bool], device: torch.device, *, what: str = "function"
 ) -> results.Row:
-    """Samples of the host's time for one call of 1×64×56×56, 3×3, in nanoseconds."""
-    dtype_name, layout, bias, grad = case
-    dtype: Any = getattr(torch, dtype_name)
-    memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
-    theirs = torch.nn.Conv2d(64, 64, 3, padding=1, bias=bias, device=device, dtype=dtype)
-    theirs = theirs.to(memory_format=memory_format).requires_grad_(grad)
-    x = torch.randn(1, 64, 56, 56, device=device, dtype=dtype)
-    x = x.contiguous(memory_format=memory_format).requires_grad_(grad)
-    calls: dict[str, Call]
-    if modules:
-        ours = convtime.nn.Conv2d(64, 64, 3, padding=1, bias=bias, device=device, dtype=dtype)
-        ours.weight, ours.bias = theirs.weight, theirs.bias
-        calls = {"nn.Conv2d": lambda: theirs(x), "convtime.nn.Conv2d": lambda: ours(x)}
-    else:
-        w, b = theirs.weight, theirs.bias
-        calls = {
-            "F.conv2d": lambda: torch.nn.functional.conv2d(x, w, b, padding=1),
-            "convtime": lambda: convtime.ops.conv2d(x, w, b, padding=1),
-            # cuDNN's own execute of the ready plan, into a tensor that is there.
-            "floor": _C.execute_floor(x.detach(), w.detach(), (1, 1), (1, 1), (1, 1), 1),
-        }
+    """Samples of the host's time for one call, in nanoseconds.
+
+    Args:
+        case: Of one of the tables above.
+        device: The GPU.
+        what: "function", "module" or "backward".
+    """
+    # Two sets by turns: for one whose addresses stay, what was told to cuDNN last is right already.
+    sets = [getattr(_Operands.make(case, device), f"{what}_calls")() for _ in range(2)]
+    calls = {name: _by_turns([calls[name] for calls in sets]) for name in sets[0]}
     compared = convtime.compare(
         calls,
         method="cpu",
@@ -56,11 +104,18 @@ def measure_host(
         max_samples=_SAMPLES,
         budget=30.0,
     )
-    host = {
-        name: [round(1e9 * seconds) for seconds in measurement.seconds]
-        for name, measurement in compared.measurements.items()
+    row: results.Row = {
+        "host": {
+            name: [round(1e9 * seconds) for seconds in measurement.seconds]
+            for name, measurement in compared.measurements.items()
+        }
     }
-    if modules:
+    if what == "module":
         found = compared.ratio("convtime.nn.Conv2d")
-        return {"host": host, "ratio": [found.value, found.low, found.high]}
-    return {"host": host}
+        row["ratio"] = [found.value, found.low, found.high]
+    return row
+
+
+def _by_turns(calls: Sequence[Call]) -> Call:
+    following = itertools.cycle(calls).__next__
+    return lambda: following()()

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import results
 import torch
+from common.kernels import launches
 from common.running import first_line
 
 import convtime
+from conv_match_parts.combined import combined_calls
+from conv_match_parts.poison import poison
 from conv_match_parts.rows import CUDNN_BACKENDS, PASSES, is_outlier
-from convtime.conv.call import ConvCall, ConvTensors
-from convtime.conv.identity import compare_bits, convtime_call
+from conv_match_parts.second_thread import measure_second_thread
+from convtime.conv.call import FPROP, ConvCall, ConvTensors
+from convtime.conv.identity import Results, as_tuple, compare_bits, convtime_call
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core import codec
-from convtime.results.activity import DeviceActivity, same_launches
+from convtime.results.activity import same_launches
 from convtime.results.measurement import Measurement
 
 _ROUNDS = (6, 25)  # at least, at most
 _ROUND_SECONDS = 0.03  # that all rounds of a problem may take on the GPU, above the least
 _SURE_ROUNDS = 200  # where a ratio is outside of its limits
+
+_Sides = tuple[Callable[[], Results], Callable[[], Results]]  # PyTorch's call, and convtime's
 
 
 def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> results.Row:
@@ -29,17 +35,19 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
     with call.flags.applied(), torch.no_grad():
         try:
             tensors = call.tensors(device)
-            theirs = {name: call.pytorch_call(name, tensors) for name in PASSES}
-            firsts = {name: run() for name, run in theirs.items()}
+            sides = _sides(call, tensors)
+            for theirs, _ in sides.values():
+                theirs()
             torch.cuda.synchronize()  # or a kernel that fails would look like convtime's
+            torch.cuda.empty_cache()  # the oracle's child needs memory, too
         except RuntimeError as error:
             return row | {"error": f"PyTorch: {first_line(error)}"}
-        backends = {name: call.backend(name, tensors) for name in PASSES}
+        backends = {name: _backend(call, name, tensors) for name in sides}
         to_cudnn = [name for name in PASSES if backends[name] in CUDNN_BACKENDS]
         logs = oracle.ask(call, to_cudnn) if to_cudnn else {}
         passes: dict[str, results.Row] = {}
-        ours: dict[str, Callable[[], Any]] = {}
-        for name in PASSES:
+        ran: dict[str, _Sides] = {}
+        for name, both in sides.items():
             passes[name] = {"backend": backends[name]}
             if name in logs:
                 plan = logs[name].plan
@@ -48,31 +56,58 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
                     "pytorch_unknown": logs[name].unknown,
                 }
             try:
-                run, facts = _first_calls(call, name, tensors, theirs[name], firsts.pop(name))
-                passes[name] |= facts
-                ours[name] = run
+                passes[name] |= _first_calls(call, name, both, device)
+                ran[name] = both
             except RuntimeError as error:
                 passes[name]["error"] = f"convtime: {first_line(error)}"
-        _time(passes, theirs, ours)
+        _time(passes, ran)
+        planned = {name: both for name, both in ran.items() if name in to_cudnn}
+        for name, found in measure_second_thread(planned, device).items():
+            passes[name]["second_thread"] = found
     return row | {"passes": passes}
 
 
-def _first_calls(
-    call: ConvCall, name: str, tensors: ConvTensors, theirs: Callable[[], Any], first: Any
-) -> tuple[Callable[[], Any], results.Row]:
-    """convtime's call, and what is known of both before they are timed."""
-    ours = convtime_call(call, name, tensors)
+def _sides(call: ConvCall, tensors: ConvTensors) -> dict[str, _Sides]:
+    """PyTorch's and convtime's call of each pass."""
+    sides: dict[str, _Sides] = {
+        name: (call.pytorch_call(name, tensors), convtime_call(call, name, tensors))
+        for name in PASSES
+    }
+    sides.update(combined_calls(call, tensors))
+    return sides
+
+
+def _backend(call: ConvCall, name: str, tensors: ConvTensors) -> str:
+    return call.backend(name if name in PASSES else FPROP, tensors)
+
+
+def _first_calls(call: ConvCall, name: str, both: _Sides, device: torch.device) -> results.Row:
+    """What is known of both sides of a pass before they are timed."""
+    theirs, ours = both
     convtime.clear_plan_cache()
+    ours()
+    choices = convtime.plan_cache()
+    peaks = [_peak_bytes(theirs), _peak_bytes(ours)]
+    poison(device, max(peaks))
+    first = theirs()
+    poison(device, max(peaks))
     result = ours()
-    expected = call.cudnn_pass(name)
-    choices = [choice for choice in convtime.plan_cache() if choice.pass_name == expected]
     identical, repeats = compare_bits(theirs, first, result)
-    return ours, {
-        "convtime_tag": choices[-1].tag if choices else None,
+    facts = {
         "bit_identical": identical,
         "pytorch_repeats": repeats,
-        "peak_bytes": [_peak_bytes(theirs), _peak_bytes(ours)],
+        "same_strides": _strides(first) == _strides(result),
+        "peak_bytes": peaks,
     }
+    if name in PASSES:
+        expected = call.cudnn_pass(name)
+        tags = [choice.tag for choice in choices if choice.pass_name == expected]
+        facts["convtime_tag"] = tags[-1] if tags else None
+    return facts
+
+
+def _strides(found: Results) -> list[tuple[int, ...]]:
+    return [tensor.stride() for tensor in as_tuple(found)]
 
 
 def _peak_bytes(call: Callable[[], Any]) -> int:
@@ -83,19 +118,18 @@ def _peak_bytes(call: Callable[[], Any]) -> int:
     return torch.cuda.max_memory_allocated() - before
 
 
-def _time(
-    passes: dict[str, results.Row],
-    theirs: dict[str, Callable[[], Any]],
-    ours: dict[str, Callable[[], Any]],
-) -> None:
+def _time(passes: dict[str, results.Row], ran: Mapping[str, _Sides]) -> None:
     """Adds samples and kernels to the passes that convtime ran, all of them interleaved."""
-    if not ours:
+    if not ran:
         return
-    sides = {"pytorch": theirs, "convtime": ours}
-    candidates = {(who, name): sides[who][name] for name in ours for who in sides}
+    candidates = {
+        (who, name): call
+        for name, both in ran.items()
+        for who, call in zip(("pytorch", "convtime"), both, strict=True)
+    }
     most = _rounds(list(candidates.values()))
     _add_samples(passes, candidates, most)
-    for name in ours:
+    for name in ran:
         if is_outlier(passes[name]):
             again = {key: call for key, call in candidates.items() if key[1] == name}
             _add_samples(passes, again, _SURE_ROUNDS)
@@ -133,16 +167,10 @@ def _add_samples(
         theirs, ours = found["pytorch", name], found["convtime", name]
         same = same_launches(theirs.activities, ours.activities)
         passes[name] |= {
-            "kernels": _launches(theirs.activities),
-            "convtime_kernels": None if same else _launches(ours.activities),
+            "kernels": launches(theirs.activities),
+            "convtime_kernels": None if same else launches(ours.activities),
             "ns": {"pytorch": _nanoseconds(theirs), "convtime": _nanoseconds(ours)},
         }
-
-
-def _launches(activities: Sequence[DeviceActivity]) -> list[list[Any]]:
-    return [
-        [activity.name or activity.kind, activity.grid, activity.block] for activity in activities
-    ]
 
 
 def _nanoseconds(measurement: Measurement) -> list[int]:

@@ -9,6 +9,13 @@ import results
 from common.summaries import median_ratio
 
 PASSES = ("fprop", "dgrad", "wgrad")
+# Passes of several results: all gradients in one call, and forward and backward by autograd.
+GRADIENTS, AUTOGRAD = "gradients", "autograd"
+# What is measured in a process of its own, as a row's key begins. Rows of mode B are as others;
+# "searches" of the others are by pass what cudnn.benchmark finds.
+MODE_B, SEARCHES = "mode-b", "benchmark"
+MODE_B_PROBLEMS, SEARCHED_PROBLEMS = 40, 130
+LARGE = "large"  # the set of problems with tensors of 2**31 elements and more
 CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
 RATIO_LIMITS = (0.97, 1.03)
 TICK_NS = 32  # of the clock that CUPTI's records are from
@@ -18,6 +25,23 @@ def passes_of(rows: list[results.Row]) -> Iterator[tuple[str, str, results.Row]]
     """(problem's name, pass, its entry) of every pass that PyTorch ran."""
     for row in rows:
         for name, entry in row.get("passes", {}).items():
+            yield row["key"], name, entry
+
+
+def is_to_cudnn(entry: results.Row) -> bool:
+    """Whether PyTorch gives the pass to cuDNN; the others are ATen's own kernels on both sides."""
+    return entry["backend"] in CUDNN_BACKENDS
+
+
+def has_plan(entry: results.Row) -> bool:
+    """Whether there is one plan that both sides can be asked for."""
+    return is_to_cudnn(entry) and "pytorch_tag" in entry
+
+
+def searches_of(rows: list[results.Row]) -> Iterator[tuple[str, str, results.Row]]:
+    """As passes_of, the passes whose plans were searched under cudnn.benchmark."""
+    for row in rows:
+        for name, entry in row.get("searches", {}).items():
             yield row["key"], name, entry
 
 
@@ -36,6 +60,25 @@ def same_bits(entry: results.Row) -> bool:
     return bool(entry.get("bit_identical", False))
 
 
+def same_second_thread(entry: results.Row) -> bool:
+    """Whether another thread of convtime's gives the same bits by the same kernels."""
+    found = entry.get("second_thread", {"error": "it was not run"})
+    return same_kernels(found) and (same_bits(found) or not found["pytorch_repeats"])
+
+
+def same_search(entry: results.Row) -> bool:
+    """Whether both timed the same plans in the same order, and compute alike with PyTorch's best.
+
+    Which plan is the fastest is a matter of one timed run, and not compared.
+    """
+    return (
+        entry.get("pytorch_tag") is not None
+        and entry["convtime_candidates"] is None
+        and same_kernels(entry)
+        and (same_bits(entry) or not entry["pytorch_repeats"])
+    )
+
+
 def ratio(entry: results.Row) -> float:
     """convtime's time over PyTorch's."""
     return median_ratio(entry["ns"]["convtime"], entry["ns"]["pytorch"])
@@ -43,7 +86,7 @@ def ratio(entry: results.Row) -> float:
 
 def is_outlier(entry: results.Row) -> bool:
     """Whether the same plan takes another time, by more than the limits and a timer's tick."""
-    if not same_kernels(entry) or (entry["backend"] in CUDNN_BACKENDS and not same_tag(entry)):
+    if not same_kernels(entry) or (has_plan(entry) and not same_tag(entry)):
         return False  # it is a mismatch, which counts as such
     medians = [statistics.median(entry["ns"][who]) for who in ("convtime", "pytorch")]
     within = RATIO_LIMITS[0] <= ratio(entry) <= RATIO_LIMITS[1]
@@ -63,7 +106,7 @@ def mismatches(rows: list[results.Row]) -> Iterator[str]:
         if "error" in entry:
             yield f"{where}: {entry['error']}"
             continue
-        if entry["backend"] in CUDNN_BACKENDS and not same_tag(entry):
+        if has_plan(entry) and not same_tag(entry):
             theirs = entry["pytorch_tag"] or entry["pytorch_unknown"]
             yield f"{where}: plan {entry['convtime_tag']}, PyTorch's: {theirs}"
         if not same_kernels(entry):
@@ -71,7 +114,27 @@ def mismatches(rows: list[results.Row]) -> Iterator[str]:
             yield f"{where}: other kernels ({counts[0]}, PyTorch's {counts[1]})"
         if entry["pytorch_repeats"] and not same_bits(entry):
             yield f"{where}: other bits"
+        if not entry.get("same_strides", True):
+            yield f"{where}: other strides"
+        if "second_thread" in entry and not same_second_thread(entry):
+            yield f"{where}: other bits or kernels in a second thread"
         if is_outlier(entry):
             yield f"{where}: time ratio {ratio(entry):.4f} with the same plan"
         if memory_ratio(entry) > 1:
             yield f"{where}: peak memory {memory_ratio(entry):.3f} times PyTorch's"
+    for key, name, entry in searches_of(rows):
+        if not same_search(entry):
+            yield f"{key}, {name}: {_why_not_same_search(entry)}"
+
+
+def _why_not_same_search(entry: results.Row) -> str:
+    if "error" in entry:
+        return str(entry["error"])
+    if entry["pytorch_tag"] is None:
+        return f"PyTorch's plan is not known: {entry['pytorch_unknown']}"
+    if entry["convtime_candidates"] is not None:
+        return (
+            f"timed {', '.join(entry['convtime_candidates'])}, PyTorch: "
+            f"{', '.join(entry['candidates'])}"
+        )
+    return f"other bits or kernels with {entry['pytorch_tag']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import math
 import shutil
@@ -14,10 +15,18 @@ import results
 import torch
 from common.running import find_gpu
 
-from conv_match_parts.host import HOST_CASES, MODULE_CASES, measure_host
+from conv_match_parts.child import Child
+from conv_match_parts.host import BACKWARD_CASES, HOST_CASES, MODULE_CASES, measure_host
 from conv_match_parts.memory import measure_memory
 from conv_match_parts.passes import measure_call
-from conv_match_parts.rows import mismatches
+from conv_match_parts.rows import (
+    LARGE,
+    MODE_B,
+    MODE_B_PROBLEMS,
+    SEARCHED_PROBLEMS,
+    SEARCHES,
+    mismatches,
+)
 from conv_match_parts.summary import summarise
 from convtime.conv.call import ConvCall
 from convtime.conv.plan_oracle import PlanOracle
@@ -41,7 +50,7 @@ def run(
         benchmark: Its name in goals.json.
         description: For --help.
         all_calls: Gives its calls by key.
-        parts: Of "match", "host" and "memory", what it has.
+        parts: Of "match", "mode-b", "benchmark", "host" and "memory", what it has.
 
     Raises:
         SystemExit: With RUN_AGAIN, where a case left the GPU unusable for this process, so that
@@ -54,11 +63,18 @@ def run(
         _copy_rows(options.resume, options.output / results.file_name(benchmark, options.shard))
     file = results.ResultFile(benchmark, summarise, options, provenance(device))
 
-    with PlanOracle(device) as oracle, _Saver(file) as saver:
+    with contextlib.ExitStack() as stack:
+        oracle = stack.enter_context(PlanOracle(device))
+        children = {
+            what: stack.enter_context(Child(what, device))
+            for what in (MODE_B, SEARCHES)
+            if what in parts
+        }
+        saver = stack.enter_context(_Saver(file))
         calls = all_calls()
         # Shards are of all parts, so that a case belongs to one shard whichever parts are run.
-        steps = _steps(calls, parts, oracle, device, deadline)
-        chosen = _steps(calls, options.parts, oracle, device, deadline)
+        steps = _steps(calls, parts, oracle, children, device, deadline)
+        chosen = _steps(calls, options.parts, oracle, children, device, deadline)
         pending = {key: step for key, step in file.pending(steps).items() if key in chosen}
         left, lost = len(pending), False
         for key, step in pending.items():
@@ -102,7 +118,8 @@ def _copy_rows(earlier: Path, target: Path) -> None:
 
 def _lost_gpu(row: results.Row) -> bool:
     """Whether an error came from CUDA itself, after which every later call fails."""
-    entries = (row, *row.get("passes", {}).values())
+    entries = [row, *row.get("passes", {}).values()]
+    entries += [entry["second_thread"] for entry in entries if "second_thread" in entry]
     return any("CUDA error" in entry.get("error", "") for entry in entries)
 
 
@@ -110,6 +127,7 @@ def _steps(
     calls: Mapping[str, ConvCall],
     parts: Sequence[str],
     oracle: PlanOracle,
+    children: Mapping[str, Child],
     device: torch.device,
     deadline: float,
 ) -> dict[str, Step]:
@@ -118,14 +136,26 @@ def _steps(
     if "match" in parts:
         for key, call in calls.items():
             steps[key] = functools.partial(measure_call, call, oracle, device)
+    for what, count in ((MODE_B, MODE_B_PROBLEMS), (SEARCHES, SEARCHED_PROBLEMS)):
+        if what in parts:
+            for key in _spread(calls, count):
+                steps[f"{what} {key}"] = functools.partial(children[what].measure, calls[key])
     if "host" in parts:
-        for key, case in HOST_CASES.items():
-            steps[key] = functools.partial(measure_host, case, device, modules=False)
-        for key, case in MODULE_CASES.items():
-            steps[key] = functools.partial(measure_host, case, device, modules=True)
+        for what, cases in (
+            ("function", HOST_CASES), ("module", MODULE_CASES), ("backward", BACKWARD_CASES)
+        ):  # fmt: skip
+            for key, case in cases.items():
+                steps[key] = functools.partial(measure_host, case, device, what=what)
     if "memory" in parts:
         steps["memory"] = functools.partial(measure_memory, device, deadline)
     return steps
+
+
+def _spread(calls: Mapping[str, ConvCall], count: int) -> list[str]:
+    """Keys of so many calls of ordinary size, evenly spread over all."""
+    keys = [key for key in calls if not key.startswith(LARGE)]
+    count = min(count, len(keys))
+    return [keys[index * len(keys) // count] for index in range(count)]
 
 
 class _Saver:

@@ -302,6 +302,7 @@ class Selector {
       float milliseconds = 0;
       CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
       candidate.seconds = milliseconds / 1e3F;
+      timed_.push_back(candidate.plan.tag());
       timed.push_back(std::move(candidate));
     }
     candidates = std::move(timed);
@@ -313,6 +314,7 @@ class Selector {
     choice.engine = std::move(engine);
     choice.source = source;
     choice.workspace_bytes = plan->workspace_bytes();
+    choice.timed = std::move(timed_);
     for (const auto note : plan->frontend_plan().getAllNumericNotes()) {
       choice.numerical_notes.push_back(
           without_prefix(cudnn_frontend::to_string(note), "CUDNN_NUMERICAL_NOTE_"));
@@ -338,6 +340,7 @@ class Selector {
   const PlanKey& key_;
   const Operands& operands_;
   Workspace& workspace_;
+  std::vector<std::string> timed_;
   Graph graph_;
   std::vector<std::string> refused_;
   bool lacked_memory_ = false;

@@ -34,6 +34,7 @@ struct PlanChoice {
   std::vector<std::string> numerical_notes;  ///< cuDNN's names, e.g. "TENSOR_CORE"
   std::vector<std::string> behavior_notes;
   std::vector<std::string> refused;  ///< what came before it and did not run, as "<tag>: <why>"
+  std::vector<std::string> timed;    ///< kBenchmark: the plans that were timed, in that order
 };
 
 /// There is no memory for what a plan needs beside its operands.

@@ -56,6 +56,7 @@ conv_transpose3d: TransposedConvolution
 def execute_floor(
     input: torch.Tensor,
     weight: torch.Tensor,
+    bias: torch.Tensor | None,
     stride: int | tuple[int, ...],
     padding: int | tuple[int, ...],
     dilation: int | tuple[int, ...],

@@ -1,4 +1,3 @@
-#include <ATen/ops/_convolution_double_backward.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -15,7 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "ops/conv/backward_call.h"
 #include "ops/conv/convolutions.h"
+#include "ops/conv/derivatives.h"
 
 namespace convtime::ops {
 namespace {
@@ -65,10 +66,14 @@ auto make_node() {
 }
 
 template <typename... Tensors>
-void refuse_forward_mode(const char* op, const Tensors&... tensors) {
-  TORCH_CHECK_NOT_IMPLEMENTED(!(torch::autograd::isFwGradDefined(tensors) || ...), op,
-                              ": forward-mode differentiation is not implemented; use backward, or "
-                              "torch's own convolution");
+bool has_tangents(const Tensors&... tensors) {
+  return (torch::autograd::isFwGradDefined(tensors) || ...);
+}
+
+void set_tangent(const at::Tensor& result, const at::Tensor& tangent) {
+  if (result.defined() && tangent.defined()) {
+    result._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
+  }
 }
 
 template <typename... Packed>
@@ -192,24 +197,33 @@ struct DoubleBackward {
     if (!grads[0].defined() && !grads[1].defined() && !grads[2].defined()) {
       return variable_list(3);
     }
-    auto [grad_grad_output, grad_input, grad_weight] = at::_convolution_double_backward_symint(
-        grads[0], grads[1], grads[2], /*gO=*/saved.tensors[0], /*weight=*/saved.tensors[2],
-        /*self=*/saved.tensors[1], saved.stride, saved.padding, saved.dilation, saved.transposed,
-        saved.output_padding, saved.groups, {saved.wanted[0], saved.wanted[1], saved.wanted[2]});
-    return {grad_grad_output, grad_input, grad_weight};
+    const auto [grad_output, input, weight] = double_backward(
+        {grads[0], grads[1], grads[2]}, {saved.tensors[0],
+                                         saved.tensors[1],
+                                         saved.tensors[2],
+                                         saved.stride,
+                                         saved.padding,
+                                         saved.dilation,
+                                         saved.transposed,
+                                         saved.output_padding,
+                                         saved.groups,
+                                         {saved.wanted[0], saved.wanted[1], saved.wanted[2]},
+                                         saved.policy});
+    return {grad_output, input, weight};
   }
 };
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_autograd(
-    const at::Tensor& grad_output, const at::Tensor& input, const at::Tensor& weight,
-    c10::SymIntArrayRef stride, c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
-    bool transposed, c10::SymIntArrayRef output_padding, c10::SymInt groups,
-    std::array<bool, 3> output_mask, std::optional<std::string_view> policy) {
-  refuse_forward_mode("convolution_backward", grad_output, input, weight);
-  auto results = [&] {
+Gradients convolution_backward_autograd(const at::Tensor& grad_output, const at::Tensor& input,
+                                        const at::Tensor& weight, c10::SymIntArrayRef stride,
+                                        c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation,
+                                        bool transposed, c10::SymIntArrayRef output_padding,
+                                        c10::SymInt groups, std::array<bool, 3> output_mask,
+                                        std::optional<std::string_view> policy) {
+  const ConvBackwardCall call{grad_output, input,          weight, stride,      padding, dilation,
+                              transposed,  output_padding, groups, output_mask, policy};
+  Gradients results = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    return convolution_backward_op().call(grad_output, input, weight, stride, padding, dilation,
-                                          transposed, output_padding, groups, output_mask, policy);
+    return dispatch(call);
   }();
   if (torch::autograd::compute_requires_grad(grad_output, input, weight)) {
     const auto node = make_node<ConvNode<DoubleBackward>>();
@@ -222,11 +236,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward_autograd(
                 .output_padding = expand(output_padding, spatial),
                 .groups = groups,
                 .transposed = transposed,
-                .policy = std::nullopt,
+                .policy = parse_policy("convolution_backward", policy,
+                                       {input_gradient_pass(transposed), conv::Pass::kWgrad})
+                              .for_gradients(),
                 .wanted = {}},
                grad_output, input, weight);
     torch::autograd::set_history(
         variable_list{std::get<0>(results), std::get<1>(results), std::get<2>(results)}, node);
+  }
+  if (has_tangents(grad_output, input, weight)) {
+    const auto [grad_input, grad_weight, grad_bias] = forward_derivatives(call);
+    set_tangent(std::get<0>(results), grad_input);
+    set_tangent(std::get<1>(results), grad_weight);
+    set_tangent(std::get<2>(results), grad_bias);
   }
   return results;
 }
@@ -256,7 +278,6 @@ struct Backward {
 at::Tensor autograd(const ConvCall& call) {
   const c10::MaybeOwned<at::Tensor> borrowed_bias = at::borrow_from_optional_tensor(call.bias);
   const at::Tensor& bias = *borrowed_bias;
-  refuse_forward_mode(call.op.name, call.input, call.weight, bias);
   at::Tensor output = [&] {
     const at::AutoDispatchBelowADInplaceOrView guard;
     return dispatch(call);
@@ -277,6 +298,9 @@ at::Tensor autograd(const ConvCall& call) {
                 .wanted = {}},
                call.input, call.weight);
     torch::autograd::set_history(output, node);
+  }
+  if (has_tangents(call.input, call.weight, bias)) {
+    set_tangent(output, forward_derivative(call, output));
   }
   return output;
 }

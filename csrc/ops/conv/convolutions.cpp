@@ -11,6 +11,8 @@
 #include <limits>
 #include <string>
 
+#include "ops/conv/backward_call.h"
+
 namespace convtime::ops {
 namespace {
 
@@ -291,8 +293,6 @@ at::Tensor convolution(const ConvCall& call) {
   }
   return batched ? y : y.squeeze(0);
 }
-
-using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 /// As `compute`, the gradients of it.
 Gradients compute_gradients(const ConvOp& op, const at::Tensor& grad_output, const at::Tensor& x,

@@ -127,10 +127,11 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tens
                                                   std::array<bool, 2> wanted,
                                                   const PolicyRequest& policy);
 
-/// A call that only has cuDNN execute the ready plan of y = conv(x, w), on the stream that is
-/// current now and for this thread: no convolution costs the host less. Throws c10::Error where
-/// input and weight would have to be copied first.
+/// A call that only has cuDNN execute the ready plan of y = conv(x, w), and adds the bias where
+/// there is one, on the stream that is current now and for this thread: no convolution costs the
+/// host less. Throws c10::Error where input and weight would have to be copied first.
 CONVTIME_API std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
+                                                      const std::optional<at::Tensor>& bias,
                                                       const ConvParams& params);
 #endif
 

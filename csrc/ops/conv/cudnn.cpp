@@ -261,6 +261,7 @@ std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tens
 }
 
 std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
+                                         const std::optional<at::Tensor>& bias,
                                          const ConvParams& params) {
   TORCH_CHECK(x.is_cuda() && x.dim() == 4 && w.dim() == 4 && w.device() == x.device() &&
                   w.scalar_type() == x.scalar_type(),
@@ -285,6 +286,12 @@ std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& 
   auto state = std::make_shared<State>(State{x, w, y, std::move(plan), CachingWorkspace()});
   const conv::Operands operands = operands_of(conv::Pass::kFprop, x, w, y);
   void* const memory = state->workspace.reserve(state->plan->workspace_bytes());
+  if (bias.has_value()) {
+    return [=, bias = *bias] {
+      state->plan->run(handle, operands, memory);
+      cuda_add_bias(state->y, bias);
+    };
+  }
   return [=] { state->plan->run(handle, operands, memory); };
 }
 

@@ -225,14 +225,14 @@ PyObject* call_floor(PyObject* capsule, PyObject* /*arguments*/) {
 
 PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
   HANDLE_TH_ERRORS
-  constexpr Py_ssize_t kArguments = 6;
+  constexpr Py_ssize_t kArguments = 7;
   Numbers stride;
   Numbers padding;
   Numbers dilation;
   TORCH_CHECK(count == kArguments && THPVariable_Check(args[0]) && THPVariable_Check(args[1]) &&
-                  stride.read(args[2]) && padding.read(args[3]) && dilation.read(args[4]) &&
-                  PyLong_CheckExact(args[5]),
-              "execute_floor: takes input, weight, stride, padding, dilation and groups");
+                  (args[2] == Py_None || THPVariable_Check(args[2])) && stride.read(args[3]) &&
+                  padding.read(args[4]) && dilation.read(args[5]) && PyLong_CheckExact(args[6]),
+              "execute_floor: takes input, weight, bias, stride, padding, dilation and groups");
   const auto two = [](const Numbers& numbers) {
     const c10::SymIntArrayRef values = numbers.get();
     return ConvParams::Numbers{values.front().expect_int(), values.back().expect_int()};
@@ -241,10 +241,12 @@ PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t 
                           .padding = two(padding),
                           .dilation = two(dilation),
                           .output_padding = {0, 0},
-                          .groups = read_number(args[5]).value_or(0).expect_int(),
+                          .groups = read_number(args[6]).value_or(0).expect_int(),
                           .transposed = false};
+  const auto bias =
+      args[2] == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(args[2]));
   auto floor = std::make_unique<Floor>(
-      cudnn_execute_only(THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]), params));
+      cudnn_execute_only(THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]), bias, params));
   THPObjectPtr capsule(PyCapsule_New(floor.get(), kFloorName, [](PyObject* object) {
     delete static_cast<Floor*>(PyCapsule_GetPointer(object, kFloorName));
   }));

@@ -13,8 +13,9 @@ namespace convtime::ops {
 std::span<PyMethodDef> convolution_methods();
 
 #ifdef CONVTIME_WITH_CUDA
-/// execute_floor(input, weight, stride, padding, dilation, groups): a function without arguments
-/// that does nothing but have cuDNN execute the convolution's plan (see cudnn_execute_only).
+/// execute_floor(input, weight, bias, stride, padding, dilation, groups): a function without
+/// arguments that does nothing but have cuDNN execute the convolution's plan, and add the bias
+/// where there is one (see cudnn_execute_only).
 PyMethodDef& execute_floor_method();
 #endif
 

@@ -11,6 +11,8 @@ import torch
 from convtime import ops
 from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass, same_bits
 
+# Of a call: one, or as many as it gives.
+Results = torch.Tensor | tuple[torch.Tensor, ...]
 _REPEATS = 100
 
 
@@ -36,14 +38,21 @@ def convtime_call(
     return lambda: cast("torch.Tensor", backward(*arguments, policy=policy)[wanted])
 
 
-def compare_bits(
-    theirs: Callable[[], torch.Tensor], first: torch.Tensor, ours: torch.Tensor
-) -> tuple[bool, bool]:
-    """Whether convtime's result has the bits of PyTorch's first, and whether PyTorch repeats them.
+def compare_bits(theirs: Callable[[], Results], first: Results, ours: Results) -> tuple[bool, bool]:
+    """Whether convtime's results have the bits of PyTorch's first, and whether PyTorch repeats it.
 
     Where the two differ, PyTorch is called many times more: a kernel that adds up in no fixed
     order may well give the same bits twice.
     """
-    identical = same_bits(first, ours)
+    identical = _same(first, ours)
     calls = 1 if identical else _REPEATS
-    return identical, all(same_bits(first, theirs()) for _ in range(calls))
+    return identical, all(_same(first, theirs()) for _ in range(calls))
+
+
+def _same(a: Results, b: Results) -> bool:
+    return all(map(same_bits, as_tuple(a), as_tuple(b)))
+
+
+def as_tuple(results: Results) -> tuple[torch.Tensor, ...]:
+    """The results of a call, however many there are."""
+    return results if isinstance(results, tuple) else (results,)

@@ -37,10 +37,12 @@ class PlanLog:
     Attributes:
         plan: The plan that PyTorch keeps; None where the log does not tell.
         unknown: Why there is none; empty where there is.
+        timed: Tags of the plans that PyTorch timed, in that order.
     """
 
     plan: Plan | None = None
     unknown: str = ""
+    timed: tuple[str, ...] = ()
 
 
 def parse_log(text: str) -> PlanLog:
@@ -58,15 +60,17 @@ def parse_log(text: str) -> PlanLog:
         tag = [match["tag"] for match in _PLAN.finditer(text)][-1]
         refused = [other for other in built if other != tag]
         return PlanLog(_plan(built[tag], "heuristic", refused, text))
+    tags = tuple(tag for tag, _ in timed)
     least = min(milliseconds for _, milliseconds in timed)
     fastest = [tag for tag, milliseconds in timed if milliseconds == least]
     if len(fastest) > 1:
         return PlanLog(
             unknown=f"PyTorch timed {len(fastest)} plans, and its log gives the same time "
-            f"({least} ms) for {' and '.join(fastest)}"
+            f"({least} ms) for {' and '.join(fastest)}",
+            timed=tags,
         )
     failed = re.findall(r"Plan (\S+) failed with ", text)
-    return PlanLog(_plan(built[fastest[0]], "benchmark", failed, text))
+    return PlanLog(_plan(built[fastest[0]], "benchmark", failed, text), timed=tags)
 
 
 def _plan(match: re.Match[str], source: str, refused: list[str], text: str) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.nn import functional as F
@@ -68,12 +68,23 @@ def _forward_by(conv_transpose: Callable[..., torch.Tensor]) -> Callable[..., to
     return forward
 
 
+def _refuse_scripting(self: Any) -> NoReturn:
+    """What torch.jit.script calls before it compiles a layer."""
+    name = type(self).__name__
+    raise TypeError(
+        f"torch.jit.script cannot compile convtime.nn.{name}, which calls convtime's ops; use "
+        f"torch.nn.{name} (convtime.nn.restore undoes convtime.nn.replace), torch.jit.trace or "
+        "torch.export"
+    )
+
+
 class Conv1d(torch.nn.Conv1d):
     """Drop-in for :class:`torch.nn.Conv1d`, by :func:`convtime.ops.conv1d`; see :class:`Conv2d`."""
 
     policy: str | None = None
 
     _conv_forward = _conv_forward_by(ops.conv1d)
+    __prepare_scriptable__ = _refuse_scripting
 
 
 class Conv2d(torch.nn.Conv2d):
@@ -89,6 +100,7 @@ class Conv2d(torch.nn.Conv2d):
     policy: str | None = None
 
     _conv_forward = _conv_forward_by(ops.conv2d)
+    __prepare_scriptable__ = _refuse_scripting
 
 
 class Conv3d(torch.nn.Conv3d):
@@ -97,6 +109,7 @@ class Conv3d(torch.nn.Conv3d):
     policy: str | None = None
 
     _conv_forward = _conv_forward_by(ops.conv3d)
+    __prepare_scriptable__ = _refuse_scripting
 
 
 class ConvTranspose1d(torch.nn.ConvTranspose1d):
@@ -105,6 +118,7 @@ class ConvTranspose1d(torch.nn.ConvTranspose1d):
     policy: str | None = None
 
     forward = _forward_by(ops.conv_transpose1d)
+    __prepare_scriptable__ = _refuse_scripting
 
 
 class ConvTranspose2d(torch.nn.ConvTranspose2d):
@@ -120,6 +134,7 @@ class ConvTranspose2d(torch.nn.ConvTranspose2d):
     policy: str | None = None
 
     forward = _forward_by(ops.conv_transpose2d)
+    __prepare_scriptable__ = _refuse_scripting
 
 
 class ConvTranspose3d(torch.nn.ConvTranspose3d):
@@ -128,3 +143,4 @@ class ConvTranspose3d(torch.nn.ConvTranspose3d):
     policy: str | None = None
 
     forward = _forward_by(ops.conv_transpose3d)
+    __prepare_scriptable__ = _refuse_scripting

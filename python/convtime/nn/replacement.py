@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from types import TracebackType
 
 import torch
 from torch.nn.modules.conv import _ConvNd
@@ -18,11 +20,13 @@ _OURS: dict[type, type] = {
     getattr(torch.nn, kind.layer): getattr(layers, kind.layer) for kind in KINDS
 }
 _PYTORCHS = {ours: pytorchs for pytorchs, ours in _OURS.items()}
+# An attribute of the layers that replace converted; those of the user's own making lack it.
+_MARK = "_convtime_replaced"
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """What :func:`replace` did to a model.
+    """What :func:`replace` did to a model; as a context manager, it undoes that at its end.
 
     Attributes:
         replaced: Names of the layers that were replaced, as ``named_modules`` has them; "" is the
@@ -32,53 +36,90 @@ class Replacement:
 
     replaced: tuple[str, ...]
     left: tuple[tuple[str, str], ...]
+    _layers: tuple[torch.nn.Module, ...] = field(default=(), repr=False, compare=False)
 
     def __str__(self) -> str:
         lines = [f"{len(self.replaced)} convolution layers replaced, {len(self.left)} left"]
         lines += [f"  {name or 'the model itself'} is left: {why}" for name, why in self.left]
         return "\n".join(lines)
 
+    def __enter__(self) -> Replacement:
+        return self
 
-def replace(model: torch.nn.Module) -> Replacement:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for layer in self._layers:
+            if _is_replaced(layer):
+                _restore(layer)
+
+
+def replace(
+    model: torch.nn.Module,
+    *,
+    only: Callable[[str, torch.nn.Module], bool] | Collection[str] | None = None,
+    policy: str | None = None,
+) -> Replacement:
     """Has convtime compute a model's convolution layers, in place.
 
     Each layer stays the object that it is and becomes one of this module's classes. Its parameters,
     buffers, hooks, name and flags are what they were, and so is what refers to them: optimizers,
-    wrappers such as DistributedDataParallel. :func:`restore` undoes it. Calls of
-    ``torch.nn.functional`` are no layers, and are left as they are. ``torch.jit.script`` cannot
-    compile a replaced model; ``torch.jit.trace`` and ``torch.export`` take it, and a
-    ``FlopCounterMode`` that is made afterwards counts it as before.
+    wrappers such as DistributedDataParallel. :func:`restore` undoes it, and so does the end of a
+    ``with`` statement: ``with convtime.nn.replace(model): ...`` restores exactly those layers that
+    it replaced. Calls of ``torch.nn.functional`` are no layers, and are left as they are.
+    ``torch.jit.script`` cannot compile a replaced model; ``torch.jit.trace`` and ``torch.export``
+    take it, and a ``FlopCounterMode`` that is made afterwards counts it as before.
 
     Args:
         model: the model, or a wrapper of it.
+        only: which layers: a function of a layer's name and the layer that says whether it is
+            meant, or the names of layers, or of modules all of whose layers are meant. All of them
+            unless it is given.
+        policy: of each layer that is replaced; see :class:`Conv2d`. Layers that are convtime's
+            already keep theirs.
 
     Returns:
-        The layers that were replaced, and those that were left, with the reason: subclasses with
-        code of their own, lazy layers before their first call, quantised and scripted ones, a
-        forward that is replaced on the object, and parameters that convtime's ops do not take.
+        The layers that were replaced, and of those that were meant the ones that were left, with
+        the reason: subclasses with code of their own, lazy layers before their first call,
+        quantised and scripted ones, a forward that is replaced on the object, an attribute
+        ``policy`` that is something else, and parameters that convtime's ops do not take.
 
     Raises:
-        TypeError: if ``model`` is no module.
+        TypeError: if ``model`` is no module, ``only`` neither a function nor a collection of names,
+            or ``policy`` no text.
+        ValueError: if the model has no module of a name in ``only``.
     """
     _check_module("replace", model)
+    if policy is not None and not isinstance(policy, str):
+        raise TypeError(f"replace: policy must be a str or None, got {policy!r}")
+    is_meant = _selection(model, only)
     register_formulas()
-    replaced, left = [], []
+    replaced, left, layers = [], [], []
     for name, module in model.named_modules():
         if not _is_convolution(module) or _own_class(module) in _PYTORCHS:
+            continue
+        if not is_meant(name, module):
             continue
         why = _why_not(module)
         if why:
             left.append((name, why))
-        else:
-            _become(module, _OURS[_own_class(module)])
-            replaced.append(name)
-    return Replacement(tuple(replaced), tuple(left))
+            continue
+        _become(module, _OURS[_own_class(module)])
+        vars(module)[_MARK] = True
+        if policy is not None:
+            vars(module)["policy"] = policy
+        replaced.append(name)
+        layers.append(module)
+    return Replacement(tuple(replaced), tuple(left), tuple(layers))
 
 
 def restore(model: torch.nn.Module) -> tuple[str, ...]:
-    """Undoes :func:`replace`: convtime's layers become PyTorch's again, in place.
+    """Undoes :func:`replace`: the layers that it converted become PyTorch's again, in place.
 
-    Their ``policy`` is dropped.
+    Their ``policy`` is dropped. Layers that were made as convtime's are left as they are.
 
     Args:
         model: the model, or a wrapper of it.
@@ -92,11 +133,43 @@ def restore(model: torch.nn.Module) -> tuple[str, ...]:
     _check_module("restore", model)
     restored = []
     for name, module in model.named_modules():
-        if _own_class(module) in _PYTORCHS:
-            _become(module, _PYTORCHS[_own_class(module)])
-            vars(module).pop("policy", None)
+        if _is_replaced(module):
+            _restore(module)
             restored.append(name)
     return tuple(restored)
+
+
+def _selection(
+    model: torch.nn.Module,
+    only: Callable[[str, torch.nn.Module], bool] | Collection[str] | None,
+) -> Callable[[str, torch.nn.Module], bool]:
+    """`only` as a function."""
+    if only is None:
+        return lambda _name, _module: True
+    if callable(only):
+        return only
+    if isinstance(only, str) or not isinstance(only, Collection):
+        raise TypeError(
+            "replace: only must be a function of name and layer, or a collection of names, got "
+            f"{only!r}"
+        )
+    modules = dict(model.named_modules(remove_duplicate=False))
+    meant = set()
+    for name in only:
+        if name not in modules:
+            raise ValueError(f"replace: only has {name!r}, but no module of the model is named so")
+        meant.update(modules[name].modules())
+    return lambda _name, module: module in meant
+
+
+def _is_replaced(module: torch.nn.Module) -> bool:
+    return _MARK in vars(module) and _own_class(module) in _PYTORCHS
+
+
+def _restore(module: torch.nn.Module) -> None:
+    _become(module, _PYTORCHS[_own_class(module)])
+    vars(module).pop("policy", None)
+    del vars(module)[_MARK]
 
 
 def _check_module(function: str, model: object) -> None:
@@ -146,6 +219,8 @@ def _why_not(module: torch.nn.Module) -> str | None:
             return f"a parameter is {parameter.dtype}, which is none of {DTYPES}"
         if parameter.device.type not in ("cpu", "cuda", "meta"):
             return f"it is on {parameter.device}, and convtime computes on cpu and cuda"
+    if hasattr(module, "policy"):
+        return "it has an attribute policy, which convtime's layers take for their own"
     return None
 
 
@@ -157,7 +232,6 @@ def _become(module: torch.nn.Module, own_class: type) -> None:
             name: member for name, member in vars(type(module)).items() if name not in inherited
         }
         own_class = type(f"Parametrized{own_class.__name__}", (own_class,), members)
+    # torch 2.11's compiled code looks at a class again only where the object's dict has changed,
+    # which the mark sees to.
     module.__class__ = own_class
-    # torch 2.11's compiled code looks at a class again only where the object's dict has changed.
-    vars(module)["_class_exchanged"] = True
-    del vars(module)["_class_exchanged"]

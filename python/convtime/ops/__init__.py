@@ -3,6 +3,7 @@
 Importing this registers them, and the ops for tests of timers, with torch: as torch.ops.convtime.
 """
 
+from convtime.ops import batching as _batching
 from convtime.ops import fakes as _fakes
 from convtime.ops.convolutions import (
     conv1d,
@@ -54,4 +55,4 @@ __all__ = [
     "conv_transpose3d_weight",
 ]
 
-del _fakes
+del _batching, _fakes

@@ -9,6 +9,7 @@ from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C
 from convtime.ops.arguments import check_tensors, numbers, pad_end, padding_and_surplus
+from convtime.ops.sharding import register_rules
 
 _CONV1D, _CONV2D, _CONV3D, _CONV_TRANSPOSE1D, _CONV_TRANSPOSE2D, _CONV_TRANSPOSE3D = KINDS
 
@@ -28,8 +29,8 @@ def conv2d(
 
     On a GPU, where PyTorch would use cuDNN, the call and those of its gradients are convtime's own:
     cuDNN plans, selected as PyTorch selects. Everywhere else they run the kernels that PyTorch
-    runs. Gradients are defined to any order of backward differentiation, the second and above by
-    PyTorch's own convolutions; forward-mode differentiation is refused.
+    runs. Gradients of any order, forward-mode derivatives and :func:`torch.vmap` are computed by
+    the convolutions that PyTorch computes them by, under the same policy.
 
     Args:
         input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
@@ -257,6 +258,7 @@ def _of_any_kind(
 ) -> torch.Tensor:
     """Through torch.ops: for what the direct entry leaves, and to say what is wrong."""
     check_tensors(kind.function, input=input, weight=weight)
+    register_rules()
     steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
     pads, surplus = padding_and_surplus(kind, kind.function, weight.shape, steps, padding, gaps)
     call = getattr(torch.ops.convtime, kind.function)

@@ -10,6 +10,7 @@ import torch
 from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.ops.arguments import check_tensors, numbers, pad_end, padding_and_surplus, size_of
+from convtime.ops.sharding import register_rules
 
 _SPATIAL = {1: "L", 2: "H, W", 3: "D, H, W"}
 _KERNEL = {1: "S", 2: "R, S", 3: "T, R, S"}
@@ -254,6 +255,7 @@ def _grad_input(
 ) -> torch.Tensor:
     function = f"{kind.function}_input"
     check_tensors(function, weight=weight, grad_output=grad_output)
+    register_rules()
     size = size_of(kind, function, "input_size", input_size)
     steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
     pads, surplus = padding_and_surplus(kind, function, weight.shape, steps, padding, gaps)
@@ -292,6 +294,7 @@ def _grad_weight(
 ) -> torch.Tensor:
     function = f"{kind.function}_weight"
     check_tensors(function, input=input, grad_output=grad_output)
+    register_rules()
     size = size_of(kind, function, "weight_size", weight_size)
     steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
     pads, surplus = padding_and_surplus(kind, function, size, steps, padding, gaps)

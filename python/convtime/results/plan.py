@@ -102,6 +102,7 @@ class PlanChoice(Plan):
         policy: What selected it: "heuristic", "benchmark" or an engine's tag.
         device: For example "cuda:0".
         dtype: For example "float32".
+        timed: Tags of the plans that were timed, in that order, where a timed run decided.
         deterministic: Engines that do not repeat bit for bit were left out, unless the policy named
             the engine: see its numerical_notes.
         allow_tf32: Engines that use tensor cores for float32 were not left out. As deterministic,
@@ -115,6 +116,7 @@ class PlanChoice(Plan):
     policy: str
     device: str
     dtype: str
+    timed: tuple[str, ...] = ()
     deterministic: bool
     allow_tf32: bool
     uses: int

@@ -1,0 +1,113 @@
+"""Measures calls in another process, for what PyTorch and cuDNN read from the environment once.
+
+Run as a module it is that process: it answers a line of JSON, a call, by its row.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import results
+import torch
+from common.running import RESULT, print_result
+
+from conv_match_parts.passes import measure_call
+from conv_match_parts.rows import MODE_B, PASSES
+from conv_match_parts.searches import measure_searches
+from convtime.conv.call import ConvCall
+from convtime.conv.plan_oracle import PlanOracle
+from convtime.core import codec
+
+_COMMAND = (sys.executable, "-m", "conv_match_parts.child")
+_LOG = "CUDNN_FRONTEND_LOG_FILE"
+
+
+class Child:
+    """The process, started with the first call, and again with the next one after it ended."""
+
+    def __init__(self, what: str, device: torch.device) -> None:
+        """Prepares; nothing is started yet.
+
+        Args:
+            what: MODE_B, where heuristics are those of mode B, or SEARCHES.
+            device: The GPU that it uses.
+        """
+        self._what = what
+        self._device = device
+        self._process: subprocess.Popen[str] | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="convtime-child-")
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+        self._folder.cleanup()
+
+    def measure(self, call: ConvCall) -> results.Row:
+        """The call's row, less its key; with an error where the process does not survive it."""
+        if self._process is None:
+            self._process = self._start()
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        # One that is gone refuses what is written; how it ended is told below.
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(codec.encode(call)) + "\n")
+            self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith(RESULT):
+                row: results.Row = json.loads(line.removeprefix(RESULT))
+                if "CUDA error" in line:
+                    self._end()  # every later call of that process would fail
+                return row
+        status = self._process.wait()
+        self._end()
+        entry = {"backend": "Cudnn", "error": f"the process that measures ended with {status}"}
+        place = "passes" if self._what == MODE_B else "searches"
+        return {"problem": codec.encode(call), place: {PASSES[0]: entry}}
+
+    def _start(self) -> subprocess.Popen[str]:
+        paths = [str(results.HERE), os.environ.get("PYTHONPATH", "")]
+        environment = {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+        if self._what == MODE_B:
+            environment["TORCH_CUDNN_USE_HEURISTIC_MODE_B"] = "1"
+        else:
+            environment["CUDNN_FRONTEND_LOG_INFO"] = "1"
+            environment[_LOG] = str(Path(self._folder.name, "frontend.log"))
+        return subprocess.Popen(
+            [*_COMMAND, self._what, str(self._device)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | environment,
+        )
+
+    def _end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+
+def main() -> None:
+    what, name = sys.argv[1:]
+    device = torch.device(name)
+    torch.cuda.set_device(device)
+    with PlanOracle(device) as oracle:  # which starts nothing until it is asked
+        for line in sys.stdin:
+            call = codec.decode(ConvCall, json.loads(line))
+            if what == MODE_B:
+                print_result(measure_call(call, oracle, device))
+            else:
+                print_result(measure_searches(call, device, Path(os.environ[_LOG])))
+            torch.cuda.empty_cache()
+
+
+if __name__ == "__main__":
+    main()

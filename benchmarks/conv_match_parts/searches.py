@@ -1,0 +1,120 @@
+"""PyTorch's timed searches of plans beside convtime's: the row of a call under cudnn.benchmark.
+
+PyTorch's log is that of this process, which child.py starts with the log asked for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import results
+import torch
+from common.kernels import launches, record
+from common.running import first_line
+
+import convtime
+from conv_match_parts.rows import CUDNN_BACKENDS, PASSES
+from conv_match_parts.second_thread import SecondThread
+from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass
+from convtime.conv.identity import compare_bits, convtime_call
+from convtime.conv.plan_log import PlanLog, parse_log
+from convtime.conv.threads import in_fresh_thread
+from convtime.core import codec
+from convtime.results.activity import same_launches
+
+
+def measure_searches(call: ConvCall, device: torch.device, log: Path) -> results.Row:
+    """A call's row, less its key: of each pass that goes to cuDNN, both sides' searches."""
+    call = dataclasses.replace(call, flags=dataclasses.replace(call.flags, benchmark=True))
+    row: results.Row = {"problem": codec.encode(call)}
+    with call.flags.applied(), torch.no_grad():
+        try:
+            tensors = call.tensors(device)
+            names = [name for name in PASSES if call.backend(name, tensors) in CUDNN_BACKENDS]
+        except RuntimeError as error:
+            return row | {"error": f"PyTorch: {first_line(error)}"}
+        searches = {name: _search_or_error(call, name, tensors, device, log) for name in names}
+    return row | {"searches": searches}
+
+
+def _search_or_error(
+    call: ConvCall, name: str, tensors: ConvTensors, device: torch.device, log: Path
+) -> results.Row:
+    try:
+        # PyTorch's calls are all in a thread that has no plans yet, and keeps what it finds.
+        with SecondThread(device) as thread:
+            return _search(call, name, tensors, thread, device, log)
+    except RuntimeError as error:
+        return {"error": first_line(error)}
+
+
+def _search(
+    call: ConvCall,
+    name: str,
+    tensors: ConvTensors,
+    thread: SecondThread,
+    device: torch.device,
+    log: Path,
+) -> results.Row:
+    pytorch = call.pytorch_call(name, tensors)
+    theirs = functools.partial(thread.call, pytorch)
+    found = _logged(theirs, log)
+    again = _logged(lambda: in_fresh_thread(pytorch, device), log)
+    convtime.clear_plan_cache()
+    convtime_call(call, name, tensors, "benchmark")()
+    (choice,) = convtime.plan_cache()
+    same = choice.timed == found.timed
+    row: results.Row = {
+        "pytorch_tag": found.plan.tag if found.plan else None,
+        "pytorch_unknown": found.unknown,
+        "again_tag": again.plan.tag if again.plan else None,
+        "convtime_tag": choice.tag,
+        "candidates": list(found.timed),
+        "convtime_candidates": None if same else list(choice.timed),
+    }
+    if found.plan is None:
+        return row
+    forced = _by_engine(call, name, tensors, found.plan.tag)
+    identical, repeats = compare_bits(theirs, theirs(), forced())
+    recorded = record({"pytorch": theirs, "convtime": forced})
+    same = same_launches(recorded["pytorch"], recorded["convtime"])
+    return row | {
+        "bit_identical": identical,
+        "pytorch_repeats": repeats,
+        "kernels": launches(recorded["pytorch"]),
+        "convtime_kernels": None if same else launches(recorded["convtime"]),
+    }
+
+
+def _logged(call: Callable[[], object], log: Path) -> PlanLog:
+    """What PyTorch's log gains by a call."""
+    before = log.stat().st_size if log.exists() else 0
+    call()
+    if not log.exists():
+        return PlanLog(unknown="PyTorch's copy of the cuDNN frontend wrote no log")
+    with log.open("rb") as file:
+        file.seek(before)
+        return parse_log(file.read().decode(errors="replace"))
+
+
+def _by_engine(
+    call: ConvCall, name: str, tensors: ConvTensors, tag: str
+) -> Callable[[], torch.Tensor]:
+    """convtime's call of a pass with that plan."""
+    if name == FPROP:
+        return convtime_call(call, name, tensors, tag)
+    wanted = backward_pass(name)
+    arguments = (
+        tensors.grad_output, tensors.x, tensors.w, *call.backward_arguments,
+        [place == wanted for place in range(3)],
+    )  # fmt: skip
+
+    def run() -> torch.Tensor:
+        gradient: torch.Tensor
+        gradient = torch.ops.convtime.convolution_backward(*arguments, policy=tag)[wanted]
+        return gradient
+
+    return run

@@ -1,0 +1,81 @@
+"""What convtime runs in another thread than the one that selected the plans."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import results
+import torch
+from common.kernels import launches, record
+from common.running import first_line
+
+from convtime.conv.identity import Results, compare_bits
+from convtime.results.activity import same_launches
+
+Result = TypeVar("Result")
+
+
+class SecondThread:
+    """A thread that has plans of its own: PyTorch's, and convtime's of choices that others made."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._executor = ThreadPoolExecutor(1, "second thread")
+        if device.type == "cuda":
+            # Makes the CUDA context the thread's: see convtime.conv.threads.
+            self._executor.submit(torch.cuda.synchronize, device).result()
+
+    def __enter__(self) -> SecondThread:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._executor.shutdown()
+
+    def call(self, function: Callable[[], Result]) -> Result:
+        """Calls it there, on the calling thread's stream, with no gradients recorded."""
+        on_gpu = self._device.type == "cuda"
+        stream = torch.cuda.current_stream(self._device) if on_gpu else None
+
+        def run() -> Result:
+            with torch.no_grad(), torch.cuda.stream(stream):
+                return function()
+
+        return self._executor.submit(run).result()
+
+
+def measure_second_thread(
+    sides: Mapping[str, tuple[Callable[[], Results], Callable[[], Results]]], device: torch.device
+) -> dict[str, results.Row]:
+    """By pass: whether the second thread gives PyTorch's bits, by the first thread's kernels.
+
+    Args:
+        sides: PyTorch's call and convtime's, which this thread has made.
+        device: The GPU.
+    """
+    if not sides:
+        return {}
+    try:
+        return _measure(sides, device)
+    except RuntimeError as error:
+        return {name: {"error": f"convtime: {first_line(error)}"} for name in sides}
+
+
+def _measure(
+    sides: Mapping[str, tuple[Callable[[], Results], Callable[[], Results]]], device: torch.device
+) -> dict[str, results.Row]:
+    found: dict[str, results.Row] = {}
+    calls: dict[str, Callable[[], object]] = {}
+    with SecondThread(device) as second:
+        for name, (theirs, ours) in sides.items():
+            identical, repeats = compare_bits(theirs, theirs(), second.call(ours))
+            found[name] = {"bit_identical": identical, "pytorch_repeats": repeats}
+            calls[f"first {name}"] = ours
+            calls[f"second {name}"] = functools.partial(second.call, ours)
+        recorded = record(calls)
+    for name, row in found.items():
+        first, other = (recorded[f"{which} {name}"] for which in ("first", "second"))
+        row["convtime_kernels"] = None if same_launches(first, other) else launches(other)
+    return found

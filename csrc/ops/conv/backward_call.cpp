@@ -1,0 +1,69 @@
+#include "ops/conv/backward_call.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "ops/conv/convolutions.h"
+
+namespace convtime::ops {
+namespace {
+
+/// The call's policy for one of its passes alone, which an engine of another is not for.
+std::optional<std::string_view> policy_for(conv::Pass pass, const ConvBackwardCall& call) {
+  const PolicyRequest request =
+      parse_policy("convolution_backward", call.policy,
+                   {input_gradient_pass(call.transposed), conv::Pass::kWgrad});
+  const bool is_for_another = request.engine.has_value() && request.engine->pass.has_value() &&
+                              *request.engine->pass != pass;
+  return is_for_another ? std::nullopt : call.policy;
+}
+
+}  // namespace
+
+Gradients dispatch(const ConvBackwardCall& call) {
+  return convolution_backward_op().call(
+      call.grad_output, call.input, call.weight, call.stride, call.padding, call.dilation,
+      call.transposed, call.output_padding, call.groups, call.output_mask, call.policy);
+}
+
+at::Tensor grad_input_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
+                         const at::Tensor& input, const at::Tensor& weight,
+                         const c10::SymInt& groups) {
+  return std::get<0>(dispatch({grad_output,
+                               input,
+                               weight,
+                               call.stride,
+                               call.padding,
+                               call.dilation,
+                               call.transposed,
+                               call.output_padding,
+                               groups,
+                               {true, false, false},
+                               policy_for(input_gradient_pass(call.transposed), call)}));
+}
+
+at::Tensor grad_weight_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
+                          const at::Tensor& input, const at::Tensor& weight,
+                          const c10::SymInt& groups) {
+  return std::get<1>(dispatch({grad_output,
+                               input,
+                               weight,
+                               call.stride,
+                               call.padding,
+                               call.dilation,
+                               call.transposed,
+                               call.output_padding,
+                               groups,
+                               {false, true, false},
+                               policy_for(conv::Pass::kWgrad, call)}));
+}
+
+at::Tensor grad_bias_of(const at::Tensor& grad_output) {
+  std::vector<std::int64_t> dims = {0};
+  for (std::int64_t dim = 2; dim < grad_output.dim(); ++dim) {
+    dims.push_back(dim);
+  }
+  return grad_output.sum(dims);
+}
+
+}  // namespace convtime::ops
