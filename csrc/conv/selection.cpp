@@ -302,7 +302,7 @@ class Selector {
       float milliseconds = 0;
       CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
       candidate.seconds = milliseconds / 1e3F;
-      timed_.push_back(candidate.plan.tag());
+      timed_.push_back(candidate.plan->tag());
       timed.push_back(std::move(candidate));
     }
     candidates = std::move(timed);
