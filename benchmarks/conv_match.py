@@ -7,8 +7,9 @@ this process times. Kernels are CUPTI's records of timed calls; both sides take 
 L2 cache. "kernels" are PyTorch's, each [name, grid, block]; "convtime_kernels" is null where
 convtime's are the same. "ns" are the samples, in nanoseconds; sample i of both is from the same
 round. Results are compared in memory that was full of NaN before. "second_thread" is a call of
-convtime's in a thread that did not select the plan. Keys that begin with "mode-b" were measured in
-a process whose heuristics are cuDNN's mode B.
+convtime's in a thread that did not select the plan, but builds it from engine and knobs: then it is
+"rebuilt". Keys that begin with "mode-b" were measured in a process whose heuristics are cuDNN's
+mode B.
 
 A row with "searches" is a problem under cudnn.benchmark, in a process whose PyTorch writes its log:
 "candidates" are the plans that PyTorch timed, "convtime_candidates" is null where convtime timed

@@ -12,6 +12,7 @@ import torch
 from common.kernels import launches, record
 from common.running import first_line
 
+import convtime
 from convtime.conv.identity import Results, compare_bits
 from convtime.results.activity import same_launches
 
@@ -70,8 +71,13 @@ def _measure(
     calls: dict[str, Callable[[], object]] = {}
     with SecondThread(device) as second:
         for name, (theirs, ours) in sides.items():
-            identical, repeats = compare_bits(theirs, theirs(), second.call(ours))
-            found[name] = {"bit_identical": identical, "pytorch_repeats": repeats}
+            before = _rebuilds()
+            result = second.call(ours)
+            rebuilt = _rebuilds() == before + 1
+            identical, repeats = compare_bits(theirs, theirs(), result)
+            found[name] = {
+                "bit_identical": identical, "pytorch_repeats": repeats, "rebuilt": rebuilt
+            }  # fmt: skip
             calls[f"first {name}"] = ours
             calls[f"second {name}"] = functools.partial(second.call, ours)
         recorded = record(calls)
@@ -79,3 +85,7 @@ def _measure(
         first, other = (recorded[f"{which} {name}"] for which in ("first", "second"))
         row["convtime_kernels"] = None if same_launches(first, other) else launches(other)
     return found
+
+
+def _rebuilds() -> int:
+    return sum(choice.rebuilds for choice in convtime.plan_cache())
