@@ -13,8 +13,8 @@ constexpr double kOwnLaunches = 4;
 /// No launch takes the host less, so that one who takes that long has issued no more than one.
 constexpr double kMinLaunchSeconds = 1e-6;
 
-constexpr std::size_t kShrink = 8;
-constexpr std::size_t kGrow = 2;
+constexpr std::size_t kFewerRounds = 8;
+constexpr std::size_t kMoreRounds = 2;
 /// Each stall makes the next attempt to grow wait for longer: where it was no accident, trying
 /// often would cost a tenth of a second each time.
 constexpr std::size_t kLosePatience = 4;
@@ -38,7 +38,7 @@ void HoldPlan::held() {
   ++batches_;
   stalls_in_a_row_ = 0;
   if (++held_in_a_row_ >= patience_) {
-    limit_ = std::min(max_rounds_, kGrow * limit_);
+    limit_ = std::min(max_rounds_, kMoreRounds * limit_);
     held_in_a_row_ = 0;
   }
 }
@@ -49,7 +49,7 @@ void HoldPlan::stalled(std::size_t rounds) {
   ++stalls_in_a_row_;
   held_in_a_row_ = 0;
   patience_ = std::min(kMaxPatience, kLosePatience * patience_);
-  limit_ = std::max<std::size_t>(1, rounds / kShrink);
+  limit_ = std::max<std::size_t>(1, rounds / kFewerRounds);
   last_rounds_ = rounds;
 }
 
