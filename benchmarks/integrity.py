@@ -19,12 +19,17 @@ from common import running
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     interleavings = of_kind(rows, "interleaving")
     losses = planted_losses(rows)
-    counted = [row for row in of_kind(rows, "records") if is_sound(row)]
+    counted = of_kind(rows, "records")
+    incomplete = [
+        timing["incomplete"] for row in interleavings for timing in row.get("timings", [])
+    ]
+    sound = all(map(is_sound, counted)) and not any(incomplete)
     summary = {
         "profiler_interleavings": len(interleavings),
         "kernels_lost_from_profiler": sum(lost_kernels(row) for row in interleavings),
         "crashes": sum(has_crashed(row) for row in interleavings),
-        "records": sum(row["records"] for row in counted),
+        # None of them, where any was lost.
+        "records": sum(row["records"] for row in counted) if sound else 0,
         "planted_losses": len(losses),
     }
     if losses:

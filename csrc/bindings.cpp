@@ -127,7 +127,8 @@ py::dict to_dict(const convtime::BatchRecord& record) {
                   py::arg("busy_seconds") = record.busy_seconds);
 }
 
-convtime::Supervision supervision(double seconds_left, const py::object& on_batch) {
+/// `on_batch` has to outlive it: options are copied where the interpreter's lock is not held.
+convtime::Supervision supervision(double seconds_left, py::handle on_batch) {
   convtime::Supervision supervision{convtime::Deadline::after(seconds_left)};
   if (!on_batch.is_none()) {
     supervision.on_batch = [on_batch](const convtime::BatchRecord& record) {
@@ -316,8 +317,12 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
 /// convtime::MakeWay as a context of Python's.
 class MakeWayContext {
  public:
-  void enter() { way_.emplace(); }
-  void exit(const py::args&) { way_.reset(); }
+  void enter() {
+    without_interpreter_lock([this] { way_.emplace(); });
+  }
+  void exit(const py::args&) {
+    without_interpreter_lock([this] { way_.reset(); });
+  }
 
  private:
   std::optional<convtime::MakeWay> way_;
@@ -340,11 +345,15 @@ PYBIND11_MODULE(_C, module) {
 #ifdef CONVTIME_WITH_CUDA
   py::class_<MakeWayContext>(module, "MakeWay")
       .def(py::init())
-      .def("__enter__", &MakeWayContext::enter, py::call_guard<py::gil_scoped_release>())
+      .def("__enter__", &MakeWayContext::enter)
       .def("__exit__", &MakeWayContext::exit);
   module.def("flush_buffer_bytes", &convtime::flush_buffer_bytes, py::arg("device"));
 #endif
-  module.def("kernel_method_unavailable", &convtime::kernel_method_unavailable);
+  module.def("kernel_method_unavailable", [] {
+    std::string reason;
+    without_interpreter_lock([&] { reason = convtime::kernel_method_unavailable(); });
+    return reason;
+  });
 
   module.attr("CONFIDENCE") = convtime::kConfidence;
   module.attr("MIN_STEADY_SECONDS") = convtime::Warmup{}.min_steady_seconds;

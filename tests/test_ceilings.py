@@ -120,7 +120,7 @@ def test_a_result_is_not_lost_where_memory_for_them_is_short(
     assert one.flops == 7
     assert one.ceilings is None
     assert one.ceilings_reason == (
-        "there was no memory left on cpu to measure them "
+        "they could not be measured on cpu "
         "(OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB.)"
     )
-    assert "ceilings: not known: there was no memory left on cpu" in repr(one)
+    assert "ceilings: not known: they could not be measured on cpu" in repr(one)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -91,14 +92,17 @@ def run_process(name: str, device: torch.device, part: str) -> tuple[results.Row
     script = str(results.scripts()["integrity"])
     command = [sys.executable, script, "--probe", "interleaving", name, part]
     command += ["--device", str(device)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-        env={**os.environ, "KINETO_USE_DAEMON": "1"},  # without which it cannot be had on demand
-    )
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=100,
+            check=False,
+            env={**os.environ, "KINETO_USE_DAEMON": "1"},  # or it cannot be had on demand
+        )
+    except subprocess.TimeoutExpired:
+        return {}, -signal.SIGKILL
     row: results.Row = {}
     for line in done.stdout.splitlines():
         if line.startswith(running.RESULT):
@@ -186,7 +190,7 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
     return {
         "kind": "records",
         "records": sum(duration is not None for duration in durations),
-        "shortest": min(duration for duration in durations if duration is not None),
+        "shortest": min((duration for duration in durations if duration), default=0.0),
         **describe(measured),
         "incomplete": count_incomplete(measured, LAUNCHES + NODES),
     }

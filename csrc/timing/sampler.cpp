@@ -22,7 +22,7 @@ namespace {
 
 /// Idling is cut in pieces of this length, so that signals are looked at often enough.
 constexpr double kIdlePieceSeconds = 0.02;
-/// A method whose batches are this often faulty, and more often than not, is given up.
+/// A method is given up whose batches are faulty this often, if that is in a row or in most of all.
 constexpr std::size_t kMaxFaultyBatches = 4;
 /// The device is given untimed work in pieces of this length, two of which wait for it.
 constexpr double kLoadPieceSeconds = 0.01;
@@ -144,10 +144,11 @@ class Sampler::Run {
   const StopRule& rule_;
   StopJudge judge_;
   const HostHooks& hooks_;
-  const std::function<Overhead()>& calibrate_;
+  const std::function<Overhead(bool)>& calibrate_;
   const Supervision& supervision_;
   BatchRunner batches_;
   std::size_t batches_run_ = 0;
+  std::size_t faulty_in_a_row_ = 0;
   SamplerResult result_;
   bool warming_up_ = true;
 };
@@ -156,7 +157,7 @@ void Sampler::Run::warm_up() {
   const double start = now_seconds();
   call_untimed();
   if (calibrate_) {
-    judge_.expect(calibrate_());
+    judge_.expect(calibrate_(batches_.holds_queue()));
   }
   if (warmup_.steady) {
     result_.steady = become_steady();
@@ -312,12 +313,16 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
   result_.of_other_threads += batch.notes.of_other_threads;
   if (batch.hold_given_up) {
     set_aside(series);
+    if (calibrate_) {
+      judge_.expect(calibrate_(false));
+    }
   }
   if (!batch.notes.fault.empty()) {
     tell(std::move(record), batch, "thrown away: " + batch.notes.fault);
     throw_away(std::move(batch.notes.fault));
     return;
   }
+  faulty_in_a_row_ = 0;
   const BatchFate fate = judge(batch, idle_clock_hz);
   tell(std::move(record), batch, describe(fate, batch.hold_given_up));
   if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
@@ -334,10 +339,14 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
 void Sampler::Run::throw_away(std::string fault) {
   ++result_.faulty_batches;
   result_.fault = std::move(fault);
-  if (result_.faulty_batches >= kMaxFaultyBatches && 2 * result_.faulty_batches > batches_run_) {
+  ++faulty_in_a_row_;
+  const bool are_most =
+      result_.faulty_batches >= kMaxFaultyBatches && 2 * result_.faulty_batches > batches_run_;
+  if (are_most || faulty_in_a_row_ >= kMaxFaultyBatches) {
     throw TraceLost("the records of " + std::to_string(result_.faulty_batches) + " of " +
                     std::to_string(batches_run_) +
-                    " batches were incomplete, the last for: " + result_.fault);
+                    " batches were incomplete, or the work of a call varies; the last had " +
+                    result_.fault);
   }
 }
 
@@ -416,7 +425,7 @@ std::size_t Sampler::max_batch(std::size_t candidates) {
 }
 
 Sampler::Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
-                 HostHooks hooks, RegimeControl* regime, std::function<Overhead()> calibrate)
+                 HostHooks hooks, RegimeControl* regime, std::function<Overhead(bool)> calibrate)
     : timer_(timer),
       hold_(timer.queues_calls() ? hold : nullptr),
       probe_(probe),

@@ -34,7 +34,7 @@ class CONVTIME_API Sampler {
   /// empty, the timer adds nothing.
   Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
           HostHooks hooks = {}, RegimeControl* regime = nullptr,
-          std::function<Overhead()> calibrate = {});
+          std::function<Overhead(bool)> calibrate = {});
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
@@ -55,7 +55,7 @@ class CONVTIME_API Sampler {
   Warmup warmup_;
   StopRule rule_;
   HostHooks hooks_;
-  std::function<Overhead()> calibrate_;
+  std::function<Overhead(bool)> calibrate_;
   Supervision supervision_;
 };
 

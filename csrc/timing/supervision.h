@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 #include <stdexcept>
+#include <string>
 
 #include "core/export.h"
 #include "timing/batch_record.h"
@@ -28,7 +29,9 @@ class Deadline {
 /// A deadline passed before there was a sample.
 class CONVTIME_API DeadlineError : public std::runtime_error {
  public:
-  DeadlineError() : std::runtime_error("the deadline passed before a sample was taken") {}
+  explicit DeadlineError(const std::string& cause = "")
+      : std::runtime_error("the deadline passed before a sample was taken" +
+                           (cause.empty() ? cause : ": " + cause)) {}
 };
 
 /// How a caller keeps a run in sight and in bounds.

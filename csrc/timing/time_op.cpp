@@ -58,13 +58,12 @@ RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regim
 
 /// What the rule is to judge samples less; empty where that makes no difference to it. It judges
 /// uncorrected ones where no calibration can be had, as the result then holds them.
-std::function<Overhead()> make_calibration([[maybe_unused]] const TimingOptions& options,
-                                           [[maybe_unused]] Method method,
-                                           [[maybe_unused]] bool held,
-                                           [[maybe_unused]] ClockProbe* probe) {
+std::function<Overhead(bool)> make_calibration([[maybe_unused]] const TimingOptions& options,
+                                               [[maybe_unused]] Method method,
+                                               [[maybe_unused]] ClockProbe* probe) {
 #ifdef CONVTIME_WITH_CUDA
   if (is_calibrated(method) && depends_on_overhead(options.stop.criterion)) {
-    return [&options, method, held, probe] {
+    return [&options, method, probe](bool held) {
       return expected_overhead(method, options, held, *probe).overhead.value_or(Overhead{});
     };
   }
@@ -84,7 +83,7 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
 
   Sampler sampler(*chosen.timer, hold.get(), probe.get(), options.warmup, options.stop,
                   options.hooks, regime.get(),
-                  make_calibration(options, chosen.method, hold != nullptr, probe.get()));
+                  make_calibration(options, chosen.method, probe.get()));
   sampler.supervise(options.supervision);
   SamplerResult samples = sampler.run(conditioned.get());
 
@@ -136,10 +135,20 @@ Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions
 /// Samples; with events, where kernel times were lost on the way.
 Timing sample_to_the_end(std::span<Callable* const> candidates, const TimingOptions& options) {
   try {
-    return sample(candidates, options);
+    Timing timing = sample(candidates, options);
+    if (timing.method == Method::kKernel && timing.samples.of_other_threads > 0 &&
+        none_issued_work(timing.samples.candidates)) {
+      throw TraceLost(
+          "all that was given to the GPU meanwhile is of threads that also work while no call is "
+          "made");
+    }
+    return timing;
   } catch (const TraceLost& lost) {
     if (options.method != Method::kAuto) {
       throw std::runtime_error(kernel_refusal(lost.what()));
+    }
+    if (options.supervision.deadline.passed()) {
+      throw DeadlineError(event_reason(lost.what()));
     }
     TimingOptions with_events = options;
     with_events.method = Method::kEvent;

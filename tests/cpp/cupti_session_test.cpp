@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <map>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/cuda_check.h"
@@ -18,6 +20,7 @@
 #include "gpu.h"
 #include "kernels/known_duration/known_duration.h"
 #include "timing/time_op.h"
+#include "timing/trace/cupti_functions.h"
 #include "timing/trace/trace_lost.h"
 
 namespace convtime {
@@ -170,6 +173,42 @@ class OtherTool {
     }                                                                               \
   } while (false)
 
+TEST(CuptiFunctions, AreToldApartByTheirNames) {
+  const std::map<std::string, ApiKind> expected = {
+      {"cudaLaunchKernel_v7000", ApiKind::kLaunch},
+      {"cudaLaunchCooperativeKernel_v9000", ApiKind::kLaunch},
+      {"cudaLaunchKernelExC_v11060", ApiKind::kLaunch},
+      {"cuLaunchKernelEx", ApiKind::kLaunch},
+      {"cudaGraphLaunch_v10000", ApiKind::kGraphLaunch},
+      {"cudaMemsetAsync_v3020", ApiKind::kTransfer},
+      {"cudaMemcpyPeerAsync_v4000", ApiKind::kTransfer},
+      {"cuMemcpyBatchAsync_v2", ApiKind::kTransfer},
+      {"cuMemcpyWithAttributesAsync", ApiKind::kTransfer},  // from 13.2 on
+      {"cudaStreamBeginCapture_v10000", ApiKind::kBeginCapture},
+      {"cuStreamEndCapture", ApiKind::kEndCapture},
+      {"cudaGraphAddMemcpyNode_v10000", ApiKind::kOther},
+      {"cuLaunchHostFunc", ApiKind::kOther},
+      {"cudaFuncSetAttribute_v9000", ApiKind::kOther},
+      {"cudaMalloc_v3020", ApiKind::kOther},
+  };
+  std::size_t seen = 0;
+  for (const auto& [domain, functions] :
+       {std::pair(CUPTI_CB_DOMAIN_RUNTIME_API, &CuptiFunctions::of_runtime()),
+        std::pair(CUPTI_CB_DOMAIN_DRIVER_API, &CuptiFunctions::of_driver())}) {
+    for (CUpti_CallbackId function = 1; function < 900; ++function) {
+      const char* name = nullptr;
+      if (cuptiGetCallbackName(domain, function, &name) != CUPTI_SUCCESS || name == nullptr) {
+        continue;
+      }
+      if (const auto found = expected.find(name); found != expected.end()) {
+        EXPECT_EQ(functions->kind(function), found->second) << name;
+        ++seen;
+      }
+    }
+  }
+  EXPECT_GE(seen, expected.size() - 1);
+}
+
 TEST(CuptiSession, SaysWhatIsMissingWithoutADriver) {
   if (cuda_available()) {
     GTEST_SKIP() << "there is a CUDA device";
@@ -264,7 +303,9 @@ TEST(CuptiSession, EndsWhereAProfilerAsksForItsWay) {
 
 TEST(CuptiSession, BeginsAnewBehindAProfiler) {
   SKIP_WITHOUT_GPU();
-  { const MakeWay way; }
+  {
+    const MakeWay way;
+  }
   CuptiSession session;
   EXPECT_EQ(kernels_seen(session, 2), 2U);
 }

@@ -112,6 +112,14 @@ TEST_F(SamplerTest, ThrowsFaultyBatchesAwayAndRepeatsThem) {
   EXPECT_EQ(result.of_other_threads, 2 * (timer_.batch_sizes.size() - 2));  // less single calls
 }
 
+TEST_F(SamplerTest, GivesUpWhereFaultsBeginLateAndLast) {
+  timer_.is_faulty = [](std::size_t run) { return run > 40; };
+  Sampler sampler(timer_, nullptr, nullptr, kOneCall,
+                  {.criterion = StopCriterion::kCount, .max_samples = 100'000});
+  EXPECT_THROW(sampler.run(both_), TraceLost);
+  EXPECT_LT(timer_.batch_sizes.size(), 50U);
+}
+
 TEST_F(SamplerTest, GivesUpWhereMostBatchesAreFaulty) {
   timer_.is_faulty = [](std::size_t run) { return run > 4; };
   Sampler sampler(timer_, nullptr, nullptr, kOneCall, {.criterion = StopCriterion::kBudget});
@@ -509,11 +517,26 @@ TEST_F(SamplerTest, DoesNotMixHeldAndUnheldSamples) {
 
 TEST_F(SamplerTest, AsksOnceBehindTheFirstCallsWhatTheMethodAdds) {
   std::vector<std::size_t> calls_before;
-  Sampler(timer_, nullptr, nullptr, {.calls = 3, .min_steady_seconds = 0}, {}, {}, nullptr, [&] {
-    calls_before.push_back(order_.size());
+  Sampler(timer_, nullptr, nullptr, {.calls = 3, .min_steady_seconds = 0}, {}, {}, nullptr,
+          [&](bool) {
+            calls_before.push_back(order_.size());
+            return Overhead{};
+          })
+      .run(both_);
+  EXPECT_EQ(calls_before, std::vector<std::size_t>{6});
+}
+
+TEST_F(SamplerTest, AsksAnewWhereTheHoldIsGivenUp) {
+  FakeHold hold;
+  hold.early = true;
+  hold.held_at_first = 1;
+  hold.failures_after = true;
+  std::vector<bool> asked;
+  Sampler(timer_, &hold, nullptr, kOneCall, {.min_samples = 100}, {}, nullptr, [&](bool held) {
+    asked.push_back(held);
     return Overhead{};
   }).run(both_);
-  EXPECT_EQ(calls_before, std::vector<std::size_t>{6});
+  EXPECT_EQ(asked, (std::vector<bool>{true, false}));
 }
 
 TEST_F(SamplerTest, JudgesSamplesLessWhatTheMethodAdds) {
@@ -521,7 +544,7 @@ TEST_F(SamplerTest, JudgesSamplesLessWhatTheMethodAdds) {
   const auto sample = [&](const Overhead& overhead) {
     return Sampler(timer_, nullptr, nullptr, kOneCall,
                    {.criterion = StopCriterion::kVerdict, .max_samples = 500}, {}, nullptr,
-                   [&] { return overhead; })
+                   [&](bool) { return overhead; })
         .run(both_);
   };
   // 1.015 within some 0.01: slower. 1.01, give or take: not to be told.

@@ -3,10 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
+#include <future>
 #include <ostream>
 #include <stdexcept>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "core/cuda_check.h"
 #include "gpu.h"
@@ -93,6 +97,8 @@ std::vector<Loss> losses() {
        "without their records"},
       {"AllOfADeviceLost", drop([](const CUpti_Activity& record) { return !is_api_call(record); }),
        "without their records"},
+      {"AllApiCallsLost", drop([](const CUpti_Activity& record) { return is_api_call(record); }),
+       "without their launch"},
       {"ApiCallLost", drop([](const CUpti_Activity& record) {
          return is_api_call(record) &&
                 reinterpret_cast<const CUpti_ActivityAPI&>(record).correlationId % 3 == 0;
@@ -239,6 +245,28 @@ TEST_P(PlantedLoss, EndsInEventsWhereItLasts) {
 
 INSTANTIATE_TEST_SUITE_P(Of, PlantedLoss, testing::ValuesIn(losses()),
                          [](const auto& info) { return info.param.name; });
+
+/// Hands kernels over a little after CUPTI did.
+TEST(PlantedLoss, ThatIsOnlyLateIsWaitedFor) {
+  SKIP_WITHOUT_GPU();
+  std::vector<std::future<void>> late;
+  Between between(
+      [&late](const CUpti_Activity& record, const Send& send) {
+        if (!is_kernel(record)) {
+          send(record);
+          return;
+        }
+        late.push_back(std::async(std::launch::async, [send, kernel = kernel_of(record)] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+          send(reinterpret_cast<const CUpti_Activity&>(kernel));
+        }));
+      },
+      300);
+  const Timing timing = time_everything(&between);
+  late.clear();
+  expect_all_activities(timing);
+  EXPECT_EQ(timing.samples.faulty_batches, 0U) << timing.samples.fault;
+}
 
 TEST(PlantedLoss, OfAFullPoolOfBuffersEndsInEvents) {
   SKIP_WITHOUT_GPU();

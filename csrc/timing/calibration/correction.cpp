@@ -24,8 +24,7 @@ CalibrationState state_of(Method method, const TimingOptions& options, bool held
 
 Overhead calibrate_waiting(const CalibrationState& state, const TimingOptions& options) {
   return process_calibrator().calibrate(
-      state, [&](Method by) { return time_reference(by, options, state.held); },
-      kernel_problem());
+      state, [&](Method by) { return time_reference(by, options, state.held); }, kernel_problem());
 }
 
 }  // namespace

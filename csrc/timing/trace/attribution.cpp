@@ -37,7 +37,41 @@ Issues merge(std::span<const ApiCall> api_calls) {
   return issues;
 }
 
-bool gives_work(const ApiCall& call) { return call.kind != ApiKind::kOther && !call.failed; }
+bool gives_work(const ApiCall& call) {
+  const bool can = call.kind == ApiKind::kLaunch || call.kind == ApiKind::kGraphLaunch ||
+                   call.kind == ApiKind::kTransfer;
+  return can && !call.failed;
+}
+
+/// Stretches of time in which what a thread issues is captured, and not done.
+class Captures {
+ public:
+  explicit Captures(std::span<const ApiCall> api_calls) {
+    for (const ApiCall& call : api_calls) {
+      if (call.kind == ApiKind::kBeginCapture || call.kind == ApiKind::kEndCapture) {
+        of_thread_[call.thread].push_back({call.start, call.kind == ApiKind::kBeginCapture});
+      }
+    }
+    for (auto& [thread, changes] : of_thread_) {
+      std::sort(changes.begin(), changes.end());
+    }
+  }
+
+  bool contain(const ApiCall& call) const {
+    const auto found = of_thread_.find(call.thread);
+    if (found == of_thread_.end()) {
+      return false;
+    }
+    const auto& changes = found->second;
+    const auto after = std::upper_bound(changes.begin(), changes.end(), Change{call.start, true});
+    return after != changes.begin() && std::prev(after)->second;
+  }
+
+ private:
+  using Change = std::pair<std::uint64_t, bool>;  // when, and whether a capture begins
+
+  std::unordered_map<std::uint32_t, std::vector<Change>> of_thread_;
+};
 
 /// Where in the windows something was done.
 struct Place {
@@ -57,17 +91,25 @@ std::optional<Place> find_place(std::span<const Window> windows, std::uint64_t t
 }
 
 /// Threads that issue work while no call is prepared or made.
-std::unordered_set<std::uint32_t> find_other_threads(std::span<const Window> windows,
-                                                     const Issues& issues,
-                                                     std::uint32_t own_thread) {
-  std::unordered_set<std::uint32_t> others;
-  for (const auto& [correlation, issue] : issues) {
-    if (issue.call.thread != own_thread && gives_work(issue.call) &&
-        !find_place(windows, issue.call.start).has_value()) {
-      others.insert(issue.call.thread);
+void add_other_threads(std::span<const Window> windows, std::span<const ApiCall> api_calls,
+                       std::uint32_t own_thread, std::unordered_set<std::uint32_t>& others) {
+  for (const ApiCall& call : api_calls) {
+    if (call.thread != own_thread && gives_work(call) &&
+        !find_place(windows, call.start).has_value()) {
+      others.insert(call.thread);
     }
   }
-  return others;
+}
+
+/// Functions that an activity shows to have transferred something.
+void add_filled(const TraceRecords& records, const Issues& issues,
+                std::unordered_set<std::uint32_t>& filled) {
+  for (const DeviceActivity& activity : records.activities) {
+    const auto issue = issues.find(activity.correlation);
+    if (issue != issues.end() && issue->second.call.kind == ApiKind::kTransfer) {
+      filled.insert(issue->second.call.function);
+    }
+  }
 }
 
 /// What a call is to come after: the last that its preparation issued to a device.
@@ -111,39 +153,40 @@ class Marks {
 
 class Attributing {
  public:
-  Attributing(std::span<const Window> windows, const TraceContext& context,
-              std::span<const ApiCall> api_calls, std::unordered_set<std::uint32_t>& filled)
+  Attributing(std::span<const Window> windows, const TraceRecords& records,
+              const TraceContext& context, const TraceMemory& before)
       : windows_(windows),
+        records_(records),
         context_(context),
         tolerance_(static_cast<std::uint64_t>(kStampToleranceNs * context.clock.ticks_per_ns)),
-        issues_(merge(api_calls)),
-        other_threads_(find_other_threads(windows, issues_, context.own_thread)),
-        filled_(filled),
+        read_up_to_(before.read_up_to),
+        issues_(merge(records.api_calls)),
+        captures_(records.api_calls),
+        other_threads_(before.other_threads),
+        filled_(before.filled),
         marks_(windows.size()) {
     result_.calls.resize(windows.size());
-    for (const auto& [correlation, issue] : issues_) {
-      first_correlation_ = std::min(first_correlation_, correlation);
-    }
+    add_other_threads(windows, records.api_calls, context.own_thread, other_threads_);
+    add_filled(records, issues_, filled_);
   }
 
-  Attribution run(TraceRecords records) {
-    for (DeviceActivity& activity : records.activities) {
-      assign(std::move(activity));
+  Attribution run() {
+    for (const DeviceActivity& activity : records_.activities) {
+      assign(activity);
     }
     for (std::size_t i = 0; i < windows_.size(); ++i) {
       finish(result_.calls[i], marks_[i]);
     }
     count_missing();
-    result_.faults.lost = records.lost;
+    result_.faults.lost = records_.lost;
     return std::move(result_);
   }
 
  private:
-  void assign(DeviceActivity&& activity) {
+  void assign(const DeviceActivity& activity) {
     const auto found = issues_.find(activity.correlation);
     if (found == issues_.end()) {
-      // One that was issued before these API calls belongs to what was read before.
-      result_.faults.unissued += activity.correlation > first_correlation_ ? 1 : 0;
+      result_.faults.unissued += activity.correlation > read_up_to_ ? 1 : 0;
       return;
     }
     Issue& issue = found->second;
@@ -161,11 +204,8 @@ class Attributing {
     }
     ++issue.activities;
     issue.graph = activity.graph;
-    if (issue.call.kind == ApiKind::kTransfer) {
-      filled_.insert(issue.call.function);
-    }
     if (has_sound_times(activity, issue.call)) {
-      result_.calls[place->window].push_back(std::move(activity));
+      result_.calls[place->window].push_back(activity);
     }
   }
 
@@ -205,7 +245,8 @@ class Attributing {
       }
     }
     for (const auto& [correlation, issue] : issues_) {
-      if (!gives_work(issue.call) || is_of_another_thread(issue.call)) {
+      if (!gives_work(issue.call) || is_of_another_thread(issue.call) ||
+          captures_.contain(issue.call)) {
         continue;
       }
       const std::optional<Place> place = find_place(windows_, issue.call.start);
@@ -230,13 +271,15 @@ class Attributing {
   }
 
   std::span<const Window> windows_;
+  const TraceRecords& records_;
   const TraceContext& context_;
   std::uint64_t tolerance_;
+  std::uint32_t read_up_to_;
   Issues issues_;
+  Captures captures_;
   std::unordered_set<std::uint32_t> other_threads_;
-  std::unordered_set<std::uint32_t>& filled_;
+  std::unordered_set<std::uint32_t> filled_;
   std::vector<Marks> marks_;
-  std::uint32_t first_correlation_ = static_cast<std::uint32_t>(-1);
   Attribution result_;
 };
 
@@ -259,10 +302,18 @@ std::string TraceFaults::describe() const {
   return text;
 }
 
-Attribution attribute(std::span<const Window> windows, TraceRecords records,
-                      const TraceContext& context, std::unordered_set<std::uint32_t>& filled) {
-  const std::vector<ApiCall> api_calls = std::move(records.api_calls);
-  return Attributing(windows, context, api_calls, filled).run(std::move(records));
+Attribution attribute(std::span<const Window> windows, const TraceRecords& records,
+                      const TraceContext& context, const TraceMemory& before) {
+  return Attributing(windows, records, context, before).run();
+}
+
+void remember(std::span<const Window> windows, const TraceRecords& records,
+              const TraceContext& context, TraceMemory& memory) {
+  for (const ApiCall& call : records.api_calls) {
+    memory.read_up_to = std::max(memory.read_up_to, call.correlation);
+  }
+  add_filled(records, merge(records.api_calls), memory.filled);
+  add_other_threads(windows, records.api_calls, context.own_thread, memory.other_threads);
 }
 
 }  // namespace convtime

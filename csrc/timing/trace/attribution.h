@@ -14,10 +14,12 @@ namespace convtime {
 
 /// What a call of the CUDA runtime or driver gives a device to do.
 enum class ApiKind : std::uint8_t {
-  kLaunch,       ///< a kernel
-  kGraphLaunch,  ///< the nodes of a graph
-  kTransfer,     ///< a copy or a memset, or nothing where there are no bytes
-  kOther,        ///< nothing
+  kLaunch,        ///< a kernel
+  kGraphLaunch,   ///< the nodes of a graph
+  kTransfer,      ///< a copy or a memset, or nothing where there are no bytes
+  kBeginCapture,  ///< nothing: what its thread issues from here on only becomes part of a graph
+  kEndCapture,    ///< nothing
+  kOther,         ///< nothing
 };
 
 /// A call of the CUDA runtime or driver, on any thread.
@@ -70,6 +72,16 @@ struct Attribution {
   std::size_t of_other_threads = 0;
 };
 
+/// What is known of a session's earlier records.
+struct TraceMemory {
+  /// The highest correlation of an API call.
+  std::uint32_t read_up_to = 0;
+  /// Functions that have been seen to give the device something to transfer.
+  std::unordered_set<std::uint32_t> filled;
+  /// Threads that have been seen to issue work while no call was prepared or made.
+  std::unordered_set<std::uint32_t> other_threads;
+};
+
 /// The clock of a tracer's records.
 struct TraceClock {
   std::uint64_t origin = 0;  ///< the tick that nanoseconds are counted from
@@ -95,17 +107,19 @@ struct TraceContext {
 inline constexpr double kStampToleranceNs = 20'000;
 
 /// Assigns the activities to the windows, which follow each other in time, with times in
-/// nanoseconds from the clock's origin, and checks that none is missing. Activities are matched by the API call that issued them, so that work counts that other
-/// threads issued for the call (autograd's), and work that runs later than its window.
+/// nanoseconds from the clock's origin, and checks that none is missing. Activities are matched by
+/// the API call that issued them, so that work counts that other threads issued for the call
+/// (autograd's), and work that runs later than its window.
 ///
 /// A thread that issues work while no call is prepared or made works on its own account: none of
-/// its work is any call's.
-///
-/// `filled` are functions that have been seen to give the device something to transfer. Those that
-/// never did are taken to have had no bytes to transfer, unless nothing else of their call is
-/// there. It is added to.
-CONVTIME_API Attribution attribute(std::span<const Window> windows, TraceRecords records,
-                                   const TraceContext& context,
-                                   std::unordered_set<std::uint32_t>& filled);
+/// its work is any call's. Functions that never transferred anything are taken to have had no bytes
+/// to transfer, unless nothing else of their call is there. Work of API calls that were read before
+/// is passed over.
+CONVTIME_API Attribution attribute(std::span<const Window> windows, const TraceRecords& records,
+                                   const TraceContext& context, const TraceMemory& before);
+
+/// Adds what records tell that have been attributed.
+CONVTIME_API void remember(std::span<const Window> windows, const TraceRecords& records,
+                           const TraceContext& context, TraceMemory& memory);
 
 }  // namespace convtime

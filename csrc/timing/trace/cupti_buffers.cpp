@@ -21,7 +21,8 @@ Lent& lent() {
   return *instance;
 }
 
-/// Null where there is no memory, or CUPTI has too many already, since CUPTI's own code cannot be thrown through.
+/// Null where there is no memory, or CUPTI has too many already, since CUPTI's own code cannot be
+/// thrown through.
 std::uint8_t* lend_buffer() noexcept {
   auto* const buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, kBytes));
   if (buffer == nullptr) {

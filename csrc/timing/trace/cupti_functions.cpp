@@ -20,11 +20,20 @@ ApiKind kind_of(std::string_view name) {
   if (contains_any(name, {"GraphLaunch"})) {
     return ApiKind::kGraphLaunch;
   }
-  if (contains_any(name, {"Graph", "Node", "Attribute", "Params", "Config", "HostFunc"})) {
+  if (contains_any(name, {"StreamBeginCapture"})) {
+    return ApiKind::kBeginCapture;
+  }
+  if (contains_any(name, {"StreamEndCapture"})) {
+    return ApiKind::kEndCapture;
+  }
+  if (contains_any(name, {"Graph", "Node"})) {
     return ApiKind::kOther;
   }
   if (contains_any(name, {"Memcpy", "Memset"})) {
     return ApiKind::kTransfer;
+  }
+  if (contains_any(name, {"Attribute", "Params", "Config", "HostFunc"})) {
+    return ApiKind::kOther;
   }
   return contains_any(name, {"Launch"}) ? ApiKind::kLaunch : ApiKind::kOther;
 }

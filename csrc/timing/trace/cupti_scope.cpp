@@ -54,8 +54,8 @@ std::uint64_t activity_clock() {
 std::uint32_t activity_thread() {
   CUpti_ActivityThreadIdType type = CUPTI_ACTIVITY_THREAD_ID_TYPE_DEFAULT;
   CONVTIME_CUPTI_CHECK(cuptiGetThreadIdType(&type));
-  return static_cast<std::uint32_t>(
-      type == CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM ? gettid() : pthread_self());
+  return static_cast<std::uint32_t>(type == CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM ? gettid()
+                                                                                 : pthread_self());
 }
 
 }  // namespace convtime

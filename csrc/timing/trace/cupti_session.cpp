@@ -103,7 +103,7 @@ CuptiSession::CuptiSession() {
   const std::lock_guard lock(turn().mutex);
   if (turn().session != nullptr) {
     throw std::runtime_error(
-        "another thread of this process is timing with it, and CUPTI serves one at a time");
+        "another timing of this process uses it, and CUPTI serves one at a time");
   }
   if (turn().making_way > 0 || (profiler_is_active() && !shared())) {
     throw std::runtime_error(kProfilerActive);
@@ -130,7 +130,10 @@ void CuptiSession::check_records_arrive() {
   CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
   CONVTIME_CUDA_CHECK(cudaMemsetAsync(nullptr, 0, 0, nullptr));  // issues nothing
   scope_->flush(ActivityScope::Flush::kFinished);
-  if (collector().hand_over().api_calls.empty()) {
+  const TraceRecords records = collector().hand_over();
+  remember({}, records, context_, memory_);
+  memory_.other_threads.clear();
+  if (records.api_calls.empty()) {
     scope_.reset();
     refuse_for_another_tool(kActivityKinds);
   }
@@ -139,7 +142,7 @@ void CuptiSession::check_records_arrive() {
 CuptiSession::~CuptiSession() {
   const std::lock_guard lock(turn().mutex);
   turn().session = nullptr;
-  if (scope_ != nullptr && !shared() && profiler_is_active()) {
+  if (scope_ != nullptr && profiler_is_active() && !shared()) {
     scope_->abandon();
   }
   scope_.reset();
@@ -147,50 +150,66 @@ CuptiSession::~CuptiSession() {
 
 std::uint64_t CuptiSession::now() { return activity_clock(); }
 
-Attribution CuptiSession::take(std::span<const Window> windows) {
-  using std::chrono::microseconds;
+/// Uses the scope, and takes CUPTI's refusals for a loss: another tool may have come between.
+template <typename Use>
+auto CuptiSession::with_scope(Use use) {
   const std::lock_guard lock(mutex_);
   require_open();
+  try {
+    return use();
+  } catch (const CuptiError& error) {
+    throw TraceLost(error.what());
+  }
+}
+
+Attribution CuptiSession::take(std::span<const Window> windows) {
+  return with_scope([&] {
+    Attribution result = take_complete(windows);
+    require_open();
+    remember(windows, records_, context_, memory_);
+    return result;
+  });
+}
+
+/// CUPTI may be a little behind the device, and keeps a buffer as long as some work in it runs,
+/// were it another thread's.
+Attribution CuptiSession::take_complete(std::span<const Window> windows) {
+  using std::chrono::microseconds;
   records_ = {};
   scope_->flush(ActivityScope::Flush::kFinished);
   Attribution result = read(windows);
-  // CUPTI keeps a buffer as long as some work in it runs, were it another thread's, and may be a
-  // little behind the device.
-  constexpr std::array kWaits = {microseconds(0), microseconds(200), microseconds(2'000),
+  constexpr std::array kWaits = {microseconds(200), microseconds(200), microseconds(2'000),
                                  microseconds(20'000)};
+  auto flush = ActivityScope::Flush::kFinished;
   for (const microseconds wait : kWaits) {
-    if (result.faults.missing == 0) {
+    if (result.faults.missing == 0 && result.faults.unissued == 0) {
       break;
     }
     std::this_thread::sleep_for(wait);
-    scope_->flush(ActivityScope::Flush::kAll);
+    // All of them only once what is merely late has come: unfinished records never come again.
+    scope_->flush(std::exchange(flush, ActivityScope::Flush::kAll));
     result = read(windows);
   }
-  require_open();
   return result;
 }
 
 Attribution CuptiSession::read(std::span<const Window> windows) {
   append(collector().hand_over(), records_);
   context_.read_at = now();
-  return attribute(windows, records_, context_, filled_);
+  return attribute(windows, records_, context_, memory_);
 }
 
 void CuptiSession::pause() {
-  const std::lock_guard lock(mutex_);
-  require_open();
-  scope_->pause();
+  with_scope([this] { scope_->pause(); });
 }
 
 void CuptiSession::resume() {
-  const std::lock_guard lock(mutex_);
-  require_open();
-  scope_->resume();
+  with_scope([this] { scope_->resume(); });
 }
 
 /// A profiler that nobody could hold back may have taken CUPTI since.
 void CuptiSession::require_open() {
-  if (scope_ != nullptr && !shared() && profiler_is_active()) {
+  if (scope_ != nullptr && profiler_is_active() && !shared()) {
     scope_->abandon();
     scope_.reset();
     lost_ = kProfilerStarted;

@@ -7,7 +7,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <unordered_set>
 
 #include "core/export.h"
 #include "timing/trace/attribution.h"
@@ -56,7 +55,10 @@ class CONVTIME_API CuptiSession {
 
   void open();
   void check_records_arrive();
+  Attribution take_complete(std::span<const Window> windows);
   Attribution read(std::span<const Window> windows);
+  template <typename Use>
+  auto with_scope(Use use);
   void give_way(const std::string& reason);
   void require_open();
 
@@ -65,7 +67,7 @@ class CONVTIME_API CuptiSession {
   std::string lost_;  // why there is no scope any more
   TraceContext context_;
   TraceRecords records_;  // of the windows that are being waited for
-  std::unordered_set<std::uint32_t> filled_;
+  TraceMemory memory_;
 };
 
 /// Keeps CUPTI free while a profiler takes it: ends the session that is open, before the profiler

@@ -92,12 +92,11 @@ std::vector<ActivityColumn> tabulate(std::span<const std::vector<DeviceActivity>
       }
       if (occurrences.seen == occurrences.columns.size()) {
         occurrences.columns.push_back(columns.size());
-        columns.push_back(
-            {.info = activity.info,
-             .name = demangle(activity.info.name),
-             .streams = {},
-             .seconds = std::vector<double>(calls.size(),
-                                            std::numeric_limits<double>::quiet_NaN())});
+        columns.push_back({.info = activity.info,
+                           .name = demangle(activity.info.name),
+                           .streams = {},
+                           .seconds = std::vector<double>(
+                               calls.size(), std::numeric_limits<double>::quiet_NaN())});
       }
       ActivityColumn& column = columns[occurrences.columns[occurrences.seen++]];
       column.seconds[call] = seconds_of(activity);

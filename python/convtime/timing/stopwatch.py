@@ -104,8 +104,8 @@ def _ceilings_of(device: torch.device) -> tuple[Ceilings | None, str]:
     """The ceilings, or why there are none, which is no reason to lose what was measured."""
     try:
         return ceilings(device), ""
-    except torch.OutOfMemoryError as error:
-        return None, f"there was no memory left on {device} to measure them ({first_line(error)})"
+    except RuntimeError as error:  # of a GPU that is full, for one
+        return None, f"they could not be measured on {device} ({first_line(error)})"
 
 
 @takes_options()

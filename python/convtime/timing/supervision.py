@@ -39,8 +39,8 @@ class TimeLimit:
         """Where the core finds that the limit has passed without a sample, says so in our words."""
         try:
             yield
-        except _C.DeadlineError:
-            raise self._error("") from None
+        except _C.DeadlineError as error:
+            raise self._error(str(error).partition(": ")[2]) from None
 
     def _error(self, cause: str) -> TimeoutError:
         why = f" ({cause})" if cause else ""
