@@ -11,7 +11,7 @@ sys.path.insert(0, str(BENCHMARKS))
 import integrity  # noqa: E402
 import results  # noqa: E402
 
-TIMING = {"method": "event", "reason": "a profiler is active"}
+TIMING = {"method": "event", "reason": "a profiler is active", "incomplete": 0}
 
 
 def interleaving(**changes):
@@ -77,7 +77,13 @@ def test_a_crash_loses_all_kernels_and_counts_where_the_control_survived():
 
 @pytest.mark.parametrize("changes", [{"incomplete": 1}, {"method": "event"}, {"shortest": 0.0}])
 def test_records_count_only_where_all_of_them_are_sound(changes):
-    assert integrity.summarise([records(), records(**changes)])["records"] == 1000
+    assert integrity.summarise([records(), records(**changes)])["records"] == 0
+
+
+def test_records_count_only_where_no_interleaved_timing_lacks_one():
+    lacking = interleaving(timings=[TIMING, TIMING | {"incomplete": 1}])
+    assert integrity.summarise([interleaving(), records()])["records"] == 1000
+    assert integrity.summarise([lacking, records()])["records"] == 0
 
 
 def test_the_table_tells_of_all_kinds():
