@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import convtime
 
 REPOSITORY = Path(__file__).parents[2]
-PROCESSES_AT_ONCE = 8
+CASES_AT_ONCE = 10
 LAUNCHES = 20  # of kernels, in a call
 NODES = 200  # of a graph, which is launched beside them
 CALLS = 5_000
@@ -38,36 +38,33 @@ PLANTED = "PlantedLoss"
 
 
 def make_cases(device: torch.device) -> dict[str, running.Measure]:
-    ahead = Ahead(
-        {name: functools.partial(measure_interleaving, name, device) for name in INTERLEAVINGS}
-    )
-    cases: dict[str, running.Measure] = {
-        name: functools.partial(ahead.measure, name) for name in INTERLEAVINGS
+    measures: dict[str, running.Measure] = {
+        name: functools.partial(measure_interleaving, name, device) for name in INTERLEAVINGS
     }
     for moment in MOMENTS:
-        records = functools.partial(
+        measures[f"records {moment}"] = functools.partial(
             running.run_probe, "integrity", "records", device, moment, timeout=300
         )
-        cases[f"records {moment}"] = records
-    cases["planted losses"] = measure_planted_losses
-    return cases
+    measures["planted losses"] = measure_planted_losses
+    ahead = Ahead(measures)
+    return {key: functools.partial(ahead.measure, key) for key in measures}
 
 
 class Ahead:
     """Measures cases on threads, several ahead of the one that is asked for.
 
-    Their processes take seconds to start, and nothing in them depends on how fast they are.
+    Their processes take seconds to start, and no row depends on how fast they are.
     """
 
     def __init__(self, measures: Mapping[str, running.Measure]) -> None:
         self._measures = measures
-        self._pool = ThreadPoolExecutor(PROCESSES_AT_ONCE)
+        self._pool = ThreadPoolExecutor(CASES_AT_ONCE)
         self._begun: dict[str, Future[results.Row]] = {}
 
     def measure(self, key: str) -> results.Row:
         names = list(self._measures)
         first = names.index(key)
-        for name in names[first : first + PROCESSES_AT_ONCE]:
+        for name in names[first : first + CASES_AT_ONCE]:
             if name not in self._begun:
                 self._begun[name] = self._pool.submit(self._measures[name])
         return self._begun[key].result()
@@ -99,7 +96,8 @@ def run_process(name: str, device: torch.device, part: str) -> tuple[results.Row
             text=True,
             timeout=100,
             check=False,
-            env={**os.environ, "KINETO_USE_DAEMON": "1"},  # or it cannot be had on demand
+            # Without it, kineto cannot be had on demand; with it, it looks for its daemon.
+            env={**os.environ, **({"KINETO_USE_DAEMON": "1"} if "demand" in name else {})},
         )
     except subprocess.TimeoutExpired:
         return {}, -signal.SIGKILL
@@ -178,6 +176,7 @@ def probe_records(device: torch.device, moment: str) -> results.Row:
 
     calls = CALLS if not beside else CALLS // 10
     options: dict[str, Any] = {"stop": "count", "max_samples": calls, "device": device}
+    options["exclusive"] = False  # other cases time on this GPU, too
     if beside:
         with scene.meanwhile(keep_busy):
             try:
