@@ -172,7 +172,7 @@ def nvtx_ranges_on_another_thread(scene: Scene) -> None:
 def autograds_profiler_within_a_timing(scene: Scene) -> None:
     with scene.meanwhile(scene.time):
         scene.go_on()
-        with torch.autograd.profiler.profile(use_device="cuda") as profiler:
+        with torch.autograd.profiler.profile(use_device="cuda", use_kineto=True) as profiler:
             scene.launch()
         torch.cuda.synchronize(scene.device)
         scene.add(profiler.function_events or ())

@@ -214,6 +214,42 @@ Timing time_everything(Between* between, Method method = Method::kAuto) {
   return time_candidates(candidates, {.method = method, .on_gpu = true});
 }
 
+TEST(Buffers, AreKnownWhileTheyAreLent) {
+  std::uint8_t* buffer = nullptr;
+  std::size_t bytes = 0;
+  std::size_t records = 1;
+  request_buffer(&buffer, &bytes, &records);
+  ASSERT_NE(buffer, nullptr);
+  EXPECT_TRUE(lends_buffers());
+  EXPECT_EQ(records, 0U);
+  std::uint8_t another_tools = 0;
+  EXPECT_FALSE(return_buffer(&another_tools));
+  EXPECT_TRUE(return_buffer(buffer));
+  EXPECT_FALSE(return_buffer(buffer));
+  EXPECT_FALSE(lends_buffers());
+  free_buffer(buffer);
+}
+
+TEST(Buffers, ThatWereTakenByForceCanStillBeWrittenTo) {
+  const std::size_t kept = kept_buffers();
+  std::uint8_t* buffer = nullptr;
+  std::size_t bytes = 0;
+  std::size_t records = 0;
+  request_buffer(&buffer, &bytes, &records);
+  ASSERT_NE(buffer, nullptr);
+  {
+    const ForcedFlush forced;
+    EXPECT_TRUE(return_buffer(buffer));
+    free_buffer(buffer);
+  }
+  EXPECT_EQ(kept_buffers(), kept + 1);
+  buffer[bytes - 1] = 1;  // what an API call does on its return
+  request_buffer(&buffer, &bytes, &records);
+  EXPECT_TRUE(return_buffer(buffer));
+  free_buffer(buffer);
+  EXPECT_EQ(kept_buffers(), kept + 1);
+}
+
 TEST(Trace, IsSoundWhereNothingIsLost) {
   SKIP_WITHOUT_GPU();
   const Timing timing = time_everything(nullptr);

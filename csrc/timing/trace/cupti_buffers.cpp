@@ -1,19 +1,39 @@
 #include "timing/trace/cupti_buffers.h"
 
 #include <cstdlib>
+#include <deque>
 #include <mutex>
 #include <new>
 #include <unordered_set>
+
+#include "timing/clock.h"
 
 namespace convtime {
 namespace {
 
 constexpr std::size_t kBytes = 1 << 20;
 
-/// The buffers that CUPTI has.
+constexpr double kKeptSeconds = 60;
+
+/// A buffer that was handed over by force.
+struct Kept {
+  double since_seconds;
+  std::uint8_t* buffer;
+};
+
+/// The buffers that CUPTI has, and those that it may still write to.
 struct Lent {
   std::mutex mutex;
   std::unordered_set<std::uint8_t*> buffers;
+  std::deque<Kept> kept;
+  int forced = 0;  ///< flushes that are under way
+
+  void free_old() {
+    while (!kept.empty() && kept.front().since_seconds < now_seconds() - kKeptSeconds) {
+      std::free(kept.front().buffer);
+      kept.pop_front();
+    }
+  }
 };
 
 Lent& lent() {
@@ -56,6 +76,37 @@ bool return_buffer(std::uint8_t* buffer) {
   return lent().buffers.erase(buffer) == 1;
 }
 
-void free_buffer(std::uint8_t* buffer) { std::free(buffer); }
+bool lends_buffers() {
+  const std::lock_guard lock(lent().mutex);
+  return !lent().buffers.empty();
+}
+
+ForcedFlush::ForcedFlush() {
+  const std::lock_guard lock(lent().mutex);
+  ++lent().forced;
+}
+
+ForcedFlush::~ForcedFlush() {
+  const std::lock_guard lock(lent().mutex);
+  --lent().forced;
+}
+
+std::size_t kept_buffers() {
+  const std::lock_guard lock(lent().mutex);
+  return lent().kept.size();
+}
+
+void free_buffer(std::uint8_t* buffer) noexcept {
+  const std::lock_guard lock(lent().mutex);
+  lent().free_old();
+  if (lent().forced == 0) {
+    std::free(buffer);
+    return;
+  }
+  try {
+    lent().kept.push_back({now_seconds(), buffer});
+  } catch (const std::bad_alloc&) {  // better lost than written to when it is another's
+  }
+}
 
 }  // namespace convtime

@@ -35,7 +35,24 @@ void request_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_r
 /// where another tool has registered its callbacks in between.
 bool return_buffer(std::uint8_t* buffer);
 
-void free_buffer(std::uint8_t* buffer);
+/// Whether CUPTI has some.
+bool lends_buffers();
+
+/// While it lives, CUPTI is forced to hand over buffers in which some work or API call still runs.
+/// What such a call writes on its return must find its memory there: these buffers are kept for a
+/// minute.
+class ForcedFlush {
+ public:
+  ForcedFlush();
+  ~ForcedFlush();
+  ForcedFlush(const ForcedFlush&) = delete;
+  ForcedFlush& operator=(const ForcedFlush&) = delete;
+};
+
+/// Buffers that are kept for the time being.
+std::size_t kept_buffers();
+
+void free_buffer(std::uint8_t* buffer) noexcept;
 
 /// Hands on the records that `next` finds in a buffer, and frees it.
 template <typename Next>

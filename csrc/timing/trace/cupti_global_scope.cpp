@@ -1,6 +1,8 @@
 #include "timing/trace/cupti_global_scope.h"
 
+#include <chrono>
 #include <cstddef>
+#include <thread>
 #include <vector>
 
 #include "core/cupti_check.h"
@@ -9,6 +11,9 @@
 
 namespace convtime {
 namespace {
+
+/// For work of other threads, where nobody waits for CUPTI.
+constexpr std::chrono::milliseconds kPatience(5);
 
 class GlobalScope final : public ActivityScope {
  public:
@@ -43,8 +48,26 @@ class GlobalScope final : public ActivityScope {
   }
 
   void flush(Flush which) override {
-    CONVTIME_CUPTI_CHECK(
-        cuptiActivityFlushAll(which == Flush::kAll ? CUPTI_ACTIVITY_FLAG_FLUSH_FORCED : 0));
+    if (which == Flush::kFinished) {
+      CONVTIME_CUPTI_CHECK(cuptiActivityFlushAll(0));
+      return;
+    }
+    const ForcedFlush forced;
+    CONVTIME_CUPTI_CHECK(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
+  }
+
+  void drain(std::chrono::milliseconds patience) noexcept override {
+    using std::chrono::steady_clock;
+    const auto end = steady_clock::now() + patience;
+    CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
+    while (lends_buffers() && steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
+    }
+    if (lends_buffers()) {
+      const ForcedFlush forced;
+      CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
+    }
   }
 
   void abandon() noexcept override { started_ = false; }
@@ -56,9 +79,8 @@ class GlobalScope final : public ActivityScope {
     for (; enabled_ > 0; --enabled_) {
       CONVTIME_CUPTI_WARN(cuptiActivityDisable(kinds_[enabled_ - 1]));
     }
-    // Buffers of ours that are still out must not reach the next tool's callback, not even those
-    // whose last work still runs.
-    CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED));
+    // Buffers of ours that are still out must not reach the next tool's callback.
+    drain(kPatience);
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cupti.h>
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -28,6 +29,10 @@ class ActivityScope {
   /// Has CUPTI hand over its buffers: those without work that still runs, or all of them.
   enum class Flush { kFinished, kAll };
   virtual void flush(Flush which) = 0;
+
+  /// Has CUPTI hand over all of its buffers. Waits up to that long for work and API calls that
+  /// still run, and then takes theirs, too.
+  virtual void drain(std::chrono::milliseconds patience) noexcept = 0;
 
   /// Leaves all as it is, for another tool that has taken CUPTI over: what this scope would turn
   /// off or hand back would be the other's.

@@ -221,8 +221,17 @@ void CuptiSession::require_open() {
 
 void CuptiSession::give_way(const std::string& reason) {
   const std::lock_guard lock(mutex_);
-  scope_.reset();
   lost_ = reason;
+  if (scope_ == nullptr) {
+    return;
+  }
+  try {
+    scope_->pause();
+  } catch (const CuptiError&) {  // the scope's end says so
+  }
+  // The calls go on meanwhile, and a queue that is held opens by itself within a tenth of a second.
+  scope_->drain(std::chrono::milliseconds(200));
+  scope_.reset();
 }
 
 std::optional<std::string> CuptiSession::unavailable() {

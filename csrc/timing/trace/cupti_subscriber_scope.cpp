@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstring>
 #include <optional>
@@ -100,6 +101,10 @@ class SubscriberScope final : public ActivityScope {
   /// never what still runs.
   void flush(Flush) override { CONVTIME_CUPTI_CHECK(cuptiActivityFlushAll(0)); }
 
+  void drain(std::chrono::milliseconds) noexcept override {
+    CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
+  }
+
   /// Others cannot take over what belongs to a subscriber.
   void abandon() noexcept override {}
 
@@ -108,7 +113,7 @@ class SubscriberScope final : public ActivityScope {
       CONVTIME_CUPTI_WARN(api().disable(subscriber_, kinds_[enabled_ - 1], nullptr));
     }
     if (started_) {
-      CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
+      drain({});
     }
     if (subscriber_ != nullptr) {
       CONVTIME_CUPTI_WARN(cuptiUnsubscribe(subscriber_));
