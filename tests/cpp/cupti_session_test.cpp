@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <stdexcept>
@@ -20,6 +21,7 @@
 #include "gpu.h"
 #include "kernels/known_duration/known_duration.h"
 #include "timing/time_op.h"
+#include "timing/trace/cupti_buffers.h"
 #include "timing/trace/cupti_functions.h"
 #include "timing/trace/trace_lost.h"
 
@@ -300,6 +302,30 @@ TEST(CuptiSession, EndsWhereAProfilerAsksForItsWay) {
   }
   EXPECT_EQ(CuptiSession::taken(), "");
   EXPECT_THROW(session.take({}), TraceLost);
+}
+
+/// A launch that is under way writes its end into CUPTI's buffer, whoever has that by then.
+TEST(CuptiSession, GivesWayWhileAnotherThreadLaunches) {
+  SKIP_WITHOUT_GPU();
+  launch(1);
+  std::atomic<bool> done = false;
+  std::thread other([&] {
+    while (!done) {
+      for (int i = 0; i < 20; ++i) {
+        launch_sleep(1000, nullptr);
+      }
+      CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
+    }
+  });
+  for (int round = 0; round < 50; ++round) {
+    CuptiSession session;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    const MakeWay way;
+    EXPECT_FALSE(lends_buffers());
+    EXPECT_THROW(session.take({}), TraceLost);
+  }
+  done = true;
+  other.join();
 }
 
 TEST(CuptiSession, BeginsAnewBehindAProfiler) {
