@@ -77,3 +77,15 @@ def test_the_core_uses_the_cplusplus_library_of_torch() -> None:
     assert ctypes.util.find_library("stdc++")
     core = Path(convtime.cmake_prefix_path) / "lib" / "libconvtime.so"
     assert b"libstdc++.so.6" in core.read_bytes()
+
+
+def test_the_import_loads_no_compiler_and_no_distributed_tensors() -> None:
+    """Each takes a second, and dynamo's exit handlers hide that a process was interrupted."""
+    program = "import sys, torch; before = set(sys.modules); import convtime, convtime.ops\n"
+    program += "convtime.nn, convtime.time_op; print(*sorted(set(sys.modules) - before))"
+    loaded = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert "convtime" in loaded
+    heavy = ("torch._dynamo", "torch._inductor", "torch.distributed.tensor")
+    assert not [module for module in loaded if module.startswith(heavy)]

@@ -14,7 +14,6 @@ from convtime.core.kinds import KINDS
 _Rule = tuple[list[Any], list[Any]]  # where results are, and where arguments have to be
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # called, not traced
 def register_rules() -> None:
     """Tells DTensor of the ops, where it is loaded, and so may be what is computed on.
 
@@ -22,6 +21,11 @@ def register_rules() -> None:
     """
     if "torch.distributed.tensor" in sys.modules:
         _register_rules()
+
+
+# Called, and not traced: as torch.compiler.assume_constant_result has it, less the import of
+# dynamo, which takes a second and has exit handlers of its own.
+register_rules._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 @functools.cache
