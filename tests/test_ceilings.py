@@ -24,7 +24,7 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
     """What the copy and the matmul are called with, in place of timing them."""
     calls: list[dict[str, Any]] = []
 
-    def look(candidate: Candidate, device: torch.device) -> float:
+    def look(candidate: Candidate, device: torch.device, exclusive: bool) -> float:
         result = candidate.fn(*candidate.args)
         assert isinstance(result, torch.Tensor)
         calls.append(
@@ -100,7 +100,7 @@ def test_they_are_measured_once_for_each_number_of_threads(seen: list[dict[str, 
 def test_they_are_measured_after_the_operation(monkeypatch: pytest.MonkeyPatch) -> None:
     log: list[str] = []
 
-    def ceilings(device: torch.device) -> Ceilings:
+    def ceilings(device: torch.device, exclusive: bool) -> Ceilings:
         log.append(f"ceilings of {device}")
         return Ceilings(1.0, 1.0, "float32")
 
@@ -112,7 +112,7 @@ def test_they_are_measured_after_the_operation(monkeypatch: pytest.MonkeyPatch) 
 def test_a_result_is_not_lost_where_memory_for_them_is_short(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def exhausted(device: torch.device) -> Ceilings:
+    def exhausted(device: torch.device, exclusive: bool) -> Ceilings:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.\nMore.")
 
     monkeypatch.setattr(stopwatch, "ceilings", exhausted)

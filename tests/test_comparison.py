@@ -191,3 +191,8 @@ def test_a_candidate_that_leaves_the_gpu_alone_costs_the_others_nothing() -> Non
     assert nothing.no_gpu_work
     assert set(nothing.seconds) == {0.0}
     assert "nothing: no GPU work" in repr(result)
+
+
+def test_a_method_of_a_newer_version_can_be_shown() -> None:
+    one = dataclasses.replace(events_of("relu", 2.0, 0.0), method="oracle")
+    assert "judged on what the method 'oracle' gives" in repr(Comparison({"relu": one}))

@@ -253,6 +253,21 @@ def test_only_some_layers_are_replaced(only: Any, names: tuple[str, ...]) -> Non
     assert ours == set(names)
 
 
+def test_none_is_replaced_where_the_callers_choice_raises() -> None:
+    model = Mixed()
+    asked: list[str] = []
+
+    def only(name: str, layer: torch.nn.Module) -> bool:
+        asked.append(name)
+        if len(asked) == 2:
+            raise LookupError(name)
+        return True
+
+    with pytest.raises(LookupError):
+        convtime.nn.replace(model, only=only)
+    assert convtime.nn.restore(model) == ()
+
+
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [

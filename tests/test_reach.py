@@ -80,6 +80,20 @@ def test_nothing_of_the_callers_runs() -> None:
     assert among(y, found)
 
 
+class Moduleless:
+    """Whose class says of its module what no other does."""
+
+    __module__ = property(lambda self: "here")
+
+    def __init__(self, x: torch.Tensor) -> None:
+        self.x = x
+
+
+def test_a_class_may_say_anything_of_its_module() -> None:
+    x = torch.zeros(1)
+    assert among(x, found_in(Candidate("one", len, (Moduleless(x),))))
+
+
 def test_the_nearest_are_found_first_and_a_limit_ends_the_search() -> None:
     x = torch.zeros(1)
     walk = Walk(1000)

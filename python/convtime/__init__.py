@@ -13,8 +13,10 @@ try:
     from convtime import ops as ops
 except KeyboardInterrupt:
     # The command begins with this import, which takes seconds. While `python -m convtime` makes it,
-    # argv[0] is "-m".
-    if _os.path.basename(_sys.argv[0]) in ("-m", "convtime"):
+    # argv[0] is "-m", as for every other module.
+    if _os.path.basename(_sys.argv[0]) == "convtime" or (
+        _sys.argv[0] == "-m" and "convtime" in _sys.orig_argv
+    ):
         from convtime.cli import interrupted
 
         raise SystemExit(interrupted()) from None

@@ -134,7 +134,7 @@ TEST(Calibrator, NeedsAKernelThatWasSeen) {
 
 TEST(Calibration, ThatFailsSaysWhy) {
   const Calibration failed =
-      attempt([]() -> Overhead { throw std::runtime_error("out of memory"); });
+      attempt([]() -> Overhead { throw std::runtime_error("out of memory\nframe #0"); });
   EXPECT_FALSE(failed.overhead.has_value());
   EXPECT_EQ(failed.failure, "out of memory");
   const Calibration done = attempt([] { return Overhead{3e-6, 1e-9}; });

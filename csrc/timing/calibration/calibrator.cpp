@@ -26,7 +26,9 @@ Calibration attempt(const std::function<Overhead()>& calibration) {
   try {
     return {calibration(), ""};
   } catch (const std::exception& error) {
-    return {std::nullopt, error.what()};
+    // PyTorch's errors go on with a trace of the stack.
+    const std::string text = error.what();
+    return {std::nullopt, text.substr(0, text.find('\n'))};
   }
 }
 

@@ -110,7 +110,7 @@ def measurement_row(measurement: Measurement) -> dict[str, Any]:
     fields = measurement.to_dict()
     del fields["provenance"]
     # To the picosecond: no clock ticks faster, and digits beyond it only swell the file.
-    for name in ("seconds", "raw_seconds", "spans", "unions"):
+    for name in ("seconds", "discarded", "raw_seconds", "spans", "unions"):
         fields[name] = [round(sample, 12) for sample in fields[name]]
     for activity in fields["activities"]:
         activity["seconds"] = [

@@ -31,10 +31,10 @@ class Turn:
 
 
 class _Timing(threading.local):
-    """GPUs that a thread times on: what it times may time something itself."""
+    """GPUs that a thread times on, and who disturbs it: what it times may time something itself."""
 
     def __init__(self) -> None:
-        self.on: set[str] = set()
+        self.on: dict[str, str] = {}
 
 
 _timing = _Timing()
@@ -56,9 +56,10 @@ def turn(gpus: Collection[str], patience: float) -> Iterator[Turn]:
         gpus: their UUIDs.
         patience: seconds to wait for others at most.
     """
-    wanted = sorted(set(gpus) - _timing.on)  # in one order, or two could wait for each other
+    on = _timing.on
+    wanted = sorted(set(gpus) - on.keys())  # in one order, or two could wait for each other
     start = time.monotonic()
-    waited, disturbed_by = 0.0, ""
+    waited, disturbed_by = 0.0, next((on[gpu] for gpu in gpus if on.get(gpu)), "")
     with contextlib.ExitStack() as locks:
         for gpu in wanted:
             left = patience - (time.monotonic() - start)
@@ -73,9 +74,14 @@ def turn(gpus: Collection[str], patience: float) -> Iterator[Turn]:
             except RuntimeError as error:
                 disturbed_by = str(error)
                 break
-        _timing.on.update(wanted)
-        locks.callback(_timing.on.difference_update, wanted)
+        locks.callback(_forget, wanted)
+        on.update(dict.fromkeys(wanted, disturbed_by))
         yield Turn(waited, disturbed_by)
+
+
+def _forget(gpus: Collection[str]) -> None:
+    for gpu in gpus:
+        _timing.on.pop(gpu, None)
 
 
 def _lock(gpu: str, patience: float, locks: contextlib.ExitStack) -> float:

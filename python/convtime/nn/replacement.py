@@ -97,12 +97,16 @@ def replace(
         raise TypeError(f"replace: policy must be a str or None, got {policy!r}")
     is_meant = _selection(model, only)
     register_formulas()
+    # All of them first: the caller's function may raise, and none is replaced then.
+    meant = [
+        (name, module)
+        for name, module in model.named_modules()
+        if _is_convolution(module)
+        and _own_class(module) not in _PYTORCHS
+        and is_meant(name, module)
+    ]
     replaced, left, layers = [], [], []
-    for name, module in model.named_modules():
-        if not _is_convolution(module) or _own_class(module) in _PYTORCHS:
-            continue
-        if not is_meant(name, module):
-            continue
+    for name, module in meant:
         why = _why_not(module)
         if why:
             left.append((name, why))

@@ -69,7 +69,8 @@ class Comparison:
     @property
     def judged_on(self) -> str:
         """In words, which time of the candidates is compared."""
-        return _JUDGED_ON[next(iter(self.measurements.values())).method]
+        method = next(iter(self.measurements.values())).method
+        return _JUDGED_ON.get(method, f"what the method {method!r} gives")
 
     def ratio(self, name: str, baseline: str | None = None) -> Ratio:
         """Time of ``name`` over time of ``baseline`` (the first candidate unless given).

@@ -19,7 +19,7 @@ from convtime.timing.sampling import measure
 _BUDGET = 0.2  # seconds for each of the two
 
 
-def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
+def ceilings(device: torch.device | str | int | None = None, *, exclusive: bool = True) -> Ceilings:
     """The rates that a device reaches in a large copy and a large matmul.
 
     They are measured once for each device; on a CPU, once for each number of threads, set of CPUs
@@ -28,12 +28,13 @@ def ceilings(device: torch.device | str | int | None = None) -> Ceilings:
 
     Args:
         device: a CPU or a CUDA device; the current GPU unless given, or the CPU without one.
+        exclusive: as ``time_op``'s.
 
     Raises:
         ValueError: for another device.
     """
     where = resolve_device(device)
-    return _measured(where, None if where.type == "cuda" else _CpuConditions.current())
+    return _measured(where, None if where.type == "cuda" else _CpuConditions.current(), exclusive)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,8 +55,10 @@ class _CpuConditions:
         )
 
 
-@functools.cache  # for each device and its conditions
-def _measured(device: torch.device, _conditions: _CpuConditions | None) -> Ceilings:
+@functools.cache  # for each device and its conditions, and how they were measured
+def _measured(
+    device: torch.device, _conditions: _CpuConditions | None, exclusive: bool
+) -> Ceilings:
     on_gpu = device.type == "cuda"
     # Far larger than any cache; and large enough to fill all multiprocessors, or cores.
     copied_bytes, size = (1 << 30, 8192) if on_gpu else (1 << 27, 1024)
@@ -63,12 +66,12 @@ def _measured(device: torch.device, _conditions: _CpuConditions | None) -> Ceili
     with without_modes():
         source = torch.empty(copied_bytes, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
-        copy_seconds = _median(Candidate("copy", target.copy_, (source,)), device)
+        copy_seconds = _median(Candidate("copy", target.copy_, (source,)), device, exclusive)
         del source, target
         random = torch.Generator(device).manual_seed(0)  # the caller's own stays as it is
         matrix = torch.randn(size, size, dtype=torch.float32, device=device, generator=random)
         matrix = matrix.to(dtype)
-        matmul_seconds = _median(Candidate("matmul", torch.mm, (matrix, matrix)), device)
+        matmul_seconds = _median(Candidate("matmul", torch.mm, (matrix, matrix)), device, exclusive)
     return Ceilings(
         bytes_per_second=2 * copied_bytes / copy_seconds,
         flops_per_second=2 * size**3 / matmul_seconds,
@@ -76,5 +79,6 @@ def _measured(device: torch.device, _conditions: _CpuConditions | None) -> Ceili
     )
 
 
-def _median(candidate: Candidate, device: torch.device) -> float:
-    return measure([candidate], Options(budget=_BUDGET, device=device))[0].median
+def _median(candidate: Candidate, device: torch.device, exclusive: bool) -> float:
+    options = Options(budget=_BUDGET, device=device, exclusive=exclusive)
+    return measure([candidate], options)[0].median

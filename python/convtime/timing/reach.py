@@ -161,8 +161,11 @@ def _members(kind: type) -> tuple[types.MemberDescriptorType, ...]:
 
 def _is_torchs_own(found: object) -> bool:
     """Whether this is inside torch's machinery (a compiler's state), with nothing of a caller's."""
-    return type(found).__module__.startswith("torch._") and not isinstance(
-        found, torch.nn.Module | torch.Tensor
+    module = getattr(type(found), "__module__", None)  # a caller's class may have anything there
+    return (
+        isinstance(module, str)
+        and module.startswith("torch._")
+        and not isinstance(found, torch.nn.Module | torch.Tensor)
     )
 
 

@@ -90,7 +90,7 @@ def time_op(
     if flops is None and nbytes is None:
         return measured
     # Afterwards, since a large copy and a large matmul heat the device.
-    reached, why_not = _ceilings_of(torch.device(measured.device))
+    reached, why_not = _ceilings_of(torch.device(measured.device), chosen.exclusive)
     return dataclasses.replace(
         measured,
         flops=None if flops is None else float(flops),
@@ -100,10 +100,10 @@ def time_op(
     )
 
 
-def _ceilings_of(device: torch.device) -> tuple[Ceilings | None, str]:
+def _ceilings_of(device: torch.device, exclusive: bool) -> tuple[Ceilings | None, str]:
     """The ceilings, or why there are none, which is no reason to lose what was measured."""
     try:
-        return ceilings(device), ""
+        return ceilings(device, exclusive=exclusive), ""
     except RuntimeError as error:  # of a GPU that is full, for one
         return None, f"they could not be measured on {device} ({first_line(error)})"
 
