@@ -459,12 +459,14 @@ def test_the_table_says_what_is_wrong_and_what_was_not_run():
         ({"error": "PyTorch: CUDA error: an illegal memory access was encountered"}, True),
         ({"error": "PyTorch: CUDA out of memory"}, False),
         ({"passes": {"fprop": {"error": "convtime: CUDA error: misaligned address"}}}, True),
+        ({"passes": {"fprop": {"error": "timing: CUDA call failed: f returned e at g"}}}, True),
         ({"passes": {"fprop": entry(second_thread={"error": "CUDA error: boom"})}}, True),
         ({"passes": {"fprop": entry()}}, False),
     ],
 )
 def test_a_gpu_that_is_lost_is_noticed(row, lost):
-    assert run._lost_gpu(row) == lost
+    assert run._lost_gpu("random 1", row) == lost
+    assert not run._lost_gpu(f"{MODE_B} random 1", row)  # that was the child's
 
 
 def test_rows_are_saved_when_an_error_ends_the_run(tmp_path):

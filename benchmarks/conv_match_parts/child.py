@@ -18,7 +18,7 @@ import torch
 from common.running import RESULT, print_result
 
 from conv_match_parts.passes import measure_call
-from conv_match_parts.rows import MODE_B, PASSES
+from conv_match_parts.rows import MODE_B, PASSES, tells_of_a_lost_gpu
 from conv_match_parts.searches import measure_searches
 from convtime.conv.call import ConvCall
 from convtime.conv.plan_oracle import PlanOracle
@@ -63,7 +63,7 @@ class Child:
         for line in self._process.stdout:
             if line.startswith(RESULT):
                 row: results.Row = json.loads(line.removeprefix(RESULT))
-                if "CUDA error" in line:
+                if tells_of_a_lost_gpu(line):
                     self._end()  # every later call of that process would fail
                 return row
         status = self._process.wait()

@@ -60,7 +60,11 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
                 ran[name] = both
             except RuntimeError as error:
                 passes[name]["error"] = f"convtime: {first_line(error)}"
-        _time(passes, ran)
+        try:
+            _time(passes, ran)
+        except RuntimeError as error:
+            for name in ran:
+                passes[name]["error"] = f"timing: {first_line(error)}"
         planned = {name: both for name, both in ran.items() if name in to_cudnn}
         for name, found in measure_second_thread(planned, device).items():
             passes[name]["second_thread"] = found
@@ -127,6 +131,7 @@ def _time(passes: dict[str, results.Row], ran: Mapping[str, _Sides]) -> None:
         for name, both in ran.items()
         for who, call in zip(("pytorch", "convtime"), both, strict=True)
     }
+    convtime.clear_plan_cache()  # autograd's thread may have selected the last ones
     most = _rounds(list(candidates.values()))
     _add_samples(passes, candidates, most)
     for name in ran:

@@ -81,6 +81,11 @@ def same_search(entry: results.Row) -> bool:
     )
 
 
+def tells_of_a_lost_gpu(text: str) -> bool:
+    """Whether an error came from CUDA itself, after which every later call of a process fails."""
+    return "CUDA error" in text or "CUDA call failed" in text
+
+
 def ratio(entry: results.Row) -> float:
     """convtime's time over PyTorch's."""
     return median_ratio(entry["ns"]["convtime"], entry["ns"]["pytorch"])

@@ -26,6 +26,7 @@ from conv_match_parts.rows import (
     SEARCHED_PROBLEMS,
     SEARCHES,
     mismatches,
+    tells_of_a_lost_gpu,
 )
 from conv_match_parts.summary import summarise
 from convtime.conv.call import ConvCall
@@ -87,7 +88,7 @@ def run(
             left -= 1
             for line in mismatches([{"key": key, **row}]):
                 print(line, flush=True)
-            lost = _lost_gpu(row)
+            lost = _lost_gpu(key, row)
             if lost:
                 print(f"{key} left the GPU unusable for this process; run again to go on")
                 break
@@ -116,11 +117,13 @@ def _copy_rows(earlier: Path, target: Path) -> None:
     shutil.copy(earlier, target)
 
 
-def _lost_gpu(row: results.Row) -> bool:
-    """Whether an error came from CUDA itself, after which every later call fails."""
+def _lost_gpu(key: str, row: results.Row) -> bool:
+    """Whether this process lost it, and not one of its children, which are started again."""
+    if key.startswith((MODE_B, SEARCHES)):
+        return False
     entries = [row, *row.get("passes", {}).values()]
     entries += [entry["second_thread"] for entry in entries if "second_thread" in entry]
-    return any("CUDA error" in entry.get("error", "") for entry in entries)
+    return any(tells_of_a_lost_gpu(entry.get("error", "")) for entry in entries)
 
 
 def _steps(

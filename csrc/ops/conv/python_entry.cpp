@@ -134,7 +134,7 @@ bool is_overridden() {
     return false;
   }
   PYBIND11_CONSTINIT static pybind11::gil_safe_call_once_and_store<pybind11::object> device_context;
-  const pybind11::object& unseeing =
+  const pybind11::object& device_mode =
       device_context
           .call_once_and_store_result(
               [] { return pybind11::module_::import("torch.utils._device").attr("DeviceContext"); })
@@ -142,7 +142,7 @@ bool is_overridden() {
   for (std::int64_t i = 0; i < at::impl::PythonTorchFunctionTLS::stack_len(); ++i) {
     PyObject* const mode =
         at::impl::PythonTorchFunctionTLS::get_stack_at(i)->ptr(getPyInterpreter());
-    if (!pybind11::type::of(mode).is(unseeing)) {
+    if (!pybind11::type::of(mode).is(device_mode)) {
       return true;
     }
   }

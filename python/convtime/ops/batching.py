@@ -1,7 +1,7 @@
 """What torch.vmap makes of the ops: one convolution of many.
 
-The batch becomes examples, channels or groups, and becomes what PyTorch makes of it for its own
-convolutions, so that cuDNN is given the same problems.
+The batch becomes examples, channels or groups, as PyTorch makes of it for its own convolutions, so
+that cuDNN is given the same problems.
 """
 
 from __future__ import annotations
