@@ -27,8 +27,7 @@ Gradients dispatch(const ConvBackwardCall& call) {
 }
 
 at::Tensor grad_input_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
-                         const at::Tensor& input, const at::Tensor& weight,
-                         const c10::SymInt& groups) {
+                         const at::Tensor& input, const at::Tensor& weight) {
   return std::get<0>(dispatch({grad_output,
                                input,
                                weight,
@@ -37,14 +36,13 @@ at::Tensor grad_input_of(const ConvBackwardCall& call, const at::Tensor& grad_ou
                                call.dilation,
                                call.transposed,
                                call.output_padding,
-                               groups,
+                               call.groups,
                                {true, false, false},
                                policy_for(input_gradient_pass(call.transposed), call)}));
 }
 
 at::Tensor grad_weight_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
-                          const at::Tensor& input, const at::Tensor& weight,
-                          const c10::SymInt& groups) {
+                          const at::Tensor& input, const at::Tensor& weight) {
   return std::get<1>(dispatch({grad_output,
                                input,
                                weight,
@@ -53,7 +51,7 @@ at::Tensor grad_weight_of(const ConvBackwardCall& call, const at::Tensor& grad_o
                                call.dilation,
                                call.transposed,
                                call.output_padding,
-                               groups,
+                               call.groups,
                                {false, true, false},
                                policy_for(conv::Pass::kWgrad, call)}));
 }

@@ -35,13 +35,11 @@ Gradients dispatch(const ConvBackwardCall& call);
 
 /// The gradient of the input alone, of a call with other tensors.
 at::Tensor grad_input_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
-                         const at::Tensor& input, const at::Tensor& weight,
-                         const c10::SymInt& groups);
+                         const at::Tensor& input, const at::Tensor& weight);
 
 /// As grad_input_of, that of the weight.
 at::Tensor grad_weight_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
-                          const at::Tensor& input, const at::Tensor& weight,
-                          const c10::SymInt& groups);
+                          const at::Tensor& input, const at::Tensor& weight);
 
 /// The gradient of the bias alone.
 at::Tensor grad_bias_of(const at::Tensor& grad_output);

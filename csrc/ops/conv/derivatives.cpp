@@ -141,19 +141,18 @@ Gradients forward_derivatives(const ConvBackwardCall& call) {
   at::Tensor grad_bias;
   if (call.output_mask[0]) {
     if (weight_tangent.defined()) {
-      grad_input = grad_input_of(call, grad_output, input, weight_tangent, call.groups);
+      grad_input = grad_input_of(call, grad_output, input, weight_tangent);
     }
     if (grad_tangent.defined()) {
-      grad_input = sum(grad_input, grad_input_of(call, grad_tangent, input, weight, call.groups));
+      grad_input = sum(grad_input, grad_input_of(call, grad_tangent, input, weight));
     }
   }
   if (call.output_mask[1]) {
     if (input_tangent.defined()) {
-      grad_weight = grad_weight_of(call, grad_output, input_tangent, weight, call.groups);
+      grad_weight = grad_weight_of(call, grad_output, input_tangent, weight);
     }
     if (grad_tangent.defined()) {
-      grad_weight =
-          sum(grad_weight, grad_weight_of(call, grad_tangent, input, weight, call.groups));
+      grad_weight = sum(grad_weight, grad_weight_of(call, grad_tangent, input, weight));
     }
   }
   if (call.output_mask[2] && grad_tangent.defined()) {
