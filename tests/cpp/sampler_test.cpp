@@ -306,12 +306,11 @@ class FallingProbe final : public ClockProbe {
   std::size_t calls_ = 0;
 };
 
-/// As timers do: makes each call ready first.
+/// As timers do: makes each call ready first. Sees one launch of each.
 class PreparingTimer final : public Timer {
  public:
   void run(std::span<Callable* const> calls) override {
-    ++runs;
-    calls_ = calls.size();
+    batch_sizes.push_back(calls.size());
     for (Callable* const callable : calls) {
       callable->prepare();
       callable->call();
@@ -320,16 +319,13 @@ class PreparingTimer final : public Timer {
   void collect(std::span<double> seconds) override {
     std::fill(seconds.begin(), seconds.end(), 1.0);
   }
-  /// One in each call, so that no batch is sized by what the host takes.
   std::vector<std::vector<DeviceActivity>> take_activities() override {
-    return std::vector<std::vector<DeviceActivity>>(calls_, std::vector<DeviceActivity>(1));
+    return std::vector<std::vector<DeviceActivity>>(batch_sizes.back(),
+                                                    std::vector<DeviceActivity>(1));
   }
   bool queues_calls() const override { return true; }
 
-  std::size_t runs = 0;
-
- private:
-  std::size_t calls_ = 0;
+  std::vector<std::size_t> batch_sizes;
 };
 
 TEST_F(SamplerTest, WarmsUpUntilTheClockIsSteadyAndKeepsItForEachSample) {
@@ -345,7 +341,7 @@ TEST_F(SamplerTest, WarmsUpUntilTheClockIsSteadyAndKeepsItForEachSample) {
   EXPECT_GE(result.warmup_calls, kSettled);
   EXPECT_EQ(result.candidates[0].sm_clocks_hz,
             std::vector<double>(10, 2e9 * std::pow(0.999, kSettled)));
-  EXPECT_EQ(probe.finishes, timer.runs);
+  EXPECT_EQ(probe.finishes, timer.batch_sizes.size());
 }
 
 TEST_F(SamplerTest, NeverExceedsTheBatchThatTimersPrepareFor) {
@@ -447,28 +443,6 @@ TEST_F(SamplerTest, NeverOverfillsTheQueueWithLaunchesThatTheWarmUpShows) {
   EXPECT_GT(*std::max_element(timer_.batch_sizes.begin(), timer_.batch_sizes.end()), 100U);
 }
 
-/// As timers do: makes each call ready first. Sees one launch of each.
-class CountingTimer final : public Timer {
- public:
-  void run(std::span<Callable* const> calls) override {
-    batch_sizes.push_back(calls.size());
-    for (Callable* const callable : calls) {
-      callable->prepare();
-      callable->call();
-    }
-  }
-  void collect(std::span<double> seconds) override {
-    std::fill(seconds.begin(), seconds.end(), 1.0);
-  }
-  std::vector<std::vector<DeviceActivity>> take_activities() override {
-    return std::vector<std::vector<DeviceActivity>>(batch_sizes.back(),
-                                                    std::vector<DeviceActivity>(1));
-  }
-  bool queues_calls() const override { return true; }
-
-  std::vector<std::size_t> batch_sizes;
-};
-
 /// Takes half a millisecond to be made ready.
 class Prepared final : public Callable {
  public:
@@ -483,7 +457,7 @@ class Prepared final : public Callable {
 
 TEST_F(SamplerTest, TakesLaunchesThatNobodySeesIntoAccount) {
   for (const bool by_work : {false, true}) {
-    CountingTimer timer;
+    PreparingTimer timer;
     Prepared prepared(by_work);
     Callable* const candidates[] = {&prepared};
     FakeHold hold;
@@ -853,7 +827,7 @@ TEST_F(SamplerTest, LoadsTheDeviceBeforeEachBatchWithCallsThatAreNotTimed) {
       result.candidates[0].seconds.size() + result.candidates[0].discarded.size();
   EXPECT_EQ(result.warmup_calls + samples, calls);
   EXPECT_GT(calls, 5 * samples);
-  EXPECT_GT(probe.paces, timer.runs);
+  EXPECT_GT(probe.paces, timer.batch_sizes.size());
 }
 
 TEST_F(SamplerTest, LongCallsAreLoadEnoughAndNeedNoOthers) {
