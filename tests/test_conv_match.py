@@ -40,12 +40,12 @@ from conv_match_parts.rows import (  # noqa: E402
     same_second_thread,
     same_tag,
 )
-from conv_match_parts.second_thread import SecondThread  # noqa: E402
 
 import convtime  # noqa: E402
 from convtime.conv.call import TensorLayout  # noqa: E402
 from convtime.conv.problem import ConvLayer, ConvProblem  # noqa: E402
 from convtime.conv.sources.resnet50 import resnet50  # noqa: E402
+from convtime.conv.threads import FreshThread  # noqa: E402
 from convtime.core import codec  # noqa: E402
 
 GOALS = results.load_goals()["conv_match"]
@@ -661,7 +661,7 @@ def test_combined_calls_are_the_gradients_of_both_sides(bias):
 
 
 def test_a_second_thread_is_another_one_and_the_same_for_all_calls():
-    with SecondThread(torch.device("cpu")) as second:
+    with FreshThread(torch.device("cpu")) as second:
         first, again = second.call(threading.get_ident), second.call(threading.get_ident)
         assert first == again != threading.get_ident()
         assert not second.call(torch.is_grad_enabled)

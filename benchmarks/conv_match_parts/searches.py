@@ -17,11 +17,10 @@ from common.running import first_line
 
 import convtime
 from conv_match_parts.rows import CUDNN_BACKENDS, PASSES
-from conv_match_parts.second_thread import SecondThread
 from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass
 from convtime.conv.identity import compare_bits, convtime_call
-from convtime.conv.plan_log import PlanLog, parse_log
-from convtime.conv.threads import in_fresh_thread
+from convtime.conv.plan_log import logged
+from convtime.conv.threads import FreshThread, in_fresh_thread
 from convtime.core import codec
 from convtime.results.activity import same_launches
 
@@ -45,7 +44,7 @@ def _search_or_error(
 ) -> results.Row:
     try:
         # PyTorch's calls are all in a thread that has no plans yet, and keeps what it finds.
-        with SecondThread(device) as thread:
+        with FreshThread(device) as thread:
             return _search(call, name, tensors, thread, device, log)
     except RuntimeError as error:
         return {"error": first_line(error)}
@@ -55,14 +54,14 @@ def _search(
     call: ConvCall,
     name: str,
     tensors: ConvTensors,
-    thread: SecondThread,
+    thread: FreshThread,
     device: torch.device,
     log: Path,
 ) -> results.Row:
     pytorch = call.pytorch_call(name, tensors)
     theirs = functools.partial(thread.call, pytorch)
-    found = _logged(theirs, log)
-    again = _logged(lambda: in_fresh_thread(pytorch, device), log)
+    found = logged(theirs, log)
+    again = logged(lambda: in_fresh_thread(pytorch, device), log)
     convtime.clear_plan_cache()
     convtime_call(call, name, tensors, "benchmark")()
     (choice,) = convtime.plan_cache()
@@ -87,17 +86,6 @@ def _search(
         "kernels": launches(recorded["pytorch"]),
         "convtime_kernels": None if same else launches(recorded["convtime"]),
     }
-
-
-def _logged(call: Callable[[], object], log: Path) -> PlanLog:
-    """What PyTorch's log gains by a call."""
-    before = log.stat().st_size if log.exists() else 0
-    call()
-    if not log.exists():
-        return PlanLog(unknown="PyTorch's copy of the cuDNN frontend wrote no log")
-    with log.open("rb") as file:
-        file.seek(before)
-        return parse_log(file.read().decode(errors="replace"))
 
 
 def _by_engine(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import results
 import torch
@@ -14,37 +12,8 @@ from common.running import first_line
 
 import convtime
 from convtime.conv.identity import Results, compare_bits
+from convtime.conv.threads import FreshThread
 from convtime.results.activity import same_launches
-
-Result = TypeVar("Result")
-
-
-class SecondThread:
-    """A thread that has plans of its own: PyTorch's, and convtime's of choices that others made."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._executor = ThreadPoolExecutor(1, "second thread")
-        if device.type == "cuda":
-            # Makes the CUDA context the thread's: see convtime.conv.threads.
-            self._executor.submit(torch.cuda.synchronize, device).result()
-
-    def __enter__(self) -> SecondThread:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._executor.shutdown()
-
-    def call(self, function: Callable[[], Result]) -> Result:
-        """Calls it there, on the calling thread's stream, with no gradients recorded."""
-        on_gpu = self._device.type == "cuda"
-        stream = torch.cuda.current_stream(self._device) if on_gpu else None
-
-        def run() -> Result:
-            with torch.no_grad(), torch.cuda.stream(stream):
-                return function()
-
-        return self._executor.submit(run).result()
 
 
 def measure_second_thread(
@@ -69,7 +38,7 @@ def _measure(
 ) -> dict[str, results.Row]:
     found: dict[str, results.Row] = {}
     calls: dict[str, Callable[[], object]] = {}
-    with SecondThread(device) as second:
+    with FreshThread(device) as second:
         for name, (theirs, ours) in sides.items():
             before = _rebuilds()
             result = second.call(ours)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from convtime.results.plan import Plan, TensorDescriptor
@@ -71,6 +73,17 @@ def parse_log(text: str) -> PlanLog:
         )
     failed = re.findall(r"Plan (\S+) failed with ", text)
     return PlanLog(_plan(built[fastest[0]], "benchmark", failed, text), timed=tags)
+
+
+def logged(call: Callable[[], object], log: Path) -> PlanLog:
+    """What the log of this process's PyTorch gains by a call, whose errors pass through."""
+    before = log.stat().st_size if log.exists() else 0
+    call()
+    if not log.exists():
+        return PlanLog(unknown="PyTorch's copy of the cuDNN frontend wrote no log")
+    with log.open("rb") as file:
+        file.seek(before)
+        return parse_log(file.read().decode(errors="replace"))
 
 
 def _plan(match: re.Match[str], source: str, refused: list[str], text: str) -> Plan:

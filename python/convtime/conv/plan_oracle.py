@@ -25,7 +25,7 @@ from typing import IO, Any
 import torch
 
 from convtime.conv.call import FPROP, ConvCall
-from convtime.conv.plan_log import PlanLog, parse_log
+from convtime.conv.plan_log import PlanLog, logged
 from convtime.conv.threads import in_fresh_thread
 from convtime.core import codec
 
@@ -213,16 +213,10 @@ def _observe(
 
 
 def _observe_pass(call: Callable[[], object], device: torch.device, log: Path) -> PlanLog:
-    before = log.stat().st_size if log.exists() else 0
     try:
-        in_fresh_thread(call, device)
+        return logged(lambda: in_fresh_thread(call, device), log)
     except RuntimeError as error:
         return _failed(error)
-    if not log.exists():
-        return PlanLog(unknown="PyTorch's copy of the cuDNN frontend wrote no log")
-    with log.open("rb") as file:
-        file.seek(before)
-        return parse_log(file.read().decode(errors="replace"))
 
 
 def _failed(error: RuntimeError) -> PlanLog:
