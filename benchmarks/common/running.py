@@ -136,13 +136,21 @@ def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> Any:
     done = subprocess.run(
         [sys.executable, *arguments], capture_output=True, text=True, timeout=timeout, check=False
     )
-    for line in done.stdout.splitlines():
-        if line.startswith(RESULT):
-            return json.loads(line.removeprefix(RESULT))
+    for result in printed_results(done.stdout):
+        return result
     said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
     script, *options = arguments
     command = " ".join((Path(script).name, *map(str, options)))
     raise RuntimeError(f"{command} failed: {said[-1]}")
+
+
+def printed_results(stdout: str) -> list[Any]:
+    """What a process has given by `print_result`, or as JSON behind RESULT."""
+    return [
+        json.loads(line.removeprefix(RESULT))
+        for line in stdout.splitlines()
+        if line.startswith(RESULT)
+    ]
 
 
 def print_result(row: results.Row) -> None:

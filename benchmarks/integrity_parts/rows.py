@@ -101,10 +101,7 @@ def run_process(name: str, device: torch.device, part: str) -> tuple[results.Row
         )
     except subprocess.TimeoutExpired:
         return {}, -signal.SIGKILL
-    row: results.Row = {}
-    for line in done.stdout.splitlines():
-        if line.startswith(running.RESULT):
-            row = json.loads(line.removeprefix(running.RESULT))
+    row: results.Row = next(iter(running.printed_results(done.stdout)), {})
     if not row:
         said = done.stderr.strip().splitlines() or [""]
         print(f"{name}, {part}: ended with {done.returncode}: {said[-1]}", flush=True)
