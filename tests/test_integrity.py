@@ -10,6 +10,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import integrity  # noqa: E402
 import results  # noqa: E402
+from integrity_parts.rows import read_report  # noqa: E402
 
 TIMING = {"method": "event", "reason": "a profiler is active", "incomplete": 0}
 
@@ -97,3 +98,17 @@ def test_goals_are_missed_without_rows_of_a_kind():
     summary = integrity.summarise([interleaving()])
     assert summary["records"] == 0
     assert "planted_losses_detected" not in summary
+
+
+def test_a_report_of_the_tests_says_why_they_failed():
+    tests = [
+        {"classname": "Of/PlantedLoss", "name": "A", "result": "COMPLETED"},
+        {"classname": "PlantedLoss", "name": "B", "result": "COMPLETED",
+         "failures": [{"failure": "no batch was thrown away"}]},
+        {"classname": "PlantedLoss", "name": "C", "result": "SKIPPED"},
+        {"classname": "Buffers", "name": "D", "result": "COMPLETED"},
+    ]  # fmt: skip
+    assert read_report({"testsuites": [{"testsuite": tests}]}) == {
+        "tests": {"Of/PlantedLoss.A": True, "PlantedLoss.B": False, "PlantedLoss.C": False},
+        "failures": {"PlantedLoss.B": ["no batch was thrown away"]},
+    }

@@ -203,18 +203,26 @@ def measure_planted_losses() -> results.Row:
             check=False,
             capture_output=True,
         )
-        return {"kind": "planted", "tests": read_report(json.loads(report.read_text()))}
+        return {"kind": "planted", **read_report(json.loads(report.read_text()))}
 
 
-def read_report(report: Mapping[str, list[results.Row]]) -> dict[str, bool]:
-    """Test -> whether it passed, from GoogleTest's report."""
-    return {
-        f"{test['classname']}.{test['name']}": test["result"] == "COMPLETED"
-        and not test.get("failures")
+def read_report(report: Mapping[str, list[results.Row]]) -> results.Row:
+    """Of GoogleTest's report: "tests", each passed or not, and "failures", what they said."""
+    tests = {
+        f"{test['classname']}.{test['name']}": test
         for suite in report["testsuites"]
         for test in suite["testsuite"]
         if PLANTED in test["classname"]
     }
+    failures = {
+        name: [failure["failure"] for failure in test["failures"]]
+        for name, test in tests.items()
+        if test.get("failures")
+    }
+    passed = {
+        name: test["result"] == "COMPLETED" and name not in failures for name, test in tests.items()
+    }
+    return {"tests": passed, "failures": failures}
 
 
 def build_tests(folder: str) -> str:
