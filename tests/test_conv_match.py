@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -21,7 +22,8 @@ import conv_match  # noqa: E402
 import conv_problems  # noqa: E402
 import conv_problems_nd  # noqa: E402
 import results  # noqa: E402
-from conv_match_parts import child, combined, memory, run  # noqa: E402
+from common.running import RESULT  # noqa: E402
+from conv_match_parts import child, combined, memory, run, searches  # noqa: E402
 from conv_match_parts.host import HOST_CASES, measure_host  # noqa: E402
 from conv_match_parts.poison import poison  # noqa: E402
 from conv_match_parts.rows import (  # noqa: E402
@@ -42,7 +44,7 @@ from conv_match_parts.rows import (  # noqa: E402
 )
 
 import convtime  # noqa: E402
-from convtime.conv.call import TensorLayout  # noqa: E402
+from convtime.conv.call import ConvCall, TensorLayout  # noqa: E402
 from convtime.conv.problem import ConvLayer, ConvProblem  # noqa: E402
 from convtime.conv.sources.resnet50 import resnet50  # noqa: E402
 from convtime.conv.threads import FreshThread  # noqa: E402
@@ -346,7 +348,10 @@ def test_a_search_that_differs_does_not_count(changes, said):
         row["searches"]["fprop"] = changes
     assert summary(row)["benchmark_passes"] == 1
     assert list(mismatches([row])) == [f"benchmark random 1, fprop: {said}"]
-    assert "1 of 2 passes have the same candidates" in conv_match.table([row])
+    text = conv_match.table([row])
+    assert "1 of 2 passes have the same candidates" in text
+    unknown = int("error" in changes or "pytorch_tag" in changes)
+    assert f"PyTorch's log does not tell its fastest in {unknown}." in text
 
 
 def test_a_search_may_differ_where_pytorch_does_not_repeat():
@@ -669,15 +674,43 @@ def test_a_second_thread_is_another_one_and_the_same_for_all_calls():
             second.call(lambda: {1: 2}[0])
 
 
-def test_a_child_that_dies_is_a_mismatch(monkeypatch):
-    dies = "import sys; sys.stdin.readline(); sys.exit(7)"
-    monkeypatch.setattr(child, "_COMMAND", (sys.executable, "-c", dies))
+_STARTS = f"import sys, time; print({RESULT + '{}'!r}, flush=True); sys.stdin.readline(); "
+
+
+@pytest.mark.parametrize(
+    ("ends", "status"), [("sys.exit(7)", 7), ("time.sleep(60)", -signal.SIGKILL)]
+)
+def test_a_child_that_dies_or_hangs_is_a_mismatch(monkeypatch, ends, status):
+    monkeypatch.setattr(child, "_COMMAND", (sys.executable, "-c", _STARTS + ends))
+    monkeypatch.setattr(child, "_ANSWER_SECONDS", 5.0)
     call = conv_problems.all_calls()["resnet50 conv1 float16 nhwc"]
     for what in (MODE_B, SEARCHES):
         with child.Child(what, torch.device("cuda", 0)) as other:
             for _ in range(2):  # a new one each time
                 (line,) = mismatches([{"key": "conv1", **other.measure(call)}])
-                assert line == "conv1, fprop: the process that measures ended with 7"
+                assert line == f"conv1, fprop: the process that measures ended with {status}"
+
+
+def test_a_child_that_cannot_start_ends_the_run(monkeypatch):
+    monkeypatch.setattr(child, "_COMMAND", (sys.executable, "-c", "import sys; sys.exit(7)"))
+    call = conv_problems.all_calls()["resnet50 conv1 float16 nhwc"]
+    with (
+        child.Child(SEARCHES, torch.device("cuda", 0)) as other,
+        pytest.raises(RuntimeError, match="that measures benchmark ended with 7"),
+    ):
+        other.measure(call)
+
+
+def test_what_pytorch_refuses_to_search_is_no_mismatch(monkeypatch, tmp_path):
+    def refuse(*_):
+        raise RuntimeError("gave up")
+
+    monkeypatch.setattr(ConvCall, "backend", lambda *_: "Cudnn")
+    monkeypatch.setattr(searches, "logged", refuse)
+    call = conv_problems.all_calls()["resnet50 layer4.0.conv1 float32 nchw"]
+    row = searches.measure_searches(call, torch.device("cpu"), tmp_path / "log")
+    assert row["error"] == "PyTorch: RuntimeError: gave up"
+    assert list(mismatches([{"key": "conv1", **row}])) == []
 
 
 @pytest.mark.parametrize("seconds", [0, 60])

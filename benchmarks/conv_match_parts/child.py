@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import results
@@ -26,6 +27,7 @@ from convtime.core import codec
 
 _COMMAND = (sys.executable, "-m", "conv_match_parts.child")
 _LOG = "CUDNN_FRONTEND_LOG_FILE"
+_ANSWER_SECONDS = 300.0  # a search of a large problem takes a minute
 
 
 class Child:
@@ -51,26 +53,47 @@ class Child:
         self._folder.cleanup()
 
     def measure(self, call: ConvCall) -> results.Row:
-        """The call's row, less its key; with an error where the process does not survive it."""
+        """The call's row, less its key; with an error where the process does not survive it.
+
+        Raises:
+            RuntimeError: where the process cannot be started, as it could not for other calls.
+        """
         if self._process is None:
             self._process = self._start()
+            if self._answer(self._process) is None:
+                status = self._process.wait()
+                self._end()
+                raise RuntimeError(f"the process that measures {self._what} ended with {status}")
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         # One that is gone refuses what is written; how it ended is told below.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(codec.encode(call)) + "\n")
             self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.startswith(RESULT):
-                row: results.Row = json.loads(line.removeprefix(RESULT))
-                if tells_of_a_lost_gpu(line):
-                    self._end()  # every later call of that process would fail
-                return row
+        row = self._answer(self._process)
+        if row is not None:
+            if tells_of_a_lost_gpu(json.dumps(row)):
+                self._end()  # every later call of that process would fail
+            return row
         status = self._process.wait()
         self._end()
         entry = {"backend": "Cudnn", "error": f"the process that measures ended with {status}"}
         place = "passes" if self._what == MODE_B else "searches"
         return {"problem": codec.encode(call), place: {PASSES[0]: entry}}
+
+    @staticmethod
+    def _answer(process: subprocess.Popen[str]) -> results.Row | None:
+        """What the process says next; None where it ends, or has to be ended, without a word."""
+        assert process.stdout is not None
+        patience = threading.Timer(_ANSWER_SECONDS, process.kill)
+        patience.start()
+        try:
+            for line in process.stdout:
+                if line.startswith(RESULT):
+                    row: results.Row = json.loads(line.removeprefix(RESULT))
+                    return row
+        finally:
+            patience.cancel()
+        return None
 
     def _start(self) -> subprocess.Popen[str]:
         paths = [str(results.HERE), os.environ.get("PYTHONPATH", "")]
@@ -99,6 +122,7 @@ def main() -> None:
     what, name = sys.argv[1:]
     device = torch.device(name)
     torch.cuda.set_device(device)
+    print_result({})  # it has started
     with PlanOracle(device) as oracle:  # which starts nothing until it is asked
         for line in sys.stdin:
             call = codec.decode(ConvCall, json.loads(line))

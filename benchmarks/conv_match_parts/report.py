@@ -96,7 +96,8 @@ def _search_lines(rows: list[results.Row]) -> Iterator[str]:
         f"Under `cudnn.benchmark`, {same} of {len(searches)} passes have the same candidates in "
         "the same order, and with PyTorch's fastest plan the same kernels and bits. What one timed "
         f"run finds fastest is not judged: convtime's is PyTorch's in {ours} of {len(known)}, and "
-        f"PyTorch's in another thread is its own in {again} of {len(twice)}."
+        f"PyTorch's in another thread is its own in {again} of {len(twice)}. PyTorch's log "
+        f"does not tell its fastest in {len(searches) - len(known)}."
     )
     yield ""
 

@@ -19,7 +19,7 @@ import convtime
 from conv_match_parts.rows import CUDNN_BACKENDS, PASSES
 from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass
 from convtime.conv.identity import compare_bits, convtime_call
-from convtime.conv.plan_log import logged
+from convtime.conv.plan_log import PlanLog, logged
 from convtime.conv.threads import FreshThread, in_fresh_thread
 from convtime.core import codec
 from convtime.results.activity import same_launches
@@ -30,38 +30,42 @@ def measure_searches(call: ConvCall, device: torch.device, log: Path) -> results
     call = dataclasses.replace(call, flags=dataclasses.replace(call.flags, benchmark=True))
     row: results.Row = {"problem": codec.encode(call)}
     with call.flags.applied(), torch.no_grad():
+        searches: dict[str, results.Row] = {}
         try:
             tensors = call.tensors(device)
-            names = [name for name in PASSES if call.backend(name, tensors) in CUDNN_BACKENDS]
+            for name in PASSES:
+                if call.backend(name, tensors) in CUDNN_BACKENDS:
+                    searches[name] = _search(call, name, tensors, device, log)
         except RuntimeError as error:
             return row | {"error": f"PyTorch: {first_line(error)}"}
-        searches = {name: _search_or_error(call, name, tensors, device, log) for name in names}
     return row | {"searches": searches}
 
 
-def _search_or_error(
+def _search(
     call: ConvCall, name: str, tensors: ConvTensors, device: torch.device, log: Path
 ) -> results.Row:
-    try:
-        # PyTorch's calls are all in a thread that has no plans yet, and keeps what it finds.
-        with FreshThread(device) as thread:
-            return _search(call, name, tensors, thread, device, log)
-    except RuntimeError as error:
-        return {"error": first_line(error)}
+    """A pass; only PyTorch's failures are raised."""
+    pytorch = call.pytorch_call(name, tensors)
+    # PyTorch's calls are all in a thread that has no plans yet, and keeps what it finds.
+    with FreshThread(device) as thread:
+        theirs = functools.partial(thread.call, pytorch)
+        found = logged(theirs, log)
+        again = logged(lambda: in_fresh_thread(pytorch, device), log)
+        try:
+            return _compare(call, name, tensors, theirs, found, again)
+        except RuntimeError as error:
+            return {"error": f"convtime: {first_line(error)}"}
 
 
-def _search(
+def _compare(
     call: ConvCall,
     name: str,
     tensors: ConvTensors,
-    thread: FreshThread,
-    device: torch.device,
-    log: Path,
+    theirs: Callable[[], torch.Tensor],
+    found: PlanLog,
+    again: PlanLog,
 ) -> results.Row:
-    pytorch = call.pytorch_call(name, tensors)
-    theirs = functools.partial(thread.call, pytorch)
-    found = logged(theirs, log)
-    again = logged(lambda: in_fresh_thread(pytorch, device), log)
+    """What convtime finds beside what PyTorch found, in this thread and in another."""
     convtime.clear_plan_cache()
     convtime_call(call, name, tensors, "benchmark")()
     (choice,) = convtime.plan_cache()

@@ -260,10 +260,16 @@ class Selector {
 
   /// Drops candidates that need more; the most that one of the others needs.
   std::int64_t keep_below(std::vector<Candidate>& candidates, std::int64_t limit) {
+    std::size_t free_bytes = 0;
+    std::size_t total_bytes = 0;
+    CONVTIME_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    const auto device_bytes = static_cast<std::int64_t>(total_bytes);
     std::int64_t most = 0;
     std::erase_if(candidates, [&](const Candidate& candidate) {
       const std::int64_t bytes = candidate.plan->workspace_bytes();
       if (bytes > limit) {
+        // What no memory of this device could hold is lacking at all times, to all threads.
+        lacked_memory_ = lacked_memory_ || bytes <= device_bytes;
         refuse(candidate.plan->tag(), "its workspace of " + std::to_string(bytes) +
                                           " bytes is more than the " + std::to_string(limit) +
                                           " that there are");
