@@ -691,6 +691,18 @@ def test_a_child_that_dies_or_hangs_is_a_mismatch(monkeypatch, ends, status):
                 assert line == f"conv1, fprop: the process that measures ended with {status}"
 
 
+def test_a_child_begins_its_log_anew(monkeypatch):
+    writes = (
+        "import os; log = os.environ['CUDNN_FRONTEND_LOG_FILE']; "
+        "assert not os.path.exists(log); open(log, 'w').write('a plan'); sys.exit(7)"
+    )
+    monkeypatch.setattr(child, "_COMMAND", (sys.executable, "-c", _STARTS + writes))
+    call = conv_problems.all_calls()["resnet50 conv1 float16 nhwc"]
+    with child.Child(SEARCHES, torch.device("cuda", 0)) as other:
+        for _ in range(2):
+            assert "ended with 7" in str(other.measure(call))
+
+
 def test_a_child_that_cannot_start_ends_the_run(monkeypatch):
     monkeypatch.setattr(child, "_COMMAND", (sys.executable, "-c", "import sys; sys.exit(7)"))
     call = conv_problems.all_calls()["resnet50 conv1 float16 nhwc"]

@@ -101,8 +101,10 @@ class Child:
         if self._what == MODE_B:
             environment["TORCH_CUDNN_USE_HEURISTIC_MODE_B"] = "1"
         else:
+            log = Path(self._folder.name, "frontend.log")
+            log.unlink(missing_ok=True)  # the process before wrote it, and PyTorch begins it anew
             environment["CUDNN_FRONTEND_LOG_INFO"] = "1"
-            environment[_LOG] = str(Path(self._folder.name, "frontend.log"))
+            environment[_LOG] = str(log)
         return subprocess.Popen(
             [*_COMMAND, self._what, str(self._device)],
             stdin=subprocess.PIPE,

@@ -222,12 +222,42 @@ TEST_F(Attribute, TakesATransferWithoutARecordForOneWithoutBytes) {
   TraceRecords records = sound_records();
   records.api_calls.push_back(call(13, 3, ApiKind::kTransfer));
   EXPECT_EQ(run(records).faults.missing, 0U);
-  // Until the same function is seen to transfer something.
+  // Until the same step of a call is seen to transfer something.
   records.activities.push_back(work("memset", 52, 53, 3));
   remember(kWindows, records, kContext, memory_);
   EXPECT_EQ(run(records).faults.missing, 0U);
   records.activities.pop_back();
   EXPECT_EQ(run(records).faults.missing, 1U);
+}
+
+TEST_F(Attribute, ExpectsNoBytesOfATransferBecauseOthersHaveSome) {
+  // A flush in the preparation, a memset behind a kernel and one of another callable have bytes.
+  const int other = 0;
+  std::vector<Window> windows = kWindows;
+  windows[1].of = &other;
+  const TraceRecords records{
+      .activities = {work("flush", 50, 51, 1), work("own", 52, 53, 3), work("memset", 54, 55, 4),
+                     work("memset", 56, 57, 5), work("own", 58, 59, 6)},
+      .api_calls = {call(11, 1, ApiKind::kTransfer),
+                    {.start = 125 * kTick / 10,
+                     .correlation = 2,
+                     .thread = kOwnThread,
+                     .kind = ApiKind::kTransfer},
+                    call(13, 3),
+                    call(14, 4, ApiKind::kTransfer),
+                    call(23, 5, ApiKind::kTransfer),
+                    call(24, 6)}};
+  remember(windows, records, kContext, memory_);
+  EXPECT_EQ(attribute(windows, records, kContext, memory_).faults.missing, 0U);
+}
+
+TEST_F(Attribute, MissesATransferThatOtherCallsHave) {
+  EXPECT_EQ(run({.activities = {work("memset", 50, 51, 1), work("own", 52, 53, 2),
+                                work("own", 54, 55, 4)},
+                 .api_calls = {call(12, 1, ApiKind::kTransfer), call(13, 2),
+                               call(22, 3, ApiKind::kTransfer), call(23, 4)}})
+                .faults.missing,
+            1U);
 }
 
 TEST_F(Attribute, MissesTheOnlyTransferOfACall) {

@@ -188,6 +188,7 @@ class EverythingOnce final : public Callable {
     }
     CONVTIME_CUDA_CHECK(cudaMemsetAsync(device_, 0, kBytes, nullptr));
     CONVTIME_CUDA_CHECK(cudaMemcpyAsync(device_, host_, kBytes, cudaMemcpyHostToDevice, nullptr));
+    CONVTIME_CUDA_CHECK(cudaMemsetAsync(device_, 0, 0, nullptr));  // as libraries do, for nothing
     launch_sleep(3000, nullptr);
     CONVTIME_CUDA_CHECK(cudaGraphLaunch(graph_, nullptr));
   }

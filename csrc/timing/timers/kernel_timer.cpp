@@ -9,6 +9,7 @@ namespace convtime {
 void KernelTimer::run(std::span<Callable* const> calls) {
   windows_.resize(calls.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
+    windows_[i].of = calls[i];
     windows_[i].prepare = CuptiSession::now();
     calls[i]->prepare();
     windows_[i].begin = CuptiSession::now();

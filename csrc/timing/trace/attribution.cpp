@@ -1,6 +1,7 @@
 #include "timing/trace/attribution.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <optional>
 #include <unordered_map>
@@ -101,13 +102,42 @@ void add_other_threads(std::span<const Window> windows, std::span<const ApiCall>
   }
 }
 
-/// Functions that an activity shows to have transferred something.
-void add_filled(const TraceRecords& records, const Issues& issues,
-                std::unordered_set<std::uint32_t>& filled) {
+/// By correlation, which step of its call an API call is: a hash of what was called, and of the
+/// functions up to it.
+using Steps = std::unordered_map<std::uint32_t, std::uint64_t>;
+
+Steps steps_of(std::span<const Window> windows, const Issues& issues,
+               const std::unordered_set<std::uint32_t>& other_threads) {
+  std::vector<std::vector<const ApiCall*>> issued(windows.size());
+  for (const auto& [correlation, issue] : issues) {
+    const std::optional<Place> place = find_place(windows, issue.call.start);
+    if (place.has_value() && place->in_call && gives_work(issue.call) &&
+        !other_threads.contains(issue.call.thread)) {
+      issued[place->window].push_back(&issue.call);
+    }
+  }
+  Steps steps;
+  for (std::size_t i = 0; i < windows.size(); ++i) {
+    std::sort(issued[i].begin(), issued[i].end(),
+              [](const ApiCall* a, const ApiCall* b) { return a->start < b->start; });
+    constexpr std::uint64_t kFnvBasis = 0xcbf29ce484222325;
+    constexpr std::uint64_t kFnvPrime = 0x100000001b3;
+    std::uint64_t step = kFnvBasis ^ std::hash<const void*>{}(windows[i].of);
+    for (const ApiCall* call : issued[i]) {
+      step = (step ^ call->function) * kFnvPrime;
+      steps.emplace(call->correlation, step);
+    }
+  }
+  return steps;
+}
+
+/// Steps whose activities show that they transferred something.
+void add_filled(const TraceRecords& records, const Issues& issues, const Steps& steps,
+                std::unordered_set<std::uint64_t>& filled) {
   for (const DeviceActivity& activity : records.activities) {
-    const auto issue = issues.find(activity.correlation);
-    if (issue != issues.end() && issue->second.call.kind == ApiKind::kTransfer) {
-      filled.insert(issue->second.call.function);
+    const auto step = steps.find(activity.correlation);
+    if (step != steps.end() && issues.at(activity.correlation).call.kind == ApiKind::kTransfer) {
+      filled.insert(step->second);
     }
   }
 }
@@ -167,7 +197,8 @@ class Attributing {
         marks_(windows.size()) {
     result_.calls.resize(windows.size());
     add_other_threads(windows, records.api_calls, context.own_thread, other_threads_);
-    add_filled(records, issues_, filled_);
+    steps_ = steps_of(windows, issues_, other_threads_);
+    add_filled(records, issues_, steps_, filled_);
   }
 
   Attribution run() {
@@ -262,7 +293,7 @@ class Attributing {
   }
 
   bool had_nothing_to_do(const ApiCall& call, std::size_t window) const {
-    return call.kind == ApiKind::kTransfer && !filled_.contains(call.function) &&
+    return call.kind == ApiKind::kTransfer && !filled_.contains(steps_.at(call.correlation)) &&
            !result_.calls[window].empty();
   }
 
@@ -278,7 +309,8 @@ class Attributing {
   Issues issues_;
   Captures captures_;
   std::unordered_set<std::uint32_t> other_threads_;
-  std::unordered_set<std::uint32_t> filled_;
+  std::unordered_set<std::uint64_t> filled_;
+  Steps steps_;
   std::vector<Marks> marks_;
   Attribution result_;
 };
@@ -312,8 +344,9 @@ void remember(std::span<const Window> windows, const TraceRecords& records,
   for (const ApiCall& call : records.api_calls) {
     memory.read_up_to = std::max(memory.read_up_to, call.correlation);
   }
-  add_filled(records, merge(records.api_calls), memory.filled);
   add_other_threads(windows, records.api_calls, context.own_thread, memory.other_threads);
+  const Issues issues = merge(records.api_calls);
+  add_filled(records, issues, steps_of(windows, issues, memory.other_threads), memory.filled);
 }
 
 }  // namespace convtime

@@ -44,6 +44,7 @@ struct Window {
   std::uint64_t prepare = 0;  ///< where its preparation began
   std::uint64_t begin = 0;    ///< where the call itself began
   std::uint64_t end = 0;
+  const void* of = nullptr;  ///< what was called; calls of the same mostly issue the same
 };
 
 /// What is wrong with records.
@@ -76,8 +77,8 @@ struct Attribution {
 struct TraceMemory {
   /// The highest correlation of an API call.
   std::uint32_t read_up_to = 0;
-  /// Functions that have been seen to give the device something to transfer.
-  std::unordered_set<std::uint32_t> filled;
+  /// Transfers that have been seen to have bytes, each as the step of a call that it is.
+  std::unordered_set<std::uint64_t> filled;
   /// Threads that have been seen to issue work while no call was prepared or made.
   std::unordered_set<std::uint32_t> other_threads;
 };
@@ -112,9 +113,10 @@ inline constexpr double kStampToleranceNs = 20'000;
 /// (autograd's), and work that runs later than its window.
 ///
 /// A thread that issues work while no call is prepared or made works on its own account: none of
-/// its work is any call's. Functions that never transferred anything are taken to have had no bytes
-/// to transfer, unless nothing else of their call is there. Work of API calls that were read before
-/// is passed over.
+/// its work is any call's. A transfer without a record is taken to have had no bytes, as those that
+/// cuDNN and cuBLAS issue, unless nothing else of its call is there, or another call of the same
+/// callable had a record of it at the same place. Work of API calls that were read before is passed
+/// over.
 CONVTIME_API Attribution attribute(std::span<const Window> windows, const TraceRecords& records,
                                    const TraceContext& context, const TraceMemory& before);
 
