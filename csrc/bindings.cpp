@@ -28,6 +28,7 @@
 #include "ops/timing/calibration_reference.h"
 #include "ops/timing/device_allocator.h"
 #include "ops/timing/graph_recorder.h"
+#include "timing/conditions/persisting_l2.h"
 #include "timing/trace/cupti_session.h"
 #endif
 
@@ -242,13 +243,15 @@ std::unique_ptr<convtime::Callable> make_callable(const CandidateCopies& copies)
   return std::make_unique<convtime::RotatingCallable>(std::move(callables));
 }
 
-using FlushBuffers = std::vector<std::tuple<std::uintptr_t, std::size_t, int, std::uintptr_t>>;
+using FlushBuffers =
+    std::vector<std::tuple<std::uintptr_t, std::size_t, int, std::uintptr_t, bool>>;
 
 std::vector<convtime::FlushBuffer> flush_buffers(const FlushBuffers& described) {
   std::vector<convtime::FlushBuffer> buffers;
-  for (const auto& [data, bytes, device, stream] : described) {
-    buffers.push_back(
-        {reinterpret_cast<void*>(data), bytes, device, reinterpret_cast<void*>(stream)});
+  for (const auto& [data, bytes, device, stream, clean] : described) {
+    buffers.push_back({reinterpret_cast<void*>(data), bytes, device,
+                       reinterpret_cast<void*>(stream),
+                       clean ? convtime::L2Lines::kClean : convtime::L2Lines::kDirty});
   }
   return buffers;
 }
@@ -327,6 +330,24 @@ class MakeWayContext {
  private:
   std::optional<convtime::MakeWay> way_;
 };
+
+/// convtime::WithoutPersistingL2 as a context of Python's, which gives what it tells.
+class WithoutPersistingL2Context {
+ public:
+  explicit WithoutPersistingL2Context(int device) : device_(device) {}
+
+  std::string enter() {
+    without_interpreter_lock([this] { without_.emplace(device_); });
+    return without_->told();
+  }
+  void exit(const py::args&) {
+    without_interpreter_lock([this] { without_.reset(); });
+  }
+
+ private:
+  int device_;
+  std::optional<convtime::WithoutPersistingL2> without_;
+};
 #endif
 
 }  // namespace
@@ -347,6 +368,10 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init())
       .def("__enter__", &MakeWayContext::enter)
       .def("__exit__", &MakeWayContext::exit);
+  py::class_<WithoutPersistingL2Context>(module, "WithoutPersistingL2")
+      .def(py::init<int>(), py::arg("device"))
+      .def("__enter__", &WithoutPersistingL2Context::enter)
+      .def("__exit__", &WithoutPersistingL2Context::exit);
   module.def("flush_buffer_bytes", &convtime::flush_buffer_bytes, py::arg("device"));
 #endif
   module.def("kernel_method_unavailable", [] {

@@ -137,7 +137,10 @@ def test_one_sample_settles_nothing(stop: Stop) -> None:
             "method must be one of 'auto', 'kernel', 'event', 'graph', 'sync', 'cpu', got 'clock'",
         ),
         ({"queue": "full"}, "queue must be one of 'gate', 'sleep', 'none', got 'full'"),
-        ({"cache": "hot"}, "cache must be one of 'auto', 'cold', 'warm', 'rotate', got 'hot'"),
+        (
+            {"cache": "hot"},
+            "cache must be one of 'auto', 'cold', 'cold-clean', 'warm', 'rotate', got 'hot'",
+        ),
         ({"min_samples": 0}, "min_samples must be at least 1, got 0"),
         ({"min_samples": 5, "max_samples": 4}, "max_samples must be at least min_samples"),
         ({"max_samples": -1}, "max_samples must be a whole number, 0 or more, got -1"),

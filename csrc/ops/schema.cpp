@@ -35,7 +35,7 @@ TORCH_LIBRARY(convtime, library) {
   // The building blocks of timing, on the current CUDA device and stream. Stamps are of int64.
   library.def("spin_ns(int nanoseconds, int blocks=1, int threads=1) -> Tensor");
   library.def("sleep_cycles(int cycles) -> ()");
-  library.def("flush_l2() -> ()");
+  library.def("flush_l2(bool clean=False) -> ()");
   library.def("read_clocks() -> Tensor");
   library.def("copy_stamped(Tensor input) -> (Tensor, Tensor)");
 }

@@ -47,8 +47,8 @@ struct TimingOptions {
   bool on_gpu = false;
   /// The cudaStream_t that the candidates issue their work to; null is the default stream.
   void* stream = nullptr;
-  /// Where to write before each call so that it finds nothing of its data in the L2 caches, a
-  /// buffer a device. Without one, each call finds the cache as the last one left it.
+  /// What evicts a call's data from the L2 caches before it, and what it then finds there; a buffer
+  /// for each device. Without one, each call finds the cache as the last one left it.
   std::vector<FlushBuffer> flush{};
   /// Devices beside the current one that the calls use.
   std::vector<int> other_devices{};

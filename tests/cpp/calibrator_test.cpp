@@ -97,7 +97,8 @@ TEST(Calibrator, RemembersTheLastCalibrationOfEachState) {
   const CalibrationState others[] = {
       {.device = 1, .method = Method::kEvent, .held = true},
       {.device = 0, .method = Method::kGraph, .held = true},
-      {.device = 0, .method = Method::kEvent, .cold = true, .held = true},
+      {.device = 0, .method = Method::kEvent, .flush = L2Lines::kDirty, .held = true},
+      {.device = 0, .method = Method::kEvent, .flush = L2Lines::kClean, .held = true},
       {.device = 0, .method = Method::kEvent, .held = false},
   };
   for (const CalibrationState& other : others) {

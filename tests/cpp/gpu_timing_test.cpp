@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "timing/clock.h"
 #include "timing/conditions/cache_flush.h"
 #include "timing/conditions/gate_hold.h"
+#include "timing/conditions/persisting_l2.h"
 #include "timing/conditions/sleep_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/judge/statistics.h"
@@ -265,8 +267,10 @@ TEST(GraphTimer, TimesAKernelOfKnownDuration) {
   Callable* const candidates[] = {&spin};
   TimingOptions options{.method = Method::kGraph, .on_gpu = true};
   options.graph_recorder = std::ref(recorder);
-  for (const bool cold : {false, true}) {
-    if (cold) {
+  for (const std::optional<L2Lines> cold :
+       {std::optional<L2Lines>(), {L2Lines::kDirty}, {L2Lines::kClean}}) {
+    if (cold.has_value()) {
+      flush.leaves = *cold;
       options.flush = {flush};
     }
     const Timing timing = time_candidates(candidates, options);
@@ -427,14 +431,41 @@ TEST(ColdCallable, EvictsWhatTheCallReads) {
   TimingOptions options{.method = Method::kKernel, .on_gpu = true};
   const double warm =
       quantile(time_candidates(candidates, options).samples.candidates[0].seconds, 0.5);
-  options.flush = {flush};
-  const Timing cold = time_candidates(candidates, options);
-  EXPECT_GT(quantile(cold.samples.candidates[0].seconds, 0.5), 1.2 * warm);
-  EXPECT_EQ(tabulate(cold.samples.candidates[0].activities).size(),
-            1U);  // the flush is not part of the call
+  for (const L2Lines left : {L2Lines::kDirty, L2Lines::kClean}) {
+    flush.leaves = left;
+    options.flush = {flush};
+    const Timing cold = time_candidates(candidates, options);
+    EXPECT_GT(quantile(cold.samples.candidates[0].seconds, 0.5), 1.2 * warm);
+    EXPECT_EQ(tabulate(cold.samples.candidates[0].activities).size(),
+              1U);  // the flush is not part of the call
+  }
   cudaFree(source);
   cudaFree(target);
   cudaFree(flush.data);
+}
+
+std::size_t l2_bytes_set_aside() {
+  std::size_t bytes = 0;
+  CONVTIME_CUDA_CHECK(cudaDeviceGetLimit(&bytes, cudaLimitPersistingL2CacheSize));
+  return bytes;
+}
+
+TEST(WithoutPersistingL2, GivesTheCacheBackAndSetsItAsideAgain) {
+  SKIP_WITHOUT_GPU();
+  EXPECT_EQ(WithoutPersistingL2(0).told(), "");  // nothing was set aside
+  ASSERT_EQ(cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 4 << 20), cudaSuccess);
+  const std::size_t before = l2_bytes_set_aside();
+  ASSERT_GT(before, 0U);
+  {
+    const WithoutPersistingL2 without(0);
+    EXPECT_EQ(l2_bytes_set_aside(), 0U);
+    EXPECT_EQ(without.told(),
+              std::to_string(before) +
+                  " bytes of the L2 cache of cuda:0 are set aside for persisting accesses, but "
+                  "were not during this timing");
+  }
+  EXPECT_EQ(l2_bytes_set_aside(), before);
+  cudaDeviceSetLimit(cudaLimitPersistingL2CacheSize, 0);
 }
 
 TEST(EventTimer, RefusesMoreCallsThanItPreparedFor) {

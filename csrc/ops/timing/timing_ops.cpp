@@ -68,12 +68,14 @@ void sleep_cycles(std::int64_t cycles) {
 #endif
 }
 
-void flush_l2() {
+void flush_l2([[maybe_unused]] bool clean) {
   check_gpu("flush_l2");
 #ifdef CONVTIME_WITH_CUDA
   const std::size_t bytes = flush_buffer_bytes(c10::cuda::current_device());
   const at::DataPtr buffer = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
-  flush({buffer.get(), bytes}, at::cuda::getCurrentCUDAStream());
+  FlushBuffer touched{buffer.get(), bytes};
+  touched.leaves = clean ? L2Lines::kClean : L2Lines::kDirty;
+  flush(touched, at::cuda::getCurrentCUDAStream());
 #endif
 }
 

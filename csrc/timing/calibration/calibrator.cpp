@@ -55,7 +55,7 @@ TimedReference Calibrator::time_kernel(const CalibrationState& state, double clo
                                        const TimeReference& time_reference,
                                        const std::string& kernel_problem) {
   // How the calls are queued makes no difference to CUPTI's times.
-  const CalibrationState kernel_state{state.device, Method::kKernel, state.cold, true,
+  const CalibrationState kernel_state{state.device, Method::kKernel, state.flush, true,
                                       state.own_reference};
   ByClock<TimedReference>& known = kernels_[kernel_state];
   if (const std::optional<TimedReference> found = known.find(clock_hz)) {

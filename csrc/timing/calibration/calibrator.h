@@ -31,9 +31,9 @@ struct TimedReference {
 struct CalibrationState {
   int device = 0;
   Method method = Method::kAuto;
-  bool cold = false;          ///< whether a flush comes before each call
-  bool held = false;          ///< whether the queue is held
-  bool own_reference = true;  ///< convtime's kernel, and not one of the caller's
+  std::optional<L2Lines> flush{};  ///< what the one before each call leaves, where there is one
+  bool held = false;               ///< whether the queue is held
+  bool own_reference = true;       ///< convtime's kernel, and not one of the caller's
 
   auto operator<=>(const CalibrationState&) const = default;
 };

@@ -19,7 +19,11 @@ Calibrator& process_calibrator() {
 CalibrationState state_of(Method method, const TimingOptions& options, bool held) {
   int device = 0;
   CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
-  return {device, method, !options.flush.empty(), held, !options.calibration_reference};
+  std::optional<L2Lines> flush;
+  if (!options.flush.empty()) {
+    flush = options.flush.front().leaves;
+  }
+  return {device, method, flush, held, !options.calibration_reference};
 }
 
 Overhead calibrate_waiting(const CalibrationState& state, const TimingOptions& options) {

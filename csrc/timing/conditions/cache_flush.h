@@ -8,24 +8,31 @@
 
 namespace convtime {
 
-/// Memory that evicts everything else from its device's L2 cache when it is written. The caller
-/// owns it.
+/// What a flush leaves in the L2 cache in place of what was there.
+enum class L2Lines {
+  kDirty,  ///< written by it, and to be written back to memory while others take their place
+  kClean,  ///< read by it: whoever takes their place writes nothing back
+};
+
+/// Memory that evicts everything else from its device's L2 cache when all of it is touched. The
+/// caller owns it.
 struct FlushBuffer {
   void* data = nullptr;
   std::size_t bytes = 0;
   int device = 0;
   void* stream = nullptr;  ///< cudaStream_t of the device, the one that work is issued to
+  L2Lines leaves = L2Lines::kDirty;
 };
 
 /// Bytes that a FlushBuffer needs on a device: four times its L2 cache, which is enough for any
-/// replacement policy to have dropped what was there.
+/// replacement policy to have dropped what was there, and written back what of it was dirty.
 CONVTIME_API std::size_t flush_buffer_bytes(int device);
 
-/// Writes the buffer, on `stream`.
+/// Writes the buffer or reads it, by what it is to leave, on `stream`.
 CONVTIME_API void flush(const FlushBuffer& buffer, void* stream);
 
 /// A Callable that finds nothing of its data in the L2 caches: before each call, and outside of
-/// what is timed, the flush buffers are written, each on its stream.
+/// what is timed, the flush buffers are touched, each on its stream.
 class CONVTIME_API ColdCallable final : public Callable {
  public:
   ColdCallable(Callable& callable, std::span<const FlushBuffer> buffers)

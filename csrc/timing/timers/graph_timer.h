@@ -71,7 +71,7 @@ class CONVTIME_API GraphTimer final : public Timer {
   std::vector<Sample> samples_;
 };
 
-/// Calls behind a write to flush buffers each: the time of one is between two stamps of the
+/// Calls behind a flush each: the time of one is between two stamps of the
 /// device's clock, mean over the calls of a graph. What remains beside the call itself is what the
 /// stamps need.
 class CONVTIME_API ColdGraphTimer final : public Timer {

@@ -138,7 +138,7 @@ def _sleep_cycles_fake(cycles: int) -> None:
 
 
 @torch.library.register_fake("convtime::flush_l2")  # type: ignore[untyped-decorator]
-def _flush_l2_fake() -> None:
+def _flush_l2_fake(clean: bool = False) -> None:
     pass
 
 

@@ -67,11 +67,15 @@ class Measurement:
         queue_requested: what was asked for.
         queue_reason: why ``queue`` is not ``queue_requested``; empty where it is.
         cache: what each call finds in the GPU's L2, or the CPU's, cache: ``cold`` (none of its
-            data), ``rotate`` (none of its tensors, which are others than in the calls before),
-            ``partly warm`` (those that could not be rotated, which ``cache_reason`` names),
-            ``warm`` (what the call before it left there) or ``uncontrolled``.
+            data, but lines that were written before it, and are written back while it runs),
+            ``cold-clean`` (none of its data, but lines that were only read), ``rotate`` (none of
+            its tensors, which are others than in the calls before), ``partly warm`` (those that
+            could not be rotated, which ``cache_reason`` names), ``warm`` (what the call before it
+            left there) or ``uncontrolled``.
         cache_requested: what was asked for.
-        cache_reason: why ``cache`` is not ``cache_requested``; empty where it is.
+        cache_reason: why ``cache`` is not ``cache_requested``, and what became of the share of a
+            GPU's L2 cache that the program had set aside for persisting accesses, where lines would
+            outlast a flush; empty where it is, and nothing was set aside.
         regime: the state that the GPU was in: ``burst`` (at the highest clock that it gives these
             calls, as after idling), ``sustained`` (in the equilibrium that it comes to under
             lasting load by these calls) or ``as-is`` (whichever it was in).

@@ -91,7 +91,9 @@ def _used(measured: Measurement, condition: str) -> str:
     used, requested, reason = (
         getattr(measured, condition + ending) for ending in ("", "_requested", "_reason")
     )
-    return used if used == requested else f"{used} (asked for {requested}: {reason})"
+    if used == requested:
+        return f"{used} ({reason})" if reason else used
+    return f"{used} (asked for {requested}: {reason})"
 
 
 def _hardware(measured: Measurement) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -18,10 +19,12 @@ from convtime.timing.rotation import rotate
 _CPU_REASONS = {
     "auto": "a flush takes milliseconds on a CPU; cache='cold' asks for it",
     "cold": "this machine does not say how much its CPUs' caches hold",
+    "cold-clean": "of a CPU's cache, only cache='cold' is controlled",
     "warm": "of a CPU's cache, only cache='cold' is controlled",
     "rotate": "of a CPU's cache, only cache='cold' is controlled",
 }
 _ROTATION_OVER_L2 = 5
+_FLUSHED = ("auto", "cold", "cold-clean")  # on a GPU
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,11 +99,26 @@ def _on_gpu(candidate: Candidate, cache: Cache, device: torch.device) -> CachedC
 
 
 def flush_buffers(cache: Cache, gpus: Iterable[torch.device]) -> list[torch.Tensor]:
-    """What is written before each call so that the GPUs' L2 caches are cold; a buffer each."""
-    if cache not in ("auto", "cold"):
+    """What is touched before each call so that the GPUs' L2 caches are cold; a buffer each."""
+    if cache not in _FLUSHED:
         return []
     with without_modes():
         return [
             torch.empty(_C.flush_buffer_bytes(gpu.index), dtype=torch.uint8, device=gpu)
             for gpu in gpus
         ]
+
+
+@contextlib.contextmanager
+def without_persisting_lines(cache: Cache, gpus: Iterable[torch.device]) -> Iterator[str]:
+    """Has a flush reach all of the L2 caches, also what is set aside for persisting accesses.
+
+    Gives what was set aside, in words, and sets it aside again afterwards.
+    """
+    with contextlib.ExitStack() as stack:
+        told = [
+            stack.enter_context(_C.WithoutPersistingL2(gpu.index))
+            for gpu in gpus
+            if cache in _FLUSHED
+        ]
+        yield "; ".join(filter(None, told))

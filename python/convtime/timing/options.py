@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
 Queue = Literal["gate", "sleep", "none"]
-Cache = Literal["auto", "cold", "warm", "rotate"]
+Cache = Literal["auto", "cold", "cold-clean", "warm", "rotate"]
 Regime = Literal["as-is", "burst", "sustained"]
 Clocks = Literal["observe", "lock"]
 Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
@@ -87,7 +87,10 @@ class Options:
     cache: Annotated[
         Cache,
         "``cold`` overwrites the cache before each call, outside of the timed region: a GPU's L2 "
-        "cache, or all of the CPU's caches, which takes milliseconds; ``rotate`` gives each call "
+        "cache, or all of the CPU's caches, which takes milliseconds. What was written is then "
+        "written back to memory while the call runs, as behind a kernel that writes; "
+        "``cold-clean`` reads other data into a GPU's L2 cache instead, so that nothing is to be "
+        "written back, as behind one that reads; ``rotate`` gives each call "
         "other copies of its tensors, so many that they are cold when their turn comes again, on a "
         "GPU; ``warm`` leaves the cache as the call before left it; ``auto`` is cold on a GPU, and "
         "leaves a CPU's cache as it is.",

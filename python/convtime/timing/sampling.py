@@ -71,6 +71,7 @@ def measure(
             _on(place.device, options.stream),
             controlled_clocks(place.device, options) as monitor,
             limit.told(),
+            cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
             cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
         ):
             stream = _current_stream(place.device) if place.on_gpu else None
@@ -96,7 +97,7 @@ def measure(
         Measurement(
             name=candidate.name,
             cache=calls.cache,
-            cache_reason=calls.cache_reason,
+            cache_reason="; ".join(filter(None, (calls.cache_reason, set_aside))),
             **of_all,
             **_fields(record, options),
         )
@@ -208,7 +209,13 @@ def _sample(
         on_gpu=place.on_gpu,
         stream=stream,
         flush=[
-            (buffer.data_ptr(), buffer.nbytes, buffer.get_device(), _current_stream(buffer.device))
+            (
+                buffer.data_ptr(),
+                buffer.nbytes,
+                buffer.get_device(),
+                _current_stream(buffer.device),
+                options.cache == "cold-clean",
+            )
             for buffer in flush
         ],
         other_devices=[gpu.index for gpu in place.others],

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "core/export.h"
+
+namespace convtime {
+
+/// While it lives, nothing of a device's L2 cache is set aside for persisting accesses
+/// (cudaLimitPersistingL2CacheSize), whose lines would outlast a flush; then as much as before is.
+class CONVTIME_API WithoutPersistingL2 {
+ public:
+  /// Throws CudaError where the device cannot be asked.
+  explicit WithoutPersistingL2(int device);
+  ~WithoutPersistingL2();
+  WithoutPersistingL2(const WithoutPersistingL2&) = delete;
+  WithoutPersistingL2& operator=(const WithoutPersistingL2&) = delete;
+
+  /// What was set aside, and whether it could be undone; empty where nothing was.
+  const std::string& told() const { return told_; }
+
+ private:
+  int device_;
+  std::size_t restored_bytes_ = 0;  ///< by the destructor
+  std::string told_;
+};
+
+}  // namespace convtime
