@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
 
-SCHEMA = "4.1"
+SCHEMA = "4.2"
 
 #: Of the highest clock: a sample below it is said to be throttled.
 THROTTLED_BELOW = 0.95
@@ -121,6 +121,9 @@ class Measurement:
         exclusive_requested: whether they were to.
         exclusive_reason: why they did not where they were to; others may then have disturbed this.
         waited_seconds: for how long this waited for others before it began.
+        inputs: what is remarkable about the numbers in arguments, modules and variables, a sentence
+            each: tensors that are constant, all zeros, or largely NaN or denormal, by a sample of
+            their elements before the first call. What the calls overwrite is left out.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -176,6 +179,7 @@ class Measurement:
     exclusive_requested: bool = False
     exclusive_reason: str = ""
     waited_seconds: float = 0.0
+    inputs: tuple[str, ...] = ()
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

@@ -40,6 +40,8 @@ def comparison_sheet(compared: Comparison) -> str:
                 f"(within {compared.margin:.2%})"
             )
         lines.append(f"  {name}: {told}")
+    remarks = (remark for measured in compared.measurements.values() for remark in measured.inputs)
+    lines += [f"  note: {remark}" for remark in dict.fromkeys(remarks)]
     return "\n".join(["<convtime.Comparison", *lines]) + ">"
 
 
@@ -60,6 +62,7 @@ def _facts(measured: Measurement) -> dict[str, str]:
         "method": _used(measured, "method"),
         "queue": _used(measured, "queue"),
         "cache": _used(measured, "cache"),
+        **_input_facts(measured),
         **_regime_facts(measured),
         "device": f"{_hardware(measured)} ({measured.device_reason})",
         **_turn_facts(measured),
@@ -94,6 +97,10 @@ def _used(measured: Measurement, condition: str) -> str:
     if used == requested:
         return f"{used} ({reason})" if reason else used
     return f"{used} (asked for {requested}: {reason})"
+
+
+def _input_facts(measured: Measurement) -> dict[str, str]:
+    return {"inputs": "; ".join(measured.inputs)} if measured.inputs else {}
 
 
 def _hardware(measured: Measurement) -> str:

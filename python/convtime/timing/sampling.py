@@ -15,7 +15,7 @@ from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.results.activity import DeviceActivity
 from convtime.results.measurement import Measurement
-from convtime.timing import cache, cpu
+from convtime.timing import cache, cpu, inputs
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.profilers import make_way_for_profilers
@@ -66,6 +66,7 @@ def measure(
     pin = None if options.pin is None else int(options.pin)
     before = provenance(place.device)  # before the load of the timing itself
     with _turn(place, options, limit) as turn:
+        remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)
         prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
         with (
             _on(place.device, options.stream),
@@ -98,10 +99,13 @@ def measure(
             name=candidate.name,
             cache=calls.cache,
             cache_reason="; ".join(filter(None, (calls.cache_reason, set_aside))),
+            inputs=inputs.sentences(remarked),
             **of_all,
             **_fields(record, options),
         )
-        for candidate, calls, record in zip(candidates, prepared, records, strict=True)
+        for candidate, calls, remarked, record in zip(
+            candidates, prepared, remarks, records, strict=True
+        )
     ]
 
 

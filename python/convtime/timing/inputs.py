@@ -1,0 +1,228 @@
+"""What is remarkable about the numbers that calls compute with: times and clocks depend on some."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+
+from convtime.core.errors import first_line
+from convtime.timing.candidate import Candidate
+from convtime.timing.neutral import without_modes
+from convtime.timing.reach import Walk, is_plain, owned, tensors_by_variable, tensors_of
+
+_MOST_OBJECTS = 500  # in which a candidate's tensors are looked for, within a millisecond
+_MOST_TENSORS = 8  # that are looked at of each candidate, the largest
+_MOST_ELEMENTS = 1024  # of each tensor
+_SMALL_VECTOR = 1 / 16  # of the largest tensor: biases and scales, which are often constant
+_HEAVY = 0.01  # share of the elements
+
+_INTEGERS = (
+    torch.bool,
+    *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    *(torch.int8, torch.int16, torch.int32, torch.int64),
+)
+_WIDE_FLOATS = (torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+_FLOATS = (
+    *_WIDE_FLOATS,
+    *(torch.float16, torch.complex32),
+    *(torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Remark:
+    """What was seen in a tensor of a candidate.
+
+    Attributes:
+        sentence: what is said of it.
+        tensor: the tensor; None where the sentence is not about one.
+        seen: the bytes of the elements that were looked at.
+    """
+
+    sentence: str
+    tensor: torch.Tensor | None
+    seen: torch.Tensor
+
+
+def remarks_on(candidates: Sequence[Candidate], *, on_gpu: bool) -> list[list[Remark]]:
+    """Looks at some elements of what each candidate is called with; waits for the current streams.
+
+    Args:
+        candidates: before any of them was called.
+        on_gpu: whether the work runs on a GPU.
+    """
+    with without_modes(), torch.no_grad():
+        try:
+            chosen = [_worth_a_look(candidate) for candidate in candidates]
+            seen = _bytes_of_some(tensor for tensors in chosen for tensor in tensors)
+            return [
+                list(_remarks(candidate, tensors, seen, on_gpu=on_gpu))
+                for candidate, tensors in zip(candidates, chosen, strict=True)
+            ]
+        except RuntimeError as error:  # of a GPU that is full, or a tensor of torch.vmap's
+            failure = Remark(
+                f"the inputs could not be looked at: {first_line(error)}", None, torch.empty(0)
+            )
+            return [[failure] for _ in candidates]
+
+
+def sentences(remarks: Iterable[Remark]) -> tuple[str, ...]:
+    """What is said of a candidate's inputs once it was called; what it overwrites is none."""
+    remarks = list(remarks)
+    with without_modes(), torch.no_grad():
+        try:
+            now = _bytes_of_some(remark.tensor for remark in remarks if remark.tensor is not None)
+        except RuntimeError:  # of a GPU that the calls filled: what was seen before them holds
+            now = {}
+    return tuple(
+        remark.sentence
+        for remark in remarks
+        if id(remark.tensor) not in now or torch.equal(now[id(remark.tensor)], remark.seen)
+    )
+
+
+def _worth_a_look(candidate: Candidate) -> list[torch.Tensor]:
+    found = [
+        tensor
+        for tensor in tensors_of(candidate, Walk(_MOST_OBJECTS))
+        if tensor is not candidate.kwargs.get("out") and _has_numbers(tensor)
+    ]
+    largest = heapq.nlargest(_MOST_TENSORS, found, key=torch.Tensor.numel)
+    return [
+        tensor
+        for tensor in largest
+        if tensor.dim() > 1 or tensor.numel() >= _SMALL_VECTOR * largest[0].numel()
+    ]
+
+
+def _has_numbers(tensor: torch.Tensor) -> bool:
+    """Whether there are several elements, in memory that can be read, of a type that is known."""
+    return (
+        is_plain(tensor)
+        and tensor.device.type in ("cpu", "cuda")
+        and tensor.numel() > 1
+        and (tensor.dtype in _FLOATS or tensor.dtype in _INTEGERS)
+        and not (tensor.is_conj() or tensor.is_neg())
+        and _is_allocated(tensor)
+        and not (tensor.is_cuda and torch.cuda.is_current_stream_capturing())
+    )
+
+
+def _is_allocated(tensor: torch.Tensor) -> bool:
+    """Whether its storage is as large as it says: sharded modules free what they do not use."""
+    dimensions = zip(tensor.size(), tensor.stride(), strict=True)
+    end = tensor.storage_offset() + 1 + sum((size - 1) * stride for size, stride in dimensions)
+    return bool(end * tensor.itemsize <= tensor.untyped_storage().nbytes())
+
+
+def _bytes_of_some(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
+    """Elements of each tensor as bytes on the host, by the tensor's id; one copy from a device."""
+    by_device: dict[torch.device, dict[int, torch.Tensor]] = {}
+    for tensor in filter(_is_allocated, tensors):
+        by_device.setdefault(tensor.device, {})[id(tensor)] = _some_of(tensor).view(torch.uint8)
+    return {
+        key: part
+        for parts in by_device.values()
+        for key, part in zip(parts, _on_host(list(parts.values())), strict=True)
+    }
+
+
+def _on_host(parts: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+    return torch.split_with_sizes(torch.cat(parts).cpu(), [part.numel() for part in parts])
+
+
+def _some_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Elements on a grid over all of a tensor, in one dimension.
+
+    Its steps are odd: of what repeats every 2, 4 or 128 elements, all places are met.
+    """
+    tensor = tensor.detach()
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor)
+    left = _MOST_ELEMENTS
+    grid = [slice(None)] * tensor.dim()
+    smallest_first = sorted(range(tensor.dim()), key=tensor.size)
+    for done, dimension in enumerate(smallest_first):
+        size = tensor.size(dimension)
+        count = min(size, max(1, int(left ** (1 / (tensor.dim() - done)))))
+        left //= count
+        grid[dimension] = slice(None, None, -(-size // count) | 1)
+    return tensor[tuple(grid)].contiguous().view(-1)
+
+
+def _remarks(
+    candidate: Candidate,
+    tensors: Iterable[torch.Tensor],
+    seen: dict[int, torch.Tensor],
+    *,
+    on_gpu: bool,
+) -> Iterator[Remark]:
+    for tensor in tensors:
+        some = seen[id(tensor)]
+        kind = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+        numbers = some.clone().view(kind)  # a clone, since a part of many may begin at any byte
+        told = _told(numbers.double(), tensor.dtype, on_gpu=on_gpu)
+        if told:
+            what, consequence = told
+            if numbers.numel() < tensor.numel():
+                what += f" in the {numbers.numel():,} elements looked at"
+            yield Remark(f"{_name(tensor, candidate)} is {what}: {consequence}", tensor, some)
+
+
+def _told(numbers: torch.Tensor, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str] | None:
+    """What is remarkable about numbers, and what follows from it; None where nothing is."""
+    low, high = map(float, numbers.aminmax())
+    if low == high:
+        return _constant(low, dtype, on_gpu=on_gpu)
+    if math.isnan(low):
+        share = float(numbers.isnan().double().mean())
+        if share >= _HEAVY:
+            return (
+                f"NaN to {share:.0%}",
+                "so is what is computed with it, which may take another time than with numbers",
+            )
+    if dtype in _WIDE_FLOATS:
+        magnitudes = numbers.abs()
+        denormal = (magnitudes > 0) & (magnitudes < torch.finfo(dtype).tiny)
+        share = float(denormal.double().mean())
+        if share >= _HEAVY:
+            return f"denormal to {share:.0%}", (
+                "kernels that flush denormal numbers compute with zeros in place of these"
+                if on_gpu
+                else "a CPU takes many times longer for these, unless it flushes them to zero"
+            )
+    return None
+
+
+def _constant(value: float, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str]:
+    if dtype == torch.bool:
+        chosen = "everything" if value else "nothing"
+        return f"all {bool(value)}", f"as a mask, it selects {chosen}"
+    what = f"{value:g} throughout" if value else "all zeros"
+    if dtype in _INTEGERS:
+        return what, "as indices, equal numbers find the same data, which are in the cache then"
+    if on_gpu:
+        return what, (
+            "such numbers take less power than random ones, so that under load a GPU's clock stays "
+            "higher"
+        )
+    return what, "work that depends on its values may take another time than with random ones"
+
+
+def _name(tensor: torch.Tensor, candidate: Candidate) -> str:
+    """What a caller knows a tensor by."""
+    roots = owned(candidate)
+    for name, root in roots.items():
+        if root is tensor:
+            return name
+    for name, root in roots.items():
+        if any(found is tensor for found in Walk(_MOST_OBJECTS).below([root])):
+            return f"a tensor in {name}"
+    for name, found in tensors_by_variable(roots):
+        if found is tensor:
+            return f"a tensor in {name}"
+    return "a tensor that the call uses"

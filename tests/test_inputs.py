@@ -1,0 +1,252 @@
+"""What is said of the numbers that calls compute with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import convtime
+from convtime.timing.candidate import Candidate
+from convtime.timing.inputs import remarks_on, sentences
+
+QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.1, "max_samples": 10}
+ON_CPU = "work that depends on its values may take another time than with random ones"
+INDICES = "as indices, equal numbers find the same data, which are in the cache then"
+IS_NAN = "so is what is computed with it, which may take another time than with numbers"
+DENORMAL = "a CPU takes many times longer for these, unless it flushes them to zero"
+
+
+def said_of(fn: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[str, ...]:
+    """Before any call, on a CPU."""
+    (remarks,) = remarks_on([Candidate("one", fn, args, kwargs)], on_gpu=False)
+    return sentences(remarks)
+
+
+def mixed(value: float, share: float, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Random numbers, the first of them replaced."""
+    x = torch.rand(500).add(1).to(dtype)
+    x[: int(share * 500)] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (torch.zeros(16, 16), f"all zeros: {ON_CPU}"),
+        (torch.zeros(16, 16, dtype=torch.bfloat16).t(), f"all zeros: {ON_CPU}"),
+        (torch.zeros(8, dtype=torch.complex64), f"all zeros: {ON_CPU}"),
+        (torch.zeros(8, dtype=torch.float8_e5m2), f"all zeros: {ON_CPU}"),
+        (torch.full((4, 4), -0.5), f"-0.5 throughout: {ON_CPU}"),
+        (torch.ones(1).expand(64, 64), f"1 throughout in the 484 elements looked at: {ON_CPU}"),
+        (torch.full((64,), 7), f"7 throughout: {INDICES}"),
+        (torch.zeros(64, dtype=torch.uint16), f"all zeros: {INDICES}"),
+        (torch.ones(9, dtype=torch.bool), "all True: as a mask, it selects everything"),
+        (torch.zeros(9, dtype=torch.bool), "all False: as a mask, it selects nothing"),
+        (mixed(float("nan"), 0.5), f"NaN to 50%: {IS_NAN}"),
+        (torch.full((9,), float("nan"), dtype=torch.float16), f"NaN to 100%: {IS_NAN}"),
+        (mixed(1e-40, 0.2), f"denormal to 20%: {DENORMAL}"),
+        (mixed(1e-310, 0.2, torch.float64), f"denormal to 20%: {DENORMAL}"),
+    ],
+)
+def test_remarkable_numbers_are_said(x: torch.Tensor, said: str) -> None:
+    assert said_of(torch.neg, x) == (f"args[0] is {said}",)
+
+
+def columns(count: int, *zeros: int) -> torch.Tensor:
+    x = torch.rand(512, count)
+    x[:, zeros] = 0
+    return x
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        torch.rand(1000),
+        torch.rand(64, 64, 3).permute(2, 0, 1),
+        torch.rand(7, 6, 5, 4, 3)[:, ::2, :, 1:],
+        torch.arange(100),
+        torch.tensor([True, False]),
+        torch.rand(100).relu(),
+        mixed(float("nan"), 0.005),
+        mixed(float("-inf"), 0.9),
+        mixed(1e-40, 0.005),
+        torch.full((500,), 1e-6, dtype=torch.float16) * torch.arange(500),  # no CPU computes so
+        columns(4096, *range(0, 4096, 128)),
+        columns(4096, *range(0, 4096, 2)),
+    ],
+)
+def test_ordinary_numbers_are_not_worth_a_word(x: torch.Tensor) -> None:
+    assert said_of(torch.neg, x) == ()
+
+
+@pytest.mark.parametrize(
+    ("shape", "count"), [((2_000_000,), "1,024"), ((1000, 2000), "992"), ((2_000_000, 1), "1,024")]
+)
+def test_of_large_tensors_a_sample_is_looked_at(shape: tuple[int, ...], count: str) -> None:
+    x = torch.zeros(shape)
+    said = f"args[0] is all zeros in the {count} elements looked at: {ON_CPU}"
+    assert said_of(torch.neg, x) == (said,)
+    x[shape[0] // 2 :] = torch.rand_like(x[: shape[0] // 2])
+    assert said_of(torch.neg, x) == ()
+
+
+@pytest.mark.parametrize("size", [1025, 2047, 2048, 3000])
+def test_the_sample_reaches_the_end(size: int) -> None:
+    x = torch.zeros(size)
+    x[-size // 20 :] = 1
+    assert said_of(torch.neg, x) == ()
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.zeros(()),
+        lambda: torch.zeros(1),
+        lambda: torch.zeros(0),
+        lambda: torch.zeros(4, 4).to_sparse(),
+        lambda: torch.zeros(4, device="meta"),
+        lambda: torch.zeros(4).as_subclass(Subclass),
+        lambda: torch.quantize_per_tensor(torch.zeros(4), 0.1, 0, torch.qint8),
+        lambda: torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)]),
+        lambda: torch.zeros(4, dtype=torch.complex64).conj(),
+    ],
+)
+def test_what_has_no_plain_numbers_is_left_out(make: Callable[[], torch.Tensor]) -> None:
+    assert said_of(int, make()) == ()
+
+
+def test_tensors_are_named_as_the_caller_knows_them() -> None:
+    held, x = torch.zeros(8, 8), torch.rand(8, 8)
+    module = torch.nn.Linear(8, 8)
+    torch.nn.init.zeros_(module.weight)
+    zeros = f"all zeros: {ON_CPU}"
+    assert said_of(torch.add, x, torch.zeros(8, 8)) == (f"args[1] is {zeros}",)
+    assert said_of(torch.add, x, other=held) == (f"kwargs['other'] is {zeros}",)
+    assert said_of(torch.stack, [x, held]) == (f"a tensor in args[0] is {zeros}",)
+    assert said_of(lambda: x @ held) == (f"a tensor in closure variable 'held' is {zeros}",)
+    assert said_of(held.relu) == (f"fn is {zeros}",)
+    assert said_of(module, x) == (f"a tensor in fn is {zeros}",)
+
+
+def test_small_vectors_beside_large_tensors_are_often_constant() -> None:
+    x, vector = torch.rand(64, 768), torch.ones(768)
+    assert said_of(torch.nn.functional.layer_norm, x, (768,), vector, vector) == ()
+    assert said_of(torch.nn.BatchNorm1d(768), x) == ()
+    assert len(said_of(torch.matmul, x, torch.ones(768, 1))) == 1
+
+
+def test_what_the_call_or_its_setup_overwrites_is_no_input() -> None:
+    x, zeros = torch.rand(64), torch.zeros(64)
+    for call in (
+        lambda: convtime.time_op(torch.neg, x, kwargs={"out": zeros.clone()}, **QUICK),
+        lambda: convtime.time_op(torch.Tensor.copy_, zeros.clone(), x, **QUICK),
+        lambda: convtime.time_op(torch.neg, y := zeros.clone(), setup=y.normal_, **QUICK),
+    ):
+        assert call().inputs == ()
+    assert len(convtime.time_op(torch.relu_, zeros, **QUICK).inputs) == 1
+
+
+def test_it_is_part_of_results_and_of_what_they_print() -> None:
+    x = torch.zeros(16, 16)
+    one = convtime.time_op(torch.neg, x, **QUICK)
+    assert one.inputs == (f"args[0] is all zeros: {ON_CPU}",)
+    assert convtime.Measurement.from_dict(one.to_dict()).inputs == one.inputs
+    assert f"inputs: {one.inputs[0]}" in repr(one)
+    assert one.inputs[0] in one._repr_html_()
+
+
+def test_each_candidate_of_a_comparison_has_its_own() -> None:
+    x, zeros = torch.rand(16, 16), torch.zeros(16, 16)
+    compared = convtime.compare({"x": lambda: x.neg(), "zeros": lambda: zeros.neg()}, **QUICK)
+    assert compared.measurements["x"].inputs == ()
+    (said,) = compared.measurements["zeros"].inputs
+    assert said == f"a tensor in closure variable 'zeros' is all zeros: {ON_CPU}"
+    assert repr(compared).count(f"note: {said}") == 1
+
+
+def test_what_cannot_be_looked_at_is_said() -> None:
+    said: list[tuple[str, ...]] = []
+
+    def look(x: torch.Tensor) -> torch.Tensor:
+        said.append(said_of(torch.neg, x))
+        return x
+
+    torch.vmap(look)(torch.zeros(4, 16))
+    ((sentence,),) = said
+    assert sentence.startswith("the inputs could not be looked at: NotImplementedError: ")
+
+
+def test_memory_that_was_freed_is_not_read() -> None:
+    freed = torch.zeros(16, 16)
+    freed.untyped_storage().resize_(0)
+    assert said_of(torch.neg, freed) == ()
+    zeros = torch.zeros(16, 16)
+    one = convtime.time_op(lambda x: x.untyped_storage().resize_(0), zeros, **QUICK)
+    assert one.inputs == (f"args[0] is all zeros: {ON_CPU}",)
+
+
+def test_modes_of_the_caller_make_no_difference() -> None:
+    with torch.inference_mode():
+        x = torch.zeros(8, 8)
+        assert len(said_of(torch.neg, x)) == 1
+    with torch.device("meta"):
+        assert len(said_of(torch.neg, x)) == 1
+    assert len(said_of(torch.neg, torch.zeros(8, 8, requires_grad=True))) == 1
+
+
+def seconds_of(remark: Callable[[], object]) -> float:
+    best = float("inf")
+    for _ in range(10):
+        begin = time.perf_counter()
+        remark()
+        best = min(best, time.perf_counter() - begin)
+    return best
+
+
+@pytest.mark.timing
+def test_a_look_takes_a_fraction_of_a_millisecond() -> None:
+    candidate = Candidate("one", torch.cumsum, (torch.rand(5 << 10), 0))
+    assert seconds_of(lambda: remarks_on([candidate], on_gpu=False)) < 0.4e-3
+
+
+@pytest.mark.cuda
+class TestOnAGpu:
+    def test_all_comes_to_the_host_in_one_copy(self) -> None:
+        shapes = [(4096, 4096), (64, 3, 224, 224), (1000, 7), (300,)]
+        x = [torch.rand(shape, device="cuda") for shape in shapes]
+        x[1] = x[1].to(memory_format=torch.channels_last).half()
+        candidates = [Candidate("one", int, (x[:2],)), Candidate("two", int, (x[2:],))]
+        with torch.profiler.profile() as profile:
+            assert remarks_on(candidates, on_gpu=True) == [[], []]
+        copies = [event.name for event in profile.events() if event.name.startswith("Memcpy DtoH")]
+        assert len(copies) == 1
+
+    def test_zeros_are_said_to_take_less_power(self) -> None:
+        zeros = torch.zeros(4096, 4096, device="cuda", dtype=torch.bfloat16)
+        one = convtime.time_op(torch.matmul, zeros, zeros, **QUICK)
+        assert one.inputs == (
+            "args[0] is all zeros in the 1,024 elements looked at: such numbers take less power "
+            "than random ones, so that under load a GPU's clock stays higher",
+        )
+
+    def test_nothing_is_looked_at_while_a_graph_is_captured(self) -> None:
+        zeros = torch.zeros(64, 64, device="cuda")
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            assert remarks_on([Candidate("one", torch.neg, (zeros,))], on_gpu=True) == [[]]
+            zeros.neg()  # an empty graph is warned of
+
+    @pytest.mark.timing
+    def test_a_look_takes_a_millisecond_at_most(self) -> None:
+        x = [torch.rand(1 << 20, device="cuda").view(1024, 1024) for _ in range(8)]
+        candidate = Candidate("one", torch.stack, (x,))
+        assert seconds_of(lambda: remarks_on([candidate], on_gpu=True)) < 1e-3
