@@ -201,6 +201,17 @@ def test_repr_tells_the_median_in_its_unit_and_what_was_replaced() -> None:
     assert "span" not in repr(make(spans=(), activities=()))
 
 
+def test_what_became_of_the_cache_is_told_where_it_is_as_asked_for() -> None:
+    assert "cache: cold\n" in repr(make())
+    told = "4 bytes of the L2 cache of cuda:0 are set aside"
+    assert f"cache: cold ({told})\n" in repr(make(cache_reason=told))
+
+
+def test_files_from_before_inputs_were_looked_at_can_be_read() -> None:
+    older = {key: value for key, value in make().to_dict().items() if key != "inputs"}
+    assert Measurement.from_dict({**older, "schema": "4.1"}).inputs == ()
+
+
 def test_what_was_taken_off_is_told_with_its_uncertainty() -> None:
     one = make(overhead=2.7e-6, overhead_uncertainty=12e-9)
     assert "method's own cost: 2.700 µs ± 12.00 ns, taken off" in repr(one)

@@ -16,6 +16,7 @@ OPS = torch.ops.convtime
         lambda: OPS.spin_ns(1),
         lambda: OPS.sleep_cycles(1),
         lambda: OPS.flush_l2(),
+        lambda: OPS.flush_l2(clean=True),
         lambda: OPS.read_clocks(),
         lambda: OPS.copy_stamped(torch.zeros(4)),
     ],
@@ -32,6 +33,7 @@ def test_fakes_know_the_results() -> None:
         assert OPS.read_clocks().shape == (3,)
         assert OPS.sleep_cycles(1) is None
         assert OPS.flush_l2() is None
+        assert OPS.flush_l2(clean=True) is None
         output, stamps = OPS.copy_stamped(torch.empty(100_000, dtype=torch.uint8, device="cuda"))
         assert output.shape == (100_000,)
         assert stamps.shape == (4, 2)
@@ -97,6 +99,7 @@ def test_they_can_be_captured() -> None:
         stamps = OPS.spin_ns(5000)
         OPS.sleep_cycles(100)
         OPS.flush_l2()
+        OPS.flush_l2(clean=True)
         clocks = OPS.read_clocks()
         y, _ = OPS.copy_stamped(x)
     graph.replay()
@@ -116,6 +119,7 @@ def test_opcheck() -> None:
     torch.library.opcheck(OPS.spin_ns.default, (100, 3), test_utils=utils)
     torch.library.opcheck(OPS.sleep_cycles.default, (100,), test_utils=utils)
     torch.library.opcheck(OPS.flush_l2.default, (), test_utils=utils)
+    torch.library.opcheck(OPS.flush_l2.default, (True,), test_utils=utils)
     torch.library.opcheck(OPS.read_clocks.default, (), test_utils=utils)
     x = torch.zeros(100_000, dtype=torch.uint8, device="cuda")
     torch.library.opcheck(OPS.copy_stamped.default, (x,), test_utils=utils)

@@ -26,39 +26,41 @@ class CurrentDevice {
   int before_ = 0;
 };
 
-std::size_t bytes_set_aside() {
-  std::size_t bytes = 0;
-  const cudaError_t status = cudaDeviceGetLimit(&bytes, kLimit);
-  if (status == cudaErrorUnsupportedLimit) {  // by GPUs that can set nothing aside
-    (void)cudaGetLastError();
-    return 0;
-  }
-  CONVTIME_CUDA_CHECK(status);
-  return bytes;
+std::string described(cudaError_t status) {
+  (void)cudaGetLastError();  // or an unrelated later call would report it
+  return std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status);
 }
 
 }  // namespace
 
 WithoutPersistingL2::WithoutPersistingL2(int device) : device_(device) {
   const CurrentDevice current(device);
-  const std::size_t bytes = bytes_set_aside();
+  const std::string cache = " of the L2 cache of cuda:" + std::to_string(device);
+  std::size_t bytes = 0;
+  cudaError_t status = cudaDeviceGetLimit(&bytes, kLimit);
+  if (status == cudaErrorUnsupportedLimit) {  // by GPUs that can set nothing aside
+    (void)cudaGetLastError();
+    return;
+  }
+  if (status != cudaSuccess) {
+    told_ =
+        "how much" + cache +
+        " is set aside for persisting accesses, where lines outlast a flush, cannot be known (" +
+        described(status) + ")";
+    return;
+  }
   if (bytes == 0) {
     return;
   }
-  told_ = std::to_string(bytes) + " bytes of the L2 cache of cuda:" + std::to_string(device) +
-          " are set aside for persisting accesses";
-  cudaError_t status = cudaDeviceSetLimit(kLimit, 0);
+  told_ = std::to_string(bytes) + " bytes" + cache + " are set aside for persisting accesses";
+  status = cudaDeviceSetLimit(kLimit, 0);
   if (status == cudaSuccess) {
     restored_bytes_ = bytes;
     status = cudaCtxResetPersistingL2Cache();  // of lines that persist already
   }
-  if (status == cudaSuccess) {
-    told_ += ", but were not during this timing";
-  } else {
-    (void)cudaGetLastError();
-    told_ += std::string(", where lines outlast a flush, and could not be given back (") +
-             cudaGetErrorName(status) + ": " + cudaGetErrorString(status) + ")";
-  }
+  told_ += status == cudaSuccess ? ", but were not during this timing"
+                                 : ", where lines outlast a flush, and could not be given back (" +
+                                       described(status) + ")";
 }
 
 WithoutPersistingL2::~WithoutPersistingL2() {

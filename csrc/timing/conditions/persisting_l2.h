@@ -11,13 +11,13 @@ namespace convtime {
 /// (cudaLimitPersistingL2CacheSize), whose lines would outlast a flush; then as much as before is.
 class CONVTIME_API WithoutPersistingL2 {
  public:
-  /// Throws CudaError where the device cannot be asked.
+  /// Throws CudaError where there is no such device.
   explicit WithoutPersistingL2(int device);
   ~WithoutPersistingL2();
   WithoutPersistingL2(const WithoutPersistingL2&) = delete;
   WithoutPersistingL2& operator=(const WithoutPersistingL2&) = delete;
 
-  /// What was set aside, and whether it could be undone; empty where nothing was.
+  /// What was set aside, and whether that could be undone; empty where nothing was.
   const std::string& told() const { return told_; }
 
  private:
