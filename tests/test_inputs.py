@@ -167,11 +167,14 @@ def test_it_is_part_of_results_and_of_what_they_print() -> None:
 
 def test_each_candidate_of_a_comparison_has_its_own() -> None:
     x, zeros = torch.rand(16, 16), torch.zeros(16, 16)
-    compared = convtime.compare({"x": lambda: x.neg(), "zeros": lambda: zeros.neg()}, **QUICK)
+    compared = convtime.compare(
+        {"x": lambda: x.neg(), "neg": lambda: zeros.neg(), "abs": lambda: zeros.abs()}, **QUICK
+    )
     assert compared.measurements["x"].inputs == ()
-    (said,) = compared.measurements["zeros"].inputs
+    (said,) = compared.measurements["neg"].inputs
     assert said == f"a tensor in closure variable 'zeros' is all zeros: {ON_CPU}"
-    assert repr(compared).count(f"note: {said}") == 1
+    assert compared.measurements["abs"].inputs == (said,)
+    assert f"\n  note on neg, abs: {said}>" in repr(compared)
 
 
 def test_what_cannot_be_looked_at_is_said() -> None:

@@ -40,9 +40,17 @@ def comparison_sheet(compared: Comparison) -> str:
                 f"(within {compared.margin:.2%})"
             )
         lines.append(f"  {name}: {told}")
-    remarks = (remark for measured in compared.measurements.values() for remark in measured.inputs)
-    lines += [f"  note: {remark}" for remark in dict.fromkeys(remarks)]
+    lines += _notes(compared)
     return "\n".join(["<convtime.Comparison", *lines]) + ">"
+
+
+def _notes(compared: Comparison) -> list[str]:
+    """What is remarkable about inputs, with the candidates that have them in common."""
+    names: dict[str, list[str]] = {}
+    for name, measured in compared.measurements.items():
+        for remark in measured.inputs:
+            names.setdefault(remark, []).append(name)
+    return [f"  note on {', '.join(those)}: {remark}" for remark, those in names.items()]
 
 
 def _median(measured: Measurement) -> str:

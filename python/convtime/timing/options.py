@@ -90,10 +90,10 @@ class Options:
         "cache, or all of the CPU's caches, which takes milliseconds. What was written is then "
         "written back to memory while the call runs, as behind a kernel that writes; "
         "``cold-clean`` reads other data into a GPU's L2 cache instead, so that nothing is to be "
-        "written back, as behind one that reads; ``rotate`` gives each call "
-        "other copies of its tensors, so many that they are cold when their turn comes again, on a "
-        "GPU; ``warm`` leaves the cache as the call before left it; ``auto`` is cold on a GPU, and "
-        "leaves a CPU's cache as it is.",
+        "written back, as behind one that reads; ``rotate`` gives each call other copies of its "
+        "tensors, so many that they are cold when their turn comes again, on a GPU; ``warm`` "
+        "leaves the cache as the call before left it; ``auto`` is cold on a GPU, and leaves a "
+        "CPU's cache as it is.",
     ] = "auto"
     regime: Annotated[
         Regime,
