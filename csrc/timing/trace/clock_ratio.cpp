@@ -1,26 +1,25 @@
 #include "timing/trace/clock_ratio.h"
 
 #include <cmath>
-#include <limits>
 
 namespace convtime {
 namespace {
 
 constexpr int kReadings = 3;
+/// A reading takes some 0.1 us: what lies less far apart says little.
+constexpr double kMinNanoseconds = 1e6;
+/// A clock that was exchanged is off by its whole origin.
+constexpr double kSameClock = 0.01;
 
-/// Both clocks at one time.
-struct Reading {
-  double ticks = 0;
-  double nanoseconds = 0;
-  double width = std::numeric_limits<double>::infinity();  ///< nanoseconds that it took
-};
+}  // namespace
 
-Reading read(const ClockPair& clocks) {
+/// Three times, of which the tightest counts: the thread may lose its processor meanwhile.
+ClockRatio::Reading ClockRatio::read() const {
   Reading tightest;
   for (int i = 0; i < kReadings; ++i) {
-    const double before = clocks.nanoseconds();
-    const auto ticks = static_cast<double>(clocks.ticks());
-    const double after = clocks.nanoseconds();
+    const double before = clocks_.nanoseconds();
+    const auto ticks = static_cast<double>(clocks_.ticks());
+    const double after = clocks_.nanoseconds();
     if (after - before < tightest.width) {
       tightest = {ticks, (before + after) / 2, after - before};
     }
@@ -28,13 +27,22 @@ Reading read(const ClockPair& clocks) {
   return tightest;
 }
 
-}  // namespace
-
-double ticks_per_nanosecond(const ClockPair& clocks) {
-  const Reading first = read(clocks);
-  clocks.wait();
-  const Reading last = read(clocks);
+double ClockRatio::ratio(const Reading& first, const Reading& last) {
   return (last.ticks - first.ticks) / (last.nanoseconds - first.nanoseconds);
+}
+
+double ClockRatio::ticks_per_nanosecond() {
+  Reading now = read();
+  const bool known = last_.has_value() && now.nanoseconds - last_->nanoseconds >= kMinNanoseconds &&
+                     std::abs(ratio(*last_, now) - ratio_) <= kSameClock * ratio_;
+  if (!known) {
+    last_ = now;
+    clocks_.wait();
+    now = read();
+  }
+  ratio_ = ratio(*last_, now);
+  last_ = now;
+  return ratio_;
 }
 
 }  // namespace convtime

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
+#include <utility>
 
 #include "core/export.h"
 
@@ -14,8 +17,30 @@ struct ClockPair {
   std::function<void()> wait;
 };
 
-/// Ticks of the one clock in a nanosecond of the other. Each end of the wait is read three times,
-/// of which the tightest counts: the thread may lose its processor between two readings.
-CONVTIME_API double ticks_per_nanosecond(const ClockPair& clocks);
+/// How fast the one clock runs by the other.
+class CONVTIME_API ClockRatio {
+ public:
+  explicit ClockRatio(ClockPair clocks) : clocks_(std::move(clocks)) {}
+
+  /// Ticks of the one in a nanosecond of the other, from now back to the last time that this was
+  /// asked. Waits where that is too short a while, the first time, and where the clock was
+  /// exchanged since: its ticks then do not go on from those before.
+  double ticks_per_nanosecond();
+
+ private:
+  /// Both clocks at one time.
+  struct Reading {
+    double ticks = 0;
+    double nanoseconds = 0;
+    double width = std::numeric_limits<double>::infinity();  ///< nanoseconds that it took
+  };
+
+  Reading read() const;
+  static double ratio(const Reading& first, const Reading& last);
+
+  ClockPair clocks_;
+  std::optional<Reading> last_;
+  double ratio_ = 0;  ///< as it was found at the last reading
+};
 
 }  // namespace convtime

@@ -75,14 +75,15 @@ bool profiler_is_active() {
 
 /// Ticks of CUPTI's timestamps a nanosecond. They are nanoseconds, unless another client of this
 /// process has registered a clock of its own, which cannot be asked for: kineto leaves the
-/// processor's time stamp counter behind.
+/// processor's time stamp counter behind. For one thread at a time.
 double measure_ticks_per_ns() {
   const auto nanoseconds = [] {
     using std::chrono::steady_clock;
     return std::chrono::duration<double, std::nano>(steady_clock::now().time_since_epoch()).count();
   };
   const auto wait = [] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
-  const double measured = ticks_per_nanosecond({activity_clock, nanoseconds, wait});
+  static auto* const ratio = new ClockRatio({activity_clock, nanoseconds, wait});
+  const double measured = ratio->ticks_per_nanosecond();
   constexpr double kTolerance = 0.01;  // of this measurement; no such counter runs at 1 GHz
   return std::abs(measured - 1) < kTolerance ? 1 : measured;
 }
