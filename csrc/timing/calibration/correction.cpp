@@ -1,10 +1,8 @@
 #include "timing/calibration/correction.h"
 
-#include <cuda_runtime_api.h>
-
 #include <optional>
 
-#include "core/cuda_check.h"
+#include "core/current_device.h"
 #include "timing/calibration/reference.h"
 #include "timing/method_choice.h"
 
@@ -17,13 +15,11 @@ Calibrator& process_calibrator() {
 }
 
 CalibrationState state_of(Method method, const TimingOptions& options, bool held) {
-  int device = 0;
-  CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
   std::optional<L2Lines> flush;
   if (!options.flush.empty()) {
     flush = options.flush.front().leaves;
   }
-  return {device, method, flush, held, !options.calibration_reference};
+  return {current_device(), method, flush, held, !options.calibration_reference};
 }
 
 Overhead calibrate_waiting(const CalibrationState& state, const TimingOptions& options) {

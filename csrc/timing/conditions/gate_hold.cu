@@ -1,5 +1,11 @@
 #include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
 
+#include "core/cuda_event.h"
+#include "core/current_device.h"
 #include "core/device_clocks.cuh"
 #include "timing/conditions/gate_hold.h"
 
@@ -20,31 +26,81 @@ __global__ void gate_kernel(const volatile int* open, volatile int* timed_out,
 
 }  // namespace
 
+/// A flag in memory of the host, and an event behind the last kernel that spun on it.
+struct GateHold::Gate {
+  struct State {
+    int open;       // written by the host
+    int timed_out;  // written by the device
+  };
+  struct StateTraits {
+    using Handle = State*;
+    static void release(State* state) noexcept { CONVTIME_CUDA_WARN(cudaFreeHost(state)); }
+  };
+
+  Gate() : passed(make_event(cudaEventDisableTiming)) {
+    void* memory = nullptr;
+    CONVTIME_CUDA_CHECK(cudaHostAlloc(&memory, sizeof(State), cudaHostAllocMapped));
+    state = UniqueHandle<StateTraits>(static_cast<State*>(memory));
+    *state.get() = {1, 0};
+  }
+
+  CudaEvent passed;
+  UniqueHandle<StateTraits> state;
+};
+
+/// The process's gates that nobody uses, by device. They are kept for good: to make one pins memory
+/// of the host, and to free it waits for the device.
+class GateHold::Gates {
+ public:
+  static Gates& instance() {
+    static auto* const gates = new Gates;  // never destroyed: CUDA may end before
+    return *gates;
+  }
+
+  std::unique_ptr<Gate> take(int device) {
+    const std::lock_guard lock(mutex_);
+    std::vector<std::unique_ptr<Gate>>& unused = unused_[device];
+    if (unused.empty()) {
+      return std::make_unique<Gate>();
+    }
+    std::unique_ptr<Gate> gate = std::move(unused.back());
+    unused.pop_back();
+    return gate;
+  }
+
+  void give_back(int device, std::unique_ptr<Gate> gate) {
+    const std::lock_guard lock(mutex_);
+    unused_[device].push_back(std::move(gate));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::vector<std::unique_ptr<Gate>>> unused_;
+};
+
 GateHold::GateHold(cudaStream_t stream)
-    : stream_(stream), passed_(make_event(cudaEventDisableTiming)) {
-  void* state = nullptr;
-  CONVTIME_CUDA_CHECK(cudaHostAlloc(&state, sizeof(State), cudaHostAllocMapped));
-  state_ = UniqueHandle<StateTraits>(static_cast<State*>(state));
-  *state_.get() = {1, 0};
-}
+    : stream_(stream), device_(current_device()), gate_(Gates::instance().take(device_)) {}
+
+GateHold::~GateHold() { Gates::instance().give_back(device_, std::move(gate_)); }
 
 void GateHold::hold(double deadline_seconds) {
   // The last gate's kernel may still be about to see that it is open. Whatever came behind it need
   // not be waited for.
-  CONVTIME_CUDA_CHECK(cudaEventSynchronize(passed_.get()));
-  *state_.get() = {0, 0};
-  gate_kernel<<<1, 1, 0, stream_>>>(&state_.get()->open, &state_.get()->timed_out,
+  CONVTIME_CUDA_CHECK(cudaEventSynchronize(gate_->passed.get()));
+  Gate::State& state = *gate_->state.get();
+  state = {0, 0};
+  gate_kernel<<<1, 1, 0, stream_>>>(&state.open, &state.timed_out,
                                     static_cast<std::uint64_t>(deadline_seconds * 1e9));
   const cudaError_t status = cudaGetLastError();
   if (status != cudaSuccess) {
-    state_.get()->open = 1;
+    state.open = 1;
     CONVTIME_CUDA_CHECK(status);
   }
-  CONVTIME_CUDA_CHECK(cudaEventRecord(passed_.get(), stream_));
+  CONVTIME_CUDA_CHECK(cudaEventRecord(gate_->passed.get(), stream_));
 }
 
 bool GateHold::release() noexcept {
-  volatile State& state = *state_.get();
+  volatile Gate::State& state = *gate_->state.get();
   const bool held = state.timed_out == 0;
   state.open = 1;
   return held;

@@ -2,7 +2,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include "core/cuda_event.h"
+#include <memory>
+
 #include "core/export.h"
 #include "timing/conditions/queue_hold.h"
 
@@ -12,25 +13,23 @@ namespace convtime {
 /// the host opens the gate; the deadline, which the device itself watches, opens it in any case.
 class CONVTIME_API GateHold final : public QueueHold {
  public:
+  /// For a stream of the current device.
   explicit GateHold(cudaStream_t stream);
+  ~GateHold() override;
+  GateHold(const GateHold&) = delete;
+  GateHold& operator=(const GateHold&) = delete;
 
   void hold(double deadline_seconds) override;
   bool ends_early() const override { return true; }
   bool release() noexcept override;
 
  private:
-  struct State {
-    int open;       // written by the host
-    int timed_out;  // written by the device
-  };
-  struct StateTraits {
-    using Handle = State*;
-    static void release(State* state) noexcept { CONVTIME_CUDA_WARN(cudaFreeHost(state)); }
-  };
+  struct Gate;
+  class Gates;
 
   cudaStream_t stream_;
-  CudaEvent passed_;  // behind the last gate
-  UniqueHandle<StateTraits> state_;
+  int device_;
+  std::unique_ptr<Gate> gate_;
 };
 
 }  // namespace convtime

@@ -1,10 +1,13 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <utility>
 #include <vector>
 
+#include "core/current_device.h"
 #include "core/device_clocks.cuh"
 #include "timing/conditions/sm_clock_probe.h"
 
@@ -87,11 +90,16 @@ std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {
 }
 
 double max_sm_clock_hz() {
-  int device = 0;
+  static std::mutex mutex;
+  static std::map<int, double> known;
+  const int device = current_device();
+  const std::lock_guard lock(mutex);
+  if (const auto found = known.find(device); found != known.end()) {
+    return found->second;
+  }
   int clock_khz = 0;
-  CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
   CONVTIME_CUDA_CHECK(cudaDeviceGetAttribute(&clock_khz, cudaDevAttrClockRate, device));
-  return 1e3 * clock_khz;
+  return known[device] = 1e3 * clock_khz;
 }
 
 }  // namespace convtime

@@ -38,7 +38,8 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   CudaEvent pace_before_;
 };
 
-/// The highest rate of the current device's multiprocessor clock.
+/// The highest rate of the current device's multiprocessor clock. Asked once for each device, since
+/// the driver takes long to answer.
 CONVTIME_API double max_sm_clock_hz();
 
 }  // namespace convtime
