@@ -381,7 +381,7 @@ PYBIND11_MODULE(_C, module) {
   });
 
   module.attr("CONFIDENCE") = convtime::kConfidence;
-  module.attr("MIN_STEADY_SECONDS") = convtime::Warmup{}.min_steady_seconds;
+  module.attr("WATCH_SECONDS") = convtime::kWatchSeconds;
   module.def(
       "quantile",
       [](const std::vector<double>& values, double q) { return convtime::quantile(values, q); },

@@ -19,6 +19,8 @@ const char* describe(BatchFate fate, bool hold_given_up) {
       return "kept, and all before it set aside";
     case BatchFate::kSetAllAside:
       return "set aside with all before it";
+    case BatchFate::kBeginAnew:
+      return "set aside with all before it, to begin anew in another regime";
   }
   return "unknown";
 }

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "timing/conditions/auto_regime.h"
 #include "timing/conditions/burst_regime.h"
 #include "timing/conditions/sustained_regime.h"
 #include "timing/sampler.h"
@@ -108,11 +109,14 @@ std::unique_ptr<ClockProbe> make_clock_probe([[maybe_unused]] const TimingOption
   return nullptr;
 }
 
-std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, double max_clock_hz) {
+std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, Method method,
+                                           double max_clock_hz) {
   if (!options.on_gpu) {
     return nullptr;
   }
   switch (options.regime) {
+    case Regime::kAuto:
+      return method == Method::kCpu ? nullptr : std::make_unique<AutoRegime>(max_clock_hz);
     case Regime::kBurst:
       return std::make_unique<BurstRegime>(max_clock_hz);
     case Regime::kSustained:

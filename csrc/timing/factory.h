@@ -28,8 +28,10 @@ std::unique_ptr<QueueHold> make_hold(const TimingOptions& options, const Timer& 
 std::unique_ptr<ClockProbe> make_clock_probe(const TimingOptions& options, std::size_t candidates);
 
 /// What brings a GPU into the regime asked for, `max_clock_hz` being its highest clock; null where
-/// that is Regime::kAsIs, and for work on the CPU.
-std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, double max_clock_hz);
+/// that is Regime::kAsIs, for work on the CPU, and for Regime::kAuto with Method::kCpu, whose times
+/// are the host's.
+std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, Method method,
+                                           double max_clock_hz);
 
 /// Candidates with what is done before each call of them. `probe` may be null.
 class ConditionedCandidates {

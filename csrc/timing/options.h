@@ -61,7 +61,7 @@ struct TimingOptions {
   std::function<std::unique_ptr<Callable>()> calibration_reference{};
   /// Where the timing's own memory on the device comes from.
   DeviceAllocator allocate{};
-  Regime regime = Regime::kAsIs;
+  Regime regime = Regime::kAuto;
   Warmup warmup{};
   StopRule stop{};
   HostHooks hooks{};

@@ -106,7 +106,6 @@ class Sampler::Run {
 
   SamplerResult run() {
     warm_up();
-    warming_up_ = false;
     sample();
     result_.idle_seconds = regime_.idle_seconds();
     result_.queue_held = batches_.holds_queue();
@@ -117,6 +116,7 @@ class Sampler::Run {
  private:
   void warm_up();
   void call_untimed();
+  void settle();
   bool become_steady();
   void take_over(Series& series);
 
@@ -140,7 +140,7 @@ class Sampler::Run {
   ClockProbe* probe_;
   RegimeControl& regime_;
   bool controls_regime_;
-  const Warmup& warmup_;
+  Warmup warmup_;
   const StopRule& rule_;
   StopJudge judge_;
   const HostHooks& hooks_;
@@ -151,6 +151,7 @@ class Sampler::Run {
   std::size_t faulty_in_a_row_ = 0;
   SamplerResult result_;
   bool warming_up_ = true;
+  bool begins_anew_ = false;  ///< in another regime, whose warm-up is still to come
 };
 
 void Sampler::Run::warm_up() {
@@ -159,10 +160,20 @@ void Sampler::Run::warm_up() {
   if (calibrate_) {
     judge_.expect(calibrate_(batches_.holds_queue()));
   }
-  if (warmup_.steady) {
-    result_.steady = become_steady();
-  }
+  settle();
   result_.warmup_seconds = now_seconds() - start;
+}
+
+/// Warms up until steady where that is asked for; once more where the regime becomes another one.
+void Sampler::Run::settle() {
+  warming_up_ = true;
+  do {
+    begins_anew_ = false;
+    if (warmup_.steady) {
+      result_.steady = become_steady();
+    }
+  } while (begins_anew_);
+  warming_up_ = false;
 }
 
 /// One by one and without a hold: first calls may wait for the device, and what they cost sizes the
@@ -204,7 +215,7 @@ bool Sampler::Run::become_steady() {
   double series_start = 0;
   std::size_t rounds_tested = 0;
   bool steady = false;
-  while (!steady && elapsed < warmup_.max_steady_seconds && !regime_.exhausted() &&
+  while (!steady && !begins_anew_ && elapsed < warmup_.max_steady_seconds && !regime_.exhausted() &&
          !supervision_.deadline.passed()) {
     const std::size_t rounds = batches_.batch_rounds_in(
         std::min(regime_.batch_seconds(), warmup_.max_steady_seconds - elapsed));
@@ -250,7 +261,7 @@ void Sampler::Run::take_over(Series& series) {
 }
 
 void Sampler::Run::sample() {
-  const double start = working_clock();
+  double start = working_clock();
   result_.stop_reason = decide(0);
   while (result_.stop_reason == StopReason::kNotYet) {
     if (supervision_.deadline.passed()) {
@@ -259,6 +270,12 @@ void Sampler::Run::sample() {
     }
     run_batch(next_rounds(working_clock() - start), result_.candidates);
     hooks_.poll();
+    if (begins_anew_) {
+      const double anew = now_seconds();
+      settle();
+      result_.warmup_seconds += now_seconds() - anew;
+      start = working_clock();  // the budget is for samples that count
+    }
     result_.sampling_seconds = working_clock() - start;
     result_.stop_reason = decide(result_.sampling_seconds);
   }
@@ -325,8 +342,12 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
   faulty_in_a_row_ = 0;
   const BatchFate fate = judge(batch, idle_clock_hz);
   tell(std::move(record), batch, describe(fate, batch.hold_given_up));
-  if (fate == BatchFate::kSetEarlierAside || fate == BatchFate::kSetAllAside) {
+  if (fate != BatchFate::kKeep && fate != BatchFate::kSetAside) {
     set_aside(series);
+  }
+  if (fate == BatchFate::kBeginAnew) {
+    warmup_ = regime_.warmup(warmup_);
+    begins_anew_ = true;
   }
   if (fate == BatchFate::kKeep || fate == BatchFate::kSetEarlierAside) {
     append(std::move(batch.candidates), series);

@@ -1,5 +1,6 @@
 #include "timing/time_op.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -47,13 +48,24 @@ RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regim
     return {};
   }
   if (regime == nullptr) {
-    return {Regime::kAsIs, "the work is on the CPU, and regimes are a GPU's"};
+    return {Regime::kAsIs, options.on_gpu ? "method 'cpu' times the host, and not the GPU"
+                                          : "the work is on the CPU, and regimes are a GPU's"};
   }
   std::vector<std::vector<double>> clocks_hz;
   for (const CandidateSamples& candidate : samples.candidates) {
     clocks_hz.push_back(candidate.sm_clocks_hz);
   }
   return regime->outcome(clocks_hz, samples.steady);
+}
+
+/// Calls that may make a GPU's clock fall are watched for as long as that takes, where no regime
+/// watches the clock.
+Warmup warmup_of(const TimingOptions& options, Method method) {
+  Warmup warmup = options.warmup;
+  if (options.on_gpu && method != Method::kCpu && options.regime == Regime::kAsIs) {
+    warmup.min_steady_seconds = std::max(warmup.min_steady_seconds, kWatchSeconds);
+  }
+  return warmup;
 }
 
 /// What the rule is to judge samples less; empty where that makes no difference to it. It judges
@@ -79,10 +91,11 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
   const std::optional<double> max_sm_clock_hz = max_clock_of(options);
   const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, candidates.size());
   const ConditionedCandidates conditioned(candidates, options, chosen.method, probe.get());
-  const std::unique_ptr<RegimeControl> regime = make_regime(options, max_sm_clock_hz.value_or(0));
+  const std::unique_ptr<RegimeControl> regime =
+      make_regime(options, chosen.method, max_sm_clock_hz.value_or(0));
 
-  Sampler sampler(*chosen.timer, hold.get(), probe.get(), options.warmup, options.stop,
-                  options.hooks, regime.get(),
+  Sampler sampler(*chosen.timer, hold.get(), probe.get(), warmup_of(options, chosen.method),
+                  options.stop, options.hooks, regime.get(),
                   make_calibration(options, chosen.method, probe.get()));
   sampler.supervise(options.supervision);
   SamplerResult samples = sampler.run(conditioned.get());

@@ -6,7 +6,7 @@ import torch
 class DeadlineError(TimeoutError): ...
 
 CONFIDENCE: float
-MIN_STEADY_SECONDS: float
+WATCH_SECONDS: float
 
 class Summary(TypedDict):
     mean: float

@@ -339,6 +339,18 @@ TEST(TimeCandidates, KnowTheClockOfEverySample) {
   }
 }
 
+TEST(TimeCandidates, LeaveTheDeviceAloneWhereItsClockStaysUp) {
+  SKIP_WITHOUT_GPU();
+  KnownKernel kernel;
+  Callable* const candidates[] = {&kernel};
+  const Timing timing = time_candidates(candidates, {.on_gpu = true});
+  EXPECT_EQ(timing.regime, Regime::kAsIs);
+  EXPECT_EQ(timing.regime_reason, "the clock did not fall under the calls");
+  EXPECT_TRUE(timing.samples.steady);
+  const Timing host = time_candidates(candidates, {.method = Method::kCpu, .on_gpu = true});
+  EXPECT_EQ(host.regime_reason, "method 'cpu' times the host, and not the GPU");
+}
+
 TEST(TimeCandidates, ReachARegimeWithLightWork) {
   SKIP_WITHOUT_GPU();
   KnownKernel kernel;
@@ -384,6 +396,21 @@ TEST(GateHold, DoesNotWaitForTheWorkBeforeIt) {
   gate.hold(5);
   EXPECT_LT(now_seconds() - start, 0.1);
   EXPECT_TRUE(gate.release());
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
+TEST(GateHold, IsHeldEachTimeWhereGatesAreUsedAgain) {
+  SKIP_WITHOUT_GPU();
+  for (int i = 0; i < 50; ++i) {
+    GateHold gate(nullptr);
+    GateHold beside(nullptr);
+    gate.hold(5);
+    EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+    EXPECT_TRUE(gate.release());
+    beside.hold(5);
+    EXPECT_EQ(cudaStreamQuery(nullptr), cudaErrorNotReady);
+    EXPECT_TRUE(beside.release());
+  }
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 

@@ -97,7 +97,22 @@ TEST(TimeOp, SaysWhyACpuHasNoRegime) {
       time_op([] {}, {.regime = Regime::kBurst, .warmup = {.steady = false}, .stop = {}});
   EXPECT_EQ(samples.regime, Regime::kAsIs);
   EXPECT_EQ(samples.regime_reason, "the work is on the CPU, and regimes are a GPU's");
-  EXPECT_EQ(time_op(sleep_5ms, {.stop = {.min_samples = 3, .max_samples = 3}}).regime_reason, "");
+  const Samples automatic = time_op([] {}, {.warmup = {.steady = false}, .stop = {}});
+  EXPECT_EQ(automatic.regime, Regime::kAsIs);
+  EXPECT_EQ(automatic.regime_reason, samples.regime_reason);
+  EXPECT_EQ(time_op([] {}, {.regime = Regime::kAsIs, .warmup = {.steady = false}, .stop = {}})
+                .regime_reason,
+            "");
+}
+
+TEST(TimeOp, NeedsNoTimeOnACpuForAGpusClockToFall) {
+  double fastest = 1;
+  for (int i = 0; i < 20; ++i) {
+    const double start = now_seconds();
+    EXPECT_GE(time_op([] {}).seconds.size(), StopRule{}.min_samples);
+    fastest = std::min(fastest, now_seconds() - start);
+  }
+  EXPECT_LT(fastest, kWatchSeconds / 2);
 }
 
 TEST(TimeOp, RefusesGpuMethodsForWorkOnTheCpu) {

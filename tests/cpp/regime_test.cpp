@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "timing/conditions/auto_regime.h"
 #include "timing/conditions/burst_regime.h"
 #include "timing/conditions/sustained_regime.h"
 
@@ -76,7 +77,7 @@ RegimeOutcome outcome_at(const RegimeControl& regime, double clock_hz, bool stea
 }
 
 TEST(RegimeNames, AreReadAsTheyAreWritten) {
-  for (const Regime regime : {Regime::kAsIs, Regime::kBurst, Regime::kSustained}) {
+  for (const Regime regime : {Regime::kAuto, Regime::kAsIs, Regime::kBurst, Regime::kSustained}) {
     EXPECT_EQ(regime_from_string(to_string(regime)), regime);
   }
   EXPECT_THROW(regime_from_string("hot"), std::invalid_argument);
@@ -352,6 +353,123 @@ TEST(Sustained, IsRefusedWhereItDriftsOrNothingIsKnown) {
             "the samples' clocks lie between "
             "1390 MHz and 1500 MHz");
   EXPECT_EQ(outcome_at(regime, kNan).reason, "the GPU's clock is not known");
+}
+
+/// A device whose clock is that much, whatever it does.
+FakeGpu gpu_at(double clock_hz) {
+  return {.rested_hz = clock_hz, .fallen_hz = clock_hz, .idle_hz = clock_hz};
+}
+
+double rested_for(const std::vector<Step>& all) {
+  double seconds = 0;
+  for (const Step& done : all) {
+    seconds += done.gap_seconds;
+  }
+  return seconds;
+}
+
+TEST(Auto, CostsNothingWhereTheClockStaysUp) {
+  AutoRegime regime(kMaxClockHz);
+  FakeGpu gpu = gpu_at(0.99 * kMaxClockHz);
+  EXPECT_EQ(regime.warmup({}).min_steady_seconds, Warmup{}.min_steady_seconds);
+  EXPECT_EQ(step(regime, gpu).fate, BatchFate::kKeep);
+  EXPECT_TRUE(regime.settled());
+  const std::vector<Step> all = steps(50, regime, gpu);
+  EXPECT_EQ(kept(all), all.size());
+  EXPECT_EQ(rested_for(all), 0);
+  EXPECT_EQ(outcome_at(regime, 0.99 * kMaxClockHz).regime, Regime::kAsIs);
+  EXPECT_EQ(outcome_at(regime, 0.99 * kMaxClockHz).reason,
+            "the clock did not fall under the calls");
+}
+
+TEST(Auto, TakesBurstsWhereTheClockFalls) {
+  AutoRegime regime(kMaxClockHz);
+  FakeGpu gpu{.rested_hz = kMaxClockHz};
+  std::vector<Step> all = steps(3, regime, gpu);  // as long as the device stores the heat
+  EXPECT_EQ(kept(all), all.size());
+  while (all.back().fate == BatchFate::kKeep) {
+    ASSERT_LT(all.size(), 10U);
+    all.push_back(step(regime, gpu));
+  }
+  EXPECT_EQ(all.back().fate, BatchFate::kBeginAnew);
+  EXPECT_FALSE(regime.settled());
+  EXPECT_EQ(regime.warmup({}).max_steady_seconds,
+            BurstRegime(kMaxClockHz).warmup({}).max_steady_seconds);
+  all = steps(12, regime, gpu);
+  EXPECT_EQ(all[0].gap_seconds, BurstLimits{}.first_gap_seconds);
+  EXPECT_EQ(kept(all), 11U);  // as of a burst that was asked for
+  EXPECT_TRUE(regime.settled());
+  EXPECT_EQ(outcome_at(regime, kMaxClockHz).regime, Regime::kBurst);
+  EXPECT_EQ(outcome_at(regime, kMaxClockHz).reason,
+            "the clock fell from 1980 MHz to 1390 MHz under the calls");
+}
+
+TEST(Auto, RestsOnceToSeeWhetherALowClockFell) {
+  AutoRegime regime(kMaxClockHz);
+  FakeGpu gpu{.heat_seconds = 1};  // of work before
+  std::vector<Step> all = steps(2, regime, gpu);
+  EXPECT_EQ(rested_for(all), 0);
+  EXPECT_FALSE(regime.settled());
+  const Step rested = step(regime, gpu);
+  EXPECT_GT(rested.gap_seconds, 0.05);
+  EXPECT_EQ(rested.fate, BatchFate::kBeginAnew);
+  EXPECT_EQ(outcome_at(regime, gpu.fallen_hz).regime, Regime::kAsIs);  // no burst was seen yet
+}
+
+TEST(Auto, LeavesALockedClockAlone) {
+  AutoRegime regime(kMaxClockHz);
+  FakeGpu gpu = gpu_at(1.5e9);
+  const std::vector<Step> all = steps(50, regime, gpu);
+  EXPECT_EQ(kept(all), all.size());
+  EXPECT_LT(rested_for(all), 0.2);
+  EXPECT_TRUE(regime.settled());
+  EXPECT_EQ(outcome_at(regime, 1.5e9).reason, "the clock did not fall under the calls");
+}
+
+TEST(Auto, WaitsForADeviceThatWakes) {
+  AutoRegime regime(kMaxClockHz);
+  for (const double clock_hz : {0.4e9, 0.9e9, 1.5e9, kMaxClockHz}) {
+    EXPECT_EQ(regime.gap_seconds(), 0);
+    EXPECT_EQ(regime.judge({kNan, {std::vector<double>(10, clock_hz)}, 5e-3}), BatchFate::kKeep);
+    EXPECT_EQ(regime.settled(), clock_hz == kMaxClockHz);
+  }
+  EXPECT_EQ(regime.gap_seconds(), 0);
+}
+
+TEST(Auto, IsOfTheCandidateWhoseClockFalls) {
+  AutoRegime regime(kMaxClockHz);
+  const std::vector<double> high(10, kMaxClockHz);
+  EXPECT_EQ(regime.judge({kNan, {high, high}, 5e-3}), BatchFate::kKeep);
+  EXPECT_EQ(regime.judge({kNan, {high, std::vector<double>(10, 1.4e9)}, 5e-3}),
+            BatchFate::kBeginAnew);
+}
+
+TEST(Auto, SaysWhyNoBurstWasReached) {
+  AutoRegime regime(kMaxClockHz);
+  regime.judge(batch_at(kMaxClockHz));
+  EXPECT_EQ(regime.judge(batch_at(1.6e9)), BatchFate::kBeginAnew);
+  regime.judge(batch_at(1.6e9));
+  BatchFate fate = BatchFate::kKeep;
+  for (int i = 0; i < 20 && fate != BatchFate::kSetAllAside; ++i) {
+    fate = regime.judge(batch_at(1.4e9));
+  }
+  EXPECT_EQ(fate, BatchFate::kSetAllAside);
+  const RegimeOutcome outcome = outcome_at(regime, 1.4e9);
+  EXPECT_EQ(outcome.regime, Regime::kAsIs);
+  EXPECT_NE(outcome.reason.find("under the calls, and no burst was reached: the clock fell below"),
+            std::string::npos)
+      << outcome.reason;
+}
+
+TEST(Auto, SaysWhatItCannotTell) {
+  AutoRegime blind(kMaxClockHz);
+  EXPECT_EQ(blind.judge({kNan, {{kNan, kNan}}, 5e-3}), BatchFate::kKeep);
+  EXPECT_TRUE(blind.settled());
+  EXPECT_EQ(outcome_at(blind, kNan).reason, "the GPU's clock is not known");
+  AutoRegime hasty(kMaxClockHz);
+  hasty.judge({kNan, {std::vector<double>(10, 1.6e9)}, 5e-3});
+  EXPECT_EQ(outcome_at(hasty, 1.6e9).reason,
+            "there were too few calls to tell whether the clock falls");
 }
 
 }  // namespace

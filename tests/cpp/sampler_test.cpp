@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "timing/conditions/auto_regime.h"
 #include "timing/conditions/burst_regime.h"
 #include "timing/conditions/sustained_regime.h"
 #include "timing/trace/trace_lost.h"
@@ -221,23 +222,12 @@ TEST_F(SamplerTest, TakesSamplesFromTheStretchThatWasSteady) {
   EXPECT_EQ(result.stop_reason, StopReason::kSettled);
 }
 
-TEST_F(SamplerTest, IsNotSteadyBeforeTheClockHadTimeToFall) {
+TEST_F(SamplerTest, IsNotSteadyBeforeTheWarmUpsLeast) {
   Callable* const candidates[] = {&a_};
   const SamplerResult result =
       Sampler(timer_, nullptr, nullptr, {}, {.max_samples = 10}).run(candidates);
   EXPECT_TRUE(result.steady);
   EXPECT_GE(result.warmup_seconds, Warmup{}.min_steady_seconds);
-}
-
-TEST_F(SamplerTest, GivesUpOnTimesThatNeverBecomeSteady) {
-  WarmingTimer timer(1'000'000'000);
-  Callable* const candidates[] = {&a_};
-  const SamplerResult result =
-      Sampler(timer, nullptr, nullptr, {.max_steady_seconds = 0.05}, {.max_samples = 10})
-          .run(candidates);
-  EXPECT_FALSE(result.steady);
-  EXPECT_GE(result.warmup_seconds, 0.05);
-  EXPECT_LT(result.warmup_seconds, 1);
 }
 
 /// Each call takes 0.2 ms; what it says it took falls for the first 0.3 s.
@@ -260,6 +250,17 @@ class CoolingTimer final : public Timer {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<double> times_;
 };
+
+TEST_F(SamplerTest, GivesUpOnTimesThatNeverBecomeSteady) {
+  CoolingTimer timer;
+  Callable* const candidates[] = {&a_};
+  const SamplerResult result =
+      Sampler(timer, nullptr, nullptr, {.max_steady_seconds = 0.05}, {.max_samples = 10})
+          .run(candidates);
+  EXPECT_FALSE(result.steady);
+  EXPECT_GE(result.warmup_seconds, 0.05);
+  EXPECT_LT(result.warmup_seconds, 1);
+}
 
 TEST_F(SamplerTest, ForgetsWhatDriftedLongBefore) {
   Callable* const candidates[] = {&a_};
@@ -713,6 +714,89 @@ TEST_F(SamplerTest, KeepsABurstsSamplesWhereTheDeviceNoLongerComesToIt) {
   EXPECT_GE(*std::min_element(result.candidates[0].sm_clocks_hz.begin(),
                               result.candidates[0].sm_clocks_hz.begin() + kAtTop / 2),
             2e9);
+}
+
+/// A clock that falls behind so many calls without a rest.
+class TiringProbe final : public ClockProbe {
+ public:
+  explicit TiringProbe(std::size_t calls_at_top) : calls_at_top_(calls_at_top) {}
+  void stamp() override {}
+  void finish() override {}
+  void forget() override {}
+  void pace() override {}
+  double idle_clock_hz() override {
+    calls_ = 0;
+    return 2e9;
+  }
+  void collect(std::span<double> clocks_hz) override {
+    for (double& clock_hz : clocks_hz) {
+      clock_hz = calls_++ < calls_at_top_ ? 2e9 : 1.5e9;
+    }
+  }
+
+ private:
+  std::size_t calls_at_top_;
+  std::size_t calls_ = 0;
+};
+
+struct AutomaticRun {
+  SamplerResult result;
+  RegimeOutcome outcome;
+  std::vector<BatchRecord> records;
+};
+
+/// Of calls that make the clock fall behind so many of them.
+AutomaticRun sample_automatically(Callable& callable, std::size_t calls_at_top,
+                                  const Warmup& warmup, std::size_t samples) {
+  TiringProbe probe(calls_at_top);
+  ClockedCallable clocked(callable, probe);
+  Callable* const candidates[] = {&clocked};
+  PreparingTimer timer;
+  AutoRegime regime(2e9, {.first_gap_seconds = 1e-3, .max_gap_seconds = 4e-3});
+  Sampler sampler(timer, nullptr, &probe, warmup,
+                  {.criterion = StopCriterion::kCount, .max_samples = samples}, {}, &regime);
+  AutomaticRun run;
+  sampler.supervise(
+      {.on_batch = [&](const BatchRecord& record) { run.records.push_back(record); }});
+  run.result = sampler.run(candidates);
+  run.outcome = outcome_of(regime, run.result);
+  return run;
+}
+
+std::size_t count_anew(const std::vector<BatchRecord>& records, bool warming_up) {
+  return static_cast<std::size_t>(
+      std::count_if(records.begin(), records.end(), [&](const BatchRecord& record) {
+        return record.warming_up == warming_up &&
+               record.fate == "set aside with all before it, to begin anew in another regime";
+      }));
+}
+
+TEST_F(SamplerTest, BeginsAnewInBurstsWhereTheClockFallsInTheWarmUp) {
+  const AutomaticRun run =
+      sample_automatically(a_, 100, {.min_steady_seconds = 10, .max_steady_seconds = 10}, 1000);
+  EXPECT_EQ(run.outcome.regime, Regime::kBurst) << run.outcome.reason;
+  EXPECT_EQ(count_anew(run.records, true), 1U);
+  EXPECT_TRUE(run.result.steady);
+  EXPECT_EQ(run.result.candidates[0].sm_clocks_hz, std::vector<double>(1000, 2e9));
+  EXPECT_GE(run.result.candidates[0].discarded.size(), 100U);
+  EXPECT_GT(run.result.idle_seconds, 0);
+}
+
+TEST_F(SamplerTest, BeginsAnewInBurstsWhereTheClockFallsWhileSampling) {
+  const AutomaticRun run = sample_automatically(a_, 5000, {.min_steady_seconds = 0}, 6000);
+  EXPECT_EQ(run.outcome.regime, Regime::kBurst) << run.outcome.reason;
+  EXPECT_EQ(count_anew(run.records, false), 1U);
+  EXPECT_TRUE(run.result.steady);
+  EXPECT_EQ(run.result.candidates[0].sm_clocks_hz, std::vector<double>(6000, 2e9));
+  EXPECT_GE(run.result.candidates[0].discarded.size(), 4500U);
+  EXPECT_EQ(run.result.stop_reason, StopReason::kMaxSamples);
+}
+
+TEST_F(SamplerTest, LeavesTheDeviceAloneWhereTheClockStaysUp) {
+  const AutomaticRun run = sample_automatically(a_, 1'000'000, {.min_steady_seconds = 0}, 5000);
+  EXPECT_EQ(run.outcome.regime, Regime::kAsIs);
+  EXPECT_EQ(run.result.idle_seconds, 0);
+  EXPECT_TRUE(run.result.candidates[0].discarded.empty());
 }
 
 TEST_F(SamplerTest, SetsSamplesAsideAsTheRegimeSays) {

@@ -6,16 +6,13 @@
 #include <utility>
 
 #include "timing/conditions/regime_clocks.h"
-#include "timing/judge/statistics.h"
 
 namespace convtime {
 namespace {
 
-/// Of its candidate's highest clock: what a sample must have to be one of a burst.
-constexpr double kBurstShare = 0.98;
-/// What the gaps aim at. An H200's clock moves in steps of 0.75 %.
+/// Of its candidate's highest clock: what the gaps aim at.
 constexpr double kWantedShare = 0.99;
-/// Samples that may be below kBurstShare; in a batch always one: the first one behind a gap is, by
+/// Samples that may be below kHighShare; in a batch always one: the first one behind a gap is, by
 /// some 3 % on an H200, and one that the host disturbed says nothing.
 constexpr double kMaxShareBelow = 0.2;
 /// A device whose clock without load is lower, of its maximum, is locked, hot or capped.
@@ -29,14 +26,6 @@ constexpr std::size_t kAgreeing = 2;
 constexpr std::size_t kMaxRejected = 5;
 /// Of a burst's warm-up, idling aside: some batches, since each of them costs a gap.
 constexpr double kMaxBurstWarmupSeconds = 0.05;
-
-std::vector<double> medians(const std::vector<std::vector<double>>& clocks_hz) {
-  std::vector<double> medians_hz;
-  for (const std::vector<double>& candidate_hz : clocks_hz) {
-    medians_hz.push_back(quantile(candidate_hz, 0.5));
-  }
-  return medians_hz;
-}
 
 }  // namespace
 
@@ -84,7 +73,7 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
     return reject(clocks_hz);
   }
 
-  const std::vector<double> medians_hz = medians(clocks_hz);
+  const std::vector<double> medians_hz = median_clocks(clocks_hz);
   const std::vector<double> comparable_hz = whole ? medians_hz : std::vector<double>{};
   const bool rose = has_risen(comparable_hz);
   raise_tops(comparable_hz);
@@ -103,7 +92,7 @@ bool BurstRegime::is_whole(const RegimeBatch& batch) {
 /// Whether a clock is clearly higher than in what is kept.
 bool BurstRegime::has_risen(std::span<const double> medians_hz) const {
   for (std::size_t i = 0; i < medians_hz.size(); ++i) {
-    if (kBurstShare * medians_hz[i] > kept_hz_[i]) {
+    if (kHighShare * medians_hz[i] > kept_hz_[i]) {
       return true;
     }
   }
@@ -135,7 +124,7 @@ bool BurstRegime::has_slipped(std::span<const double> medians_hz) const {
 /// Whether the batch alone made a clock fall.
 bool BurstRegime::fell_within(const Clocks& clocks_hz) const {
   for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
-    const double limit_hz = kBurstShare * top_hz_[i];
+    const double limit_hz = kHighShare * top_hz_[i];
     if (clocks_hz[i].size() > 1 && clocks_hz[i].front() >= limit_hz &&
         clocks_hz[i].back() < limit_hz) {
       return true;
@@ -146,7 +135,7 @@ bool BurstRegime::fell_within(const Clocks& clocks_hz) const {
 
 double BurstRegime::count_below_top(std::span<const double> clocks_hz,
                                     std::size_t candidate) const {
-  const double limit_hz = kBurstShare * top_hz_[candidate];
+  const double limit_hz = kHighShare * top_hz_[candidate];
   return static_cast<double>(std::count_if(clocks_hz.begin(), clocks_hz.end(),
                                            [&](double clock_hz) { return clock_hz < limit_hz; }));
 }

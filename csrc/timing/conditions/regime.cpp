@@ -7,12 +7,14 @@
 namespace convtime {
 namespace {
 
-constexpr std::array kRegimes = {Regime::kAsIs, Regime::kBurst, Regime::kSustained};
+constexpr std::array kRegimes = {Regime::kAuto, Regime::kAsIs, Regime::kBurst, Regime::kSustained};
 
 }  // namespace
 
 const char* to_string(Regime regime) {
   switch (regime) {
+    case Regime::kAuto:
+      return "auto";
     case Regime::kAsIs:
       return "as-is";
     case Regime::kBurst:

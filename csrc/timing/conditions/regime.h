@@ -12,6 +12,7 @@ namespace convtime {
 
 /// Which state of the device is to be sampled.
 enum class Regime {
+  kAuto,       ///< kBurst where the device's clock falls under the candidates, else kAsIs
   kAsIs,       ///< whichever it is in
   kBurst,      ///< rested: at the highest clock that it gives the candidates, as after idling
   kSustained,  ///< in the equilibrium that it comes to under lasting load by the candidates
@@ -21,7 +22,8 @@ CONVTIME_API const char* to_string(Regime regime);
 /// Throws std::invalid_argument with the allowed names.
 CONVTIME_API Regime regime_from_string(const std::string& name);
 
-/// The regime that samples are of, and why it is not the one asked for; empty where it is.
+/// The regime that samples are of, never Regime::kAuto, and why it is not the one asked for; empty
+/// where it is.
 struct RegimeOutcome {
   Regime regime = Regime::kAsIs;
   std::string reason;
@@ -42,6 +44,7 @@ enum class BatchFate {
   kSetAside,         ///< the device was not in the regime
   kSetEarlierAside,  ///< it was, and the batch shows that it was not before
   kSetAllAside,  ///< the regime was given up: what was sampled for it does not mix with the rest
+  kBeginAnew,    ///< likewise, and the regime is another one from here on: its own warm-up follows
 };
 
 /// Brings the device into a regime and keeps it there: the sampler asks it between batches. This
@@ -80,7 +83,7 @@ class CONVTIME_API RegimeControl {
     return {};
   }
 
-  void idled(double seconds) { idle_seconds_ += seconds; }
+  virtual void idled(double seconds) { idle_seconds_ += seconds; }
   double idle_seconds() const { return idle_seconds_; }
 
  private:

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <iterator>
 
+#include "timing/judge/statistics.h"
+
 namespace convtime {
 
 std::vector<std::vector<double>> known_clocks(std::span<const std::vector<double>> clocks_hz) {
@@ -22,6 +24,14 @@ bool all_have_clocks(std::span<const std::vector<double>> known_hz) {
   return !known_hz.empty() &&
          std::none_of(known_hz.begin(), known_hz.end(),
                       [](const std::vector<double>& candidate_hz) { return candidate_hz.empty(); });
+}
+
+std::vector<double> median_clocks(std::span<const std::vector<double>> known_hz) {
+  std::vector<double> medians_hz;
+  for (const std::vector<double>& candidate_hz : known_hz) {
+    medians_hz.push_back(quantile(candidate_hz, 0.5));
+  }
+  return medians_hz;
 }
 
 std::string in_megahertz(double clock_hz) {

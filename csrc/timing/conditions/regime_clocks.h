@@ -12,6 +12,9 @@ namespace convtime {
 /// Calls before the first batch, which is sized by the shortest of them: the first one may compile.
 inline constexpr std::size_t kMinRegimeCalls = 3;
 
+/// Of the highest clock: one that is lower has fallen. An H200's clock moves in steps of 0.75 %.
+inline constexpr double kHighShare = 0.98;
+
 inline constexpr const char* kUnknownClock = "the GPU's clock is not known";
 
 /// Of each candidate, the clocks that are known.
@@ -19,6 +22,9 @@ std::vector<std::vector<double>> known_clocks(std::span<const std::vector<double
 
 /// Whether each candidate has a clock that is known, and there is one.
 bool all_have_clocks(std::span<const std::vector<double>> known_hz);
+
+/// Of each candidate, the median of its clocks, one at least.
+std::vector<double> median_clocks(std::span<const std::vector<double>> known_hz);
 
 /// "1980 MHz"
 std::string in_megahertz(double clock_hz);

@@ -13,13 +13,16 @@ struct Warmup {
   std::size_t calls = 3;
   double seconds = 0;
   bool steady = true;
-  /// An H200 lowers its clock after 0.06 s of full load, all at once: not drifting before means
-  /// nothing.
-  double min_steady_seconds = 0.08;
+  /// The first calls of a process are slower in ways that look steady for some milliseconds.
+  double min_steady_seconds = 0.01;
   double max_steady_seconds = 1;
   /// A series that took longer forgets its first half, so that what drifts ever more slowly, as
   /// temperature does, is steady at some time.
   double max_series_seconds = std::numeric_limits<double>::infinity();
 };
+
+/// How long a GPU's clock is to be watched before it is known not to fall: an H200 lowers it after
+/// 0.06 s of full load, all at once.
+inline constexpr double kWatchSeconds = 0.08;
 
 }  // namespace convtime
