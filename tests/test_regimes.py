@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ GPU = torch.device("cuda", 1)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"regime": "hot"}, "regime must be one of 'as-is', 'burst', 'sustained', got 'hot'"),
+        ({"regime": "hot"}, "regime must be one of 'auto', 'as-is', 'burst', .*got 'hot'"),
         ({"regime": None}, "regime must be one of .*, got None"),
         ({"clocks": "boost"}, "clocks must be one of 'observe', 'lock', got 'boost'"),
         ({"clocks": "lock"}, "clocks='lock' locks a GPU's clocks, and this work is on the CPU"),
@@ -49,16 +50,77 @@ def test_a_cpu_has_no_regimes_and_says_so(regime: Regime) -> None:
     assert one.seconds
 
 
-def test_unless_asked_for_there_is_no_regime() -> None:
-    result = convtime.compare({"a": lambda: None, "b": lambda: None}, device="cpu", **QUICK)
+@pytest.mark.parametrize(
+    ("options", "requested", "reason"),
+    [
+        ({}, "auto", "the work is on the CPU, and regimes are a GPU's"),
+        ({"regime": "as-is"}, "as-is", ""),
+    ],
+)
+def test_unless_asked_for_there_is_no_regime(
+    options: dict[str, Any], requested: str, reason: str
+) -> None:
+    result = convtime.compare(
+        {"a": lambda: None, "b": lambda: None}, device="cpu", **QUICK, **options
+    )
     for measurement in result.measurements.values():
         assert (measurement.regime, measurement.regime_requested, measurement.regime_reason) == (
             "as-is",
-            "as-is",
-            "",
+            requested,
+            reason,
         )
         assert measurement.clocks == "observe"
         assert "regime" not in repr(measurement)
+
+
+def test_what_auto_did_on_a_gpu_is_shown() -> None:
+    one = dataclasses.replace(
+        convtime.time_op(torch.relu, torch.ones(4), **QUICK),
+        device="cuda:0",
+        regime="burst",
+        regime_reason="the clock fell from 1980 MHz to 1490 MHz under the calls",
+        idle_seconds=0.8,
+    )
+    assert (
+        "regime: burst (asked for auto: the clock fell from 1980 MHz to 1490 MHz under the calls); "
+        "idled for 800.0 ms" in repr(one)
+    )
+
+
+def test_both_regimes_stand_side_by_side() -> None:
+    both = convtime.time_op(torch.relu, torch.ones(4), regime="both", **QUICK)
+    other = both.sustained
+    assert other is not None
+    assert (both.regime_requested, other.regime_requested) == ("burst", "sustained")
+    assert other.seconds != both.seconds
+    assert other.sustained is None
+    assert convtime.Measurement.from_dict(both.to_dict()) == both
+    assert convtime.Measurement.from_dict(json.loads(both.to_json())) == both
+    assert "sustained: not reached: the work is on the CPU" in repr(both)
+    reached = dataclasses.replace(
+        both, sustained=dataclasses.replace(other, regime="sustained", seconds=(198e-6,) * 8)
+    )
+    assert "sustained: 198.0 µs (198.0 µs .. 198.0 µs; 8 samples)" in repr(reached)
+
+
+def test_both_regimes_have_one_timeout() -> None:
+    begin = time.perf_counter()
+    with pytest.raises(TimeoutError, match=r"timeout=0\.1 s passed"):
+        convtime.time_op(
+            time.sleep,
+            0.01,
+            device="cpu",
+            regime="both",
+            timeout=0.1,
+            min_samples=1000,
+            max_samples=1000,
+        )
+    assert time.perf_counter() - begin < 5
+
+
+def test_a_comparison_is_of_one_regime() -> None:
+    with pytest.raises(ValueError, match="in one regime, got regime='both'; call it with"):
+        convtime.compare({"a": int, "b": int}, device="cpu", regime="both")
 
 
 class FakeClocks:
@@ -101,6 +163,7 @@ class FakeClocks:
     ("options", "expected"),
     [
         ({}, []),
+        ({"regime": "as-is"}, []),
         ({"regime": "burst"}, ["monitor cuda:1", "end"]),
         ({"clocks": "lock"}, ["lock cuda:1", "monitor cuda:1", "end", "unlock"]),
     ],
@@ -186,6 +249,40 @@ class TestOnGpu:
             assert len(measurement.conditions) > 5, measurement.conditions_reason
             assert any(reading.power for reading in measurement.conditions)
             assert convtime.Measurement.from_dict(measurement.to_dict()) == measurement
+
+    def test_auto_takes_bursts_where_the_clock_falls(
+        self, measured: dict[str, convtime.Measurement]
+    ) -> None:
+        a = torch.randn(4096, 4096, device="cuda").bfloat16()
+        one = convtime.time_op(torch.mm, a, a, cache="warm")
+        assert (one.regime, one.regime_requested) == ("burst", "auto"), repr(one)
+        assert one.regime_reason.startswith("the clock fell from ")
+        assert one.discarded
+        assert one.idle_seconds <= 11
+        assert one.median == pytest.approx(measured["burst"].median, rel=0.02)
+        for _ in range(3000):
+            torch.mm(a, a)
+        behind_load = convtime.time_op(torch.mm, a, a, cache="warm")
+        assert behind_load.regime == "burst", repr(behind_load)
+        assert behind_load.median == pytest.approx(measured["burst"].median, rel=0.02)
+
+    def test_auto_leaves_light_work_alone(self) -> None:
+        x = torch.randn(1 << 21, device="cuda")
+        seconds = []
+        for _ in range(10):
+            begin = time.perf_counter()
+            one = convtime.time_op(torch.relu, x)
+            seconds.append(time.perf_counter() - begin)
+            assert (one.regime, one.idle_seconds, one.conditions) == ("as-is", 0, ())
+            assert one.regime_reason == "the clock did not fall under the calls"
+        assert min(seconds) < 0.08
+
+    def test_both_are_given_side_by_side(self) -> None:
+        a = torch.randn(4096, 4096, device="cuda").bfloat16()
+        both = convtime.time_op(torch.mm, a, a, cache="warm", regime="both")
+        assert both.sustained is not None
+        assert (both.regime, both.sustained.regime) == ("burst", "sustained"), repr(both)
+        assert both.median < both.sustained.median
 
     def test_candidates_of_different_clocks_share_a_regime(self) -> None:
         a = torch.randn(4096, 4096, device="cuda").bfloat16()

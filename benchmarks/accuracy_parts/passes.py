@@ -150,6 +150,7 @@ class MethodPasses:
                 self._call,
                 method=self._method,
                 cache=self._cache,
+                regime="as-is",  # as the other passes take the GPU
                 warmup=self._warmup,
                 stop="count",
                 min_samples=1,

@@ -80,11 +80,12 @@ class Measurement:
             calls, as after idling), ``sustained`` (in the equilibrium that it comes to under
             lasting load by these calls) or ``as-is`` (whichever it was in).
         regime_requested: what was asked for.
-        regime_reason: why ``regime`` is not ``regime_requested``; empty where it is.
+        regime_reason: why ``regime`` is not ``regime_requested``; empty where it is. For ``auto``:
+            how the clock fell under the calls, that it did not, or why neither is known.
         clocks: whether the GPU's clocks were left alone (``observe``) or locked (``lock``).
         conditions: the GPU's clocks, power, temperature and what throttled it, by NVML, from before
-            the first call until after the last. Empty on a CPU, and where neither a regime nor a
-            lock was asked for.
+            the first call until after the last. Empty on a CPU, and where neither ``burst``,
+            ``sustained`` nor a lock was asked for.
         conditions_reason: why there are no ``conditions`` beside that, or no more of them (NVML
             cannot be used); empty where there are.
         pin: the CPU that the calling thread was kept on; None where it was not.
@@ -124,6 +125,8 @@ class Measurement:
         inputs: what is remarkable about the numbers in arguments, modules and variables, a sentence
             each: tensors that are constant, all zeros, or largely NaN or denormal, by a sample of
             their elements before the first call. What the calls overwrite is left out.
+        sustained: for ``regime="both"``, the same operation in that regime, measured right behind
+            this; None where it was not asked for.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -180,6 +183,7 @@ class Measurement:
     exclusive_reason: str = ""
     waited_seconds: float = 0.0
     inputs: tuple[str, ...] = ()
+    sustained: Measurement | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

@@ -176,11 +176,20 @@ def _rate_facts(measured: Measurement) -> dict[str, str]:
 
 
 def _regime_facts(measured: Measurement) -> dict[str, str]:
-    if measured.regime_requested == "as-is":
+    unasked = measured.regime_requested == "auto" and measured.device == "cpu"
+    if unasked or measured.regime_requested == "as-is":
         return {}
     idled = measured.idle_seconds
     tail = f"; idled for {format_seconds(idled)}" if idled else ""
-    return {"regime": _used(measured, "regime") + tail}
+    facts = {"regime": _used(measured, "regime") + tail}
+    other = measured.sustained
+    if other is not None:
+        facts["sustained"] = (
+            f"{_median(other)} ({_interval(other)}; {len(other.seconds)} samples)"
+            if other.regime == "sustained"
+            else f"not reached: {other.regime_reason}"
+        )
+    return facts
 
 
 def _turn_facts(measured: Measurement) -> dict[str, str]:

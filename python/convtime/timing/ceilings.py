@@ -80,5 +80,5 @@ def _measured(
 
 
 def _median(candidate: Candidate, device: torch.device, exclusive: bool) -> float:
-    options = Options(budget=_BUDGET, device=device, exclusive=exclusive)
+    options = Options(regime="as-is", budget=_BUDGET, device=device, exclusive=exclusive)
     return measure([candidate], options)[0].median

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
 Queue = Literal["gate", "sleep", "none"]
 Cache = Literal["auto", "cold", "cold-clean", "warm", "rotate"]
-Regime = Literal["as-is", "burst", "sustained"]
+Regime = Literal["auto", "as-is", "burst", "sustained", "both"]
 Clocks = Literal["observe", "lock"]
 Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
 
@@ -100,11 +100,13 @@ class Options:
         "``burst`` lets the GPU idle between batches of calls, for as long as it takes to keep it "
         "at the highest clock that it gives these calls; ``sustained`` runs them back to back "
         "until neither times nor clocks drift any more, for 2.5 s at least and 8 s at most, and "
-        "times some of them, without a pause before; ``as-is`` takes the GPU as it is. Where the "
-        "state asked for is not reached, the result's ``regime`` is ``as-is``, and says why. "
-        "Idling does not count into ``budget``, calls between the timed ones do. After 10 s of it "
-        "sampling ends as by the budget.",
-    ] = "as-is"
+        "times some of them, without a pause before; ``as-is`` takes the GPU as it is; ``auto`` "
+        "does so, too, until the clock falls under the calls, and then takes ``burst``; ``both`` "
+        "times in burst and then sustained, for ``time_op`` alone: the result is that of the "
+        "burst, and its ``sustained`` the other. Where the state asked for is not reached, the "
+        "result's ``regime`` is ``as-is``, and says why. Idling does not count into ``budget``, "
+        "calls between the timed ones do. After 10 s of it sampling ends as by the budget.",
+    ] = "auto"
     clocks: Annotated[
         Clocks,
         "``observe`` leaves the GPU's clocks alone; ``lock`` locks them while it times (see "
@@ -127,9 +129,11 @@ class Options:
     ] = None
     warmup: Annotated[
         Literal["steady"] | SupportsFloat,
-        "``steady``: until neither times nor clocks drift any more, for 0.08 s at least and a "
+        "``steady``: until neither times nor clocks drift any more, for 0.01 s at least and a "
         "second (or the budget, if that is less) at most, and what was steady is sampled already; "
-        "a whole number: so many calls; a float: so many seconds. One call is always made.",
+        "on a GPU with ``regime='as-is'`` for 0.08 s at least, since its clock may take that long "
+        "to fall; a whole number: so many calls; a float: so many seconds. One call is always "
+        "made.",
     ] = "steady"
     stop: Annotated[
         Stop,

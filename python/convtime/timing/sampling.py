@@ -57,10 +57,17 @@ class Place:
 
 
 def measure(
-    candidates: Sequence[Candidate], options: Options, *, backward: bool = False
+    candidates: Sequence[Candidate],
+    options: Options,
+    *,
+    backward: bool = False,
+    limit: TimeLimit | None = None,
 ) -> list[Measurement]:
-    """Times candidates interleaved, in rounds; sample i of each comes from the same round."""
-    limit = TimeLimit(None if options.timeout is None else float(options.timeout))
+    """Times candidates interleaved, in rounds; sample i of each comes from the same round.
+
+    ``limit`` is that of a call of which this is a part; from now on by ``options`` unless given.
+    """
+    limit = limit or TimeLimit.of(options.timeout)
     place = find_place(candidates, options.device)
     _refuse_contradictions(candidates, options, place, backward=backward)
     pin = None if options.pin is None else int(options.pin)
@@ -177,8 +184,12 @@ def _on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None
 
 @contextlib.contextmanager
 def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockMonitor | None]:
-    """Locks the GPU's clocks if asked for; reads them where they are to be in a certain state."""
-    if device.type != "cuda" or (options.regime == "as-is" and options.clocks == "observe"):
+    """Locks the GPU's clocks if asked for; reads them where they are to be in a certain state.
+
+    Not for ``auto``, whose calls are mostly light ones that this would take longer than.
+    """
+    in_regime = options.regime in ("burst", "sustained")
+    if device.type != "cuda" or not (in_regime or options.clocks == "lock"):
         yield None
         return
     # Here: NVML and files, which few calls need.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -14,13 +14,24 @@ from convtime.results.comparison import Comparison
 from convtime.results.measurement import Measurement
 from convtime.timing.candidate import Candidate, clearing_gradients, name_of
 from convtime.timing.ceilings import ceilings
-from convtime.timing.options import Stop, is_finite, make_options, takes_options
+from convtime.timing.options import (
+    Options,
+    Regime,
+    Stop,
+    is_finite,
+    make_options,
+    takes_options,
+)
 from convtime.timing.sampling import measure
+from convtime.timing.supervision import TimeLimit
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from convtime.timing.options import SharedOptions
+
+#: What ``regime="both"`` times in, the one that leaves the GPU cool first.
+_BOTH: Final[tuple[Regime, ...]] = ("burst", "sustained")
 
 
 @takes_options("margin")
@@ -57,7 +68,8 @@ def time_op(
         {options}
 
     Returns:
-        The samples in seconds, with method, conditions and provenance.
+        The samples in seconds, with method, conditions and provenance; for ``regime="both"`` those
+        of the burst, and the others as its ``sustained``.
 
     Raises:
         TypeError: if ``fn`` is not callable, and for an option that there is not.
@@ -86,7 +98,7 @@ def time_op(
                 "cache='cold'"
             )
         candidate = clearing_gradients(candidate, grad_to_none)
-    measured = measure([candidate], chosen, backward=backward)[0]
+    measured = _measure_one(candidate, chosen, backward=backward)
     if flops is None and nbytes is None:
         return measured
     # Afterwards, since a large copy and a large matmul heat the device.
@@ -98,6 +110,22 @@ def time_op(
         ceilings=reached,
         ceilings_reason=why_not,
     )
+
+
+def _measure_one(candidate: Candidate, options: Options, *, backward: bool) -> Measurement:
+    if options.regime != "both":
+        return measure([candidate], options, backward=backward)[0]
+    limit = TimeLimit.of(options.timeout)
+    burst, sustained = (
+        measure(
+            [candidate],
+            dataclasses.replace(options, regime=regime),
+            backward=backward,
+            limit=limit,
+        )[0]
+        for regime in _BOTH
+    )
+    return dataclasses.replace(burst, sustained=sustained)
 
 
 def _ceilings_of(device: torch.device, exclusive: bool) -> tuple[Ceilings | None, str]:
@@ -142,5 +170,10 @@ def compare(
     elif stop == "verdict" and len(candidates) == 1:
         raise ValueError(f"stop='verdict' needs several candidates, got {list(candidates)} alone")
     chosen = make_options("compare", {"stop": stop, "margin": margin, **options})
+    if chosen.regime == "both":
+        raise ValueError(
+            "compare times its candidates in one regime, got regime='both'; call it with "
+            "regime='burst' and with regime='sustained'"
+        )
     measurements = measure([Candidate(name, fn) for name, fn in candidates.items()], chosen)
     return Comparison(dict(zip(candidates, measurements, strict=True)), float(margin))

@@ -24,6 +24,11 @@ class TimeLimit:
         self._seconds = math.inf if seconds is None else seconds
         self._end = time.monotonic() + self._seconds
 
+    @classmethod
+    def of(cls, timeout: float | None) -> TimeLimit:
+        """The one that a call's ``timeout`` asks for, of whatever type its number is."""
+        return cls(None if timeout is None else float(timeout))
+
     @property
     def seconds_left(self) -> float:
         """Below 0 once it has passed."""
