@@ -21,6 +21,7 @@ OPERATIONS = {
     "memory_bound": "relu 1Mi fp32",
     "conv": "conv 32x64x56x56 fp16 channels_last",
     "under_3us": "relu 4Ki fp32",
+    "heavy": "matmul 6144 bf16",
 }
 TOOLS = ("convtime", "triton")
 
@@ -29,9 +30,14 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     """Spreads of convtime's medians, once two processes have given theirs."""
     summary: dict[str, float] = {"processes": len(rows)}
     if len(rows) > 1:
-        for name in OPERATIONS:
+        for name in _measured(rows):
             summary[f"{name}_spread"] = spread([row["convtime"][name] for row in rows])
     return summary
+
+
+def _measured(rows: list[results.Row]) -> list[str]:
+    """The operations that all rows have: older files lack some."""
+    return [name for name in OPERATIONS if all(name in row["convtime"] for row in rows)]
 
 
 def table(rows: list[results.Row]) -> str:
@@ -40,7 +46,7 @@ def table(rows: list[results.Row]) -> str:
         "| operation | convtime (µs) | spread | triton do_bench (µs) | spread |",
         "|---|--:|--:|--:|--:|",
     )
-    return "\n".join((*header, *(_line(rows, name) for name in OPERATIONS)))
+    return "\n".join((*header, *(_line(rows, name) for name in _measured(rows))))
 
 
 def _line(rows: list[results.Row], name: str) -> str:
@@ -58,6 +64,7 @@ def operations(device: torch.device) -> dict[str, running.Call]:
         "memory_bound": make.relu(1 << 20),
         "conv": make.conv(32),
         "under_3us": make.relu(1 << 12),
+        "heavy": make.matmul(6144),
     }
 
 
@@ -73,6 +80,7 @@ def probe(device: torch.device) -> results.Row:
         "convtime": {name: measurement.median for name, measurement in ours.items()},
         "samples": {name: len(measurement.seconds) for name, measurement in ours.items()},
         "methods": {name: measurement.method for name, measurement in ours.items()},
+        "regimes": {name: measurement.regime for name, measurement in ours.items()},
         **do_bench_medians(calls),
     }
 
