@@ -416,6 +416,15 @@ TEST(Auto, RestsOnceToSeeWhetherALowClockFell) {
   EXPECT_EQ(outcome_at(regime, gpu.fallen_hz).regime, Regime::kAsIs);  // no burst was seen yet
 }
 
+TEST(Auto, DoesNotRestForClocksThatAreNoLongerKnown) {
+  AutoRegime regime(kMaxClockHz);
+  FakeGpu gpu = gpu_at(1.5e9);
+  steps(2, regime, gpu);
+  EXPECT_GT(regime.gap_seconds(), 0);
+  EXPECT_EQ(regime.judge({1.5e9, {{kNan, kNan}}, 5e-3}), BatchFate::kKeep);
+  EXPECT_EQ(regime.gap_seconds(), 0);
+}
+
 TEST(Auto, LeavesALockedClockAlone) {
   AutoRegime regime(kMaxClockHz);
   FakeGpu gpu = gpu_at(1.5e9);

@@ -45,6 +45,7 @@ BatchFate AutoRegime::judge(const RegimeBatch& batch) {
   if (in_bursts()) {
     return burst_.judge(batch);
   }
+  rests_next_ = false;
   const std::vector<std::vector<double>> known_hz = known_clocks(batch.clocks_hz);
   return all_have_clocks(known_hz) ? watch(median_clocks(known_hz), batch.idle_clock_hz)
                                    : BatchFate::kKeep;
