@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import convtime
+from convtime.results.ceilings import Ceilings
 from convtime.results.clock_reading import ClockReading
 from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling import controlled_clocks
@@ -101,6 +102,16 @@ def test_both_regimes_stand_side_by_side() -> None:
         both, sustained=dataclasses.replace(other, regime="sustained", seconds=(198e-6,) * 8)
     )
     assert "sustained: 198.0 µs (198.0 µs .. 198.0 µs; 8 samples)" in repr(reached)
+
+
+def test_both_regimes_are_set_against_the_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
+    reached = Ceilings(bytes_per_second=1e10, flops_per_second=1e11, matmul_dtype="float32")
+    monkeypatch.setattr("convtime.timing.stopwatch.ceilings", lambda *_, **__: reached)
+    both = convtime.time_op(torch.relu, torch.ones(4), regime="both", flops=4, **QUICK)
+    assert both.sustained is not None
+    for one in (both, both.sustained):
+        assert (one.flops, one.nbytes, one.ceilings) == (4.0, None, reached)
+        assert one.flops_per_second == 4 / one.median
 
 
 def test_both_regimes_have_one_timeout() -> None:

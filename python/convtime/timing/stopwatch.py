@@ -103,13 +103,15 @@ def time_op(
         return measured
     # Afterwards, since a large copy and a large matmul heat the device.
     reached, why_not = _ceilings_of(torch.device(measured.device), chosen.exclusive)
-    return dataclasses.replace(
-        measured,
-        flops=None if flops is None else float(flops),
-        nbytes=None if nbytes is None else float(nbytes),
-        ceilings=reached,
-        ceilings_reason=why_not,
-    )
+    rates: dict[str, Any] = {
+        "flops": None if flops is None else float(flops),
+        "nbytes": None if nbytes is None else float(nbytes),
+        "ceilings": reached,
+        "ceilings_reason": why_not,
+    }
+    if measured.sustained is not None:
+        rates["sustained"] = dataclasses.replace(measured.sustained, **rates)
+    return dataclasses.replace(measured, **rates)
 
 
 def _measure_one(candidate: Candidate, options: Options, *, backward: bool) -> Measurement:
