@@ -162,7 +162,10 @@ py::tuple with_none(const std::vector<double>& values) {
   return result;
 }
 
-py::tuple to_tuple(const std::vector<double>& values) { return py::tuple(py::cast(values)); }
+template <typename Value>
+py::tuple to_tuple(const std::vector<Value>& values) {
+  return py::tuple(py::cast(values));
+}
 
 using SecondsOf = double (*)(std::span<const convtime::DeviceActivity>);
 
@@ -206,6 +209,7 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
   return py::dict(
       py::arg("seconds") = to_tuple(samples.seconds),
       py::arg("discarded") = to_tuple(samples.discarded),
+      py::arg("places") = to_tuple(samples.places), py::arg("batches") = to_tuple(run.batches),
       py::arg("overhead") = timing.overhead.seconds,
       py::arg("overhead_uncertainty") = timing.overhead.uncertainty_seconds,
       py::arg("overhead_reason") = timing.overhead_reason,

@@ -111,7 +111,7 @@ def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
     optional |= {"unions", "ran_ahead", "other_launches", "faulty_batches", "fault"}
     optional |= {"overhead_uncertainty", "overhead_reason"}
     optional |= {"exclusive", "exclusive_requested", "exclusive_reason", "waited_seconds"}
-    optional |= {"sustained"}
+    optional |= {"sustained", "places", "batches"}
     older = {name: value for name, value in make().to_dict().items() if name not in optional}
     newer = {**make().to_dict(), "schema": "4.99", "speed": 1}
     for data in (older, newer):

@@ -74,17 +74,25 @@ struct BatchRunner::Issue {
 
 BatchRunner::BatchRunner(std::span<Callable* const> candidates, Timer& timer, QueueHold* hold,
                          ClockProbe* probe, const HostHooks& hooks)
-    : candidates_(candidates),
+    : candidates_(candidates.begin(), candidates.end()),
       timer_(timer),
       hold_(hold),
       probe_(probe),
       hooks_(hooks),
       sees_all_launches_(
           std::none_of(candidates.begin(), candidates.end(),
-                       [](const Callable* candidate) { return candidate->prepares_work(); })) {}
+                       [](const Callable* candidate) { return candidate->prepares_work(); })) {
+  for (Callable*& candidate : candidates_) {
+    if (candidate->distinct_calls() == 1) {
+      places_.push_back(nullptr);
+    } else {
+      candidate = places_.emplace_back(std::make_unique<PlaceRecorder>(*candidate)).get();
+    }
+  }
+}
 
-CallCost BatchRunner::call_alone(Callable& candidate) {
-  Callable* const call = &candidate;
+CallCost BatchRunner::call_alone(std::size_t candidate) {
+  Callable* const call = candidates_[candidate];
   const double start = now_seconds();
   timer_.run({&call, 1});
   const double host_seconds = now_seconds() - start;
@@ -156,6 +164,11 @@ BatchRunner::Issue BatchRunner::issue(const Schedule& schedule, std::size_t roun
   if (hold_ != nullptr) {
     hold_->hold(issue.hold_seconds);
   }
+  for (const auto& places : places_) {
+    if (places != nullptr) {
+      places->take();
+    }
+  }
   issue.start = now_seconds();
   timer_.run(schedule.calls);
   if (probe_ != nullptr) {
@@ -189,6 +202,15 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
     }
     if (!activities.empty()) {
       samples.activities.push_back(std::move(activities[call]));
+    }
+  }
+  for (std::size_t i = 0; i < places_.size(); ++i) {
+    std::vector<std::size_t> places;
+    if (places_[i] != nullptr) {
+      places = places_[i]->take();
+    }
+    if (places.size() == batch.candidates[i].seconds.size()) {  // replays of graphs are no calls
+      batch.candidates[i].places = std::move(places);
     }
   }
   return batch;

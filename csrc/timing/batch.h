@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <random>
 #include <span>
 #include <string>
@@ -11,6 +12,7 @@
 #include "timing/conditions/hold_plan.h"
 #include "timing/conditions/queue_hold.h"
 #include "timing/host_hooks.h"
+#include "timing/place_recorder.h"
 #include "timing/samples.h"
 #include "timing/timers/timer.h"
 
@@ -44,8 +46,8 @@ class BatchRunner {
   BatchRunner(std::span<Callable* const> candidates, Timer& timer, QueueHold* hold,
               ClockProbe* probe, const HostHooks& hooks);
 
-  /// One call by itself, without a hold, until its work is done.
-  CallCost call_alone(Callable& candidate);
+  /// One call of that candidate by itself, without a hold, until its work is done.
+  CallCost call_alone(std::size_t candidate);
 
   /// What a round is known to take before the first batch.
   void expect(const CallCost& round) { round_ = round; }
@@ -77,7 +79,8 @@ class BatchRunner {
   void learn_cost(const Batch& batch, std::size_t rounds);
   bool learn_from(const Issue& issue, std::size_t rounds);
 
-  std::span<Callable* const> candidates_;
+  std::vector<std::unique_ptr<PlaceRecorder>> places_;  ///< null for candidates with one place
+  std::vector<Callable*> candidates_;                   ///< as the timer calls them
   Timer& timer_;
   QueueHold* hold_;
   ClockProbe* probe_;

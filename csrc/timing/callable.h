@@ -25,6 +25,9 @@ class Callable {
 
   /// Calls until one works on the same data as an earlier one.
   virtual std::size_t distinct_calls() const { return 1; }
+
+  /// Which of the places of its data the last call() worked at.
+  virtual std::size_t place() const { return 0; }
 };
 
 /// A Callable made of a C++ function object that returns nothing.

@@ -27,9 +27,7 @@ constexpr std::size_t kMaxFaultyBatches = 4;
 /// The device is given untimed work in pieces of this length, two of which wait for it.
 constexpr double kLoadPieceSeconds = 0.01;
 
-using Series = std::vector<CandidateSamples>;
-
-std::size_t rounds_of(const Series& series) { return series.front().seconds.size(); }
+std::size_t rounds_of(const SampledRounds& series) { return series.batches.size(); }
 
 template <typename T>
 void append(std::vector<T>&& values, std::vector<T>& to) {
@@ -37,48 +35,61 @@ void append(std::vector<T>&& values, std::vector<T>& to) {
             std::make_move_iterator(values.end()));
 }
 
-void append(Series&& batch, Series& series) {
-  for (std::size_t i = 0; i < series.size(); ++i) {
-    append(std::move(batch[i].seconds), series[i].seconds);
-    append(std::move(batch[i].sm_clocks_hz), series[i].sm_clocks_hz);
-    append(std::move(batch[i].activities), series[i].activities);
+void append(SampledRounds&& more, SampledRounds& series) {
+  for (std::size_t i = 0; i < series.candidates.size(); ++i) {
+    CandidateSamples& from = more.candidates[i];
+    CandidateSamples& to = series.candidates[i];
+    append(std::move(from.seconds), to.seconds);
+    append(std::move(from.sm_clocks_hz), to.sm_clocks_hz);
+    append(std::move(from.places), to.places);
+    append(std::move(from.activities), to.activities);
+  }
+  append(std::move(more.batches), series.batches);
+}
+
+void append_discarded(std::vector<CandidateSamples>&& batch, SampledRounds& series) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    append(std::move(batch[i].seconds), series.candidates[i].discarded);
   }
 }
 
-void append_discarded(Series&& batch, Series& series) {
-  for (std::size_t i = 0; i < series.size(); ++i) {
-    append(std::move(batch[i].seconds), series[i].discarded);
-  }
+SampledRounds rounds_of_batch(Batch&& batch, std::size_t number) {
+  const std::size_t rounds = batch.candidates.front().seconds.size();
+  return {std::move(batch.candidates), std::vector<std::size_t>(rounds, number)};
 }
 
 /// Moves all samples to the discarded ones: they were taken under another condition than the next.
-void set_aside(Series& series) {
-  for (CandidateSamples& samples : series) {
+void set_aside(SampledRounds& series) {
+  for (CandidateSamples& samples : series.candidates) {
     append(std::exchange(samples.seconds, {}), samples.discarded);
     samples.sm_clocks_hz.clear();
+    samples.places.clear();
     samples.activities.clear();
   }
+  series.batches.clear();
 }
 
-void forget_first(std::size_t rounds, Series& series) {
+void forget_first(std::size_t rounds, SampledRounds& series) {
   const auto erase_head = [&](auto& values) {
-    if (!values.empty()) {  // as clocks and activities are where they are not known
+    if (!values.empty()) {  // as clocks, places and activities are where they are not known
       values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounds));
     }
   };
-  for (CandidateSamples& samples : series) {
+  for (CandidateSamples& samples : series.candidates) {
     erase_head(samples.seconds);
     erase_head(samples.sm_clocks_hz);
+    erase_head(samples.places);
     erase_head(samples.activities);
   }
+  erase_head(series.batches);
 }
 
 /// Whether neither times nor clocks drift, of any candidate.
-bool all_steady(const Series& series) {
+bool all_steady(std::span<const CandidateSamples> candidates) {
   const auto steady = [](const std::vector<double>& values) {
     return values.empty() || is_steady(values);
   };
-  return std::all_of(series.begin(), series.end(), [&](const CandidateSamples& samples) {
+  return std::all_of(candidates.begin(), candidates.end(), [&](const CandidateSamples& samples) {
     return steady(samples.seconds) && steady(samples.sm_clocks_hz);
   });
 }
@@ -118,14 +129,14 @@ class Sampler::Run {
   void call_untimed();
   void settle();
   bool become_steady();
-  void take_over(Series& series);
+  void take_over(SampledRounds& series);
 
   void sample();
   void time_out();
   std::size_t next_rounds(double elapsed_seconds) const;
   StopReason decide(double elapsed_seconds);
 
-  void run_batch(std::size_t rounds, Series& series);
+  void run_batch(std::size_t rounds, SampledRounds& series);
   void throw_away(std::string fault);
   void tell(BatchRecord record, const Batch& batch, std::string fate) const;
   double idle();
@@ -186,7 +197,7 @@ void Sampler::Run::call_untimed() {
     CallCost fastest{kInfinity, kInfinity, 0};
     std::size_t calls = 0;
     do {
-      const CallCost cost = batches_.call_alone(*candidates_[i]);
+      const CallCost cost = batches_.call_alone(i);
       fastest.host_seconds = std::min(fastest.host_seconds, cost.host_seconds);
       fastest.wall_seconds = std::min(fastest.wall_seconds, cost.wall_seconds);
       fastest.launches = cost.launches;  // the last one's: a first call may search for its plan
@@ -209,7 +220,7 @@ void Sampler::Run::call_untimed() {
 
 /// Samples a series until it is steady, and takes its end for samples; false where it never is.
 bool Sampler::Run::become_steady() {
-  Series series(candidates_.size());
+  SampledRounds series{std::vector<CandidateSamples>(candidates_.size()), {}};
   const double start = working_clock();
   double elapsed = 0;
   double series_start = 0;
@@ -229,7 +240,7 @@ bool Sampler::Run::become_steady() {
       continue;  // testing a long series after each batch would take longer than the batches
     }
     rounds_tested = taken;
-    steady = all_steady(series);
+    steady = all_steady(series.candidates);
     if (!steady && elapsed - series_start > warmup_.max_series_seconds &&
         taken / 2 >= kSteadyWindow) {
       forget_first(taken / 2, series);
@@ -239,8 +250,8 @@ bool Sampler::Run::become_steady() {
   }
   if (controls_regime_) {
     // What the regime set aside stays known, also where the rest of the series gives no samples.
-    for (std::size_t i = 0; i < series.size(); ++i) {
-      append(std::move(series[i].discarded), result_.candidates[i].discarded);
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      append(std::move(series.candidates[i].discarded), result_.candidates[i].discarded);
     }
   }
   if (steady || supervision_.deadline.passed()) {
@@ -251,12 +262,12 @@ bool Sampler::Run::become_steady() {
 
 /// The stretch of a series that was found steady gives samples, and is no warm-up. So does its end
 /// where there is no time for others.
-void Sampler::Run::take_over(Series& series) {
+void Sampler::Run::take_over(SampledRounds& series) {
   const std::size_t taken = rounds_of(series);
   const std::size_t limit = rule_.criterion == StopCriterion::kBudget ? taken : rule_.max_samples;
   const std::size_t rounds = std::min(steady_window(taken), limit);
   forget_first(taken - rounds, series);
-  append(std::move(series), result_.candidates);
+  append(std::move(series), result_);
   result_.warmup_calls -= rounds * candidates_.size();
 }
 
@@ -268,7 +279,7 @@ void Sampler::Run::sample() {
       time_out();
       return;
     }
-    run_batch(next_rounds(working_clock() - start), result_.candidates);
+    run_batch(next_rounds(working_clock() - start), result_);
     hooks_.poll();
     if (begins_anew_) {
       const double anew = now_seconds();
@@ -282,7 +293,7 @@ void Sampler::Run::sample() {
 }
 
 void Sampler::Run::time_out() {
-  if (rounds_of(result_.candidates) == 0) {
+  if (rounds_of(result_) == 0) {
     throw DeadlineError();
   }
   result_.stop_reason = StopReason::kTimeout;
@@ -294,7 +305,7 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
                           ? regime_.batch_seconds()
                           : rule_.budget_seconds - elapsed_seconds;
   const std::size_t affordable = batches_.batch_rounds_in(std::min(regime_.batch_seconds(), left));
-  const std::size_t taken = rounds_of(result_.candidates);
+  const std::size_t taken = rounds_of(result_);
   if (taken < rule_.min_samples) {
     return std::min(affordable, rule_.min_samples - taken);
   }
@@ -309,14 +320,14 @@ StopReason Sampler::Run::decide(double elapsed_seconds) {
     seconds.emplace_back(samples.seconds);
   }
   const StopReason reason = judge_.decide(seconds, elapsed_seconds);
-  const bool may_end = rounds_of(result_.candidates) >= rule_.min_samples;
+  const bool may_end = rounds_of(result_) >= rule_.min_samples;
   if (reason == StopReason::kNotYet && may_end && regime_.exhausted()) {
     return StopReason::kBudget;
   }
   return reason;
 }
 
-void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
+void Sampler::Run::run_batch(std::size_t rounds, SampledRounds& series) {
   const double idled_before = regime_.idle_seconds();
   const double idle_clock_hz = idle();
   BatchRecord record{.warming_up = warming_up_,
@@ -350,7 +361,7 @@ void Sampler::Run::run_batch(std::size_t rounds, Series& series) {
     begins_anew_ = true;
   }
   if (fate == BatchFate::kKeep || fate == BatchFate::kSetEarlierAside) {
-    append(std::move(batch.candidates), series);
+    append(rounds_of_batch(std::move(batch), batches_run_ - 1), series);
   } else {
     append_discarded(std::move(batch.candidates), series);
   }

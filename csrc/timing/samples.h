@@ -18,6 +18,9 @@ struct CandidateSamples {
   /// The rate of the device's clock around each call, NaN where it is not known; empty without a
   /// clock probe.
   std::vector<double> sm_clocks_hz;
+  /// Callable::place() of each call; empty where there is one place only, and where a sample is of
+  /// several calls, as in a CUDA graph.
+  std::vector<std::size_t> places;
   /// What the device did for each call; empty where the timer cannot say.
   std::vector<std::vector<DeviceActivity>> activities;
   /// Samples that were taken while the queue could not be held, or the device was not in the regime
@@ -28,9 +31,16 @@ struct CandidateSamples {
   double first_call_seconds = 0;
 };
 
-/// What a sampler did for all candidates together.
-struct SamplerResult {
+/// Rounds in which all candidates were sampled.
+struct SampledRounds {
   std::vector<CandidateSamples> candidates;
+  /// For each round, the number of the batch that it was issued in. Those numbers rise, and leave
+  /// out batches that gave no samples.
+  std::vector<std::size_t> batches;
+};
+
+/// What a sampler did for all candidates together.
+struct SamplerResult : SampledRounds {
   bool queue_held = false;
   std::string not_held_reason;   ///< empty where the queue was held, or nothing was to hold it
   std::size_t warmup_calls = 0;  ///< that gave no samples

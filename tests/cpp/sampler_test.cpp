@@ -1029,6 +1029,103 @@ TEST_F(SamplerTest, ARecordSaysWhereNothingIsHeldAndNoClockIsKnown) {
   EXPECT_TRUE(std::isnan(records.front().idle_clock_hz));
 }
 
+/// Works at another of its places with each call.
+class Moving final : public Callable {
+ public:
+  explicit Moving(std::size_t places) : places_(places) {}
+  void call() override { place_ = (place_ + 1) % places_; }
+  std::size_t distinct_calls() const override { return places_; }
+  std::size_t place() const override { return place_; }
+
+ private:
+  std::size_t places_;
+  std::size_t place_ = 0;
+};
+
+/// Says that a call took a thousand times the number of its run, and the place that it was at.
+class PlaceTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    seconds_.clear();
+    for (Callable* const callable : calls) {
+      callable->call();
+      seconds_.push_back(1000.0 * runs_ + static_cast<double>(callable->place()));
+    }
+    ++runs_;
+  }
+  void collect(std::span<double> seconds) override {
+    std::copy(seconds_.begin(), seconds_.end(), seconds.begin());
+  }
+  bool queues_calls() const override { return true; }
+
+ private:
+  int runs_ = 0;
+  std::vector<double> seconds_;
+};
+
+/// Replays what was called once, as a graph does.
+class ReplayingTimer final : public Timer {
+ public:
+  void run(std::span<Callable* const> calls) override {
+    if (!std::exchange(called_, true)) {
+      calls.front()->call();
+    }
+  }
+  void collect(std::span<double> seconds) override { std::ranges::fill(seconds, 1.0); }
+  bool queues_calls() const override { return true; }
+
+ private:
+  bool called_ = false;
+};
+
+/// The numbers of a PlaceTimer's runs, as `batches` has to tell them apart, and the places.
+void expect_true_places(const SamplerResult& result) {
+  const CandidateSamples& moving = result.candidates[0];
+  ASSERT_EQ(moving.places.size(), moving.seconds.size());
+  ASSERT_EQ(result.batches.size(), moving.seconds.size());
+  for (std::size_t i = 0; i < moving.seconds.size(); ++i) {
+    const double run = std::floor(moving.seconds[i] / 1000);
+    EXPECT_EQ(static_cast<double>(moving.places[i]), moving.seconds[i] - 1000 * run) << i;
+    EXPECT_EQ(static_cast<double>(result.batches[i] - result.batches[0]),
+              run - std::floor(moving.seconds[0] / 1000))
+        << i;
+  }
+}
+
+TEST_F(SamplerTest, KnowsThePlaceAndTheBatchOfEachSample) {
+  Moving moving(7);
+  Callable* const candidates[] = {&moving, &a_};
+  PlaceTimer timer;
+  const SamplerResult result = Sampler(timer, nullptr, nullptr, {.min_steady_seconds = 0},
+                                       {.criterion = StopCriterion::kCount, .max_samples = 500})
+                                   .run(candidates);
+  expect_true_places(result);
+  EXPECT_GT(result.batches.back(), result.batches.front());
+  EXPECT_TRUE(result.candidates[1].places.empty());  // it has one
+}
+
+TEST_F(SamplerTest, ForgetsThePlacesOfWhatItSetsAside) {
+  FakeHold hold;
+  hold.early = true;
+  hold.held_at_first = 1;
+  hold.failures_after = true;
+  Moving moving(7);
+  Callable* const candidates[] = {&moving};
+  PlaceTimer timer;
+  const SamplerResult result =
+      Sampler(timer, &hold, nullptr, kOneCall, {.min_samples = 100}).run(candidates);
+  EXPECT_FALSE(result.candidates[0].discarded.empty());
+  expect_true_places(result);
+}
+
+TEST_F(SamplerTest, HasNoPlacesOfCallsThatAreReplayed) {
+  Moving moving(7);
+  Callable* const candidates[] = {&moving};
+  ReplayingTimer timer;
+  const SamplerResult result = Sampler(timer, nullptr, nullptr, kOneCall, {}).run(candidates);
+  EXPECT_TRUE(result.candidates[0].places.empty());
+}
+
 TEST_F(SamplerTest, RefusesNoCandidatesAndImpossibleRules) {
   EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {}).run({}), std::invalid_argument);
   EXPECT_THROW(Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 0}),

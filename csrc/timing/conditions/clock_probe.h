@@ -59,6 +59,7 @@ class ClockedCallable final : public Callable {
   void call() override { callable_.call(); }
   void discard_result() override { callable_.discard_result(); }
   std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
+  std::size_t place() const override { return callable_.place(); }
 
  private:
   Callable& callable_;

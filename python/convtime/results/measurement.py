@@ -39,6 +39,10 @@ class Measurement:
         seconds: every sample, in the order taken; at least one.
         discarded: samples that are not in ``seconds`` because the queue could not be held when they
             were taken, or the GPU was not in the regime asked for; less ``overhead``, too.
+        places: for each sample, which of the places of its tensors the call worked at; empty where
+            there is one place only, and where a sample is of several calls (``graph``).
+        batches: for each sample, the number of the batch of calls that it was issued in; numbers
+            rise, and leave out those of batches that gave no samples.
         overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
             what a pair of events, or the gap to a graph's next node, adds to a single kernel on
             this device, measured against CUPTI; 0 where it is not known, and for other methods.
@@ -184,6 +188,8 @@ class Measurement:
     waited_seconds: float = 0.0
     inputs: tuple[str, ...] = ()
     sustained: Measurement | None = None
+    places: tuple[int, ...] = ()
+    batches: tuple[int, ...] = ()
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

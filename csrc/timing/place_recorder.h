@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "timing/callable.h"
+
+namespace convtime {
+
+/// A Callable that notes at which place each of its calls worked.
+class PlaceRecorder final : public Callable {
+ public:
+  explicit PlaceRecorder(Callable& callable) : callable_(callable) {}
+
+  void prepare() override { callable_.prepare(); }
+  bool prepares_work() const override { return callable_.prepares_work(); }
+  void call() override {
+    callable_.call();
+    places_.push_back(callable_.place());
+  }
+  void discard_result() override { callable_.discard_result(); }
+  std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
+  std::size_t place() const override { return callable_.place(); }
+
+  /// The places of the calls since the last take().
+  std::vector<std::size_t> take() { return std::exchange(places_, {}); }
+
+ private:
+  Callable& callable_;
+  std::vector<std::size_t> places_;
+};
+
+}  // namespace convtime
