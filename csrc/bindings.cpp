@@ -18,6 +18,7 @@
 #include "bindings_thread.h"
 #include "timing/callable.h"
 #include "timing/conditions/rotating_callable.h"
+#include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
 #include "timing/judge/stop_rule.h"
@@ -210,7 +211,7 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("seconds") = to_tuple(samples.seconds),
       py::arg("discarded") = to_tuple(samples.discarded),
       py::arg("places") = to_tuple(samples.places), py::arg("batches") = to_tuple(run.batches),
-      py::arg("overhead") = timing.overhead.seconds,
+      py::arg("clock_tick") = run.clock_tick_seconds, py::arg("overhead") = timing.overhead.seconds,
       py::arg("overhead_uncertainty") = timing.overhead.uncertainty_seconds,
       py::arg("overhead_reason") = timing.overhead_reason,
       py::arg("raw_seconds") = to_tuple(samples.raw_seconds),
@@ -270,6 +271,8 @@ convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
           tolerance,
           margin};
 }
+
+using Numbers = std::vector<std::size_t>;
 
 py::list time_candidates(const std::vector<CandidateCopies>& candidates, const std::string& method,
                          const std::string& queue, const std::string& regime, bool on_gpu,
@@ -396,9 +399,7 @@ PYBIND11_MODULE(_C, module) {
         const convtime::Summary summary = convtime::summarize(values);
         return py::dict(py::arg("mean") = summary.mean, py::arg("stdev") = summary.stdev,
                         py::arg("min") = summary.min, py::arg("max") = summary.max,
-                        py::arg("median") = summary.median, py::arg("iqr") = summary.iqr,
-                        py::arg("median_interval") = py::make_tuple(summary.median_interval.low,
-                                                                    summary.median_interval.high));
+                        py::arg("median") = summary.median, py::arg("iqr") = summary.iqr);
       },
       py::arg("values"));
   module.def(
@@ -415,18 +416,43 @@ PYBIND11_MODULE(_C, module) {
         if (samples.empty()) {
           throw std::invalid_argument("samples must be those of at least one candidate, got none");
         }
-        const std::vector<std::span<const double>> views(samples.begin(), samples.end());
-        return convtime::to_string(rule.decide(views, elapsed_seconds));
+        std::vector<convtime::CandidateTimes> candidates;
+        for (const std::vector<double>& seconds : samples) {
+          candidates.push_back({seconds});
+        }
+        return convtime::to_string(rule.decide({candidates}, elapsed_seconds));
       },
       py::arg("samples"), py::arg("elapsed_seconds"), py::arg("stop"), py::arg("min_samples"),
       py::arg("max_samples"), py::arg("budget"), py::arg("tolerance"), py::arg("margin"));
   module.def(
       "paired_ratio",
-      [](const std::vector<double>& over, const std::vector<double>& under, double uncertainty) {
-        const convtime::PairedRatio ratio = convtime::paired_ratio(over, under, uncertainty);
+      [](const std::vector<double>& over, const std::vector<double>& under, double uncertainty,
+         double tick, const Numbers& over_places, const Numbers& under_places,
+         const Numbers& batches) {
+        const convtime::Estimate ratio = convtime::estimate_ratio(
+            {over, over_places}, {under, under_places}, batches, {tick, uncertainty});
         return py::make_tuple(ratio.value, ratio.interval.low, ratio.interval.high);
       },
-      py::arg("over"), py::arg("under"), py::arg("uncertainty") = 0.0);
+      py::arg("over"), py::arg("under"), py::arg("uncertainty") = 0.0, py::kw_only(),
+      py::arg("tick") = 0.0, py::arg("over_places") = Numbers(),
+      py::arg("under_places") = Numbers(), py::arg("batches") = Numbers());
+  module.def(
+      "median_interval",
+      [](const std::vector<double>& seconds, const Numbers& places, const Numbers& batches,
+         double tick, double uncertainty) {
+        const convtime::Estimate median =
+            convtime::estimate_median({seconds, places}, batches, {tick, uncertainty});
+        return py::make_tuple(median.interval.low, median.interval.high,
+                              convtime::to_string(median.over), median.count);
+      },
+      py::arg("seconds"), py::arg("places"), py::arg("batches"), py::arg("tick"),
+      py::arg("uncertainty"));
+  module.def(
+      "placement_variance_share",
+      [](const std::vector<double>& seconds, const Numbers& places) {
+        return convtime::placement_variance_share({seconds, places});
+      },
+      py::arg("seconds"), py::arg("places"));
   module.def(
       "judge",
       [](double low, double high, double margin) {

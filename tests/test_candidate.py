@@ -190,7 +190,7 @@ def test_clearing_gradients_keeps_the_setup() -> None:
 def test_rates_are_plain_numbers() -> None:
     one = convtime.time_op(torch.relu, torch.ones(2), flops=np.int64(7), **QUICK)  # type: ignore[arg-type]
     assert json.loads(one.to_json())["flops"] == 7.0
-    never = dataclasses.replace(one, seconds=(0.0, 0.0))
+    never = dataclasses.replace(one, seconds=(0.0, 0.0), batches=())
     assert never.flops_per_second == float("inf")
     assert "inf" in repr(never)
 

@@ -36,9 +36,9 @@ def test_ratios_pair_the_samples_of_a_round() -> None:
     """A drift that both share must not show: here the machine gets four times slower."""
     one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, name="base")
     drift = [1.0 + 3 * step / 40 for step in range(41)]
-    base = convtime.Measurement.from_dict({**one.to_dict(), "seconds": drift})
+    base = convtime.Measurement.from_dict({**one.to_dict(), "seconds": drift, "batches": []})
     slower = convtime.Measurement.from_dict(
-        {**one.to_dict(), "seconds": [1.01 * sample for sample in drift]}
+        {**one.to_dict(), "seconds": [1.01 * sample for sample in drift], "batches": []}
     )
     ratio = Comparison({"base": base, "slower": slower}).ratio("slower")
     assert ratio.value == pytest.approx(1.01)
@@ -59,8 +59,9 @@ def test_ratios_pair_the_samples_of_a_round() -> None:
 )
 def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_code: int) -> None:
     one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10)
-    base = convtime.Measurement.from_dict({**one.to_dict(), "seconds": [1.0] * len(ratios)})
-    other = convtime.Measurement.from_dict({**one.to_dict(), "seconds": ratios})
+    alone = {**one.to_dict(), "batches": []}
+    base = convtime.Measurement.from_dict({**alone, "seconds": [1.0] * len(ratios)})
+    other = convtime.Measurement.from_dict({**alone, "seconds": ratios})
     comparison = Comparison({"base": base, "other": other}, margin=0.01)
     assert comparison.verdict("other") == verdict
     assert comparison.exit_code == exit_code
@@ -71,7 +72,10 @@ def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_co
 def events_of(name: str, microseconds: float, uncertainty: float) -> convtime.Measurement:
     one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, name=name)
     return dataclasses.replace(
-        one, seconds=(microseconds * 1e-6,) * 30, overhead_uncertainty=uncertainty * 1e-6
+        one,
+        seconds=(microseconds * 1e-6,) * 30,
+        batches=(),
+        overhead_uncertainty=uncertainty * 1e-6,
     )
 
 
@@ -98,6 +102,24 @@ def test_few_rounds_have_no_verdict() -> None:
     comparison = Comparison({"base": base, "other": other})
     assert comparison.ratio("other").value == 2
     assert comparison.verdict("other") == "uncertain"
+
+
+def test_ratios_count_a_place_once_and_know_the_clocks_tick() -> None:
+    base, other = (
+        dataclasses.replace(events_of(name, 2.0, 0.0), seconds=seconds * 8, places=(*range(8),) * 8)
+        for name, seconds in (
+            ("base", (2e-6,) * 8),
+            ("other", (1.98e-6, 1.99e-6, 2e-6, 2.01e-6, 2.02e-6, 2.03e-6, 2.04e-6, 2.05e-6)),
+        )
+    )
+    ratio = Comparison({"base": base, "other": other}).ratio("other")
+    assert (ratio.low, ratio.high) == pytest.approx((0.99, 1.025))  # of eight places, all
+    pairless = [dataclasses.replace(one, places=()) for one in (base, other)]
+    narrower = Comparison(dict(zip(("base", "other"), pairless, strict=True))).ratio("other")
+    assert narrower.low > ratio.low
+    equal = dataclasses.replace(base, places=(), clock_tick=32e-9)
+    by_tick = Comparison({"base": equal, "other": equal}).ratio("other")
+    assert by_tick.high == pytest.approx(1 + 2**0.5 * 16e-9 / 2e-6)
 
 
 def test_a_candidate_without_gpu_work_leaves_the_others_their_verdicts() -> None:

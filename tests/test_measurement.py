@@ -111,7 +111,7 @@ def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
     optional |= {"unions", "ran_ahead", "other_launches", "faulty_batches", "fault"}
     optional |= {"overhead_uncertainty", "overhead_reason"}
     optional |= {"exclusive", "exclusive_requested", "exclusive_reason", "waited_seconds"}
-    optional |= {"sustained", "places", "batches"}
+    optional |= {"sustained", "places", "batches", "clock_tick"}
     older = {name: value for name, value in make().to_dict().items() if name not in optional}
     newer = {**make().to_dict(), "schema": "4.99", "speed": 1}
     for data in (older, newer):
@@ -235,6 +235,42 @@ def test_few_samples_claim_no_interval() -> None:
     assert few.median_interval == (-math.inf, math.inf)
     assert "95 % interval: none: five samples or fewer say nothing" in repr(few)
     assert "95 % interval: 1.000 µs .. 1.000 µs" in repr(make(seconds=(1e-6,) * 6))
+
+
+def test_an_interval_says_what_it_is_over() -> None:
+    seconds = tuple(1e-6 * (10 + step % 4) for step in range(40))
+    alone = make(seconds=seconds)
+    assert (alone.interval_over, alone.interval_count) == ("samples", 40)
+    batched = make(seconds=seconds, batches=(3,) * 20 + (5,) * 20)
+    assert (batched.interval_over, batched.interval_count) == ("batches", 2)
+    placed = make(seconds=seconds, places=(*range(20),) * 2, batches=(3,) * 20 + (5,) * 20)
+    assert (placed.interval_over, placed.interval_count) == ("placements", 20)
+    assert "(over 20 placements)" in repr(placed)
+    with pytest.raises(ValueError, match="places must be known of all samples or of none, got 3"):
+        _ = make(seconds=seconds, places=(0, 1, 2)).median_interval
+
+
+def test_batches_that_differ_as_much_as_samples_do_claim_no_interval() -> None:
+    seconds = tuple(1e-6 * (10 + step // 10) for step in range(100))
+    drifting = make(seconds=seconds, batches=tuple(step // 10 for step in range(100)))
+    assert drifting.median_interval == (-math.inf, math.inf)
+    assert "95 % interval: none: the 10 batches differ too much" in repr(drifting)
+
+
+def test_no_interval_is_narrower_than_the_clock_tells() -> None:
+    seconds = (2.048e-6,) * 100
+    assert make(seconds=seconds).median_interval == (2.048e-6, 2.048e-6)
+    ticking = make(seconds=seconds, clock_tick=32e-9)
+    assert ticking.median_interval == pytest.approx((2.032e-6, 2.064e-6))
+
+
+def test_the_share_of_variance_between_places() -> None:
+    places = (*range(8),) * 2
+    by_place = make(seconds=tuple(1e-6 * (1 + place) for place in places), places=places)
+    assert by_place.placement_variance_share == 1
+    by_chance = make(seconds=(1e-6,) * 8 + (2e-6,) * 8, places=places)
+    assert by_chance.placement_variance_share == 0
+    assert make().placement_variance_share is None
 
 
 def test_a_call_without_gpu_work_says_so() -> None:

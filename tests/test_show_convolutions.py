@@ -36,7 +36,7 @@ def results():
         dataclasses.replace(
             result,
             ratio=ratio,
-            convtime=dataclasses.replace(result.convtime, seconds=(1e-5, 2e-5) * 5),
+            convtime=dataclasses.replace(result.convtime, seconds=(1e-5, 2e-5) * 5, batches=()),
         )
         for result, ratio in zip(found, ratios, strict=True)
     )
@@ -69,7 +69,7 @@ def test_names_cannot_steer_the_terminal(results):
 
 
 def test_table_says_where_samples_are_few(results):
-    few = dataclasses.replace(results[0].convtime, seconds=(1e-5,) * 9)
+    few = dataclasses.replace(results[0].convtime, seconds=(1e-5,) * 9, batches=())
     text = convolutions.table([dataclasses.replace(results[0], convtime=few), results[1]])
     assert "\n1 of the layers had time for fewer than 10 samples: a larger --budget" in text
 

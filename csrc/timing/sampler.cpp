@@ -107,7 +107,7 @@ class Sampler::Run {
         controls_regime_(&sampler.regime_ != &sampler.as_is_),
         warmup_(sampler.warmup_),
         rule_(sampler.rule_),
-        judge_(sampler.rule_),
+        judge_(sampler.rule_, sampler.timer_.tick_seconds()),
         hooks_(sampler.hooks_),
         calibrate_(sampler.calibrate_),
         supervision_(sampler.supervision_),
@@ -119,6 +119,7 @@ class Sampler::Run {
     warm_up();
     sample();
     result_.idle_seconds = regime_.idle_seconds();
+    result_.clock_tick_seconds = timer_.tick_seconds();
     result_.queue_held = batches_.holds_queue();
     result_.not_held_reason = batches_.not_held_reason();
     return std::move(result_);
@@ -315,11 +316,11 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
 }
 
 StopReason Sampler::Run::decide(double elapsed_seconds) {
-  std::vector<std::span<const double>> seconds;
+  std::vector<CandidateTimes> candidates;
   for (const CandidateSamples& samples : result_.candidates) {
-    seconds.emplace_back(samples.seconds);
+    candidates.push_back({samples.seconds, samples.places});
   }
-  const StopReason reason = judge_.decide(seconds, elapsed_seconds);
+  const StopReason reason = judge_.decide({candidates, result_.batches}, elapsed_seconds);
   const bool may_end = rounds_of(result_) >= rule_.min_samples;
   if (reason == StopReason::kNotYet && may_end && regime_.exhausted()) {
     return StopReason::kBudget;

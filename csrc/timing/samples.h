@@ -49,6 +49,7 @@ struct SamplerResult : SampledRounds {
   double sampling_seconds = 0;   ///< after the warm-up, idling not included
   double idle_seconds = 0;       ///< that the device was left idle for the regime's sake, in all
   StopReason stop_reason = StopReason::kNotYet;
+  double clock_tick_seconds = 0;  ///< Timer::tick_seconds()
   /// Batches whose samples were wrong and were thrown away, and what was wrong with the last.
   std::size_t faulty_batches = 0;
   std::string fault;

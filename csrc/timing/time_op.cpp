@@ -1,6 +1,7 @@
 #include "timing/time_op.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -9,6 +10,7 @@
 
 #include "timing/calibration/calibrator.h"
 #include "timing/factory.h"
+#include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
 #include "timing/method_choice.h"
 #include "timing/sampler.h"
@@ -203,15 +205,13 @@ bool cuda_available() {
 double Samples::median() const { return convtime::median(seconds); }
 
 std::ostream& operator<<(std::ostream& out, const Samples& samples) {
-  const Summary summary = summarize(samples.seconds);
-  const double uncertainty = samples.overhead.uncertainty_seconds;
   constexpr double kMicro = 1e6;
-  out << summary.median * kMicro << " us (median of " << summary.count << ", ";
-  if (summary.count < kMinIntervalValues) {
-    out << "too few for a 95 % interval, ";
+  out << samples.median() * kMicro << " us (median of " << samples.seconds.size() << ", ";
+  if (std::isfinite(samples.median_interval.low)) {
+    out << "95 % interval " << samples.median_interval.low * kMicro << " .. "
+        << samples.median_interval.high * kMicro << " us, ";
   } else {
-    out << "95 % interval " << (summary.median_interval.low - uncertainty) * kMicro << " .. "
-        << (summary.median_interval.high + uncertainty) * kMicro << " us, ";
+    out << "too few for a 95 % interval, ";
   }
   return out << to_string(samples.method) << ", queue " << to_string(samples.queue) << ", "
              << to_string(samples.regime) << ")";
@@ -227,12 +227,12 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   FunctionCallable callable(std::move(operation));
   Callable* const candidate = &callable;
   Timing timing = time_candidates({&candidate, 1}, options);
-  return {std::move(timing.samples.candidates.front().seconds),
-          timing.method,
-          timing.queue,
-          timing.regime,
-          std::move(timing.regime_reason),
-          timing.overhead};
+  CandidateSamples& samples = timing.samples.candidates.front();
+  const Estimate estimate =
+      estimate_median({samples.seconds, samples.places}, timing.samples.batches,
+                      {timing.samples.clock_tick_seconds, timing.overhead.uncertainty_seconds});
+  return {std::move(samples.seconds),      timing.method,   timing.queue,     timing.regime,
+          std::move(timing.regime_reason), timing.overhead, estimate.interval};
 }
 
 }  // namespace convtime

@@ -10,6 +10,7 @@
 #include "core/export.h"
 #include "timing/callable.h"
 #include "timing/judge/overhead.h"
+#include "timing/judge/statistics.h"
 #include "timing/options.h"
 #include "timing/samples.h"
 
@@ -50,8 +51,9 @@ struct CONVTIME_API Samples {
   Method method = Method::kAuto;
   Queue queue = Queue::kNone;
   Regime regime = Regime::kAsIs;
-  std::string regime_reason;  ///< why it is not the one asked for; empty where it is
-  Overhead overhead;          ///< what was taken off each sample
+  std::string regime_reason;   ///< why it is not the one asked for; empty where it is
+  Overhead overhead;           ///< what was taken off each sample
+  Interval median_interval{};  ///< of the true median, at kConfidence; unbounded for few samples
 
   double median() const;
 };

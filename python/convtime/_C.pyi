@@ -15,7 +15,6 @@ class Summary(TypedDict):
     max: float
     median: float
     iqr: float
-    median_interval: tuple[float, float]
 
 class Convolution(Protocol):
     def __call__(
@@ -113,8 +112,23 @@ def kernel_method_unavailable() -> str: ...
 def quantile(values: Sequence[float], q: float) -> float: ...
 def summarize(values: Sequence[float]) -> Summary: ...
 def paired_ratio(
-    over: Sequence[float], under: Sequence[float], uncertainty: float = 0.0
+    over: Sequence[float],
+    under: Sequence[float],
+    uncertainty: float = 0.0,
+    *,
+    tick: float = 0.0,
+    over_places: Sequence[int] = (),
+    under_places: Sequence[int] = (),
+    batches: Sequence[int] = (),
 ) -> tuple[float, float, float]: ...
+def median_interval(
+    seconds: Sequence[float],
+    places: Sequence[int],
+    batches: Sequence[int],
+    tick: float,
+    uncertainty: float,
+) -> tuple[float, float, Literal["samples", "batches", "placements"], int]: ...
+def placement_variance_share(seconds: Sequence[float], places: Sequence[int]) -> float | None: ...
 def judge(
     low: float, high: float, margin: float
 ) -> Literal["same", "faster", "slower", "uncertain"]: ...

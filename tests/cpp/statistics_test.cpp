@@ -120,81 +120,12 @@ TEST(Median, IsTheUsualOneOfTimesThatAllDiffer) {
   EXPECT_EQ(median(std::vector<double>(10, 3.0)), 3);
 }
 
-TEST(RelativeNoise, ComparesTheIntervalWithTheMedian) {
-  EXPECT_DOUBLE_EQ(relative_noise(one_to(10)), (9.0 - 2.0) / 2 / 5.5);
-  EXPECT_EQ(relative_noise(std::vector<double>(10, 3.0)), 0);
-  EXPECT_EQ(relative_noise(std::vector<double>(10, 0.0)), 0);
-  EXPECT_TRUE(std::isinf(relative_noise(std::vector<double>{-3, -2, -1, 0, 1, 2, 3})));
-  EXPECT_TRUE(std::isinf(relative_noise(std::vector<double>(5, 3.0))));
-}
-
 TEST(RelativeStdev, ComparesTheStandardDeviationWithTheMean) {
   EXPECT_DOUBLE_EQ(relative_stdev(std::vector<double>{4, 1, 3, 2}), std::sqrt(5.0 / 3.0) / 2.5);
   EXPECT_EQ(relative_stdev(std::vector<double>{4}), 0);
   EXPECT_TRUE(std::isinf(relative_stdev(std::vector<double>{0, 0})));
   EXPECT_TRUE(std::isinf(relative_stdev(std::vector<double>{1, -3})));
   EXPECT_THROW(relative_stdev({}), std::invalid_argument);
-}
-
-TEST(PairedRatio, IsTheMedianOfTheRatiosAndNotTheRatioOfTheMedians) {
-  const PairedRatio ratio = paired_ratio(std::vector<double>{2, 3, 40, 4, 3, 20},
-                                         std::vector<double>{1, 10, 8, 2, 1.5, 10});
-  EXPECT_DOUBLE_EQ(ratio.value, 2);  // of 2, 0.3, 5, 2, 2, 2
-  EXPECT_DOUBLE_EQ(ratio.interval.low, 0.3);
-  EXPECT_DOUBLE_EQ(ratio.interval.high, 5);
-}
-
-TEST(PairedRatio, OfTooFewRoundsIsUncertain) {
-  const std::vector<double> few(5, 1.0);
-  const PairedRatio ratio = paired_ratio(few, few);
-  EXPECT_EQ(ratio.value, 1);
-  EXPECT_EQ(judge(ratio.interval, 0.01), Verdict::kUncertain);
-}
-
-TEST(PairedRatio, HoldsWhatItsTimesMayBeOffTogether) {
-  const std::vector<double> over(20, 3.0);
-  const std::vector<double> under(20, 2.0);
-  const PairedRatio ratio = paired_ratio(over, under, 0.5);
-  EXPECT_DOUBLE_EQ(ratio.value, 1.5);
-  EXPECT_DOUBLE_EQ(ratio.interval.low, 3.5 / 2.5);
-  EXPECT_DOUBLE_EQ(ratio.interval.high, 2.5 / 1.5);
-  // Of equal times, all that is off is off in both.
-  const PairedRatio equal = paired_ratio(under, under, 0.5);
-  EXPECT_DOUBLE_EQ(equal.interval.low, 1);
-  EXPECT_DOUBLE_EQ(equal.interval.high, 1);
-}
-
-TEST(PairedRatio, HasTheIntervalOfTheMedian) {
-  const PairedRatio ratio = paired_ratio(one_to(20), std::vector<double>(20, 2.0));
-  EXPECT_DOUBLE_EQ(ratio.value, 5.25);
-  EXPECT_DOUBLE_EQ(ratio.interval.low, 3);
-  EXPECT_DOUBLE_EQ(ratio.interval.high, 7.5);
-}
-
-TEST(PairedRatio, KnowsClocksThatSayZero) {
-  const std::vector<double> zeros(3, 0.0);
-  EXPECT_EQ(paired_ratio(zeros, zeros).value, 1);
-  EXPECT_EQ(paired_ratio(zeros, one_to(3)).value, 0);
-  EXPECT_TRUE(std::isinf(paired_ratio(one_to(3), zeros).value));
-  EXPECT_TRUE(std::isinf(paired_ratio(one_to(2), std::vector<double>(2, 0.0)).value));
-  // Ratios of 1, 2 and infinity: what is beside the median does not spoil it.
-  const PairedRatio ratio = paired_ratio(one_to(3), std::vector<double>{1, 1, 0});
-  EXPECT_EQ(ratio.value, 2);
-  EXPECT_TRUE(std::isinf(ratio.interval.high));
-}
-
-TEST(PairedRatio, OrdersTimesThatACorrectionLeftBelowZero) {
-  const std::vector<double> negative(3, -1.0);
-  EXPECT_EQ(paired_ratio(negative, negative).value, 1);
-  EXPECT_TRUE(std::isinf(paired_ratio(one_to(3), negative).value));
-  EXPECT_EQ(paired_ratio(std::vector<double>(3, -2.0), negative).value, 0);
-  EXPECT_LT(paired_ratio(negative, one_to(3)).value, 0);  // less than any time
-}
-
-TEST(PairedRatio, RefusesWhatHasNoPairs) {
-  EXPECT_THROW(paired_ratio({}, {}), std::invalid_argument);
-  EXPECT_THROW(paired_ratio(one_to(3), one_to(2)), std::invalid_argument);
-  EXPECT_THROW(paired_ratio(one_to(2), one_to(3)), std::invalid_argument);
 }
 
 TEST(Judge, WantsTheWholeIntervalOnOneSide) {

@@ -20,16 +20,19 @@ namespace {
 /// Each candidate's.
 class Samples {
  public:
-  Samples(std::initializer_list<std::vector<double>> candidates)
-      : candidates_(candidates), views_(candidates_.begin(), candidates_.end()) {}
+  Samples(std::initializer_list<std::vector<double>> candidates) : candidates_(candidates) {
+    for (const std::vector<double>& seconds : candidates_) {
+      times_.push_back({seconds});
+    }
+  }
   Samples(const Samples&) = delete;
   Samples& operator=(const Samples&) = delete;
 
-  operator std::span<const std::span<const double>>() const { return views_; }
+  operator JudgedRounds() const { return {times_}; }
 
  private:
   std::vector<std::vector<double>> candidates_;
-  std::vector<std::span<const double>> views_;
+  std::vector<CandidateTimes> times_;
 };
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -208,8 +211,8 @@ TEST(StopJudge, CanKeepUpWithAMillionSamples) {
     const auto start = std::chrono::steady_clock::now();
     while (reason == StopReason::kNotYet) {
       count = std::min(count + 64, values.size());
-      const std::span<const double> samples[] = {std::span(values).first(count)};
-      reason = judge.decide(samples, 0);
+      const CandidateTimes samples[] = {{std::span(values).first(count)}};
+      reason = judge.decide({samples}, 0);
     }
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << name;
   }

@@ -15,6 +15,7 @@
 #include "core/device_clocks.cuh"
 #include "core/device_memory.h"
 #include "timing/factory.h"
+#include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
 #include "timing/sampler.h"
 
@@ -72,10 +73,13 @@ double median_clock_hz(std::span<const double> clocks_hz) {
   return known_hz.empty() ? kUnknownClockHz : quantile(known_hz, 0.5);
 }
 
-TimedReference summarized(const CandidateSamples& samples) {
-  const Summary summary = summarize(samples.seconds);
-  const Interval interval = summary.median_interval;
-  return {summary.median, std::max(summary.median - interval.low, interval.high - summary.median),
+/// Two batches are too few to be compared.
+TimedReference summarized(const SamplerResult& result) {
+  const CandidateSamples& samples = result.candidates.front();
+  const Estimate estimate =
+      estimate_median({samples.seconds}, {}, {.tick_seconds = result.clock_tick_seconds});
+  return {estimate.value,
+          std::max(estimate.value - estimate.interval.low, estimate.interval.high - estimate.value),
           median_clock_hz(samples.sm_clocks_hz)};
 }
 
@@ -98,7 +102,7 @@ TimedReference time_reference(Method method, const TimingOptions& asked, bool he
   Sampler sampler(
       *timer, hold.get(), probe.get(), {.calls = 3, .steady = false},
       {.criterion = StopCriterion::kCount, .min_samples = kSamples, .max_samples = kSamples});
-  return summarized(sampler.run(conditioned.get()).candidates.front());
+  return summarized(sampler.run(conditioned.get()));
 }
 
 }  // namespace convtime

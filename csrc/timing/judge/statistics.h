@@ -29,7 +29,6 @@ struct Summary {
   double max;
   double median;  ///< median()
   double iqr;     ///< 75 % quantile minus 25 % quantile
-  Interval median_interval;
 };
 
 /// Quantile `q` in [0, 1], interpolated linearly between order statistics (type 7 of Hyndman and
@@ -43,36 +42,16 @@ CONVTIME_API double quantile(std::span<const double> values, double q);
 CONVTIME_API double median(std::span<const double> values);
 
 /// Distribution-free interval of that median at kConfidence, from order statistics (the sign test;
-/// Conover, Practical Nonparametric Statistics, 3.2). Fewer than kMinIntervalValues say nothing at
-/// that confidence: their interval is unbounded.
+/// Conover, Practical Nonparametric Statistics, 3.2), of independent values. Fewer than
+/// kMinIntervalValues say nothing at that confidence: their interval is unbounded.
 CONVTIME_API Interval median_interval(std::span<const double> values);
 
 /// Throws std::invalid_argument for no values.
 CONVTIME_API Summary summarize(std::span<const double> values);
 
-/// Half the width of the median's interval over the median: how well the median is known.
-/// 0 where the interval is a point, as for calls that a device has no work of, all of which take 0;
-/// else infinite where the median is not positive. Infinite for fewer than kMinIntervalValues.
-CONVTIME_API double relative_noise(std::span<const double> values);
-
 /// Standard deviation of the sample over the mean. Infinite where the mean is not positive. Throws
 /// std::invalid_argument for no values.
 CONVTIME_API double relative_stdev(std::span<const double> values);
-
-/// Median of ratios, with its interval.
-struct PairedRatio {
-  double value;
-  Interval interval;
-};
-
-/// Of over[i] / under[i]. A clock that ticks in steps can say 0, and a correction leave less than
-/// 0: where `under` is not positive, the ratio is 1 if both are equal, infinity if `over` is more,
-/// and 0 if it is less. `uncertainty_seconds` is how far all of these times may be off together, as
-/// what was taken off them is: the interval holds the ratios of times that are that much longer or
-/// shorter, too. Throws std::invalid_argument for no values, and where there are not as many of one
-/// as of the other.
-CONVTIME_API PairedRatio paired_ratio(std::span<const double> over, std::span<const double> under,
-                                      double uncertainty_seconds = 0);
 
 /// How the time that is `over` compares with the one that is `under`.
 enum class Verdict {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <deque>
 #include <numbers>
 #include <numeric>
 #include <stdexcept>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "core/enum_names.h"
+#include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
 
 namespace convtime {
@@ -122,31 +124,32 @@ bool is_level(std::span<const double> values) {
 /// Each candidate's samples, less `overhead_seconds` each.
 class Corrected {
  public:
-  Corrected(std::span<const std::span<const double>> samples, double overhead_seconds) {
-    for (const std::span<const double> raw : samples) {
-      std::vector<double>& corrected = owned_.emplace_back(raw.begin(), raw.end());
+  Corrected(const JudgedRounds& rounds, double overhead_seconds) : batches_(rounds.batches) {
+    for (const CandidateTimes& raw : rounds.candidates) {
+      std::vector<double>& corrected = owned_.emplace_back(raw.seconds.begin(), raw.seconds.end());
       for (double& seconds : corrected) {
         seconds -= overhead_seconds;
       }
+      candidates_.push_back({corrected, raw.places});
     }
-    views_.assign(owned_.begin(), owned_.end());
   }
 
-  std::span<const std::span<const double>> get() const { return views_; }
+  JudgedRounds get() const { return {candidates_, batches_}; }
 
  private:
-  std::vector<std::vector<double>> owned_;
-  std::vector<std::span<const double>> views_;
+  std::deque<std::vector<double>> owned_;
+  std::vector<CandidateTimes> candidates_;
+  std::span<const std::size_t> batches_;
 };
 
-bool verdicts_are_certain(std::span<const std::span<const double>> samples, double margin,
-                          double uncertainty_seconds) {
-  if (samples.size() < 2 || samples.front().size() < kVerdictMinRounds) {
+bool verdicts_are_certain(const JudgedRounds& rounds, double margin, const Resolution& resolution) {
+  const CandidateTimes& first = rounds.candidates.front();
+  if (rounds.candidates.size() < 2 || first.seconds.size() < kVerdictMinRounds) {
     return false;
   }
-  const std::span others = samples.subspan(1);
-  return std::all_of(others.begin(), others.end(), [&](std::span<const double> other) {
-    const PairedRatio ratio = paired_ratio(other, samples.front(), uncertainty_seconds);
+  const std::span others = rounds.candidates.subspan(1);
+  return std::all_of(others.begin(), others.end(), [&](const CandidateTimes& other) {
+    const Estimate ratio = estimate_ratio(other, first, rounds.batches, resolution);
     return judge(ratio.interval, margin) != Verdict::kUncertain;
   });
 }
@@ -155,24 +158,25 @@ bool noise_is_small(std::span<const double> values, double tolerance) {
   return values.size() >= kNoiseMinSamples && relative_stdev(values) <= tolerance;
 }
 
-bool is_settled(const StopRule& rule, std::span<const std::span<const double>> samples,
-                double uncertainty_seconds) {
+bool is_settled(const StopRule& rule, const JudgedRounds& rounds, const Resolution& resolution) {
   const auto all = [&](const auto& predicate) {
-    return std::all_of(samples.begin(), samples.end(), predicate);
+    return std::all_of(rounds.candidates.begin(), rounds.candidates.end(), predicate);
   };
   switch (rule.criterion) {
     case StopCriterion::kInterval:
-      return all([&](const auto& seconds) { return relative_noise(seconds) <= rule.tolerance; });
+      return all([&](const CandidateTimes& candidate) {
+        return relative_noise(estimate_median(candidate, rounds.batches)) <= rule.tolerance;
+      });
     case StopCriterion::kNoise:
-      return all([&](const auto& seconds) {
-        return noise_is_small(seconds, rule.tolerance) || noise_stays(seconds);
+      return all([&](const CandidateTimes& candidate) {
+        return noise_is_small(candidate.seconds, rule.tolerance) || noise_stays(candidate.seconds);
       });
     case StopCriterion::kEntropy:
-      return all([](const auto& seconds) {
-        return is_level(last(entropies_of_prefixes(seconds), kEntropyWindow));
+      return all([](const CandidateTimes& candidate) {
+        return is_level(last(entropies_of_prefixes(candidate.seconds), kEntropyWindow));
       });
     case StopCriterion::kVerdict:
-      return verdicts_are_certain(samples, rule.margin, uncertainty_seconds);
+      return verdicts_are_certain(rounds, rule.margin, resolution);
     case StopCriterion::kCount:
     case StopCriterion::kBudget:
       return false;
@@ -215,22 +219,23 @@ StopReason StopRule::decide_by_limits(std::size_t samples, double elapsed_second
              : StopReason::kNotYet;
 }
 
-StopReason StopRule::decide(std::span<const std::span<const double>> samples,
-                            double elapsed_seconds, const Overhead& overhead) const {
-  const StopReason by_limits = decide_by_limits(samples.front().size(), elapsed_seconds);
-  if (by_limits != StopReason::kNotYet || samples.front().size() < min_samples) {
+StopReason StopRule::decide(const JudgedRounds& rounds, double elapsed_seconds,
+                            const Overhead& overhead, double tick_seconds) const {
+  const std::size_t count = rounds.candidates.front().seconds.size();
+  const StopReason by_limits = decide_by_limits(count, elapsed_seconds);
+  if (by_limits != StopReason::kNotYet || count < min_samples) {
     return by_limits;
   }
-  const bool settled = overhead.seconds == 0
-                           ? is_settled(*this, samples, overhead.uncertainty_seconds)
-                           : is_settled(*this, Corrected(samples, overhead.seconds).get(),
-                                        overhead.uncertainty_seconds);
+  const Resolution resolution{tick_seconds, overhead.uncertainty_seconds};
+  const bool settled =
+      overhead.seconds == 0
+          ? is_settled(*this, rounds, resolution)
+          : is_settled(*this, Corrected(rounds, overhead.seconds).get(), resolution);
   return settled ? StopReason::kSettled : StopReason::kNotYet;
 }
 
-StopReason StopJudge::decide(std::span<const std::span<const double>> samples,
-                             double elapsed_seconds) {
-  const std::size_t count = samples.front().size();
+StopReason StopJudge::decide(const JudgedRounds& rounds, double elapsed_seconds) {
+  const std::size_t count = rounds.candidates.front().seconds.size();
   if (count < looked_at_) {
     looked_at_ = 0;  // samples were set aside
   }
@@ -238,7 +243,7 @@ StopReason StopJudge::decide(std::span<const std::span<const double>> samples,
     return rule_.decide_by_limits(count, elapsed_seconds);
   }
   looked_at_ = count;
-  return rule_.decide(samples, elapsed_seconds, overhead_);
+  return rule_.decide(rounds, elapsed_seconds, overhead_, tick_seconds_);
 }
 
 bool depends_on_overhead(StopCriterion criterion) {

@@ -1,17 +1,17 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <string>
 
 #include "core/export.h"
+#include "timing/judge/estimate.h"
 #include "timing/judge/overhead.h"
 
 namespace convtime {
 
 /// What is to be reached before sampling ends.
 enum class StopCriterion {
-  /// "interval": relative_noise() (statistics.h) of every candidate is at most `tolerance`.
+  /// "interval": relative_noise() (estimate.h) of every candidate is at most `tolerance`.
   kInterval,
   /// "noise": relative_stdev() of every candidate is at most `tolerance`, or no longer changes with
   /// more samples (the criterion "stdrel" of NVIDIA's nvbench).
@@ -53,11 +53,11 @@ struct StopRule {
   /// Throws std::invalid_argument where no sampling could satisfy the rule.
   CONVTIME_API void validate() const;
 
-  /// `samples` holds each candidate's samples so far, with `overhead` still in them;
-  /// `elapsed_seconds` is the time spent on them. Of the overhead's uncertainty, kVerdict alone
-  /// takes account: it belongs to the interval of a ratio, and no more samples make it less.
-  CONVTIME_API StopReason decide(std::span<const std::span<const double>> samples,
-                                 double elapsed_seconds, const Overhead& overhead = {}) const;
+  /// `rounds` are those so far, with `overhead` still in their times; `elapsed_seconds` is the time
+  /// spent on them. Of the overhead's uncertainty and the clock's tick, kVerdict alone takes
+  /// account: they belong to the interval of a ratio, and no more samples make them less.
+  CONVTIME_API StopReason decide(const JudgedRounds& rounds, double elapsed_seconds,
+                                 const Overhead& overhead = {}, double tick_seconds = 0) const;
 
   /// As decide(), but without looking at what the criterion asks for.
   CONVTIME_API StopReason decide_by_limits(std::size_t samples, double elapsed_seconds) const;
@@ -67,16 +67,18 @@ struct StopRule {
 /// are a quarter more samples than at its last look: a look takes the longer, the more there are.
 class CONVTIME_API StopJudge {
  public:
-  explicit StopJudge(const StopRule& rule) : rule_(rule) {}
+  explicit StopJudge(const StopRule& rule, double tick_seconds = 0)
+      : rule_(rule), tick_seconds_(tick_seconds) {}
 
   /// What the method adds to each sample from here on, as far as is known.
   void expect(const Overhead& overhead) { overhead_ = overhead; }
 
   /// As StopRule::decide().
-  StopReason decide(std::span<const std::span<const double>> samples, double elapsed_seconds);
+  StopReason decide(const JudgedRounds& rounds, double elapsed_seconds);
 
  private:
   StopRule rule_;
+  double tick_seconds_;  ///< of the clock that samples are read from
   Overhead overhead_;
   std::size_t looked_at_ = 0;  ///< samples
 };

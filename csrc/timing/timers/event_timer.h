@@ -22,6 +22,7 @@ class CONVTIME_API EventTimer final : public Timer {
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
+  double tick_seconds() const override { return kDeviceTickSeconds; }
   bool queues_calls() const override { return true; }
 
  private:

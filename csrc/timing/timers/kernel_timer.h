@@ -24,6 +24,7 @@ class CONVTIME_API KernelTimer final : public Timer {
   CollectionNotes take_notes() override;
   void pause() override { session_.pause(); }
   void resume() override { session_.resume(); }
+  double tick_seconds() const override { return kDeviceTickSeconds; }
   bool queues_calls() const override { return true; }
 
  private:

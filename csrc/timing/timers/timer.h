@@ -19,6 +19,10 @@ struct CollectionNotes {
   std::size_t of_other_threads = 0;
 };
 
+/// Of a GPU's timestamps: CUPTI's and those of events (NVIDIA's documents say 0.5 us for these; on
+/// an H200 they come in the same steps).
+inline constexpr double kDeviceTickSeconds = 32e-9;
+
 /// One method of timing calls: a class each behind this interface.
 class Timer {
  public:
@@ -40,6 +44,9 @@ class Timer {
   /// From pause() to resume(), calls are made that nobody times.
   virtual void pause() {}
   virtual void resume() {}
+
+  /// Of the clock that the seconds are read from, as far as it matters; 0 where it does not.
+  virtual double tick_seconds() const { return 0; }
 
   /// Whether run() leaves the calls queued on the device, so that it makes sense to hold the queue
   /// until all of them are issued.

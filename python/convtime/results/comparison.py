@@ -32,8 +32,8 @@ class Ratio:
 
     Attributes:
         value: median over the rounds of the two times' ratio within the round.
-        low: lower end of the value's interval, to which what the method's own cost may be off
-            belongs; unbounded for five rounds or fewer.
+        low: lower end of the value's interval, which is over what a measurement's is, and to which
+            what the method's own cost may be off belongs; unbounded for five rounds or fewer.
         high: its upper end.
         confidence: the interval's confidence.
     """
@@ -87,7 +87,17 @@ class Comparison:
                 )
         over, under = self.measurements[name], self.measurements[baseline]
         uncertainty = max(over.overhead_uncertainty, under.overhead_uncertainty)
-        return Ratio(*_C.paired_ratio(over.seconds, under.seconds, uncertainty))
+        return Ratio(
+            *_C.paired_ratio(
+                over.seconds,
+                under.seconds,
+                uncertainty,
+                tick=max(over.clock_tick, under.clock_tick),
+                over_places=over.places,
+                under_places=under.places,
+                batches=over.batches,
+            )
+        )
 
     def verdict(self, name: str, baseline: str | None = None) -> Verdict:
         """What the interval of :meth:`ratio` says, with 95 % confidence.

@@ -43,6 +43,7 @@ class Measurement:
             there is one place only, and where a sample is of several calls (``graph``).
         batches: for each sample, the number of the batch of calls that it was issued in; numbers
             rise, and leave out those of batches that gave no samples.
+        clock_tick: of the clock that the samples were read from, where it matters; else 0.
         overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
             what a pair of events, or the gap to a graph's next node, adds to a single kernel on
             this device, measured against CUPTI; 0 where it is not known, and for other methods.
@@ -190,11 +191,18 @@ class Measurement:
     sustained: Measurement | None = None
     places: tuple[int, ...] = ()
     batches: tuple[int, ...] = ()
+    clock_tick: float = 0.0
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property
     def _summary(self) -> _C.Summary:
         return _C.summarize(self.seconds)
+
+    @cached_property
+    def _interval(self) -> tuple[float, float, str, int]:
+        return _C.median_interval(
+            self.seconds, self.places, self.batches, self.clock_tick, self.overhead_uncertainty
+        )
 
     @property
     def median(self) -> float:
@@ -234,12 +242,38 @@ class Measurement:
     def median_interval(self) -> tuple[float, float]:
         """Interval that holds the true median with 95 % confidence.
 
-        From order statistics, so without an assumption on the distribution (sign test), and wider
-        by ``overhead_uncertainty`` on each side. Five samples or fewer say nothing with that
-        confidence: their interval is unbounded, ``(-inf, inf)``.
+        From order statistics, so without an assumption on the distribution (sign test), of what
+        :attr:`interval_over` says; no narrower than the clock's tick allows, and wider by
+        ``overhead_uncertainty`` on each side. Five samples or fewer say nothing with that
+        confidence, nor do batches that differ as much as samples do: their interval is unbounded,
+        ``(-inf, inf)``.
         """
-        low, high = self._summary["median_interval"]
-        return low - self.overhead_uncertainty, high + self.overhead_uncertainty
+        low, high, _, _ = self._interval
+        return low, high
+
+    @property
+    def interval_over(self) -> str:
+        """What :attr:`median_interval` takes for independent draws.
+
+        ``placements`` where samples worked at six places or more, else ``batches`` where there are
+        several, else ``samples``. Where neighbouring samples agree more with each other than with
+        the rest, the interval is wider than these would make it.
+        """
+        return self._interval[2]
+
+    @property
+    def interval_count(self) -> int:
+        """How many of :attr:`interval_over` there are."""
+        return self._interval[3]
+
+    @cached_property
+    def placement_variance_share(self) -> float | None:
+        """The share of the samples' variance that lies between ``places``, from 0 to 1.
+
+        As the one-way analysis of variance with random effects estimates it; None where fewer than
+        four places have two samples or more.
+        """
+        return _C.placement_variance_share(self.seconds, self.places)
 
     @property
     def no_gpu_work(self) -> bool:

@@ -84,9 +84,12 @@ def _facts(measured: Measurement) -> dict[str, str]:
 
 def _interval(measured: Measurement) -> str:
     low, high = measured.median_interval
-    if math.isinf(low):
+    over = f"{measured.interval_count} {measured.interval_over}"
+    if math.isinf(low) and len(measured.seconds) <= 5:
         return "none: five samples or fewer say nothing at that confidence"
-    return f"{format_seconds(low)} .. {format_seconds(high)}"
+    if math.isinf(low):
+        return f"none: the {over} differ too much to say anything at that confidence"
+    return f"{format_seconds(low)} .. {format_seconds(high)} (over {over})"
 
 
 def _overhead_facts(measured: Measurement) -> dict[str, str]:

@@ -1,0 +1,422 @@
+#include "timing/judge/estimate.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace convtime {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+using Numbers = std::vector<std::size_t>;
+using Random = std::mt19937;
+
+std::vector<double> one_to(std::size_t count) {
+  std::vector<double> values(count);
+  std::iota(values.begin(), values.end(), 1.0);
+  return values;
+}
+
+/// As many numbers from 0 on, each so often in a row.
+Numbers in_rows(std::size_t rows, std::size_t length) {
+  Numbers numbers(rows * length);
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    numbers[i] = i / length;
+  }
+  return numbers;
+}
+
+/// From 0 on, and around again.
+Numbers in_turn(std::size_t count, std::size_t places) {
+  Numbers numbers(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    numbers[i] = i % places;
+  }
+  return numbers;
+}
+
+Estimate ratio_of(const std::vector<double>& over, const std::vector<double>& under,
+                  double uncertainty_seconds = 0) {
+  return estimate_ratio({over}, {under}, {}, {.uncertainty_seconds = uncertainty_seconds});
+}
+
+double noise_of(const std::vector<double>& values) {
+  return relative_noise(estimate_median({values}));
+}
+
+TEST(RelativeNoise, ComparesTheIntervalWithTheMedian) {
+  EXPECT_DOUBLE_EQ(noise_of(one_to(10)), (9.0 - 2.0) / 2 / 5.5);
+  EXPECT_EQ(noise_of(std::vector<double>(10, 3.0)), 0);
+  EXPECT_EQ(noise_of(std::vector<double>(10, 0.0)), 0);
+  EXPECT_TRUE(std::isinf(noise_of(std::vector<double>{-3, -2, -1, 0, 1, 2, 3})));
+  EXPECT_TRUE(std::isinf(noise_of(std::vector<double>(5, 3.0))));
+}
+
+TEST(EstimateRatio, IsTheMedianOfTheRatiosAndNotTheRatioOfTheMedians) {
+  const Estimate ratio =
+      ratio_of(std::vector<double>{2, 3, 40, 4, 3, 20}, std::vector<double>{1, 10, 8, 2, 1.5, 10});
+  EXPECT_DOUBLE_EQ(ratio.value, 2);  // of 2, 0.3, 5, 2, 2, 2
+  EXPECT_DOUBLE_EQ(ratio.interval.low, 0.3);
+  EXPECT_DOUBLE_EQ(ratio.interval.high, 5);
+}
+
+TEST(EstimateRatio, OfTooFewRoundsIsUncertain) {
+  const std::vector<double> few(5, 1.0);
+  const Estimate ratio = ratio_of(few, few);
+  EXPECT_EQ(ratio.value, 1);
+  EXPECT_EQ(judge(ratio.interval, 0.01), Verdict::kUncertain);
+}
+
+TEST(EstimateRatio, HoldsWhatItsTimesMayBeOffTogether) {
+  const std::vector<double> over(20, 3.0);
+  const std::vector<double> under(20, 2.0);
+  const Estimate ratio = ratio_of(over, under, 0.5);
+  EXPECT_DOUBLE_EQ(ratio.value, 1.5);
+  EXPECT_DOUBLE_EQ(ratio.interval.low, 3.5 / 2.5);
+  EXPECT_DOUBLE_EQ(ratio.interval.high, 2.5 / 1.5);
+  // Of equal times, all that is off is off in both.
+  const Estimate equal = ratio_of(under, under, 0.5);
+  EXPECT_DOUBLE_EQ(equal.interval.low, 1);
+  EXPECT_DOUBLE_EQ(equal.interval.high, 1);
+}
+
+TEST(EstimateRatio, HasTheIntervalOfTheMedian) {
+  const Estimate ratio = ratio_of(one_to(20), std::vector<double>(20, 2.0));
+  EXPECT_DOUBLE_EQ(ratio.value, 5.25);
+  EXPECT_DOUBLE_EQ(ratio.interval.low, 3);
+  EXPECT_DOUBLE_EQ(ratio.interval.high, 7.5);
+}
+
+TEST(EstimateRatio, KnowsClocksThatSayZero) {
+  const std::vector<double> zeros(3, 0.0);
+  EXPECT_EQ(ratio_of(zeros, zeros).value, 1);
+  EXPECT_EQ(ratio_of(zeros, one_to(3)).value, 0);
+  EXPECT_TRUE(std::isinf(ratio_of(one_to(3), zeros).value));
+  EXPECT_TRUE(std::isinf(ratio_of(one_to(2), std::vector<double>(2, 0.0)).value));
+  // Ratios of 1, 2 and infinity: what is beside the median does not spoil it.
+  const Estimate ratio = ratio_of(one_to(3), std::vector<double>{1, 1, 0});
+  EXPECT_EQ(ratio.value, 2);
+  EXPECT_TRUE(std::isinf(ratio.interval.high));
+}
+
+TEST(EstimateRatio, OrdersTimesThatACorrectionLeftBelowZero) {
+  const std::vector<double> negative(3, -1.0);
+  EXPECT_EQ(ratio_of(negative, negative).value, 1);
+  EXPECT_TRUE(std::isinf(ratio_of(one_to(3), negative).value));
+  EXPECT_EQ(ratio_of(std::vector<double>(3, -2.0), negative).value, 0);
+  EXPECT_LT(ratio_of(negative, one_to(3)).value, 0);  // less than any time
+}
+
+TEST(EstimateRatio, RefusesWhatHasNoPairs) {
+  EXPECT_THROW(ratio_of({}, {}), std::invalid_argument);
+  EXPECT_THROW(ratio_of(one_to(3), one_to(2)), std::invalid_argument);
+  EXPECT_THROW(ratio_of(one_to(2), one_to(3)), std::invalid_argument);
+}
+
+TEST(EstimateMedian, IsThatOfIndependentSamplesWhereNothingElseIsKnown) {
+  const Estimate estimate = estimate_median({one_to(10)});
+  EXPECT_EQ(estimate.value, 5.5);
+  EXPECT_EQ(estimate.interval.low, 2);
+  EXPECT_EQ(estimate.interval.high, 9);
+  EXPECT_EQ(estimate.over, IntervalOver::kSamples);
+  EXPECT_EQ(estimate.count, 10U);
+}
+
+TEST(EstimateMedian, CountsAPlaceOnceHoweverOftenItIsSampled) {
+  // Ten places that are a unit apart each, sampled a hundred times.
+  const Numbers places = in_turn(1000, 10);
+  const std::vector<double> seconds(places.begin(), places.end());
+  const Estimate estimate = estimate_median({seconds, places});
+  EXPECT_EQ(estimate.over, IntervalOver::kPlacements);
+  EXPECT_EQ(estimate.count, 10U);
+  EXPECT_LE(estimate.interval.low, 1);  // the second of ten
+  EXPECT_GE(estimate.interval.high, 8);
+  EXPECT_GT(estimate_median({seconds}).interval.low, 3);
+}
+
+TEST(EstimateMedian, DoesNotCountFewPlaces) {
+  const Estimate estimate = estimate_median({one_to(20), in_turn(20, 5)}, in_rows(2, 10));
+  EXPECT_EQ(estimate.over, IntervalOver::kBatches);
+  EXPECT_EQ(estimate.count, 2U);
+}
+
+TEST(EstimateMedian, KnowsThatFewBatchesThatDifferSayLittle) {
+  std::vector<double> seconds(60, 1.0);
+  std::fill(seconds.begin() + 20, seconds.begin() + 40, 1.01);
+  std::fill(seconds.begin() + 40, seconds.end(), 1.02);
+  // Student's t with two degrees of freedom, for medians with a standard deviation of 0.01.
+  const double half = 4.303 * 0.01 / std::sqrt(3.0);
+  const Estimate estimate = estimate_median({seconds}, in_rows(3, 20));
+  EXPECT_LE(estimate.interval.low, 1.01 - half + 1e-12);
+  EXPECT_GE(estimate.interval.high, 1.01 + half - 1e-12);
+}
+
+TEST(EstimateMedian, SaysNothingOfARunThatChangesOnce) {
+  std::vector<double> seconds = one_to(400);  // drifts from its first to its last
+  EXPECT_EQ(estimate_median({seconds}).interval.high, kInfinity);
+  std::shuffle(seconds.begin(), seconds.end(), Random(1));
+  EXPECT_LT(estimate_median({seconds}).interval.high, 240);
+}
+
+TEST(EstimateMedian, HasAnIntervalOfFewIndependentSamples) {
+  Random random(3);
+  for (const std::size_t count : {10UL, 20UL, 39UL, 40UL, 60UL}) {
+    int without = 0;
+    for (int run = 0; run < 400; ++run) {
+      std::vector<double> seconds(count);
+      std::generate(seconds.begin(), seconds.end(), [&] { return random(); });
+      without += std::isinf(estimate_median({seconds}, in_rows(count, 1)).interval.high);
+    }
+    EXPECT_LE(without, 10) << count;
+  }
+}
+
+TEST(EstimateMedian, RefusesPlacesAndBatchesOfSomeSamples) {
+  EXPECT_THROW(estimate_median({one_to(3), in_turn(2, 2)}), std::invalid_argument);
+  EXPECT_THROW(estimate_median({one_to(3)}, in_turn(4, 2)), std::invalid_argument);
+  EXPECT_THROW(estimate_median({{}}), std::invalid_argument);
+}
+
+TEST(Resolution, HalfATickWhereAllSamplesShowTheSame) {
+  const Resolution resolution{.tick_seconds = 32e-9};
+  const std::vector<double> equal(1000, 2.048e-6);
+  const Estimate estimate = estimate_median({equal}, {}, resolution);
+  EXPECT_NEAR(estimate.interval.low, 2.032e-6, 1e-15);
+  EXPECT_NEAR(estimate.interval.high, 2.064e-6, 1e-15);
+  EXPECT_EQ(relative_noise(estimate), 0);  // more samples do not make it less
+  const Estimate ratio = estimate_ratio({equal}, {equal}, {}, resolution);
+  EXPECT_EQ(ratio.value, 1);
+  EXPECT_NEAR(ratio.interval.high, 1 + 16.0 / 2048 * std::sqrt(2.0), 1e-12);
+}
+
+TEST(Resolution, LessOfATickWherePhasesAreSpread) {
+  std::vector<double> ticks(1000, 2.048e-6);
+  for (std::size_t i = 0; i < ticks.size(); i += 2) {
+    ticks[i] = 2.080e-6;
+  }
+  const Estimate estimate = estimate_median({ticks}, {}, {.tick_seconds = 32e-9});
+  EXPECT_NEAR(estimate.value, 2.064e-6, 1e-15);
+  EXPECT_NEAR(estimate.interval.high, 2.068e-6, 1e-15);
+}
+
+TEST(Resolution, CallsWithoutWorkTakeNoTimeByAnyClock) {
+  const Estimate estimate =
+      estimate_median({std::vector<double>(10, 0.0)}, {}, {.tick_seconds = 32e-9});
+  EXPECT_EQ(estimate.interval.high, 0);
+}
+
+TEST(EstimateRatio, CountsThePlacesOfTheCandidateThatHasFewer) {
+  const std::vector<double> seconds(120, 1.0);
+  const auto count = [&](std::size_t over, std::size_t under) {
+    return estimate_ratio({seconds, in_turn(120, over)}, {seconds, in_turn(120, under)}).count;
+  };
+  EXPECT_EQ(count(30, 30), 30U);
+  EXPECT_EQ(count(30, 12), 12U);
+  EXPECT_EQ(count(12, 30), 12U);
+  EXPECT_EQ(count(30, 1), 30U);  // one that stays where it is draws no places
+  EXPECT_EQ(count(1, 30), 30U);
+}
+
+/// In how many of many runs the interval holds the truth.
+double coverage(const std::function<Estimate(Random&)>& run, double truth) {
+  constexpr int kRuns = 400;
+  Random random(11);
+  int covered = 0;
+  for (int i = 0; i < kRuns; ++i) {
+    const Interval interval = run(random).interval;
+    covered += interval.low <= truth && truth <= interval.high;
+  }
+  return static_cast<double>(covered) / kRuns;
+}
+
+void expect_coverage(const std::function<Estimate(Random&)>& run, double truth,
+                     const std::string& what) {
+  const double covered = coverage(run, truth);
+  EXPECT_GE(covered, 0.90) << what;
+  EXPECT_LE(covered, 0.9975) << what;
+}
+
+/// Around a median of 1, with a tail to the right, as times have it.
+double noisy(Random& random, double sigma = 0.01) {
+  return std::exp(std::normal_distribution<double>(0, sigma)(random));
+}
+
+TEST(Coverage, OfIndependentSamples) {
+  for (const auto& [batches, length] :
+       {std::pair{1UL, 10UL}, {3UL, 20UL}, {10UL, 20UL}, {20UL, 64UL}, {300UL, 10UL}}) {
+    expect_coverage(
+        [&](Random& random) {
+          std::vector<double> seconds(batches * length);
+          std::generate(seconds.begin(), seconds.end(), [&] { return noisy(random); });
+          return estimate_median({seconds}, in_rows(batches, length));
+        },
+        1, std::to_string(batches) + " batches of " + std::to_string(length));
+  }
+}
+
+TEST(Coverage, OfBatchesThatDiffer) {
+  for (const double between : {0.003, 0.01, 0.03}) {
+    for (const auto& [batches, length] : {std::pair{2UL, 20UL},
+                                          {3UL, 20UL},
+                                          {5UL, 40UL},
+                                          {8UL, 20UL},
+                                          {20UL, 64UL},
+                                          {60UL, 20UL}}) {
+      expect_coverage(
+          [&](Random& random) {
+            std::vector<double> seconds;
+            for (std::size_t batch = 0; batch < batches; ++batch) {
+              const double level = noisy(random, between);
+              for (std::size_t i = 0; i < length; ++i) {
+                seconds.push_back(level * noisy(random));
+              }
+            }
+            return estimate_median({seconds}, in_rows(batches, length));
+          },
+          1,
+          std::to_string(batches) + " batches of " + std::to_string(length) + ", " +
+              std::to_string(between));
+    }
+  }
+}
+
+/// As long as a state lasts that it does not know of, a run must be much longer.
+TEST(Coverage, OfSamplesThatTakeAfterTheOnesBefore) {
+  for (const auto& [count, memory] : {std::pair{200UL, 0.8}, {1000UL, 0.95}, {4000UL, 0.98}}) {
+    expect_coverage(
+        [&](Random& random) {
+          std::normal_distribution<double> normal;
+          double state = normal(random);
+          std::vector<double> seconds(count);
+          for (double& value : seconds) {
+            state = memory * state + std::sqrt(1 - memory * memory) * normal(random);
+            value = std::exp(0.01 * state) * noisy(random, 0.003);
+          }
+          return estimate_median({seconds}, in_rows(count / 20, 20));
+        },
+        1, std::to_string(count) + " samples, memory " + std::to_string(memory));
+  }
+}
+
+TEST(Coverage, OfPlacesThatDiffer) {
+  for (const auto& [places, count] :
+       {std::pair{16UL, 64UL}, {64UL, 64UL}, {64UL, 640UL}, {256UL, 256UL}, {256UL, 1000UL}}) {
+    const Numbers place_of = in_turn(count, places);
+    expect_coverage(
+        [&](Random& random) {
+          std::vector<double> factors(places);
+          std::generate(factors.begin(), factors.end(), [&] { return noisy(random, 0.015); });
+          std::vector<double> seconds(count);
+          for (std::size_t i = 0; i < count; ++i) {
+            seconds[i] = factors[place_of[i]] * noisy(random, 0.002);
+          }
+          return estimate_median({seconds, place_of}, in_rows(count / 8, 8));
+        },
+        1, std::to_string(count) + " samples at " + std::to_string(places) + " places");
+  }
+}
+
+/// As a clock shows it that ticks while both ends of a time come at any of its phases.
+double ticked(double seconds, Random& random) {
+  constexpr double kTick = 32e-9;
+  const double phase = std::uniform_real_distribution<double>()(random);
+  return std::floor(seconds / kTick + phase) * kTick;
+}
+
+TEST(Coverage, OfTimesThatAClockShowsInTicks) {
+  for (const double sigma : {0.0, 0.003, 0.01}) {
+    for (const double ticks : {60.0, 60.05, 60.12, 60.3, 60.5, 60.71, 60.95}) {
+      const double truth = ticks * 32e-9;
+      const auto run = [&](Random& random) {
+        std::vector<double> seconds(640);
+        for (double& value : seconds) {
+          value = ticked(truth * noisy(random, sigma), random);
+        }
+        return estimate_median({seconds}, in_rows(10, 64), {.tick_seconds = 32e-9});
+      };
+      // Half a tick, where that is all that can be said, holds the truth in any case.
+      EXPECT_GE(coverage(run, truth), 0.90) << ticks << " ticks, " << sigma;
+    }
+  }
+}
+
+TEST(Coverage, OfRatiosOfPlacesAndTicks) {
+  for (const double truth : {1.0, 1.004, 1.02}) {
+    for (const auto& [places, count] : {std::pair{64UL, 64UL}, {256UL, 256UL}, {64UL, 300UL}}) {
+      const Numbers place_of = in_turn(count, places);
+      const auto run = [&](Random& random) {
+        std::vector<double> over_factors(places);
+        std::vector<double> under_factors(places);
+        for (std::size_t place = 0; place < places; ++place) {
+          over_factors[place] = noisy(random, 0.015);
+          under_factors[place] = noisy(random, 0.015);
+        }
+        std::vector<double> over(count);
+        std::vector<double> under(count);
+        for (std::size_t i = 0; i < count; ++i) {
+          const double clock = 1 + 0.05 * std::sin(static_cast<double>(i));  // that both share
+          over[i] = ticked(truth * 2e-6 * clock * over_factors[place_of[i]], random);
+          under[i] = ticked(2e-6 * clock * under_factors[place_of[i]], random);
+        }
+        return estimate_ratio({over, place_of}, {under, place_of}, in_rows(count / 4, 4),
+                              {.tick_seconds = 32e-9});
+      };
+      expect_coverage(run, truth, std::to_string(count) + " rounds at " + std::to_string(places));
+    }
+  }
+}
+
+TEST(Coverage, OfRatiosOfTimesNearTheTick) {
+  for (const auto& [over_ticks, under_ticks] :
+       {std::pair{60.45, 60.05}, {60.3, 60.3}, {60.9, 60.2}, {61.5, 60.1}}) {
+    const auto run = [&](Random& random) {
+      std::vector<double> over(320);
+      std::vector<double> under(320);
+      for (std::size_t i = 0; i < over.size(); ++i) {
+        over[i] = ticked(over_ticks * 32e-9, random);
+        under[i] = ticked(under_ticks * 32e-9, random);
+      }
+      return estimate_ratio({over}, {under}, in_rows(5, 64), {.tick_seconds = 32e-9});
+    };
+    EXPECT_GE(coverage(run, over_ticks / under_ticks), 0.90) << over_ticks << " " << under_ticks;
+  }
+}
+
+TEST(PlacementVarianceShare, SetsPlacesAgainstWhatTheyRepeat) {
+  const Numbers places = in_rows(4, 2);
+  // All between, all within, and by hand: MSB = 2 * 5/3, MSW = 1/2.
+  const std::vector<double> between = {1, 1, 2, 2, 3, 3, 4, 4};
+  const std::vector<double> within = {1, 2, 1, 2, 1, 2, 1, 2};
+  const std::vector<double> both = {0.5, 1.5, 1.5, 2.5, 2.5, 3.5, 3.5, 4.5};
+  EXPECT_EQ(placement_variance_share({between, places}), 1);
+  EXPECT_EQ(placement_variance_share({within, places}), 0);
+  const double place_variance = (2 * 5.0 / 3 - 0.5) / 2;
+  EXPECT_NEAR(*placement_variance_share({both, places}), place_variance / (place_variance + 0.5),
+              1e-12);
+  EXPECT_EQ(placement_variance_share({std::vector<double>(8, 1.0), places}), 0);
+}
+
+TEST(PlacementVarianceShare, IsNotKnownOfPlacesThatHardlyRepeat) {
+  EXPECT_FALSE(placement_variance_share({one_to(6)}).has_value());
+  EXPECT_FALSE(placement_variance_share({one_to(6), in_rows(3, 2)}).has_value());
+  EXPECT_FALSE(placement_variance_share({one_to(6), in_turn(6, 6)}).has_value());
+}
+
+TEST(IntervalOver, HasANameForResults) {
+  EXPECT_STREQ(to_string(IntervalOver::kSamples), "samples");
+  EXPECT_STREQ(to_string(IntervalOver::kBatches), "batches");
+  EXPECT_STREQ(to_string(IntervalOver::kPlacements), "placements");
+}
+
+}  // namespace
+}  // namespace convtime
