@@ -1,6 +1,7 @@
 """The picture of compared layers."""
 
 import dataclasses
+import math
 import os
 import re
 import struct
@@ -90,6 +91,15 @@ def test_a_median_may_lie_outside_of_the_quartiles(monkeypatch, results):
         (tied, mirrored), (segment[:, 1] for segment in bars.get_segments()), strict=True
     ):
         assert low <= 1e6 * result.pytorch.median <= high
+
+
+def test_an_unbounded_interval_reaches_to_the_pictures_ends(monkeypatch, results):
+    unbounded = dataclasses.replace(results[0], ratio=Ratio(1.2, -math.inf, math.inf))
+    _, ratios = drawn(monkeypatch, [unbounded])
+    (bars,) = ratios.containers[0].lines[2]
+    ends = bars.get_segments()[0][:, 1]
+    assert tuple(ends) == pytest.approx(ratios.get_ylim())
+    assert ratios.get_ylim() == pytest.approx((0.94, 1.21))
 
 
 def test_a_png_of_sensible_size_for_one_and_for_many(results):

@@ -1042,14 +1042,15 @@ class Moving final : public Callable {
   std::size_t place_ = 0;
 };
 
-/// Says that a call took a thousand times the number of its run, and the place that it was at.
+/// Says that a call took the place that it was at, and so much more with each run.
 class PlaceTimer final : public Timer {
  public:
+  explicit PlaceTimer(double seconds_each_run = 1000) : seconds_each_run_(seconds_each_run) {}
   void run(std::span<Callable* const> calls) override {
     seconds_.clear();
     for (Callable* const callable : calls) {
       callable->call();
-      seconds_.push_back(1000.0 * runs_ + static_cast<double>(callable->place()));
+      seconds_.push_back(seconds_each_run_ * runs_ + static_cast<double>(callable->place()));
     }
     ++runs_;
   }
@@ -1059,6 +1060,7 @@ class PlaceTimer final : public Timer {
   bool queues_calls() const override { return true; }
 
  private:
+  double seconds_each_run_;
   int runs_ = 0;
   std::vector<double> seconds_;
 };
@@ -1102,6 +1104,15 @@ TEST_F(SamplerTest, KnowsThePlaceAndTheBatchOfEachSample) {
   expect_true_places(result);
   EXPECT_GT(result.batches.back(), result.batches.front());
   EXPECT_TRUE(result.candidates[1].places.empty());  // it has one
+}
+
+TEST_F(SamplerTest, IsNotSettledByManySamplesOfFewPlaces) {
+  Moving moving(20);
+  Callable* const candidates[] = {&moving};
+  PlaceTimer timer(0);  // 0 .. 19 seconds
+  const StopRule rule{.max_samples = 1000, .budget_seconds = 60, .tolerance = 0.2};
+  const SamplerResult result = Sampler(timer, nullptr, nullptr, kOneCall, rule).run(candidates);
+  EXPECT_EQ(result.stop_reason, StopReason::kMaxSamples);
 }
 
 TEST_F(SamplerTest, ForgetsThePlacesOfWhatItSetsAside) {

@@ -169,6 +169,41 @@ TEST(StopOnVerdict, JudgesTimesLessWhatTheMethodAdds) {
   EXPECT_EQ(rule.decide(samples, 0, {3.0e-6, 1.5e-6}), StopReason::kNotYet);
 }
 
+TEST(StopOnVerdict, KnowsTheClocksTick) {
+  const StopRule rule{.criterion = StopCriterion::kVerdict};
+  const Samples short_ones{std::vector<double>(40, 1.408e-6), std::vector<double>(40, 1.408e-6)};
+  EXPECT_EQ(rule.decide(short_ones, 0, {}, 32e-9), StopReason::kNotYet);  // 16 ns are 1.1 %
+  const Samples long_ones{std::vector<double>(40, 50e-6), std::vector<double>(40, 50e-6)};
+  EXPECT_EQ(rule.decide(long_ones, 0, {}, 32e-9), StopReason::kSettled);
+}
+
+TEST(StopRule, LooksAtTheIntervalsOfResults) {
+  // 640 samples of 20 places that are 1 % apart: as many samples would say more.
+  std::vector<std::size_t> places(640);
+  std::vector<std::size_t> batches(640);
+  std::vector<double> seconds(640);
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    places[i] = 7 * i % 20;
+    batches[i] = i / 64;
+    seconds[i] = 1 + 0.01 * static_cast<double>(places[i]);
+  }
+  const StopRule rule{.tolerance = 0.02};
+  const CandidateTimes anywhere[] = {{seconds}};
+  EXPECT_EQ(rule.decide({anywhere, batches}, 0), StopReason::kSettled);
+  const CandidateTimes placed[] = {{seconds, places}};
+  EXPECT_EQ(rule.decide({placed, batches}, 0), StopReason::kNotYet);
+  // Two batches that differ by 1 % are no proof that the next ones do not differ by more.
+  std::vector<double> steps(40, 1.0);
+  std::fill(steps.begin() + 20, steps.end(), 1.01);
+  const std::vector<std::size_t> halves = [] {
+    std::vector<std::size_t> numbers(40, 0);
+    std::fill(numbers.begin() + 20, numbers.end(), 1);
+    return numbers;
+  }();
+  const CandidateTimes stepping[] = {{steps}};
+  EXPECT_EQ(rule.decide({stepping, halves}, 0), StopReason::kNotYet);
+}
+
 TEST(StopJudge, LooksAgainWhereThereAreAQuarterMoreSamples) {
   StopJudge judge(StopRule{.min_samples = 10});
   EXPECT_EQ(judge.decide(Samples{kNoisy}, 0), StopReason::kNotYet);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -105,8 +106,16 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
     times.set_title(title, fontsize=10)
 
     values = [result.ratio.value for result in results]
-    below = [max(0.0, result.ratio.value - result.ratio.low) for result in results]
-    above = [max(0.0, result.ratio.high - result.ratio.value) for result in results]
+    ends = [
+        end
+        for result in results
+        for end in (result.ratio.value, result.ratio.low, result.ratio.high)
+        if math.isfinite(end)  # as those of a few samples are not
+    ]
+    # Never less than the band and its surroundings, so that noise of 0.1 % does not fill the plot.
+    bottom, top = min([0.95, *ends]) - 0.01, max([1.05, *ends]) + 0.01
+    below = [max(0.0, result.ratio.value - max(result.ratio.low, bottom)) for result in results]
+    above = [max(0.0, min(result.ratio.high, top) - result.ratio.value) for result in results]
     ratios.axhspan(*BAND, color="#009E73", alpha=0.15, label=f"{BAND[0]} to {BAND[1]}")
     ratios.axhline(1, color="grey", linewidth=0.8)
     ratios.errorbar(
@@ -128,11 +137,7 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
             color="black",
             label="not bit-identical",
         )
-    # Never less than the band and its surroundings, so that noise of 0.1 % does not fill the plot.
-    ratios.set_ylim(
-        min(0.94, *(result.ratio.low - 0.01 for result in results)),
-        max(1.06, *(result.ratio.high + 0.01 for result in results)),
-    )
+    ratios.set_ylim(bottom, top)
     ratios.set_ylabel("convtime / PyTorch")
     ratios.grid(axis="y", alpha=0.25)
     ratios.legend(loc="best", fontsize=8)
