@@ -4,15 +4,20 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
 #include <numeric>
+#include <random>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "timing/judge/statistics.h"
 
 namespace convtime {
 namespace {
@@ -359,6 +364,70 @@ TEST(StopOnVerdict, HasNoneOfOneCandidate) {
   const StopRule rule{.criterion = StopCriterion::kVerdict, .max_samples = 100};
   EXPECT_EQ(rule.decide(Samples{std::vector<double>(99, 1.0)}, 0), StopReason::kNotYet);
   EXPECT_EQ(rule.decide(Samples{std::vector<double>(100, 1.0)}, 0), StopReason::kMaxSamples);
+}
+
+/// Two candidates whose times differ by place, as relu's on an H200, and share a drifting clock.
+class PlacedPair {
+ public:
+  PlacedPair(double ratio, std::mt19937& random) {
+    constexpr std::size_t kPlaces = 256;
+    constexpr std::size_t kBatch = 64;
+    std::normal_distribution<double> normal;
+    std::vector<double> factors(2 * kPlaces);
+    for (double& factor : factors) {
+      factor = std::exp(0.015 * normal(random));
+    }
+    for (std::size_t i = 0; i < kRounds; ++i) {
+      const double clock = 1 + 0.01 * std::sin(static_cast<double>(i) / 300);
+      places_.push_back(i % kPlaces);
+      batches_.push_back(i / kBatch);
+      for (std::size_t candidate = 0; candidate < 2; ++candidate) {
+        const double truth = 10e-6 * clock * (candidate == 0 ? 1 : ratio);
+        seconds_[candidate].push_back(truth * factors[candidate * kPlaces + places_.back()] *
+                                      std::exp(0.003 * normal(random)));
+      }
+    }
+  }
+
+  /// That sampling ends with, batch by batch.
+  Verdict verdict() const {
+    StopJudge judge_of_run(StopRule{.criterion = StopCriterion::kVerdict}, 32e-9);
+    for (std::size_t count = 64; count <= kRounds; count += 64) {
+      const CandidateTimes candidates[] = {first(count, 0), first(count, 1)};
+      const auto batches = std::span(batches_).first(count);
+      if (judge_of_run.decide({candidates, batches}, 0) == StopReason::kSettled) {
+        return judge(estimate_ratio(candidates[1], candidates[0], batches, {32e-9}).interval, 0.01);
+      }
+    }
+    return Verdict::kUncertain;
+  }
+
+ private:
+  static constexpr std::size_t kRounds = 2048;
+
+  CandidateTimes first(std::size_t count, std::size_t candidate) const {
+    return {std::span(seconds_[candidate]).first(count), std::span(places_).first(count)};
+  }
+
+  std::vector<double> seconds_[2];
+  std::vector<std::size_t> places_;
+  std::vector<std::size_t> batches_;
+};
+
+TEST(StopOnVerdict, IsRightThoughItLooksAgainAndAgain) {
+  constexpr int kRuns = 200;
+  std::mt19937 random(4);
+  for (const auto& [ratio, truth] : {std::pair{1.0, Verdict::kSame}, {1.02, Verdict::kSlower}}) {
+    int right = 0;
+    int uncertain = 0;
+    for (int run = 0; run < kRuns; ++run) {
+      const Verdict verdict = PlacedPair(ratio, random).verdict();
+      right += verdict == truth;
+      uncertain += verdict == Verdict::kUncertain;
+    }
+    EXPECT_GE(right, 0.95 * kRuns) << ratio;
+    EXPECT_LE(kRuns - right - uncertain, 0.01 * kRuns) << ratio;
+  }
 }
 
 TEST(StopRule, RefusesRulesThatCannotBeMet) {
