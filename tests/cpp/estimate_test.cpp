@@ -8,10 +8,13 @@
 #include <limits>
 #include <numeric>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "timing/judge/steadiness.h"
 
 namespace convtime {
 namespace {
@@ -305,6 +308,27 @@ TEST(Coverage, OfSamplesThatTakeAfterTheOnesBefore) {
           return estimate_median({seconds}, in_rows(count / 20, 20));
         },
         1, std::to_string(count) + " samples, memory " + std::to_string(memory));
+  }
+}
+
+/// A warm-up goes on until a stretch is calm by chance, and that stretch is what is sampled.
+TEST(Coverage, OfSamplesThatWereChosenForTheirCalm) {
+  for (const double memory : {0.5, 0.8, 0.9}) {
+    const auto run = [&](Random& random) {
+      std::normal_distribution<double> normal;
+      double state = normal(random);
+      std::vector<double> seconds;
+      do {
+        for (int i = 0; i < 40; ++i) {
+          state = memory * state + std::sqrt(1 - memory * memory) * normal(random);
+          seconds.push_back(std::exp(0.004 * state) * noisy(random, 0.002));
+        }
+      } while (seconds.size() < 160 || (seconds.size() < 4000 && !is_steady(seconds)));
+      const std::size_t window = steady_window(seconds.size());
+      const Numbers batches = in_rows(seconds.size() / 20, 20);
+      return estimate_median({std::span(seconds).last(window)}, std::span(batches).last(window));
+    };
+    expect_coverage(run, 1, "memory " + std::to_string(memory));
   }
 }
 
