@@ -72,6 +72,15 @@ class Measurement:
             ``warm`` (what the call before it left there) or ``uncontrolled``.
         cache_requested: what was asked for.
         cache_reason: why ``cache`` is not ``cache_requested``; empty where it is.
+        placement: where the call's tensors lay: ``random`` (at random multiples of 512 bytes, at
+            another place in the next sample), ``aligned`` (at multiples of 2 MiB, likewise) or
+            ``as-is`` (where they were).
+        placement_requested: what was asked for.
+        placement_reason: why ``placement`` is not ``placement_requested``, and what is not placed
+            so; empty where there is nothing to be said.
+        placements: how many places calls took in turn.
+        placement_variance_share: how much of the samples' variance is between places, from 0 to 1;
+            None where it is not known, as with one place.
         regime: the state that the GPU was in: ``burst`` (at the highest clock that it gives these
             calls, as after idling), ``sustained`` (in the equilibrium that it comes to under
             lasting load by these calls) or ``as-is`` (whichever it was in).
@@ -172,6 +181,11 @@ class Measurement:
     exclusive_requested: bool = False
     exclusive_reason: str = ""
     waited_seconds: float = 0.0
+    placement: str = "as-is"
+    placement_requested: str = "as-is"
+    placement_reason: str = ""
+    placements: int = 1
+    placement_variance_share: float | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

@@ -65,20 +65,25 @@ def measure(
     _refuse_contradictions(candidates, options, place, backward=backward)
     pin = None if options.pin is None else int(options.pin)
     before = provenance(place.device)  # before the load of the timing itself
-    with _turn(place, options, limit) as turn:
-        prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
-        with (
-            _on(place.device, options.stream),
-            controlled_clocks(place.device, options) as monitor,
-            limit.told(),
-            cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
-        ):
-            stream = _current_stream(place.device) if place.on_gpu else None
-            records = _sample(prepared, options, place, stream or 0, limit)
+    with (
+        _turn(place, options, limit) as turn,
+        _on(place.device, options.stream),
+        cache.prepared(candidates, options, place.device, backward=backward) as prepared,
+        controlled_clocks(place.device, options) as monitor,
+        limit.told(),
+        cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
+    ):
+        stream = _current_stream(place.device) if place.on_gpu else None
+        records = _sample(prepared, options, place, stream or 0, limit)
+        outcomes = [
+            calls.outcome(record.pop("results_reason"))
+            for calls, record in zip(prepared, records, strict=True)
+        ]
     of_all: dict[str, Any] = {
         "method_requested": options.method,
         "queue_requested": options.queue,
         "cache_requested": options.cache,
+        "placement_requested": options.placement,
         "regime_requested": options.regime,
         "clocks": options.clocks,
         "conditions": () if monitor is None else monitor.readings,
@@ -95,12 +100,11 @@ def measure(
     return [
         Measurement(
             name=candidate.name,
-            cache=calls.cache,
-            cache_reason=calls.cache_reason,
             **of_all,
+            **outcome,
             **_fields(record, options),
         )
-        for candidate, calls, record in zip(candidates, prepared, records, strict=True)
+        for candidate, outcome, record in zip(candidates, outcomes, records, strict=True)
     ]
 
 
@@ -187,7 +191,7 @@ def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockM
 
 
 def _sample(
-    prepared: Sequence[cache.CachedCalls],
+    prepared: Sequence[cache.PreparedCalls],
     options: Options,
     place: Place,
     stream: int,
@@ -198,10 +202,7 @@ def _sample(
         make_way_for_profilers()
     flush = cache.flush_buffers(options.cache, place.gpus)
     return _C.time_candidates(
-        candidates=[
-            [(copy.fn, copy.args, dict(copy.kwargs), copy.setup) for copy in calls.copies]
-            for calls in prepared
-        ],
+        candidates=[calls.described() for calls in prepared],
         method=options.method,
         queue=options.queue,
         regime=options.regime,
