@@ -253,7 +253,7 @@ std::unique_ptr<convtime::Callable> make_callable(const CallOfPython& described,
   return std::make_unique<PythonCallable>(function, args, kwargs, setup, blocks_of);
 }
 
-/// What `candidate` describes: a dict with the fields of convtime.timing.cache.PreparedCalls.
+/// What `candidate` describes: a dict with the fields of convtime.timing.calls.PreparedCalls.
 std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candidate) {
   const py::object blocks_of = candidate["result_blocks"];
   std::vector<std::unique_ptr<convtime::Callable>> copies;

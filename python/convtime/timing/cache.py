@@ -1,251 +1,33 @@
-"""What is called so that each call finds its tensors, and the cache, as asked for."""
+"""What each call finds in the cache: what is written before it, and what is said of that."""
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
-import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 
 from convtime.core.load import _C
-from convtime.timing import cpu
-from convtime.timing.candidate import Candidate, backward_of
-from convtime.timing.copying import Original
 from convtime.timing.neutral import without_modes
-from convtime.timing.options import Cache, Method, Options, Placement
-from convtime.timing.placement import (
-    CannotPlaceError,
-    Check,
-    Copies,
-    blocks_outside,
-    count_places,
-    method_obstacle,
-    place,
-    room_for_copies,
-    visits,
-)
-from convtime.timing.rotation import rotate
+from convtime.timing.options import Cache
 
 #: Why a CPU's cache was not controlled, by what was asked for.
-_CPU_REASONS = {
+CPU_REASONS = {
     "auto": "a flush takes milliseconds on a CPU; cache='cold' asks for it",
     "cold": "this machine does not say how much its CPUs' caches hold",
     "warm": "of a CPU's cache, only cache='cold' is controlled",
     "rotate": "of a CPU's cache, only cache='cold' is controlled",
 }
-_UNPLACED_RESULTS = "results lie where PyTorch's allocator puts them: {}"
 _ROTATION_OVER_L2 = 5
-# A graph holds so many calls, each behind a flush: there is no use in more places.
-_PLACES_OF_COLD_GRAPH = 4
 
 
-@dataclasses.dataclass
-class PreparedCalls:
-    """A candidate as it is called.
-
-    Attributes:
-        copies: what is called in turn.
-        original: the candidate itself, which is called where a check finds that copies cannot be.
-        cache: what a call finds in the cache; see :class:`convtime.Measurement`.
-        cache_reason: why, where that is not what was asked for.
-        placement: where its tensors lie, likewise.
-        placement_remarks: why, where that is not what was asked for; and what is not placed so.
-        visits: indices into the copies in the order that calls take them.
-        warm: whether an untimed call on the same copy comes before each.
-        check: asked after the first call whether copies may go on being called.
-        result_blocks: address and bytes of each block that a call's result takes, where each copy's
-            results are to lie at a place of their own, too.
-        max_result_bytes: what is set aside for that at most.
-    """
-
-    copies: Copies
-    original: Candidate
-    cache: str
-    cache_reason: str
-    placement: Placement = "as-is"
-    placement_remarks: list[str] = dataclasses.field(default_factory=list)
-    visits: Sequence[int] = ()
-    warm: bool = False
-    check: Check | None = None
-    result_blocks: Callable[[object], list[tuple[int, int]]] | None = None
-    max_result_bytes: int = 0
-
-    def described(self) -> dict[str, Any]:
-        """What the core calls."""
-        return {
-            "copies": [_call(copy) for copy in self.copies.candidates],
-            "original": _call(self.original),
-            "visits": list(self.visits),
-            "warm": self.warm,
-            "verify": self.check,
-            "result_blocks": self.result_blocks,
-            "max_result_bytes": self.max_result_bytes,
-        }
-
-    def outcome(self, results_reason: str) -> dict[str, Any]:
-        """The fields of a Measurement that say how it was called.
-
-        Args:
-            results_reason: why the calls' results lie where the allocator puts them; empty where
-                they do not.
-        """
-        placement, remarks = self.placement, list(self.placement_remarks)
-        if self.check is not None and self.check.reason:
-            placement, remarks = "as-is", [self.check.reason]
-        elif results_reason:
-            remarks.append(_UNPLACED_RESULTS.format(results_reason))
-        return {
-            "cache": self.cache,
-            "cache_reason": self.cache_reason,
-            "placement": placement,
-            "placement_reason": "; ".join(remarks),
-            "placements": max(1, len(self.copies.candidates)),
-        }
-
-    def _become(self, make: Callable[[Candidate], Candidate]) -> None:
-        self.copies.candidates[:] = map(make, self.copies.candidates)
-        self.original = make(self.original)
+def gpu_cache(asked: Cache) -> tuple[str, str]:
+    """What calls on a GPU find in its cache, and why where that is not what was asked for."""
+    return ("cold", "the work is on a GPU") if asked == "auto" else (asked, "")
 
 
-def _call(candidate: Candidate) -> tuple[Any, ...]:
-    return candidate.fn, candidate.args, dict(candidate.kwargs), candidate.setup
-
-
-@contextlib.contextmanager
-def prepared(
-    candidates: Sequence[Candidate], options: Options, device: torch.device, *, backward: bool
-) -> Iterator[list[PreparedCalls]]:
-    """Makes of candidates what is called so that cache and placement are as asked for.
-
-    Behind the block, the memory of copies is PyTorch's again.
-
-    Args:
-        candidates: what is timed, or whose backward passes are.
-        options: as asked for. A GPU's flush is none of the calls': see :func:`flush_buffers`.
-        device: where the work runs.
-        backward: whether backward passes are timed.
-    """
-    every: list[PreparedCalls] = []
-    try:
-        if device.type == "cuda":
-            if options.stream is not None:  # the caller's may still write what is copied
-                torch.cuda.synchronize(device)
-            room_bytes = room_for_copies(device) // len(candidates)
-            every.extend(
-                _on_gpu(candidate, options, device, room_bytes) for candidate in candidates
-            )
-        else:
-            every.extend(_on_cpu(candidate, options) for candidate in candidates)
-        if backward:
-            for calls in every:
-                calls._become(backward_of)
-                if calls.placement != "as-is":
-                    calls.placement_remarks.append(_UNPLACED_RESULTS.format("they are gradients"))
-        if device.type != "cuda" and options.cache == "cold":
-            # Last, since the forward pass that a backward pass needs fills the caches again.
-            _flush_between(every)
-        yield every
-    finally:
-        for calls in every:
-            calls.copies.release()
-
-
-def _on_cpu(candidate: Candidate, options: Options) -> PreparedCalls:
-    remarks = (
-        [] if options.placement == "as-is" else ["where a CPU's tensors lie is not controlled"]
-    )
-    return PreparedCalls(
-        Copies([candidate]),
-        candidate,
-        "uncontrolled",
-        _CPU_REASONS[options.cache],
-        placement_remarks=remarks,
-    )
-
-
-def _flush_between(every: Iterable[PreparedCalls]) -> None:
-    """Flushes the CPU's caches before each call; does nothing where their size is not known."""
-    buffer = cpu.flush_buffer()
-    if buffer is None:
-        return
-    for calls in every:
-        calls._become(lambda candidate: cpu.flushing(candidate, buffer))
-        calls.cache, calls.cache_reason = "cold", ""
-
-
-def _on_gpu(
-    candidate: Candidate, options: Options, device: torch.device, room_bytes: int
-) -> PreparedCalls:
-    cache, cache_reason = options.cache, ""
-    if cache == "auto":
-        cache, cache_reason = "cold", "the work is on a GPU"
-    calls = PreparedCalls(Copies([candidate]), candidate, cache, cache_reason)
-    wanted = _wanted_placement(calls, options)
-    if cache == "rotate":
-        _rotate(calls, Original(candidate, device), wanted, room_bytes)
-    elif wanted != "as-is":
-        _place(calls, Original(candidate, device), wanted, room_bytes, options.method)
-    if calls.placement == "as-is":
-        return calls
-    if options.placement == "auto":
-        calls.placement_remarks.insert(0, "its tensors are reached, and not written to")
-    if calls.placement == "aligned" or options.method == "graph":
-        calls.placement_remarks.append(
-            _UNPLACED_RESULTS.format(
-                "method 'graph' has memory of its own"
-                if options.method == "graph"
-                else "it is not told of alignments"
-            )
-        )
-    else:
-        calls.result_blocks = functools.partial(blocks_outside, calls.copies, device)
-        calls.max_result_bytes = room_bytes
-    return calls
-
-
-def _wanted_placement(calls: PreparedCalls, options: Options) -> Placement:
-    if options.placement != "as-is" and (obstacle := method_obstacle(options)):
-        calls.placement_remarks.append(obstacle)
-        return "as-is"
-    return "random" if options.placement == "auto" else options.placement
-
-
-def _rotate(calls: PreparedCalls, original: Original, wanted: Placement, room_bytes: int) -> None:
-    places = 1
-    if wanted != "as-is":
-        try:
-            places, _ = count_places(original, wanted, room_bytes)
-        except CannotPlaceError as error:
-            calls.placement_remarks.append(str(error))
-            wanted = "as-is"
-    l2_bytes = torch.cuda.get_device_properties(original.device).L2_cache_size
-    rotation = rotate(original, _ROTATION_OVER_L2 * l2_bytes, placement=wanted, places=places)
-    calls.copies, calls.placement = rotation.copies, wanted
-    if rotation.left_warm:
-        calls.cache = "partly warm" if rotation.bytes_per_call else "warm"
-        calls.cache_reason = "not rotated: " + ", ".join(rotation.left_warm)
-
-
-def _place(
-    calls: PreparedCalls, original: Original, wanted: Placement, room_bytes: int, method: Method
-) -> None:
-    try:
-        places, why_few = count_places(original, wanted, room_bytes)
-        if method == "graph":
-            places, why_few = min(places, _PLACES_OF_COLD_GRAPH), "a graph holds so many calls"
-        calls.copies = place(original, wanted, places)
-    except CannotPlaceError as error:
-        calls.placement_remarks.append(str(error))
-        return
-    calls.placement = wanted
-    calls.visits = range(places) if method == "graph" else visits(places)
-    calls.warm = calls.cache == "warm"
-    calls.check = Check(original, calls.copies)
-    if why_few:
-        calls.placement_remarks.append(f"only {places} places: {why_few}")
+def working_set_bytes(device: torch.device) -> int:
+    """Bytes that calls on other copies move through a GPU's cache before one is called again."""
+    return _ROTATION_OVER_L2 * int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
 def flush_buffers(cache: Cache, gpus: Iterable[torch.device]) -> list[torch.Tensor]:

@@ -78,7 +78,7 @@ class Original:
         subject = subject_of(candidate.fn)
         if not any(id(one) in copied for one in reachable(subject)):
             self._shared[id(subject)] = subject  # many cannot be copied, and this one need not be
-        self._is_flat = all(map(self._is_known, (subject, *_arguments(candidate))))
+        self.is_flat = all(map(self._is_known, (subject, *_arguments(candidate))))
 
     def _is_known(self, value: object) -> bool:
         """Whether the value's copy is known without a deepcopy."""
@@ -144,7 +144,7 @@ class Original:
             UncopiableError: if something that it is called with cannot be copied.
         """
         tensors = {id(one.original): one.on(storages[one.key]) for one in self._tensors}
-        if self._is_flat:
+        if self.is_flat:
             return self._with(*(tensors.get(id(value), value) for value in self._values()))
         memo = self._shared | tensors
         try:
@@ -201,7 +201,7 @@ class _Tensor:
         every in-place operation on one copy would invalidate what autograd saved of the others.
         """
         new = torch.empty(0, dtype=self.original.dtype, device=self.original.device)
-        new.set_(storage, *self._view)  # type: ignore[call-overload]
+        new.set_(storage, *self._view)
         if self.original.is_conj():
             new = new.conj()
         if self.original.is_neg():

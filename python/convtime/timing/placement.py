@@ -7,7 +7,9 @@ copies at random places, of which each call takes another, all in one allocation
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import random
 import sys
 import time
@@ -19,13 +21,14 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original, Storages, UncopiableError, is_on
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
-from convtime.timing.reach import is_plain, reachable
+from convtime.timing.reach import contents_below, is_plain, owned, reachable
 
 #: Bytes; that of the CUDA allocator, on which kernels choose their loads.
 ALIGNMENT = 512
 _LARGE_PAGE = 2 << 20
-# Between all the copies of a call's tensors together, on average.
+# Between copies, in all and for each at most: enough for any address modulo large pages.
 _GAP_BYTES = 256 << 20
+_GAP_BYTES_EACH = 1 << 20
 
 _MOST_BYTES = 4 << 30
 _MOST_PLACES = 256
@@ -69,17 +72,15 @@ def lay_out(
     if placement != "as-is":
         source.shuffle(pairs)
     alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
-    widest_gap = 0
-    if placement == "random":
-        widest_gap = min(_LARGE_PAGE, 2 * _GAP_BYTES // max(len(pairs), 1)) // ALIGNMENT
+    room = min(_GAP_BYTES, _GAP_BYTES_EACH * len(pairs)) if placement == "random" else 0
+    # Always as much in all, so that the allocator finds room that it had before.
+    gaps = sorted(source.randrange(room // ALIGNMENT + 1) for _ in pairs) if room else ()
     starts = [0] * len(pairs)
-    end = 0
-    for pair in pairs:
-        if widest_gap:
-            end += ALIGNMENT * source.randrange(widest_gap)
-        starts[pair] = end
-        end += _rounded(sizes[pair % len(sizes)], alignment)
-    return Layout(tuple(starts), end)
+    taken = 0
+    for pair, gap in itertools.zip_longest(pairs, gaps, fillvalue=0):
+        starts[pair] = taken + ALIGNMENT * gap
+        taken += _rounded(sizes[pair % len(sizes)], alignment)
+    return Layout(tuple(starts), taken + room)
 
 
 def _rounded(size: int, alignment: int) -> int:
@@ -158,7 +159,7 @@ def _filled(storages: Storages, count: int, placement: Placement) -> tuple[list[
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)  # type: ignore[call-overload]
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _aligned_buffer(nbytes: int, placement: Placement, device: torch.device) -> torch.Tensor:
@@ -181,7 +182,7 @@ def _fill(buffer: torch.Tensor, layout: Layout, sources: Sequence[torch.Tensor])
         lengths += [start - end, source.numel()]
         filled_from.append(source)
         end = start + source.numel()
-    pieces = buffer.split([*lengths, buffer.numel() - end])
+    pieces = buffer.split_with_sizes([*lengths, buffer.numel() - end])
     torch._foreach_copy_(list(pieces[1::2]), filled_from)
 
 
@@ -209,8 +210,9 @@ def method_obstacle(options: Options) -> str:
 def room_for_copies(device: torch.device) -> int:
     """Bytes of a GPU that copies may take: 4 GiB, or a quarter of what is free if that is less."""
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    cached_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(_MOST_BYTES, (free_bytes + cached_bytes) // 4)
+    with contextlib.suppress(RuntimeError):  # other allocators than PyTorch's own do not say
+        free_bytes += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(_MOST_BYTES, free_bytes // 4)
 
 
 def place(original: Original, placement: Placement, places: int) -> Copies:
@@ -231,18 +233,21 @@ def _uncopiable(error: UncopiableError) -> str:
     return f"copy.deepcopy does not copy what it is called with, a {error}"
 
 
-def count_places(original: Original, placement: Placement, room_bytes: int) -> tuple[int, str]:
+def count_places(
+    original: Original, placement: Placement, room_bytes: int, *, backward: bool = False
+) -> tuple[int, str]:
     """At how many places a candidate can be called, and why they are few; empty if they are not.
 
     Args:
         original: what is to be copied.
         placement: ``random`` or ``aligned``.
         room_bytes: what the copies may take.
+        backward: whether its gradients are dropped before each call.
 
     Raises:
         CannotPlaceError: where its tensors, or some of them, have to stay where they are.
     """
-    if obstacle := _obstacle(original):
+    if obstacle := _obstacle(original, backward=backward):
         raise CannotPlaceError(obstacle)
     alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
     nbytes = sum(_rounded(one.nbytes(), alignment) for one in original.storages.values())
@@ -264,13 +269,20 @@ def count_places(original: Original, placement: Placement, room_bytes: int) -> t
     return count, f"a copy of what it is called with takes {seconds * 1e3:.1f} ms"
 
 
-def _obstacle(original: Original) -> str:
+def _obstacle(original: Original, *, backward: bool) -> str:
     if original.left_out:
         return "no copies are made of " + ", ".join(original.left_out)
     if not any(storage.nbytes() for storage in original.storages.values()):
         return "there is no tensor in its arguments"
     for found in original.objects:
-        if kind := _kept_whole(found):
+        if isinstance(found, torch.Tensor):
+            if found.device.type == "cuda" and not is_on(found, original.device):
+                return f"no copies are made of what lies on {found.device}"
+            if found.grad_fn is not None:
+                return "copies would lack the graph that autograd made of an argument"
+            if not backward and found.is_leaf and found.grad is not None:
+                return "copies would lack the gradients that its arguments have"
+        elif kind := _kept_whole(found):
             return f"no copies are made of {kind}"
     if original.in_setup:
         return f"setup refers to its arguments ({original.in_setup})"
@@ -281,7 +293,7 @@ def _kept_whole(found: object) -> str:
     """What, in words, holds memory that is not seen from here; empty for anything else."""
     if isinstance(found, torch.jit.ScriptModule | torch.jit.ScriptFunction):
         return f"what torch.jit compiled ({type(found).__name__})"
-    if not isinstance(found, torch.Tensor) and hasattr(type(found), "__cuda_array_interface__"):
+    if hasattr(type(found), "__cuda_array_interface__"):
         return f"another library's array ({type(found).__name__})"
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
@@ -309,26 +321,30 @@ class Check:
     """Whether calls leave what they are given as it is: asked after the first one, on a copy.
 
     Attributes:
+        adds_gradients: whether calls are to leave gradients, as backward passes do.
         reason: why the copies cannot go on being called, as part of a sentence.
     """
 
     def __init__(self, original: Original, copies: Copies) -> None:
         self._original = original
         self._copies = copies
+        self._objects = [] if original.is_flat else contents_below(owned(copies.candidates[0]))
+        self.adds_gradients = False
         self.reason = ""
 
     def __call__(self) -> bool:
         """Compares bit by bit; where something was written, the original gets it, too."""
         with without_modes():
             try:
-                self.reason = self._what_was_written()
+                self.reason = self._written() or self._changed() or self._gradients()
             except torch.OutOfMemoryError:
                 self.reason = "there is no memory to check that a call does not write to them"
+        self._objects.clear()
         if self.reason:
             self._copies.release()
         return not self.reason
 
-    def _what_was_written(self) -> str:
+    def _written(self) -> str:
         called, untouched = self._copies.storages[:2]
         originals = self._original.storages
         if self._original.device.type == "cuda":
@@ -342,6 +358,21 @@ class Check:
         names = ", ".join(self._original.names_of(written))
         where = " where they were, whatever it is called with" if elsewhere else ""
         return f"a call writes to {names}{where}"
+
+    def _changed(self) -> str:
+        """Objects that a copy has of its own would not go through the same states."""
+        for before in self._objects:
+            if not before.is_unchanged():
+                return f"a call changes what it is called with, a {type(before.of).__name__}"
+        return ""
+
+    def _gradients(self) -> str:
+        if self.adds_gradients:
+            return ""
+        for found in reachable(owned(self._copies.candidates[0])):
+            if isinstance(found, torch.Tensor) and found.is_leaf and found.grad is not None:
+                return "a call adds to gradients of its arguments"
+        return ""
 
 
 def _different(some: Storages, others: Storages) -> set[int]:

@@ -16,6 +16,7 @@ from convtime.device.resolve import resolve_device
 from convtime.results.activity import DeviceActivity
 from convtime.results.measurement import Measurement
 from convtime.timing import cache, cpu
+from convtime.timing.calls import PreparedCalls, prepared_calls
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.profilers import make_way_for_profilers
@@ -68,7 +69,7 @@ def measure(
     with (
         _turn(place, options, limit) as turn,
         _on(place.device, options.stream),
-        cache.prepared(candidates, options, place.device, backward=backward) as prepared,
+        prepared_calls(candidates, options, place.device, backward=backward) as prepared,
         controlled_clocks(place.device, options) as monitor,
         limit.told(),
         cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
@@ -191,7 +192,7 @@ def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockM
 
 
 def _sample(
-    prepared: Sequence[cache.PreparedCalls],
+    prepared: Sequence[PreparedCalls],
     options: Options,
     place: Place,
     stream: int,
