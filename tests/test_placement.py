@@ -4,6 +4,7 @@ import gc
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -397,6 +398,10 @@ def test_backward_passes_of_copies_share_what_they_leave() -> None:
         with_gradients.append(sum(owner.weight.grad is not None for owner in owners))  # type: ignore[attr-defined]
     assert with_gradients == [1, 1, 1]
     assert model.weight.grad is None
+    last = owners[2].weight.grad  # type: ignore[attr-defined]
+    calls.finish()
+    assert model.weight.grad is last
+    assert calls.copies.candidates == []
 
 
 def test_graphs_hold_few_calls_and_say_so() -> None:
@@ -458,3 +463,221 @@ def test_a_cpus_tensors_stay_where_they_are() -> None:
     asked = convtime.time_op(torch.neg, torch.ones(4), max_samples=10, warmup=1, placement="as-is")
     assert asked.placement_reason == ""
     assert convtime.Measurement.from_dict(one.to_dict()) == one
+
+
+QUICK: dict[str, Any] = {"warmup": 3, "max_samples": 300, "min_samples": 300, "budget": 5.0}
+
+
+class Addresses:
+    """Notes where its tensors and its results lie."""
+
+    def __init__(self) -> None:
+        self.given: list[int] = []
+        self.made: list[int] = []
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        result = torch.relu(x)
+        self.given.append(x.data_ptr())
+        self.made.append(result.data_ptr())
+        return result
+
+
+def allocated() -> int:
+    gc.collect()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_allocated()
+
+
+@pytest.mark.cuda
+class TestOnGpu:
+    @pytest.mark.parametrize("elements", [1 << 10, 1 << 18, 1 << 20, 5 << 20])
+    def test_arguments_and_results_lie_elsewhere_in_each_call(self, elements: int) -> None:
+        x = torch.randn(elements, device="cuda")
+        noted = Addresses()
+        one = convtime.time_op(noted, x, **QUICK)
+        assert (one.placement, one.placement_requested) == ("random", "auto")
+        assert one.placement_reason == (
+            "its tensors can be copied, and a call does not write to them"
+        )
+        assert one.placements == 256
+        assert x.data_ptr() not in noted.given
+        for addresses in (noted.given, noted.made[1:]):
+            assert len(set(addresses)) > 200
+            assert all(address % 512 == 0 for address in addresses)
+            assert len({address % PAGE for address in addresses}) > 100
+
+    def test_memory_is_pytorchs_again(self) -> None:
+        x = torch.randn(1 << 20, device="cuda")
+        before = allocated()
+        for _ in range(3):
+            convtime.time_op(torch.relu, x, **QUICK)
+            assert allocated() == before
+        reserved = torch.cuda.memory_reserved()
+        for _ in range(3):
+            convtime.time_op(torch.relu, x, **QUICK)
+        assert torch.cuda.memory_reserved() <= reserved + (32 << 20)
+
+    def test_memory_is_pytorchs_again_behind_an_exception(self) -> None:
+        calls = itertools.count()
+
+        def fail(x: torch.Tensor) -> torch.Tensor:
+            if next(calls) == 50:
+                raise KeyError("mine")
+            return torch.relu(x)
+
+        x = torch.randn(1 << 20, device="cuda")
+        before = allocated()
+        with pytest.raises(KeyError, match="mine"):
+            convtime.time_op(fail, x, **QUICK)
+        assert allocated() == before
+
+    @pytest.mark.parametrize("placement", ["auto", "random"])
+    def test_writes_reach_the_original_as_without_copies(self, placement: Any) -> None:
+        x = torch.zeros(1000, device="cuda")
+        calls = []
+
+        def add(x: torch.Tensor) -> None:
+            calls.append(0)
+            x.add_(1)
+
+        one = convtime.time_op(add, x, placement=placement, **QUICK)
+        assert (one.placement, one.placements) == ("as-is", 1)
+        assert one.placement_reason == "a call writes to args[0]"
+        assert x.tolist() == [float(len(calls))] * 1000
+
+    def test_random_numbers_are_the_callers(self) -> None:
+        x = torch.randn(1000, device="cuda")
+        state = torch.cuda.get_rng_state()
+        convtime.time_op(torch.relu, x, **QUICK)
+        assert torch.equal(torch.cuda.get_rng_state(), state)
+
+    def test_candidates_have_places_of_their_own(self) -> None:
+        x = torch.randn(1 << 16, device="cuda")
+        noted = Addresses(), Addresses()
+        for one in noted:
+            convtime.time_op(one, x, **QUICK)
+        first, second = (dict.fromkeys(address % PAGE for address in one.given) for one in noted)
+        assert list(first) != list(second)
+
+    def test_aligned_arguments_begin_at_large_pages(self) -> None:
+        noted = Addresses()
+        x = torch.randn(1000, device="cuda")
+        one = convtime.time_op(noted, x, placement="aligned", **QUICK)
+        assert {address % PAGE for address in noted.given} == {0}
+        assert "results lie where PyTorch's allocator puts them" in one.placement_reason
+
+    def test_as_is_calls_the_tensors_that_were_given(self) -> None:
+        noted = Addresses()
+        x = torch.randn(1000, device="cuda")
+        one = convtime.time_op(noted, x, placement="as-is", **QUICK)
+        assert set(noted.given) == {x.data_ptr()}
+        assert (one.placement, one.placement_reason, one.placements) == ("as-is", "", 1)
+
+    @pytest.mark.parametrize("method", ["kernel", "event", "sync"])
+    @pytest.mark.parametrize("cache", ["cold", "warm", "rotate"])
+    def test_methods_and_caches_go_with_places(self, method: Any, cache: Any) -> None:
+        noted = Addresses()
+        x = torch.randn(1 << 16, device="cuda")
+        one = convtime.time_op(noted, x, method=method, cache=cache, **QUICK)
+        assert (one.placement, one.cache, one.method) == ("random", cache, method)
+        assert len(set(noted.given)) == one.placements >= 256
+        again = sum(a == b for a, b in itertools.pairwise(noted.given))
+        if cache == "rotate":
+            assert again == 0
+        elif cache == "warm":
+            assert again >= 300
+
+    @pytest.mark.timing
+    def test_warm_calls_at_many_places_are_as_fast_as_at_one(self) -> None:
+        x = torch.randn(1 << 20, device="cuda")
+        placed, as_is = (
+            convtime.time_op(torch.relu, x, cache="warm", placement=placement)
+            for placement in ("random", "as-is")
+        )
+        cold = convtime.time_op(torch.relu, x, cache="cold")
+        assert placed.median == pytest.approx(as_is.median, rel=0.1)
+        assert cold.median > 1.2 * placed.median
+
+    @pytest.mark.parametrize("cache", ["cold", "warm", "rotate"])
+    def test_graphs_hold_calls_at_several_places(self, cache: Any) -> None:
+        x = torch.randn(1 << 20, device="cuda")
+        one = convtime.time_op(torch.relu, x, method="graph", cache=cache, max_samples=50)
+        if cache == "warm":
+            assert (one.placement, one.placements) == ("as-is", 1)
+            assert "captures calls right behind each other" in one.placement_reason
+        else:
+            assert one.placement == "random"
+            assert one.placements >= 4
+            assert "a graph has memory of its own" in one.placement_reason
+
+    def test_graphs_of_calls_that_write_hold_the_original(self) -> None:
+        x = torch.zeros(1000, device="cuda")
+        one = convtime.time_op(lambda x: x.add_(1), x, method="graph", max_samples=20)
+        assert one.placement_reason == "a call writes to args[0]"
+        assert len(x.unique()) == 1
+        assert x[0] > 20
+
+    def test_backward_passes_run_on_copies_without_growing(self) -> None:
+        model = torch.nn.Linear(512, 512, device="cuda")
+        x = torch.randn(256, 512, device="cuda")
+        before = allocated()
+        one = convtime.time_op(model, x, backward=True, **QUICK)
+        assert one.placement == "random"
+        assert "they are gradients" in one.placement_reason
+        assert model.weight.grad.shape == model.weight.shape  # the last call's
+        model.weight.grad = model.bias.grad = None
+        assert allocated() == before
+
+    def test_compiled_functions_are_compiled_once(self) -> None:
+        compiled = torch.compile(lambda x: torch.relu(x) * 2)
+        x = torch.randn(1 << 16, device="cuda")
+        torch._dynamo.utils.counters.clear()
+        one = convtime.time_op(compiled, x, **QUICK)
+        assert one.placement == "random"
+        assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+    def test_results_of_several_kernels_are_placed_too(self) -> None:
+        made: list[int] = []
+
+        def several(x: torch.Tensor) -> torch.Tensor:
+            result = torch.relu(x).mul(2).add(1)
+            made.append(result.data_ptr())
+            return result
+
+        one = convtime.time_op(several, torch.randn(1 << 20, device="cuda"), **QUICK)
+        assert one.placement == "random"
+        assert "results lie" in one.placement_reason or len(set(made[12:])) > 100
+
+    def test_where_there_is_no_memory_tensors_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(calls_module, "room_for_copies", lambda device: 1 << 20)
+        x = torch.randn(1 << 20, device="cuda")
+        one = convtime.time_op(torch.relu, x, placement="random", **QUICK)
+        assert (one.placement, one.placement_requested) == ("as-is", "random")
+        assert one.placement_reason == (
+            "its tensors take 4.0 MiB, of which 4 copies do not fit into 1 MiB"
+        )
+
+    def test_a_stream_of_its_own_waits_for_what_is_copied(self) -> None:
+        x = torch.empty(1 << 24, device="cuda")
+        torch.cuda._sleep(100_000_000)
+        x.fill_(3)
+        seen: list[torch.Tensor] = []
+        convtime.time_op(
+            lambda x: seen.append(x[:1]) if len(seen) < 3 else torch.relu(x),
+            x,
+            stream=torch.cuda.Stream(),
+            warmup=1,
+            max_samples=10,
+        )
+        assert [one.item() for one in seen] == [3.0] * 3
+
+    @pytest.mark.timing
+    def test_a_default_call_is_prepared_quickly(self) -> None:
+        whole = Original(
+            Candidate("one", torch.relu, (torch.randn(1024, device="cuda"),)),
+            torch.device("cuda", torch.cuda.current_device()),
+        )
+        make_copies(whole, 256, "random")
+        start = time.perf_counter()
+        make_copies(whole, 256, "random")
+        assert time.perf_counter() - start < 0.01

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -51,6 +51,8 @@ class PreparedCalls:
         result_blocks: address and bytes of each block that a call's result takes, where each copy's
             results are to lie at a place of their own, too.
         max_result_bytes: what is set aside for that at most.
+        last_pass: what backward passes leave, where these are timed.
+        origins: what tensors of copies are copies of, by the identity of these.
     """
 
     copies: Copies
@@ -64,6 +66,8 @@ class PreparedCalls:
     check: Check | None = None
     result_blocks: Callable[[object], list[tuple[int, int]]] | None = None
     max_result_bytes: int = 0
+    last_pass: LastPass | None = None
+    origins: Mapping[int, torch.Tensor] = dataclasses.field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
         """What the core calls."""
@@ -96,6 +100,14 @@ class PreparedCalls:
             "placement_reason": "; ".join(remarks),
             "placements": max(1, len(self.copies.candidates)),
         }
+
+    def finish(self) -> None:
+        """Leaves gradients as calls without copies would, and gives the copies' memory back."""
+        if self.last_pass is not None:
+            for leaf in self.last_pass.leaves:
+                self.origins.get(id(leaf), leaf).grad = leaf.grad
+        self.last_pass = self.check = None
+        self.copies.release()
 
     def _become(self, make: Callable[[Candidate], Candidate]) -> None:
         self.copies.candidates[:] = map(make, self.copies.candidates)
@@ -143,11 +155,12 @@ def prepared_calls(
         yield every
     finally:
         for calls in every:
-            calls.copies.release()
+            calls.finish()
 
 
 def _time_backward(calls: PreparedCalls) -> None:
-    calls._become(functools.partial(backward_of, last=LastPass()))
+    calls.last_pass = LastPass()
+    calls._become(functools.partial(backward_of, last=calls.last_pass))
     if calls.check is not None:
         calls.check.adds_gradients = True
 
@@ -182,6 +195,7 @@ def _on_gpu(
     if wanted == "as-is" and options.cache != "rotate":
         return calls
     original = Original(candidate, device)
+    calls.origins = original.origins
     if wanted != "as-is":
         try:
             places = _count_places(calls, original, wanted, options, room_bytes, backward=backward)

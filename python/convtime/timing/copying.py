@@ -69,6 +69,8 @@ class Original:
         ]
         self.storages: Storages = {_key(tensor): tensor.untyped_storage() for tensor in tensors}
         self._tensors = [_Tensor(tensor) for tensor in tensors]
+        #: What tensors of copies are copies of, by the identity of these.
+        self.origins: dict[int, torch.Tensor] = {}
         copied = {id(tensor) for tensor in tensors}
         self._shared: dict[int, object] = {
             id(one): one
@@ -144,6 +146,7 @@ class Original:
             UncopiableError: if something that it is called with cannot be copied.
         """
         tensors = {id(one.original): one.on(storages[one.key]) for one in self._tensors}
+        self.origins.update((id(tensors[id(one.original)]), one.original) for one in self._tensors)
         if self.is_flat:
             return self._with(*(tensors.get(id(value), value) for value in self._values()))
         memo = self._shared | tensors

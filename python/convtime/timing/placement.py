@@ -123,6 +123,7 @@ def make_copies(original: Original, count: int, placement: Placement) -> Copies:
         UncopiableError: if something that it is called with cannot be copied.
         torch.OutOfMemoryError: if the copies do not fit on the device.
     """
+    original.origins.clear()
     with without_modes():
         storages, addresses = _filled(original.storages, count, placement)
         return Copies([original.on(one) for one in storages], storages, addresses)
@@ -341,6 +342,7 @@ class Check:
                 self.reason = "there is no memory to check that a call does not write to them"
         self._objects.clear()
         if self.reason:
+            self._original.origins.clear()
             self._copies.release()
         return not self.reason
 
