@@ -152,6 +152,10 @@ class Array:
         raise AssertionError("asked")
 
 
+class Finalized:
+    def __del__(self) -> None: ...
+
+
 def with_graph() -> torch.Tensor:
     return torch.ones(4, requires_grad=True) * 2
 
@@ -197,6 +201,10 @@ OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
         lambda: (print, torch.ones(3), Array()),
         "no copies are made of another library's array (Array)",
     ),
+    "finalizer": (
+        lambda: (print, torch.ones(3), Finalized()),
+        "no copies are made of what has a finalizer (Finalized)",
+    ),
     "script": (
         lambda: (torch.jit.script(torch.nn.Linear(2, 2)), torch.ones(1, 2)),
         "no copies are made of what torch.jit compiled (RecursiveScriptModule)",
@@ -227,6 +235,14 @@ def test_a_setup_that_refers_to_the_arguments_keeps_them_where_they_are() -> Non
     candidate = Candidate("one", torch.neg, (x,), setup=lambda: x.zero_())
     with pytest.raises(CannotPlaceError, match="setup refers to its arguments"):
         count_places(Original(candidate, CPU), "random", ROOM)
+
+
+def test_many_objects_are_not_even_looked_at() -> None:
+    many = [[i] for i in range(20_000)]
+    calls = placed(Candidate("one", len, (many, torch.ones(4))))
+    assert calls.outcome("")["placement_reason"] == (
+        "it is called with more than 10,000 objects, which takes long to copy"
+    )
 
 
 def test_gradients_do_not_matter_to_backward_passes() -> None:

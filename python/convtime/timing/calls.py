@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from convtime.timing.candidate import Candidate, LastPass, backward_of
 from convtime.timing.copying import Original
 from convtime.timing.options import Options, Placement
 from convtime.timing.placement import (
+    MOST_OBJECTS,
     CannotPlaceError,
     Check,
     Copies,
@@ -194,7 +196,8 @@ def _on_gpu(
     wanted = _wanted_placement(calls, options)
     if wanted == "as-is" and options.cache != "rotate":
         return calls
-    original = Original(candidate, device)
+    most_objects = sys.maxsize if options.cache == "rotate" else MOST_OBJECTS
+    original = Original(candidate, device, most_objects)
     calls.origins = original.origins
     if wanted != "as-is":
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import sys
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from convtime.timing.candidate import Candidate
 from convtime.timing.reach import (
+    Walk,
     is_plain,
     owned,
     reachable,
@@ -55,13 +57,18 @@ class Original:
     Args:
         candidate: what is copied.
         device: tensors on it are; those elsewhere are shared by all copies.
+        most_objects: after which it is not looked any further, where copies would take too long.
     """
 
-    def __init__(self, candidate: Candidate, device: torch.device) -> None:
+    def __init__(
+        self, candidate: Candidate, device: torch.device, most_objects: int = sys.maxsize
+    ) -> None:
         self.candidate = candidate
         self.device = device
-        found = list(reachable(owned(candidate)))
+        walk = Walk(most_objects)
+        found = list(walk.below([owned(candidate)]))
         self.objects = found
+        self.has_more_objects = walk.ended_early
         tensors = [
             tensor
             for tensor in found

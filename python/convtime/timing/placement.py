@@ -34,6 +34,8 @@ _MOST_BYTES = 4 << 30
 _MOST_PLACES = 256
 _FEWEST_PLACES = 4
 _COPYING_SECONDS = 0.03
+#: More take longer than that.
+MOST_OBJECTS = 10_000
 # A second sample at a place says how much of the spread is between places.
 _VISITED_TWICE = 8
 
@@ -271,6 +273,8 @@ def count_places(
 
 
 def _obstacle(original: Original, *, backward: bool) -> str:
+    if original.has_more_objects:
+        return f"it is called with more than {MOST_OBJECTS:,} objects, which takes long to copy"
     if original.left_out:
         return "no copies are made of " + ", ".join(original.left_out)
     if not any(storage.nbytes() for storage in original.storages.values()):
@@ -296,6 +300,8 @@ def _kept_whole(found: object) -> str:
         return f"what torch.jit compiled ({type(found).__name__})"
     if hasattr(type(found), "__cuda_array_interface__"):
         return f"another library's array ({type(found).__name__})"
+    if hasattr(type(found), "__del__"):
+        return f"what has a finalizer ({type(found).__name__})"
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
         return "a module that torch.compile made, which might be compiled anew for each of them"
