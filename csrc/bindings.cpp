@@ -17,6 +17,7 @@
 #include "bindings_conv.h"
 #include "bindings_thread.h"
 #include "timing/callable.h"
+#include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
 #include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
@@ -54,9 +55,10 @@ void drop(py::object object) {
 /// A Python callable with its arguments laid out once, so that a call is one vectorcall.
 class PythonCallable final : public convtime::Callable {
  public:
+  /// `blocks_of`, which may be None, gives (address, bytes) of each block that a result takes.
   PythonCallable(py::object function, const py::tuple& args, const py::dict& kwargs,
-                 py::object setup)
-      : function_(std::move(function)), setup_(std::move(setup)) {
+                 py::object setup, py::object blocks_of)
+      : function_(std::move(function)), setup_(std::move(setup)), blocks_of_(std::move(blocks_of)) {
     for (const py::handle arg : args) {
       values_.push_back(py::reinterpret_borrow<py::object>(arg));
     }
@@ -91,9 +93,23 @@ class PythonCallable final : public convtime::Callable {
 
   void discard_result() override { drop(std::move(result_)); }
 
+  std::vector<convtime::MemoryBlock> result_blocks() override {
+    std::vector<convtime::MemoryBlock> blocks;
+    if (!blocks_of_.is_none()) {
+      const py::object found = checked(
+          hanging_at_exit([&] { return PyObject_CallOneArg(blocks_of_.ptr(), result_.ptr()); }));
+      for (const auto& [address, bytes] :
+           found.cast<std::vector<std::pair<std::uintptr_t, std::size_t>>>()) {
+        blocks.push_back({address, bytes});
+      }
+    }
+    return blocks;
+  }
+
  private:
   py::object function_;
   py::object setup_;                 // or None
+  py::object blocks_of_;             // or None
   std::vector<py::object> values_;   // positional ones first, then those of names_
   std::vector<PyObject*> pointers_;  // of values_
   std::size_t positional_ = 0;
@@ -235,17 +251,38 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("stop_reason") = convtime::to_string(run.stop_reason));
 }
 
-using CandidateCopies = std::vector<std::tuple<py::object, py::tuple, py::dict, py::object>>;
+using CallOfPython = std::tuple<py::object, py::tuple, py::dict, py::object>;
 
-std::unique_ptr<convtime::Callable> make_callable(const CandidateCopies& copies) {
-  std::vector<std::unique_ptr<convtime::Callable>> callables;
-  for (const auto& [function, args, kwargs, setup] : copies) {
-    callables.push_back(std::make_unique<PythonCallable>(function, args, kwargs, setup));
+std::unique_ptr<convtime::Callable> make_callable(const CallOfPython& described,
+                                                  const py::object& blocks_of) {
+  const auto& [function, args, kwargs, setup] = described;
+  return std::make_unique<PythonCallable>(function, args, kwargs, setup, blocks_of);
+}
+
+/// What `candidate` describes: a dict with the fields of convtime.timing.calls.PreparedCalls.
+std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candidate) {
+  const py::object blocks_of = candidate["result_blocks"];
+  std::vector<std::unique_ptr<convtime::Callable>> copies;
+  for (const auto& copy : candidate["copies"].cast<std::vector<CallOfPython>>()) {
+    copies.push_back(make_callable(copy, blocks_of));
   }
-  if (callables.size() == 1) {
-    return std::move(callables.front());
+  convtime::Rotation rotation{.visits = candidate["visits"].cast<std::vector<std::size_t>>(),
+                              .warm = candidate["warm"].cast<bool>()};
+  if (const py::object verify = candidate["verify"]; !verify.is_none()) {
+    rotation.verify = [verify] {
+      return checked(hanging_at_exit([&] { return PyObject_CallNoArgs(verify.ptr()); }))
+          .cast<bool>();
+    };
+    rotation.original = make_callable(candidate["original"].cast<CallOfPython>(), py::none());
   }
-  return std::make_unique<convtime::RotatingCallable>(std::move(callables));
+#ifdef CONVTIME_WITH_CUDA
+  if (!blocks_of.is_none()) {
+    rotation.results =
+        std::make_unique<convtime::ResultPlaces>(convtime::ops::torch_device_memory, copies.size(),
+                                                 candidate["max_result_bytes"].cast<std::size_t>());
+  }
+#endif
+  return std::make_unique<convtime::RotatingCallable>(std::move(copies), std::move(rotation));
 }
 
 using FlushBuffers =
@@ -274,7 +311,7 @@ convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
 
 using Numbers = std::vector<std::size_t>;
 
-py::list time_candidates(const std::vector<CandidateCopies>& candidates, const std::string& method,
+py::list time_candidates(const std::vector<py::dict>& candidates, const std::string& method,
                          const std::string& queue, const std::string& regime, bool on_gpu,
                          std::uintptr_t stream, const FlushBuffers& flush,
                          const std::vector<int>& other_devices, std::size_t warmup_calls,
@@ -282,10 +319,10 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
                          const std::string& stop, std::size_t min_samples, std::size_t max_samples,
                          double budget, double tolerance, double margin, double seconds_left,
                          const py::object& on_batch) {
-  std::vector<std::unique_ptr<convtime::Callable>> callables;
+  std::vector<std::unique_ptr<convtime::RotatingCallable>> callables;
   std::vector<convtime::Callable*> pointers;
-  for (const CandidateCopies& copies : candidates) {
-    callables.push_back(make_callable(copies));
+  for (const py::dict& candidate : candidates) {
+    callables.push_back(make_rotating(candidate));
     pointers.push_back(callables.back().get());
   }
   convtime::TimingOptions options;
@@ -317,8 +354,10 @@ py::list time_candidates(const std::vector<CandidateCopies>& candidates, const s
   }
 
   py::list records;
-  for (const convtime::CandidateSamples& samples : timing.samples.candidates) {
-    records.append(to_record(timing, samples));
+  for (std::size_t i = 0; i < callables.size(); ++i) {
+    py::dict record = to_record(timing, timing.samples.candidates[i]);
+    record["results_reason"] = callables[i]->results_reason();
+    records.append(std::move(record));
   }
   return records;
 }

@@ -6,14 +6,14 @@ import functools
 import math
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from convtime.timing import rotation
 from convtime.timing.candidate import Candidate
-from convtime.timing.rotation import Rotation, rotate
+from convtime.timing.copying import Original
 
 KIB = 1024
 GLOBAL_WEIGHT = torch.ones(4)
@@ -25,11 +25,22 @@ def _storages_count_by_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rotation, "_CACHE_LINE", 1)
 
 
+class Rotated(NamedTuple):
+    copies: list[Candidate]
+    bytes_per_call: int
+    left_warm: tuple[str, ...]
+
+
+def rotate(candidate: Candidate, device: torch.device, size: int, **options: Any) -> Rotated:
+    found = rotation.rotate(Original(candidate, device), size, **options)
+    return Rotated(found.copies.candidates, found.bytes_per_call, found.left_warm)
+
+
 def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return a + b
 
 
-def rotated(fn: Callable[..., object], *args: Any, size: int = KIB, **kwargs: Any) -> Rotation:
+def rotated(fn: Callable[..., object], *args: Any, size: int = KIB, **kwargs: Any) -> Rotated:
     return rotate(Candidate("one", fn, args, kwargs), torch.device("cpu"), size)
 
 

@@ -1,10 +1,18 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <utility>
+#include <vector>
 
 namespace convtime {
+
+/// A stretch of a device's memory.
+struct MemoryBlock {
+  std::uintptr_t address = 0;
+  std::size_t bytes = 0;
+};
 
 /// What is timed: an operation that can be issued any number of times.
 class Callable {
@@ -23,7 +31,14 @@ class Callable {
   /// Drops what the last call() returned. Timers call it outside of the timed region.
   virtual void discard_result() {}
 
-  /// Calls until one works on the same data as an earlier one.
+  /// Decides on what only a call can show. Between the first call and the second, with the device
+  /// done, nothing held and nothing captured; may call, untimed.
+  virtual void settle() {}
+
+  /// The device's memory that the last call()'s result takes, while it is not discarded.
+  virtual std::vector<MemoryBlock> result_blocks() { return {}; }
+
+  /// How many copies of its data calls take in turn.
   virtual std::size_t distinct_calls() const { return 1; }
 
   /// Which of the places of its data the last call() worked at.

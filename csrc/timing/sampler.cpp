@@ -204,6 +204,7 @@ void Sampler::Run::call_untimed() {
       fastest.launches = cost.launches;  // the last one's: a first call may search for its plan
       if (calls == 0) {
         result_.candidates[i].first_call_seconds = cost.wall_seconds;
+        candidates_[i]->settle();
       }
       ++calls;
       hooks_.poll();

@@ -66,16 +66,7 @@ def plan_cache() -> list[dict[str, Any]]: ...
 def clear_plan_cache() -> None: ...
 def time_candidates(
     *,
-    candidates: Sequence[
-        Sequence[
-            tuple[
-                Callable[..., object],
-                tuple[Any, ...],
-                Mapping[str, Any],
-                Callable[[], object] | None,
-            ]
-        ]
-    ],
+    candidates: Sequence[Mapping[str, Any]],
     method: str,
     queue: str,
     regime: str,

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace convtime {
@@ -21,20 +22,90 @@ class Logging final : public Callable {
   std::string& log_;
 };
 
-TEST(RotatingCallable, TakesItsCopiesInTurn) {
-  std::string log;
+std::vector<std::unique_ptr<Callable>> logging(const std::string& names, std::string& log) {
   std::vector<std::unique_ptr<Callable>> copies;
-  for (const char name : {'1', '2', '3'}) {
+  for (const char name : names) {
     copies.push_back(std::make_unique<Logging>(name, log));
   }
-  RotatingCallable rotating(std::move(copies));
+  return copies;
+}
+
+/// As timers do.
+void time(Callable& callable) {
+  callable.prepare();
+  callable.call();
+  callable.discard_result();
+}
+
+TEST(RotatingCallable, TakesItsCopiesInTurn) {
+  std::string log;
+  RotatingCallable rotating(logging("123", log));
   EXPECT_EQ(rotating.distinct_calls(), 3U);
   for (int i = 0; i < 4; ++i) {
-    rotating.prepare();
-    rotating.call();
-    rotating.discard_result();
+    time(rotating);
   }
   EXPECT_EQ(log, "p1c1d1p2c2d2p3c3d3p1c1d1");
+}
+
+TEST(RotatingCallable, VisitsPlacesInTheOrderGiven) {
+  std::string log;
+  RotatingCallable rotating(logging("12", log), {.visits = {1, 1, 0}});
+  std::vector<std::size_t> places;
+  for (int i = 0; i < 4; ++i) {
+    time(rotating);
+    places.push_back(rotating.place());
+  }
+  EXPECT_EQ(places, (std::vector<std::size_t>{1, 1, 0, 1}));
+  EXPECT_EQ(log, "p2c2d2p2c2d2p1c1d1p2c2d2");
+}
+
+TEST(RotatingCallable, CallsTheSameCopyBeforeWhereItIsToBeWarm) {
+  std::string log;
+  RotatingCallable rotating(logging("12", log), {.visits = {0, 1}, .warm = true});
+  EXPECT_TRUE(rotating.prepares_work());
+  time(rotating);  // the first call of all is the first one, too
+  rotating.settle();
+  time(rotating);
+  time(rotating);
+  EXPECT_EQ(log,
+            "p1c1d1"
+            "p2c2d2p2c2d2"
+            "p1c1d1p1c1d1");
+}
+
+TEST(RotatingCallable, CallsTheOriginalWhereCopiesFailTheCheck) {
+  std::string log;
+  int asked = 0;
+  Rotation rotation{.visits = {0, 1}, .warm = true};
+  rotation.verify = [&] {
+    ++asked;
+    return false;
+  };
+  rotation.original = std::make_unique<Logging>('o', log);
+  RotatingCallable rotating(logging("12", log), std::move(rotation));
+  time(rotating);
+  EXPECT_EQ(asked, 0);
+  rotating.settle();
+  rotating.settle();
+  EXPECT_EQ(asked, 1);
+  EXPECT_EQ(rotating.distinct_calls(), 1U);
+  EXPECT_FALSE(rotating.prepares_work());
+  time(rotating);
+  time(rotating);
+  EXPECT_EQ(rotating.place(), 0U);
+  EXPECT_EQ(log, "p1c1d1pocodopocodo");
+}
+
+TEST(RotatingCallable, GoesOnWithCopiesThatPassTheCheck) {
+  std::string log;
+  Rotation rotation;
+  rotation.verify = [] { return true; };
+  rotation.original = std::make_unique<Logging>('o', log);
+  RotatingCallable rotating(logging("12", log), std::move(rotation));
+  time(rotating);
+  rotating.settle();
+  time(rotating);
+  EXPECT_EQ(log, "p1c1d1p2c2d2");
 }
 
 }  // namespace

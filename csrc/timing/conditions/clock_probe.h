@@ -58,6 +58,7 @@ class ClockedCallable final : public Callable {
   bool prepares_work() const override { return callable_.prepares_work(); }
   void call() override { callable_.call(); }
   void discard_result() override { callable_.discard_result(); }
+  void settle() override { callable_.settle(); }
   std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
   std::size_t place() const override { return callable_.place(); }
 

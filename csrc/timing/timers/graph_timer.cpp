@@ -28,6 +28,7 @@ void call_once(Callable& callable, const GraphContext& context) {
   callable.call();
   callable.discard_result();
   synchronize_stream(context);
+  callable.settle();
 }
 
 std::unique_ptr<DeviceGraph> record(const GraphRecorder& recorder,

@@ -81,6 +81,13 @@ class Measurement:
         cache_reason: why ``cache`` is not ``cache_requested``, and what became of the share of a
             GPU's L2 cache that the program had set aside for persisting accesses, where lines would
             outlast a flush; empty where it is, and nothing was set aside.
+        placement: where the call's tensors lay: ``random`` (at random multiples of 512 bytes, at
+            another place in the next sample), ``aligned`` (at multiples of 2 MiB, likewise) or
+            ``as-is`` (where they were).
+        placement_requested: what was asked for.
+        placement_reason: why ``placement`` is not ``placement_requested``, and what is not placed
+            so; empty where there is nothing to be said.
+        placements: how many places calls took in turn.
         regime: the state that the GPU was in: ``burst`` (at the highest clock that it gives these
             calls, as after idling), ``sustained`` (in the equilibrium that it comes to under
             lasting load by these calls) or ``as-is`` (whichever it was in).
@@ -192,6 +199,10 @@ class Measurement:
     places: tuple[int, ...] = ()
     batches: tuple[int, ...] = ()
     clock_tick: float = 0.0
+    placement: str = "as-is"
+    placement_requested: str = "as-is"
+    placement_reason: str = ""
+    placements: int = 1
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property

@@ -70,6 +70,7 @@ def _facts(measured: Measurement) -> dict[str, str]:
         "method": _used(measured, "method"),
         "queue": _used(measured, "queue"),
         "cache": _used(measured, "cache"),
+        "placement": _placement_fact(measured),
         **_input_facts(measured),
         **_regime_facts(measured),
         "device": f"{_hardware(measured)} ({measured.device_reason})",
@@ -112,6 +113,17 @@ def _used(measured: Measurement, condition: str) -> str:
 
 def _input_facts(measured: Measurement) -> dict[str, str]:
     return {"inputs": "; ".join(measured.inputs)} if measured.inputs else {}
+
+
+def _placement_fact(measured: Measurement) -> str:
+    told = measured.placement
+    if measured.placements > 1:
+        told += f", {measured.placements} places"
+    if measured.placement_variance_share is not None:
+        told += f" with {measured.placement_variance_share:.0%} of the variance between them"
+    if measured.placement != measured.placement_requested:
+        return f"{told} (asked for {measured.placement_requested}: {measured.placement_reason})"
+    return f"{told} ({measured.placement_reason})" if measured.placement_reason else told
 
 
 def _hardware(measured: Measurement) -> str:

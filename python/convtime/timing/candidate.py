@@ -62,18 +62,31 @@ def clearing_gradients(candidate: Candidate, tensors: Iterable[torch.Tensor]) ->
     return dataclasses.replace(candidate, setup=setup)
 
 
-def backward_of(candidate: Candidate) -> Candidate:
+@dataclasses.dataclass
+class LastPass:
+    """What the last backward pass worked on; copies of a candidate share one, and its memory.
+
+    Attributes:
+        leaves: what its gradients went to.
+        outputs: of the forward pass before it.
+        gradients: of these outputs.
+    """
+
+    leaves: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    outputs: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    gradients: list[torch.Tensor] = dataclasses.field(default_factory=list)
+
+
+def backward_of(candidate: Candidate, last: LastPass | None = None) -> Candidate:
     """The candidate's backward pass alone: its forward pass is run before each call."""
-    backward = _Backward(candidate)
+    backward = _Backward(candidate, last or LastPass())
     return Candidate(candidate.name, backward, setup=backward.run_forward)
 
 
 class _Backward:
-    def __init__(self, forward: Candidate) -> None:
+    def __init__(self, forward: Candidate, last: LastPass) -> None:
         self._forward = forward
-        self._leaves: list[torch.Tensor] = []  # that the last call's gradients go to
-        self._outputs: list[torch.Tensor] = []
-        self._gradients: list[torch.Tensor] = []
+        self._last = last
 
     def run_forward(self) -> None:
         if torch.is_inference_mode_enabled():
@@ -85,23 +98,24 @@ class _Backward:
             self._forward.setup()
         with torch.enable_grad():
             result = self._forward.fn(*self._forward.args, **self._forward.kwargs)
-        self._outputs = differentiable(result)
-        if not self._outputs:
+        last = self._last
+        last.outputs = differentiable(result)
+        if not last.outputs:
             raise ValueError(
                 f"backward=True needs a result that requires grad, and that of "
                 f"{self._forward.name!r} does not; set requires_grad on an input"
             )
-        self._refuse_special(self._outputs)
-        if [gradient.shape for gradient in self._gradients] != [
-            output.shape for output in self._outputs
+        self._refuse_special(last.outputs)
+        if [gradient.shape for gradient in last.gradients] != [
+            output.shape for output in last.outputs
         ]:
             # Random, since the time of some kernels depends on what they compute with.
-            self._gradients = [torch.randn_like(output) for output in self._outputs]
+            last.gradients = [torch.randn_like(output) for output in last.outputs]
         # Which leaves a call uses may vary (a mixture of experts): those of the call before have
         # gradients, and those of this one may have some from elsewhere.
-        _clear_gradients(self._leaves)
-        self._leaves = list(_leaves_of(self._outputs))
-        _clear_gradients(self._leaves)
+        _clear_gradients(last.leaves)
+        last.leaves = list(_leaves_of(last.outputs))
+        _clear_gradients(last.leaves)
 
     def _refuse_special(self, outputs: Iterable[torch.Tensor]) -> None:
         for output in outputs:
@@ -115,7 +129,7 @@ class _Backward:
                 )
 
     def __call__(self) -> None:
-        torch.autograd.backward(self._outputs, self._gradients)
+        torch.autograd.backward(self._last.outputs, self._last.gradients)
 
 
 def differentiable(result: object) -> list[torch.Tensor]:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         method: Method
         queue: Queue
         cache: Cache
+        placement: Placement
         regime: Regime
         clocks: Clocks
         pin: int | None
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
 Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
 Queue = Literal["gate", "sleep", "none"]
 Cache = Literal["auto", "cold", "cold-clean", "warm", "rotate"]
+Placement = Literal["auto", "random", "as-is", "aligned"]
 Regime = Literal["auto", "as-is", "burst", "sustained", "both"]
 Clocks = Literal["observe", "lock"]
 Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
@@ -94,6 +96,14 @@ class Options:
         "tensors, so many that they are cold when their turn comes again, on a GPU; ``warm`` "
         "leaves the cache as the call before left it; ``auto`` is cold on a GPU, and leaves a "
         "CPU's cache as it is.",
+    ] = "auto"
+    placement: Annotated[
+        Placement,
+        "``random`` gives each call other copies of its tensors, at random multiples of 512 bytes, "
+        "so that its times are not those of one choice of addresses, which alone moves them by "
+        "percents; ``aligned`` does so at multiples of 2 MiB; ``as-is`` calls it on the tensors "
+        "that it was given; ``auto`` is random for work on a GPU whose tensors can all be copied, "
+        "and are not written to. Where it is not as asked for, the result says why.",
     ] = "auto"
     regime: Annotated[
         Regime,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import dis
 import functools
 import inspect
@@ -116,6 +117,36 @@ def is_plain(tensor: torch.Tensor) -> bool:
 def reachable(root: object) -> Iterator[object]:
     """Every object that a deepcopy of the root comes across, but for numbers and texts."""
     return Walk().below([root])
+
+
+@dataclasses.dataclass(frozen=True)
+class Contents:
+    """What an object held at some time.
+
+    Attributes:
+        of: the object.
+        held: all that it held, numbers and texts included.
+    """
+
+    of: object
+    held: tuple[object, ...]
+
+    def is_unchanged(self) -> bool:
+        """Whether it still holds the same objects, or equal numbers and texts."""
+        now = _held_by(self.of)
+        return len(now) == len(self.held) and all(
+            one is other or (type(one) is type(other) and type(one) in _ATOMIC and one == other)
+            for one, other in zip(now, self.held, strict=True)
+        )
+
+
+def contents_below(root: object) -> list[Contents]:
+    """What each object holds that a deepcopy of the root comes across."""
+    return [Contents(found, _held_by(found)) for found in reachable(root)]
+
+
+def _held_by(parent: object) -> tuple[object, ...]:
+    return tuple(itertools.chain.from_iterable(_contents(parent)))
 
 
 def _contents(parent: object) -> Iterator[Iterable[object]]:

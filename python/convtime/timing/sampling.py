@@ -16,6 +16,7 @@ from convtime.device.resolve import resolve_device
 from convtime.results.activity import DeviceActivity
 from convtime.results.measurement import Measurement
 from convtime.timing import cache, cpu, inputs
+from convtime.timing.calls import PreparedCalls, prepared_calls
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options
 from convtime.timing.profilers import make_way_for_profilers
@@ -74,9 +75,9 @@ def measure(
     before = provenance(place.device)  # before the load of the timing itself
     with _turn(place, options, limit) as turn:
         remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)
-        prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
         with (
             _on(place.device, options.stream),
+            prepared_calls(candidates, options, place.device, backward=backward) as prepared,
             controlled_clocks(place.device, options) as monitor,
             limit.told(),
             cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
@@ -84,10 +85,15 @@ def measure(
         ):
             stream = _current_stream(place.device) if place.on_gpu else None
             records = _sample(prepared, options, place, stream or 0, limit)
+            outcomes = [
+                calls.outcome(record.pop("results_reason"))
+                for calls, record in zip(prepared, records, strict=True)
+            ]
     of_all: dict[str, Any] = {
         "method_requested": options.method,
         "queue_requested": options.queue,
         "cache_requested": options.cache,
+        "placement_requested": options.placement,
         "regime_requested": options.regime,
         "clocks": options.clocks,
         "conditions": () if monitor is None else monitor.readings,
@@ -101,17 +107,18 @@ def measure(
         "stop": options.stop,
         "provenance": before,
     }
+    for outcome in outcomes:
+        outcome["cache_reason"] = "; ".join(filter(None, (outcome["cache_reason"], set_aside)))
     return [
         Measurement(
             name=candidate.name,
-            cache=calls.cache,
-            cache_reason="; ".join(filter(None, (calls.cache_reason, set_aside))),
             inputs=inputs.sentences(remarked),
             **of_all,
+            **outcome,
             **_fields(record, options),
         )
-        for candidate, calls, remarked, record in zip(
-            candidates, prepared, remarks, records, strict=True
+        for candidate, outcome, remarked, record in zip(
+            candidates, outcomes, remarks, records, strict=True
         )
     ]
 
@@ -203,7 +210,7 @@ def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockM
 
 
 def _sample(
-    prepared: Sequence[cache.CachedCalls],
+    prepared: Sequence[PreparedCalls],
     options: Options,
     place: Place,
     stream: int,
@@ -214,10 +221,7 @@ def _sample(
         make_way_for_profilers()
     flush = cache.flush_buffers(options.cache, place.gpus)
     return _C.time_candidates(
-        candidates=[
-            [(copy.fn, copy.args, dict(copy.kwargs), copy.setup) for copy in calls.copies]
-            for calls in prepared
-        ],
+        candidates=[calls.described() for calls in prepared],
         method=options.method,
         queue=options.queue,
         regime=options.regime,

@@ -1,0 +1,104 @@
+#include "timing/conditions/result_places.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+namespace convtime {
+namespace {
+
+constexpr std::size_t kGranule = 512;  // bytes; that of PyTorch's allocator
+/// PyTorch's allocator takes blocks up to this size from one pool, larger ones from another.
+constexpr std::size_t kSmallBytes = std::size_t{1} << 20;
+constexpr std::size_t kMaxSmallSeparator = std::size_t{64} << 10;
+constexpr std::size_t kMaxLargeSeparator = kSmallBytes + (std::size_t{2} << 20);
+
+std::size_t max_separator_bytes(std::size_t neighbour_bytes) {
+  return neighbour_bytes <= kSmallBytes ? kMaxSmallSeparator : kMaxLargeSeparator;
+}
+
+std::size_t rounded(std::size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
+
+/// What a place takes at most, of blocks that come from the pool for large ones, or from both.
+std::size_t bytes_of_place(std::span<const MemoryBlock> result, bool large_alone) {
+  std::size_t bytes = 0;
+  for (const MemoryBlock& block : result) {
+    if (!large_alone || block.bytes > kSmallBytes) {
+      bytes += rounded(block.bytes) + max_separator_bytes(block.bytes);
+    }
+  }
+  return bytes;
+}
+
+}  // namespace
+
+ResultPlaces::ResultPlaces(DeviceAllocator allocate, std::size_t places, std::size_t max_bytes)
+    : allocate_(std::move(allocate)), places_(places), bytes_left_(max_bytes) {}
+
+bool ResultPlaces::add(std::span<const MemoryBlock> result) {
+  const std::size_t bytes = bytes_of_place(result, false);
+  const std::size_t places =
+      std::min(blocks_.empty() ? places_ : blocks_.size(), bytes_left_ / std::max(bytes, kGranule));
+  if (places < 2) {
+    return false;
+  }
+  blocks_.resize(places);
+  try {
+    keep(result, places);
+  } catch (const std::exception&) {  // the allocator's, for want of memory
+    return false;
+  }
+  bytes_left_ -= places * bytes;
+  return true;
+}
+
+void ResultPlaces::keep(std::span<const MemoryBlock> result, std::size_t places) {
+  if (const std::size_t large = bytes_of_place(result, true); large > 0) {
+    // One free block that the pieces are cut from: of its own, each would begin at a large page.
+    allocate_(places * large).reset();
+  }
+  std::vector<std::size_t> order(places);
+  for (std::size_t i = 0; i < places; ++i) {
+    order[i] = i;
+  }
+  std::shuffle(order.begin(), order.end(), random_);
+  for (const std::size_t place : order) {
+    for (const MemoryBlock& block : result) {
+      separators_.push_back(allocate_(separator_bytes(block.bytes)));
+      blocks_[place].push_back({block.bytes, allocate_(block.bytes)});
+    }
+  }
+  separators_.push_back(allocate_(separator_bytes(result.back().bytes)));
+}
+
+/// From the same pool as its neighbour.
+std::size_t ResultPlaces::separator_bytes(std::size_t neighbour_bytes) {
+  const std::size_t fewest = neighbour_bytes <= kSmallBytes ? 0 : kSmallBytes;
+  const std::size_t most = max_separator_bytes(neighbour_bytes);
+  return fewest + kGranule * std::uniform_int_distribution<std::size_t>(
+                                 1, (most - fewest) / kGranule)(random_);
+}
+
+void ResultPlaces::open(std::size_t place) {
+  opened_.clear();
+  for (Block& block : blocks_of(place)) {
+    opened_.push_back(reinterpret_cast<std::uintptr_t>(block.held.get()));
+    block.held.reset();
+  }
+}
+
+void ResultPlaces::close(std::size_t place) {
+  try {
+    for (Block& block : blocks_of(place)) {
+      block.held = allocate_(block.bytes);
+    }
+  } catch (const std::exception&) {
+    // Another thread took it, and there is no other: this place's results go where they may.
+  }
+}
+
+bool ResultPlaces::was_kept(std::uintptr_t address) const {
+  return std::find(opened_.begin(), opened_.end(), address) != opened_.end();
+}
+
+}  // namespace convtime

@@ -1,0 +1,119 @@
+#include "timing/conditions/rotating_callable.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace convtime {
+namespace {
+
+/// A result lies elsewhere where the call itself takes as large a block before, for something that
+/// it drops again; so many blocks a place are tried.
+constexpr int kMaxBlocksOfResult = 3;
+constexpr int kRehearsals = 2;
+
+}  // namespace
+
+RotatingCallable::RotatingCallable(std::vector<std::unique_ptr<Callable>> copies, Rotation rotation)
+    : copies_(std::move(copies)), rotation_(std::move(rotation)) {
+  if (rotation_.visits.empty()) {
+    rotation_.visits.resize(copies_.size());
+    std::iota(rotation_.visits.begin(), rotation_.visits.end(), 0);
+  }
+}
+
+void RotatingCallable::prepare() {
+  if (rotation_.warm && settled_) {
+    call_untimed();
+  }
+  make_ready();
+}
+
+bool RotatingCallable::prepares_work() const {
+  return rotation_.warm || copies_.front()->prepares_work();
+}
+
+void RotatingCallable::call() {
+  current_ = upcoming();
+  next_visit_ = (next_visit_ + 1) % rotation_.visits.size();
+  copies_[current_]->call();
+}
+
+void RotatingCallable::discard_result() {
+  if (!settled_ && rotation_.results != nullptr) {
+    first_result_ = copies_[current_]->result_blocks();
+  }
+  copies_[current_]->discard_result();
+  if (std::exchange(results_open_, false)) {
+    rotation_.results->close(current_);
+  }
+}
+
+void RotatingCallable::settle() {
+  if (std::exchange(settled_, true)) {
+    return;
+  }
+  if (rotation_.verify && !rotation_.verify()) {
+    use_original();
+  } else if (rotation_.results != nullptr) {
+    place_results();
+  }
+}
+
+/// Last, so that nothing that comes before a call takes the memory that is kept for its result.
+void RotatingCallable::make_ready() {
+  copies_[upcoming()]->prepare();
+  if (settled_ && rotation_.results != nullptr) {
+    rotation_.results->open(upcoming());
+    results_open_ = true;
+  }
+}
+
+/// On the copy whose turn it is, which keeps its turn.
+void RotatingCallable::call_untimed() {
+  const std::size_t visit = next_visit_;
+  make_ready();
+  call();
+  discard_result();
+  next_visit_ = visit;
+}
+
+void RotatingCallable::use_original() {
+  copies_.clear();
+  copies_.push_back(std::move(rotation_.original));
+  rotation_ = {.visits = {0}};
+  next_visit_ = 0;
+  current_ = 0;
+}
+
+void RotatingCallable::place_results() {
+  bool lands = first_result_.empty();
+  for (int blocks = 0; !lands && blocks < kMaxBlocksOfResult; ++blocks) {
+    if (!rotation_.results->add(first_result_)) {
+      results_reason_ = "there is no memory to keep for them";
+      break;
+    }
+    lands = true;
+    for (int i = 0; lands && i < kRehearsals; ++i) {
+      lands = result_lands();
+    }
+    results_reason_ = lands ? "" : "it does not take the memory that is kept for them";
+  }
+  if (!lands || first_result_.empty()) {
+    rotation_.results.reset();
+  }
+}
+
+/// Whether an untimed call's result lies where it is to.
+bool RotatingCallable::result_lands() {
+  make_ready();
+  call();
+  const std::vector<MemoryBlock> blocks = copies_[current_]->result_blocks();
+  const bool lands = std::all_of(blocks.begin(), blocks.end(), [this](const MemoryBlock& block) {
+    return rotation_.results->was_kept(block.address);
+  });
+  discard_result();
+  return lands;
+}
+
+}  // namespace convtime

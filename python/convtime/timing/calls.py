@@ -1,0 +1,287 @@
+"""What is called, and how, so that each call finds its tensors and the cache as asked for."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from convtime.timing import cpu
+from convtime.timing.cache import CPU_REASONS, gpu_cache, working_set_bytes
+from convtime.timing.candidate import Candidate, LastPass, backward_of
+from convtime.timing.copying import Original
+from convtime.timing.options import Options, Placement
+from convtime.timing.placement import (
+    MOST_OBJECTS,
+    CannotPlaceError,
+    Check,
+    Copies,
+    blocks_outside,
+    count_places,
+    method_obstacle,
+    place,
+    room_for_copies,
+    visits,
+)
+from convtime.timing.rotation import rotate
+
+_UNPLACED_RESULTS = "results lie where PyTorch's allocator puts them: {}"
+# A graph holds so many calls, each behind a flush: there is no use in more places.
+_PLACES_OF_COLD_GRAPH = 4
+
+
+@dataclasses.dataclass
+class PreparedCalls:
+    """A candidate as it is called.
+
+    Attributes:
+        copies: what is called in turn.
+        original: the candidate itself, which is called where a check finds that copies cannot be;
+            None without a check.
+        cache: what a call finds in the cache; see :class:`convtime.Measurement`.
+        cache_reason: why, where that is not what was asked for.
+        placement: where its tensors lie, likewise.
+        placement_remarks: why, where that is not what was asked for; and what is not placed so.
+        visits: indices into the copies in the order that calls take them.
+        warm: whether an untimed call on the same copy comes before each.
+        check: asked after the first call whether copies may go on being called.
+        result_blocks: address and bytes of each block that a call's result takes, where each copy's
+            results are to lie at a place of their own, too.
+        max_result_bytes: what is set aside for that at most.
+        last_pass: what backward passes leave, where these are timed.
+        origins: what tensors of copies are copies of, by the identity of these.
+    """
+
+    copies: Copies
+    cache: str
+    cache_reason: str
+    original: Candidate | None = None
+    placement: Placement = "as-is"
+    placement_remarks: list[str] = dataclasses.field(default_factory=list)
+    visits: Sequence[int] = ()
+    warm: bool = False
+    check: Check | None = None
+    result_blocks: Callable[[object], list[tuple[int, int]]] | None = None
+    max_result_bytes: int = 0
+    last_pass: LastPass | None = None
+    origins: Mapping[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+
+    def described(self) -> dict[str, Any]:
+        """What the core calls."""
+        return {
+            "copies": [_call(copy) for copy in self.copies.candidates],
+            "original": None if self.original is None else _call(self.original),
+            "visits": list(self.visits),
+            "warm": self.warm,
+            "verify": self.check,
+            "result_blocks": self.result_blocks,
+            "max_result_bytes": self.max_result_bytes,
+        }
+
+    def outcome(self, results_reason: str) -> dict[str, Any]:
+        """The fields of a Measurement that say how it was called.
+
+        Args:
+            results_reason: why the calls' results lie where the allocator puts them; empty where
+                they do not.
+        """
+        placement, remarks = self.placement, list(self.placement_remarks)
+        if self.check is not None and self.check.reason:
+            placement, remarks = "as-is", [self.check.reason]
+        elif results_reason:
+            remarks.append(_UNPLACED_RESULTS.format(results_reason))
+        return {
+            "cache": self.cache,
+            "cache_reason": self.cache_reason,
+            "placement": placement,
+            "placement_reason": "; ".join(remarks),
+            "placements": max(1, len(self.copies.candidates)),
+        }
+
+    def finish(self) -> None:
+        """Leaves gradients as calls without copies would, and gives the copies' memory back."""
+        if self.last_pass is not None:
+            for leaf in self.last_pass.leaves:
+                self.origins.get(id(leaf), leaf).grad = leaf.grad
+        self.last_pass = self.check = None
+        self.copies.release()
+
+    def _become(self, make: Callable[[Candidate], Candidate]) -> None:
+        self.copies.candidates[:] = map(make, self.copies.candidates)
+        if self.original is not None:
+            self.original = make(self.original)
+
+
+def _call(candidate: Candidate) -> tuple[Any, ...]:
+    return candidate.fn, candidate.args, dict(candidate.kwargs), candidate.setup
+
+
+@contextlib.contextmanager
+def prepared_calls(
+    candidates: Sequence[Candidate], options: Options, device: torch.device, *, backward: bool
+) -> Iterator[list[PreparedCalls]]:
+    """Makes of candidates what is called so that cache and placement are as asked for.
+
+    Behind the block, the memory of copies is PyTorch's again.
+
+    Args:
+        candidates: what is timed, or whose backward passes are.
+        options: as asked for. A GPU's flush is none of the calls': see
+            :func:`convtime.timing.cache.flush_buffers`.
+        device: where the work runs.
+        backward: whether backward passes are timed.
+    """
+    every: list[PreparedCalls] = []
+    try:
+        if device.type == "cuda":
+            if options.stream is not None:  # the caller's may still write what is copied
+                torch.cuda.synchronize(device)
+            room_bytes = room_for_copies(device) // len(candidates)
+            every.extend(
+                _on_gpu(candidate, options, device, room_bytes, backward=backward)
+                for candidate in candidates
+            )
+        else:
+            every.extend(_on_cpu(candidate, options) for candidate in candidates)
+        if backward:
+            for calls in every:
+                _time_backward(calls)
+        if device.type != "cuda" and options.cache == "cold":
+            # Last, since the forward pass that a backward pass needs fills the caches again.
+            _flush_between(every)
+        yield every
+    finally:
+        for calls in every:
+            calls.finish()
+
+
+def _time_backward(calls: PreparedCalls) -> None:
+    calls.last_pass = LastPass()
+    calls._become(functools.partial(backward_of, last=calls.last_pass))
+    if calls.check is not None:
+        calls.check.adds_gradients = True
+
+
+def _on_cpu(candidate: Candidate, options: Options) -> PreparedCalls:
+    remarks = (
+        [] if options.placement == "as-is" else ["where a CPU's tensors lie is not controlled"]
+    )
+    return PreparedCalls(
+        Copies([candidate]),
+        "uncontrolled",
+        CPU_REASONS[options.cache],
+        placement_remarks=remarks,
+    )
+
+
+def _flush_between(every: Iterable[PreparedCalls]) -> None:
+    """Flushes the CPU's caches before each call; does nothing where their size is not known."""
+    buffer = cpu.flush_buffer()
+    if buffer is None:
+        return
+    for calls in every:
+        calls._become(lambda candidate: cpu.flushing(candidate, buffer))
+        calls.cache, calls.cache_reason = "cold", ""
+
+
+def _on_gpu(
+    candidate: Candidate, options: Options, device: torch.device, room_bytes: int, *, backward: bool
+) -> PreparedCalls:
+    calls = PreparedCalls(Copies([candidate]), *gpu_cache(options.cache))
+    wanted = _wanted_placement(calls, options)
+    if wanted == "as-is" and options.cache != "rotate":
+        return calls
+    most_objects = sys.maxsize if options.cache == "rotate" else MOST_OBJECTS
+    original = Original(candidate, device, most_objects)
+    calls.origins = original.origins
+    if wanted != "as-is":
+        try:
+            places = _count_places(calls, original, wanted, options, room_bytes, backward=backward)
+            if options.cache != "rotate":
+                _place(calls, original, wanted, places, in_graph=options.method == "graph")
+            calls.placement = wanted
+        except CannotPlaceError as error:
+            calls.placement_remarks[:] = [str(error)]
+    if options.cache == "rotate":
+        _rotate(calls, original, places if calls.placement != "as-is" else 1)
+    if calls.placement != "as-is":
+        _place_results(calls, options, device, room_bytes, backward=backward)
+    return calls
+
+
+def _wanted_placement(calls: PreparedCalls, options: Options) -> Placement:
+    if options.placement != "as-is" and (obstacle := method_obstacle(options)):
+        calls.placement_remarks.append(obstacle)
+        return "as-is"
+    return "random" if options.placement == "auto" else options.placement
+
+
+def _count_places(
+    calls: PreparedCalls,
+    original: Original,
+    wanted: Placement,
+    options: Options,
+    room_bytes: int,
+    *,
+    backward: bool,
+) -> int:
+    places, why_few = count_places(original, wanted, room_bytes, backward=backward)
+    if options.cache == "rotate":
+        if options.placement == "auto":
+            calls.placement_remarks.append("cache='rotate' copies its tensors")
+        return places
+    if options.placement == "auto":
+        calls.placement_remarks.append(
+            "its tensors can be copied, and a call does not write to them"
+        )
+    if options.method == "graph":
+        places, why_few = _PLACES_OF_COLD_GRAPH, "a graph holds so many calls"
+    if why_few:
+        calls.placement_remarks.append(f"only {places} places: {why_few}")
+    return places
+
+
+def _place(
+    calls: PreparedCalls, original: Original, wanted: Placement, places: int, *, in_graph: bool
+) -> None:
+    calls.copies = place(original, wanted, places)
+    calls.visits = range(places) if in_graph else visits(places)
+    calls.warm = calls.cache == "warm"
+    calls.check = Check(original, calls.copies)
+    calls.original = original.candidate
+
+
+def _rotate(calls: PreparedCalls, original: Original, places: int) -> None:
+    working_set = working_set_bytes(original.device)
+    rotation = rotate(original, working_set, placement=calls.placement, places=places)
+    calls.copies = rotation.copies
+    if rotation.left_warm:
+        calls.cache = "partly warm" if rotation.bytes_per_call else "warm"
+        calls.cache_reason = "not rotated: " + ", ".join(rotation.left_warm)
+
+
+def _place_results(
+    calls: PreparedCalls,
+    options: Options,
+    device: torch.device,
+    room_bytes: int,
+    *,
+    backward: bool,
+) -> None:
+    why_not = ""
+    if backward:
+        why_not = "they are gradients"
+    elif options.method == "graph":
+        why_not = "a graph has memory of its own"
+    elif calls.placement == "aligned":
+        why_not = "it aligns to 512 bytes"
+    if why_not:
+        calls.placement_remarks.append(_UNPLACED_RESULTS.format(why_not))
+        return
+    calls.result_blocks = functools.partial(blocks_outside, calls.copies, device)
+    calls.max_result_bytes = room_bytes

@@ -1,0 +1,232 @@
+"""Copies of a candidate: the same call on other storages, as deep as a deepcopy goes."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+import sys
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from convtime.timing.candidate import Candidate
+from convtime.timing.reach import (
+    Walk,
+    is_plain,
+    owned,
+    reachable,
+    subject_of,
+    tensors_by_variable,
+)
+
+# A copy of these would be something else than what was passed, or fail; an array is none of the
+# tensors that are copied, and may be large.
+_SHARED = (
+    torch.Generator,
+    torch.Stream,
+    torch.Event,
+    torch.cuda.Stream,
+    torch.cuda.Event,
+    types.ModuleType,
+    np.ndarray,
+)
+_ATOMIC = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout}
+)
+
+#: Storages by their identity; their addresses would not tell empty ones apart.
+Storages = Mapping[int, torch.UntypedStorage]
+
+
+class UncopiableError(ValueError):
+    """That ``copy.deepcopy`` fails, and on what."""
+
+
+class Original:
+    """A candidate and those of its tensors that its copies have copies of.
+
+    Tensors in the arguments and in the callable (a module, a bound method, a partial or an object)
+    are copied by storage, so that aliases stay aliases within a copy. Each keeps dtype, shape,
+    strides, offset and ``requires_grad``; what autograd computed becomes a leaf, and gradients are
+    not copied.
+
+    Args:
+        candidate: what is copied.
+        device: tensors on it are; those elsewhere are shared by all copies.
+        most_objects: after which it is not looked any further, where copies would take too long.
+    """
+
+    def __init__(
+        self, candidate: Candidate, device: torch.device, most_objects: int = sys.maxsize
+    ) -> None:
+        self.candidate = candidate
+        self.device = device
+        walk = Walk(most_objects)
+        found = list(walk.below([owned(candidate)]))
+        self.objects = found
+        self.has_more_objects = walk.ended_early
+        tensors = [
+            tensor
+            for tensor in found
+            if isinstance(tensor, torch.Tensor) and is_on(tensor, device) and is_plain(tensor)
+        ]
+        self.storages: Storages = {_key(tensor): tensor.untyped_storage() for tensor in tensors}
+        self._tensors = [_Tensor(tensor) for tensor in tensors]
+        #: What tensors of copies are copies of, by the identity of these.
+        self.origins: dict[int, torch.Tensor] = {}
+        copied = {id(tensor) for tensor in tensors}
+        self._shared: dict[int, object] = {
+            id(one): one
+            for one in found
+            if isinstance(one, (torch.Tensor, *_SHARED)) and id(one) not in copied
+        }
+        subject = subject_of(candidate.fn)
+        if not any(id(one) in copied for one in reachable(subject)):
+            self._shared[id(subject)] = subject  # many cannot be copied, and this one need not be
+        self.is_flat = all(map(self._is_known, (subject, *_arguments(candidate))))
+
+    def _is_known(self, value: object) -> bool:
+        """Whether the value's copy is known without a deepcopy."""
+        if type(value) in _ATOMIC or id(value) in self._shared:
+            return True
+        return any(value is one.original and not one.attributes for one in self._tensors)
+
+    @functools.cached_property
+    def left_out(self) -> tuple[str, ...]:
+        """Tensors on the device that all copies share, each in words, as ``closure variable 'x'``.
+
+        Variables are searched of functions that are held or referred to, not of methods called on
+        an object.
+        """
+        words = [*self._special_tensors(), *self._variables()]
+        return tuple(dict.fromkeys(words))
+
+    def _special_tensors(self) -> Iterator[str]:
+        for name, root in owned(self.candidate).items():
+            for found in reachable(root):
+                if (
+                    isinstance(found, torch.Tensor)
+                    and is_on(found, self.device)
+                    and not is_plain(found)
+                ):
+                    kind = str(found.layout).removeprefix("torch.")
+                    yield f"tensor of type {type(found).__name__} ({kind}) in {name}"
+
+    def _variables(self) -> Iterator[str]:
+        for name, tensor in tensors_by_variable(owned(self.candidate)):
+            if is_on(tensor, self.device):
+                yield name
+
+    def names_of(self, keys: set[int]) -> list[str]:
+        """By which arguments a caller knows storages."""
+        return [
+            name
+            for name, root in owned(self.candidate).items()
+            if any(
+                isinstance(found, torch.Tensor) and is_plain(found) and _key(found) in keys
+                for found in reachable(root)
+            )
+        ]
+
+    @functools.cached_property
+    def in_setup(self) -> str:
+        """Where ``setup`` refers to a storage that is copied, in words; empty where it does not.
+
+        It would then reset the original only.
+        """
+        setup = self.candidate.setup
+        referred = ((f"{name} of setup", tensor) for name, tensor in tensors_by_variable(setup))
+        held = (("setup", found) for found in reachable(setup))
+        for name, found in (*referred, *held):
+            if isinstance(found, torch.Tensor) and is_plain(found) and _key(found) in self.storages:
+                return name
+        return ""
+
+    def on(self, storages: Storages) -> Candidate:
+        """The candidate with its tensors on other storages, which hold the same.
+
+        Raises:
+            UncopiableError: if something that it is called with cannot be copied.
+        """
+        tensors = {id(one.original): one.on(storages[one.key]) for one in self._tensors}
+        self.origins.update((id(tensors[id(one.original)]), one.original) for one in self._tensors)
+        if self.is_flat:
+            return self._with(*(tensors.get(id(value), value) for value in self._values()))
+        memo = self._shared | tensors
+        try:
+            for one in self._tensors:
+                if one.attributes:
+                    attributes = copy.deepcopy(one.attributes, memo)
+                    tensors[id(one.original)].__dict__.update(attributes)
+            return self._with(*copy.deepcopy(self._values(), memo))
+        except Exception as error:  # whatever the objects' own code raises
+            raise UncopiableError(f"{_failed_on(error)} ({error})") from error
+
+    def _values(self) -> list[Any]:
+        return [subject_of(self.candidate.fn), *_arguments(self.candidate)]
+
+    def _with(self, subject: Any, *values: Any) -> Candidate:
+        fn = self.candidate.fn
+        count = len(self.candidate.args)
+        return dataclasses.replace(
+            self.candidate,
+            fn=subject if subject_of(fn) is fn else getattr(subject, fn.__name__),
+            args=values[:count],
+            kwargs=dict(zip(self.candidate.kwargs, values[count:], strict=True)),
+        )
+
+
+def is_on(tensor: torch.Tensor, device: torch.device) -> bool:
+    """Whether a tensor is on a device, which may leave its index open."""
+    return tensor.device.type == device.type and device.index in (None, tensor.device.index)
+
+
+def _key(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _arguments(candidate: Candidate) -> tuple[Any, ...]:
+    return (*candidate.args, *candidate.kwargs.values())
+
+
+class _Tensor:
+    """A tensor that is copied, with what is asked of it for each copy."""
+
+    def __init__(self, original: torch.Tensor) -> None:
+        self.original = original
+        self.key = _key(original)
+        self.attributes = original.__dict__
+        self._view = original.storage_offset(), original.size(), original.stride()
+        self._is_parameter = type(original) is torch.nn.Parameter
+        self._requires_grad = original.requires_grad
+
+    def on(self, storage: torch.UntypedStorage) -> torch.Tensor:
+        """A leaf like it on another storage.
+
+        It is set on the storage, as views of one buffer would share its version, and with that
+        every in-place operation on one copy would invalidate what autograd saved of the others.
+        """
+        new = torch.empty(0, dtype=self.original.dtype, device=self.original.device)
+        new.set_(storage, *self._view)
+        if self.original.is_conj():
+            new = new.conj()
+        if self.original.is_neg():
+            new = torch._neg_view(new)
+        if self._is_parameter:
+            return torch.nn.Parameter(new, requires_grad=self._requires_grad)
+        return new.requires_grad_() if self._requires_grad else new
+
+
+def _failed_on(error: Exception) -> str:
+    """The type of the object on which deepcopy failed: that of its innermost call."""
+    name = "an object"
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code is copy.deepcopy.__code__:
+            name = type(traceback.tb_frame.f_locals["x"]).__name__
+        traceback = traceback.tb_next
+    return name
