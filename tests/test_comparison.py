@@ -63,7 +63,7 @@ def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_co
     other = convtime.Measurement.from_dict({**one.to_dict(), "seconds": ratios})
     comparison = Comparison({"base": base, "other": other}, margin=0.01)
     assert comparison.verdict("other") == verdict
-    assert comparison.exit_code == exit_code
+    assert comparison.exit_code() == exit_code
     assert f"{verdict} (within 1.00%)" in repr(comparison)
     assert Comparison(comparison.measurements, margin=0.2).verdict("other") == "same"
 
@@ -111,7 +111,7 @@ def test_a_candidate_without_gpu_work_leaves_the_others_their_verdicts() -> None
     assert "slow: 2.000 µs, ratio 2.0000" in repr(comparison)
     assert "idle: no GPU work>" in repr(comparison)
     from_idle = Comparison({"idle": idle, "fast": fast})
-    assert from_idle.exit_code == 0
+    assert from_idle.exit_code() == 0
     assert "idle: no GPU work, the baseline\n  fast: 1.000 µs>" in repr(from_idle)
 
 
@@ -165,8 +165,11 @@ def test_names_that_were_not_compared_are_refused() -> None:
 def test_no_candidates_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one candidate"):
         convtime.compare({})
-    with pytest.raises(TypeError, match="callables by name, as a mapping, got list"):
-        convtime.compare([torch.relu])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one candidate"):
+        convtime.compare([])
+    for nothing in (torch.relu, "relu", 1):
+        with pytest.raises(TypeError, match="takes callables or Candidates, in a mapping"):
+            convtime.compare(nothing)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="must be callable, got int for 'a'"):
         convtime.compare({"a": 1})  # type: ignore[dict-item]
 

@@ -161,6 +161,8 @@ def _add_samples(
     compared = convtime.compare(
         {" ".join(key): call for key, call in candidates.items()},
         method="kernel",
+        check=None,
+        interference=False,
         warmup=1,
         stop="count",
         min_samples=rounds,

@@ -9,7 +9,7 @@ import torch
 
 from convtime.core.load import _C
 from convtime.timing import cpu
-from convtime.timing.candidate import Candidate, backward_of
+from convtime.timing.candidate import Candidate, as_called
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Cache
 from convtime.timing.rotation import rotate
@@ -40,31 +40,27 @@ class CachedCalls:
 
 
 def prepare(
-    candidates: Iterable[Candidate], cache: Cache, device: torch.device, *, backward: bool
+    candidates: Iterable[Candidate], cache: Cache, device: torch.device
 ) -> list[CachedCalls]:
     """Makes of candidates what is called so that the cache is as asked for.
 
     Args:
-        candidates: what is timed, or whose backward passes are.
+        candidates: what is timed.
         cache: as asked for. A GPU's flush is none of the calls': see :func:`flush_buffers`.
         device: where the work runs.
-        backward: whether backward passes are timed.
     """
     on_gpu = device.type == "cuda"
     every = [
         _on_gpu(candidate, cache, device) if on_gpu else _on_cpu(candidate, cache)
         for candidate in candidates
     ]
-    if backward:
-        every = [_with_copies(calls, map(backward_of, calls.copies)) for calls in every]
+    every = [
+        dataclasses.replace(calls, copies=tuple(map(as_called, calls.copies))) for calls in every
+    ]
     if not on_gpu and cache == "cold":
         # Last, since the forward pass that a backward pass needs fills the caches again.
         every = _flushed(every)
     return every
-
-
-def _with_copies(calls: CachedCalls, copies: Iterable[Candidate]) -> CachedCalls:
-    return dataclasses.replace(calls, copies=tuple(copies))
 
 
 def _on_cpu(candidate: Candidate, cache: Cache) -> CachedCalls:

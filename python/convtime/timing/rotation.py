@@ -233,7 +233,7 @@ def _copy(candidate: Candidate, rotating: list[torch.Tensor], memo: dict[int, An
         ) from error
     if subject_of(candidate.fn) is not candidate.fn:
         subject = getattr(subject, candidate.fn.__name__)
-    return dataclasses.replace(candidate, fn=subject, args=args, kwargs=kwargs)
+    return candidate.but(fn=subject, args=args, kwargs=kwargs)
 
 
 def _failed_on(error: Exception) -> str:

@@ -56,19 +56,17 @@ class Place:
         return (self.device, *self.others) if self.on_gpu else ()
 
 
-def measure(
-    candidates: Sequence[Candidate], options: Options, *, backward: bool = False
-) -> list[Measurement]:
+def measure(candidates: Sequence[Candidate], options: Options) -> list[Measurement]:
     """Times candidates interleaved, in rounds; sample i of each comes from the same round."""
     limit = TimeLimit(None if options.timeout is None else float(options.timeout))
     place = find_place(candidates, options.device)
-    _refuse_contradictions(candidates, options, place, backward=backward)
+    _refuse_contradictions(candidates, options, place)
     pin = None if options.pin is None else int(options.pin)
     before = provenance(place.device)  # before the load of the timing itself
-    with _turn(place, options, limit) as turn:
-        prepared = cache.prepare(candidates, options.cache, place.device, backward=backward)
+    with turn_on(place, options, limit) as turn:
+        prepared = cache.prepare(candidates, options.cache, place.device)
         with (
-            _on(place.device, options.stream),
+            on(place.device, options.stream),
             controlled_clocks(place.device, options) as monitor,
             limit.told(),
             cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
@@ -144,21 +142,28 @@ def _kinds(devices: Iterable[torch.device]) -> str:
     return " and ".join(dict.fromkeys(names.get(device.type, device.type) for device in devices))
 
 
-def _refuse_contradictions(
-    candidates: Sequence[Candidate], options: Options, place: Place, *, backward: bool
-) -> None:
-    acts_between = backward or any(candidate.setup for candidate in candidates)
-    if options.method == "graph" and acts_between:
+def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
+    if options.method == "graph" and any(each.acts_before_calls for each in candidates):
         raise ValueError(
             "method 'graph' captures calls right behind each other, and can do nothing between "
             "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
+        )
+    if options.cache == "rotate" and any(each.grad_to_none for each in candidates):
+        raise ValueError(
+            "grad_to_none names tensors that cache='rotate' copies; use backward=True, or "
+            "cache='cold'"
         )
     if options.clocks == "lock" and not place.on_gpu:
         raise ValueError("clocks='lock' locks a GPU's clocks, and this work is on the CPU")
 
 
 @contextlib.contextmanager
-def _on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+def on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Makes a device, and a stream of it, the current ones.
+
+    Raises:
+        ValueError: for a stream of another device.
+    """
     if stream is not None and stream.device != device:
         raise ValueError(
             f"stream must be one of {device}, where the work is, got one of {stream.device}"
@@ -225,7 +230,7 @@ def _sample(
 
 
 @contextlib.contextmanager
-def _turn(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
+def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
     """Waits for others that time on the GPUs; gives what a Measurement says of it."""
     asked = {"exclusive_requested": options.exclusive}
     gpus = _uuids(place)
