@@ -6,26 +6,29 @@ import argparse
 import functools
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
 
 import torch
 from tqdm import tqdm
 
 from convtime.cli import arguments
 from convtime.cli.output import deliver, print_result
-from convtime.conv.compare import FORWARD, PASSES, compare_layers
+from convtime.conv.compare import FORWARD, PASSES, LayerResult, compare_layers
 from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem import ConvLayer
 from convtime.conv.sources.csv_file import from_csv
 from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, load_model
 from convtime.conv.sources.resnet50 import resnet50
-from convtime.conv.step import compare_step
+from convtime.conv.step import StepResult, compare_step
 from convtime.core.errors import InputError
 from convtime.core.files import check_writable, write_file
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
+from convtime.results.comparison import Failure, Verdict, exit_code_of
 from convtime.show import convolutions, plot
+
+_MARGIN = 0.01  # share of PyTorch's time up to which convtime's counts as the same
 
 
 def add_to(commands: Any) -> None:
@@ -84,13 +87,30 @@ def add_to(commands: Any) -> None:
         metavar="SECONDS",
         help="time to spend on the samples of each pass, both sides together (default: 1)",
     )
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        choices=get_args(Failure),
+        default=[],
+        help="exit with 1 where convtime is slower or faster than PyTorch by more than "
+        f"{100 * _MARGIN:g} %%, where that is uncertain, or where its result has other bits "
+        "although PyTorch's own repeat; may be given several times",
+    )
+    parser.add_argument(
+        "--uncertain",
+        type=arguments.exit_code,
+        default=0,
+        metavar="CODE",
+        help="what to exit with where nothing of --fail-on is found, and it is uncertain whether a "
+        "layer is slower or faster (default: 0)",
+    )
     output = functools.partial(parser.add_argument, type=arguments.file_name)
     output("--json", help="write rows with all samples, and provenance")
     output("--csv", help="write the table")
     output("--plot", metavar="PNG", help="draw a picture of the result")
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> int:
     # Everything that can be wrong is found out before the first layer is timed.
     device = resolve_device(options.device)
     outputs = [path for path in (options.json, options.csv, options.plot) if path]
@@ -154,6 +174,16 @@ def _run(options: argparse.Namespace) -> None:
         )
     deliveries.append(lambda: print_result(text()))
     deliver(deliveries)
+    return exit_code_of(_found(results, step), options.fail_on, options.uncertain)
+
+
+def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[Failure | Verdict]:
+    for result in results:
+        yield result.ratio.verdict(_MARGIN)
+        if result.pytorch_repeats and not result.bit_identical:
+            yield "other-result"
+    if step is not None:
+        yield step.ratio.verdict(_MARGIN)
 
 
 def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:

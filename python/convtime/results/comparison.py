@@ -316,8 +316,8 @@ def exit_code_of(
         ValueError: for anything else than a :data:`Failure` to fail on.
     """
     failures = {fail_on} if isinstance(fail_on, str) else set(fail_on)
-    for each in failures.difference(get_args(Failure)):
-        raise ValueError(f"fail_on must be some of {get_args(Failure)}, got {each!r}")
+    if not failures <= set(get_args(Failure)):
+        raise ValueError(f"fail_on must be some of {get_args(Failure)}, got {fail_on!r}")
     found = set(found)
     if found & failures:
         return 1

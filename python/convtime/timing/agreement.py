@@ -318,7 +318,7 @@ def _wide(numbers: torch.Tensor) -> torch.Tensor:
 
 def _chunks(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     flat = tensor.resolve_conj().resolve_neg().reshape(-1)
-    return flat.split(_CHUNK) if flat.numel() else ()
+    return torch.split(flat, _CHUNK) if flat.numel() else ()
 
 
 def _name(dtype: torch.dtype) -> str:
