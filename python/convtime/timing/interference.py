@@ -15,9 +15,8 @@ from convtime.timing.sampling import measure
 
 _SHARE = 0.1  # of the comparison's own time, for all candidates together
 _LEAST_SECONDS = 0.02  # for each candidate, where that is more
-_WARMUP_CALLS = 3  # after the comparison, everything that is done only once is done
-_MIN_SAMPLES = 6  # fewer give no interval
-_MAX_SAMPLES = 100
+_WARMUP_SHARE = 0.25  # of that; what is done only once has been done in the comparison
+_MIN_SAMPLES = 10
 
 
 def find_interference(
@@ -26,7 +25,7 @@ def find_interference(
     options: Options,
     seconds_left: float,
 ) -> tuple[dict[str, Interference], str]:
-    """Times each candidate alone, for a tenth of the comparison's time in all or 0.02 s each.
+    """Times each candidate alone, at most a tenth of the comparison's time in all, or 0.02 s each.
 
     Args:
         candidates: those that were compared.
@@ -46,17 +45,17 @@ def find_interference(
     spent = one.warmup_seconds + one.sampling_seconds
     seconds_per_call = spent / (one.warmup_calls + rounds * len(candidates))
     budget = max(_LEAST_SECONDS, _SHARE * spent / len(candidates))
-    if (_WARMUP_CALLS + _MIN_SAMPLES) * seconds_per_call > budget:
+    if _MIN_SAMPLES * seconds_per_call > (1 - _WARMUP_SHARE) * budget:
         return found, "calls take too long to be repeated alone"
     if len(candidates) * budget > seconds_left:
         return found, "the timeout leaves no time for it"
     alone_options = dataclasses.replace(
         options,
-        warmup=_WARMUP_CALLS,
+        regime="as-is",
+        warmup=_WARMUP_SHARE * budget,
         stop="budget",
         min_samples=_MIN_SAMPLES,
-        max_samples=_MAX_SAMPLES,
-        budget=budget,
+        budget=(1 - _WARMUP_SHARE) * budget,
         log=None,
     )
     reason = ""

@@ -148,8 +148,8 @@ def compare(
         control: whether a duplicate of the baseline is timed beside it, as a further candidate.
             Where it is found to differ, no verdict counts.
         interference: whether each candidate is also timed alone, briefly, to find those whose time
-            is another one beside the others. It takes a tenth of the comparison's time, or 0.02 s
-            for each candidate where that is more. Not done in a regime other than ``as-is``.
+            is another one beside the others. It takes up to a tenth of the comparison's time, or
+            0.02 s for each candidate where that is more. Not done in a regime other than ``as-is``.
         {options}
 
     Raises:
