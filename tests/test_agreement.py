@@ -95,6 +95,25 @@ def test_rounding_of_long_sums_is_no_difference_and_an_error_is(dtype: torch.dty
     assert found.sentence.startswith("1 of 256 numbers differ, by ")
 
 
+def test_tf32_is_allowed_for_where_pytorch_may_use_it() -> None:
+    """Each number's first 10 bits after the leading one are right, as of float16's."""
+    on_gpu = torch.device("cuda")
+    conv = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = conv.fp32_precision
+    try:
+        conv.fp32_precision = "tf32"
+        assert agreement._of_dtype(torch.float32, on_gpu) == agreement._of_dtype(
+            torch.float16, on_gpu
+        )
+        assert agreement._of_dtype(torch.float32, torch.device("cpu"))[0] == 1.3e-6
+        conv.fp32_precision = "ieee"
+        assert agreement._tf32_allowed() == (
+            torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]
+        )
+    finally:
+        conv.fp32_precision = before
+
+
 def test_small_numbers_are_not_all_the_same() -> None:
     """An absolute tolerance would let anything pass that is small."""
     x = torch.randn(100) * 1e-7

@@ -63,13 +63,16 @@ def one_line_error(stderr):
         ((1.0, 1.0, 1.0), False, ["--fail-on", "slower", "--uncertain", "75"], 0),
     ],
 )
-def test_compare_exits_as_it_is_told(monkeypatch, layers_csv, ratio, identical, arguments, code):
+def test_compare_exits_as_it_is_told(
+    monkeypatch, capsys, layers_csv, ratio, identical, arguments, code
+):
     def judged(layers, **options):
         for result in compare_layers(layers[:1], **options):
             yield dataclasses.replace(result, ratio=Ratio(*ratio), bit_identical=identical)
 
     monkeypatch.setattr(compare_command, "compare_layers", judged)
     assert cli.main(["compare", "--layers", str(layers_csv), *QUICK, *arguments]) == code
+    assert (f"exits with {code}: line 2 (" in capsys.readouterr().out) is (code != 0)
 
 
 @pytest.mark.parametrize("code", ["256", "-1", "many"])

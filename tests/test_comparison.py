@@ -412,6 +412,23 @@ def test_a_candidate_that_leaves_the_gpu_alone_costs_the_others_nothing() -> Non
     assert "nothing: no GPU work" in repr(result)
 
 
+@pytest.mark.timing
+@pytest.mark.cuda
+def test_candidates_with_arguments_are_compared_with_rotating_tensors() -> None:
+    x = torch.randn(1 << 20, device="cuda")
+    result = convtime.compare(
+        [convtime.Candidate(torch.relu, x), convtime.Candidate(torch.relu, x)],
+        cache="rotate",
+        control=True,
+    )
+    assert {each.cache for each in result.measurements.values()} == {"rotate"}
+    assert list(result.measurements) == ["relu", "relu 2", "control"]
+    assert result.same_results["relu 2"].same is True
+    judged = result.judge("relu 2")
+    assert (judged.verdict, judged.reason) in (("same", None), ("uncertain", "control-differs"))
+    assert judged.in_cycles is not None
+
+
 def test_a_method_of_a_newer_version_can_be_shown() -> None:
     one = dataclasses.replace(events_of("relu", 2.0, 0.0), method="oracle")
     assert "judged on what the method 'oracle' gives" in repr(Comparison({"relu": one}))

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from convtime.cli import arguments
 from convtime.cli.output import deliver, print_result
-from convtime.conv.compare import FORWARD, PASSES, LayerResult, compare_layers
+from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
 from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem import ConvLayer
 from convtime.conv.sources.csv_file import from_csv
@@ -27,8 +27,6 @@ from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.results.comparison import Failure, Verdict, exit_code_of
 from convtime.show import convolutions, plot
-
-_MARGIN = 0.01  # share of PyTorch's time up to which convtime's counts as the same
 
 
 def add_to(commands: Any) -> None:
@@ -93,7 +91,7 @@ def add_to(commands: Any) -> None:
         choices=get_args(Failure),
         default=[],
         help="exit with 1 where convtime is slower or faster than PyTorch by more than "
-        f"{100 * _MARGIN:g} %%, where that is uncertain, or where its result has other bits "
+        f"{100 * MARGIN:g} %%, where that is uncertain, or where its result has other bits "
         "although PyTorch's own repeat; may be given several times",
     )
     parser.add_argument(
@@ -142,6 +140,10 @@ def _run(options: argparse.Namespace) -> int:
     with bar:
         results = list(bar)
 
+    found = list(_found(results, step))
+    code = exit_code_of([what for _, what in found], options.fail_on, options.uncertain)
+    causes = [each for each in found if each[1] in options.fail_on]
+    causes = causes or [each for each in found if each[1] == "uncertain"]
     facts = provenance(device)
     title = f"{facts['gpu'] or facts['cpu']}; {options.dtype}, {options.layout}"
 
@@ -159,6 +161,7 @@ def _run(options: argparse.Namespace) -> int:
         parts += [convolutions.table(results), convolutions.empty_line(empty)]
         if step:
             parts += [step.replaced, convolutions.step_line(step)]
+        parts.append(convolutions.exit_line(code, causes))
         return "\n\n".join(filter(None, parts))
 
     deliveries: list[Callable[[], None]] = []
@@ -174,16 +177,19 @@ def _run(options: argparse.Namespace) -> int:
         )
     deliveries.append(lambda: print_result(text()))
     deliver(deliveries)
-    return exit_code_of(_found(results, step), options.fail_on, options.uncertain)
+    return code
 
 
-def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[Failure | Verdict]:
+def _found(
+    results: Sequence[LayerResult], step: StepResult | None
+) -> Iterator[tuple[str, Failure | Verdict]]:
+    """What a layer or the step is, with its title; a layer may be of two kinds."""
     for result in results:
-        yield result.ratio.verdict(_MARGIN)
+        yield result.title, result.verdict
         if result.pytorch_repeats and not result.bit_identical:
-            yield "other-result"
+            yield result.title, "other-result"
     if step is not None:
-        yield step.ratio.verdict(_MARGIN)
+        yield "the training step", step.ratio.verdict(MARGIN)
 
 
 def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:

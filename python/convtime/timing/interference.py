@@ -43,7 +43,7 @@ def find_interference(
         return found, f"regime {one.regime!r} would have to be reached for each candidate anew"
     rounds = len(one.seconds)
     spent = one.warmup_seconds + one.sampling_seconds
-    seconds_per_call = spent / (one.warmup_calls + rounds * len(candidates))
+    seconds_per_call = spent / (one.warmup_calls + rounds * len(beside))
     budget = max(_LEAST_SECONDS, _SHARE * spent / len(candidates))
     if _MIN_SAMPLES * seconds_per_call > (1 - _WARMUP_SHARE) * budget:
         return found, "calls take too long to be repeated alone"
