@@ -14,7 +14,7 @@ import torch
 
 import convtime
 from convtime.timing import stopwatch
-from convtime.timing.candidate import Candidate, as_called, candidates_of
+from convtime.timing.candidate import Candidate, backward_of, candidates_of, clearing_gradients
 from convtime.timing.sampling import measure
 
 QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
@@ -23,7 +23,7 @@ QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 def test_backward_calls_follow_a_forward_pass_each_and_find_no_gradient() -> None:
     x = torch.randn(8, 4, requires_grad=True)
     module = torch.nn.Linear(4, 3)
-    backward = as_called(Candidate(module, x, name="linear", backward=True))
+    backward = backward_of(Candidate(module, x, name="linear"))
     assert backward.setup is not None
     gradients: list[torch.Tensor] = []
     for _ in range(2):
@@ -46,9 +46,7 @@ def test_backward_runs_the_candidates_own_setup_first() -> None:
         log.append("forward")
         return x * 2
 
-    backward = as_called(
-        Candidate(forward, name="one", setup=lambda: log.append("setup"), backward=True)
-    )
+    backward = backward_of(Candidate(forward, name="one", setup=lambda: log.append("setup")))
     assert backward.setup is not None
     backward.setup()
     assert log == ["setup", "forward"]
@@ -74,7 +72,7 @@ def test_only_the_backward_pass_is_timed() -> None:
 def test_leaves_that_vary_from_call_to_call_find_no_gradient() -> None:
     experts = [torch.randn(4, requires_grad=True) for _ in range(3)]
     turns = itertools.cycle(experts)
-    backward = as_called(Candidate(lambda: next(turns) * 2, name="mixture", backward=True))
+    backward = backward_of(Candidate(lambda: next(turns) * 2, name="mixture"))
     assert backward.setup is not None
     for call in range(7):
         backward.setup()
@@ -165,9 +163,7 @@ def test_backward_finds_the_parameters_behind_any_object() -> None:
 
     holder = Holder()
     x = torch.randn(2, 4)
-    backward = as_called(
-        Candidate(lambda features: holder.module(features), x, name="one", backward=True)
-    )
+    backward = backward_of(Candidate(lambda features: holder.module(features), x, name="one"))
     assert backward.setup is not None
     found = []
     for _ in range(3):
@@ -188,7 +184,7 @@ def test_clearing_gradients_keeps_the_setup() -> None:
     log: list[str] = []
     x = torch.ones(1)
     x.grad = torch.ones(1)
-    cleared = as_called(
+    cleared = clearing_gradients(
         Candidate(log.clear, name="one", setup=lambda: log.append("a"), grad_to_none=[x])
     )
     assert cleared.setup is not None

@@ -337,6 +337,8 @@ def test_reads_only_what_was_measured_together() -> None:
     document = {"schema": "1.0", "measurements": {"a": one, "b": longer}}
     with pytest.raises(ValueError, match=r"as many samples each, got {'a': 10, 'b': 11}"):
         Comparison.from_dict(document)
+    with pytest.raises(ValueError, match="must be of one measurement at least, got none"):
+        Comparison({})
     with pytest.raises(ValueError, match=r"length >= 1 - at `\$.measurements`"):
         Comparison.from_dict({**document, "measurements": {}})
 

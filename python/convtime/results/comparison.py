@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, get_args
 
 import msgspec
@@ -120,6 +120,8 @@ class Comparison:
     interference_reason: str = ""
 
     def __post_init__(self) -> None:
+        if not self.measurements:
+            raise ValueError("a comparison must be of one measurement at least, got none")
         counts = {name: len(measured.seconds) for name, measured in self.measurements.items()}
         if len(set(counts.values())) > 1:
             raise ValueError(
@@ -153,9 +155,7 @@ class Comparison:
         Raises:
             KeyError: for a name that is not in the comparison.
         """
-        over, under = self._pair(name, baseline)
-        uncertainty = max(over.overhead_uncertainty, under.overhead_uncertainty)
-        return Ratio(*_C.paired_ratio(over.seconds, under.seconds, uncertainty))
+        return _ratio_in_time(*self._pair(name, baseline))
 
     def cycles_ratio(self, name: str, baseline: str | None = None) -> Ratio | None:
         """As :meth:`ratio`, of cycles of the multiprocessors' clock.
@@ -166,17 +166,9 @@ class Comparison:
             KeyError: for a name that is not in the comparison.
         """
         over, under = self._pair(name, baseline)
-        rounds = [
-            (of_one, of_other)
-            for of_one, of_other in zip(over.cycles, under.cycles, strict=False)
-            if of_one is not None and of_other is not None
-        ]
-        if not rounds:
-            return None
-        ours, theirs = zip(*rounds, strict=True)
         clocks_hz = [hz for hz in (*over.sm_clocks_hz, *under.sm_clocks_hz) if hz is not None]
-        uncertainty = max(over.overhead_uncertainty, under.overhead_uncertainty) * max(clocks_hz)
-        return Ratio(*_C.paired_ratio(ours, theirs, uncertainty))
+        uncertainty = _uncertainty(over, under) * max(clocks_hz, default=0.0)
+        return _paired(over.cycles, under.cycles, uncertainty)
 
     def _pair(self, name: str, baseline: str | None) -> tuple[Measurement, Measurement]:
         baseline = self.baseline if baseline is None else baseline
@@ -241,11 +233,9 @@ class Comparison:
                 return doubt.of_control(self.control, verdict, str(control))
         if ratio.verdict(self.margin) != "uncertain":
             return None
-        exact = Ratio(*_C.paired_ratio(over.seconds, under.seconds))
-        would_be = exact.verdict(self.margin)
+        would_be = _ratio_in_time(*pair, cost_known=True).verdict(self.margin)
         if would_be != "uncertain":
-            uncertainty = max(over.overhead_uncertainty, under.overhead_uncertainty)
-            return doubt.of_cost(would_be, uncertainty)
+            return doubt.of_cost(would_be, _uncertainty(*pair))
         return doubt.of_interval(ratio.low, ratio.high, self.margin, *pair)
 
     def exit_code(
@@ -297,6 +287,33 @@ class Comparison:
         from convtime.show.measurement import html_comparison_sheet
 
         return html_comparison_sheet(self)
+
+
+def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = False) -> Ratio:
+    """The ratio of times, or what it would be if the method's own cost were known for certain."""
+    uncertainty = 0.0 if cost_known else _uncertainty(over, under)
+    ratio = _paired(over.seconds, under.seconds, uncertainty)
+    assert ratio is not None  # a measurement has one sample at least, and knows all of them
+    return ratio
+
+
+def _uncertainty(over: Measurement, under: Measurement) -> float:
+    return max(over.overhead_uncertainty, under.overhead_uncertainty)
+
+
+def _paired(
+    over: Sequence[float | None], under: Sequence[float | None], uncertainty: float
+) -> Ratio | None:
+    """The ratio over the rounds in which both are known; None where there are none."""
+    known = [
+        (ours, theirs)
+        for ours, theirs in zip(over, under, strict=False)  # without a clock there are no cycles
+        if ours is not None and theirs is not None
+    ]
+    if not known:
+        return None
+    numerators, denominators = zip(*known, strict=True)
+    return Ratio(*_C.paired_ratio(numerators, denominators, uncertainty))
 
 
 def _clocks(over: Measurement, under: Measurement) -> str:

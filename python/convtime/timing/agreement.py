@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from convtime.core.errors import first_line
 from convtime.results.agreement import Agreement
-from convtime.timing.candidate import Candidate, gradients_of
+from convtime.timing.candidate import Candidate, clearing_gradients, gradients_of
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options
 from convtime.timing.reach import Walk, is_plain, tensors_of
@@ -144,8 +144,7 @@ def _repeated(
 
 
 def _call(candidate: Candidate) -> _Result:
-    for tensor in candidate.grad_to_none:
-        tensor.grad = None
+    candidate = clearing_gradients(candidate)
     if candidate.setup is not None:
         candidate.setup()
     given = list(tensors_of(candidate, Walk(_MOST_OBJECTS)))

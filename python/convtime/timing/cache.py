@@ -9,7 +9,7 @@ import torch
 
 from convtime.core.load import _C
 from convtime.timing import cpu
-from convtime.timing.candidate import Candidate, as_called
+from convtime.timing.candidate import Candidate, backward_of
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Cache
 from convtime.timing.rotation import rotate
@@ -54,13 +54,16 @@ def prepare(
         _on_gpu(candidate, cache, device) if on_gpu else _on_cpu(candidate, cache)
         for candidate in candidates
     ]
-    every = [
-        dataclasses.replace(calls, copies=tuple(map(as_called, calls.copies))) for calls in every
-    ]
+    every = [_of_timed_pass(calls) for calls in every]
     if not on_gpu and cache == "cold":
         # Last, since the forward pass that a backward pass needs fills the caches again.
         every = _flushed(every)
     return every
+
+
+def _of_timed_pass(calls: CachedCalls) -> CachedCalls:
+    copies = (backward_of(copy) if copy.backward else copy for copy in calls.copies)
+    return dataclasses.replace(calls, copies=tuple(copies))
 
 
 def _on_cpu(candidate: Candidate, cache: Cache) -> CachedCalls:

@@ -166,14 +166,11 @@ def name_of(fn: Callable[..., object]) -> str:
     return name if isinstance(name, str) else type(fn).__name__
 
 
-def as_called(candidate: Candidate) -> Candidate:
-    """What is called of a candidate, when its cache is as asked for: a function, and a setup."""
-    if candidate.grad_to_none:
-        candidate = _clearing_gradients(candidate)
-    return _backward_of(candidate) if candidate.backward else candidate
+def clearing_gradients(candidate: Candidate) -> Candidate:
+    """The candidate with clearing ``grad_to_none`` as part of its setup."""
+    if not candidate.grad_to_none:
+        return candidate
 
-
-def _clearing_gradients(candidate: Candidate) -> Candidate:
     def setup() -> None:
         _clear_gradients(candidate.grad_to_none)
         if candidate.setup is not None:
@@ -182,7 +179,7 @@ def _clearing_gradients(candidate: Candidate) -> Candidate:
     return candidate.but(setup=setup, grad_to_none=())
 
 
-def _backward_of(candidate: Candidate) -> Candidate:
+def backward_of(candidate: Candidate) -> Candidate:
     """The candidate's backward pass alone: its forward pass is run before each call."""
     backward = _Backward(candidate)
     return Candidate(backward, name=candidate.name, setup=backward.run_forward)

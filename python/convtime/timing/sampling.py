@@ -16,7 +16,7 @@ from convtime.device.resolve import resolve_device
 from convtime.results.activity import DeviceActivity
 from convtime.results.measurement import Measurement
 from convtime.timing import cache, cpu
-from convtime.timing.candidate import Candidate
+from convtime.timing.candidate import Candidate, clearing_gradients
 from convtime.timing.options import Options
 from convtime.timing.profilers import make_way_for_profilers
 from convtime.timing.reach import Walk, tensors_of
@@ -61,6 +61,7 @@ def measure(candidates: Sequence[Candidate], options: Options) -> list[Measureme
     limit = TimeLimit(None if options.timeout is None else float(options.timeout))
     place = find_place(candidates, options.device)
     _refuse_contradictions(candidates, options, place)
+    candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
     before = provenance(place.device)  # before the load of the timing itself
     with turn_on(place, options, limit) as turn:

@@ -136,9 +136,9 @@ def compare(
     several candidates, and ``interval`` for one.
 
     Args:
-        candidates: callables without arguments, or :class:`convtime.Candidate` s, by name or in a
-            sequence. In a mapping, a Candidate's own name does not count; in a sequence, those of
-            one name are numbered.
+        candidates: callables without arguments, or with them (:class:`convtime.Candidate`), by name
+            or in a sequence. In a mapping, a Candidate's own name does not count; in a sequence,
+            those of one name are numbered.
         baseline: the name of the candidate that the others are compared with; the first one unless
             given.
         check: whether the candidates' results are compared with the baseline's, by further calls
@@ -172,8 +172,8 @@ def compare(
             raise ValueError(f"{what} must be True or False, got {value!r}")
     # First, since that is where the sampler looks for the baseline of its verdicts.
     compared.sort(key=lambda candidate: candidate.name != baseline)
-    duplicates = [compared[0].but(name=distinct("control", compared))] if control else []
-    timed = [*compared, *duplicates]
+    duplicate = compared[0].but(name=distinct("control", compared))
+    timed = [*compared, duplicate] if control else compared
     if stop is None:
         stop = "verdict" if len(timed) > 1 else "interval"
     elif stop == "verdict" and len(timed) == 1:
@@ -191,10 +191,10 @@ def compare(
         same_results = check_results(compared, how, chosen, limit)
     measured = {each.name: _with_rates(each, measured[each.name], chosen) for each in timed}
     return Comparison(
-        {name: measured[name] for name in (*names, *(each.name for each in duplicates))},
+        {name: measured[name] for name in (*names, *measured)},
         float(margin),
         baseline=baseline,
-        control=duplicates[0].name if duplicates else "",
+        control=duplicate.name if control else "",
         same_results=same_results,
         interference=interfering,
         interference_reason=why_not,
