@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import time
@@ -12,7 +13,9 @@ import pytest
 import torch
 
 import convtime
-from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
+from convtime.timing import stopwatch
+from convtime.timing.candidate import Candidate, backward_of, candidates_of, clearing_gradients
+from convtime.timing.sampling import measure
 
 QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 
@@ -20,7 +23,7 @@ QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 def test_backward_calls_follow_a_forward_pass_each_and_find_no_gradient() -> None:
     x = torch.randn(8, 4, requires_grad=True)
     module = torch.nn.Linear(4, 3)
-    backward = backward_of(Candidate("linear", module, (x,)))
+    backward = backward_of(Candidate(module, x, name="linear"))
     assert backward.setup is not None
     gradients: list[torch.Tensor] = []
     for _ in range(2):
@@ -43,7 +46,7 @@ def test_backward_runs_the_candidates_own_setup_first() -> None:
         log.append("forward")
         return x * 2
 
-    backward = backward_of(Candidate("one", forward, setup=lambda: log.append("setup")))
+    backward = backward_of(Candidate(forward, name="one", setup=lambda: log.append("setup")))
     assert backward.setup is not None
     backward.setup()
     assert log == ["setup", "forward"]
@@ -69,7 +72,7 @@ def test_only_the_backward_pass_is_timed() -> None:
 def test_leaves_that_vary_from_call_to_call_find_no_gradient() -> None:
     experts = [torch.randn(4, requires_grad=True) for _ in range(3)]
     turns = itertools.cycle(experts)
-    backward = backward_of(Candidate("mixture", lambda: next(turns) * 2))
+    backward = backward_of(Candidate(lambda: next(turns) * 2, name="mixture"))
     assert backward.setup is not None
     for call in range(7):
         backward.setup()
@@ -160,7 +163,7 @@ def test_backward_finds_the_parameters_behind_any_object() -> None:
 
     holder = Holder()
     x = torch.randn(2, 4)
-    backward = backward_of(Candidate("one", lambda features: holder.module(features), (x,)))
+    backward = backward_of(Candidate(lambda features: holder.module(features), x, name="one"))
     assert backward.setup is not None
     found = []
     for _ in range(3):
@@ -181,7 +184,9 @@ def test_clearing_gradients_keeps_the_setup() -> None:
     log: list[str] = []
     x = torch.ones(1)
     x.grad = torch.ones(1)
-    cleared = clearing_gradients(Candidate("one", log.clear, setup=lambda: log.append("a")), [x])
+    cleared = clearing_gradients(
+        Candidate(log.clear, name="one", setup=lambda: log.append("a"), grad_to_none=[x])
+    )
     assert cleared.setup is not None
     cleared.setup()
     assert (x.grad, log) == (None, ["a"])
@@ -193,6 +198,112 @@ def test_rates_are_plain_numbers() -> None:
     never = dataclasses.replace(one, seconds=(0.0, 0.0), batches=())
     assert never.flops_per_second == float("inf")
     assert "inf" in repr(never)
+
+
+def test_candidates_of_a_comparison_have_arguments_of_their_own() -> None:
+    x, y = torch.ones(2), torch.ones(3)
+    seen: dict[str, list[Any]] = {"a": [], "b": []}
+    log: list[str] = []
+
+    def call(name: str, tensor: torch.Tensor, *, scale: int) -> torch.Tensor:
+        seen[name].append((tensor, scale))
+        return tensor * scale
+
+    compared = convtime.compare(
+        {
+            "a": convtime.Candidate(call, "a", x, kwargs={"scale": 2}, flops=7),
+            "b": Candidate(call, "b", y, kwargs={"scale": 3}, setup=lambda: log.append("b")),
+        },
+        device="cpu",
+        **QUICK,
+    )
+    assert {id(tensor) for tensor, _ in seen["a"]} == {id(x)}
+    assert {(id(tensor), scale) for tensor, scale in seen["b"]} == {(id(y), 3)}
+    assert len(log) == len(seen["b"])
+    one, other = compared.measurements.values()
+    assert (one.flops, other.flops) == (7.0, None)
+    assert one.ceilings is not None
+
+
+def test_backward_is_a_candidates_own() -> None:
+    x = torch.randn(3, requires_grad=True)
+    forward, backward = Candidate(torch.relu, x), Candidate(torch.relu, x, backward=True)
+    compared = convtime.compare([forward, backward], **QUICK)
+    assert list(compared.measurements) == ["relu", "relu 2"]
+    assert x.grad is not None
+    assert compared.same_results["relu 2"].same is True
+    with pytest.raises(ValueError, match="method 'graph' captures calls right behind each other"):
+        convtime.compare([forward, backward], method="graph")
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"b": torch.relu, "a": Candidate(int, name="c")}, ["b", "a"]),
+        ([torch.relu, Candidate(int), functools.partial(len, [])], ["relu", "int", "len"]),
+        ((int, int, Candidate(len, [], name="int 2"), int), ["int", "int 2", "int 2 2", "int 3"]),
+    ],
+)
+def test_names_are_the_mappings_or_the_functions(given: Any, names: list[str]) -> None:
+    assert [candidate.name for candidate in candidates_of(given)] == names
+
+
+def test_the_baseline_of_a_comparison_can_be_named() -> None:
+    compared = convtime.compare(
+        {"slow": lambda: time.sleep(0.002), "fast": lambda: time.sleep(0.0005)},
+        baseline="fast",
+        control=True,
+        device="cpu",
+        stop="count",
+        warmup=1,
+        max_samples=20,
+    )
+    assert list(compared.measurements) == ["slow", "fast", "control"]
+    assert (compared.baseline, compared.control, compared.others) == ("fast", "control", ("slow",))
+    assert compared.ratio("slow").value > 1
+    with pytest.raises(ValueError, match=r"baseline must be one of \['a', 'b'\], got 'c'"):
+        convtime.compare({"a": int, "b": int}, baseline="c")
+    with pytest.raises(ValueError, match="control must be True or False, got 'yes'"):
+        convtime.compare({"a": int, "b": int}, control="yes")  # type: ignore[arg-type]
+
+
+def test_a_control_is_a_candidate_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the baseline's function and arguments, and another name than the others."""
+    timed: list[Candidate] = []
+
+    def noting(candidates: list[Candidate], options: Any) -> list[convtime.Measurement]:
+        timed.extend(candidates)
+        return measure(candidates, options)
+
+    monkeypatch.setattr(stopwatch, "measure", noting)
+    x = torch.ones(2)
+    compared = convtime.compare(
+        {"control": Candidate(torch.relu, x)}, control=True, interference=False, **QUICK
+    )
+    first, second = timed
+    assert (first.name, second.name) == ("control", "control 2")
+    assert (second.fn, second.args) == (torch.relu, (x,))
+    assert first is not second
+    assert compared.control == "control 2"
+    assert compared.measurements["control"].stop == "verdict"
+
+
+def test_a_candidates_repr_is_short() -> None:
+    assert repr(Candidate(torch.relu, torch.ones(1000))) == "<convtime.Candidate relu>"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": 3}, "a measurement's name must be a string, got 3"),
+        ({"setup": 3}, "setup must be callable, got int"),
+        ({"backward": 1}, "backward must be True or False, got 1"),
+        ({"grad_to_none": 3}, "grad_to_none must be a sequence of tensors, got 3"),
+    ],
+)
+def test_what_a_candidate_cannot_be_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        Candidate(int, **options)
 
 
 @pytest.mark.parametrize(

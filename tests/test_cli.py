@@ -1,5 +1,6 @@
 """The command line: what it writes, and how it fails."""
 
+import dataclasses
 import fcntl
 import io
 import json
@@ -19,6 +20,8 @@ import torch
 import convtime
 from convtime import cli
 from convtime.cli import compare as compare_command
+from convtime.conv.compare import compare_layers
+from convtime.results.comparison import Ratio
 
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
 QUICK = ["--device", "cpu", "--budget", "0.02"]
@@ -46,6 +49,36 @@ def one_line_error(stderr):
     assert stderr.count("\n") == 1
     assert stderr.endswith("\n")
     return stderr.removeprefix("convtime: error: ").rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "identical", "arguments", "code"),
+    [
+        ((1.1, 1.05, 1.2), True, [], 0),
+        ((1.1, 1.05, 1.2), True, ["--fail-on", "slower"], 1),
+        ((1.1, 1.05, 1.2), True, ["--fail-on", "faster"], 0),
+        ((1.1, 0.9, 1.2), True, ["--fail-on", "slower", "--uncertain", "75"], 75),
+        ((1.1, 0.9, 1.2), True, ["--fail-on", "slower", "--fail-on", "uncertain"], 1),
+        ((1.0, 1.0, 1.0), False, ["--fail-on", "other-result"], 1),
+        ((1.0, 1.0, 1.0), False, ["--fail-on", "slower", "--uncertain", "75"], 0),
+    ],
+)
+def test_compare_exits_as_it_is_told(
+    monkeypatch, capsys, layers_csv, ratio, identical, arguments, code
+):
+    def judged(layers, **options):
+        for result in compare_layers(layers[:1], **options):
+            yield dataclasses.replace(result, ratio=Ratio(*ratio), bit_identical=identical)
+
+    monkeypatch.setattr(compare_command, "compare_layers", judged)
+    assert cli.main(["compare", "--layers", str(layers_csv), *QUICK, *arguments]) == code
+    assert (f"exits with {code}: line 2 (" in capsys.readouterr().out) is (code != 0)
+
+
+@pytest.mark.parametrize("code", ["256", "-1", "many"])
+def test_an_exit_code_must_be_one(capsys, code):
+    assert cli.main(["compare", "--uncertain", code]) == cli.BAD_INPUT
+    assert f"got '{code}', but it must be a whole number from 0 to 255" in capsys.readouterr().err
 
 
 def test_compare_in_a_pipe(tmp_path, layers_csv):

@@ -1,7 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import json
+import math
+import re
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +14,9 @@ import torch
 
 import convtime
 from convtime.results.activity import DeviceActivity
+from convtime.results.agreement import Agreement
 from convtime.results.comparison import Comparison
+from convtime.results.interference import Interference
 
 KERNEL = DeviceActivity("kernel", "relu", (1, 1, 1), (1, 1, 1), 16, 0, 0, (1e-6,))
 
@@ -64,7 +71,7 @@ def test_verdicts_follow_the_interval(ratios: list[float], verdict: str, exit_co
     other = convtime.Measurement.from_dict({**alone, "seconds": ratios})
     comparison = Comparison({"base": base, "other": other}, margin=0.01)
     assert comparison.verdict("other") == verdict
-    assert comparison.exit_code == exit_code
+    assert comparison.exit_code() == exit_code
     assert f"{verdict} (within 1.00%)" in repr(comparison)
     assert Comparison(comparison.measurements, margin=0.2).verdict("other") == "same"
 
@@ -133,8 +140,217 @@ def test_a_candidate_without_gpu_work_leaves_the_others_their_verdicts() -> None
     assert "slow: 2.000 µs, ratio 2.0000" in repr(comparison)
     assert "idle: no GPU work>" in repr(comparison)
     from_idle = Comparison({"idle": idle, "fast": fast})
-    assert from_idle.exit_code == 0
+    assert from_idle.exit_code() == 0
     assert "idle: no GPU work, the baseline\n  fast: 1.000 µs>" in repr(from_idle)
+
+
+@functools.cache
+def one_of_ten() -> convtime.Measurement:
+    return convtime.time_op(time.sleep, 0, device="cpu", max_samples=10)
+
+
+def measured(
+    name: str, seconds: Sequence[float], clocks_mhz: Sequence[float | None] = (), **fields: Any
+) -> convtime.Measurement:
+    clocks_hz = tuple(None if mhz is None else 1e6 * mhz for mhz in clocks_mhz)
+    return dataclasses.replace(
+        one_of_ten(), name=name, seconds=tuple(seconds), sm_clocks_hz=clocks_hz, **fields
+    )
+
+
+def test_the_baseline_can_be_any_of_them() -> None:
+    two, one, same = (measured(name, [time] * 30) for name, time in (("b", 2), ("a", 1), ("c", 1)))
+    comparison = Comparison({"b": two, "a": one, "c": same}, baseline="a")
+    assert comparison.others == ("b", "c")
+    assert (comparison.verdict("b"), comparison.verdict("c")) == ("slower", "same")
+    assert comparison.verdict("a") == "same"
+    assert comparison.verdict("a", "b") == "faster"
+    assert repr(comparison).splitlines()[2].startswith("  a: 1.000 s, the baseline")
+    assert Comparison({"b": two, "a": one}).baseline == "b"
+    with pytest.raises(ValueError, match=r"baseline must be one of \['b'\], .* got 'a'"):
+        Comparison({"b": two}, baseline="a")
+
+
+@pytest.mark.parametrize(
+    ("times", "clocks_mhz", "verdict", "in_cycles", "sentence"),
+    [
+        (
+            (1.0, 1.2),
+            (1980, 1650),
+            "slower",
+            "same",
+            "slower in time, same in cycles: clock (1650 ",
+        ),
+        ((1.0, 1.0), (1980, 1650), "same", "faster", "same in time, faster in cycles: clock (1650"),
+        ((1.0, 1.2), (1980, 1980), "slower", "slower", ""),
+        ((1.0, 1.2), (None, 1980), "slower", None, ""),
+    ],
+)
+def test_verdicts_on_time_and_on_cycles(
+    times: tuple[float, float],
+    clocks_mhz: tuple[float | None, float],
+    verdict: str,
+    in_cycles: str | None,
+    sentence: str,
+) -> None:
+    base, other = (
+        measured("x", [time] * 30, [clock] * 30)
+        for time, clock in zip(times, clocks_mhz, strict=True)
+    )
+    comparison = Comparison({"base": base, "other": other})
+    judged = comparison.judge("other")
+    assert (judged.verdict, judged.in_cycles, judged.reason) == (verdict, in_cycles, None)
+    assert judged.sentence.startswith(sentence)
+    assert bool(judged.sentence) is bool(sentence)
+    assert judged.sentence in repr(comparison)
+    assert judged.sentence in comparison._repr_html_()
+
+
+def test_a_ratio_in_cycles_is_of_the_rounds_whose_clocks_are_known() -> None:
+    base = measured("base", [1.0] * 8, [1000] * 7 + [None])
+    other = measured("other", [2.0] * 8, [None] + [1500] * 7)
+    comparison = Comparison({"base": base, "other": other})
+    found = comparison.cycles_ratio("other")
+    assert found == convtime.Ratio(3, 3, 3)
+    assert Comparison({"base": base, "other": measured("other", [1.0] * 8)}).cycles_ratio(
+        "other"
+    ) is None  # fmt: skip
+
+
+def spread(middle: float, half: float) -> list[float]:
+    """Of whose median, 1 ± half is the whole interval: six samples have no narrower one."""
+    return [middle - half, middle - half / 2, middle, middle, middle + half / 2, middle + half]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fields", "reason", "said"),
+    [
+        ([1.0] * 5, {}, "too-few-samples", "5 rounds are too few for an interval"),
+        (spread(1.0, 0.05), {}, "wide-interval", r"± 5\.00%, is wider than the margin: sampling"),
+        (spread(1.01, 0.005), {}, "at-the-margin", r"the margin's edge lies within 1\.0050 \.\. "),
+        (
+            spread(1.0, 0.05),
+            {"other_launches": 7},
+            "disturbed",
+            "other threads gave the GPU 7 pieces of work meanwhile; the interval, ",
+        ),
+        (
+            spread(1.0, 0.05),
+            {"device": "cuda:0", "exclusive_requested": True, "exclusive_reason": "it was locked"},
+            "disturbed",
+            "it was locked; the interval, ",
+        ),
+        (spread(1.012, 0.001), {"overhead_uncertainty": 0.5}, "method-cost", "it would be slower"),
+        ([0.0] * 30, {"method": "kernel"}, "no-gpu-work", "'x' issues no work to the GPU"),
+    ],
+)
+def test_uncertain_verdicts_say_why(
+    seconds: list[float], fields: dict[str, Any], reason: str | None, said: str
+) -> None:
+    base = measured("base", [1.0] * len(seconds), **fields | {"exclusive_reason": ""})
+    comparison = Comparison({"base": base, "x": measured("x", seconds, **fields)})
+    judged = comparison.judge("x")
+    assert judged.reason == reason
+    assert (judged.verdict == "uncertain") is (reason is not None)
+    assert re.search(said, judged.sentence), judged.sentence
+    if reason not in (None, "no-gpu-work"):
+        assert f"{reason}: {judged.sentence}" in repr(comparison)
+
+
+def test_the_smallest_difference_is_the_margin_and_half_the_interval() -> None:
+    base = measured("base", [1.0] * 6)
+    half, margin = 0.003, 0.01
+    comparison = Comparison({"base": base, "same": measured("same", spread(1.0, half))}, margin)
+    found = comparison.judge("same").smallest_difference
+    assert found == pytest.approx(half + margin)
+    assert "differences from 1.30% on would be found" in repr(comparison)
+    # So it is: with that interval, what differs by a little more is found, and by less is not.
+    for share, verdict in ((1.001, "slower"), (0.999, "uncertain")):
+        other = measured("other", spread(1 + share * found, half))
+        assert Comparison({"base": base, "other": other}, margin).verdict("other") == verdict
+    few = Comparison({"base": measured("base", [1.0] * 5), "few": measured("few", [1.0] * 5)})
+    assert few.judge("few").smallest_difference == math.inf
+    assert few.to_dict()["judgements"]["few"]["smallest_difference"] is None
+
+
+@pytest.mark.parametrize(
+    ("control", "verdicts"),
+    [
+        (1.0, ("slower", "same")),
+        (1.03, ("uncertain", "uncertain")),
+        (0.97, ("uncertain", "uncertain")),
+    ],
+)
+def test_a_control_that_differs_spoils_every_verdict(
+    control: float, verdicts: tuple[str, str]
+) -> None:
+    times = {"base": 1.0, "slow": 1.2, "same": 1.0, "control": control}
+    comparison = Comparison(
+        {name: measured(name, [time] * 30) for name, time in times.items()}, control="control"
+    )
+    assert comparison.others == ("slow", "same")
+    assert (comparison.verdict("slow"), comparison.verdict("same")) == verdicts
+    spoilt = verdicts[0] == "uncertain"
+    assert comparison.verdict("slow", "same") == ("uncertain" if spoilt else "slower")
+    assert comparison.exit_code() == int(not spoilt)
+    assert comparison.exit_code(uncertain=3) == (3 if spoilt else 1)
+    found = {1.0: "same", 1.03: "slower", 0.97: "faster"}[control]
+    assert comparison.verdict("control") == found
+    assert f"{found} (within 1.00%), the control" in repr(comparison)
+    assert (
+        f"'control' does the same as the baseline, and was found {found}" in repr(comparison)
+    ) is (spoilt)
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "uncertain", "code"),
+    [
+        ("slower", 0, 0),
+        ("slower", 75, 75),
+        (("slower", "faster"), 75, 1),
+        ("uncertain", 75, 1),
+        ("other-result", 0, 1),
+        ((), 0, 0),
+    ],
+)
+def test_an_exit_code_can_be_told_what_fails(fail_on: Any, uncertain: int, code: int) -> None:
+    times = {"base": [1.0] * 6, "fast": [0.5] * 6, "unclear": spread(1.0, 0.05)}
+    comparison = Comparison(
+        {name: measured(name, seconds) for name, seconds in times.items()},
+        same_results={"fast": Agreement(False, "off"), "unclear": Agreement(None, "unknown")},
+    )
+    assert comparison.exit_code(fail_on, uncertain) == code
+
+
+def test_what_to_fail_on_must_be_known() -> None:
+    comparison = Comparison({"base": measured("base", [1.0] * 6)})
+    with pytest.raises(ValueError, match=r"fail_on must be some of \('faster', .* got 'slow'"):
+        comparison.exit_code("slow")  # type: ignore[arg-type]
+
+
+def test_everything_is_written_and_read_again() -> None:
+    base, other = measured("base", [1.0] * 6), measured("other", spread(1.2, 0.01))
+    comparison = Comparison(
+        {"other": other, "base": base, "control": base},
+        baseline="base",
+        control="control",
+        same_results={"other": Agreement(False, "off by 3", 3.0)},
+        interference={"other": Interference(1.5, 0.8, "takes <more> beside the others")},
+        interference_reason="there was no time",
+    )
+    document = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
+    assert document["schema"] == "1.1"
+    assert Comparison.from_dict(document) == comparison
+    judged = document["judgements"]
+    assert (judged["other"]["verdict"], judged["control"]["verdict"]) == ("slower", "same")
+    text, html = repr(comparison), comparison._repr_html_()
+    for said in ("OTHER RESULT: off by 3", "interference not looked for: there was no time"):
+        assert said in text
+        assert said in html
+    assert "interference: takes <more> beside the others" in text
+    assert "interference: takes &lt;more&gt; beside the others" in html
+    older = {"schema": "1.0", "measurements": document["measurements"], "margin": 0.01}
+    assert Comparison.from_dict(older).baseline == "other"
 
 
 def test_reads_only_what_was_measured_together() -> None:
@@ -143,6 +359,8 @@ def test_reads_only_what_was_measured_together() -> None:
     document = {"schema": "1.0", "measurements": {"a": one, "b": longer}}
     with pytest.raises(ValueError, match=r"as many samples each, got {'a': 10, 'b': 11}"):
         Comparison.from_dict(document)
+    with pytest.raises(ValueError, match="must be of one measurement at least, got none"):
+        Comparison({})
     with pytest.raises(ValueError, match=r"length >= 1 - at `\$.measurements`"):
         Comparison.from_dict({**document, "measurements": {}})
 
@@ -187,8 +405,11 @@ def test_names_that_were_not_compared_are_refused() -> None:
 def test_no_candidates_are_refused() -> None:
     with pytest.raises(ValueError, match="at least one candidate"):
         convtime.compare({})
-    with pytest.raises(TypeError, match="callables by name, as a mapping, got list"):
-        convtime.compare([torch.relu])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="at least one candidate"):
+        convtime.compare([])
+    for nothing in (torch.relu, "relu", 1):
+        with pytest.raises(TypeError, match="takes callables or Candidates, in a mapping"):
+            convtime.compare(nothing)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="must be callable, got int for 'a'"):
         convtime.compare({"a": 1})  # type: ignore[dict-item]
 
@@ -213,6 +434,23 @@ def test_a_candidate_that_leaves_the_gpu_alone_costs_the_others_nothing() -> Non
     assert nothing.no_gpu_work
     assert set(nothing.seconds) == {0.0}
     assert "nothing: no GPU work" in repr(result)
+
+
+@pytest.mark.timing
+@pytest.mark.cuda
+def test_candidates_with_arguments_are_compared_with_rotating_tensors() -> None:
+    x = torch.randn(1 << 20, device="cuda")
+    result = convtime.compare(
+        [convtime.Candidate(torch.relu, x), convtime.Candidate(torch.relu, x)],
+        cache="rotate",
+        control=True,
+    )
+    assert {each.cache for each in result.measurements.values()} == {"rotate"}
+    assert list(result.measurements) == ["relu", "relu 2", "control"]
+    assert result.same_results["relu 2"].same is True
+    judged = result.judge("relu 2")
+    assert (judged.verdict, judged.reason) in (("same", None), ("uncertain", "control-differs"))
+    assert judged.in_cycles is not None
 
 
 def test_a_method_of_a_newer_version_can_be_shown() -> None:

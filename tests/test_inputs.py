@@ -22,7 +22,7 @@ DENORMAL = "a CPU takes many times longer for these, unless it flushes them to z
 
 def said_of(fn: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[str, ...]:
     """Before any call, on a CPU."""
-    (remarks,) = remarks_on([Candidate("one", fn, args, kwargs)], on_gpu=False)
+    (remarks,) = remarks_on([Candidate(fn, *args, kwargs=kwargs, name="one")], on_gpu=False)
     return sentences(remarks)
 
 
@@ -218,7 +218,7 @@ def seconds_of(remark: Callable[[], object]) -> float:
 
 @pytest.mark.timing
 def test_a_look_takes_a_fraction_of_a_millisecond() -> None:
-    candidate = Candidate("one", torch.cumsum, (torch.rand(5 << 10), 0))
+    candidate = Candidate(torch.cumsum, torch.rand(5 << 10), 0, name="one")
     assert seconds_of(lambda: remarks_on([candidate], on_gpu=False)) < 0.4e-3
 
 
@@ -228,7 +228,7 @@ class TestOnAGpu:
         shapes = [(4096, 4096), (64, 3, 224, 224), (1000, 7), (300,)]
         x = [torch.rand(shape, device="cuda") for shape in shapes]
         x[1] = x[1].to(memory_format=torch.channels_last).half()
-        candidates = [Candidate("one", int, (x[:2],)), Candidate("two", int, (x[2:],))]
+        candidates = [Candidate(int, x[:2], name="one"), Candidate(int, x[2:], name="two")]
         with torch.profiler.profile() as profile:
             assert remarks_on(candidates, on_gpu=True) == [[], []]
         copies = [event.name for event in profile.events() if event.name.startswith("Memcpy DtoH")]
@@ -245,11 +245,11 @@ class TestOnAGpu:
     def test_nothing_is_looked_at_while_a_graph_is_captured(self) -> None:
         zeros = torch.zeros(64, 64, device="cuda")
         with torch.cuda.graph(torch.cuda.CUDAGraph()):
-            assert remarks_on([Candidate("one", torch.neg, (zeros,))], on_gpu=True) == [[]]
+            assert remarks_on([Candidate(torch.neg, zeros, name="one")], on_gpu=True) == [[]]
             zeros.neg()  # an empty graph is warned of
 
     @pytest.mark.timing
     def test_a_look_takes_a_millisecond_at_most(self) -> None:
         x = [torch.rand(1 << 20, device="cuda").view(1024, 1024) for _ in range(8)]
-        candidate = Candidate("one", torch.stack, (x,))
+        candidate = Candidate(torch.stack, x, name="one")
         assert seconds_of(lambda: remarks_on([candidate], on_gpu=True)) < 1e-3

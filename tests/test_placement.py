@@ -76,7 +76,7 @@ def test_some_places_are_visited_twice_in_a_row() -> None:
 
 
 def original(fn: Callable[..., object], *args: Any, **kwargs: Any) -> Original:
-    return Original(Candidate("one", fn, args, kwargs), CPU)
+    return Original(Candidate(fn, *args, kwargs=kwargs, name="one"), CPU)
 
 
 def test_copies_hold_the_same_bits_aliases_and_strides() -> None:
@@ -232,14 +232,14 @@ def test_why_tensors_stay_where_they_are(kind: str) -> None:
 
 def test_a_setup_that_refers_to_the_arguments_keeps_them_where_they_are() -> None:
     x = torch.ones(4)
-    candidate = Candidate("one", torch.neg, (x,), setup=lambda: x.zero_())
+    candidate = Candidate(torch.neg, x, setup=lambda: x.zero_(), name="one")
     with pytest.raises(CannotPlaceError, match="setup refers to its arguments"):
         count_places(Original(candidate, CPU), "random", ROOM)
 
 
 def test_many_objects_are_not_even_looked_at() -> None:
     many = [[i] for i in range(20_000)]
-    calls = placed(Candidate("one", len, (many, torch.ones(4))))
+    calls = placed(Candidate(len, many, torch.ones(4), name="one"))
     assert calls.outcome("")["placement_reason"] == (
         "it is called with more than 10,000 objects, which takes long to copy"
     )
@@ -252,7 +252,7 @@ def test_gradients_do_not_matter_to_backward_passes() -> None:
 def placed(candidate: Candidate, **options: Any) -> PreparedCalls:
     """A candidate on the CPU, prepared as one on a GPU is, but for the results."""
     chosen = Options(**{"placement": "random", "cache": "warm", **options})
-    calls = calls_module._on_gpu(candidate, chosen, CPU, ROOM, backward=False)
+    calls = calls_module._on_gpu(candidate, chosen, CPU, ROOM)
     calls.result_blocks = None
     return calls
 
@@ -286,7 +286,7 @@ def run(calls: PreparedCalls, samples: int = 20) -> dict[str, Any]:
 def test_each_call_is_on_another_copy_and_none_on_the_original() -> None:
     x = torch.ones(4)
     seen: list[int] = []
-    calls = placed(Candidate("one", lambda a: seen.append(a.data_ptr()), (x,)), cache="cold")
+    calls = placed(Candidate(lambda a: seen.append(a.data_ptr()), x, name="one"), cache="cold")
     outcome = run(calls, samples=287)
     assert len(set(seen)) == 256
     assert x.data_ptr() not in seen
@@ -304,9 +304,8 @@ def test_a_warm_call_comes_behind_an_untimed_one_on_the_same_copy() -> None:
     seen: list[int] = []
     setups: list[int] = []
     candidate = Candidate(
-        "one",
         lambda a: seen.append(a.data_ptr()),
-        (torch.ones(4),),
+        torch.ones(4),
         setup=lambda: setups.append(len(seen)),
     )
     run(placed(candidate), samples=20)
@@ -317,7 +316,7 @@ def test_a_warm_call_comes_behind_an_untimed_one_on_the_same_copy() -> None:
 
 def test_calls_that_write_are_made_on_the_original_which_loses_nothing() -> None:
     x, other = torch.zeros(4), torch.ones(4)
-    calls = placed(Candidate("one", torch.Tensor.add_, (x, other)))
+    calls = placed(Candidate(torch.Tensor.add_, x, other, name="one"))
     outcome = run(calls, samples=20)
     assert x.tolist() == [21.0] * 4  # as without copies
     assert other.tolist() == [1.0] * 4
@@ -332,7 +331,7 @@ def test_calls_that_write_elsewhere_than_they_are_given_are_noticed() -> None:
     def write(a: torch.Tensor) -> None:
         raw[:] += 1
 
-    outcome = run(placed(Candidate("one", write, (x,))), samples=20)
+    outcome = run(placed(Candidate(write, x, name="one")), samples=20)
     assert x.tolist() == [21.0] * 4
     assert outcome["placement_reason"] == (
         "a call writes to args[0] where they were, whatever it is called with"
@@ -341,7 +340,10 @@ def test_calls_that_write_elsewhere_than_they_are_given_are_noticed() -> None:
 
 def test_out_that_already_holds_the_result_is_no_obstacle() -> None:
     x, out = torch.ones(4), torch.full((4,), -1.0)
-    assert run(placed(Candidate("one", torch.neg, (x,), {"out": out})))["placement"] == "random"
+    assert (
+        run(placed(Candidate(torch.neg, x, kwargs={"out": out}, name="one")))["placement"]
+        == "random"
+    )
 
 
 class Batches:
@@ -358,21 +360,21 @@ class Batches:
 
 def test_calls_that_change_objects_are_made_on_the_original() -> None:
     batches = Batches()
-    outcome = run(placed(Candidate("one", batches)), samples=20)
+    outcome = run(placed(Candidate(batches, name="one")), samples=20)
     assert outcome["placement_reason"] == "a call changes what it is called with, a Batches"
     assert batches.turn == 20
 
 
 def test_calls_that_leave_gradients_are_made_on_the_original() -> None:
     weight = torch.ones(4, requires_grad=True)
-    outcome = run(placed(Candidate("one", lambda w: (w * 2).sum().backward(), (weight,))))
+    outcome = run(placed(Candidate(lambda w: (w * 2).sum().backward(), weight, name="one")))
     assert outcome["placement_reason"] == "a call adds to gradients of its arguments"
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_layers_that_keep_statistics_write_in_training_alone(training: bool) -> None:
     layer = torch.nn.BatchNorm1d(4).train(training)
-    outcome = run(placed(Candidate("one", layer, (torch.randn(8, 4),))))
+    outcome = run(placed(Candidate(layer, torch.randn(8, 4), name="one")))
     assert (outcome["placement"] == "as-is") is training
     if training:
         assert outcome["placement_reason"] == "a call writes to fn"
@@ -390,7 +392,7 @@ def test_results_are_told_from_what_a_call_was_given() -> None:
 
 def test_checks_hold_on_to_nothing() -> None:
     model = torch.nn.Linear(4, 4)
-    whole = Original(Candidate("one", model, (torch.ones(2, 4),)), CPU)
+    whole = Original(Candidate(model, torch.ones(2, 4), name="one"), CPU)
     copies = make_copies(whole, 4, "random")
     check = Check(whole, copies)
     kept = copies.candidates[0].fn
@@ -403,7 +405,7 @@ def test_checks_hold_on_to_nothing() -> None:
 def test_backward_passes_of_copies_share_what_they_leave() -> None:
     model, x = torch.nn.Linear(4, 4), torch.ones(2, 4)
     options = Options(placement="random")
-    calls = calls_module._on_gpu(Candidate("one", model, (x,)), options, CPU, ROOM, backward=True)
+    calls = calls_module._on_gpu(Candidate(model, x, backward=True, name="one"), options, CPU, ROOM)
     owners = [copy.fn for copy in calls.copies.candidates]
     calls_module._time_backward(calls)
     with_gradients = []
@@ -421,7 +423,7 @@ def test_backward_passes_of_copies_share_what_they_leave() -> None:
 
 
 def test_graphs_hold_few_calls_and_say_so() -> None:
-    candidate = Candidate("one", torch.neg, (torch.ones(4),))
+    candidate = Candidate(torch.neg, torch.ones(4), name="one")
     calls = placed(candidate, method="graph", cache="cold")
     assert len(calls.copies.candidates) == 4
     assert calls.outcome("")["placement_reason"] == (
@@ -435,22 +437,22 @@ def test_graphs_hold_few_calls_and_say_so() -> None:
 
 def test_auto_says_what_it_chose_and_why() -> None:
     x = torch.ones(4)
-    outcome = placed(Candidate("one", torch.neg, (x,)), placement="auto").outcome("")
+    outcome = placed(Candidate(torch.neg, x, name="one"), placement="auto").outcome("")
     assert (outcome["placement"], outcome["placement_reason"]) == (
         "random",
         "its tensors can be copied, and a call does not write to them",
     )
-    host = placed(Candidate("one", torch.neg, (x,)), placement="auto", method="cpu").outcome("")
+    host = placed(Candidate(torch.neg, x, name="one"), placement="auto", method="cpu").outcome("")
     assert (host["placement"], host["placement_reason"]) == (
         "as-is",
         "what a call takes on the host does not depend on it",
     )
-    as_is = placed(Candidate("one", torch.neg, (x,)), placement="as-is").outcome("")
+    as_is = placed(Candidate(torch.neg, x, name="one"), placement="as-is").outcome("")
     assert (as_is["placement"], as_is["placement_reason"], as_is["placements"]) == ("as-is", "", 1)
 
 
 def test_results_that_are_not_placed_are_told_of() -> None:
-    calls = placed(Candidate("one", torch.neg, (torch.ones(4),)))
+    calls = placed(Candidate(torch.neg, torch.ones(4), name="one"))
     assert calls.outcome("why")["placement_reason"] == (
         "results lie where PyTorch's allocator puts them: why"
     )
@@ -460,8 +462,8 @@ def test_copies_are_released_whatever_happens() -> None:
     seen: list[PreparedCalls] = []
 
     def failing() -> Iterator[None]:
-        candidates = [Candidate("one", torch.neg, (torch.ones(4),))]
-        with prepared_calls(candidates, Options(), CPU, backward=False) as every:
+        candidates = [Candidate(torch.neg, torch.ones(4), name="one")]
+        with prepared_calls(candidates, Options(), CPU) as every:
             seen.extend(every)
             raise KeyError("mine")
 
@@ -690,7 +692,7 @@ class TestOnGpu:
     @pytest.mark.timing
     def test_a_default_call_is_prepared_quickly(self) -> None:
         whole = Original(
-            Candidate("one", torch.relu, (torch.randn(1024, device="cuda"),)),
+            Candidate(torch.relu, torch.randn(1024, device="cuda"), name="one"),
             torch.device("cuda", torch.cuda.current_device()),
         )
         make_copies(whole, 256, "random")

@@ -30,16 +30,16 @@ def among(tensor: torch.Tensor, tensors: list[torch.Tensor]) -> bool:
 def test_tensors_are_found_wherever_the_callable_reaches_them() -> None:
     x, y, z = (torch.zeros(1) for _ in range(3))
     module = torch.nn.Linear(2, 2)
-    found = found_in(Candidate("one", lambda a, b: a + z, (x,), {"b": [y]}))
+    found = found_in(Candidate(lambda a, b: a + z, x, kwargs={"b": [y]}, name="one"))
     assert all(among(tensor, found) for tensor in (x, y, z))
-    found = found_in(Candidate("one", module.forward, (x,)))
+    found = found_in(Candidate(module.forward, x, name="one"))
     assert all(among(parameter, found) for parameter in module.parameters())
 
 
 def test_what_refers_to_itself_is_searched_once() -> None:
     module = torch.nn.Linear(2, 2)
     module.held = [module]  # type: ignore[assignment]
-    found = found_in(Candidate("cyclic", lambda *args: TREE["x"], (TREE, module)))
+    found = found_in(Candidate(lambda *args: TREE["x"], TREE, module, name="cyclic"))
     assert len(found) == 3
     assert among(TREE["x"], found)
 
@@ -51,7 +51,7 @@ def test_variables_of_functions_that_variables_hold_are_found() -> None:
         return x
 
     held = {"deep": [inner]}
-    assert among(x, found_in(Candidate("outer", lambda: held["deep"][0]())))
+    assert among(x, found_in(Candidate(lambda: held["deep"][0](), name="outer")))
 
 
 class Answering:
@@ -75,7 +75,7 @@ class AnsweringDict(dict[str, torch.Tensor]):
 
 def test_nothing_of_the_callers_runs() -> None:
     x, y = torch.zeros(1), torch.zeros(1)
-    found = found_in(Candidate("one", len, (Answering(x), AnsweringDict(y=y))))
+    found = found_in(Candidate(len, Answering(x), AnsweringDict(y=y), name="one"))
     assert among(x, found)
     assert among(y, found)
 
@@ -91,17 +91,17 @@ class Moduleless:
 
 def test_a_class_may_say_anything_of_its_module() -> None:
     x = torch.zeros(1)
-    assert among(x, found_in(Candidate("one", len, (Moduleless(x),))))
+    assert among(x, found_in(Candidate(len, Moduleless(x), name="one")))
 
 
 def test_the_nearest_are_found_first_and_a_limit_ends_the_search() -> None:
     x = torch.zeros(1)
     walk = Walk(1000)
     many = [[index] for index in range(2000)]
-    assert among(x, list(tensors_of(Candidate("one", lambda: None, (many, x)), walk)))
+    assert among(x, list(tensors_of(Candidate(lambda: None, many, x, name="one"), walk)))
     assert walk.ended_early
     everything = Walk(10_000)
-    assert among(x, list(tensors_of(Candidate("one", lambda: None, (many, [[x]])), everything)))
+    assert among(x, list(tensors_of(Candidate(lambda: None, many, [[x]], name="one"), everything)))
     assert not everything.ended_early
 
 
@@ -116,7 +116,7 @@ def test_a_list_of_many_numbers_is_not_searched_through(monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(Walk, "_look_at", counting)
-    find_place([Candidate("one", lambda: len(NUMBERS))], None)
+    find_place([Candidate(lambda: len(NUMBERS), name="one")], None)
     assert 1000 < sum(looked_at) < len(NUMBERS) / 2
 
 
@@ -125,7 +125,7 @@ def test_nothing_is_searched_for_where_the_device_is_given(monkeypatch: pytest.M
         raise AssertionError("searched")
 
     monkeypatch.setattr(sampling, "tensors_of", never)
-    place = find_place([Candidate("one", lambda: TREE)], "cpu")
+    place = find_place([Candidate(lambda: TREE, name="one")], "cpu")
     assert (place.device.type, place.others, place.reason) == ("cpu", (), "asked for")
 
 
@@ -139,7 +139,7 @@ def test_nothing_is_searched_for_where_the_device_is_given(monkeypatch: pytest.M
 )
 def test_the_kinds_of_devices_that_were_found_are_named(devices: list[str], reason: str) -> None:
     tensors = [torch.ones(1, device=device) for device in devices]
-    place = find_place([Candidate("one", torch.cat, (tensors,))], None)
+    place = find_place([Candidate(torch.cat, tensors, name="one")], None)
     assert (place.device.type, place.reason) == ("cpu", reason)
 
 
@@ -160,7 +160,7 @@ class Machine:
             yield type("Placed", (), {"device": torch.device(name)})()
 
     def place(self, requested: str | None) -> tuple[str, list[str], str]:
-        found = find_place([Candidate("one", int)], requested)
+        found = find_place([Candidate(int, name="one")], requested)
         return str(found.device), [str(other) for other in found.others], found.reason
 
 
@@ -191,7 +191,7 @@ def test_a_search_that_ended_early_is_said_where_it_matters(
     monkeypatch.setattr(_C, "cuda_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(sampling, "resolve_device", lambda requested: torch.device("cuda:0"))
-    assert find_place([Candidate("one", len, (many,))], None).reason == (
+    assert find_place([Candidate(len, many, name="one")], None).reason == (
         "assumed: no tensor was found, and there is a GPU; of what the calls refer to, 100 objects "
         "were searched"
     )

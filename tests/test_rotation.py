@@ -41,7 +41,7 @@ def add(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def rotated(fn: Callable[..., object], *args: Any, size: int = KIB, **kwargs: Any) -> Rotated:
-    return rotate(Candidate("one", fn, args, kwargs), torch.device("cpu"), size)
+    return rotate(Candidate(fn, *args, kwargs=kwargs, name="one"), torch.device("cpu"), size)
 
 
 def storage(tensor: torch.Tensor) -> int:
@@ -50,7 +50,7 @@ def storage(tensor: torch.Tensor) -> int:
 
 def test_copies_hold_the_working_set_between_two_uses_of_one(device: torch.device) -> None:
     x = torch.randn(16, 3, device=device)  # 192 bytes
-    candidate = Candidate("add", add, (x,), {"b": x[0]})
+    candidate = Candidate(add, x, kwargs={"b": x[0]}, name="add")
     found = rotate(candidate, device, 1000)
     assert found.bytes_per_call == 192
     assert len(found.copies) == math.ceil(1000 / 192) + 1
@@ -76,7 +76,7 @@ def test_a_small_storage_takes_a_cache_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_too_many_copies_are_capped_and_said_to_be() -> None:
-    candidate = Candidate("one", torch.neg, (torch.zeros(16),))
+    candidate = Candidate(torch.neg, torch.zeros(16), name="one")
     found = rotate(candidate, torch.device("cpu"), 6400, max_copies=100)
     assert len(found.copies) == 100
     assert found.left_warm == (
@@ -88,7 +88,7 @@ def test_too_many_copies_are_capped_and_said_to_be() -> None:
 
 def test_writing_to_one_copy_changes_no_other(device: torch.device) -> None:
     x = torch.zeros(100, device=device, dtype=torch.int32)  # 400 bytes, not a multiple of 512
-    copies = rotate(Candidate("one", torch.neg, (x,)), device, 4000).copies
+    copies = rotate(Candidate(torch.neg, x, name="one"), device, 4000).copies
     for index, copy in enumerate(copies):
         copy.args[0].fill_(index)
     for index, copy in enumerate(copies):
@@ -118,7 +118,7 @@ def strided(kind: str, device: torch.device) -> torch.Tensor:
 )
 def test_layout_is_kept(kind: str, device: torch.device) -> None:
     x = strided(kind, device)
-    found = rotate(Candidate("one", torch.neg, (x,)), device, 2000)
+    found = rotate(Candidate(torch.neg, x, name="one"), device, 2000)
     assert found.bytes_per_call == x.untyped_storage().nbytes()
     assert len(found.copies) > 2
     for copy in found.copies:
@@ -212,7 +212,7 @@ def test_modules_rotate_with_tied_weights_and_gradients_of_their_own(
     model.plain = model.plain.to(device)
     x = torch.randn(2, 4, device=device)
     fn = model.forward if method else model
-    found = rotate(Candidate("tied", fn, (x,)), device, KIB)
+    found = rotate(Candidate(fn, x, name="tied"), device, KIB)
     assert found.bytes_per_call == 64 + 16 + 16 + 16 + 16 + 32
     assert found.left_warm == ()
     models: list[Any] = [copy.fn.__self__ if method else copy.fn for copy in found.copies]  # type: ignore[attr-defined]
@@ -477,7 +477,7 @@ def setups(x: torch.Tensor) -> dict[str, Callable[[], object]]:
 @pytest.mark.parametrize("where", setups(torch.ones(4)))
 def test_a_setup_that_resets_the_original_only_is_refused(where: str) -> None:
     x = torch.ones(4)
-    candidate = Candidate("one", torch.neg, (x,), setup=setups(x)[where])
+    candidate = Candidate(torch.neg, x, name="one", setup=setups(x)[where])
     with pytest.raises(ValueError, match="setup must not refer to") as raised:
         rotate(candidate, torch.device("cpu"), KIB)
     assert str(raised.value) == (
@@ -489,7 +489,7 @@ def test_a_setup_that_resets_the_original_only_is_refused(where: str) -> None:
 
 def test_other_setups_are_kept() -> None:
     other = torch.ones(4)
-    candidate = Candidate("one", torch.neg, (torch.ones(4),), setup=lambda: other.zero_())
+    candidate = Candidate(torch.neg, torch.ones(4), name="one", setup=lambda: other.zero_())
     copies = rotate(candidate, torch.device("cpu"), KIB).copies
     assert all(copy.setup is candidate.setup for copy in copies)
 
@@ -535,7 +535,7 @@ def test_hooks_run_on_the_copys_module() -> None:
 def test_streams_and_events_are_shared() -> None:
     handles = [torch.cuda.Stream(), torch.cuda.Event(), torch.Generator("cuda")]
     x, on_cpu = torch.ones(4, device="cuda"), torch.ones(4)
-    candidate = Candidate("one", lambda *args: None, (x, on_cpu, handles))
+    candidate = Candidate(lambda *args: None, x, on_cpu, handles, name="one")
     found = rotate(candidate, torch.device("cuda", x.device.index or 0), KIB)
     assert found.bytes_per_call == 16
     for copy in found.copies:

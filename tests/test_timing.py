@@ -152,7 +152,10 @@ def test_one_sample_settles_nothing(stop: Stop) -> None:
         ({"flops": 0}, "flops must be a positive number, got 0"),
         ({"nbytes": float("inf")}, "nbytes must be a positive number, got inf"),
         ({"method": "graph", "backward": True}, "method 'graph' captures calls right behind"),
-        ({"cache": "rotate", "grad_to_none": []}, "grad_to_none names tensors that cache='rotate'"),
+        (
+            {"cache": "rotate", "grad_to_none": [torch.ones(1)]},
+            "grad_to_none names tensors that cache='rotate'",
+        ),
         ({"budget": 0}, "budget must be more than 0 seconds"),
         ({"budget": float("nan")}, "budget must be a number, got nan"),
         ({"budget": "long"}, "budget must be a number, got 'long'"),
@@ -238,15 +241,17 @@ class Holder:
 @pytest.mark.parametrize(
     "candidate",
     [
-        lambda tensor: Candidate("args", torch.relu, (tensor,)),
-        lambda tensor: Candidate("nested", torch.cat, ([tensor, tensor],)),
-        lambda tensor: Candidate("kwargs", torch.relu, (), {"input": tensor}),
-        lambda tensor: Candidate("closure", _closure_over(tensor)),
-        lambda tensor: Candidate("partial", functools.partial(torch.add, tensor, other=tensor)),
-        lambda tensor: Candidate("module", torch.nn.Linear(1, 1).to(tensor.device)),
-        lambda tensor: Candidate("method of a tensor", tensor.relu),
-        lambda tensor: Candidate("method of an object", Holder(tensor).method),
-        lambda tensor: Candidate("callable object", Holder(tensor)),
+        lambda tensor: Candidate(torch.relu, tensor, name="args"),
+        lambda tensor: Candidate(torch.cat, [tensor, tensor], name="nested"),
+        lambda tensor: Candidate(torch.relu, kwargs={"input": tensor}, name="kwargs"),
+        lambda tensor: Candidate(_closure_over(tensor), name="closure"),
+        lambda tensor: Candidate(
+            functools.partial(torch.add, tensor, other=tensor), name="partial"
+        ),
+        lambda tensor: Candidate(torch.nn.Linear(1, 1).to(tensor.device), name="module"),
+        lambda tensor: Candidate(tensor.relu, name="method of a tensor"),
+        lambda tensor: Candidate(Holder(tensor).method, name="method of an object"),
+        lambda tensor: Candidate(Holder(tensor), name="callable object"),
     ],
 )
 def test_the_device_is_found_in_the_tensors(

@@ -144,7 +144,7 @@ def test_verdicts_are_true_and_soon_settled(name: str, ratio: float, verdict: st
     assert found.low <= ratio + 0.001
     assert found.high >= ratio - 0.001
     assert comparison.verdict("other") == verdict
-    assert comparison.exit_code == (verdict == "slower")
+    assert comparison.exit_code() == (verdict == "slower")
     assert 30 <= first_stop(name, "verdict") < 60
 
 

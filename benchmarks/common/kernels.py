@@ -16,6 +16,8 @@ def record(calls: Mapping[str, Callable[[], object]]) -> dict[str, tuple[DeviceA
     compared = convtime.compare(
         calls,
         method="kernel",
+        check=None,
+        interference=False,
         warmup=1,
         stop="count",
         min_samples=_ROUNDS,

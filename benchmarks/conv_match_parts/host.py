@@ -97,6 +97,8 @@ def measure_host(
     compared = convtime.compare(
         calls,
         method="cpu",
+        check=None,
+        interference=False,
         cache="warm",
         warmup=100,
         stop="count",

@@ -162,6 +162,8 @@ def _add_samples(
         {" ".join(key): call for key, call in candidates.items()},
         method="kernel",
         regime="as-is",  # both meet the same clocks
+        check=None,
+        interference=False,
         warmup=1,
         stop="count",
         min_samples=rounds,

@@ -75,7 +75,7 @@ class Scene:
         from convtime import compare
 
         candidates = {"one": call, "other": call}
-        compared = compare(candidates, **self._options())
+        compared = compare(candidates, check=None, interference=False, **self._options())
         self.measurements += compared.measurements.values()
 
     def _options(self) -> dict[str, Any]:

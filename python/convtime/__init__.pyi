@@ -5,26 +5,33 @@ from .conv.plans import clear_plan_cache, plan_cache
 from .core.config import cmake_prefix_path, show_config
 from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
 from .device.clocks import trace_clocks
+from .results.agreement import Agreement
 from .results.batch_record import BatchRecord
 from .results.ceilings import Ceilings
 from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
-from .results.comparison import Comparison, Ratio
+from .results.comparison import Comparison, Judgement, Ratio
+from .results.interference import Interference
 from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
 from .results.scaling import ScaledTime
+from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.stopwatch import compare, time_op
 
 __version__: str
 
 __all__ = [
+    "Agreement",
     "BatchRecord",
+    "Candidate",
     "Ceilings",
     "ClockReading",
     "ClockTrace",
     "Comparison",
     "Explanation",
+    "Interference",
+    "Judgement",
     "LockedClocks",
     "Measurement",
     "PlanChoice",

@@ -50,6 +50,8 @@ def record() -> dict[str, Any]:
                 "base": functools.partial(torch.ops.convtime.spin_ns, base),
                 "other": functools.partial(torch.ops.convtime.spin_ns, other),
             },
+            check=None,
+            interference=False,
             stop="count",
             max_samples=200,
         )

@@ -1,7 +1,8 @@
 """The command `convtime`, also `python -m convtime`: a module for each of its commands.
 
-Exit codes: 0 done; 1 a check of `convtime doctor` failed; 2 bad input, with one line on stderr that
-says what; 130 interrupted by Ctrl-C.
+Exit codes: 0 done; 1 a check of `convtime doctor` failed, or `convtime compare` found what
+`--fail-on` names; 2 bad input, with one line on stderr that says what; 130 interrupted by Ctrl-C;
+and what `convtime compare --uncertain` names.
 """
 
 from __future__ import annotations

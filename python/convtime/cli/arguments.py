@@ -35,6 +35,15 @@ def seconds(text: str) -> float:
     return float(_number(text, float, "a positive number of seconds"))
 
 
+def exit_code(text: str) -> int:
+    """What a process can exit with."""
+    if not (text.isdecimal() and int(text) <= 255):
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, but it must be a whole number from 0 to 255"
+        )
+    return int(text)
+
+
 def file_name(text: str) -> Path:
     """The name of a file."""
     if not text:

@@ -6,25 +6,26 @@ import argparse
 import functools
 import os
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
 
 import torch
 from tqdm import tqdm
 
 from convtime.cli import arguments
 from convtime.cli.output import deliver, print_result
-from convtime.conv.compare import FORWARD, PASSES, compare_layers
+from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
 from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem import ConvLayer
 from convtime.conv.sources.csv_file import from_csv
 from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, load_model
 from convtime.conv.sources.resnet50 import resnet50
-from convtime.conv.step import compare_step
+from convtime.conv.step import StepResult, compare_step
 from convtime.core.errors import InputError
 from convtime.core.files import check_writable, write_file
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
+from convtime.results.comparison import Failure, Verdict, exit_code_of
 from convtime.show import convolutions, plot
 
 
@@ -84,13 +85,30 @@ def add_to(commands: Any) -> None:
         metavar="SECONDS",
         help="time to spend on the samples of each pass, both sides together (default: 1)",
     )
+    parser.add_argument(
+        "--fail-on",
+        action="append",
+        choices=get_args(Failure),
+        default=[],
+        help="exit with 1 where convtime is slower or faster than PyTorch by more than "
+        f"{100 * MARGIN:g} %%, where that is uncertain, or where its result has other bits "
+        "although PyTorch's own repeat; may be given several times",
+    )
+    parser.add_argument(
+        "--uncertain",
+        type=arguments.exit_code,
+        default=0,
+        metavar="CODE",
+        help="what to exit with where nothing of --fail-on is found, and it is uncertain whether a "
+        "layer is slower or faster (default: 0)",
+    )
     output = functools.partial(parser.add_argument, type=arguments.file_name)
     output("--json", help="write rows with all samples, and provenance")
     output("--csv", help="write the table")
     output("--plot", metavar="PNG", help="draw a picture of the result")
 
 
-def _run(options: argparse.Namespace) -> None:
+def _run(options: argparse.Namespace) -> int:
     # Everything that can be wrong is found out before the first layer is timed.
     device = resolve_device(options.device)
     outputs = [path for path in (options.json, options.csv, options.plot) if path]
@@ -122,6 +140,10 @@ def _run(options: argparse.Namespace) -> None:
     with bar:
         results = list(bar)
 
+    found = list(_found(results, step))
+    code = exit_code_of([what for _, what in found], options.fail_on, options.uncertain)
+    causes = [each for each in found if each[1] in options.fail_on]
+    causes = causes or [each for each in found if each[1] == "uncertain"]
     facts = provenance(device)
     title = f"{facts['gpu'] or facts['cpu']}; {options.dtype}, {options.layout}"
 
@@ -139,6 +161,7 @@ def _run(options: argparse.Namespace) -> None:
         parts += [convolutions.table(results), convolutions.empty_line(empty)]
         if step:
             parts += [step.replaced, convolutions.step_line(step)]
+        parts.append(convolutions.exit_line(code, causes))
         return "\n\n".join(filter(None, parts))
 
     deliveries: list[Callable[[], None]] = []
@@ -154,6 +177,19 @@ def _run(options: argparse.Namespace) -> None:
         )
     deliveries.append(lambda: print_result(text()))
     deliver(deliveries)
+    return code
+
+
+def _found(
+    results: Sequence[LayerResult], step: StepResult | None
+) -> Iterator[tuple[str, Failure | Verdict]]:
+    """What a layer or the step is, with its title; a layer may be of two kinds."""
+    for result in results:
+        yield result.title, result.verdict
+        if result.pytorch_repeats and not result.bit_identical:
+            yield result.title, "other-result"
+    if step is not None:
+        yield "the training step", step.ratio.verdict(MARGIN)
 
 
 def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:

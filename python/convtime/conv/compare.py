@@ -19,11 +19,12 @@ from convtime.core import codec
 from convtime.core.errors import InputError, first_line
 from convtime.ops.arguments import resolve_padding
 from convtime.results.activity import same_launches
-from convtime.results.comparison import Ratio
+from convtime.results.comparison import Ratio, Verdict
 from convtime.results.measurement import Measurement
 from convtime.timing.stopwatch import compare
 
 PASSES = FORWARD, BACKWARD = ("forward", "backward")
+MARGIN = 0.01  # share of PyTorch's time up to which convtime's counts as the same
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,11 @@ class LayerResult:
         return self.flops / self.convtime.median / 1e9
 
     @property
+    def verdict(self) -> Verdict:
+        """Whether convtime is faster or slower than PyTorch by more than MARGIN."""
+        return self.ratio.verdict(MARGIN)
+
+    @property
     def same_kernels(self) -> bool | None:
         """Whether both launched the same kernels; None where kernels were not recorded."""
         theirs, ours = self.pytorch.activities, self.convtime.activities
@@ -81,6 +87,7 @@ class LayerResult:
         return codec.encode(self) | {
             "pytorch": measurement_row(self.pytorch),
             "convtime": measurement_row(self.convtime),
+            "verdict": self.verdict,
             "same_kernels": self.same_kernels,
             "flops": self.flops,
             "gflops": self.gflops,
@@ -182,6 +189,8 @@ def _compare_layer(
         comparison = compare(
             calls,
             device=device,
+            check=None,  # bits are compared above
+            interference=False,
             stop="interval",  # whatever the verdict: the ratio itself is reported
             **timing,
         )

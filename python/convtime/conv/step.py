@@ -85,7 +85,14 @@ def compare_step(
         )
     method: Method = "sync" if device.type == "cuda" else "cpu"
     timed = functools.partial(
-        compare, steps, device=device, method=method, cache="warm", stop="interval"
+        compare,
+        steps,
+        device=device,
+        method=method,
+        cache="warm",
+        stop="interval",
+        check=None,
+        interference=False,
     )
     comparison = attempt(f"timing {called}", lambda: timed(**timing))
     theirs.zero_grad()  # its gradients are memory

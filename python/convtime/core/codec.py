@@ -67,11 +67,11 @@ def _name(kind: type[object]) -> str:
 def to_json(document: Mapping[str, Any]) -> str:
     """Strict JSON with a line for each item of a list, so that a diff shows which rows changed.
 
-    Numbers that JSON has no form for (NaN, infinities) become null.
+    Numbers that JSON has no form for become null.
     """
 
     def line(value: object) -> str:
-        return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False)
+        return json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
 
     entries = []
     for key, value in document.items():
@@ -83,11 +83,12 @@ def to_json(document: Mapping[str, Any]) -> str:
     return "{\n" + ",\n".join(entries) + "\n}\n"
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """A value with None for each number in it that JSON has no form for (NaN, infinities)."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _finite(inner) for key, inner in value.items()}
+        return {key: finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return value

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+import math
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
 from convtime.core import codec
 from convtime.core.load import _C
+from convtime.results import doubt
+from convtime.results.agreement import Agreement
+from convtime.results.doubt import Doubt, Reason
+from convtime.results.interference import Interference
 from convtime.results.measurement import Measurement
 
-SCHEMA = "1.0"
+SCHEMA = "1.1"
 
 #: What is compared, by the method of timing.
 _JUDGED_ON = {
@@ -24,6 +30,9 @@ _JUDGED_ON = {
 }
 
 Verdict = Literal["faster", "slower", "same", "uncertain"]
+
+#: What an exit code can be told to fail on: a verdict, or another result than the baseline's.
+Failure = Literal["faster", "slower", "uncertain", "other-result"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +52,46 @@ class Ratio:
     high: float
     confidence: float = _C.CONFIDENCE
 
+    def verdict(self, margin: float) -> Verdict:
+        """What the interval says; see :meth:`Comparison.verdict`."""
+        return _C.judge(self.low, self.high, margin)
+
+    def smallest_difference(self, margin: float) -> float:
+        """The smallest difference, as a share of the baseline's time, that this interval shows.
+
+        It is the margin and half the interval's width: a candidate that differs by less would have
+        had an interval that reaches into the margin. Infinite where there is no interval.
+        """
+        half_width = (self.high - self.low) / 2
+        known = math.isfinite(half_width) and 0 < self.value < math.inf
+        return margin + half_width / self.value if known else math.inf
+
     def __str__(self) -> str:
         return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Judgement:
+    """How one operation compares with another, with all that is known of that.
+
+    Attributes:
+        verdict: see :meth:`Comparison.verdict`.
+        ratio: of the times.
+        in_cycles: the verdict on cycles of the multiprocessors' clock in place of times; None where
+            the clock is not known.
+        reason: why the verdict is ``uncertain``, as a code; None where it is not.
+        sentence: that in words, or what time and cycles say where they differ; empty where there is
+            nothing to say.
+        smallest_difference: the smallest difference, as a share of the baseline's time, that would
+            have been found; see :meth:`Ratio.smallest_difference`.
+    """
+
+    verdict: Verdict
+    ratio: Ratio
+    in_cycles: Verdict | None
+    reason: Reason | None
+    sentence: str
+    smallest_difference: float
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -54,17 +101,47 @@ class Comparison:
     Attributes:
         measurements: by name, in the order given; sample i of each comes from the same round.
         margin: share of the baseline's time up to which another time counts as the same.
+        baseline: the name of what the others are compared with; the first one unless given.
+        control: the name of a duplicate of the baseline; empty where there is none. Where it is
+            found to differ, every verdict is ``uncertain``.
+        same_results: whether each candidate computes what the baseline does; empty where that was
+            not looked at. One that does not is judged on its time like any other.
+        interference: candidates whose time beside the others is not their time alone.
+        interference_reason: why that was not looked at, in all or in some of them; empty where it
+            was.
     """
 
     measurements: Annotated[Mapping[str, Measurement], msgspec.Meta(min_length=1)]
     margin: float = 0.01
+    baseline: str = ""
+    control: str = ""
+    same_results: Mapping[str, Agreement] = dataclasses.field(default_factory=dict)
+    interference: Mapping[str, Interference] = dataclasses.field(default_factory=dict)
+    interference_reason: str = ""
 
     def __post_init__(self) -> None:
+        if not self.measurements:
+            raise ValueError("a comparison must be of one measurement at least, got none")
         counts = {name: len(measured.seconds) for name, measured in self.measurements.items()}
         if len(set(counts.values())) > 1:
             raise ValueError(
                 f"measurements of one comparison must have as many samples each, got {counts}"
             )
+        if not self.baseline:
+            object.__setattr__(self, "baseline", next(iter(self.measurements)))
+        for role, name in (("baseline", self.baseline), ("control", self.control)):
+            if name and name not in self.measurements:
+                raise ValueError(
+                    f"{role} must be one of {list(self.measurements)}, which were compared, got "
+                    f"{name!r}"
+                )
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names of those that are compared with the baseline; the control is none of them."""
+        return tuple(
+            name for name in self.measurements if name not in (self.baseline, self.control)
+        )
 
     @property
     def judged_on(self) -> str:
@@ -73,61 +150,128 @@ class Comparison:
         return _JUDGED_ON.get(method, f"what the method {method!r} gives")
 
     def ratio(self, name: str, baseline: str | None = None) -> Ratio:
-        """Time of ``name`` over time of ``baseline`` (the first candidate unless given).
+        """Time of ``name`` over time of ``baseline`` (the comparison's own unless given).
 
         Raises:
             KeyError: for a name that is not in the comparison.
         """
-        if baseline is None:
-            baseline = next(iter(self.measurements))
+        return _ratio_in_time(*self._pair(name, baseline))
+
+    def cycles_ratio(self, name: str, baseline: str | None = None) -> Ratio | None:
+        """As :meth:`ratio`, of cycles of the multiprocessors' clock.
+
+        It is of the rounds in which both clocks are known; None where there are none.
+
+        Raises:
+            KeyError: for a name that is not in the comparison.
+        """
+        over, under = self._pair(name, baseline)
+        clocks_hz = [hz for hz in (*over.sm_clocks_hz, *under.sm_clocks_hz) if hz is not None]
+        highest_hz = max(clocks_hz, default=0.0)
+        return _paired(
+            (over, over.cycles),
+            (under, under.cycles),
+            uncertainty=_uncertainty(over, under) * highest_hz,
+            tick=_tick(over, under) * highest_hz,
+        )
+
+    def _pair(self, name: str, baseline: str | None) -> tuple[Measurement, Measurement]:
+        baseline = self.baseline if baseline is None else baseline
         for candidate in (name, baseline):
             if candidate not in self.measurements:
                 raise KeyError(
                     f"{candidate!r} was not compared; there are {list(self.measurements)}"
                 )
-        over, under = self.measurements[name], self.measurements[baseline]
-        uncertainty = max(over.overhead_uncertainty, under.overhead_uncertainty)
-        return Ratio(
-            *_C.paired_ratio(
-                over.seconds,
-                under.seconds,
-                uncertainty,
-                tick=max(over.clock_tick, under.clock_tick),
-                over_places=over.places,
-                under_places=under.places,
-                batches=over.batches,
-            )
-        )
+        return self.measurements[name], self.measurements[baseline]
 
     def verdict(self, name: str, baseline: str | None = None) -> Verdict:
         """What the interval of :meth:`ratio` says, with 95 % confidence.
 
         Args:
             name: the candidate that is judged.
-            baseline: what it is compared with; the first candidate unless given.
+            baseline: what it is compared with; the comparison's own baseline unless given.
 
         Returns:
             ``same`` if the whole interval lies within 1 ± ``margin``, ``faster`` or ``slower`` if
-            all of it lies beyond, and else ``uncertain``: more samples could tell. Where one of the
-            two has no GPU work, there are no GPU times to compare, and it is ``uncertain``, too.
+            all of it lies beyond, and else ``uncertain``, for the reason that :meth:`judge` has.
 
         Raises:
             KeyError: for a name that is not in the comparison.
         """
-        ratio = self.ratio(name, baseline)
-        pair = (name, next(iter(self.measurements)) if baseline is None else baseline)
-        if any(self.measurements[candidate].no_gpu_work for candidate in pair):
-            return "uncertain"
-        return _C.judge(ratio.low, ratio.high, self.margin)
+        return self.judge(name, baseline).verdict
 
-    @property
-    def exit_code(self) -> int:
-        """For CI: 1 if any candidate is slower than the first by more than the margin, else 0."""
-        return int(any(self.verdict(name) == "slower" for name in self.measurements))
+    def judge(self, name: str, baseline: str | None = None) -> Judgement:
+        """The verdict with its reasons, in time and in cycles.
+
+        Raises:
+            KeyError: for a name that is not in the comparison.
+        """
+        pair = self._pair(name, baseline)
+        ratio = self.ratio(name, baseline)
+        found = self._doubt(ratio, name, baseline)
+        verdict: Verdict = ratio.verdict(self.margin) if found is None else "uncertain"
+        cycles = self.cycles_ratio(name, baseline)
+        idle = any(measured.no_gpu_work for measured in pair)
+        in_cycles = None if cycles is None or idle else cycles.verdict(self.margin)
+        sentence = "" if found is None else found.sentence
+        if found is None and in_cycles not in (None, "uncertain", verdict):
+            sentence = f"{verdict} in time, {in_cycles} in cycles: clock ({_clocks(*pair)})"
+        return Judgement(
+            verdict=verdict,
+            ratio=ratio,
+            in_cycles=in_cycles,
+            reason=None if found is None else found.reason,
+            sentence=sentence,
+            smallest_difference=ratio.smallest_difference(self.margin),
+        )
+
+    def _doubt(self, ratio: Ratio, name: str, baseline: str | None) -> Doubt | None:
+        """What makes a verdict uncertain; None where nothing does."""
+        over, under = pair = self._pair(name, baseline)
+        found = doubt.of_idle(*pair)
+        if found is not None or over is under:
+            return found
+        if self.control and name != self.control:
+            control = self.ratio(self.control)
+            verdict = control.verdict(self.margin)
+            if verdict in ("faster", "slower"):
+                return doubt.of_control(self.control, verdict, str(control))
+        if ratio.verdict(self.margin) != "uncertain":
+            return None
+        would_be = _ratio_in_time(*pair, cost_known=True).verdict(self.margin)
+        if would_be != "uncertain":
+            return doubt.of_cost(would_be, _uncertainty(*pair))
+        return doubt.of_interval(ratio.low, ratio.high, self.margin, *pair)
+
+    def exit_code(
+        self, fail_on: Failure | Collection[Failure] = "slower", uncertain: int = 0
+    ) -> int:
+        """For CI: whether the baseline's others are as they should be.
+
+        Args:
+            fail_on: what of any of them gives 1: ``slower`` or ``faster`` than the baseline by more
+                than the margin, ``uncertain``, or ``other-result`` (``same_results`` says that it
+                does not compute the same).
+            uncertain: what is given where there is none of these, and a verdict is uncertain.
+
+        Raises:
+            ValueError: for anything else to fail on.
+        """
+        different = (self.same_results.get(name) for name in self.others)
+        found: list[Failure | Verdict] = [
+            "other-result" for each in different if each is not None and each.same is False
+        ]
+        found += [self.verdict(name) for name in self.others]
+        return exit_code_of(found, fail_on, uncertain)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
+        """JSON-ready form, with a schema version, and the judgement of each but the baseline."""
+        judged = {
+            name: codec.finite(codec.encode(self.judge(name)))
+            for name in self.measurements
+            if name != self.baseline
+        }
+        return codec.encode(self, SCHEMA) | {"judgements": judged}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
@@ -143,3 +287,83 @@ class Comparison:
         from convtime.show.measurement import comparison_sheet
 
         return comparison_sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.measurement import html_comparison_sheet
+
+        return html_comparison_sheet(self)
+
+
+def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = False) -> Ratio:
+    """The ratio of times, or what it would be if the method's own cost were known for certain."""
+    uncertainty = 0.0 if cost_known else _uncertainty(over, under)
+    ratio = _paired(
+        (over, over.seconds),
+        (under, under.seconds),
+        uncertainty=uncertainty,
+        tick=_tick(over, under),
+    )
+    assert ratio is not None  # a measurement has one sample at least, and knows all of them
+    return ratio
+
+
+def _uncertainty(over: Measurement, under: Measurement) -> float:
+    return max(over.overhead_uncertainty, under.overhead_uncertainty)
+
+
+def _tick(over: Measurement, under: Measurement) -> float:
+    return max(over.clock_tick, under.clock_tick)
+
+
+_Series = tuple[Measurement, Sequence[float | None]]  # and what is known of each of its samples
+
+
+def _paired(over: _Series, under: _Series, *, uncertainty: float, tick: float) -> Ratio | None:
+    """The ratio over the rounds in which both are known; None where there are none."""
+    rounds = [
+        index
+        for index, both in enumerate(zip(over[1], under[1], strict=False))  # or there is no clock
+        if None not in both
+    ]
+    if not rounds:
+        return None
+
+    def of_rounds(values: Sequence[Any]) -> list[Any]:
+        return [values[index] for index in rounds] if values else []
+
+    return Ratio(
+        *_C.paired_ratio(
+            of_rounds(over[1]),
+            of_rounds(under[1]),
+            uncertainty,
+            tick=tick,
+            over_places=of_rounds(over[0].places),
+            under_places=of_rounds(under[0].places),
+            batches=of_rounds(over[0].batches),
+        )
+    )
+
+
+def _clocks(over: Measurement, under: Measurement) -> str:
+    medians = [
+        statistics.median(hz for hz in measured.sm_clocks_hz if hz is not None) / 1e6
+        for measured in (over, under)
+    ]
+    return "{:.0f} MHz against {:.0f}".format(*medians)
+
+
+def exit_code_of(
+    found: Iterable[Failure | Verdict], fail_on: Failure | Collection[Failure], uncertain: int
+) -> int:
+    """1 where something was found to fail on, else ``uncertain`` where a verdict is, else 0.
+
+    Raises:
+        ValueError: for anything else than a :data:`Failure` to fail on.
+    """
+    failures = {fail_on} if isinstance(fail_on, str) else set(fail_on)
+    if not failures <= set(get_args(Failure)):
+        raise ValueError(f"fail_on must be some of {get_args(Failure)}, got {fail_on!r}")
+    found = set(found)
+    if found & failures:
+        return 1
+    return uncertain if "uncertain" in found else 0

@@ -18,7 +18,7 @@ from convtime.results.measurement import Measurement
 from convtime.results.units import format_seconds
 from convtime.show.text import printable
 
-SCHEMA = "3.1"
+SCHEMA = "3.2"
 FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
 
 
@@ -98,6 +98,12 @@ def kernels(results: Sequence[LayerResult]) -> str:
                 lines.append(f"{title}, {who} alone:")
                 lines += [f"  {kernel}" for kernel in side]
     return "\n".join(lines)
+
+
+def exit_line(code: int, causes: Sequence[tuple[str, str]]) -> str:
+    """One line on an exit code: pairs of a title and what was found of it; empty for 0."""
+    told = (f"{printable(title)} ({found})" for title, found in causes)
+    return f"exits with {code}: {', '.join(told)}" if code else ""
 
 
 def empty_line(names: Sequence[str]) -> str:
@@ -185,6 +191,7 @@ def to_csv(results: Sequence[LayerResult]) -> str:
             "ratio": result.ratio.value,
             "ratio_low": result.ratio.low,
             "ratio_high": result.ratio.high,
+            "verdict": result.verdict,
             "bit_identical": result.bit_identical,
             "pytorch_repeats": result.pytorch_repeats,
             "same_kernels": result.same_kernels,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html as escaping
 import math
+from collections.abc import Iterable
 
 from convtime.core.load import _C
 from convtime.results.comparison import Comparison
@@ -28,29 +29,91 @@ def html_sheet(measured: Measurement) -> str:
 
 
 def comparison_sheet(compared: Comparison) -> str:
-    """A comparison as text: medians, and each candidate's ratio to the first with its verdict."""
-    baseline, *others = compared.measurements
+    """A comparison as text: medians, and each candidate's ratio to the baseline with its verdict.
+
+    What else there is to say of a candidate stands below its line.
+    """
     lines = [f"  judged on {compared.judged_on}"]
-    lines += [f"  {baseline}: {_median(compared.measurements[baseline])}, the baseline"]
-    for name in others:
-        told = _median(compared.measurements[name])
-        if not any(compared.measurements[either].no_gpu_work for either in (baseline, name)):
-            told += (
-                f", ratio {compared.ratio(name)}, {compared.verdict(name)} "
-                f"(within {compared.margin:.2%})"
-            )
-        lines.append(f"  {name}: {told}")
-    lines += _notes(compared)
+    for name in _baseline_first(compared):
+        cells = filter(None, _cells(compared, name))
+        lines.append(f"  {name}: {', '.join(cells)}")
+        lines += [f"    {note}" for note in _notes(compared, name)]
+    lines += [f"  {note}" for note in _notes_on_all(compared)]
     return "\n".join(["<convtime.Comparison", *lines]) + ">"
 
 
-def _notes(compared: Comparison) -> list[str]:
+def html_comparison_sheet(compared: Comparison) -> str:
+    """A comparison as an HTML table, with everything escaped."""
+
+    def row(kind: str, cells: Iterable[str]) -> str:
+        escaped = (escaping.escape(cell).replace("\n", "<br>") for cell in cells)
+        columns = (f"<{kind} style='text-align:left'>{cell}</{kind}>" for cell in escaped)
+        return f"<tr>{''.join(columns)}</tr>"
+
+    rows = [
+        row("td", (name, *_cells(compared, name), "\n".join(_notes(compared, name))))
+        for name in _baseline_first(compared)
+    ]
+    caption = escaping.escape(
+        "; ".join([f"judged on {compared.judged_on}", *_notes_on_all(compared)])
+    )
+    heading = row("th", ("", "median", "ratio", "verdict", "notes"))
+    return f"<table><caption>{caption}</caption>{heading}{''.join(rows)}</table>"
+
+
+def _baseline_first(compared: Comparison) -> list[str]:
+    return sorted(compared.measurements, key=lambda name: name != compared.baseline)
+
+
+def _cells(compared: Comparison, name: str) -> tuple[str, str, str]:
+    """Median, ratio and verdict; the latter two are empty where there are none."""
+    median = _median(compared.measurements[name])
+    if name == compared.baseline:
+        return median, "", "the baseline"
+    judged = compared.judge(name)
+    if judged.reason == "no-gpu-work":
+        return median, "", ""
+    role = ", the control" if name == compared.control else ""
+    return (
+        median,
+        f"ratio {judged.ratio}",
+        f"{judged.verdict} (within {compared.margin:.2%}){role}",
+    )
+
+
+def _notes(compared: Comparison, name: str) -> list[str]:
+    """What else there is to say of a candidate, a line each."""
+    notes = []
+    if name != compared.baseline:
+        judged = compared.judge(name)
+        if judged.reason != "no-gpu-work":  # which its median says
+            notes += [f"{judged.reason}: {judged.sentence}"] if judged.reason else []
+            notes += [judged.sentence] if judged.sentence and not judged.reason else []
+            if math.isfinite(judged.smallest_difference):
+                notes.append(f"differences from {judged.smallest_difference:.2%} on would be found")
+    agreement = compared.same_results.get(name)
+    if agreement is not None:
+        heading = {True: "same result", False: "OTHER RESULT", None: "same result not known"}
+        notes.append(f"{heading[agreement.same]}: {agreement.sentence}")
+    if name in compared.interference:
+        notes.append(f"interference: {compared.interference[name].sentence}")
+    return notes
+
+
+def _notes_on_all(compared: Comparison) -> list[str]:
+    notes = []
+    if compared.interference_reason:
+        notes.append(f"interference not looked for: {compared.interference_reason}")
+    return notes + _notes_on_inputs(compared)
+
+
+def _notes_on_inputs(compared: Comparison) -> list[str]:
     """What is remarkable about inputs, with the candidates that have them in common."""
     names: dict[str, list[str]] = {}
     for name, measured in compared.measurements.items():
         for remark in measured.inputs:
             names.setdefault(remark, []).append(name)
-    return [f"  note on {', '.join(those)}: {remark}" for remark, those in names.items()]
+    return [f"note on {', '.join(those)}: {remark}" for remark, those in names.items()]
 
 
 def _median(measured: Measurement) -> str:

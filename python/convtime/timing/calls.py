@@ -123,18 +123,17 @@ def _call(candidate: Candidate) -> tuple[Any, ...]:
 
 @contextlib.contextmanager
 def prepared_calls(
-    candidates: Sequence[Candidate], options: Options, device: torch.device, *, backward: bool
+    candidates: Sequence[Candidate], options: Options, device: torch.device
 ) -> Iterator[list[PreparedCalls]]:
     """Makes of candidates what is called so that cache and placement are as asked for.
 
     Behind the block, the memory of copies is PyTorch's again.
 
     Args:
-        candidates: what is timed, or whose backward passes are.
+        candidates: what is timed.
         options: as asked for. A GPU's flush is none of the calls': see
             :func:`convtime.timing.cache.flush_buffers`.
         device: where the work runs.
-        backward: whether backward passes are timed.
     """
     every: list[PreparedCalls] = []
     try:
@@ -143,13 +142,12 @@ def prepared_calls(
                 torch.cuda.synchronize(device)
             room_bytes = room_for_copies(device) // len(candidates)
             every.extend(
-                _on_gpu(candidate, options, device, room_bytes, backward=backward)
-                for candidate in candidates
+                _on_gpu(candidate, options, device, room_bytes) for candidate in candidates
             )
         else:
             every.extend(_on_cpu(candidate, options) for candidate in candidates)
-        if backward:
-            for calls in every:
+        for candidate, calls in zip(candidates, every, strict=True):
+            if candidate.backward:
                 _time_backward(calls)
         if device.type != "cuda" and options.cache == "cold":
             # Last, since the forward pass that a backward pass needs fills the caches again.
@@ -190,7 +188,7 @@ def _flush_between(every: Iterable[PreparedCalls]) -> None:
 
 
 def _on_gpu(
-    candidate: Candidate, options: Options, device: torch.device, room_bytes: int, *, backward: bool
+    candidate: Candidate, options: Options, device: torch.device, room_bytes: int
 ) -> PreparedCalls:
     calls = PreparedCalls(Copies([candidate]), *gpu_cache(options.cache))
     wanted = _wanted_placement(calls, options)
@@ -201,7 +199,7 @@ def _on_gpu(
     calls.origins = original.origins
     if wanted != "as-is":
         try:
-            places = _count_places(calls, original, wanted, options, room_bytes, backward=backward)
+            places = _count_places(calls, original, wanted, options, room_bytes)
             if options.cache != "rotate":
                 _place(calls, original, wanted, places, in_graph=options.method == "graph")
             calls.placement = wanted
@@ -210,7 +208,7 @@ def _on_gpu(
     if options.cache == "rotate":
         _rotate(calls, original, places if calls.placement != "as-is" else 1)
     if calls.placement != "as-is":
-        _place_results(calls, options, device, room_bytes, backward=backward)
+        _place_results(calls, candidate, options, device, room_bytes)
     return calls
 
 
@@ -227,9 +225,8 @@ def _count_places(
     wanted: Placement,
     options: Options,
     room_bytes: int,
-    *,
-    backward: bool,
 ) -> int:
+    backward = original.candidate.backward
     places, why_few = count_places(original, wanted, room_bytes, backward=backward)
     if options.cache == "rotate":
         if options.placement == "auto":
@@ -267,14 +264,13 @@ def _rotate(calls: PreparedCalls, original: Original, places: int) -> None:
 
 def _place_results(
     calls: PreparedCalls,
+    candidate: Candidate,
     options: Options,
     device: torch.device,
     room_bytes: int,
-    *,
-    backward: bool,
 ) -> None:
     why_not = ""
-    if backward:
+    if candidate.backward:
         why_not = "they are gradients"
     elif options.method == "graph":
         why_not = "a graph has memory of its own"

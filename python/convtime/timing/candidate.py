@@ -2,35 +2,160 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from convtime.timing.options import is_finite
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
 class Candidate:
-    """One operation that is to be timed: ``fn(*args, **kwargs)``."""
+    """One operation that is to be timed, ``fn(*args, **kwargs)``; see :func:`convtime.compare`.
 
-    name: str
+    Tensors that are passed as arguments, rather than held by a closure, can be copied: for
+    ``cache="rotate"``, for example.
+
+    Args:
+        fn: what is timed. Its result is dropped after the timed region; it may return None.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        name: what the result is called; the function's own name unless given.
+        setup: called without arguments before each call, outside of the timed region and before the
+            cache is flushed; what it issues to the GPU is not timed either.
+        backward: times the backward pass of ``fn``'s result instead, with random gradients; the
+            forward pass runs before each call, outside of the timed region. Gradients are set to
+            None first, and are the last call's when it is over.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside of the timed
+            region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
+        flops: floating-point operations of a call, to be set against what this device reaches,
+            which is measured afterwards, once (see ``ceilings``), and beyond any ``timeout``.
+        nbytes: bytes that a call has to move, likewise.
+
+    Raises:
+        TypeError: for something of another type, such as an ``fn`` that is not callable.
+        ValueError: for ``flops`` or ``nbytes`` that are not positive numbers.
+    """
+
     fn: Callable[..., object]
-    args: tuple[Any, ...] = ()
-    kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    setup: Callable[[], object] | None = None
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    name: str
+    setup: Callable[[], object] | None
+    backward: bool
+    grad_to_none: tuple[torch.Tensor, ...]
+    flops: float | None
+    nbytes: float | None
 
-    def __post_init__(self) -> None:
-        if not isinstance(self.name, str):
-            raise TypeError(f"a measurement's name must be a string, got {self.name!r}")
-        if not callable(self.fn):
+    def __init__(
+        self,
+        fn: Callable[..., object],
+        *args: Any,
+        kwargs: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        setup: Callable[[], object] | None = None,
+        backward: bool = False,
+        grad_to_none: Iterable[torch.Tensor] | None = None,
+        flops: float | None = None,
+        nbytes: float | None = None,
+    ) -> None:
+        name = name_of(fn) if name is None else _text(name)
+        if not callable(fn):
             raise TypeError(
-                f"what is timed must be callable, got {type(self.fn).__name__} for {self.name!r}; "
+                f"what is timed must be callable, got {type(fn).__name__} for {name!r}; "
                 "pass the function and its arguments, not its result"
             )
-        if self.setup is not None and not callable(self.setup):
-            raise TypeError(f"setup must be callable, got {type(self.setup).__name__}")
+        if kwargs is not None and not isinstance(kwargs, Mapping):
+            raise TypeError(f"kwargs must be a mapping of names to values, got {kwargs!r}")
+        if setup is not None and not callable(setup):
+            raise TypeError(f"setup must be callable, got {type(setup).__name__}")
+        if not isinstance(backward, bool):
+            raise TypeError(f"backward must be True or False, got {backward!r}")
+        for what, value in (("flops", flops), ("nbytes", nbytes)):
+            if value is not None and not (is_finite(value) and value > 0):
+                raise ValueError(f"{what} must be a positive number, got {value!r}")
+        self.__dict__.update(
+            fn=fn,
+            args=args,
+            kwargs=kwargs or {},
+            name=name,
+            setup=setup,
+            backward=backward,
+            grad_to_none=_tensors(grad_to_none),
+            flops=None if flops is None else float(flops),
+            nbytes=None if nbytes is None else float(nbytes),
+        )
+
+    def but(self, **changes: Any) -> Candidate:
+        """The same but for some of its fields."""
+        changed = copy.copy(self)
+        changed.__dict__.update(changes)
+        return changed
+
+    @property
+    def acts_before_calls(self) -> bool:
+        """Whether something is done before each call."""
+        return self.backward or self.setup is not None or bool(self.grad_to_none)
+
+    def __repr__(self) -> str:
+        return f"<convtime.Candidate {self.name}>"
+
+
+def _text(name: object) -> str:
+    if not isinstance(name, str):
+        raise TypeError(f"a measurement's name must be a string, got {name!r}")
+    return name
+
+
+def _tensors(given: Iterable[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
+    if isinstance(given, torch.Tensor):
+        raise TypeError("grad_to_none must be a sequence of tensors, got one tensor; put it in []")
+    if not (given is None or isinstance(given, Iterable)):
+        raise TypeError(f"grad_to_none must be a sequence of tensors, got {given!r}")
+    tensors = tuple(given or ())  # an iterator would be empty from the second call on
+    for tensor in tensors:
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"grad_to_none must hold tensors, got {type(tensor).__name__}")
+    return tensors
+
+
+def candidates_of(given: object) -> list[Candidate]:
+    """The candidates of a mapping by name, or of a sequence, each with a name of its own.
+
+    Raises:
+        TypeError: for anything else, and for what is not callable in it.
+    """
+    if isinstance(given, Mapping):
+        return [_candidate(fn, _text(name)) for name, fn in given.items()]
+    if isinstance(given, Sequence) and not isinstance(given, str | bytes):
+        found: list[Candidate] = []
+        for fn in given:
+            candidate = _candidate(fn)
+            found.append(candidate.but(name=distinct(candidate.name, found)))
+        return found
+    raise TypeError(
+        "compare takes callables or Candidates, in a mapping by name or in a sequence, got "
+        f"{type(given).__name__}"
+    )
+
+
+def _candidate(fn: Any, name: str | None = None) -> Candidate:
+    if not isinstance(fn, Candidate):
+        return Candidate(fn, name=name)
+    return fn if name is None else fn.but(name=name)
+
+
+def distinct(name: str, others: Iterable[Candidate]) -> str:
+    """The name, with a number behind it where others have it already."""
+    taken = {other.name for other in others}
+    numbered = itertools.chain([name], (f"{name} {number}" for number in itertools.count(2)))
+    return next(each for each in numbered if each not in taken)
 
 
 def name_of(fn: Callable[..., object]) -> str:
@@ -41,25 +166,17 @@ def name_of(fn: Callable[..., object]) -> str:
     return name if isinstance(name, str) else type(fn).__name__
 
 
-def clearing_gradients(candidate: Candidate, tensors: Iterable[torch.Tensor]) -> Candidate:
-    """The candidate with the gradients of ``tensors`` set to None before each call.
-
-    Raises:
-        TypeError: for anything but tensors.
-    """
-    if isinstance(tensors, torch.Tensor):
-        raise TypeError("grad_to_none must be a sequence of tensors, got one tensor; put it in []")
-    tensors = tuple(tensors)  # an iterator would be empty from the second call on
-    for tensor in tensors:
-        if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"grad_to_none must hold tensors, got {type(tensor).__name__}")
+def clearing_gradients(candidate: Candidate) -> Candidate:
+    """The candidate with clearing ``grad_to_none`` as part of its setup."""
+    if not candidate.grad_to_none:
+        return candidate
 
     def setup() -> None:
-        _clear_gradients(tensors)
+        _clear_gradients(candidate.grad_to_none)
         if candidate.setup is not None:
             candidate.setup()
 
-    return dataclasses.replace(candidate, setup=setup)
+    return candidate.but(setup=setup, grad_to_none=())
 
 
 @dataclasses.dataclass
@@ -80,7 +197,7 @@ class LastPass:
 def backward_of(candidate: Candidate, last: LastPass | None = None) -> Candidate:
     """The candidate's backward pass alone: its forward pass is run before each call."""
     backward = _Backward(candidate, last or LastPass())
-    return Candidate(candidate.name, backward, setup=backward.run_forward)
+    return Candidate(backward, name=candidate.name, setup=backward.run_forward)
 
 
 class _Backward:
@@ -146,6 +263,23 @@ def differentiable(result: object) -> list[torch.Tensor]:
             f"{type(result).__name__} that does; return its tensors alone"
         ) from None
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+
+
+def gradients_of(result: object) -> dict[torch.Tensor, torch.Tensor]:
+    """The gradients that a backward pass of a call's result adds, to each tensor that has one.
+
+    The result's own gradients are random numbers, the same ones each time.
+    """
+    outputs = differentiable(result)
+    leaves = list(_leaves_of(outputs))
+    given = [
+        torch.empty_like(output).normal_(generator=torch.Generator(output.device).manual_seed(0))
+        for output in outputs
+    ]
+    found = torch.autograd.grad(outputs, leaves, given, allow_unused=True)
+    return {
+        leaf: gradient for leaf, gradient in zip(leaves, found, strict=True) if gradient is not None
+    }
 
 
 def _leaves_of(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

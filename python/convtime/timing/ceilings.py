@@ -66,12 +66,14 @@ def _measured(
     with without_modes():
         source = torch.empty(copied_bytes, dtype=torch.uint8, device=device)
         target = torch.empty_like(source)
-        copy_seconds = _median(Candidate("copy", target.copy_, (source,)), device, exclusive)
-        del source, target
+        copy = Candidate(target.copy_, source, name="copy")
+        copy_seconds = _median(copy, device, exclusive)
+        del copy, source, target
         random = torch.Generator(device).manual_seed(0)  # the caller's own stays as it is
         matrix = torch.randn(size, size, dtype=torch.float32, device=device, generator=random)
         matrix = matrix.to(dtype)
-        matmul_seconds = _median(Candidate("matmul", torch.mm, (matrix, matrix)), device, exclusive)
+        matmul = Candidate(torch.mm, matrix, matrix, name="matmul")
+        matmul_seconds = _median(matmul, device, exclusive)
     return Ceilings(
         bytes_per_second=2 * copied_bytes / copy_seconds,
         flops_per_second=2 * size**3 / matmul_seconds,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import sys
 import types
@@ -172,8 +171,7 @@ class Original:
     def _with(self, subject: Any, *values: Any) -> Candidate:
         fn = self.candidate.fn
         count = len(self.candidate.args)
-        return dataclasses.replace(
-            self.candidate,
+        return self.candidate.but(
             fn=subject if subject_of(fn) is fn else getattr(subject, fn.__name__),
             args=values[:count],
             kwargs=dict(zip(self.candidate.kwargs, values[count:], strict=True)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator
 
@@ -34,7 +33,7 @@ def flushing(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
         with without_modes():
             buffer.add_(1)  # by all of torch's threads, so that each empties its own core's caches
 
-    return dataclasses.replace(candidate, setup=setup)
+    return candidate.but(setup=setup)
 
 
 @contextlib.contextmanager

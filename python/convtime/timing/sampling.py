@@ -17,7 +17,7 @@ from convtime.results.activity import DeviceActivity
 from convtime.results.measurement import Measurement
 from convtime.timing import cache, cpu, inputs
 from convtime.timing.calls import PreparedCalls, prepared_calls
-from convtime.timing.candidate import Candidate
+from convtime.timing.candidate import Candidate, clearing_gradients
 from convtime.timing.options import Options
 from convtime.timing.profilers import make_way_for_profilers
 from convtime.timing.reach import Walk, tensors_of
@@ -58,11 +58,7 @@ class Place:
 
 
 def measure(
-    candidates: Sequence[Candidate],
-    options: Options,
-    *,
-    backward: bool = False,
-    limit: TimeLimit | None = None,
+    candidates: Sequence[Candidate], options: Options, *, limit: TimeLimit | None = None
 ) -> list[Measurement]:
     """Times candidates interleaved, in rounds; sample i of each comes from the same round.
 
@@ -70,14 +66,15 @@ def measure(
     """
     limit = limit or TimeLimit.of(options.timeout)
     place = find_place(candidates, options.device)
-    _refuse_contradictions(candidates, options, place, backward=backward)
+    _refuse_contradictions(candidates, options, place)
+    candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
     before = provenance(place.device)  # before the load of the timing itself
-    with _turn(place, options, limit) as turn:
+    with turn_on(place, options, limit) as turn:
         remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)
         with (
-            _on(place.device, options.stream),
-            prepared_calls(candidates, options, place.device, backward=backward) as prepared,
+            on(place.device, options.stream),
+            prepared_calls(candidates, options, place.device) as prepared,
             controlled_clocks(place.device, options) as monitor,
             limit.told(),
             cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
@@ -163,21 +160,28 @@ def _kinds(devices: Iterable[torch.device]) -> str:
     return " and ".join(dict.fromkeys(names.get(device.type, device.type) for device in devices))
 
 
-def _refuse_contradictions(
-    candidates: Sequence[Candidate], options: Options, place: Place, *, backward: bool
-) -> None:
-    acts_between = backward or any(candidate.setup for candidate in candidates)
-    if options.method == "graph" and acts_between:
+def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
+    if options.method == "graph" and any(each.acts_before_calls for each in candidates):
         raise ValueError(
             "method 'graph' captures calls right behind each other, and can do nothing between "
             "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
+        )
+    if options.cache == "rotate" and any(each.grad_to_none for each in candidates):
+        raise ValueError(
+            "grad_to_none names tensors that cache='rotate' copies; use backward=True, or "
+            "cache='cold'"
         )
     if options.clocks == "lock" and not place.on_gpu:
         raise ValueError("clocks='lock' locks a GPU's clocks, and this work is on the CPU")
 
 
 @contextlib.contextmanager
-def _on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+def on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Makes a device, and a stream of it, the current ones.
+
+    Raises:
+        ValueError: for a stream of another device.
+    """
     if stream is not None and stream.device != device:
         raise ValueError(
             f"stream must be one of {device}, where the work is, got one of {stream.device}"
@@ -251,7 +255,7 @@ def _sample(
 
 
 @contextlib.contextmanager
-def _turn(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
+def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
     """Waits for others that time on the GPUs; gives what a Measurement says of it."""
     asked = {"exclusive_requested": options.exclusive}
     gpus = _uuids(place)

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import torch
 
 from convtime.core.errors import first_line
 from convtime.results.ceilings import Ceilings
 from convtime.results.comparison import Comparison
+from convtime.results.interference import Interference
 from convtime.results.measurement import Measurement
-from convtime.timing.candidate import Candidate, clearing_gradients, name_of
+from convtime.timing.agreement import Check, check_results
+from convtime.timing.candidate import Candidate, candidates_of, distinct
 from convtime.timing.ceilings import ceilings
-from convtime.timing.options import (
-    Options,
-    Regime,
-    Stop,
-    is_finite,
-    make_options,
-    takes_options,
-)
+from convtime.timing.interference import find_interference
+from convtime.timing.options import Options, Regime, Stop, make_options, takes_options
 from convtime.timing.sampling import measure
 from convtime.timing.supervision import TimeLimit
 
@@ -82,52 +78,51 @@ def time_op(
         RuntimeError: for a failure of CUDA, where ``method="kernel"`` cannot be had, or where
             ``method="graph"`` cannot capture the call. Whatever ``fn`` raises passes through.
     """
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise TypeError(f"kwargs must be a mapping of names to values, got {kwargs!r}")
-    candidate = Candidate(name or name_of(fn), fn, args, kwargs or {}, setup)
+    candidate = Candidate(
+        fn,
+        *args,
+        kwargs=kwargs,
+        name=name,
+        setup=setup,
+        backward=backward,
+        grad_to_none=grad_to_none,
+        flops=flops,
+        nbytes=nbytes,
+    )
     chosen = make_options("time_op", {"stop": stop, **options}, but=("margin",))
     if chosen.stop == "verdict":
         raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
-    for what, value in (("flops", flops), ("nbytes", nbytes)):
-        if value is not None and not (is_finite(value) and value > 0):
-            raise ValueError(f"{what} must be a positive number, got {value!r}")
-    if grad_to_none is not None:
-        if chosen.cache == "rotate":
-            raise ValueError(
-                "grad_to_none names tensors that cache='rotate' copies; use backward=True, or "
-                "cache='cold'"
-            )
-        candidate = clearing_gradients(candidate, grad_to_none)
-    measured = _measure_one(candidate, chosen, backward=backward)
-    if flops is None and nbytes is None:
+    return _with_rates(candidate, _measure_one(candidate, chosen), chosen)
+
+
+def _measure_one(candidate: Candidate, options: Options) -> Measurement:
+    if options.regime != "both":
+        return measure([candidate], options)[0]
+    limit = TimeLimit.of(options.timeout)
+    burst, sustained = (
+        measure([candidate], dataclasses.replace(options, regime=regime), limit=limit)[0]
+        for regime in _BOTH
+    )
+    return dataclasses.replace(burst, sustained=sustained)
+
+
+def _with_rates(candidate: Candidate, measured: Measurement, options: Options) -> Measurement:
+    """What was measured, set against what the device reaches where the candidate's work is known.
+
+    Afterwards, since a large copy and a large matmul heat the device.
+    """
+    if candidate.flops is None and candidate.nbytes is None:
         return measured
-    # Afterwards, since a large copy and a large matmul heat the device.
-    reached, why_not = _ceilings_of(torch.device(measured.device), chosen.exclusive)
+    reached, why_not = _ceilings_of(torch.device(measured.device), options.exclusive)
     rates: dict[str, Any] = {
-        "flops": None if flops is None else float(flops),
-        "nbytes": None if nbytes is None else float(nbytes),
+        "flops": candidate.flops,
+        "nbytes": candidate.nbytes,
         "ceilings": reached,
         "ceilings_reason": why_not,
     }
     if measured.sustained is not None:
         rates["sustained"] = dataclasses.replace(measured.sustained, **rates)
     return dataclasses.replace(measured, **rates)
-
-
-def _measure_one(candidate: Candidate, options: Options, *, backward: bool) -> Measurement:
-    if options.regime != "both":
-        return measure([candidate], options, backward=backward)[0]
-    limit = TimeLimit.of(options.timeout)
-    burst, sustained = (
-        measure(
-            [candidate],
-            dataclasses.replace(options, regime=regime),
-            backward=backward,
-            limit=limit,
-        )[0]
-        for regime in _BOTH
-    )
-    return dataclasses.replace(burst, sustained=sustained)
 
 
 def _ceilings_of(device: torch.device, exclusive: bool) -> tuple[Ceilings | None, str]:
@@ -140,8 +135,13 @@ def _ceilings_of(device: torch.device, exclusive: bool) -> tuple[Ceilings | None
 
 @takes_options()
 def compare(
-    candidates: Mapping[str, Callable[[], object]],
+    candidates: Mapping[str, Callable[[], object] | Candidate]
+    | Sequence[Callable[[], object] | Candidate],
     *,
+    baseline: str | None = None,
+    check: Check | bool | None = "close",
+    control: bool = False,
+    interference: bool = True,
     stop: Stop | None = None,
     margin: float = 0.01,
     **options: Unpack[SharedOptions],
@@ -153,29 +153,73 @@ def compare(
     several candidates, and ``interval`` for one.
 
     Args:
-        candidates: callables without arguments, by name; the first one is the baseline.
+        candidates: callables without arguments, or with them (:class:`convtime.Candidate`), by name
+            or in a sequence. In a mapping, a Candidate's own name does not count; in a sequence,
+            those of one name are numbered.
+        baseline: the name of the candidate that the others are compared with; the first one unless
+            given.
+        check: whether the candidates' results are compared with the baseline's, by further calls
+            after the timing: ``close`` (within a tolerance for each dtype, see docs/methods.md),
+            ``exact`` (to the bit), or None (they are not). Another result is said in the
+            comparison's ``same_results``, and is no error.
+        control: whether a duplicate of the baseline is timed beside it, as a further candidate.
+            Where it is found to differ, no verdict counts.
+        interference: whether each candidate is also timed alone, briefly, to find those whose time
+            is another one beside the others. It takes up to a tenth of the comparison's time, or
+            0.02 s for each candidate where that is more. Not done in a regime other than ``as-is``.
         {options}
 
     Raises:
-        ValueError: for no candidates, a margin that is not positive, and as ``time_op``.
+        ValueError: for no candidates, a baseline that is none of them, a margin that is not
+            positive, and as ``time_op``.
         TypeError: for something that is not callable, or an option that there is not.
         TimeoutError: where ``timeout`` passes before there is a sample.
     """
-    if not isinstance(candidates, Mapping):
-        raise TypeError(
-            f"compare takes callables by name, as a mapping, got {type(candidates).__name__}"
-        )
-    if not candidates:
+    compared = candidates_of(candidates)
+    if not compared:
         raise ValueError("there must be at least one candidate to compare, got none")
+    names = [candidate.name for candidate in compared]
+    baseline = names[0] if baseline is None else baseline
+    if baseline not in names:
+        raise ValueError(f"baseline must be one of {names}, got {baseline!r}")
+    if check not in (*get_args(Check), True, False, None):
+        raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
+    for what, value in (("control", control), ("interference", interference)):
+        if not isinstance(value, bool):
+            raise ValueError(f"{what} must be True or False, got {value!r}")
+    # First, since that is where the sampler looks for the baseline of its verdicts.
+    compared.sort(key=lambda candidate: candidate.name != baseline)
+    duplicate = compared[0].but(name=distinct("control", compared))
+    timed = [*compared, duplicate] if control else compared
     if stop is None:
-        stop = "verdict" if len(candidates) > 1 else "interval"
-    elif stop == "verdict" and len(candidates) == 1:
-        raise ValueError(f"stop='verdict' needs several candidates, got {list(candidates)} alone")
+        stop = "verdict" if len(timed) > 1 else "interval"
+    elif stop == "verdict" and len(timed) == 1:
+        raise ValueError(f"stop='verdict' needs several candidates, got {names} alone")
     chosen = make_options("compare", {"stop": stop, "margin": margin, **options})
     if chosen.regime == "both":
         raise ValueError(
             "compare times its candidates in one regime, got regime='both'; call it with "
             "regime='burst' and with regime='sustained'"
         )
-    measurements = measure([Candidate(name, fn) for name, fn in candidates.items()], chosen)
-    return Comparison(dict(zip(candidates, measurements, strict=True)), float(margin))
+    limit = TimeLimit.of(chosen.timeout)
+    measured = dict(
+        zip((each.name for each in timed), measure(timed, chosen, limit=limit), strict=True)
+    )
+    interfering: dict[str, Interference] = {}
+    why_not = ""
+    if interference and len(timed) > 1:
+        interfering, why_not = find_interference(compared, measured, chosen, limit.seconds_left)
+    same_results = {}
+    if check and len(compared) > 1:
+        how: Check = "close" if check is True else check
+        same_results = check_results(compared, how, chosen, limit)
+    measured = {each.name: _with_rates(each, measured[each.name], chosen) for each in timed}
+    return Comparison(
+        {name: measured[name] for name in (*names, *measured)},
+        float(margin),
+        baseline=baseline,
+        control=duplicate.name if control else "",
+        same_results=same_results,
+        interference=interfering,
+        interference_reason=why_not,
+    )

@@ -115,7 +115,11 @@ def _explain_pass(
         backend = call.backend(name, tensors)
         identical, repeats = compare_bits(theirs, theirs(), ours())
         comparison = compare(
-            {"pytorch": theirs, "convtime": ours}, device=tensors.x.device, budget=budget
+            {"pytorch": theirs, "convtime": ours},
+            device=tensors.x.device,
+            budget=budget,
+            check=None,
+            interference=False,
         )
     pytorch = _side(comparison, "pytorch", *_pytorch_plan(backend, oracle, call, name))
     convtime = _side(comparison, "convtime", *_convtime_plan(backend, ours, call, name, tensors))

@@ -1,0 +1,92 @@
+"""Why a verdict is uncertain: a code for programs, and a sentence for people."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Literal
+
+from convtime.results.measurement import Measurement
+from convtime.results.units import format_seconds
+
+#: ``no-gpu-work``: there are no GPU times to compare. ``control-differs``: a duplicate of the
+#: baseline was found faster or slower than it. ``too-few-samples``: there is no interval.
+#: ``method-cost``: the method's own cost is not known well enough. ``disturbed``: the interval is
+#: wide, and others used the GPU. ``wide-interval``: it is wider than the margin. ``at-the-margin``:
+#: it is narrower, and holds the margin's edge.
+Reason = Literal[
+    "no-gpu-work",
+    "control-differs",
+    "too-few-samples",
+    "method-cost",
+    "disturbed",
+    "wide-interval",
+    "at-the-margin",
+]
+
+
+@dataclasses.dataclass(frozen=True)
+class Doubt:
+    """One reason, with its sentence."""
+
+    reason: Reason
+    sentence: str
+
+
+def of_idle(*pair: Measurement) -> Doubt | None:
+    """The doubt about GPU times that one of two candidates does not have."""
+    idle = [measured.name for measured in pair if measured.no_gpu_work]
+    if not idle:
+        return None
+    return Doubt("no-gpu-work", f"{idle[0]!r} issues no work to the GPU: method='cpu' times both")
+
+
+def of_control(name: str, verdict: str, ratio: str) -> Doubt:
+    """The doubt about all verdicts where a duplicate of the baseline was found to differ."""
+    return Doubt(
+        "control-differs",
+        f"{name!r} does the same as the baseline, and was found {verdict} ({ratio}): this run "
+        "finds differences where there are none",
+    )
+
+
+def of_cost(would_be: str, uncertainty: float) -> Doubt:
+    """The doubt about times whose method's own cost is not known well enough."""
+    return Doubt(
+        "method-cost",
+        f"it would be {would_be} if the method's own cost were known better than to "
+        f"± {format_seconds(uncertainty)}; method='kernel' has none",
+    )
+
+
+def of_interval(low: float, high: float, margin: float, *pair: Measurement) -> Doubt:
+    """The doubt about an interval that is neither within the margin nor beyond it."""
+    rounds = len(pair[0].seconds)
+    ended = f"sampling ended by {pair[0].stop_reason} after {rounds} rounds"
+    if not (math.isfinite(low) and math.isfinite(high)):
+        return Doubt(
+            "too-few-samples", f"{rounds} rounds are too few for an interval at that confidence"
+        )
+    if high - low <= 2 * margin:
+        return Doubt(
+            "at-the-margin",
+            f"the margin's edge lies within {low:.4f} .. {high:.4f}: {ended}, and more samples "
+            "narrow this",
+        )
+    wide = (
+        f"the interval, ± {(high - low) / 2:.2%}, is wider than the margin: {ended}, and more "
+        "samples narrow it"
+    )
+    disturbance = next(_disturbances(*pair), None)
+    if disturbance is None:
+        return Doubt("wide-interval", wide)
+    return Doubt("disturbed", f"{disturbance}; {wide}")
+
+
+def _disturbances(*pair: Measurement) -> Iterator[str]:
+    for measured in pair:
+        if measured.exclusive_requested and not measured.exclusive and measured.device != "cpu":
+            yield measured.exclusive_reason
+        if measured.other_launches:
+            yield f"other threads gave the GPU {measured.other_launches} pieces of work meanwhile"

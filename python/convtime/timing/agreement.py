@@ -1,0 +1,324 @@
+"""Whether candidates compute the same: each is called once more, and its result set against one."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch.utils import _pytree as pytree
+
+from convtime.core.errors import first_line
+from convtime.results.agreement import Agreement
+from convtime.timing.candidate import Candidate, clearing_gradients, gradients_of
+from convtime.timing.neutral import without_modes
+from convtime.timing.options import Options
+from convtime.timing.reach import Walk, is_plain, tensors_of
+from convtime.timing.sampling import find_place, on, turn_on
+from convtime.timing.supervision import TimeLimit
+
+Check = Literal["close", "exact"]
+
+# Of each number, as in torch.testing.assert_close; and of the numbers' root mean square, since sums
+# that cancel are as far off as the terms are large: eight roundings for the dtypes of which tensor
+# cores add up products, and for float32 what adding up 100,000 of them takes.
+_TOLERANCES = {
+    torch.float64: (1e-7, 1e-7),
+    torch.float32: (1.3e-6, 2e-5),
+    torch.float16: (1e-3, 8e-3),
+    torch.bfloat16: (1.6e-2, 6e-2),
+}
+_TF32 = (1e-3, 8e-3)  # it rounds as float16 does
+_CHUNK = 1 << 22  # numbers that are compared at a time, to need little memory beside the results
+_MOST_OBJECTS = 10_000  # in which tensors are looked for that a call may write to
+
+
+class _NotComparableError(Exception):
+    """Why results cannot be set against each other, in a sentence."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    """What a call gave.
+
+    Attributes:
+        tensors: of its result, however nested.
+        gradients: for a backward pass, those of the tensors that it adds to.
+        wrote: whether the call wrote to tensors that it was given.
+    """
+
+    tensors: list[torch.Tensor]
+    gradients: dict[torch.Tensor, torch.Tensor]
+    wrote: bool
+
+    def kept(self) -> _Result:
+        """The same numbers in tensors that no later call writes to."""
+        with torch.no_grad(), without_modes():
+            return dataclasses.replace(
+                self,
+                tensors=_copies(self.tensors),
+                gradients=dict(zip(self.gradients, _copies(self.gradients.values()), strict=True)),
+            )
+
+
+def check_results(
+    candidates: Sequence[Candidate], how: Check, options: Options, limit: TimeLimit
+) -> dict[str, Agreement]:
+    """Whether each candidate's result is that of the first one.
+
+    Each is called once, with what comes before its calls, in the modes of the caller; the first
+    one twice, and both again where they differ, since either may not repeat.
+
+    Args:
+        candidates: the first one is the baseline.
+        how: ``close`` within a tolerance for each dtype, or ``exact`` to the bit.
+        options: those that they were timed with.
+        limit: to the time that this takes; looked at once, before the first call.
+
+    Returns:
+        What was found of each candidate but the first, by name.
+    """
+    late = Agreement(None, "not checked, since the timeout has passed")
+    if limit.seconds_left > 0:
+        place = find_place(candidates, options.device)
+        with (
+            contextlib.suppress(TimeoutError),  # of a turn that does not come in time
+            turn_on(place, options, limit),
+            on(place.device, options.stream),
+        ):
+            return _check_all(candidates, how)
+    return {other.name: late for other in candidates[1:]}
+
+
+def _check_all(candidates: Sequence[Candidate], how: Check) -> dict[str, Agreement]:
+    baseline, *others = candidates
+    try:
+        expected = _call(baseline).kept()
+        again = _difference(expected, _call(baseline), how)
+    except Exception as error:  # whatever the calls raise: what was timed is not lost for it
+        why = f"not checked, since of the baseline {_why_not(error)}"
+        return {other.name: Agreement(None, why) for other in others}
+    if not again.same:
+        why = f"the baseline does not repeat: of two calls of it, {again.sentence}"
+        return {other.name: Agreement(None, why) for other in others}
+    found = {}
+    for other in others:
+        found[other.name], expected = _checked(baseline, expected, other, how)
+    return found
+
+
+def _checked(
+    baseline: Candidate, expected: _Result, other: Candidate, how: Check
+) -> tuple[Agreement, _Result]:
+    """What was found of a candidate, and what the baseline gives from then on."""
+    try:
+        called = _call(other)
+        found = _difference(expected, called, how)
+        if not found.same:
+            found = _repeated(baseline, expected, other, called, how) or found
+        if called.wrote:  # to what the next candidates are given, perhaps
+            expected = _call(baseline).kept()
+            note = f"{found.sentence}; it writes to tensors that it is given"
+            found = dataclasses.replace(found, sentence=note)
+    except Exception as error:  # likewise
+        found = Agreement(None, f"not checked, since {_why_not(error)}")
+    return found, expected
+
+
+def _repeated(
+    baseline: Candidate, expected: _Result, other: Candidate, called: _Result, how: Check
+) -> Agreement | None:
+    """Whether a difference means nothing, since one of the two does not repeat."""
+    again = _difference(called.kept(), _call(other), how)
+    if not again.same:
+        why = f"it does not repeat: of two calls of it, {again.sentence}"
+        return Agreement(None, why, again.largest_error)
+    if not _difference(expected, _call(baseline), how).same:
+        why = "the baseline's result changed: something writes to what they are given"
+        return Agreement(None, why)
+    return None
+
+
+def _call(candidate: Candidate) -> _Result:
+    candidate = clearing_gradients(candidate)
+    if candidate.setup is not None:
+        candidate.setup()
+    given = list(tensors_of(candidate, Walk(_MOST_OBJECTS)))
+    before = _versions(given)
+    with torch.enable_grad() if candidate.backward else contextlib.nullcontext():
+        result = candidate.fn(*candidate.args, **candidate.kwargs)
+    leaves = pytree.tree_leaves(result)
+    tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if not tensors:
+        raise _NotComparableError("its result has no tensors")
+    for tensor in tensors:
+        if not is_plain(tensor) or tensor.is_meta:
+            kind = str(tensor.layout).removeprefix("torch.")
+            raise _NotComparableError(
+                f"its result is of type {type(tensor).__name__} ({kind}, {tensor.device.type}), "
+                "and only dense tensors are compared"
+            )
+    gradients = gradients_of(result) if candidate.backward else {}
+    return _Result(tensors, gradients, before != _versions(given))
+
+
+def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
+    # Tensors of inference mode do not count what is written to them.
+    return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
+
+
+def _copies(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    tensors = list(tensors)
+    needed = sum(tensor.nbytes for tensor in tensors if tensor.device.type == "cpu")
+    free = _free_host_bytes()
+    if needed > free:  # a system that overcommits would grant it, and kill when it is written
+        raise MemoryError(f"{needed:,} bytes are needed, {free:,} are free")
+    return [tensor.clone() for tensor in tensors]
+
+
+def _free_host_bytes() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        name, _, amount = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(amount.split()[0])
+    raise OSError("/proc/meminfo does not say how much memory is available")
+
+
+def _why_not(error: Exception) -> str:
+    if isinstance(error, _NotComparableError):
+        return str(error)
+    # The CPU's allocator, unlike the GPU's, has no exception type of its own.
+    full = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    if full or "can't allocate memory" in str(error):
+        return f"there is no memory for a second copy of its result ({first_line(error)})"
+    return f"a call to check its result raised {first_line(error)}"
+
+
+def _difference(expected: _Result, got: _Result, how: Check) -> Agreement:
+    with torch.no_grad(), without_modes():
+        found = _of_tensors(expected.tensors, got.tensors, how)
+        if found.same is False or not (expected.gradients or got.gradients):
+            return found
+        if expected.gradients.keys() != got.gradients.keys():
+            note = f"{found.sentence}; gradients are of other tensors, and not compared"
+            return dataclasses.replace(found, sentence=note)
+        theirs = [got.gradients[leaf] for leaf in expected.gradients]
+        of_gradients = _of_tensors(list(expected.gradients.values()), theirs, how)
+        said = f"{found.sentence}; gradients: {of_gradients.sentence}"
+        return dataclasses.replace(of_gradients, sentence=said)
+
+
+def _of_tensors(
+    expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], how: Check
+) -> Agreement:
+    if len(got) != len(expected):
+        return Agreement(False, f"it gives {len(got)} tensors, not {len(expected)}")
+    found = [_of_tensor(*pair, how) for pair in zip(expected, got, strict=True)]
+    # A wrong one, and of several the one that is farthest off.
+    place = max(range(len(found)), key=lambda i: (not found[i].same, found[i].largest_error or 0.0))
+    worst = found[place]
+    if len(found) == 1:
+        return worst
+    return dataclasses.replace(worst, sentence=f"{worst.sentence}, in tensor {place}")
+
+
+def _of_tensor(expected: torch.Tensor, got: torch.Tensor, how: Check) -> Agreement:
+    if got.shape != expected.shape:
+        return Agreement(False, f"its shape is {tuple(got.shape)}, not {tuple(expected.shape)}")
+    if how == "exact" and got.dtype != expected.dtype:
+        return Agreement(False, f"it is {_name(got.dtype)}, not {_name(expected.dtype)}")
+    rounded = all(each.is_floating_point() or each.is_complex() for each in (expected, got))
+    tolerance = _tolerance(expected, got) if rounded and how == "close" else None
+    wrong, largest = 0, 0.0
+    for chunks in zip(_chunks(expected), _chunks(got.to(expected.device)), strict=True):
+        wrong += int(_differ(*chunks, tolerance).sum())
+        errors = (_wide(chunks[0]) - _wide(chunks[1])).abs().nan_to_num(0, posinf=0, neginf=0)
+        largest = max(largest, float(errors.max()))
+    kind = _name(got.dtype)
+    if got.dtype != expected.dtype:
+        kind += f" where the baseline's is {_name(expected.dtype)}"
+    if wrong:
+        allowed = "none may" if tolerance is None else str(tolerance)
+        share = f"{wrong:,} of {expected.numel():,} numbers differ"
+        return Agreement(False, f"{share}, by {largest:.3g} at most ({kind}; {allowed})", largest)
+    bits = " to the bit" if how == "exact" else ""
+    said = f"off by {largest:.3g} at most" if largest else f"the same numbers{bits}"
+    return Agreement(True, f"{said} ({kind})", largest)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Tolerance:
+    """How far numbers may be off."""
+
+    relative: float
+    of_scale: float
+    scale: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.relative:g} of each and {self.of_scale:g} of {self.scale:.3g}, their root mean "
+            "square, are allowed"
+        )
+
+
+def _tolerance(expected: torch.Tensor, got: torch.Tensor) -> _Tolerance:
+    """That of the coarser dtype."""
+    of_dtypes = [_of_dtype(each.dtype, each.device) for each in (expected, got)]
+    return _Tolerance(*max(of_dtypes), _root_mean_square(expected))
+
+
+def _differ(
+    expected: torch.Tensor, got: torch.Tensor, tolerance: _Tolerance | None
+) -> torch.Tensor:
+    """For each number, whether the two are not the same."""
+    if tolerance is None:
+        if expected.dtype != got.dtype:
+            return expected != got
+        size = expected.element_size()
+        bits = (each.view(torch.uint8).view(-1, size) for each in (expected, got))
+        return (next(bits) != next(bits)).any(1)
+    expected, got = _wide(expected), _wide(got)
+    allowed = tolerance.relative * expected.abs() + tolerance.of_scale * tolerance.scale
+    near = expected.isfinite() & got.isfinite() & ((expected - got).abs() <= allowed)
+    return ~(near | (expected == got) | (expected.isnan() & got.isnan()))
+
+
+def _of_dtype(dtype: torch.dtype, device: torch.device) -> tuple[float, float]:
+    real = dtype.to_real() if dtype.is_complex else dtype
+    if real == torch.float32 and device.type == "cuda" and _tf32_allowed():
+        return _TF32
+    coarse = 2 * torch.finfo(real).eps
+    return _TOLERANCES.get(real, (coarse, 4 * coarse))
+
+
+def _tf32_allowed() -> bool:
+    backends: Any = torch.backends
+    operations = (backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn)
+    return any(operation.fp32_precision == "tf32" for operation in operations)
+
+
+def _root_mean_square(tensor: torch.Tensor) -> float:
+    squares, count = 0.0, 0
+    for chunk in _chunks(tensor):
+        known = _wide(chunk).abs()
+        known = known[known.isfinite()]
+        squares += float(known.square().sum())
+        count += known.numel()
+    return math.sqrt(squares / count) if count else 0.0
+
+
+def _wide(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers.to(torch.complex128 if numbers.is_complex() else torch.float64)
+
+
+def _chunks(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
+    return torch.split(flat, _CHUNK) if flat.numel() else ()
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

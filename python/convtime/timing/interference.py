@@ -1,0 +1,86 @@
+"""Whether candidates that were timed by turns take the same time alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from convtime.core.errors import first_line
+from convtime.results.interference import Interference
+from convtime.results.measurement import Measurement
+from convtime.results.units import format_seconds
+from convtime.timing.candidate import Candidate
+from convtime.timing.options import Options
+from convtime.timing.sampling import measure
+
+_SHARE = 0.1  # of the comparison's own time, for all candidates together
+_LEAST_SECONDS = 0.02  # for each candidate, where that is more
+_WARMUP_SHARE = 0.25  # of that; what is done only once has been done in the comparison
+_MIN_SAMPLES = 10
+
+
+def find_interference(
+    candidates: Sequence[Candidate],
+    beside: Mapping[str, Measurement],
+    options: Options,
+    seconds_left: float,
+) -> tuple[dict[str, Interference], str]:
+    """Times each candidate alone, at most a tenth of the comparison's time in all, or 0.02 s each.
+
+    Args:
+        candidates: those that were compared.
+        beside: what was measured of them, by name.
+        options: of the comparison.
+        seconds_left: until its timeout.
+
+    Returns:
+        Those whose two medians are apart by more than both intervals and the margin, by name; and
+        why the others may not have been looked at, empty where all were.
+    """
+    found: dict[str, Interference] = {}
+    one = next(iter(beside.values()))
+    if any(measured.regime != "as-is" for measured in beside.values()):
+        return found, f"regime {one.regime!r} would have to be reached for each candidate anew"
+    rounds = len(one.seconds)
+    spent = one.warmup_seconds + one.sampling_seconds
+    seconds_per_call = spent / (one.warmup_calls + rounds * len(beside))
+    budget = max(_LEAST_SECONDS, _SHARE * spent / len(candidates))
+    if _MIN_SAMPLES * seconds_per_call > (1 - _WARMUP_SHARE) * budget:
+        return found, "calls take too long to be repeated alone"
+    if len(candidates) * budget > seconds_left:
+        return found, "the timeout leaves no time for it"
+    alone_options = dataclasses.replace(
+        options,
+        regime="as-is",
+        warmup=_WARMUP_SHARE * budget,
+        stop="budget",
+        min_samples=_MIN_SAMPLES,
+        budget=(1 - _WARMUP_SHARE) * budget,
+        log=None,
+    )
+    reason = ""
+    for candidate in candidates:
+        try:
+            (alone,) = measure([candidate], alone_options)
+        except Exception as error:  # whatever the calls raise: what was timed is not lost for it
+            reason = f"{candidate.name!r} could not be timed alone ({first_line(error)})"
+            continue
+        pair = beside[candidate.name], alone
+        if alone.method != pair[0].method:
+            reason = f"{candidate.name!r} alone is timed by {alone.method}"
+        elif _differ(*pair, float(options.margin)):
+            found[candidate.name] = _interference(*pair)
+    return found, reason
+
+
+def _differ(beside: Measurement, alone: Measurement, margin: float) -> bool:
+    """Whether the two medians are apart by more than both intervals and the margin."""
+    (low, high), (alone_low, alone_high) = beside.median_interval, alone.median_interval
+    return max(low - alone_high, alone_low - high) > margin * alone.median
+
+
+def _interference(beside: Measurement, alone: Measurement) -> Interference:
+    ratio = beside.median / alone.median
+    times = [format_seconds(measured.median) for measured in (beside, alone)]
+    sentence = f"takes {times[0]} beside the others and {times[1]} alone ({ratio:.3f})"
+    return Interference(ratio, alone.median, sentence)

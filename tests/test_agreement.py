@@ -1,0 +1,336 @@
+from __future__ import annotations
+
+import gc
+import itertools
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import convtime
+from convtime.results.agreement import Agreement
+from convtime.timing import agreement
+from convtime.timing.candidate import Candidate
+from convtime.timing.options import Options
+from convtime.timing.supervision import TimeLimit
+
+QUICK: dict[str, Any] = {
+    "device": "cpu",
+    "warmup": 1,
+    "stop": "count",
+    "max_samples": 6,
+    "min_samples": 1,
+    "interference": False,
+}
+
+
+def check(
+    baseline: Callable[..., object] | Candidate,
+    *others: Callable[..., object] | Candidate,
+    how: agreement.Check = "close",
+) -> Agreement:
+    """What is found of the last of the others."""
+    candidates = [
+        Candidate(fn, name=str(place)) if not isinstance(fn, Candidate) else fn.but(name=str(place))
+        for place, fn in enumerate((baseline, *others))
+    ]
+    found = agreement.check_results(candidates, how, Options(device="cpu"), TimeLimit(None))
+    assert list(found) == [str(place + 1) for place in range(len(others))]
+    return found[str(len(others))]
+
+
+def test_compare_says_whether_the_results_are_the_same() -> None:
+    x = torch.randn(64, 64)
+    compared = convtime.compare(
+        {
+            "mm": lambda: x @ x,
+            "einsum": lambda: torch.einsum("ij,jk->ik", x, x),
+            "wrong": lambda: x @ x + 0.1,
+        },
+        **QUICK,
+    )
+    assert set(compared.same_results) == {"einsum", "wrong"}
+    assert compared.same_results["einsum"].same is True
+    wrong = compared.same_results["wrong"]
+    assert wrong.same is False
+    assert wrong.largest_error == pytest.approx(0.1, rel=1e-3)
+    assert "OTHER RESULT: 4,096 of 4,096 numbers differ, by 0.1 at most (fl" in repr(compared)
+    assert compared.exit_code("other-result") == 1
+    assert convtime.Comparison.from_dict(compared.to_dict()).same_results == compared.same_results
+    assert convtime.compare([int, int], check=None, **QUICK).same_results == {}
+
+
+def test_the_check_comes_after_the_timing_and_respects_what_comes_before_calls() -> None:
+    log: list[str] = []
+
+    def call() -> torch.Tensor:
+        log.append("call")
+        return torch.ones(1)
+
+    candidate = Candidate(call, setup=lambda: log.append("setup"))
+    compared = convtime.compare([candidate, candidate], **QUICK)
+    timed = 6 + compared.measurements["call"].warmup_calls // 2
+    assert log == ["setup", "call"] * (2 * timed + 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_rounding_of_long_sums_is_no_difference_and_an_error_is(dtype: torch.dtype) -> None:
+    terms = torch.randn(256, 1 << 14, generator=torch.Generator().manual_seed(0)).to(dtype)
+    shuffled = terms[:, torch.randperm(1 << 14, generator=torch.Generator().manual_seed(1))]
+
+    wide = torch.promote_types(dtype, torch.float32)  # in which kernels add up what is narrower
+
+    def one_by_one() -> torch.Tensor:
+        return shuffled.to(wide).cumsum(1)[:, -1].to(dtype)
+
+    found = check(lambda: terms.sum(1), one_by_one)
+    assert found.same is True, found.sentence
+    off = torch.zeros(256, dtype=dtype)
+    off[7] = 25  # the sums' root mean square is 128
+    found = check(lambda: terms.sum(1), lambda: one_by_one() + off)
+    assert found.same is False, found.sentence
+    assert found.sentence.startswith("1 of 256 numbers differ, by ")
+
+
+def test_tf32_is_allowed_for_where_pytorch_may_use_it() -> None:
+    """Each number's first 10 bits after the leading one are right, as of float16's."""
+    on_gpu = torch.device("cuda")
+    conv = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = conv.fp32_precision
+    try:
+        conv.fp32_precision = "tf32"
+        assert agreement._of_dtype(torch.float32, on_gpu) == agreement._of_dtype(
+            torch.float16, on_gpu
+        )
+        assert agreement._of_dtype(torch.float32, torch.device("cpu"))[0] == 1.3e-6
+        conv.fp32_precision = "ieee"
+        assert agreement._tf32_allowed() == (
+            torch.backends.cudnn.rnn.fp32_precision == "tf32"  # type: ignore[attr-defined]
+        )
+    finally:
+        conv.fp32_precision = before
+
+
+def test_small_numbers_are_not_all_the_same() -> None:
+    """An absolute tolerance would let anything pass that is small."""
+    x = torch.randn(100) * 1e-7
+    assert check(lambda: x, lambda: 2 * x).same is False
+    assert check(lambda: x, lambda: x * (1 + 1e-6)).same is True
+
+
+@pytest.mark.parametrize(
+    ("ours", "same"), [(-0.0, False), (0.0, True)], ids=["another sign", "the same"]
+)
+def test_exact_is_to_the_bit(ours: float, same: bool) -> None:
+    x, y = torch.tensor([0.0, math.nan]), torch.tensor([ours, math.nan])
+    found = check(lambda: x, lambda: y, how="exact")
+    assert found.same is same
+    assert ("1 of 2 numbers differ" in found.sentence) is not same
+    assert check(lambda: x, lambda: y).same is True
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "same", "said"),
+    [
+        (torch.ones(2, 3), torch.ones(3, 2), False, r"its shape is \(3, 2\), not \(2, 3\)"),
+        ([torch.ones(1)], [torch.ones(1)] * 2, False, "it gives 2 tensors, not 1"),
+        ({"a": torch.ones(1), "b": (torch.ones(1),)}, [torch.ones(1)] * 2, True, "the same numb"),
+        ([torch.ones(1)] * 2, [torch.ones(1), torch.zeros(1)], False, "by 1 at most.* in tensor 1"),
+        (torch.ones(2), torch.ones(2).half(), True, "float16 where the baseline's is float32"),
+        (torch.arange(3), torch.tensor([0, 1, 3]), False, "1 of 3 numbers differ, by 1 at most"),
+        (torch.ones(2) > 0, torch.ones(2) > 0, True, "the same numbers"),
+        (torch.tensor([math.inf]), torch.tensor([1.0]), False, "1 of 1 numbers differ"),
+        (torch.tensor([math.nan]), torch.tensor([1.0]), False, "1 of 1 numbers differ"),
+        (torch.ones(2) + 1j, torch.ones(2) + 1j, True, "complex64"),
+        (torch.ones(0), torch.ones(0), True, "the same numbers"),
+        (torch.ones(3).expand(2, 3), torch.ones(2, 3), True, "the same numbers"),
+        (torch.ones(2).to(torch.float8_e4m3fn), torch.ones(2).to(torch.float8_e4m3fn), True, "fl"),
+        (None, torch.ones(1), None, "since of the baseline its result has no tensors"),
+        (torch.ones(1), None, None, "its result has no tensors"),
+        (torch.ones(1), torch.ones(1).to_sparse(), None, "only dense tensors are compared"),
+        (torch.ones(1), torch.ones(1, device="meta"), None, "only dense tensors are compared"),
+    ],
+)
+def test_results_of_every_kind(theirs: Any, ours: Any, same: bool | None, said: str) -> None:
+    found = check(lambda: theirs, lambda: ours)
+    assert found.same is same
+    assert re.search(said, found.sentence), found.sentence
+
+
+def test_chunks_are_all_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_CHUNK", 4)
+    x, y = torch.ones(11), torch.ones(11)
+    y[10], y[3] = 3, 2
+    found = check(lambda: x, lambda: y)
+    assert (found.same, found.largest_error) == (False, 2)
+    assert found.sentence.startswith("2 of 11 numbers differ")
+
+
+def test_random_functions_are_not_held_to_be_wrong() -> None:
+    x = torch.randn(100)
+    dropout = torch.nn.Dropout()
+    found = check(lambda: dropout(x), lambda: x)
+    assert found.same is None
+    assert found.sentence.startswith("the baseline does not repeat: of two calls of it, ")
+    found = check(lambda: x, lambda: dropout(x))
+    assert found.same is None
+    assert found.sentence.startswith("it does not repeat: of two calls of it, ")
+
+
+def test_what_writes_to_its_tensors_is_said_and_spoils_no_other() -> None:
+    x = torch.randn(100)
+    add = Candidate(torch.add, x, 1)
+    in_place = Candidate(x.add_, 1)
+    found = check(add, in_place)
+    assert found.same is True
+    assert found.sentence.endswith("; it writes to tensors that it is given")
+    assert check(add, in_place, add).same is True
+    found = check(in_place, add)
+    assert found.same is None
+    assert found.sentence.startswith("the baseline does not repeat")
+
+
+def test_what_is_written_behind_torchs_back_blames_nobody() -> None:
+    x = torch.zeros(4)
+
+    def write() -> torch.Tensor:
+        x.numpy()[:] += 1  # no version counts this
+        return x
+
+    found = check(lambda: x + 1, write, lambda: x + 1)
+    assert found.same is None
+    assert found.sentence == (
+        "the baseline's result changed: something writes to what they are given"
+    )
+
+
+def test_a_result_in_memory_that_is_used_again_is_kept() -> None:
+    """As a captured graph's is: every call returns the same tensor."""
+    static = torch.zeros(4)
+
+    def filled(value: float) -> Callable[[], torch.Tensor]:
+        return lambda: static.fill_(value)
+
+    assert check(filled(1), filled(2)).same is False
+    assert check(filled(1), filled(1)).same is True
+
+
+def test_backward_passes_are_compared_by_their_gradients() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: torch.Tensor) -> torch.Tensor:
+            return 2 * x
+
+        @staticmethod
+        def backward(ctx: object, grad: torch.Tensor) -> torch.Tensor:
+            return 3 * grad
+
+    x = torch.randn(10, requires_grad=True)
+    right = Candidate(lambda x: 2 * x, x, backward=True)
+    found = check(right, Candidate(lambda x: x + x, x, backward=True))
+    assert (found.same, x.grad) == (True, None)
+    found = check(right, Candidate(Wrong.apply, x, backward=True))
+    assert found.same is False
+    assert "gradients: 10 of 10 numbers differ" in found.sentence
+    other = x.detach().clone().requires_grad_()
+    found = check(right, Candidate(lambda x: 2 * x, other, backward=True))
+    assert found.same is True
+    assert found.sentence.endswith("gradients are of other tensors, and not compared")
+
+
+def test_calls_run_in_the_modes_of_the_caller() -> None:
+    weight = torch.ones(1, requires_grad=True)
+    seen: list[bool] = []
+
+    def call() -> torch.Tensor:
+        result = weight * 2
+        seen.append(result.requires_grad)
+        return result
+
+    with torch.no_grad():
+        assert check(call, call).same is True
+    assert set(seen) == {False}
+    with torch.inference_mode():
+        assert check(call, call).same is True
+    assert set(seen) == {False}
+    with torch.device("meta"):
+        assert check(call, call).same is True
+
+
+def test_what_cannot_be_called_again_is_said_and_costs_no_measurement() -> None:
+    turns = iter([torch.ones(1)] * 2)
+    found = check(lambda: torch.ones(1), lambda: next(turns), lambda: next(itertools.count()))
+    assert found.sentence == "not checked, since its result has no tensors"
+
+    def fails() -> None:
+        raise LookupError("no more")
+
+    found = check(lambda: torch.ones(1), fails)
+    assert found.same is None
+    assert found.sentence == (
+        "not checked, since a call to check its result raised LookupError: no more"
+    )
+
+
+def test_results_too_large_for_a_copy_are_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agreement, "_free_host_bytes", lambda: 100)
+    found = check(lambda: torch.ones(100), lambda: torch.ones(100))
+    assert found.same is None
+    assert "there is no memory for a second copy of its result (MemoryError: 400 bytes" in (
+        found.sentence
+    )
+
+
+def test_no_result_is_kept() -> None:
+    def alive() -> int:
+        gc.collect()
+        return sum(
+            type(each) is torch.Tensor and each.shape == (12345,) for each in gc.get_objects()
+        )
+
+    before = alive()
+    check(lambda: torch.ones(12345), lambda: torch.zeros(12345))
+    assert alive() == before
+
+
+def test_a_timeout_that_has_passed_leaves_the_results_unchecked() -> None:
+    candidates = [Candidate(torch.ones, 1, name=name) for name in "ab"]
+    found = agreement.check_results(candidates, "close", Options(device="cpu"), TimeLimit(-1.0))
+    assert found["b"] == Agreement(None, "not checked, since the timeout has passed")
+
+
+def test_other_checks_are_refused() -> None:
+    with pytest.raises(ValueError, match="check must be 'close', 'exact' or None, got 'loosely'"):
+        convtime.compare([int, int], check="loosely", **QUICK)  # type: ignore[arg-type]
+
+
+@pytest.mark.cuda
+def test_results_on_a_gpu_are_compared_there() -> None:
+    x = torch.randn(512, 512, device="cuda")
+    candidates = [
+        Candidate(torch.mm, x, x, name="mm"),
+        Candidate(lambda x: (x.double() @ x.double()).float(), x, name="in double"),
+        Candidate(lambda x: (x @ x).cpu(), x, name="on the CPU"),
+        Candidate(lambda x: x @ x + 1, x, name="wrong"),
+    ]
+    with torch.cuda.device(0):
+        found = agreement.check_results(candidates, "close", Options(), TimeLimit(None))
+    assert [each.same for each in found.values()] == [True, True, False]
+
+
+@pytest.mark.cuda
+def test_the_check_runs_on_the_stream_of_the_timing() -> None:
+    stream = torch.cuda.Stream()
+    seen: list[torch.cuda.Stream] = []
+    x = torch.randn(16, device="cuda")
+
+    def call() -> torch.Tensor:
+        seen.append(torch.cuda.current_stream())
+        return x + 1
+
+    candidates = [Candidate(call, name=name) for name in "ab"]
+    agreement.check_results(candidates, "close", Options(stream=stream), TimeLimit(None))
+    assert set(seen) == {stream}
