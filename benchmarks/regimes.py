@@ -178,7 +178,9 @@ def probe_from_rest(device: torch.device) -> results.Row:
     call()  # what is done only once
     torch.cuda.synchronize(device)
     time.sleep(REST)
-    measurement = time_op(call, cache="warm", regime="as-is", warmup=1, stop="budget", budget=LOAD)
+    measurement = time_op(
+        call, cache="warm", placement="as-is", regime="as-is", warmup=1, stop="budget", budget=LOAD
+    )
     # The samples have no time stamps: what passed beside them is spread over them.
     stretch = measurement.sampling_seconds / sum(measurement.seconds)
     elapsed = [stretch * passed for passed in itertools.accumulate(measurement.seconds)]

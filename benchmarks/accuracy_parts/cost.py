@@ -9,6 +9,7 @@ import threading
 import time
 from _thread import get_ident
 from pathlib import Path
+from typing import Any
 
 import results
 import torch
@@ -22,12 +23,15 @@ def measure_cost(device: torch.device) -> results.Row:
 
     first_use_s: the first time_op of a fresh process, whose CUDA context and operation are warm.
     default_call_s: later calls of time_op with its defaults, on a kernel of about 5 µs.
+    as_is_call_s: the same with placement="as-is".
     default_cpu_call_s: the same on an operation of about 5 µs on the CPU, in one thread.
     loop_call_s, loop_floor_s: one round of the sampling loop (method cpu, which makes no CUDA
         calls) on a function in C that does nothing, and one round of a bare loop in C that calls
         the same function. What is between them is the loop's own.
-    device_bytes_*: free memory of the device before, and at its least during, the first time_op;
-        the flush buffer, which is asked for, is four times the L2 cache.
+    device_bytes_*: free memory of the device before, and at its least during, the first time_op,
+        with placement="as-is"; the flush buffer, which is asked for, is four times the L2 cache.
+    placed_bytes_free_least: the same of a later time_op with its defaults, whose copies of the
+        call's tensors take memory, too; not judged.
     host_bytes: by which the process's resident memory grew meanwhile; not judged.
     """
     call_s, floor_s = loop_times()
@@ -65,7 +69,13 @@ def probe_first_use(device: torch.device) -> results.Row:
 
     seconds, medians = _default_calls(call)
     first, *later = seconds
-    return {"first_use_s": first, "default_call_s": later, "default_call_medians": medians}
+    as_is, _ = _default_calls(call, placement="as-is")
+    return {
+        "first_use_s": first,
+        "default_call_s": later,
+        "default_call_medians": medians,
+        "as_is_call_s": as_is[1:],
+    }
 
 
 def probe_cpu_calls(_: torch.device) -> results.Row:
@@ -74,12 +84,12 @@ def probe_cpu_calls(_: torch.device) -> results.Row:
     return {"default_cpu_call_s": seconds[1:], "default_cpu_call_medians": medians}
 
 
-def _default_calls(call: Call, count: int = 11) -> tuple[list[float], list[float]]:
+def _default_calls(call: Call, count: int = 11, **options: Any) -> tuple[list[float], list[float]]:
     """Wall time of time_op with its defaults, time after time, and the medians that it gave."""
     seconds, medians = [], []
     for _ in range(count):
         begin = time.perf_counter()
-        medians.append(time_op(call).median)
+        medians.append(time_op(call, **options).median)
         seconds.append(time.perf_counter() - begin)
     return seconds, medians
 
@@ -88,8 +98,21 @@ def probe_memory(device: torch.device) -> results.Row:
     call = _kernel_of_5us(device)
     call()
     torch.cuda.synchronize()
-    free = [torch.cuda.mem_get_info(device)[0]]
+    before = torch.cuda.mem_get_info(device)[0]
     resident = _resident_bytes()
+    least = _least_free_bytes(device, lambda: time_op(call, placement="as-is"))
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "device_bytes_free_before": before,
+        "device_bytes_free_least": least,
+        "flush_bytes": 4 * properties.L2_cache_size,
+        "host_bytes": _resident_bytes() - resident,
+        "placed_bytes_free_least": _least_free_bytes(device, lambda: time_op(call)),
+    }
+
+
+def _least_free_bytes(device: torch.device, call: Call) -> int:
+    free = []
     done = threading.Event()
 
     def watch() -> None:
@@ -99,18 +122,11 @@ def probe_memory(device: torch.device) -> results.Row:
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
-        time_op(call)
+        call()
     finally:
         done.set()
         watcher.join()
-    free.append(torch.cuda.mem_get_info(device)[0])
-    properties = torch.cuda.get_device_properties(device)
-    return {
-        "device_bytes_free_before": free[0],
-        "device_bytes_free_least": min(free),
-        "flush_bytes": 4 * properties.L2_cache_size,
-        "host_bytes": _resident_bytes() - resident,
-    }
+    return min([*free, torch.cuda.mem_get_info(device)[0]])
 
 
 def _resident_bytes() -> int:

@@ -151,6 +151,7 @@ class MethodPasses:
                 method=self._method,
                 cache=self._cache,
                 regime="as-is",  # as the other passes take the GPU
+                placement="as-is",  # as the truth
                 warmup=self._warmup,
                 stop="count",
                 min_samples=1,

@@ -78,4 +78,6 @@ def _summarise_cost(row: results.Row) -> dict[str, float]:
     }
     if "default_cpu_call_s" in row:  # older files lack it
         summary["default_call_5us_cpu_s"] = statistics.median(row["default_cpu_call_s"])
+    if "as_is_call_s" in row:
+        summary["as_is_call_5us_kernel_s"] = statistics.median(row["as_is_call_s"])
     return summary

@@ -23,6 +23,8 @@ def record(calls: Mapping[str, Callable[[], object]]) -> dict[str, tuple[DeviceA
         min_samples=_ROUNDS,
         max_samples=_ROUNDS,
         budget=60.0,
+        placement="as-is",
+        regime="as-is",
     )
     return {name: measurement.activities for name, measurement in compared.measurements.items()}
 

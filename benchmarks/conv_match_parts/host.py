@@ -100,6 +100,7 @@ def measure_host(
         check=None,
         interference=False,
         cache="warm",
+        placement="as-is",
         warmup=100,
         stop="count",
         min_samples=_SAMPLES,

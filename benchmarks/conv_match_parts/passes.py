@@ -169,6 +169,7 @@ def _add_samples(
         min_samples=rounds,
         max_samples=rounds,
         budget=60.0,
+        placement="as-is",  # both sides are called on the same tensors
     )
     found = {key: compared.measurements[" ".join(key)] for key in candidates}
     for name in dict.fromkeys(name for _, name in candidates):

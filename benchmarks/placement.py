@@ -1,0 +1,295 @@
+"""Whether medians, intervals and verdicts hold for other tensors than those that were timed.
+
+A row is a process, in which each operation is timed once by time_op, and compared twice: with
+itself on tensors that were allocated apart, and with itself on 2 % more data; all with default
+options. One more row has the truth of the latter by torch.profiler, over random places of arguments
+and results that are not convtime's. Where 2 % more data take another time than that (a matmul's
+tiles, a launch of a few microseconds), the pair is shown and does not count.
+
+The spread of an operation is the range of the processes' medians, less one tick of the clock that
+CUPTI's records are from, over the median of the medians.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import math
+import secrets
+import statistics
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import results
+from common import running
+
+if TYPE_CHECKING:
+    import torch
+
+    import convtime
+
+PROCESSES = 20
+PLACES = 256  # of the truth
+TICK_SECONDS = 32e-9
+TOLERANCE = 0.005  # of a true ratio of 1.02
+TRUTH = "truth"
+MORE = 50  # one part in so many
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """Shares of the verdicts and intervals of all processes and operations."""
+    processes = processes_of(rows)
+    summary: dict[str, float] = {"processes": len(processes)}
+    if not processes:
+        return summary
+    found = [entry for row in processes for entry in row["operations"].values()]
+    again = [entry["other tensors"] for entry in found]
+    summary["ops"] = len(processes[0]["operations"])
+    summary["aa_other_tensors_false_verdicts"] = _share(
+        pair["verdict"] in ("faster", "slower") for pair in again
+    )
+    summary["aa_other_tensors_same"] = _share(pair["verdict"] == "same" for pair in again)
+    summary["aa_other_tensors_interval_covers_one"] = _share(
+        pair["low"] <= 1 <= pair["high"] for pair in again
+    )
+    grand = {name: statistics.median(medians) for name, medians in medians_of(processes).items()}
+    summary["time_op_interval_covers_grand_median"] = _share(
+        entry["low"] <= grand[name] <= entry["high"]
+        for row in processes
+        for name, entry in row["operations"].items()
+    )
+    if len(processes) > 1:
+        summary["worst_spread_less_one_tick"] = max(
+            map(spread_less_one_tick, medians_of(processes).values())
+        )
+    counted = [
+        row["operations"][name]["more data"]
+        for name, ratio in true_ratios(rows).items()
+        if abs(ratio - 1.02) <= TOLERANCE
+        for row in processes
+    ]
+    if counted:
+        summary["true_2pct_found"] = _share(pair["verdict"] == "slower" for pair in counted)
+    more = [entry["more data"] for entry in found]
+    summary["slowest_verdict_s"] = max(pair["seconds"] for pair in (*again, *more))
+    return summary
+
+
+def processes_of(rows: list[results.Row]) -> list[results.Row]:
+    return [row for row in rows if row["key"] != TRUTH]
+
+
+def medians_of(processes: list[results.Row]) -> dict[str, list[float]]:
+    """By operation, in seconds."""
+    names = processes[0]["operations"]
+    return {name: [row["operations"][name]["median"] for row in processes] for name in names}
+
+
+def spread_less_one_tick(medians: list[float]) -> float:
+    return max(0.0, max(medians) - min(medians) - TICK_SECONDS) / statistics.median(medians)
+
+
+def true_ratios(rows: list[results.Row]) -> dict[str, float]:
+    """By operation, the time on 2 % more data over that on the same; empty before it is known."""
+    return {
+        name: seconds[1] / seconds[0]
+        for row in rows
+        if row["key"] == TRUTH
+        for name, seconds in row["seconds"].items()
+    }
+
+
+def _share(truths: Iterator[bool]) -> float:
+    found = list(truths)
+    return sum(found) / len(found)
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line an operation."""
+    lines = [
+        "| operation | median (µs) | spread less a tick | intervals that have the median of all "
+        "| other tensors: ratios | same | 2 % more data, true ratio | found slower |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    processes = processes_of(rows)
+    if not processes:
+        return "\n".join(lines)
+    ratios = true_ratios(rows)
+    for name, medians in medians_of(processes).items():
+        entries = [row["operations"][name] for row in processes]
+        grand = statistics.median(medians)
+        covering = sum(entry["low"] <= grand <= entry["high"] for entry in entries)
+        again = [entry["other tensors"] for entry in entries]
+        same = sum(pair["verdict"] == "same" for pair in again)
+        slower = sum(entry["more data"]["verdict"] == "slower" for entry in entries)
+        found = [pair["ratio"] for pair in again]
+        lines.append(
+            f"| {name} | {1e6 * grand:.2f} | {spread_less_one_tick(medians):.2%} "
+            f"| {covering} of {len(entries)} | {min(found):.4f} to {max(found):.4f} "
+            f"| {same} of {len(again)} "
+            f"| {ratios.get(name, math.nan):.4f} | {slower} of {len(entries)} |"
+        )
+    return "\n".join(lines)
+
+
+def operations(device: torch.device, more: bool) -> dict[str, convtime.Candidate]:
+    """Each with tensors of its own.
+
+    Args:
+        device: A GPU.
+        more: Whether on 2 % more data.
+    """
+    import torch
+    from torch.nn import functional as F
+
+    from convtime import Candidate
+
+    def size(count: int) -> int:
+        return count + count // MORE if more else count
+
+    def rand(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.randn(shape, device=device, dtype=dtype)
+
+    def layer_norm(x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, x.shape[1:])
+
+    bf16, rows = torch.bfloat16, size(2048)
+    images = rand(size(50), 64, 56, 56, dtype=torch.float16).to(memory_format=torch.channels_last)
+    weight = rand(64, 64, 3, 3, dtype=torch.float16).to(memory_format=torch.channels_last)
+    convolve = functools.partial(F.conv2d, padding=1)
+    return {
+        "relu 1Mi": Candidate(torch.relu, rand(size(1024), 1024)),
+        "mul 4Mi": Candidate(torch.mul, rand(size(4096), 1024), rand(size(4096), 1024)),
+        "gelu 16Mi": Candidate(F.gelu, rand(size(16_384), 1024)),
+        "add 8Mi": Candidate(torch.add, rand(size(8192), 1024), rand(size(8192), 1024)),
+        "softmax 2048x2048": Candidate(torch.softmax, rand(rows, 2048), 1),
+        "layer_norm 8192x768": Candidate(layer_norm, rand(size(8192), 768)),
+        "matmul 1024 bf16": Candidate(
+            torch.mm, rand(size(1024), 1024, dtype=bf16), rand(1024, 1024, dtype=bf16)
+        ),
+        "conv 50x64x56x56 fp16 nhwc": Candidate(convolve, images, weight),
+    }
+
+
+def probe(device: torch.device) -> results.Row:
+    """What this process finds of each operation."""
+    first, other = (operations(device, more=False) for _ in range(2))
+    longer = operations(device, more=True)
+    return {
+        "operations": {
+            name: {
+                **timed(candidate),
+                "other tensors": compared(candidate, with_data_of(candidate, other[name])),
+                "more data": compared(candidate, longer[name]),
+            }
+            for name, candidate in first.items()
+        }
+    }
+
+
+def with_data_of(candidate: convtime.Candidate, other: convtime.Candidate) -> convtime.Candidate:
+    """The other, whose tensors hold what the candidate's do."""
+    import torch
+
+    for mine, theirs in zip(candidate.args, other.args, strict=True):
+        if isinstance(mine, torch.Tensor):
+            theirs.copy_(mine)
+    return other
+
+
+def timed(candidate: convtime.Candidate) -> results.Row:
+    from convtime import time_op
+
+    begin = time.perf_counter()
+    measurement = time_op(candidate.fn, *candidate.args)
+    low, high = measurement.median_interval
+    return {
+        "median": measurement.median,
+        "low": low,
+        "high": high,
+        "samples": len(measurement.seconds),
+        "placement": measurement.placement,
+        "placements": measurement.placements,
+        "share": measurement.placement_variance_share,
+        "method": measurement.method,
+        "regime": measurement.regime,
+        "call_seconds": time.perf_counter() - begin,
+    }
+
+
+def compared(baseline: convtime.Candidate, candidate: convtime.Candidate) -> results.Row:
+    from convtime import compare
+
+    begin = time.perf_counter()
+    comparison = compare({"baseline": baseline, "candidate": candidate})
+    verdict = comparison.verdict("candidate")
+    seconds = time.perf_counter() - begin
+    ratio = comparison.ratio("candidate")
+    return {
+        "verdict": verdict,
+        "ratio": ratio.value,
+        "low": ratio.low,
+        "high": ratio.high,
+        "samples": len(comparison.measurements["candidate"].seconds),
+        "seconds": seconds,
+    }
+
+
+def measure_truth(device: torch.device) -> results.Row:
+    """Medians of the profiler's times over random places: [of the data, of 2 % more] each."""
+    import torch
+
+    seconds: dict[str, list[float]] = {}
+    for more in (False, True):
+        for name, candidate in operations(device, more).items():
+            seconds.setdefault(name, []).append(profiled_at_random(candidate, device))
+            torch.cuda.empty_cache()
+    return {"seconds": seconds, "places": PLACES}
+
+
+def profiled_at_random(candidate: convtime.Candidate, device: torch.device) -> float:
+    """The median of calls behind a flush, each on tensors at places of their own."""
+    import torch
+    from common.truth import profile_calls
+
+    def moved(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        start = random_offset()
+        memory = torch.empty(start + value.nbytes, dtype=torch.uint8, device=device)
+        whole = memory[start:].view(value.dtype)
+        return whole.as_strided(value.shape, value.stride()).copy_(value)
+
+    places = itertools.cycle([tuple(map(moved, candidate.args)) for _ in range(PLACES)])
+    # Results, and what lies between them: what is kept is not used again for the next one.
+    kept: collections.deque[object] = collections.deque(maxlen=2 * PLACES)
+
+    def call() -> None:
+        kept.append(torch.empty((1 << 20) + random_offset(), dtype=torch.uint8, device=device))
+        kept.append(candidate.fn(*next(places)))
+
+    for _ in range(PLACES // 2):  # the first calls on other places are slower
+        call()
+    return statistics.median(profile_calls(call, PLACES, cold=True).sums)
+
+
+def random_offset() -> int:
+    """In bytes, within the 2 MiB that addresses are laid out anew in."""
+    return 512 * secrets.randbelow(4096)
+
+
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    process = functools.partial(running.run_probe, "placement", "verdicts", device)
+    cases: dict[str, running.Measure] = {TRUTH: functools.partial(measure_truth, device)}
+    return cases | {f"process {number}": process for number in range(1, PROCESSES + 1)}
+
+
+def main() -> None:
+    probes = {"verdicts": probe}
+    running.run_on_gpu("placement", __doc__, summarise, make_cases, probes=probes)
+
+
+if __name__ == "__main__":
+    main()
