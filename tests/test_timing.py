@@ -569,6 +569,37 @@ def profiled_kernel_seconds(fn: Callable[[], object], calls: int = 20) -> float:
 
 
 @pytest.mark.timing
+def test_each_sample_has_its_batch() -> None:
+    compared = convtime.compare(
+        {"add": lambda: 1 + 1, "sub": lambda: 1 - 1},
+        device="cpu",
+        warmup=1,
+        stop="count",
+        max_samples=150,
+    )
+    add, sub = compared.measurements.values()
+    assert len(add.batches) == 150
+    assert add.batches == sub.batches == tuple(sorted(add.batches))
+    assert len(set(add.batches)) >= 3  # of 64 rounds at most
+    assert (add.places, add.clock_tick) == ((), 0.0)
+    assert (add.interval_over, add.interval_count) == ("batches", len(set(add.batches)))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(("method", "tick"), [("kernel", 32e-9), ("event", 32e-9), ("graph", 0.0)])
+def test_samples_are_read_from_a_clock_that_ticks(method: Method, tick: float) -> None:
+    x = torch.ones(1 << 20, device="cuda")
+    one = convtime.time_op(torch.relu, x, method=method)
+    assert one.clock_tick == tick
+    assert len(one.batches) == len(one.seconds)
+    low, high = one.median_interval
+    assert high - low >= tick / 4
+    if tick:
+        raw = one.raw_seconds or one.seconds
+        off = [abs(sample / tick - round(sample / tick)) * tick for sample in raw]
+        assert max(off) < 2e-9  # as far as they are rounded
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("cache", ["cold", "warm", "rotate"])
 def test_a_graph_times_what_the_profiler_sees(cache: Cache) -> None:

@@ -258,6 +258,39 @@ TEST(StopJudge, CanKeepUpWithAMillionSamples) {
   }
 }
 
+TEST(StopJudge, CanKeepUpWithAMillionRoundsOfTwoAtPlaces) {
+  std::vector<double> over = random_bytes(1'000'000, 256);
+  for (double& value : over) {
+    value = 100 + value / 256;
+  }
+  const std::vector<double> under(over.rbegin(), over.rend());
+  std::vector<std::size_t> places(over.size());
+  std::vector<std::size_t> batches(over.size());
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    places[i] = i % 4096;
+    batches[i] = i / 64;
+  }
+  constexpr double kTick = 4;  // of which half is more than the margin: nothing is certain
+  for (const char* name : {"interval", "verdict"}) {
+    StopJudge judge(StopRule{.criterion = stop_criterion_from_string(name),
+                             .max_samples = over.size(),
+                             .tolerance = 0},
+                    kTick);
+    judge.expect({0, 1e-9});
+    StopReason reason = StopReason::kNotYet;
+    const auto start = std::chrono::steady_clock::now();
+    for (std::size_t count = 64; reason == StopReason::kNotYet; count += 64) {
+      count = std::min(count, over.size());
+      const auto places_so_far = std::span(places).first(count);
+      const CandidateTimes candidates[] = {{std::span(under).first(count), places_so_far},
+                                           {std::span(over).first(count), places_so_far}};
+      reason = judge.decide({candidates, std::span(batches).first(count)}, 0);
+    }
+    EXPECT_EQ(reason, StopReason::kMaxSamples) << name;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << name;
+  }
+}
+
 // The counts below are from numpy, where nvbench's criteria were written out without updates: each
 // prefix's standard deviation and entropy anew, the line by polyfit.
 

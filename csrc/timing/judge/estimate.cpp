@@ -190,7 +190,9 @@ Estimate estimate(std::span<const double> values, std::span<const std::size_t> p
   const double value = quantile_of_sorted(all, 0.5);
   const Blocks batches =
       batch_of_each.empty() ? Blocks{0, values.size()} : blocks_of(batch_of_each);
-  const double inflation = clustering(values, quantile_of_sorted(sorted(values), 0.5), batches);
+  // Equal values are neither above nor below: not spread.
+  const double middle = ties == Ties::kKeep ? value : quantile(values, 0.5);
+  const double inflation = clustering(values, middle, batches);
   Interval sampled = interval_between(all, samples_outside_interval(all.size(), inflation));
   IntervalOver over = IntervalOver::kSamples;
   std::size_t count = values.size();
@@ -215,33 +217,42 @@ Estimate estimate(std::span<const double> values, std::span<const std::size_t> p
 
 /// Whether samples show several of the clock's ticks, as they do where it ticks at another phase of
 /// each call.
-bool phases_are_spread(std::span<const double> seconds, double tick) {
-  const std::vector<double> ordered = sorted(seconds);
+bool phases_are_spread(const std::vector<double>& ordered, double tick) {
   constexpr double kTickPart = 0.9;  // ticks are rounded to nanoseconds
   return quantile_of_sorted(ordered, 0.9) - quantile_of_sorted(ordered, 0.1) >= kTickPart * tick;
 }
 
 /// How far a median may be off because the clock ticks. Calls without work take 0 by any clock.
-double tick_error(std::span<const double> seconds, double tick) {
-  if (std::all_of(seconds.begin(), seconds.end(), [](double value) { return value == 0; })) {
+double tick_error(const std::vector<double>& ordered, double tick) {
+  if (ordered.front() == 0 && ordered.back() == 0) {
     return 0;
   }
   return tick *
-         (phases_are_spread(seconds, tick) ? kTickShareOfSpreadPhases : kTickShareOfEqualPhases);
+         (phases_are_spread(ordered, tick) ? kTickShareOfSpreadPhases : kTickShareOfEqualPhases);
 }
 
-/// Times anywhere within the clock's tick, in an order without a pattern; `step` is irrational.
-std::vector<double> spread_over_tick(std::span<const double> seconds, double tick, double step) {
-  std::vector<double> result(seconds.begin(), seconds.end());
-  if (tick > 0 && phases_are_spread(seconds, tick)) {
-    double phase = 0;
-    for (double& value : result) {
-      phase = std::fmod(phase + step, 1.0);
-      value += tick * (phase - 0.5);
+/// One candidate's times, as a ratio takes them from a clock that ticks.
+struct TickedTimes {
+  std::vector<double> seconds;  ///< those that show several ticks are anywhere within theirs
+  double relative_error;        ///< of their median; not finite where that is 0
+
+  /// `step` is irrational, so that there is no pattern in where they are.
+  TickedTimes(std::span<const double> raw, double tick, double step)
+      : seconds(raw.begin(), raw.end()), relative_error(0) {
+    if (tick == 0) {
+      return;
+    }
+    const std::vector<double> ordered = sorted(raw);
+    relative_error = tick_error(ordered, tick) / quantile_of_sorted(ordered, 0.5);
+    if (phases_are_spread(ordered, tick)) {
+      double phase = 0;
+      for (double& value : seconds) {
+        phase = std::fmod(phase + step, 1.0);
+        value += tick * (phase - 0.5);
+      }
     }
   }
-  return result;
-}
+};
 
 double ratio_of(double over, double under) {
   if (under > 0) {
@@ -317,7 +328,7 @@ Estimate estimate_median(const CandidateTimes& samples, std::span<const std::siz
                          const Resolution& resolution) {
   require_matching(samples, batches);
   Estimate found = estimate(samples.seconds, samples.places, batches, Ties::kSpread);
-  const double by_tick = tick_error(samples.seconds, resolution.tick_seconds);
+  const double by_tick = tick_error(sorted(samples.seconds), resolution.tick_seconds);
   found.interval = hull(found.sampled, {found.value - by_tick, found.value + by_tick});
   found.interval.low -= resolution.uncertainty_seconds;
   found.interval.high += resolution.uncertainty_seconds;
@@ -335,25 +346,23 @@ Estimate estimate_ratio(const CandidateTimes& over, const CandidateTimes& under,
   require_matching(under, batches);
   constexpr double kGoldenRatio = 0.6180339887498949;
   constexpr double kSquareRootOfTwo = 0.4142135623730951;
-  const double tick = resolution.tick_seconds;
-  const std::vector<double> above = spread_over_tick(over.seconds, tick, kGoldenRatio);
-  const std::vector<double> below = spread_over_tick(under.seconds, tick, kSquareRootOfTwo);
+  const TickedTimes above(over.seconds, resolution.tick_seconds, kGoldenRatio);
+  const TickedTimes below(under.seconds, resolution.tick_seconds, kSquareRootOfTwo);
   const std::span<const std::size_t> places = places_of(over, under);
+  const auto estimate_shifted = [&](double shift) {
+    return estimate(ratios_of(above.seconds, below.seconds, shift), places, batches, Ties::kKeep);
+  };
 
-  Estimate found = estimate(ratios_of(above, below, 0), places, batches, Ties::kKeep);
+  Estimate found = estimate_shifted(0);
   if (resolution.uncertainty_seconds > 0) {
     for (const double shift : {-resolution.uncertainty_seconds, resolution.uncertainty_seconds}) {
-      const Estimate shifted =
-          estimate(ratios_of(above, below, shift), places, batches, Ties::kKeep);
-      found.interval = hull(found.interval, shifted.interval);
+      found.interval = hull(found.interval, estimate_shifted(shift).interval);
     }
   }
-  if (tick > 0 && std::isfinite(found.value)) {
-    const double share = std::hypot(tick_error(over.seconds, tick) / median(over.seconds),
-                                    tick_error(under.seconds, tick) / median(under.seconds));
-    if (std::isfinite(share)) {  // it is not where a time is 0
-      found.interval = hull(found.interval, {found.value * (1 - share), found.value * (1 + share)});
-    }
+  const double by_tick =
+      std::abs(found.value) * std::hypot(above.relative_error, below.relative_error);
+  if (std::isfinite(by_tick)) {
+    found.interval = hull(found.interval, {found.value - by_tick, found.value + by_tick});
   }
   return found;
 }
