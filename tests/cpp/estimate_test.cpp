@@ -48,6 +48,11 @@ Numbers in_turn(std::size_t count, std::size_t places) {
   return numbers;
 }
 
+/// Around a median of 1, with a tail to the right, as times have it.
+double noisy(Random& random, double sigma = 0.01) {
+  return std::exp(std::normal_distribution<double>(0, sigma)(random));
+}
+
 Estimate ratio_of(const std::vector<double>& over, const std::vector<double>& under,
                   double uncertainty_seconds = 0) {
   return estimate_ratio({over}, {under}, {}, {.uncertainty_seconds = uncertainty_seconds});
@@ -164,6 +169,18 @@ TEST(EstimateMedian, KnowsThatFewBatchesThatDifferSayLittle) {
   EXPECT_GE(estimate.interval.high, 1.01 + half - 1e-12);
 }
 
+TEST(EstimateMedian, TakesWhatIsLeftOfABatchForPartOfItsNeighbour) {
+  Random random(5);
+  std::vector<double> seconds(62);
+  std::generate(seconds.begin(), seconds.end(), [&] { return noisy(random); });
+  seconds.front() = 2;
+  const Numbers whole = in_rows(5, 20);
+  const auto batches = std::span(whole).subspan(19, 62);  // 1, 20, 20, 20 and 1 of them
+  const Estimate estimate = estimate_median({seconds}, batches);
+  EXPECT_EQ(estimate.count, 3U);
+  EXPECT_LT(estimate.interval.high, 1.05);
+}
+
 TEST(EstimateMedian, SaysNothingOfARunThatChangesOnce) {
   std::vector<double> seconds = one_to(400);  // drifts from its first to its last
   EXPECT_EQ(estimate_median({seconds}).interval.high, kInfinity);
@@ -247,11 +264,6 @@ void expect_coverage(const std::function<Estimate(Random&)>& run, double truth,
   const double covered = coverage(run, truth);
   EXPECT_GE(covered, 0.90) << what;
   EXPECT_LE(covered, 0.9975) << what;
-}
-
-/// Around a median of 1, with a tail to the right, as times have it.
-double noisy(Random& random, double sigma = 0.01) {
-  return std::exp(std::normal_distribution<double>(0, sigma)(random));
 }
 
 TEST(Coverage, OfIndependentSamples) {

@@ -80,6 +80,23 @@ Blocks blocks_of(std::span<const std::size_t> batches) {
   return blocks;
 }
 
+/// What is left of a batch, where a warm-up's stretch begins or sampling ends within it, is no
+/// batch by itself: those of less than half the longest one's length go with their neighbour.
+Blocks without_remnants(const Blocks& batches) {
+  std::size_t longest = 0;
+  for (std::size_t batch = 0; batch < count_of(batches); ++batch) {
+    longest = std::max(longest, batches[batch + 1] - batches[batch]);
+  }
+  Blocks result = {0};
+  for (const std::size_t end : batches) {
+    if (2 * (end - result.back()) >= longest) {
+      result.push_back(end);
+    }
+  }
+  result.back() = batches.back();
+  return result;
+}
+
 /// Neighbours put together until there are no more than `count`.
 Blocks merged(const Blocks& blocks, std::size_t count) {
   if (count_of(blocks) <= count) {
@@ -189,7 +206,7 @@ Estimate estimate(std::span<const double> values, std::span<const std::size_t> p
   const std::vector<double> all = ordered(values, ties);
   const double value = quantile_of_sorted(all, 0.5);
   const Blocks batches =
-      batch_of_each.empty() ? Blocks{0, values.size()} : blocks_of(batch_of_each);
+      batch_of_each.empty() ? Blocks{0, values.size()} : without_remnants(blocks_of(batch_of_each));
   // Equal values are neither above nor below: not spread.
   const double middle = ties == Ties::kKeep ? value : quantile(values, 0.5);
   const double inflation = clustering(values, middle, batches);

@@ -274,7 +274,7 @@ class Measurement:
 
     @property
     def interval_count(self) -> int:
-        """How many of :attr:`interval_over` there are."""
+        """How many of :attr:`interval_over` there are; the rest of a batch is none by itself."""
         return self._interval[3]
 
     @cached_property
