@@ -227,7 +227,10 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("seconds") = to_tuple(samples.seconds),
       py::arg("discarded") = to_tuple(samples.discarded),
       py::arg("places") = to_tuple(samples.places), py::arg("batches") = to_tuple(run.batches),
-      py::arg("clock_tick") = run.clock_tick_seconds, py::arg("overhead") = timing.overhead.seconds,
+      py::arg("clock_tick") = run.clock_tick_seconds,
+      py::arg("placement_variance_share") =
+          convtime::placement_variance_share({samples.seconds, samples.places}),
+      py::arg("overhead") = timing.overhead.seconds,
       py::arg("overhead_uncertainty") = timing.overhead.uncertainty_seconds,
       py::arg("overhead_reason") = timing.overhead_reason,
       py::arg("raw_seconds") = to_tuple(samples.raw_seconds),
@@ -486,12 +489,6 @@ PYBIND11_MODULE(_C, module) {
       },
       py::arg("seconds"), py::arg("places"), py::arg("batches"), py::arg("tick"),
       py::arg("uncertainty"));
-  module.def(
-      "placement_variance_share",
-      [](const std::vector<double>& seconds, const Numbers& places) {
-        return convtime::placement_variance_share({seconds, places});
-      },
-      py::arg("seconds"), py::arg("places"));
   module.def(
       "judge",
       [](double low, double high, double margin) {

@@ -111,7 +111,8 @@ def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
     optional |= {"unions", "ran_ahead", "other_launches", "faulty_batches", "fault"}
     optional |= {"overhead_uncertainty", "overhead_reason"}
     optional |= {"exclusive", "exclusive_requested", "exclusive_reason", "waited_seconds"}
-    optional |= {"sustained", "places", "batches", "clock_tick"}
+    optional |= {"sustained", "places", "batches", "clock_tick", "placement_variance_share"}
+    optional |= {"inputs", "placement", "placement_requested", "placement_reason", "placements"}
     older = {name: value for name, value in make().to_dict().items() if name not in optional}
     newer = {**make().to_dict(), "schema": "4.99", "speed": 1}
     for data in (older, newer):
@@ -262,15 +263,6 @@ def test_no_interval_is_narrower_than_the_clock_tells() -> None:
     assert make(seconds=seconds).median_interval == (2.048e-6, 2.048e-6)
     ticking = make(seconds=seconds, clock_tick=32e-9)
     assert ticking.median_interval == pytest.approx((2.032e-6, 2.064e-6))
-
-
-def test_the_share_of_variance_between_places() -> None:
-    places = (*range(8),) * 2
-    by_place = make(seconds=tuple(1e-6 * (1 + place) for place in places), places=places)
-    assert by_place.placement_variance_share == 1
-    by_chance = make(seconds=(1e-6,) * 8 + (2e-6,) * 8, places=places)
-    assert by_chance.placement_variance_share == 0
-    assert make().placement_variance_share is None
 
 
 def test_a_call_without_gpu_work_says_so() -> None:

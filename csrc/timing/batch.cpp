@@ -205,10 +205,10 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
     }
   }
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    std::vector<std::size_t> places;
-    if (places_[i] != nullptr) {
-      places = places_[i]->take();
+    if (places_[i] == nullptr || places_[i]->distinct_calls() == 1) {  // a first call can show that
+      continue;
     }
+    std::vector<std::size_t> places = places_[i]->take();
     if (places.size() == batch.candidates[i].seconds.size()) {  // replays of graphs are no calls
       batch.candidates[i].places = std::move(places);
     }

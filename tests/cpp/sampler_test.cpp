@@ -1036,6 +1036,7 @@ class Moving final : public Callable {
   void call() override { place_ = (place_ + 1) % places_; }
   std::size_t distinct_calls() const override { return places_; }
   std::size_t place() const override { return place_; }
+  void stay() { places_ = 1; }
 
  private:
   std::size_t places_;
@@ -1127,6 +1128,19 @@ TEST_F(SamplerTest, ForgetsThePlacesOfWhatItSetsAside) {
       Sampler(timer, &hold, nullptr, kOneCall, {.min_samples = 100}).run(candidates);
   EXPECT_FALSE(result.candidates[0].discarded.empty());
   expect_true_places(result);
+}
+
+TEST_F(SamplerTest, HasNoPlacesWhereTheFirstCallShowsThatThereIsOne) {
+  Moving moving(7);
+  Callable* const candidates[] = {&moving};
+  PlaceTimer timer(0);
+  const auto calibrate = [&](bool) {  // behind the first call
+    moving.stay();
+    return Overhead{};
+  };
+  const SamplerResult result =
+      Sampler(timer, nullptr, nullptr, kOneCall, {}, {}, nullptr, calibrate).run(candidates);
+  EXPECT_TRUE(result.candidates[0].places.empty());
 }
 
 TEST_F(SamplerTest, HasNoPlacesOfCallsThatAreReplayed) {

@@ -44,6 +44,9 @@ class Measurement:
         batches: for each sample, the number of the batch of calls that it was issued in; numbers
             rise, and leave out those of batches that gave no samples.
         clock_tick: of the clock that the samples were read from, where it matters; else 0.
+        placement_variance_share: how much of the samples' variance is between places, from 0 to 1,
+            as the one-way analysis of variance with random effects estimates it; None where fewer
+            than four places have two samples or more.
         overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
             what a pair of events, or the gap to a graph's next node, adds to a single kernel on
             this device, measured against CUPTI; 0 where it is not known, and for other methods.
@@ -203,6 +206,7 @@ class Measurement:
     placement_requested: str = "as-is"
     placement_reason: str = ""
     placements: int = 1
+    placement_variance_share: float | None = None
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property
@@ -276,15 +280,6 @@ class Measurement:
     def interval_count(self) -> int:
         """How many of :attr:`interval_over` there are; the rest of a batch is none by itself."""
         return self._interval[3]
-
-    @cached_property
-    def placement_variance_share(self) -> float | None:
-        """The share of the samples' variance that lies between ``places``, from 0 to 1.
-
-        As the one-way analysis of variance with random effects estimates it; None where fewer than
-        four places have two samples or more.
-        """
-        return _C.placement_variance_share(self.seconds, self.places)
 
     @property
     def no_gpu_work(self) -> bool:
