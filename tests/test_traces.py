@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,24 @@ def test_events_less_their_overhead_are_the_kernels_time() -> None:
     assert raw - np.median(kernel["seconds"]) > 2e-6
     assert raw - events["overhead"] == pytest.approx(np.median(kernel["seconds"]), abs=250e-9)
     assert np.median(events["seconds"]) == pytest.approx(raw - events["overhead"], abs=1e-12)
+
+
+@pytest.mark.parametrize("name", ["matmul from idle", "relu cold", "relu by events", "the same"])
+def test_the_interval_of_a_stretch_holds_the_median_of_the_rest(name: str) -> None:
+    seconds = trace(name)["seconds"][-400:]  # the matmul's clock has fallen by then
+    length = 80
+    held = []
+    for start in range(0, len(seconds) - length + 1, length // 2):
+        rest = seconds[:start] + seconds[start + length :]
+        stretch = dataclasses.replace(
+            measurement(trace(name)),
+            seconds=tuple(seconds[start : start + length]),
+            batches=tuple(index // 20 for index in range(length)),
+            clock_tick=32e-9,
+        )
+        low, high = stretch.median_interval
+        held.append(low <= _C.summarize(rest)["median"] <= high)
+    assert sum(held) >= 0.9 * len(held)
 
 
 @pytest.mark.parametrize(
