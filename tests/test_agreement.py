@@ -148,7 +148,7 @@ def test_exact_is_to_the_bit(ours: float, same: bool) -> None:
         (torch.ones(0), torch.ones(0), True, "the same numbers"),
         (torch.ones(3).expand(2, 3), torch.ones(2, 3), True, "the same numbers"),
         (torch.ones(2).to(torch.float8_e4m3fn), torch.ones(2).to(torch.float8_e4m3fn), True, "fl"),
-        (None, torch.ones(1), None, "since of the baseline its result has no tensors"),
+        (None, torch.ones(1), None, "since the baseline's result has no tensors"),
         (torch.ones(1), None, None, "its result has no tensors"),
         (torch.ones(1), torch.ones(1).to_sparse(), None, "only dense tensors are compared"),
         (torch.ones(1), torch.ones(1, device="meta"), None, "only dense tensors are compared"),
@@ -279,7 +279,7 @@ def test_results_too_large_for_a_copy_are_not_checked(monkeypatch: pytest.Monkey
     monkeypatch.setattr(agreement, "_free_host_bytes", lambda: 100)
     found = check(lambda: torch.ones(100), lambda: torch.ones(100))
     assert found.same is None
-    assert "there is no memory for a second copy of its result (MemoryError: 400 bytes" in (
+    assert "there is no memory for a copy of the baseline's result (MemoryError: 400 bytes" in (
         found.sentence
     )
 
