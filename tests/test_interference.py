@@ -136,7 +136,7 @@ def test_light_calls_have_a_fiftieth_of_a_second_each(monkeypatch: pytest.Monkey
             {},
             {"seconds": (1.0,) * 5, "warmup_calls": 0},
             math.inf,
-            "10 calls of each alone take more",
+            "10 calls of each alone take",
         ),
         ({}, {}, 0.09, "the timeout leaves no time for it"),
         ({"method": "event"}, {}, math.inf, "'b' alone is timed by event"),
