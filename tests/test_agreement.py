@@ -148,7 +148,7 @@ def test_exact_is_to_the_bit(ours: float, same: bool) -> None:
         (torch.ones(0), torch.ones(0), True, "the same numbers"),
         (torch.ones(3).expand(2, 3), torch.ones(2, 3), True, "the same numbers"),
         (torch.ones(2).to(torch.float8_e4m3fn), torch.ones(2).to(torch.float8_e4m3fn), True, "fl"),
-        (None, torch.ones(1), None, "since of the baseline its result has no tensors"),
+        (None, torch.ones(1), None, "since the baseline's result has no tensors"),
         (torch.ones(1), None, None, "its result has no tensors"),
         (torch.ones(1), torch.ones(1).to_sparse(), None, "only dense tensors are compared"),
         (torch.ones(1), torch.ones(1, device="meta"), None, "only dense tensors are compared"),
@@ -279,7 +279,7 @@ def test_results_too_large_for_a_copy_are_not_checked(monkeypatch: pytest.Monkey
     monkeypatch.setattr(agreement, "_free_host_bytes", lambda: 100)
     found = check(lambda: torch.ones(100), lambda: torch.ones(100))
     assert found.same is None
-    assert "there is no memory for a second copy of its result (MemoryError: 400 bytes" in (
+    assert "there is no memory for a copy of the baseline's result (MemoryError: 400 bytes" in (
         found.sentence
     )
 
@@ -319,6 +319,31 @@ def test_results_on_a_gpu_are_compared_there() -> None:
     with torch.cuda.device(0):
         found = agreement.check_results(candidates, "close", Options(), TimeLimit(None))
     assert [each.same for each in found.values()] == [True, True, False]
+
+
+@pytest.mark.cuda
+def test_the_check_keeps_no_memory_of_the_gpu() -> None:
+    x = torch.randn(1 << 20, device="cuda")
+    candidates = [Candidate(torch.relu, x, name=name) for name in "ab"]
+    before = torch.cuda.memory_allocated()
+    found = agreement.check_results(candidates, "exact", Options(), TimeLimit(None))
+    assert found["b"].same is True
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.cuda
+def test_results_too_large_for_the_gpu_are_not_checked() -> None:
+    x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    candidates = [Candidate(lambda: x, name=name) for name in "ab"]
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + (32 << 20)) / total)
+    try:
+        found = agreement.check_results(candidates, "close", Options(), TimeLimit(None))
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert found["b"].same is None
+    assert "there is no memory for a copy of the baseline's result (OutOfMem" in found["b"].sentence
 
 
 @pytest.mark.cuda

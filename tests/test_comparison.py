@@ -206,6 +206,31 @@ def test_verdicts_on_time_and_on_cycles(
     assert judged.sentence in comparison._repr_html_()
 
 
+def test_a_clock_that_wanders_is_told_from_an_operation_that_varies() -> None:
+    clocks_mhz = [1980, 1800, 1600, 1980, 1700, 1900]
+    base = measured("base", [1.0] * 6, [1980] * 6)
+    other = measured("other", [1980 / clock for clock in clocks_mhz], clocks_mhz)
+    judged = Comparison({"base": base, "other": other}).judge("other")
+    assert (judged.verdict, judged.in_cycles, judged.reason) == (
+        "uncertain",
+        "same",
+        "wide-interval",
+    )
+    assert judged.sentence.startswith(
+        "uncertain in time, same in cycles: clock (1850 MHz against 1980); the interval, "
+    )
+
+
+def test_a_control_that_differs_spoils_verdicts_in_cycles_too() -> None:
+    base, slow, control = (
+        measured(name, [time] * 30, [1000] * 30)
+        for name, time in (("base", 1.0), ("slow", 2.0), ("control", 1.1))
+    )
+    comparison = Comparison({"base": base, "slow": slow, "control": control}, control="control")
+    assert comparison.judge("slow").in_cycles == "uncertain"
+    assert comparison.judge("control").in_cycles == "slower"
+
+
 def test_a_ratio_in_cycles_is_of_the_rounds_whose_clocks_are_known() -> None:
     base = measured("base", [1.0] * 8, [1000] * 7 + [None])
     other = measured("other", [2.0] * 8, [None] + [1500] * 7)
@@ -225,7 +250,7 @@ def spread(middle: float, half: float) -> list[float]:
 @pytest.mark.parametrize(
     ("seconds", "fields", "reason", "said"),
     [
-        ([1.0] * 5, {}, "too-few-samples", "5 rounds are too few for an interval"),
+        ([1.0] * 5, {}, "too-few-samples", "5 rounds are too few, or vary too much, for an int"),
         (spread(1.0, 0.05), {}, "wide-interval", r"± 5\.00%, is wider than the margin: sampling"),
         (spread(1.01, 0.005), {}, "at-the-margin", r"the margin's edge lies within 1\.0050 \.\. "),
         (

@@ -206,16 +206,15 @@ class Comparison:
         Raises:
             KeyError: for a name that is not in the comparison.
         """
-        pair = self._pair(name, baseline)
         ratio = self.ratio(name, baseline)
         found = self._doubt(ratio, name, baseline)
         verdict: Verdict = ratio.verdict(self.margin) if found is None else "uncertain"
-        cycles = self.cycles_ratio(name, baseline)
-        idle = any(measured.no_gpu_work for measured in pair)
-        in_cycles = None if cycles is None or idle else cycles.verdict(self.margin)
+        in_cycles = self._verdict_in_cycles(name, baseline, found)
         sentence = "" if found is None else found.sentence
-        if found is None and in_cycles not in (None, "uncertain", verdict):
-            sentence = f"{verdict} in time, {in_cycles} in cycles: clock ({_clocks(*pair)})"
+        if in_cycles not in (None, "uncertain", verdict):
+            clocks = _clocks(*self._pair(name, baseline))
+            told = f"{verdict} in time, {in_cycles} in cycles: clock ({clocks})"
+            sentence = "; ".join(filter(None, (told, sentence)))
         return Judgement(
             verdict=verdict,
             ratio=ratio,
@@ -224,6 +223,16 @@ class Comparison:
             sentence=sentence,
             smallest_difference=ratio.smallest_difference(self.margin),
         )
+
+    def _verdict_in_cycles(
+        self, name: str, baseline: str | None, found: Doubt | None
+    ) -> Verdict | None:
+        ratio = self.cycles_ratio(name, baseline)
+        if ratio is None or (found is not None and found.reason == "no-gpu-work"):
+            return None
+        if found is not None and found.reason == "control-differs":
+            return "uncertain"
+        return ratio.verdict(self.margin)
 
     def _doubt(self, ratio: Ratio, name: str, baseline: str | None) -> Doubt | None:
         """What makes a verdict uncertain; None where nothing does."""

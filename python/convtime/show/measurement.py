@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import html as escaping
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from convtime.core.load import _C
-from convtime.results.comparison import Comparison
+from convtime.results.comparison import Comparison, Judgement
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
 from convtime.results.units import format_seconds
 
@@ -37,8 +37,8 @@ def comparison_sheet(compared: Comparison) -> str:
     for name in _baseline_first(compared):
         cells = filter(None, _cells(compared, name))
         lines.append(f"  {name}: {', '.join(cells)}")
-        lines += [f"    {note}" for note in _notes(compared, name)]
-    lines += [f"  {note}" for note in _notes_on_all(compared)]
+        lines += [f"    {remark}" for remark in _remarks(compared, name)]
+    lines += [f"  {remark}" for remark in _remarks_on_all(compared)]
     return "\n".join(["<convtime.Comparison", *lines]) + ">"
 
 
@@ -51,13 +51,13 @@ def html_comparison_sheet(compared: Comparison) -> str:
         return f"<tr>{''.join(columns)}</tr>"
 
     rows = [
-        row("td", (name, *_cells(compared, name), "\n".join(_notes(compared, name))))
+        row("td", (name, *_cells(compared, name), "\n".join(_remarks(compared, name))))
         for name in _baseline_first(compared)
     ]
     caption = escaping.escape(
-        "; ".join([f"judged on {compared.judged_on}", *_notes_on_all(compared)])
+        "; ".join([f"judged on {compared.judged_on}", *_remarks_on_all(compared)])
     )
-    heading = row("th", ("", "median", "ratio", "verdict", "notes"))
+    heading = row("th", ("", "median", "ratio", "verdict", "remarks"))
     return f"<table><caption>{caption}</caption>{heading}{''.join(rows)}</table>"
 
 
@@ -81,33 +81,35 @@ def _cells(compared: Comparison, name: str) -> tuple[str, str, str]:
     )
 
 
-def _notes(compared: Comparison, name: str) -> list[str]:
+def _remarks(compared: Comparison, name: str) -> Iterator[str]:
     """What else there is to say of a candidate, a line each."""
-    notes = []
     if name != compared.baseline:
-        judged = compared.judge(name)
-        if judged.reason != "no-gpu-work":  # which its median says
-            notes += [f"{judged.reason}: {judged.sentence}"] if judged.reason else []
-            notes += [judged.sentence] if judged.sentence and not judged.reason else []
-            if math.isfinite(judged.smallest_difference):
-                notes.append(f"differences from {judged.smallest_difference:.2%} on would be found")
-    agreement = compared.same_results.get(name)
-    if agreement is not None:
+        yield from _remarks_on_verdict(compared.judge(name))
+    if name in compared.same_results:
+        agreement = compared.same_results[name]
         heading = {True: "same result", False: "OTHER RESULT", None: "same result not known"}
-        notes.append(f"{heading[agreement.same]}: {agreement.sentence}")
+        yield f"{heading[agreement.same]}: {agreement.sentence}"
     if name in compared.interference:
-        notes.append(f"interference: {compared.interference[name].sentence}")
-    return notes
+        yield f"interference: {compared.interference[name].sentence}"
 
 
-def _notes_on_all(compared: Comparison) -> list[str]:
-    notes = []
+def _remarks_on_verdict(judged: Judgement) -> Iterator[str]:
+    if judged.reason == "no-gpu-work":  # as the median says
+        return
+    if judged.sentence:
+        yield f"{judged.reason}: {judged.sentence}" if judged.reason else judged.sentence
+    if math.isfinite(judged.smallest_difference):
+        yield f"differences from {judged.smallest_difference:.2%} on would be found"
+
+
+def _remarks_on_all(compared: Comparison) -> list[str]:
+    remarks = []
     if compared.interference_reason:
-        notes.append(f"interference not looked for: {compared.interference_reason}")
-    return notes + _notes_on_inputs(compared)
+        remarks.append(f"interference not looked for: {compared.interference_reason}")
+    return remarks + _remarks_on_inputs(compared)
 
 
-def _notes_on_inputs(compared: Comparison) -> list[str]:
+def _remarks_on_inputs(compared: Comparison) -> list[str]:
     """What is remarkable about inputs, with the candidates that have them in common."""
     names: dict[str, list[str]] = {}
     for name, measured in compared.measurements.items():

@@ -38,7 +38,7 @@ _MOST_OBJECTS = 10_000  # in which tensors are looked for that a call may write 
 
 
 class _NotComparableError(Exception):
-    """Why results cannot be set against each other, in a sentence."""
+    """What about a result keeps it from being set against another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,8 +100,7 @@ def _check_all(candidates: Sequence[Candidate], how: Check) -> dict[str, Agreeme
         expected = _call(baseline).kept()
         again = _difference(expected, _call(baseline), how)
     except Exception as error:  # whatever the calls raise: what was timed is not lost for it
-        why = f"not checked, since of the baseline {_why_not(error)}"
-        return {other.name: Agreement(None, why) for other in others}
+        return dict.fromkeys((other.name for other in others), _unchecked("the baseline's", error))
     if not again.same:
         why = f"the baseline does not repeat: of two calls of it, {again.sentence}"
         return {other.name: Agreement(None, why) for other in others}
@@ -125,7 +124,7 @@ def _checked(
             note = f"{found.sentence}; it writes to tensors that it is given"
             found = dataclasses.replace(found, sentence=note)
     except Exception as error:  # likewise
-        found = Agreement(None, f"not checked, since {_why_not(error)}")
+        found = _unchecked("its", error)
     return found, expected
 
 
@@ -154,13 +153,13 @@ def _call(candidate: Candidate) -> _Result:
     leaves = pytree.tree_leaves(result)
     tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors:
-        raise _NotComparableError("its result has no tensors")
+        raise _NotComparableError("has no tensors")
     for tensor in tensors:
         if not is_plain(tensor) or tensor.is_meta:
             kind = str(tensor.layout).removeprefix("torch.")
             raise _NotComparableError(
-                f"its result is of type {type(tensor).__name__} ({kind}, {tensor.device.type}), "
-                "and only dense tensors are compared"
+                f"is of type {type(tensor).__name__} ({kind}, {tensor.device.type}), and only "
+                "dense tensors are compared"
             )
     gradients = gradients_of(result) if candidate.backward else {}
     return _Result(tensors, gradients, before != _versions(given))
@@ -188,14 +187,16 @@ def _free_host_bytes() -> int:
     raise OSError("/proc/meminfo does not say how much memory is available")
 
 
-def _why_not(error: Exception) -> str:
-    if isinstance(error, _NotComparableError):
-        return str(error)
+def _unchecked(whose: str, error: Exception) -> Agreement:
     # The CPU's allocator, unlike the GPU's, has no exception type of its own.
     full = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    if full or "can't allocate memory" in str(error):
-        return f"there is no memory for a second copy of its result ({first_line(error)})"
-    return f"a call to check its result raised {first_line(error)}"
+    if isinstance(error, _NotComparableError):
+        why = f"{whose} result {error}"
+    elif full or "can't allocate memory" in str(error):
+        why = f"there is no memory for a copy of {whose} result ({first_line(error)})"
+    else:
+        why = f"a call to check {whose} result raised {first_line(error)}"
+    return Agreement(None, f"not checked, since {why}")
 
 
 def _difference(expected: _Result, got: _Result, how: Check) -> Agreement:

@@ -46,7 +46,7 @@ def find_interference(
     seconds_per_call = spent / (one.warmup_calls + rounds * len(beside))
     budget = max(_LEAST_SECONDS, _SHARE * spent / len(candidates))
     if _MIN_SAMPLES * seconds_per_call > (1 - _WARMUP_SHARE) * budget:
-        return found, "calls take too long to be repeated alone"
+        return found, f"{_MIN_SAMPLES} calls of each alone take more than a tenth of the comparison"
     if len(candidates) * budget > seconds_left:
         return found, "the timeout leaves no time for it"
     alone_options = dataclasses.replace(
