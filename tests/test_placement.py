@@ -170,12 +170,16 @@ def over_a_global() -> torch.Tensor:
     return GLOBAL + 1
 
 
+def calls_a_helper() -> torch.Tensor:
+    return over_a_global()
+
+
 GLOBAL = torch.ones(4)
 
 OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     "nothing": (lambda: (len, "abc"), "there is no tensor in its arguments"),
     "empty": (lambda: (torch.neg, torch.empty(0)), "there is no tensor in its arguments"),
-    "global": (lambda: (over_a_global,), "no copies are made of global 'GLOBAL'"),
+    "global": (lambda: (calls_a_helper,), "no copies are made of global 'GLOBAL'"),
     "sparse": (
         lambda: (torch.neg, torch.eye(3).to_sparse()),
         "no copies are made of tensor of type Tensor (sparse_coo) in args[0]",
@@ -376,6 +380,22 @@ def test_layers_that_keep_statistics_write_in_training_alone(training: bool) -> 
     assert (outcome["placement"] == "as-is") is training
     if training:
         assert outcome["placement_reason"] == "a call writes to fn"
+
+
+def test_tensors_that_a_lambda_refers_to_are_placed() -> None:
+    x = torch.ones(4)
+    seen: list[int] = []
+    outcome = run(placed(Candidate("one", lambda: seen.append(x.data_ptr()))))
+    assert outcome["placement"] == "random"
+    assert len(set(seen)) > 15
+    assert x.data_ptr() not in seen
+
+
+def test_what_a_lambda_writes_to_reaches_the_original() -> None:
+    x = torch.zeros(4)
+    outcome = run(placed(Candidate("one", lambda: x.add_(1))), samples=20)
+    assert outcome["placement_reason"] == "a call writes to closure variable 'x'"
+    assert x.tolist() == [21.0] * 4
 
 
 def test_results_are_told_from_what_a_call_was_given() -> None:

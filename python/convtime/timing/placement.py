@@ -21,7 +21,7 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original, Storages, UncopiableError, is_on
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
-from convtime.timing.reach import contents_below, is_plain, owned, reachable
+from convtime.timing.reach import contents_below, is_plain, reachable
 
 #: Bytes; that of the CUDA allocator, on which kernels choose their loads.
 ALIGNMENT = 512
@@ -335,7 +335,9 @@ class Check:
     def __init__(self, original: Original, copies: Copies) -> None:
         self._original = original
         self._copies = copies
-        self._objects = [] if original.is_flat else contents_below(owned(copies.candidates[0]))
+        self._objects = (
+            [] if original.is_flat else contents_below(original.roots_of(copies.candidates[0]))
+        )
         self.adds_gradients = False
         self.reason = ""
 
@@ -377,7 +379,7 @@ class Check:
     def _gradients(self) -> str:
         if self.adds_gradients:
             return ""
-        for found in reachable(owned(self._copies.candidates[0])):
+        for found in reachable(self._original.roots_of(self._copies.candidates[0])):
             if isinstance(found, torch.Tensor) and found.is_leaf and found.grad is not None:
                 return "a call adds to gradients of its arguments"
         return ""
