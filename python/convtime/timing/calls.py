@@ -107,7 +107,9 @@ class PreparedCalls:
         """Leaves gradients as calls without copies would, and gives the copies' memory back."""
         if self.last_pass is not None:
             for leaf in self.last_pass.leaves:
-                self.origins.get(id(leaf), leaf).grad = leaf.grad
+                origin = self.origins.get(id(leaf), leaf)
+                if origin.is_leaf:
+                    origin.grad = leaf.grad
         self.last_pass = self.check = None
         self.copies.release()
 
