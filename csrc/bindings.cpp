@@ -265,7 +265,7 @@ std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candid
   if (const py::object verify = candidate["verify"]; !verify.is_none()) {
     rotation.verify = [verify] {
       return checked(hanging_at_exit([&] { return PyObject_CallNoArgs(verify.ptr()); }))
-          .cast<bool>();
+          .cast<std::optional<bool>>();
     };
     rotation.original = make_callable(candidate["original"].cast<CallOfPython>(), py::none());
   }

@@ -323,10 +323,10 @@ def test_calls_that_write_are_made_on_the_original_which_loses_nothing() -> None
     x, other = torch.zeros(4), torch.ones(4)
     calls = placed(Candidate("one", torch.Tensor.add_, (x, other)))
     outcome = run(calls, samples=20)
-    assert x.tolist() == [21.0] * 4  # as without copies
+    assert x.tolist() == [22.0] * 4  # as 22 calls without copies leave it
     assert other.tolist() == [1.0] * 4
     assert (outcome["placement"], outcome["placements"]) == ("as-is", 1)
-    assert outcome["placement_reason"] == "a call writes to args[0]"
+    assert outcome["placement_reason"] == "a call writes to args[0], and not the same each time"
 
 
 def test_calls_that_write_elsewhere_than_they_are_given_are_noticed() -> None:
@@ -338,14 +338,28 @@ def test_calls_that_write_elsewhere_than_they_are_given_are_noticed() -> None:
 
     outcome = run(placed(Candidate("one", write, (x,))), samples=20)
     assert x.tolist() == [21.0] * 4
-    assert outcome["placement_reason"] == (
-        "a call writes to args[0] where they were, whatever it is called with"
-    )
+    assert outcome["placement_reason"] == ("a call writes to args[0], whatever it is called with")
 
 
-def test_out_that_already_holds_the_result_is_no_obstacle() -> None:
-    x, out = torch.ones(4), torch.full((4,), -1.0)
-    assert run(placed(Candidate("one", torch.neg, (x,), {"out": out})))["placement"] == "random"
+def test_calls_that_write_the_same_each_time_are_placed_as_the_first_left_them() -> None:
+    x, out = torch.ones(4), torch.full((4,), 5.0)
+    found: list[list[float]] = []
+
+    def negate(x: torch.Tensor, out: torch.Tensor) -> None:
+        found.append(out.tolist())
+        torch.neg(x, out=out)
+
+    outcome = run(placed(Candidate("one", negate, (x, out)), cache="cold"), samples=20)
+    assert outcome["placement"] == "random"
+    assert out.tolist() == [-1.0] * 4
+    assert found == [[5.0] * 4] + [[-1.0] * 4] * 21
+
+
+def test_calls_that_resize_are_made_on_the_original() -> None:
+    x, out = torch.ones(4), torch.empty(0)
+    outcome = run(placed(Candidate("one", torch.neg, (x,), {"out": out})))
+    assert outcome["placement_reason"] == "a call resizes kwargs['out']"
+    assert out.tolist() == [-1.0] * 4
 
 
 class Batches:
@@ -379,7 +393,7 @@ def test_layers_that_keep_statistics_write_in_training_alone(training: bool) -> 
     outcome = run(placed(Candidate("one", layer, (torch.randn(8, 4),))))
     assert (outcome["placement"] == "as-is") is training
     if training:
-        assert outcome["placement_reason"] == "a call writes to fn"
+        assert outcome["placement_reason"] == "a call writes to fn, and not the same each time"
 
 
 def test_tensors_that_a_lambda_refers_to_are_placed() -> None:
@@ -394,8 +408,10 @@ def test_tensors_that_a_lambda_refers_to_are_placed() -> None:
 def test_what_a_lambda_writes_to_reaches_the_original() -> None:
     x = torch.zeros(4)
     outcome = run(placed(Candidate("one", lambda: x.add_(1))), samples=20)
-    assert outcome["placement_reason"] == "a call writes to closure variable 'x'"
-    assert x.tolist() == [21.0] * 4
+    assert outcome["placement_reason"] == (
+        "a call writes to closure variable 'x', and not the same each time"
+    )
+    assert x.tolist() == [22.0] * 4
 
 
 def test_results_are_told_from_what_a_call_was_given() -> None:
@@ -458,7 +474,7 @@ def test_auto_says_what_it_chose_and_why() -> None:
     outcome = placed(Candidate("one", torch.neg, (x,)), placement="auto").outcome("")
     assert (outcome["placement"], outcome["placement_reason"]) == (
         "random",
-        "its tensors can be copied, and a call does not write to them",
+        "its tensors can be copied, and calls leave them as they are",
     )
     host = placed(Candidate("one", torch.neg, (x,)), placement="auto", method="cpu").outcome("")
     assert (host["placement"], host["placement_reason"]) == (
@@ -533,7 +549,7 @@ class TestOnGpu:
         one = convtime.time_op(noted, x, **QUICK)
         assert (one.placement, one.placement_requested) == ("random", "auto")
         assert one.placement_reason == (
-            "its tensors can be copied, and a call does not write to them"
+            "its tensors can be copied, and calls leave them as they are"
         )
         assert one.placements == 256
         assert x.data_ptr() not in noted.given
@@ -578,7 +594,7 @@ class TestOnGpu:
 
         one = convtime.time_op(add, x, placement=placement, **QUICK)
         assert (one.placement, one.placements) == ("as-is", 1)
-        assert one.placement_reason == "a call writes to args[0]"
+        assert one.placement_reason == "a call writes to args[0], and not the same each time"
         assert x.tolist() == [float(len(calls))] * 1000
 
     def test_random_numbers_are_the_callers(self) -> None:
@@ -649,7 +665,7 @@ class TestOnGpu:
     def test_graphs_of_calls_that_write_hold_the_original(self) -> None:
         x = torch.zeros(1000, device="cuda")
         one = convtime.time_op(lambda x: x.add_(1), x, method="graph", max_samples=20)
-        assert one.placement_reason == "a call writes to args[0]"
+        assert one.placement_reason == "a call writes to args[0], and not the same each time"
         assert len(x.unique()) == 1
         assert x[0] > 20
 

@@ -53,7 +53,7 @@ void RotatingCallable::settle() {
   if (std::exchange(settled_, true)) {
     return;
   }
-  if (rotation_.verify && !rotation_.verify()) {
+  if (rotation_.verify && !copies_may_be_called()) {
     use_original();
   } else if (rotation_.results != nullptr) {
     place_results();
@@ -76,6 +76,18 @@ void RotatingCallable::call_untimed() {
   call();
   discard_result();
   next_visit_ = visit;
+}
+
+bool RotatingCallable::copies_may_be_called() {
+  std::optional<bool> may = rotation_.verify();
+  if (!may.has_value()) {
+    Callable& called = *copies_[current_];
+    called.prepare();
+    called.call();
+    called.discard_result();
+    may = rotation_.verify();
+  }
+  return may.value_or(false);
 }
 
 void RotatingCallable::use_original() {

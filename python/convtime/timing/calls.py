@@ -239,7 +239,7 @@ def _count_places(
         return places
     if options.placement == "auto":
         calls.placement_remarks.append(
-            "its tensors can be copied, and a call does not write to them"
+            "its tensors can be copied, and calls leave them as they are"
         )
     if options.method == "graph":
         places, why_few = _PLACES_OF_COLD_GRAPH, "a graph holds so many calls"
