@@ -143,7 +143,8 @@ def prepared_calls(
         if device.type == "cuda":
             if options.stream is not None:  # the caller's may still write what is copied
                 torch.cuda.synchronize(device)
-            room_bytes = room_for_copies(device) // len(candidates)
+            wants_copies = options.placement != "as-is"
+            room_bytes = room_for_copies(device) // len(candidates) if wants_copies else 0
             every.extend(
                 _on_gpu(candidate, options, device, room_bytes, backward=backward)
                 for candidate in candidates
