@@ -314,6 +314,7 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
   for (const py::dict& candidate : candidates) {
     callables.push_back(make_rotating(candidate));
     pointers.push_back(callables.back().get());
+    candidate.attr("clear")();  // so that memory of copies that are given up is free
   }
   convtime::TimingOptions options;
   options.method = convtime::method_from_string(method);

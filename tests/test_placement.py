@@ -5,6 +5,7 @@ import itertools
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -327,6 +328,20 @@ def test_calls_that_write_are_made_on_the_original_which_loses_nothing() -> None
     assert other.tolist() == [1.0] * 4
     assert (outcome["placement"], outcome["placements"]) == ("as-is", 1)
     assert outcome["placement_reason"] == "a call writes to args[0], and not the same each time"
+
+
+def test_copies_that_are_given_up_take_no_memory_meanwhile() -> None:
+    alive: list[bool] = []
+
+    def add(x: torch.Tensor) -> None:
+        x.add_(1)
+        alive.append(one_of_them() is not None)
+
+    calls = placed(Candidate("one", add, (torch.zeros(4),)))
+    one_of_them = weakref.ref(calls.copies.candidates[7].args[0])
+    run(calls)
+    assert alive[:2] == [True, True]
+    assert not any(alive[2:])
 
 
 def test_calls_that_write_elsewhere_than_they_are_given_are_noticed() -> None:

@@ -97,6 +97,18 @@ TEST(RotatingCallable, CallsTheOriginalWhereCopiesFailTheCheck) {
   EXPECT_EQ(log, "p1c1d1pocodopocodo");
 }
 
+TEST(RotatingCallable, StaysOnTheFirstCopyUntilItIsChecked) {
+  std::string log;
+  Rotation rotation;
+  rotation.verify = [] { return true; };
+  RotatingCallable rotating(logging("12", log), std::move(rotation));
+  time(rotating);
+  time(rotating);
+  rotating.settle();
+  time(rotating);
+  EXPECT_EQ(log, "p1c1d1p1c1d1p2c2d2");
+}
+
 TEST(RotatingCallable, CallsACopyAgainWhereTheCheckAsksForIt) {
   for (const bool answer : {true, false}) {
     std::string log;

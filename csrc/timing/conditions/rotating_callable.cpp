@@ -35,7 +35,9 @@ bool RotatingCallable::prepares_work() const {
 
 void RotatingCallable::call() {
   current_ = upcoming();
-  next_visit_ = (next_visit_ + 1) % rotation_.visits.size();
+  if (settled_ || !rotation_.verify) {
+    advance();
+  }
   copies_[current_]->call();
 }
 
@@ -53,12 +55,19 @@ void RotatingCallable::settle() {
   if (std::exchange(settled_, true)) {
     return;
   }
-  if (rotation_.verify && !copies_may_be_called()) {
-    use_original();
-  } else if (rotation_.results != nullptr) {
+  if (rotation_.verify) {
+    if (!copies_may_be_called()) {
+      use_original();
+      return;
+    }
+    advance();
+  }
+  if (rotation_.results != nullptr) {
     place_results();
   }
 }
+
+void RotatingCallable::advance() { next_visit_ = (next_visit_ + 1) % rotation_.visits.size(); }
 
 /// Last, so that nothing that comes before a call takes the memory that is kept for its result.
 void RotatingCallable::make_ready() {

@@ -19,7 +19,7 @@ struct Rotation {
   std::vector<std::size_t> visits{};
   /// Whether an untimed call on the same copy comes before each call, which so finds it cached.
   bool warm = false;
-  /// Asked, when a copy was called for the first time, whether all of them may go on being called.
+  /// Asked by settle(), whether all of the copies may be called; until then, the first alone is.
   /// Where they may not, `original` is called from then on. Nothing, for once, where that takes
   /// another call on the same copy to tell.
   std::function<std::optional<bool>()> verify{};
@@ -47,6 +47,7 @@ class CONVTIME_API RotatingCallable final : public Callable {
 
  private:
   std::size_t upcoming() const { return rotation_.visits[next_visit_]; }
+  void advance();
   void make_ready();
   void call_untimed();
   bool copies_may_be_called();
