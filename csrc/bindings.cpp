@@ -274,7 +274,7 @@ std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candid
   if (const py::object verify = candidate["verify"]; !verify.is_none()) {
     rotation.verify = [verify] {
       return checked(hanging_at_exit([&] { return PyObject_CallNoArgs(verify.ptr()); }))
-          .cast<bool>();
+          .cast<std::optional<bool>>();
     };
     rotation.original = make_callable(candidate["original"].cast<CallOfPython>(), py::none());
   }
@@ -327,6 +327,7 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
   for (const py::dict& candidate : candidates) {
     callables.push_back(make_rotating(candidate));
     pointers.push_back(callables.back().get());
+    candidate.attr("clear")();  // so that memory of copies that are given up is free
   }
   convtime::TimingOptions options;
   options.method = convtime::method_from_string(method);

@@ -393,7 +393,9 @@ def test_tensors_of_closures_are_named() -> None:
         inner = lambda: GLOBAL_WEIGHT  # noqa: E731
         return helper(), model, holder, inner, (lambda: unset), a  # noqa: F821
 
-    found = rotated(fn, torch.ones(4))
+    assert rotated(fn, torch.ones(4)).left_warm == ("closure variable 'x'",), "of the helper"
+    candidate = Candidate(fn, torch.ones(4), name="one", setup=lambda: None)
+    found = rotate(candidate, torch.device("cpu"), KIB)
     assert set(found.left_warm) == {
         "closure variable 'x'",
         "closure variable 'model'",
@@ -460,9 +462,45 @@ def test_nothing_to_rotate_is_one_copy_and_says_why() -> None:
     found = rotated(math.sqrt, 2.0)
     assert (found.bytes_per_call, len(found.copies)) == (0, 1)
     assert found.left_warm == ("no tensor in the arguments",)
-    found = rotated(lambda: GLOBAL_WEIGHT)
+    found = rotated(functools.partial(lambda: GLOBAL_WEIGHT))
     assert (found.bytes_per_call, len(found.copies)) == (0, 1)
     assert found.left_warm == ("global 'GLOBAL_WEIGHT'",)
+
+
+def test_a_functions_own_variables_rotate() -> None:
+    x, y, size = torch.arange(4.0), torch.ones(4), 3
+
+    def fn(a: torch.Tensor, b: torch.Tensor = y, *, c: Any = (x,)) -> object:
+        return a + x, b, c[0], (lambda: GLOBAL_WEIGHT)(), size
+
+    fn.note = "kept"  # type: ignore[attr-defined]
+    found = rotated(fn, x)
+    assert (found.bytes_per_call, found.left_warm) == (48, ())
+    places = []
+    for copy in found.copies:
+        result: Any = copy.fn(*copy.args)
+        total, others, number = result[0], result[1:-1], result[-1]
+        assert torch.equal(total, 2 * x)
+        assert [one.tolist() for one in others] == [[1.0] * 4, x.tolist(), [1.0] * 4]
+        assert number == 3
+        assert copy.fn.note == "kept"  # type: ignore[attr-defined]
+        assert others[1] is copy.args[0], "aliases stay aliases"
+        places.append(tuple(storage(one) for one in others))
+    assert all(len(set(of_one)) == len(found.copies) for of_one in zip(*places, strict=True))
+
+
+def test_a_function_that_rebinds_variables_shares_them() -> None:
+    x, count = torch.ones(4), 0
+
+    def counting() -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return x
+
+    found = rotated(counting, torch.ones(4))
+    assert found.left_warm == ("closure variable 'x'",)
+    found.copies[1].fn(), found.copies[2].fn()
+    assert count == 2
 
 
 def setups(x: torch.Tensor) -> dict[str, Callable[[], object]]:

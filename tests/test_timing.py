@@ -744,10 +744,10 @@ def test_rotation_makes_small_tensors_cold() -> None:
 def test_what_cannot_be_rotated_is_named() -> None:
     x = torch.randn(1 << 20, device="cuda")
     y = torch.randn(1 << 20, device="cuda")
-    one = convtime.time_op(lambda: x + 1, cache="rotate")
+    one = convtime.time_op(functools.partial(lambda: x + 1), cache="rotate")
     assert (one.cache, one.cache_requested) == ("warm", "rotate")
     assert "closure variable 'x'" in one.cache_reason
-    one = convtime.time_op(lambda a: a + x, y, cache="rotate")
+    one = convtime.time_op(functools.partial(lambda a: a + x, y), cache="rotate")
     assert one.cache == "partly warm"
     assert "closure variable 'x'" in one.cache_reason
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,6 +95,34 @@ TEST(RotatingCallable, CallsTheOriginalWhereCopiesFailTheCheck) {
   time(rotating);
   EXPECT_EQ(rotating.place(), 0U);
   EXPECT_EQ(log, "p1c1d1pocodopocodo");
+}
+
+TEST(RotatingCallable, StaysOnTheFirstCopyUntilItIsChecked) {
+  std::string log;
+  Rotation rotation;
+  rotation.verify = [] { return true; };
+  RotatingCallable rotating(logging("12", log), std::move(rotation));
+  time(rotating);
+  time(rotating);
+  rotating.settle();
+  time(rotating);
+  EXPECT_EQ(log, "p1c1d1p1c1d1p2c2d2");
+}
+
+TEST(RotatingCallable, CallsACopyAgainWhereTheCheckAsksForIt) {
+  for (const bool answer : {true, false}) {
+    std::string log;
+    std::vector<std::optional<bool>> answers{std::nullopt, answer};
+    std::size_t asked = 0;
+    Rotation rotation;
+    rotation.verify = [&] { return answers.at(asked++); };
+    rotation.original = std::make_unique<Logging>('o', log);
+    RotatingCallable rotating(logging("12", log), std::move(rotation));
+    time(rotating);
+    rotating.settle();
+    time(rotating);
+    EXPECT_EQ(log, std::string("p1c1d1p1c1d1") + (answer ? "p2c2d2" : "pocodo"));
+  }
 }
 
 TEST(RotatingCallable, GoesOnWithCopiesThatPassTheCheck) {

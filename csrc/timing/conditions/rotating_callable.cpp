@@ -35,7 +35,9 @@ bool RotatingCallable::prepares_work() const {
 
 void RotatingCallable::call() {
   current_ = upcoming();
-  next_visit_ = (next_visit_ + 1) % rotation_.visits.size();
+  if (settled_ || !rotation_.verify) {
+    advance();
+  }
   copies_[current_]->call();
 }
 
@@ -53,12 +55,19 @@ void RotatingCallable::settle() {
   if (std::exchange(settled_, true)) {
     return;
   }
-  if (rotation_.verify && !rotation_.verify()) {
-    use_original();
-  } else if (rotation_.results != nullptr) {
+  if (rotation_.verify) {
+    if (!copies_may_be_called()) {
+      use_original();
+      return;
+    }
+    advance();
+  }
+  if (rotation_.results != nullptr) {
     place_results();
   }
 }
+
+void RotatingCallable::advance() { next_visit_ = (next_visit_ + 1) % rotation_.visits.size(); }
 
 /// Last, so that nothing that comes before a call takes the memory that is kept for its result.
 void RotatingCallable::make_ready() {
@@ -76,6 +85,18 @@ void RotatingCallable::call_untimed() {
   call();
   discard_result();
   next_visit_ = visit;
+}
+
+bool RotatingCallable::copies_may_be_called() {
+  std::optional<bool> may = rotation_.verify();
+  if (!may.has_value()) {
+    Callable& called = *copies_[current_];
+    called.prepare();
+    called.call();
+    called.discard_result();
+    may = rotation_.verify();
+  }
+  return may.value_or(false);
 }
 
 void RotatingCallable::use_original() {

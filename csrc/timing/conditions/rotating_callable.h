@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,10 @@ struct Rotation {
   std::vector<std::size_t> visits{};
   /// Whether an untimed call on the same copy comes before each call, which so finds it cached.
   bool warm = false;
-  /// Asked once, when a copy was called for the first time, whether all of them may go on being
-  /// called. Where they may not, `original` is called from then on.
-  std::function<bool()> verify{};
+  /// Asked by settle(), whether all of the copies may be called; until then, the first alone is.
+  /// Where they may not, `original` is called from then on. Nothing, for once, where that takes
+  /// another call on the same copy to tell.
+  std::function<std::optional<bool>()> verify{};
   std::unique_ptr<Callable> original{};
   /// Where the copies' results are to lie; null leaves them to the allocator.
   std::unique_ptr<ResultPlaces> results{};
@@ -45,8 +47,10 @@ class CONVTIME_API RotatingCallable final : public Callable {
 
  private:
   std::size_t upcoming() const { return rotation_.visits[next_visit_]; }
+  void advance();
   void make_ready();
   void call_untimed();
+  bool copies_may_be_called();
   void use_original();
   void place_results();
   bool result_lands();

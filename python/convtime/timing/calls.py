@@ -107,7 +107,9 @@ class PreparedCalls:
         """Leaves gradients as calls without copies would, and gives the copies' memory back."""
         if self.last_pass is not None:
             for leaf in self.last_pass.leaves:
-                self.origins.get(id(leaf), leaf).grad = leaf.grad
+                origin = self.origins.get(id(leaf), leaf)
+                if origin.is_leaf:
+                    origin.grad = leaf.grad
         self.last_pass = self.check = None
         self.copies.release()
 
@@ -140,7 +142,8 @@ def prepared_calls(
         if device.type == "cuda":
             if options.stream is not None:  # the caller's may still write what is copied
                 torch.cuda.synchronize(device)
-            room_bytes = room_for_copies(device) // len(candidates)
+            wants_copies = options.placement != "as-is"
+            room_bytes = room_for_copies(device) // len(candidates) if wants_copies else 0
             every.extend(
                 _on_gpu(candidate, options, device, room_bytes) for candidate in candidates
             )
@@ -234,7 +237,7 @@ def _count_places(
         return places
     if options.placement == "auto":
         calls.placement_remarks.append(
-            "its tensors can be copied, and a call does not write to them"
+            "its tensors can be copied, and calls leave them as they are"
         )
     if options.method == "graph":
         places, why_few = _PLACES_OF_COLD_GRAPH, "a graph holds so many calls"

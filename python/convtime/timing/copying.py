@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import copy
 import functools
+import itertools
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from convtime.timing.candidate import Candidate
 from convtime.timing.reach import (
+    Variable,
     Walk,
+    closure_variable,
+    default,
+    global_variable,
     is_plain,
     owned,
     reachable,
+    rebinds_variables,
     subject_of,
     tensors_by_variable,
+    variables_of,
 )
 
 # A copy of these would be something else than what was passed, or fail; an array is none of the
@@ -49,9 +56,10 @@ class Original:
     """A candidate and those of its tensors that its copies have copies of.
 
     Tensors in the arguments and in the callable (a module, a bound method, a partial or an object)
-    are copied by storage, so that aliases stay aliases within a copy. Each keeps dtype, shape,
-    strides, offset and ``requires_grad``; what autograd computed becomes a leaf, and gradients are
-    not copied.
+    are copied by storage, so that aliases stay aliases within a copy. So are those in the variables
+    that a function refers to which is the callable itself, and rebinds none. Each keeps dtype,
+    shape, strides, offset and ``requires_grad``; what autograd computed becomes a leaf, and
+    gradients are not copied.
 
     Args:
         candidate: what is copied.
@@ -64,8 +72,9 @@ class Original:
     ) -> None:
         self.candidate = candidate
         self.device = device
+        self._variables = _variables_with_tensors(candidate, device)
         walk = Walk(most_objects)
-        found = list(walk.below([owned(candidate)]))
+        found = list(walk.below([self.roots_of(candidate)]))
         self.objects = found
         self.has_more_objects = walk.ended_early
         tensors = [
@@ -86,7 +95,7 @@ class Original:
         subject = subject_of(candidate.fn)
         if not any(id(one) in copied for one in reachable(subject)):
             self._shared[id(subject)] = subject  # many cannot be copied, and this one need not be
-        self.is_flat = all(map(self._is_known, (subject, *_arguments(candidate))))
+        self.is_flat = all(map(self._is_known, self._values()))
 
     def _is_known(self, value: object) -> bool:
         """Whether the value's copy is known without a deepcopy."""
@@ -101,11 +110,11 @@ class Original:
         Variables are searched of functions that are held or referred to, not of methods called on
         an object.
         """
-        words = [*self._special_tensors(), *self._variables()]
+        words = [*self._special_tensors(), *self._tensors_of_variables()]
         return tuple(dict.fromkeys(words))
 
     def _special_tensors(self) -> Iterator[str]:
-        for name, root in owned(self.candidate).items():
+        for name, root in self.roots_of(self.candidate).items():
             for found in reachable(root):
                 if (
                     isinstance(found, torch.Tensor)
@@ -115,16 +124,30 @@ class Original:
                     kind = str(found.layout).removeprefix("torch.")
                     yield f"tensor of type {type(found).__name__} ({kind}) in {name}"
 
-    def _variables(self) -> Iterator[str]:
-        for name, tensor in tensors_by_variable(owned(self.candidate)):
+    def _tensors_of_variables(self) -> Iterator[str]:
+        root: object = owned(self.candidate)
+        if self._variables:  # the function's own are copied; those of others may not be
+            root = [
+                *_arguments(self.candidate),
+                *map(_value, variables_of(_function_of(self.candidate))),
+            ]
+        for name, tensor in tensors_by_variable(root):
             if is_on(tensor, self.device):
                 yield name
+
+    def roots_of(self, candidate: Candidate) -> dict[str, object]:
+        """What this candidate, or a copy of it, has of its own, as a caller knows it."""
+        own = owned(candidate)
+        if self._variables:
+            referred = variables_of(_function_of(candidate))
+            own |= {str(name): value for name, value in referred if name in self._variables}
+        return own
 
     def names_of(self, keys: set[int]) -> list[str]:
         """By which arguments a caller knows storages."""
         return [
             name
-            for name, root in owned(self.candidate).items()
+            for name, root in self.roots_of(self.candidate).items()
             if any(
                 isinstance(found, torch.Tensor) and is_plain(found) and _key(found) in keys
                 for found in reachable(root)
@@ -166,16 +189,23 @@ class Original:
             raise UncopiableError(f"{_failed_on(error)} ({error})") from error
 
     def _values(self) -> list[Any]:
-        return [subject_of(self.candidate.fn), *_arguments(self.candidate)]
+        return [
+            subject_of(self.candidate.fn),
+            *_arguments(self.candidate),
+            *self._variables.values(),
+        ]
 
     def _with(self, subject: Any, *values: Any) -> Candidate:
         fn = self.candidate.fn
-        count = len(self.candidate.args)
-        return self.candidate.but(
-            fn=subject if subject_of(fn) is fn else getattr(subject, fn.__name__),
-            args=values[:count],
-            kwargs=dict(zip(self.candidate.kwargs, values[count:], strict=True)),
-        )
+        if subject_of(fn) is not fn:
+            subject = getattr(subject, fn.__name__)
+        rest = iter(values)
+        args = tuple(itertools.islice(rest, len(self.candidate.args)))
+        kwargs = dict(zip(self.candidate.kwargs, rest, strict=False))
+        variables = dict(zip(self._variables, rest, strict=True))
+        if variables:
+            subject = _with_variables(_function_of(self.candidate), variables)
+        return self.candidate.but(fn=subject, args=args, kwargs=kwargs)
 
 
 def is_on(tensor: torch.Tensor, device: torch.device) -> bool:
@@ -189,6 +219,76 @@ def _key(tensor: torch.Tensor) -> int:
 
 def _arguments(candidate: Candidate) -> tuple[Any, ...]:
     return (*candidate.args, *candidate.kwargs.values())
+
+
+def _function_of(candidate: Candidate) -> types.FunctionType:
+    return cast(types.FunctionType, candidate.fn)
+
+
+def _value(variable: tuple[Variable, object]) -> object:
+    return variable[1]
+
+
+def _variables_with_tensors(candidate: Candidate, device: torch.device) -> dict[Variable, object]:
+    """Variables that can be given to a copy of the candidate's function alone.
+
+    None of a function that rebinds variables, nor beside a setup, which may rebind them: then the
+    caller, or the other copies, would see it.
+    """
+    function = candidate.fn
+    if (
+        not isinstance(function, types.FunctionType)
+        or candidate.setup is not None
+        or rebinds_variables(function.__code__)
+    ):
+        return {}
+    return {
+        name: value
+        for name, value in variables_of(function)
+        if any(
+            isinstance(found, torch.Tensor) and is_on(found, device) for found in reachable(value)
+        )
+    }
+
+
+def _with_variables(
+    function: types.FunctionType, values: Mapping[Variable, object]
+) -> types.FunctionType:
+    """The function with other values of variables."""
+    code = function.__code__
+    in_module = {
+        variable.name: value
+        for variable, value in values.items()
+        if variable == global_variable(variable.name)
+    }
+    cells = zip(code.co_freevars, function.__closure__ or (), strict=True)
+    new = types.FunctionType(
+        code,
+        function.__globals__ | in_module if in_module else function.__globals__,
+        function.__name__,
+        _defaults_with(function, values),
+        tuple(
+            types.CellType(values[closure_variable(name)])
+            if closure_variable(name) in values
+            else cell
+            for name, cell in cells
+        ),
+    )
+    new.__kwdefaults__ = {
+        name: values.get(default(name), value)
+        for name, value in (function.__kwdefaults__ or {}).items()
+    }
+    new.__dict__.update(function.__dict__)
+    return new
+
+
+def _defaults_with(
+    function: types.FunctionType, values: Mapping[Variable, object]
+) -> tuple[object, ...]:
+    given = function.__defaults__ or ()
+    code = function.__code__
+    names = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
+    return tuple(values.get(default(name), value) for name, value in zip(names, given, strict=True))
 
 
 class _Tensor:

@@ -103,7 +103,8 @@ class Options:
         "so that its times are not those of one choice of addresses, which alone moves them by "
         "percents; ``aligned`` does so at multiples of 2 MiB; ``as-is`` calls it on the tensors "
         "that it was given; ``auto`` is random for work on a GPU whose tensors can all be copied, "
-        "and are not written to. Where it is not as asked for, the result says why.",
+        "and are left as they are by all calls but the first. Where it is not as asked for, the "
+        "result says why.",
     ] = "auto"
     regime: Annotated[
         Regime,

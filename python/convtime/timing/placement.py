@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -21,7 +22,7 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original, Storages, UncopiableError, is_on
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
-from convtime.timing.reach import contents_below, is_plain, owned, reachable
+from convtime.timing.reach import contents_below, is_plain, reachable
 
 #: Bytes; that of the CUDA allocator, on which kernels choose their loads.
 ALIGNMENT = 512
@@ -98,6 +99,9 @@ def visits(places: int) -> list[int]:
     ]
 
 
+def _nothing() -> None: ...
+
+
 @dataclasses.dataclass
 class Copies:
     """Copies of a candidate in one allocation, until they are released.
@@ -106,16 +110,19 @@ class Copies:
         candidates: the copies.
         storages: of each copy.
         addresses: those of the allocation.
+        refill: has the copies hold what the original does by now.
     """
 
     candidates: list[Candidate]
     storages: list[Storages] = dataclasses.field(default_factory=list)
     addresses: range = range(0)
+    refill: Callable[[], None] = _nothing
 
     def release(self) -> None:
         """Gives the memory back, as soon as no call holds any of it."""
         self.candidates.clear()
         self.storages.clear()
+        self.refill = _nothing
 
 
 def make_copies(original: Original, count: int, placement: Placement) -> Copies:
@@ -127,12 +134,13 @@ def make_copies(original: Original, count: int, placement: Placement) -> Copies:
     """
     original.origins.clear()
     with without_modes():
-        storages, addresses = _filled(original.storages, count, placement)
-        return Copies([original.on(one) for one in storages], storages, addresses)
+        copies = _filled(original.storages, count, placement)
+        copies.candidates += [original.on(storages) for storages in copies.storages]
+    return copies
 
 
-def _filled(storages: Storages, count: int, placement: Placement) -> tuple[list[Storages], range]:
-    """The storages of each copy, each on a part of one buffer, and the buffer's addresses.
+def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
+    """The storages of each copy, each on a part of one buffer.
 
     A storage keeps the buffer alive, and cannot outgrow its part.
     """
@@ -147,18 +155,20 @@ def _filled(storages: Storages, count: int, placement: Placement) -> tuple[list[
         for _ in range(count)
     ]
     if not full:
-        return list(every), range(0)
+        return Copies([], list(every))
     keys, sources = list(full), [_bytes_of(storage) for storage in full.values()]
     chance = random.Random()  # noqa: S311  # no secret, and the program's own stays as it is
     layout = lay_out([source.numel() for source in sources], count, placement, chance)
     buffer = _aligned_buffer(layout.nbytes, placement, sources[0].device)
-    _fill(buffer, layout, sources)
+    refill = functools.partial(_fill, buffer, layout, sources)
+    refill()
     whole, base = buffer.untyped_storage(), buffer.storage_offset()
     for index, start in enumerate(layout.starts):
         copy, which = divmod(index, len(keys))
         first = base + start
         every[copy][keys[which]] = whole[first : first + sources[which].numel()]
-    return list(every), range(buffer.data_ptr(), buffer.data_ptr() + layout.nbytes)
+    addresses = range(buffer.data_ptr(), buffer.data_ptr() + layout.nbytes)
+    return Copies([], list(every), addresses, refill)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
@@ -327,6 +337,9 @@ def _seconds_to_copy(original: Original) -> float:
 class Check:
     """Whether calls leave what they are given as it is: asked after the first one, on a copy.
 
+    Where that one wrote something, a second call shows whether it writes the same again, as to a
+    tensor for its result: then all copies get what the first one wrote, and calls change nothing.
+
     Attributes:
         adds_gradients: whether calls are to leave gradients, as backward passes do.
         reason: why the copies cannot go on being called, as part of a sentence.
@@ -335,37 +348,60 @@ class Check:
     def __init__(self, original: Original, copies: Copies) -> None:
         self._original = original
         self._copies = copies
-        self._objects = [] if original.is_flat else contents_below(owned(copies.candidates[0]))
+        self._objects = (
+            [] if original.is_flat else contents_below(original.roots_of(copies.candidates[0]))
+        )
+        self._is_second = False
         self.adds_gradients = False
         self.reason = ""
 
-    def __call__(self) -> bool:
-        """Compares bit by bit; where something was written, the original gets it, too."""
+    def __call__(self) -> bool | None:
+        """True or False, or None where it takes another call on the same copy to tell.
+
+        What calls wrote to the copy, bit by bit, the original gets, too.
+        """
+        written: set[int] = set()
         with without_modes():
             try:
-                self.reason = self._written() or self._changed() or self._gradients()
+                written = self._look()
+                if self._is_second and not (written or self.reason):
+                    self._copies.refill()
             except torch.OutOfMemoryError:
                 self.reason = "there is no memory to check that a call does not write to them"
+        if written and not self.reason:
+            if not self._is_second:
+                self._is_second = True
+                return None
+            self.reason = f"a call writes to {self._names(written)}, and not the same each time"
         self._objects.clear()
         if self.reason:
             self._original.origins.clear()
             self._copies.release()
         return not self.reason
 
-    def _written(self) -> str:
-        called, untouched = self._copies.storages[:2]
-        originals = self._original.storages
+    def _look(self) -> set[int]:
+        """What was written to since the last look, or since it was copied."""
+        originals, called = self._original.storages, self._copies.storages[0]
         if self._original.device.type == "cuda":
             torch.cuda.synchronize(self._original.device)  # the call may use other streams
+        resized = {key for key in originals if called[key].nbytes() != originals[key].nbytes()}
+        if resized:
+            self.reason = f"a call resizes {self._names(resized)}"
+            return resized
         written = _different(originals, called)
-        if not written:
-            return ""
-        elsewhere = written & _different(originals, untouched)
+        elsewhere: set[int] = set()
+        if written and not self._is_second:
+            elsewhere = written & _different(originals, self._copies.storages[1])
         for key in written - elsewhere:
             _bytes_of(originals[key]).copy_(_bytes_of(called[key]))
-        names = ", ".join(self._original.names_of(written))
-        where = " where they were, whatever it is called with" if elsewhere else ""
-        return f"a call writes to {names}{where}"
+        if elsewhere:
+            self.reason = f"a call writes to {self._names(elsewhere)}, whatever it is called with"
+        else:
+            self.reason = self._changed() or self._gradients()
+        return written
+
+    def _names(self, keys: set[int]) -> str:
+        return ", ".join(self._original.names_of(keys))
 
     def _changed(self) -> str:
         """Objects that a copy has of its own would not go through the same states."""
@@ -377,7 +413,7 @@ class Check:
     def _gradients(self) -> str:
         if self.adds_gradients:
             return ""
-        for found in reachable(owned(self._copies.candidates[0])):
+        for found in reachable(self._original.roots_of(self._copies.candidates[0])):
             if isinstance(found, torch.Tensor) and found.is_leaf and found.grad is not None:
                 return "a call adds to gradients of its arguments"
         return ""

@@ -16,7 +16,7 @@ import itertools
 import sys
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -84,7 +84,7 @@ def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
             value
             for key, function in functions.items()
             if key not in asked
-            for _, value in _variables_of(function)
+            for _, value in variables_of(function)
         ]
         asked |= functions
 
@@ -212,11 +212,11 @@ def tensors_by_variable(root: object) -> Iterator[tuple[str, torch.Tensor]]:
         if id(function) in seen:
             continue
         seen[id(function)] = function
-        for name, value in _variables_of(function):
+        for name, value in variables_of(function):
             for found in reachable(value):
                 pending.extend(_functions_of(found))
                 if isinstance(found, torch.Tensor):
-                    yield name, found
+                    yield str(name), found
 
 
 def _functions_of(found: object) -> Iterator[_AnyFunction]:
@@ -241,19 +241,62 @@ def _is_from_torch(function: _AnyFunction) -> bool:
     )
 
 
-def _variables_of(function: _AnyFunction) -> Iterator[tuple[str, object]]:
+class Variable(NamedTuple):
+    """By what a function refers to something; as text, ``closure variable 'x'``."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name!r}"
+
+
+def closure_variable(name: str) -> Variable:
+    """A variable of the function around a function."""
+    return Variable("closure variable", name)
+
+
+def global_variable(name: str) -> Variable:
+    """A variable of a function's module."""
+    return Variable("global", name)
+
+
+def default(name: str) -> Variable:
+    """What a parameter is where it is not passed."""
+    return Variable("default of the parameter", name)
+
+
+def variables_of(function: _AnyFunction) -> Iterator[tuple[Variable, object]]:
+    """What a function refers to, also in functions inside of it."""
     if isinstance(function, types.BuiltinFunctionType):
         if isinstance(function.__self__, torch.Tensor):
-            yield f"tensor of the method {function.__name__!r}", function.__self__
+            yield Variable("tensor of the method", function.__name__), function.__self__
         return
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        yield f"closure variable {name!r}", _content(cell)
+        yield closure_variable(name), _content(cell)
     for name in _globals_read(code):
         if name in function.__globals__:
-            yield f"global {name!r}", function.__globals__[name]
+            yield global_variable(name), function.__globals__[name]
     for name, value in _defaults(function).items():
-        yield f"default of the parameter {name!r}", value
+        yield default(name), value
+
+
+@functools.lru_cache(_REMEMBERED)
+def rebinds_variables(code: types.CodeType) -> bool:
+    """Whether a function, or one inside of it, gives variables of others another value."""
+    return _rebinds_any(code, frozenset(code.co_freevars))
+
+
+def _rebinds_any(code: types.CodeType, names: frozenset[str]) -> bool:
+    for instruction in dis.get_instructions(code):
+        operation, _, target = instruction.opname.partition("_")
+        if operation in ("STORE", "DELETE") and (
+            target == "GLOBAL" or (target == "DEREF" and instruction.argval in names)
+        ):
+            return True
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return any(_rebinds_any(one, names) for one in inner)
 
 
 def _content(cell: types.CellType) -> object:
