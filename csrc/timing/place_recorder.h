@@ -20,6 +20,8 @@ class PlaceRecorder final : public Callable {
     places_.push_back(callable_.place());
   }
   void discard_result() override { callable_.discard_result(); }
+  void settle() override { callable_.settle(); }
+  std::vector<MemoryBlock> result_blocks() override { return callable_.result_blocks(); }
   std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
   std::size_t place() const override { return callable_.place(); }
 

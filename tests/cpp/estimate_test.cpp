@@ -386,6 +386,18 @@ TEST(Coverage, OfTimesThatAClockShowsInTicks) {
   }
 }
 
+TEST(Coverage, OfTicksThatAreRoundedToNanoseconds) {
+  Random random(7);
+  std::vector<double> seconds(2000);
+  for (std::size_t i = 0; i < seconds.size(); ++i) {
+    const double off_ns = static_cast<double>(i % 3) - 1;
+    seconds[i] = ticked(5.6e-6 * noisy(random, 0.01), random) + 1e-9 * off_ns;
+  }
+  const Interval sampled = estimate_median({seconds}, {}, {.tick_seconds = 32e-9}).sampled;
+  EXPECT_LT(sampled.high - sampled.low, 16e-9);
+  EXPECT_GT(sampled.high - sampled.low, 4e-9);  // by chance alone
+}
+
 TEST(Coverage, OfRatiosOfPlacesAndTicks) {
   for (const double truth : {1.0, 1.004, 1.02}) {
     for (const auto& [places, count] : {std::pair{64UL, 64UL}, {256UL, 256UL}, {64UL, 300UL}}) {

@@ -16,10 +16,12 @@ namespace convtime {
 /// A clock that is at the device's maximum has not fallen, and nothing is waited for. One that is
 /// below it may have fallen before, under earlier work, or may be locked: a short rest tells,
 /// behind which the clock without load is read.
+///
+/// Nobody asked for bursts, so that they may not take as long as those that somebody did.
 class CONVTIME_API AutoRegime final : public RegimeControl {
  public:
   /// `max_clock_hz` is the highest clock that the device is made for.
-  explicit AutoRegime(double max_clock_hz, BurstLimits limits = {});
+  explicit AutoRegime(double max_clock_hz, BurstLimits limits = {.max_idle_seconds = 0.8});
 
   Warmup warmup(const Warmup& asked) const override;
   double batch_seconds() const override;

@@ -52,15 +52,17 @@ WithoutPersistingL2::WithoutPersistingL2(int device) : device_(device) {
   if (bytes == 0) {
     return;
   }
-  told_ = std::to_string(bytes) + " bytes" + cache + " are set aside for persisting accesses";
   status = cudaDeviceSetLimit(kLimit, 0);
   if (status == cudaSuccess) {
     restored_bytes_ = bytes;
     status = cudaCtxResetPersistingL2Cache();  // of lines that persist already
   }
-  told_ += status == cudaSuccess ? ", but were not during this timing"
-                                 : ", where lines outlast a flush, and could not be given back (" +
-                                       described(status) + ")";
+  if (status != cudaSuccess) {
+    told_ = std::to_string(bytes) + " bytes" + cache +
+            " are set aside for persisting accesses, where lines outlast a flush, and could not be "
+            "given back (" +
+            described(status) + ")";
+  }
 }
 
 WithoutPersistingL2::~WithoutPersistingL2() {

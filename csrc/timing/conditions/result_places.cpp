@@ -11,10 +11,20 @@ constexpr std::size_t kGranule = 512;  // bytes; that of PyTorch's allocator
 /// PyTorch's allocator takes blocks up to this size from one pool, larger ones from another.
 constexpr std::size_t kSmallBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxSmallSeparator = std::size_t{64} << 10;
+/// It cuts the small ones from segments of this size.
+constexpr std::size_t kSmallSegment = std::size_t{2} << 20;
 constexpr std::size_t kMaxLargeSeparator = kSmallBytes + (std::size_t{2} << 20);
 
+/// Of which a segment has room for few, so that most would lie where segments begin.
+bool fills_a_segment(std::size_t bytes) {
+  return kMaxSmallSeparator < bytes && bytes <= kSmallBytes;
+}
+
 std::size_t max_separator_bytes(std::size_t neighbour_bytes) {
-  return neighbour_bytes <= kSmallBytes ? kMaxSmallSeparator : kMaxLargeSeparator;
+  if (neighbour_bytes > kSmallBytes) {
+    return kMaxLargeSeparator;
+  }
+  return fills_a_segment(neighbour_bytes) ? kSmallBytes : kMaxSmallSeparator;
 }
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
@@ -24,7 +34,9 @@ std::size_t bytes_of_place(std::span<const MemoryBlock> result, bool large_alone
   std::size_t bytes = 0;
   for (const MemoryBlock& block : result) {
     if (!large_alone || block.bytes > kSmallBytes) {
-      bytes += rounded(block.bytes) + max_separator_bytes(block.bytes);
+      bytes += fills_a_segment(block.bytes)
+                   ? kSmallSegment
+                   : rounded(block.bytes) + max_separator_bytes(block.bytes);
     }
   }
   return bytes;
@@ -66,9 +78,22 @@ void ResultPlaces::keep(std::span<const MemoryBlock> result, std::size_t places)
     for (const MemoryBlock& block : result) {
       separators_.push_back(allocate_(separator_bytes(block.bytes)));
       blocks_[place].push_back({block.bytes, allocate_(block.bytes)});
+      if (fills_a_segment(block.bytes)) {
+        fill_segment_behind(blocks_[place].back());
+      }
     }
   }
   separators_.push_back(allocate_(separator_bytes(result.back().bytes)));
+}
+
+/// Leaves no room for the next separator, behind which the next block would begin a segment.
+void ResultPlaces::fill_segment_behind(const Block& block) {
+  const std::uintptr_t end =
+      reinterpret_cast<std::uintptr_t>(block.held.get()) + rounded(block.bytes);
+  const std::size_t rest = (kSmallSegment - end % kSmallSegment) % kSmallSegment;
+  if (0 < rest && rest <= kSmallBytes) {
+    separators_.push_back(allocate_(rest));
+  }
 }
 
 /// From the same pool as its neighbour.

@@ -43,6 +43,7 @@ class CONVTIME_API ResultPlaces {
   using Blocks = std::vector<Block>;
 
   void keep(std::span<const MemoryBlock> result, std::size_t places);
+  void fill_segment_behind(const Block& block);
   std::size_t separator_bytes(std::size_t neighbour_bytes);
   Blocks& blocks_of(std::size_t place) { return blocks_[place % blocks_.size()]; }
 

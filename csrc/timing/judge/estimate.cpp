@@ -248,12 +248,26 @@ double tick_error(const std::vector<double>& ordered, double tick) {
          (phases_are_spread(ordered, tick) ? kTickShareOfSpreadPhases : kTickShareOfEqualPhases);
 }
 
+/// Irrational steps, so that there is no pattern in where times lie within their ticks.
+constexpr double kGoldenRatio = 0.6180339887498949;
+constexpr double kSquareRootOfTwo = 0.4142135623730951;
+
+/// The times anywhere within their ticks, in equal shares.
+std::vector<double> within_ticks(std::span<const double> raw, double tick, double step) {
+  std::vector<double> seconds(raw.begin(), raw.end());
+  double phase = 0;
+  for (double& value : seconds) {
+    phase = std::fmod(phase + step, 1.0);
+    value += tick * (phase - 0.5);
+  }
+  return seconds;
+}
+
 /// One candidate's times, as a ratio takes them from a clock that ticks.
 struct TickedTimes {
   std::vector<double> seconds;  ///< those that show several ticks are anywhere within theirs
   double relative_error;        ///< of their median; not finite where that is 0
 
-  /// `step` is irrational, so that there is no pattern in where they are.
   TickedTimes(std::span<const double> raw, double tick, double step)
       : seconds(raw.begin(), raw.end()), relative_error(0) {
     if (tick == 0) {
@@ -262,11 +276,7 @@ struct TickedTimes {
     const std::vector<double> ordered = sorted(raw);
     relative_error = tick_error(ordered, tick) / quantile_of_sorted(ordered, 0.5);
     if (phases_are_spread(ordered, tick)) {
-      double phase = 0;
-      for (double& value : seconds) {
-        phase = std::fmod(phase + step, 1.0);
-        value += tick * (phase - 0.5);
-      }
+      seconds = within_ticks(raw, tick, step);
     }
   }
 };
@@ -344,8 +354,17 @@ double relative_noise(const Estimate& estimate) {
 Estimate estimate_median(const CandidateTimes& samples, std::span<const std::size_t> batches,
                          const Resolution& resolution) {
   require_matching(samples, batches);
-  Estimate found = estimate(samples.seconds, samples.places, batches, Ties::kSpread);
-  const double by_tick = tick_error(sorted(samples.seconds), resolution.tick_seconds);
+  const std::vector<double> ordered = sorted(samples.seconds);
+  const double tick = resolution.tick_seconds;
+  const double by_tick = tick_error(ordered, tick);
+  // Where the tick is known, equal samples are those within it: its records may be rounded to
+  // nanoseconds, by which they are not equal.
+  const bool are_within_ticks = tick > 0 && phases_are_spread(ordered, tick);
+  Estimate found = are_within_ticks
+                       ? estimate(within_ticks(samples.seconds, tick, kGoldenRatio), samples.places,
+                                  batches, Ties::kKeep)
+                       : estimate(samples.seconds, samples.places, batches, Ties::kSpread);
+  found.value = median(samples.seconds);
   found.interval = hull(found.sampled, {found.value - by_tick, found.value + by_tick});
   found.interval.low -= resolution.uncertainty_seconds;
   found.interval.high += resolution.uncertainty_seconds;
@@ -361,8 +380,6 @@ Estimate estimate_ratio(const CandidateTimes& over, const CandidateTimes& under,
   }
   require_matching(over, batches);
   require_matching(under, batches);
-  constexpr double kGoldenRatio = 0.6180339887498949;
-  constexpr double kSquareRootOfTwo = 0.4142135623730951;
   const TickedTimes above(over.seconds, resolution.tick_seconds, kGoldenRatio);
   const TickedTimes below(under.seconds, resolution.tick_seconds, kSquareRootOfTwo);
   const std::span<const std::size_t> places = places_of(over, under);

@@ -165,7 +165,8 @@ bool is_settled(const StopRule& rule, const JudgedRounds& rounds, const Resoluti
   switch (rule.criterion) {
     case StopCriterion::kInterval:
       return all([&](const CandidateTimes& candidate) {
-        return relative_noise(estimate_median(candidate, rounds.batches)) <= rule.tolerance;
+        const Resolution tick{.tick_seconds = resolution.tick_seconds};
+        return relative_noise(estimate_median(candidate, rounds.batches, tick)) <= rule.tolerance;
       });
     case StopCriterion::kNoise:
       return all([&](const CandidateTimes& candidate) {

@@ -130,8 +130,18 @@ void CuptiSession::open() {
 void CuptiSession::check_records_arrive() {
   CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
   CONVTIME_CUDA_CHECK(cudaMemsetAsync(nullptr, 0, 0, nullptr));  // issues nothing
-  scope_->flush(ActivityScope::Flush::kFinished);
-  const TraceRecords records = collector().hand_over();
+  // CUPTI keeps a buffer in which work of another thread still runs, until it is asked for all.
+  using std::chrono::milliseconds;
+  TraceRecords records;
+  for (const milliseconds wait : {milliseconds(0), milliseconds(1), milliseconds(20)}) {
+    std::this_thread::sleep_for(wait);
+    scope_->flush(wait < milliseconds(20) ? ActivityScope::Flush::kFinished
+                                          : ActivityScope::Flush::kAll);
+    append(collector().hand_over(), records);
+    if (!records.api_calls.empty()) {
+      break;
+    }
+  }
   remember({}, records, context_, memory_);
   memory_.other_threads.clear();
   if (records.api_calls.empty()) {

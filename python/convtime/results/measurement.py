@@ -81,9 +81,8 @@ class Measurement:
             could not be rotated, which ``cache_reason`` names), ``warm`` (what the call before it
             left there) or ``uncontrolled``.
         cache_requested: what was asked for.
-        cache_reason: why ``cache`` is not ``cache_requested``, and what became of the share of a
-            GPU's L2 cache that the program had set aside for persisting accesses, where lines would
-            outlast a flush; empty where it is, and nothing was set aside.
+        cache_reason: why ``cache`` is not ``cache_requested``, and why lines of a GPU's L2 cache
+            may have outlasted a flush, where some of it is set aside for persisting accesses.
         placement: where the call's tensors lay: ``random`` (at random multiples of 512 bytes, at
             another place in the next sample), ``aligned`` (at multiples of 2 MiB, likewise) or
             ``as-is`` (where they were).

@@ -48,7 +48,7 @@ def flush_buffers(cache: Cache, gpus: Iterable[torch.device]) -> list[torch.Tens
 def without_persisting_lines(cache: Cache, gpus: Iterable[torch.device]) -> Iterator[str]:
     """Has a flush reach all of the L2 caches, also what is set aside for persisting accesses.
 
-    Gives what was set aside, in words, and sets it aside again afterwards.
+    Gives why it may not, empty where it does, and sets as much aside again afterwards.
     """
     with contextlib.ExitStack() as stack:
         told = [
