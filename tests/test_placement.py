@@ -243,11 +243,19 @@ def test_a_setup_that_refers_to_the_arguments_keeps_them_where_they_are() -> Non
 
 
 def test_many_objects_are_not_even_looked_at() -> None:
-    many = [[i] for i in range(20_000)]
-    calls = placed(Candidate("one", len, (many, torch.ones(4))))
-    assert calls.outcome("")["placement_reason"] == (
-        "it is called with more than 10,000 objects, which takes long to copy"
-    )
+    many, x = [[i] for i in range(20_000)], torch.ones(4)
+
+    def helper() -> int:
+        return len(many)
+
+    for candidate in (
+        Candidate("held", len, (many, x)),
+        Candidate("referred to", lambda: (x, many)),
+        Candidate("by another", lambda: (x, helper())),
+    ):
+        assert placed(candidate).outcome("")["placement_reason"] == (
+            "it refers to more than 10,000 objects, which takes long to copy"
+        )
 
 
 def test_gradients_do_not_matter_to_backward_passes() -> None:

@@ -283,10 +283,10 @@ def count_places(
 
 
 def _obstacle(original: Original, *, backward: bool) -> str:
-    if original.has_more_objects:
-        return f"it is called with more than {MOST_OBJECTS:,} objects, which takes long to copy"
     if original.left_out:
         return "no copies are made of " + ", ".join(original.left_out)
+    if original.has_more_objects:
+        return f"it refers to more than {MOST_OBJECTS:,} objects, which takes long to copy"
     if not any(storage.nbytes() for storage in original.storages.values()):
         return "there is no tensor in its arguments"
     for found in original.objects:
