@@ -157,6 +157,13 @@ class Finalized:
     def __del__(self) -> None: ...
 
 
+def freed() -> list[torch.Tensor]:
+    """As sharded training leaves its parameters between two steps."""
+    x = torch.ones(4)
+    x.untyped_storage().resize_(0)
+    return [x, torch.ones(4)]
+
+
 def with_graph() -> torch.Tensor:
     return torch.ones(4, requires_grad=True) * 2
 
@@ -209,6 +216,10 @@ OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     "finalizer": (
         lambda: (print, torch.ones(3), Finalized()),
         "no copies are made of what has a finalizer (Finalized)",
+    ),
+    "freed": (
+        lambda: (torch.neg, freed()),
+        "the memory of one of its tensors was freed",
     ),
     "script": (
         lambda: (torch.jit.script(torch.nn.Linear(2, 2)), torch.ones(1, 2)),

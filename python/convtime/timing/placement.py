@@ -14,10 +14,11 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original, Storages, UncopiableError, is_on
 from convtime.timing.neutral import without_modes
@@ -234,16 +235,22 @@ def place(original: Original, placement: Placement, places: int) -> Copies:
     Raises:
         CannotPlaceError: where that cannot be done.
     """
-    try:
+    with _saying_why_not():
         return make_copies(original, places, placement)
+
+
+@contextlib.contextmanager
+def _saying_why_not() -> Iterator[None]:
+    try:
+        yield
     except UncopiableError as error:
-        raise CannotPlaceError(_uncopiable(error)) from error
+        raise CannotPlaceError(
+            f"copy.deepcopy does not copy what it is called with, a {error}"
+        ) from error
     except torch.OutOfMemoryError as error:
         raise CannotPlaceError("there is no memory for copies of its tensors") from error
-
-
-def _uncopiable(error: UncopiableError) -> str:
-    return f"copy.deepcopy does not copy what it is called with, a {error}"
+    except RuntimeError as error:  # of tensors whose storage is not all of what they are
+        raise CannotPlaceError(f"its tensors cannot be copied ({first_line(error)})") from error
 
 
 def count_places(
@@ -293,6 +300,8 @@ def _obstacle(original: Original, *, backward: bool) -> str:
         if isinstance(found, torch.Tensor):
             if found.device.type == "cuda" and not is_on(found, original.device):
                 return f"no copies are made of what lies on {found.device}"
+            if is_plain(found) and found.numel() and not found.untyped_storage().nbytes():
+                return "the memory of one of its tensors was freed"
             if found.grad_fn is not None:
                 return "copies would lack the graph that autograd made of an argument"
             if not backward and found.is_leaf and found.grad is not None:
@@ -323,11 +332,8 @@ def _seconds_to_copy(original: Original) -> float:
     seconds = float("inf")
     for _ in range(2):
         start = time.perf_counter()
-        try:
-            with without_modes():
-                original.on(original.storages)
-        except UncopiableError as error:
-            raise CannotPlaceError(_uncopiable(error)) from error
+        with _saying_why_not(), without_modes():
+            original.on(original.storages)
         seconds = min(seconds, time.perf_counter() - start)
         if seconds * _MOST_PLACES < _COPYING_SECONDS:
             break
