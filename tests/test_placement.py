@@ -164,6 +164,12 @@ def freed() -> list[torch.Tensor]:
     return [x, torch.ones(4)]
 
 
+def compiled_in_place() -> torch.nn.Module:
+    model = torch.nn.Linear(2, 2)
+    model.compile()
+    return model
+
+
 def with_graph() -> torch.Tensor:
     return torch.ones(4, requires_grad=True) * 2
 
@@ -227,6 +233,11 @@ OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     ),
     "compiled": (
         lambda: (torch.compile(torch.nn.Linear(2, 2)), torch.ones(1, 2)),
+        "no copies are made of a module that torch.compile made, which might be compiled anew for "
+        "each of them",
+    ),
+    "compiled in place": (
+        lambda: (compiled_in_place(), torch.ones(1, 2)),
         "no copies are made of a module that torch.compile made, which might be compiled anew for "
         "each of them",
     ),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
 
-SCHEMA = "4.1"
+SCHEMA = "4.2"
 
 #: Of the highest clock: a sample below it is said to be throttled.
 THROTTLED_BELOW = 0.95

@@ -321,10 +321,17 @@ def _kept_whole(found: object) -> str:
         return f"another library's array ({type(found).__name__})"
     if hasattr(type(found), "__del__"):
         return f"what has a finalizer ({type(found).__name__})"
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
+    if _is_compiled(found):
         return "a module that torch.compile made, which might be compiled anew for each of them"
     return ""
+
+
+def _is_compiled(found: object) -> bool:
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
+        return True
+    # What Module.compile() made, a deepcopy leaves out.
+    return isinstance(found, torch.nn.Module) and found._compiled_call_impl is not None
 
 
 def _seconds_to_copy(original: Original) -> float:
