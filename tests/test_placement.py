@@ -18,11 +18,11 @@ from convtime.timing import calls as calls_module
 from convtime.timing import placement as placement_module
 from convtime.timing.calls import PreparedCalls, prepared_calls
 from convtime.timing.candidate import Candidate
+from convtime.timing.copy_check import Check
 from convtime.timing.copying import Original
 from convtime.timing.options import Options
 from convtime.timing.placement import (
     CannotPlaceError,
-    Check,
     blocks_outside,
     count_places,
     lay_out,
@@ -398,6 +398,14 @@ def test_calls_that_write_the_same_each_time_are_placed_as_the_first_left_them()
     assert outcome["placement"] == "random"
     assert out.tolist() == [-1.0] * 4
     assert found == [[5.0] * 4] + [[-1.0] * 4] * 21
+
+
+def test_storages_at_odd_addresses_are_compared_too() -> None:
+    buffer = torch.zeros(80, dtype=torch.uint8)
+    x = torch.empty(0, dtype=torch.uint8).set_(buffer.untyped_storage()[1:65])
+    assert x.data_ptr() % 8 == 1
+    assert run(placed(Candidate("one", torch.neg, (x,))))["placement"] == "random"
+    assert run(placed(Candidate("one", torch.Tensor.add_, (x, 1))))["placement"] == "as-is"
 
 
 def test_calls_that_resize_are_made_on_the_original() -> None:
