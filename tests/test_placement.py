@@ -767,6 +767,14 @@ class TestOnGpu:
             "its tensors take 4.0 MiB, of which 4 copies do not fit into 1 MiB"
         )
 
+    def test_tensors_that_allow_narrow_loads_alone_stay(self) -> None:
+        part = torch.zeros(1 << 12, dtype=torch.uint8, device="cuda").untyped_storage()[4:2052]
+        x = torch.empty(0, device="cuda").set_(part)
+        one = convtime.time_op(torch.relu, x, **QUICK)
+        assert one.placement_reason == (
+            "one of its tensors begins off multiples of 256 bytes, unlike a copy"
+        )
+
     def test_a_stream_of_its_own_waits_for_what_is_copied(self) -> None:
         x = torch.empty(1 << 24, device="cuda")
         torch.cuda._sleep(100_000_000)

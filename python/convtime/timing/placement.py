@@ -25,8 +25,10 @@ from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
 from convtime.timing.reach import is_plain, reachable
 
-#: Bytes; that of the CUDA allocator, on which kernels choose their loads.
+#: Bytes; that of the CUDA allocator.
 ALIGNMENT = 512
+# By no coarser alignment of its data a kernel is chosen.
+_COARSEST_LOAD = 256
 _LARGE_PAGE = 2 << 20
 # Between copies, in all and for each at most: enough for any address modulo large pages.
 _GAP_BYTES = 256 << 20
@@ -297,6 +299,10 @@ def _obstacle(original: Original, *, backward: bool) -> str:
         return f"it refers to more than {MOST_OBJECTS:,} objects, which takes long to copy"
     if not any(storage.nbytes() for storage in original.storages.values()):
         return "there is no tensor in its arguments"
+    if original.device.type == "cuda" and any(
+        storage.data_ptr() % _COARSEST_LOAD for storage in original.storages.values()
+    ):
+        return f"one of its tensors begins off multiples of {_COARSEST_LOAD} bytes, unlike a copy"
     for found in original.objects:
         if isinstance(found, torch.Tensor):
             if found.device.type == "cuda" and not is_on(found, original.device):
