@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import statistics
 import subprocess
 import sys
@@ -53,12 +54,18 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
                 spread([row[regime][name]["median"] for row in processes]) for name in OPERATIONS
             )
     summary["told_apart"] = sum(
-        row["burst"]["matmul"]["high"] < row["sustained"]["matmul"]["low"] for row in processes
+        _is_below(row["burst"]["matmul"]["high"], row["sustained"]["matmul"]["low"])
+        for row in processes
     )
     for row in rows:
         if row["key"] == DOCTOR:
             summary["doctor_s"] = row["seconds"]
     return summary
+
+
+def _is_below(high: float | None, low: float | None) -> bool:
+    """Of the ends of two intervals, which are None where there is no interval."""
+    return high is not None and low is not None and high < low
 
 
 def _processes(rows: list[results.Row]) -> list[results.Row]:
@@ -157,8 +164,8 @@ def _facts(measurement: Measurement) -> results.Row:
         "regime": measurement.regime,
         "reason": measurement.regime_reason,
         "median": measurement.median,
-        "low": low,
-        "high": high,
+        "low": low if math.isfinite(low) else None,
+        "high": high if math.isfinite(high) else None,
         "samples": len(measurement.seconds),
         "discarded": len(measurement.discarded),
         "sm_clock_hz": statistics.median(clocks) if clocks else None,

@@ -271,9 +271,11 @@ def test_a_control_is_a_candidate_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     """It has the baseline's function and arguments, and another name than the others."""
     timed: list[Candidate] = []
 
-    def noting(candidates: list[Candidate], options: Any) -> list[convtime.Measurement]:
+    def noting(
+        candidates: list[Candidate], options: Any, **limit: Any
+    ) -> list[convtime.Measurement]:
         timed.extend(candidates)
-        return measure(candidates, options)
+        return measure(candidates, options, **limit)
 
     monkeypatch.setattr(stopwatch, "measure", noting)
     x = torch.ones(2)

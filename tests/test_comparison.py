@@ -154,7 +154,12 @@ def measured(
 ) -> convtime.Measurement:
     clocks_hz = tuple(None if mhz is None else 1e6 * mhz for mhz in clocks_mhz)
     return dataclasses.replace(
-        one_of_ten(), name=name, seconds=tuple(seconds), sm_clocks_hz=clocks_hz, **fields
+        one_of_ten(),
+        name=name,
+        seconds=tuple(seconds),
+        batches=(),
+        sm_clocks_hz=clocks_hz,
+        **fields,
     )
 
 

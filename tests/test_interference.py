@@ -62,6 +62,7 @@ def timed(**fields: Any) -> convtime.Measurement:
     one = convtime.time_op(int, device="cpu", warmup=1, max_samples=10)
     usual = {
         "seconds": (1e-3,) * 495,
+        "batches": (),
         "warmup_seconds": 0.1,
         "sampling_seconds": 0.9,
         "warmup_calls": 10,
@@ -110,7 +111,7 @@ def test_a_difference_must_be_more_than_intervals_and_margin(
     monkeypatch: pytest.MonkeyPatch, alone: tuple[float, ...], margin: float, names: list[str]
 ) -> None:
     found, reason, options = found_alone(
-        monkeypatch, dataclasses.replace(timed(), seconds=alone), timed(), margin=margin
+        monkeypatch, dataclasses.replace(timed(), seconds=alone, batches=()), timed(), margin=margin
     )
     assert (list(found), reason) == (names, "")
     assert options is not None
@@ -134,7 +135,7 @@ def test_light_calls_have_a_fiftieth_of_a_second_each(monkeypatch: pytest.Monkey
         ({}, {"sampling_seconds": 9e3}, math.inf, ""),
         (
             {},
-            {"seconds": (1.0,) * 5, "warmup_calls": 0},
+            {"seconds": (1.0,) * 5, "batches": (), "warmup_calls": 0},
             math.inf,
             "10 calls of each alone take",
         ),

@@ -18,11 +18,11 @@ from convtime.timing import calls as calls_module
 from convtime.timing import placement as placement_module
 from convtime.timing.calls import PreparedCalls, prepared_calls
 from convtime.timing.candidate import Candidate
+from convtime.timing.copy_check import Check
 from convtime.timing.copying import Original
 from convtime.timing.options import Options
 from convtime.timing.placement import (
     CannotPlaceError,
-    Check,
     blocks_outside,
     count_places,
     lay_out,
@@ -157,6 +157,19 @@ class Finalized:
     def __del__(self) -> None: ...
 
 
+def freed() -> list[torch.Tensor]:
+    """As sharded training leaves its parameters between two steps."""
+    x = torch.ones(4)
+    x.untyped_storage().resize_(0)
+    return [x, torch.ones(4)]
+
+
+def compiled_in_place() -> torch.nn.Module:
+    model = torch.nn.Linear(2, 2)
+    model.compile()
+    return model
+
+
 def with_graph() -> torch.Tensor:
     return torch.ones(4, requires_grad=True) * 2
 
@@ -210,12 +223,21 @@ OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
         lambda: (print, torch.ones(3), Finalized()),
         "no copies are made of what has a finalizer (Finalized)",
     ),
+    "freed": (
+        lambda: (torch.neg, freed()),
+        "the memory of one of its tensors was freed",
+    ),
     "script": (
         lambda: (torch.jit.script(torch.nn.Linear(2, 2)), torch.ones(1, 2)),
         "no copies are made of what torch.jit compiled (RecursiveScriptModule)",
     ),
     "compiled": (
         lambda: (torch.compile(torch.nn.Linear(2, 2)), torch.ones(1, 2)),
+        "no copies are made of a module that torch.compile made, which might be compiled anew for "
+        "each of them",
+    ),
+    "compiled in place": (
+        lambda: (compiled_in_place(), torch.ones(1, 2)),
         "no copies are made of a module that torch.compile made, which might be compiled anew for "
         "each of them",
     ),
@@ -243,11 +265,19 @@ def test_a_setup_that_refers_to_the_arguments_keeps_them_where_they_are() -> Non
 
 
 def test_many_objects_are_not_even_looked_at() -> None:
-    many = [[i] for i in range(20_000)]
-    calls = placed(Candidate(len, many, torch.ones(4), name="one"))
-    assert calls.outcome("")["placement_reason"] == (
-        "it is called with more than 10,000 objects, which takes long to copy"
-    )
+    many, x = [[i] for i in range(20_000)], torch.ones(4)
+
+    def helper() -> int:
+        return len(many)
+
+    for candidate in (
+        Candidate(len, many, x, name="held"),
+        Candidate(lambda: (x, many), name="referred to"),
+        Candidate(lambda: (x, helper()), name="by another"),
+    ):
+        assert placed(candidate).outcome("")["placement_reason"] == (
+            "it refers to more than 10,000 objects, which takes long to copy"
+        )
 
 
 def test_gradients_do_not_matter_to_backward_passes() -> None:
@@ -367,6 +397,14 @@ def test_calls_that_write_the_same_each_time_are_placed_as_the_first_left_them()
     assert outcome["placement"] == "random"
     assert out.tolist() == [-1.0] * 4
     assert found == [[5.0] * 4] + [[-1.0] * 4] * 21
+
+
+def test_storages_at_odd_addresses_are_compared_too() -> None:
+    buffer = torch.zeros(80, dtype=torch.uint8)
+    x = torch.empty(0, dtype=torch.uint8).set_(buffer.untyped_storage()[1:65])
+    assert x.data_ptr() % 8 == 1
+    assert run(placed(Candidate(torch.neg, x, name="one")))["placement"] == "random"
+    assert run(placed(Candidate(torch.Tensor.add_, x, 1, name="one")))["placement"] == "as-is"
 
 
 def test_calls_that_resize_are_made_on_the_original() -> None:
@@ -726,6 +764,14 @@ class TestOnGpu:
         assert (one.placement, one.placement_requested) == ("as-is", "random")
         assert one.placement_reason == (
             "its tensors take 4.0 MiB, of which 4 copies do not fit into 1 MiB"
+        )
+
+    def test_tensors_that_allow_narrow_loads_alone_stay(self) -> None:
+        part = torch.zeros(1 << 12, dtype=torch.uint8, device="cuda").untyped_storage()[4:2052]
+        x = torch.empty(0, device="cuda").set_(part)
+        one = convtime.time_op(torch.relu, x, **QUICK)
+        assert one.placement_reason == (
+            "one of its tensors begins off multiples of 256 bytes, unlike a copy"
         )
 
     def test_a_stream_of_its_own_waits_for_what_is_copied(self) -> None:

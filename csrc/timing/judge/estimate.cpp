@@ -211,6 +211,11 @@ Estimate estimate(std::span<const double> values, std::span<const std::size_t> p
   const double middle = ties == Ties::kKeep ? value : quantile(values, 0.5);
   const double inflation = clustering(values, middle, batches);
   Interval sampled = interval_between(all, samples_outside_interval(all.size(), inflation));
+  if (!std::isfinite(sampled.low) && values.size() > kFewSamples) {
+    // Worth less than order statistics need: it drifts, but not everywhere.
+    const Blocks blocks = equal_blocks(values.size(), kBlockCounts.front());
+    sampled = interval_of_few(values, blocks, ties, value);
+  }
   IntervalOver over = IntervalOver::kSamples;
   std::size_t count = values.size();
 

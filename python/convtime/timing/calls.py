@@ -14,12 +14,12 @@ import torch
 from convtime.timing import cpu
 from convtime.timing.cache import CPU_REASONS, gpu_cache, working_set_bytes
 from convtime.timing.candidate import Candidate, LastPass, backward_of
+from convtime.timing.copy_check import Check
 from convtime.timing.copying import Original
 from convtime.timing.options import Options, Placement
 from convtime.timing.placement import (
     MOST_OBJECTS,
     CannotPlaceError,
-    Check,
     Copies,
     blocks_outside,
     count_places,

@@ -72,11 +72,12 @@ class Original:
     ) -> None:
         self.candidate = candidate
         self.device = device
-        self._variables = _variables_with_tensors(candidate, device)
-        walk = Walk(most_objects)
-        found = list(walk.below([self.roots_of(candidate)]))
+        self._most_objects = most_objects
+        #: Whether there is more below something than it has looked at.
+        self.has_more_objects = False
+        self._variables = self._variables_with_tensors()
+        found = list(self._below(self.roots_of(candidate)))
         self.objects = found
-        self.has_more_objects = walk.ended_early
         tensors = [
             tensor
             for tensor in found
@@ -93,9 +94,15 @@ class Original:
             if isinstance(one, (torch.Tensor, *_SHARED)) and id(one) not in copied
         }
         subject = subject_of(candidate.fn)
-        if not any(id(one) in copied for one in reachable(subject)):
+        if not any(id(one) in copied for one in self._below(subject)):
             self._shared[id(subject)] = subject  # many cannot be copied, and this one need not be
         self.is_flat = all(map(self._is_known, self._values()))
+
+    def _below(self, root: object) -> Iterator[object]:
+        """What a deepcopy of the root comes across, so far as it is looked at."""
+        walk = Walk(self._most_objects)
+        yield from walk.below([root])
+        self.has_more_objects |= walk.ended_early
 
     def _is_known(self, value: object) -> bool:
         """Whether the value's copy is known without a deepcopy."""
@@ -115,7 +122,7 @@ class Original:
 
     def _special_tensors(self) -> Iterator[str]:
         for name, root in self.roots_of(self.candidate).items():
-            for found in reachable(root):
+            for found in self._below(root):
                 if (
                     isinstance(found, torch.Tensor)
                     and is_on(found, self.device)
@@ -131,9 +138,31 @@ class Original:
                 *_arguments(self.candidate),
                 *map(_value, variables_of(_function_of(self.candidate))),
             ]
-        for name, tensor in tensors_by_variable(root):
+        for name, tensor in tensors_by_variable(root, self._below):
             if is_on(tensor, self.device):
                 yield name
+
+    def _variables_with_tensors(self) -> dict[Variable, object]:
+        """Variables that can be given to a copy of the candidate's function alone.
+
+        None of a function that rebinds variables, nor beside a setup, which may rebind them: then
+        the caller, or the other copies, would see it.
+        """
+        function = self.candidate.fn
+        if (
+            not isinstance(function, types.FunctionType)
+            or self.candidate.setup is not None
+            or rebinds_variables(function.__code__)
+        ):
+            return {}
+        return {
+            name: value
+            for name, value in variables_of(function)
+            if any(
+                isinstance(found, torch.Tensor) and is_on(found, self.device)
+                for found in self._below(value)
+            )
+        }
 
     def roots_of(self, candidate: Candidate) -> dict[str, object]:
         """What this candidate, or a copy of it, has of its own, as a caller knows it."""
@@ -161,8 +190,10 @@ class Original:
         It would then reset the original only.
         """
         setup = self.candidate.setup
-        referred = ((f"{name} of setup", tensor) for name, tensor in tensors_by_variable(setup))
-        held = (("setup", found) for found in reachable(setup))
+        referred = (
+            (f"{name} of setup", tensor) for name, tensor in tensors_by_variable(setup, self._below)
+        )
+        held = (("setup", found) for found in self._below(setup))
         for name, found in (*referred, *held):
             if isinstance(found, torch.Tensor) and is_plain(found) and _key(found) in self.storages:
                 return name
@@ -227,28 +258,6 @@ def _function_of(candidate: Candidate) -> types.FunctionType:
 
 def _value(variable: tuple[Variable, object]) -> object:
     return variable[1]
-
-
-def _variables_with_tensors(candidate: Candidate, device: torch.device) -> dict[Variable, object]:
-    """Variables that can be given to a copy of the candidate's function alone.
-
-    None of a function that rebinds variables, nor beside a setup, which may rebind them: then the
-    caller, or the other copies, would see it.
-    """
-    function = candidate.fn
-    if (
-        not isinstance(function, types.FunctionType)
-        or candidate.setup is not None
-        or rebinds_variables(function.__code__)
-    ):
-        return {}
-    return {
-        name: value
-        for name, value in variables_of(function)
-        if any(
-            isinstance(found, torch.Tensor) and is_on(found, device) for found in reachable(value)
-        )
-    }
 
 
 def _with_variables(

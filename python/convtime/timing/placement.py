@@ -14,18 +14,21 @@ import itertools
 import random
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from convtime.core.errors import first_line
 from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original, Storages, UncopiableError, is_on
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
-from convtime.timing.reach import contents_below, is_plain, reachable
+from convtime.timing.reach import is_plain, reachable
 
-#: Bytes; that of the CUDA allocator, on which kernels choose their loads.
+#: Bytes; that of the CUDA allocator.
 ALIGNMENT = 512
+# By no coarser alignment of its data a kernel is chosen.
+_COARSEST_LOAD = 256
 _LARGE_PAGE = 2 << 20
 # Between copies, in all and for each at most: enough for any address modulo large pages.
 _GAP_BYTES = 256 << 20
@@ -156,7 +159,7 @@ def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
     ]
     if not full:
         return Copies([], list(every))
-    keys, sources = list(full), [_bytes_of(storage) for storage in full.values()]
+    keys, sources = list(full), [bytes_of(storage) for storage in full.values()]
     chance = random.Random()  # noqa: S311  # no secret, and the program's own stays as it is
     layout = lay_out([source.numel() for source in sources], count, placement, chance)
     buffer = _aligned_buffer(layout.nbytes, placement, sources[0].device)
@@ -171,7 +174,8 @@ def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
     return Copies([], list(every), addresses, refill)
 
 
-def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """All of a storage."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
@@ -184,7 +188,7 @@ def _aligned_buffer(nbytes: int, placement: Placement, device: torch.device) -> 
 
 def _fill(buffer: torch.Tensor, layout: Layout, sources: Sequence[torch.Tensor]) -> None:
     """Few kernels, however many copies there are."""
-    wide = all(map(_is_wide, sources))
+    wide = all(map(is_wide, sources))
     if wide:  # bytes are copied a few at a time
         buffer, sources = buffer.view(torch.int64), [one.view(torch.int64) for one in sources]
     unit = 8 if wide else 1
@@ -199,7 +203,7 @@ def _fill(buffer: torch.Tensor, layout: Layout, sources: Sequence[torch.Tensor])
     torch._foreach_copy_(list(pieces[1::2]), filled_from)
 
 
-def _is_wide(as_bytes: torch.Tensor) -> bool:
+def is_wide(as_bytes: torch.Tensor) -> bool:
     """Whether they can be seen as words of eight bytes."""
     return as_bytes.data_ptr() % 8 == 0 and as_bytes.numel() % 8 == 0
 
@@ -234,16 +238,22 @@ def place(original: Original, placement: Placement, places: int) -> Copies:
     Raises:
         CannotPlaceError: where that cannot be done.
     """
-    try:
+    with _saying_why_not():
         return make_copies(original, places, placement)
+
+
+@contextlib.contextmanager
+def _saying_why_not() -> Iterator[None]:
+    try:
+        yield
     except UncopiableError as error:
-        raise CannotPlaceError(_uncopiable(error)) from error
+        raise CannotPlaceError(
+            f"copy.deepcopy does not copy what it is called with, a {error}"
+        ) from error
     except torch.OutOfMemoryError as error:
         raise CannotPlaceError("there is no memory for copies of its tensors") from error
-
-
-def _uncopiable(error: UncopiableError) -> str:
-    return f"copy.deepcopy does not copy what it is called with, a {error}"
+    except RuntimeError as error:  # of tensors whose storage is not all of what they are
+        raise CannotPlaceError(f"its tensors cannot be copied ({first_line(error)})") from error
 
 
 def count_places(
@@ -283,16 +293,22 @@ def count_places(
 
 
 def _obstacle(original: Original, *, backward: bool) -> str:
-    if original.has_more_objects:
-        return f"it is called with more than {MOST_OBJECTS:,} objects, which takes long to copy"
     if original.left_out:
         return "no copies are made of " + ", ".join(original.left_out)
+    if original.has_more_objects:
+        return f"it refers to more than {MOST_OBJECTS:,} objects, which takes long to copy"
     if not any(storage.nbytes() for storage in original.storages.values()):
         return "there is no tensor in its arguments"
+    if original.device.type == "cuda" and any(
+        storage.data_ptr() % _COARSEST_LOAD for storage in original.storages.values()
+    ):
+        return f"one of its tensors begins off multiples of {_COARSEST_LOAD} bytes, unlike a copy"
     for found in original.objects:
         if isinstance(found, torch.Tensor):
             if found.device.type == "cuda" and not is_on(found, original.device):
                 return f"no copies are made of what lies on {found.device}"
+            if is_plain(found) and found.numel() and not found.untyped_storage().nbytes():
+                return "the memory of one of its tensors was freed"
             if found.grad_fn is not None:
                 return "copies would lack the graph that autograd made of an argument"
             if not backward and found.is_leaf and found.grad is not None:
@@ -312,10 +328,17 @@ def _kept_whole(found: object) -> str:
         return f"another library's array ({type(found).__name__})"
     if hasattr(type(found), "__del__"):
         return f"what has a finalizer ({type(found).__name__})"
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
+    if _is_compiled(found):
         return "a module that torch.compile made, which might be compiled anew for each of them"
     return ""
+
+
+def _is_compiled(found: object) -> bool:
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
+        return True
+    # What Module.compile() made, a deepcopy leaves out.
+    return isinstance(found, torch.nn.Module) and found._compiled_call_impl is not None
 
 
 def _seconds_to_copy(original: Original) -> float:
@@ -323,112 +346,12 @@ def _seconds_to_copy(original: Original) -> float:
     seconds = float("inf")
     for _ in range(2):
         start = time.perf_counter()
-        try:
-            with without_modes():
-                original.on(original.storages)
-        except UncopiableError as error:
-            raise CannotPlaceError(_uncopiable(error)) from error
+        with _saying_why_not(), without_modes():
+            original.on(original.storages)
         seconds = min(seconds, time.perf_counter() - start)
         if seconds * _MOST_PLACES < _COPYING_SECONDS:
             break
     return seconds
-
-
-class Check:
-    """Whether calls leave what they are given as it is: asked after the first one, on a copy.
-
-    Where that one wrote something, a second call shows whether it writes the same again, as to a
-    tensor for its result: then all copies get what the first one wrote, and calls change nothing.
-
-    Attributes:
-        adds_gradients: whether calls are to leave gradients, as backward passes do.
-        reason: why the copies cannot go on being called, as part of a sentence.
-    """
-
-    def __init__(self, original: Original, copies: Copies) -> None:
-        self._original = original
-        self._copies = copies
-        self._objects = (
-            [] if original.is_flat else contents_below(original.roots_of(copies.candidates[0]))
-        )
-        self._is_second = False
-        self.adds_gradients = False
-        self.reason = ""
-
-    def __call__(self) -> bool | None:
-        """True or False, or None where it takes another call on the same copy to tell.
-
-        What calls wrote to the copy, bit by bit, the original gets, too.
-        """
-        written: set[int] = set()
-        with without_modes():
-            try:
-                written = self._look()
-                if self._is_second and not (written or self.reason):
-                    self._copies.refill()
-            except torch.OutOfMemoryError:
-                self.reason = "there is no memory to check that a call does not write to them"
-        if written and not self.reason:
-            if not self._is_second:
-                self._is_second = True
-                return None
-            self.reason = f"a call writes to {self._names(written)}, and not the same each time"
-        self._objects.clear()
-        if self.reason:
-            self._original.origins.clear()
-            self._copies.release()
-        return not self.reason
-
-    def _look(self) -> set[int]:
-        """What was written to since the last look, or since it was copied."""
-        originals, called = self._original.storages, self._copies.storages[0]
-        if self._original.device.type == "cuda":
-            torch.cuda.synchronize(self._original.device)  # the call may use other streams
-        resized = {key for key in originals if called[key].nbytes() != originals[key].nbytes()}
-        if resized:
-            self.reason = f"a call resizes {self._names(resized)}"
-            return resized
-        written = _different(originals, called)
-        elsewhere: set[int] = set()
-        if written and not self._is_second:
-            elsewhere = written & _different(originals, self._copies.storages[1])
-        for key in written - elsewhere:
-            _bytes_of(originals[key]).copy_(_bytes_of(called[key]))
-        if elsewhere:
-            self.reason = f"a call writes to {self._names(elsewhere)}, whatever it is called with"
-        else:
-            self.reason = self._changed() or self._gradients()
-        return written
-
-    def _names(self, keys: set[int]) -> str:
-        return ", ".join(self._original.names_of(keys))
-
-    def _changed(self) -> str:
-        """Objects that a copy has of its own would not go through the same states."""
-        for before in self._objects:
-            if not before.is_unchanged():
-                return f"a call changes what it is called with, a {type(before.of).__name__}"
-        return ""
-
-    def _gradients(self) -> str:
-        if self.adds_gradients:
-            return ""
-        for found in reachable(self._original.roots_of(self._copies.candidates[0])):
-            if isinstance(found, torch.Tensor) and found.is_leaf and found.grad is not None:
-                return "a call adds to gradients of its arguments"
-        return ""
-
-
-def _different(some: Storages, others: Storages) -> set[int]:
-    """Which storages hold other bits than those of the same key; few kernels, one wait."""
-    keys = [key for key, storage in some.items() if storage.nbytes()]
-    flags = [(_words_of(some[key]) != _words_of(others[key])).any() for key in keys]
-    return {key for key, flag in zip(keys, torch.stack(flags).tolist(), strict=True) if flag}
-
-
-def _words_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    as_bytes = _bytes_of(storage)
-    return as_bytes.view(torch.int64) if _is_wide(as_bytes) else as_bytes
 
 
 def blocks_outside(copies: Copies, device: torch.device, result: object) -> list[tuple[int, int]]:

@@ -15,7 +15,7 @@ import inspect
 import itertools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -200,12 +200,15 @@ def _is_torchs_own(found: object) -> bool:
     )
 
 
-def tensors_by_variable(root: object) -> Iterator[tuple[str, torch.Tensor]]:
+def tensors_by_variable(
+    root: object, reach: Callable[[object], Iterable[object]] = reachable
+) -> Iterator[tuple[str, torch.Tensor]]:
     """Tensors that functions below the root refer to, which a deepcopy leaves as they are.
 
-    Each comes with the variable in words, such as ``closure variable 'x'``.
+    Each comes with the variable in words, such as ``closure variable 'x'``. ``reach`` gives what is
+    below an object.
     """
-    pending = [function for found in reachable(root) for function in _functions_of(found)]
+    pending = [function for found in reach(root) for function in _functions_of(found)]
     seen: dict[int, object] = {}
     while pending:
         function = pending.pop()
@@ -213,7 +216,7 @@ def tensors_by_variable(root: object) -> Iterator[tuple[str, torch.Tensor]]:
             continue
         seen[id(function)] = function
         for name, value in variables_of(function):
-            for found in reachable(value):
+            for found in reach(value):
                 pending.extend(_functions_of(found))
                 if isinstance(found, torch.Tensor):
                     yield str(name), found
