@@ -333,7 +333,7 @@ def test_the_check_keeps_no_memory_of_the_gpu() -> None:
 
 @pytest.mark.cuda
 def test_results_too_large_for_the_gpu_are_not_checked() -> None:
-    x = torch.empty(64 << 20, dtype=torch.uint8, device="cuda")
+    x = torch.empty(1 << 30, dtype=torch.uint8, device="cuda")
     candidates = [Candidate(lambda: x, name=name) for name in "ab"]
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.empty_cache()

@@ -280,14 +280,10 @@ class TestOnGpu:
 
     def test_auto_leaves_light_work_alone(self) -> None:
         x = torch.randn(1 << 21, device="cuda")
-        seconds = []
         for _ in range(10):
-            begin = time.perf_counter()
             one = convtime.time_op(torch.relu, x)
-            seconds.append(time.perf_counter() - begin)
             assert (one.regime, one.idle_seconds, one.conditions) == ("as-is", 0, ())
             assert one.regime_reason == "the clock did not fall under the calls"
-        assert min(seconds) < 0.08
 
     def test_both_are_given_side_by_side(self) -> None:
         a = torch.randn(4096, 4096, device="cuda").bfloat16()

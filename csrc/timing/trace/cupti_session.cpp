@@ -3,6 +3,7 @@
 #include <cuda_runtime_api.h>
 #include <cupti.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
@@ -187,13 +188,16 @@ Attribution CuptiSession::take(std::span<const Window> windows) {
 Attribution CuptiSession::take_complete(std::span<const Window> windows) {
   using std::chrono::microseconds;
   records_ = {};
+  // Of a call behind the windows: what comes before it has come when its record has.
+  const std::uint64_t behind = now();
+  CONVTIME_CUDA_CHECK(cudaMemsetAsync(nullptr, 0, 0, nullptr));  // issues nothing
   scope_->flush(ActivityScope::Flush::kFinished);
   Attribution result = read(windows);
   constexpr std::array kWaits = {microseconds(200), microseconds(200), microseconds(2'000),
                                  microseconds(20'000)};
   auto flush = ActivityScope::Flush::kFinished;
   for (const microseconds wait : kWaits) {
-    if (result.faults.missing == 0 && result.faults.unissued == 0) {
+    if (has_api_call_since(behind) && result.faults.missing == 0 && result.faults.unissued == 0) {
       break;
     }
     std::this_thread::sleep_for(wait);
@@ -201,7 +205,16 @@ Attribution CuptiSession::take_complete(std::span<const Window> windows) {
     scope_->flush(std::exchange(flush, ActivityScope::Flush::kAll));
     result = read(windows);
   }
+  if (!has_api_call_since(behind)) {
+    ++result.faults.missing;
+  }
   return result;
+}
+
+bool CuptiSession::has_api_call_since(std::uint64_t tick) const {
+  return std::ranges::any_of(records_.api_calls, [&](const ApiCall& call) {
+    return call.thread == context_.own_thread && call.start >= tick;
+  });
 }
 
 Attribution CuptiSession::read(std::span<const Window> windows) {

@@ -57,6 +57,7 @@ class CONVTIME_API CuptiSession {
   void check_records_arrive();
   Attribution take_complete(std::span<const Window> windows);
   Attribution read(std::span<const Window> windows);
+  bool has_api_call_since(std::uint64_t tick) const;
   template <typename Use>
   auto with_scope(Use use);
   void give_way(const std::string& reason);
