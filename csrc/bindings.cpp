@@ -422,7 +422,13 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init<int>(), py::arg("device"))
       .def("__enter__", &WithoutPersistingL2Context::enter)
       .def("__exit__", &WithoutPersistingL2Context::exit);
-  module.def("flush_buffer_bytes", &convtime::flush_buffer_bytes, py::arg("device"));
+  module.def(
+      "flush_buffer_bytes",
+      [](int device, bool clean) {
+        return convtime::flush_buffer_bytes(
+            device, clean ? convtime::L2Lines::kClean : convtime::L2Lines::kDirty);
+      },
+      py::arg("device"), py::arg("clean"));
 #endif
   module.def("kernel_method_unavailable", [] {
     std::string reason;

@@ -255,7 +255,7 @@ def spread(middle: float, half: float) -> list[float]:
 @pytest.mark.parametrize(
     ("seconds", "fields", "reason", "said"),
     [
-        ([1.0] * 5, {}, "too-few-samples", "5 rounds are too few, or vary too much, for an int"),
+        ([1.0] * 5, {}, "too-few-samples", "5 rounds are too few for an interval"),
         (spread(1.0, 0.05), {}, "wide-interval", r"± 5\.00%, is wider than the margin: sampling"),
         (spread(1.01, 0.005), {}, "at-the-margin", r"the margin's edge lies within 1\.0050 \.\. "),
         (

@@ -29,7 +29,7 @@ def measure_cost(device: torch.device) -> results.Row:
         calls) on a function in C that does nothing, and one round of a bare loop in C that calls
         the same function. What is between them is the loop's own.
     device_bytes_*: free memory of the device before, and at its least during, the first time_op,
-        with placement="as-is"; the flush buffer, which is asked for, is four times the L2 cache.
+        with placement="as-is"; the flush buffer, which is asked for, is twice the L2 cache.
     placed_bytes_free_least: the same of a later time_op with its defaults, whose copies of the
         call's tensors take memory, too; not judged.
     host_bytes: by which the process's resident memory grew meanwhile; not judged.
@@ -105,7 +105,7 @@ def probe_memory(device: torch.device) -> results.Row:
     return {
         "device_bytes_free_before": before,
         "device_bytes_free_least": least,
-        "flush_bytes": 4 * properties.L2_cache_size,
+        "flush_bytes": 2 * properties.L2_cache_size,
         "host_bytes": _resident_bytes() - resident,
         "placed_bytes_free_least": _least_free_bytes(device, lambda: time_op(call)),
     }

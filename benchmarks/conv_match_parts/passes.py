@@ -41,7 +41,7 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
             torch.cuda.synchronize()  # or a kernel that fails would look like convtime's
             torch.cuda.empty_cache()  # the oracle's child needs memory, too
         except RuntimeError as error:
-            return row | {"error": f"PyTorch: {first_line(error)}"}
+            return row | {"error": f"PyTorch: {first_line(error)}{_of_the_gpu()}"}
         backends = {name: _backend(call, name, tensors) for name in sides}
         to_cudnn = [name for name in PASSES if backends[name] in CUDNN_BACKENDS]
         logs = oracle.ask(call, to_cudnn) if to_cudnn else {}
@@ -69,6 +69,15 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
         for name, found in measure_second_thread(planned, device).items():
             passes[name]["second_thread"] = found
     return row | {"passes": passes}
+
+
+def _of_the_gpu() -> str:
+    """What has become of the GPU meanwhile, behind an error that may say nothing of it."""
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        return f"; {first_line(error)}"
+    return ""
 
 
 def _sides(call: ConvCall, tensors: ConvTensors) -> dict[str, _Sides]:

@@ -43,7 +43,13 @@ def table(rows: list[results.Row], problems: int) -> str:
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     lines += [_set_line(name, those) for name, those in sorted(sets.items())]
-    lines += ["", *_search_lines(rows), *_host_lines(rows), *_memory_lines(rows)]
+    lines += [
+        "",
+        *_thread_lines(rows),
+        *_search_lines(rows),
+        *_host_lines(rows),
+        *_memory_lines(rows),
+    ]
     refused = [row for row in rows if "error" in row]
     ran = sum("passes" in row or "searches" in row for row in rows) + len(refused)
     lines += [f"Problems not run: {problems - ran}; refused by PyTorch itself: {len(refused)}.", ""]
@@ -81,6 +87,19 @@ def _set_line(name: str, rows: list[results.Row]) -> str:
 
 def _of(truths: Iterable[bool], count: int) -> str:
     return f"{sum(truths)} of {count}" if count else "—"
+
+
+def _thread_lines(rows: list[results.Row]) -> Iterator[str]:
+    threads = [
+        entry["second_thread"] for _, _, entry in passes_of(rows) if "second_thread" in entry
+    ]
+    rebuilt = sum(found.get("rebuilt", False) for found in threads)
+    if threads:
+        yield (
+            f"The second thread built {rebuilt} of {len(threads)} plans from engine and knobs, and "
+            "selected the others anew, which cuDNN does not give so."
+        )
+        yield ""
 
 
 def _search_lines(rows: list[results.Row]) -> Iterator[str]:

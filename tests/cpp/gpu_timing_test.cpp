@@ -448,7 +448,7 @@ TEST(ColdCallable, EvictsWhatTheCallReads) {
   constexpr std::size_t kBytes = 16 << 20;  // fits in the cache of any recent GPU
   void* source = nullptr;
   void* target = nullptr;
-  FlushBuffer flush{nullptr, flush_buffer_bytes(0)};
+  FlushBuffer flush{nullptr, flush_buffer_bytes(0, L2Lines::kClean)};
   ASSERT_EQ(cudaMalloc(&source, kBytes), cudaSuccess);
   ASSERT_EQ(cudaMalloc(&target, kBytes), cudaSuccess);
   ASSERT_EQ(cudaMalloc(&flush.data, flush.bytes), cudaSuccess);

@@ -71,10 +71,11 @@ void sleep_cycles(std::int64_t cycles) {
 void flush_l2([[maybe_unused]] bool clean) {
   check_gpu("flush_l2");
 #ifdef CONVTIME_WITH_CUDA
-  const std::size_t bytes = flush_buffer_bytes(c10::cuda::current_device());
+  const L2Lines leaves = clean ? L2Lines::kClean : L2Lines::kDirty;
+  const std::size_t bytes = flush_buffer_bytes(c10::cuda::current_device(), leaves);
   const at::DataPtr buffer = c10::cuda::CUDACachingAllocator::get()->allocate(bytes);
   FlushBuffer touched{buffer.get(), bytes};
-  touched.leaves = clean ? L2Lines::kClean : L2Lines::kDirty;
+  touched.leaves = leaves;
   flush(touched, at::cuda::getCurrentCUDAStream());
 #endif
 }

@@ -44,10 +44,10 @@ void read(const FlushBuffer& buffer, cudaStream_t stream) {
 
 }  // namespace
 
-std::size_t flush_buffer_bytes(int device) {
+std::size_t flush_buffer_bytes(int device, L2Lines leaves) {
   int l2_bytes = 0;
   CONVTIME_CUDA_CHECK(cudaDeviceGetAttribute(&l2_bytes, cudaDevAttrL2CacheSize, device));
-  return 4 * static_cast<std::size_t>(l2_bytes);
+  return (leaves == L2Lines::kDirty ? 2 : 4) * static_cast<std::size_t>(l2_bytes);
 }
 
 void flush(const FlushBuffer& buffer, void* stream) {

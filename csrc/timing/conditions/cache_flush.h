@@ -24,9 +24,10 @@ struct FlushBuffer {
   L2Lines leaves = L2Lines::kDirty;
 };
 
-/// Bytes that a FlushBuffer needs on a device: four times its L2 cache, which is enough for any
-/// replacement policy to have dropped what was there, and written back what of it was dirty.
-CONVTIME_API std::size_t flush_buffer_bytes(int device);
+/// Bytes that a FlushBuffer needs on a device: twice its L2 cache to have dropped what was there
+/// (times on an H200 are the same behind one to eight times as much), four times to have written
+/// back what of it was dirty.
+CONVTIME_API std::size_t flush_buffer_bytes(int device, L2Lines leaves = L2Lines::kDirty);
 
 /// Writes the buffer or reads it, by what it is to leave, on `stream`.
 CONVTIME_API void flush(const FlushBuffer& buffer, void* stream);

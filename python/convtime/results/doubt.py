@@ -67,7 +67,7 @@ def of_interval(low: float, high: float, margin: float, *pair: Measurement) -> D
     if not (math.isfinite(low) and math.isfinite(high)):
         return Doubt(
             "too-few-samples",
-            f"{rounds} rounds are too few, or vary too much, for an interval at that confidence",
+            f"{rounds} rounds are too few for an interval at that confidence",
         )
     if high - low <= 2 * margin:
         return Doubt(

@@ -259,8 +259,7 @@ class Measurement:
         From order statistics, so without an assumption on the distribution (sign test), of what
         :attr:`interval_over` says; no narrower than the clock's tick allows, and wider by
         ``overhead_uncertainty`` on each side. Five samples or fewer say nothing with that
-        confidence, nor do few that differ as much by batches as at all: their interval is
-        unbounded, ``(-inf, inf)``.
+        confidence: their interval is unbounded, ``(-inf, inf)``.
         """
         low, high, _, _ = self._interval
         return low, high

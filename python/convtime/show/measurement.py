@@ -151,10 +151,8 @@ def _facts(measured: Measurement) -> dict[str, str]:
 def _interval(measured: Measurement) -> str:
     low, high = measured.median_interval
     over = f"{measured.interval_count} {measured.interval_over}"
-    if math.isinf(low) and len(measured.seconds) <= 5:
-        return "none: five samples or fewer say nothing at that confidence"
     if math.isinf(low):
-        return f"none: the {over} differ too much to say anything at that confidence"
+        return "none: five samples or fewer say nothing at that confidence"
     return f"{format_seconds(low)} .. {format_seconds(high)} (over {over})"
 
 

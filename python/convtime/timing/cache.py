@@ -39,7 +39,11 @@ def flush_buffers(cache: Cache, gpus: Iterable[torch.device]) -> list[torch.Tens
         return []
     with without_modes():
         return [
-            torch.empty(_C.flush_buffer_bytes(gpu.index), dtype=torch.uint8, device=gpu)
+            torch.empty(
+                _C.flush_buffer_bytes(gpu.index, clean=cache == "cold-clean"),
+                dtype=torch.uint8,
+                device=gpu,
+            )
             for gpu in gpus
         ]
 
