@@ -9,6 +9,7 @@ import convtime
 from convtime.results.activity import DeviceActivity
 
 _ROUNDS = 2
+_MOST_LETTERS = 120
 
 
 def record(calls: Mapping[str, Callable[[], object]]) -> dict[str, tuple[DeviceActivity, ...]]:
@@ -32,5 +33,11 @@ def record(calls: Mapping[str, Callable[[], object]]) -> dict[str, tuple[DeviceA
 def launches(activities: Sequence[DeviceActivity]) -> list[list[Any]]:
     """Ready for JSON: [name, grid, block] of each."""
     return [
-        [activity.name or activity.kind, activity.grid, activity.block] for activity in activities
+        [shortened(activity.name or activity.kind), activity.grid, activity.block]
+        for activity in activities
     ]
+
+
+def shortened(name: str) -> str:
+    """A kernel's name without the end of one that is mostly the parameters of templates."""
+    return name if len(name) <= _MOST_LETTERS else name[: _MOST_LETTERS - 1] + "…"
