@@ -350,3 +350,47 @@ def _bias_gradient(y: _Batched) -> _Batched:
 for _kind in KINDS:
     _register(_kind)
 torch.library.register_vmap("convtime::convolution_backward", _convolution_backward)
+
+
+def _examples(tensor: torch.Tensor, batch: int | None, count: int) -> torch.Tensor:
+    """With the batch as examples, or as the outer part of them."""
+    front = tensor.expand(count, *tensor.shape) if batch is None else tensor.movedim(batch, 0)
+    return front if front.dim() == 4 else front.flatten(0, 1)
+
+
+def _register_pooling(name: str, tensors: int) -> None:
+    """Pools more examples; the op's first arguments are so many tensors, and then input_size."""
+    op = getattr(torch.ops.convtime, name).default
+
+    def pool(
+        info: Any, in_dims: Sequence[int | None], *arguments: Any
+    ) -> tuple[tuple[torch.Tensor, ...], tuple[int, ...]]:
+        count = info.batch_size
+        operands = [
+            _examples(tensor, batch, count)
+            for tensor, batch in zip(arguments[:tensors], in_dims, strict=False)
+        ]
+        rest = arguments[tensors:]
+        dim = arguments[0].dim() - (in_dims[0] is not None)
+        if name in _TAKES_INPUT_SIZE:
+            size = rest[0]
+            examples = count if dim == 3 else count * size[0]
+            rest = ((examples, *size[-3:]), *rest[1:])
+        results = op(*operands, *rest)
+        unfolded = tuple(
+            result if dim == 3 else torch.unflatten(result, 0, (count, -1))
+            for result in (results if isinstance(results, tuple) else (results,))
+        )
+        if not isinstance(results, tuple):
+            return unfolded[0], 0  # type: ignore[return-value]
+        return unfolded, (0,) * len(unfolded)
+
+    torch.library.register_vmap(op, pool)
+
+
+_TAKES_INPUT_SIZE = ("relu_max_pool2d_backward", "relu_max_pool2d_indices")
+
+_register_pooling("relu_max_pool2d", tensors=1)
+_register_pooling("relu_max_pool2d_with_winners", tensors=1)
+_register_pooling("relu_max_pool2d_backward", tensors=2)
+_register_pooling("relu_max_pool2d_indices", tensors=1)
