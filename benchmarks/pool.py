@@ -19,7 +19,6 @@ from common import running
 
 if TYPE_CHECKING:
     import torch
-
     from common.running import Call
 
 SHAPE = (32, 64, 112, 112)
@@ -33,8 +32,8 @@ COMPILE_MODE = "max-autotune-no-cudagraphs"
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
     """Shares are of both passes, speedups of the forward pass unless named otherwise."""
-    forward = [row for row in rows if row["pass"] == "forward"]
-    backward = [row for row in rows if row["pass"] == "backward"]
+    forward = [row for row in rows if row["direction"] == "forward"]
+    backward = [row for row in rows if row["direction"] == "backward"]
     summary = {}
     if rows:
         summary["share_of_copy_bandwidth_min"] = min(_ratios(rows, "copy"))
@@ -66,7 +65,7 @@ def _line(row: results.Row) -> str:
     ours = row["seconds"]["convtime"]
     (share,) = _ratios([row], "copy")
     cells = [
-        row["pass"],
+        row["direction"],
         row["window"],
         row["dtype"],
         row["layout"],
@@ -131,7 +130,7 @@ def measure(which: str, window: str, dtype: str, layout: str, device: torch.devi
         )
     measured = compared.measurements
     return {
-        "pass": which,
+        "direction": which,
         "window": window,
         "dtype": dtype,
         "layout": layout,

@@ -18,7 +18,7 @@ def row(which, convtime, copy=18e-6, eager=150e-6, compiled=40e-6):
     seconds = {"copy": copy, "convtime": convtime, "eager": eager, "compiled": compiled}
     return {
         "key": f"{which} {convtime}",
-        "pass": which,
+        "direction": which,
         "window": "3×3/2",
         "dtype": "fp16",
         "layout": "nchw",

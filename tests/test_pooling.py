@@ -46,20 +46,20 @@ def make_input(
     specials: bool = False,
     seed: int = 0,
 ) -> torch.Tensor:
-    """Of few values, so that there are ties, and with NaN and infinities among them if asked for."""
+    """Of few values, so that there are ties, and with NaN and infinities if asked for."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(shape, generator=generator).mul(2).round().div(2)
     if specials:
         drawn = torch.rand(shape, generator=generator)
         x[drawn < 0.1] = math.nan
-        x[(0.1 < drawn) & (drawn < 0.2)] = math.inf
-        x[(0.2 < drawn) & (drawn < 0.5)] = -math.inf
+        x[(drawn > 0.1) & (drawn < 0.2)] = math.inf
+        x[(drawn > 0.2) & (drawn < 0.5)] = -math.inf
     x = x.to(device, dtype)
     return x.contiguous(memory_format=torch.channels_last) if channels_last else x
 
 
 def assert_matches(x: torch.Tensor, **window: Any) -> None:
-    """Output, indices and gradient are PyTorch's; sums of several windows may be rounded otherwise."""
+    """Output, indices and gradient are PyTorch's; sums may be rounded otherwise."""
     output, indices = ops.relu_max_pool2d(x, **window, return_indices=True)
     expected, expected_indices = pytorchs(x, **window, return_indices=True)
     assert_equal(output, expected)
@@ -72,7 +72,8 @@ def assert_matches(x: torch.Tensor, **window: Any) -> None:
         leaf.requires_grad_()
         results += torch.autograd.grad(function(leaf, **window), leaf, grad)
     ours, theirs = results
-    assert ours.stride() == theirs.stride()
+    if x.stride() == ours.stride():  # of other strides, PyTorch's ReLU may keep them
+        assert theirs.stride() == ours.stride()
     torch.testing.assert_close(
         ours, theirs, rtol=1e-2 if x.dtype.itemsize == 2 else 1e-5, atol=1e-5
     )
@@ -86,7 +87,7 @@ def draw_case(chance: random.Random) -> tuple[tuple[int, ...], dict[str, Any]]:
         window = {
             "kernel_size": kernel,
             "stride": chance.choice([None, 1, 2, 2, 2, (3, 1)]),
-            "padding": tuple(chance.randint(0, size // 2) for size in reach),
+            "padding": tuple(chance.randint(0, size // 2) for size in kernel),
             "dilation": dilation,
             "ceil_mode": chance.random() < 0.5,
         }
@@ -149,7 +150,7 @@ def test_windows_of_more_than_a_byte_can_count(
 
 def test_windows_of_padding_alone_are_minus_infinity(device: torch.device) -> None:
     x = torch.ones(1, 1, 1, 1, device=device, requires_grad=True)
-    window = {"kernel_size": 2, "padding": 3, "dilation": 5}
+    window = {"kernel_size": 2, "padding": 1, "dilation": 5, "stride": 5, "ceil_mode": True}
     output = ops.relu_max_pool2d(x, **window)
     assert_equal(output, pytorchs(x, **window))
     assert torch.equal(output.detach().cpu(), torch.full((1, 1, 1, 1), -math.inf))
@@ -343,12 +344,12 @@ BAD = {
     "stride of zero": ((1, 2, 5, 5), {"kernel_size": 2, "stride": 0}, "stride must lie between 1"),
     "dilation of zero": ((1, 2, 5, 5), {"kernel_size": 2, "dilation": 0}, "dilation must lie"),
     "negative padding": ((1, 2, 5, 5), {"kernel_size": 2, "padding": -1}, "padding must lie"),
-    "padding": ((1, 2, 5, 5), {"kernel_size": 2, "padding": 2}, "at most half of the window, 1 "),
+    "padding": ((1, 2, 5, 5), {"kernel_size": 2, "padding": 2}, "at most half of kernel_size"),
     "window too large": ((1, 2, 5, 5), {"kernel_size": 6}, "at least as large as a window over 6"),
     "no channels": ((1, 0, 5, 5), {"kernel_size": 2}, "channels, height and width"),
     "two dimensions": ((5, 5), {"kernel_size": 2}, r"shape \(N, C, H, W\) or \(C, H, W\)"),
     "three numbers": ((1, 2, 5, 5), {"kernel_size": (1, 2, 3)}, "one or two"),
-    "fraction": ((1, 2, 5, 5), {"kernel_size": 2.5}, "kernel_size must be one or two whole numbers"),
+    "fraction": ((1, 2, 5, 5), {"kernel_size": 2.5}, "one or two whole numbers"),
 }  # fmt: skip
 
 
@@ -378,7 +379,7 @@ def test_what_is_no_tensor_is_refused() -> None:
         ops.relu_max_pool2d([1.0], 2)
 
 
-# --- What needs a GPU ------------------------------------------------------------------------------
+# --- What needs a GPU ---------------------------------------------------------------------------
 
 
 @pytest.mark.cuda

@@ -82,8 +82,9 @@ Pooling check(at::IntArrayRef input_size, const PoolWindow& window) {
   std::array<Axis, 2> axes{};
   for (std::size_t i = 0; i < 2; ++i) {
     const std::int64_t reach = dilation[i] * (kernel[i] - 1) + 1;
-    TORCH_CHECK(padding[i] <= reach / 2, kName, ": padding must be at most half of the window, ",
-                reach / 2, " for a window over ", reach, " elements, got ", window.padding);
+    TORCH_CHECK(padding[i] <= kernel[i] / 2, kName,
+                ": padding must be at most half of kernel_size ", window.kernel_size, ", got ",
+                window.padding);
     const std::int64_t size = input_size[dim - 2 + i];
     const std::int64_t output = at::native::pooling_output_shape_pad_lr<std::int64_t>(
         size, kernel[i], padding[i], padding[i], stride[i], dilation[i], window.ceil_mode);

@@ -137,6 +137,9 @@ def _pool_sizes(
     ceil_mode: bool,
 ) -> torch.Tensor:
     torch._check(input.dtype in DTYPES, lambda: f"relu_max_pool2d: dtype must be in {DTYPES}")
+    torch._check(
+        input.dim() in (3, 4), lambda: "relu_max_pool2d: input must have 3 or 4 dimensions"
+    )
     for number in (*kernel_size, *stride):
         torch._check(
             number >= 1, lambda: "relu_max_pool2d: kernel_size and stride must be at least 1"

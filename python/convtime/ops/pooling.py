@@ -69,8 +69,8 @@ def relu_max_pool2d(
         input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
         kernel_size: size of the window, one number or (vertical, horizontal), at least 1.
         stride: steps of the window, at least 1; ``kernel_size`` unless given.
-        padding: rows and columns around the input that are never the maximum, at most half of the
-            window.
+        padding: rows and columns around the input that are never the maximum, at most half of
+            ``kernel_size``.
         dilation: steps between the window's elements, at least 1.
         ceil_mode: whether a window may reach beyond the padding, if it begins before it.
         return_indices: whether to return where in its plane each maximum is, too. Of equal ones,
