@@ -16,6 +16,7 @@ import convtime.nn
 from convtime import ops
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
+relu_max_pool2d: Any = ops.relu_max_pool2d  # whose type depends on return_indices
 VECTORISED = {"3×3/2": (3, 2, 1), "2×2/2": (2, 2, 0)}  # kernel size, stride, padding
 
 
@@ -60,15 +61,15 @@ def make_input(
 
 def assert_matches(x: torch.Tensor, **window: Any) -> None:
     """Output, indices and gradient are PyTorch's; sums may be rounded otherwise."""
-    output, indices = ops.relu_max_pool2d(x, **window, return_indices=True)
+    output, indices = relu_max_pool2d(x, **window, return_indices=True)
     expected, expected_indices = pytorchs(x, **window, return_indices=True)
     assert_equal(output, expected)
-    assert_equal(ops.relu_max_pool2d(x, **window), expected)
+    assert_equal(relu_max_pool2d(x, **window), expected)
     assert_equal(indices, expected_indices)
     leaves = [x.detach().clone(memory_format=torch.preserve_format) for _ in range(2)]
     grad = make_input(output.shape, x.device, x.dtype, seed=1)
-    results = []
-    for leaf, function in zip(leaves, (ops.relu_max_pool2d, pytorchs), strict=True):
+    results: list[torch.Tensor] = []
+    for leaf, function in zip(leaves, (relu_max_pool2d, pytorchs), strict=True):
         leaf.requires_grad_()
         results += torch.autograd.grad(function(leaf, **window), leaf, grad)
     ours, theirs = results
@@ -84,7 +85,7 @@ def draw_case(chance: random.Random) -> tuple[tuple[int, ...], dict[str, Any]]:
         kernel = chance.choice([(1, 1), (2, 2), (2, 2), (3, 3), (3, 3), (2, 3), (5, 1), (4, 7)])
         dilation = chance.choice([(1, 1), (1, 1), (1, 1), (2, 1), (3, 2)])
         reach = [gap * (size - 1) + 1 for gap, size in zip(dilation, kernel, strict=True)]
-        window = {
+        window: dict[str, Any] = {
             "kernel_size": kernel,
             "stride": chance.choice([None, 1, 2, 2, 2, (3, 1)]),
             "padding": tuple(chance.randint(0, size // 2) for size in kernel),
@@ -151,7 +152,7 @@ def test_windows_of_more_than_a_byte_can_count(
 def test_windows_of_padding_alone_are_minus_infinity(device: torch.device) -> None:
     x = torch.ones(1, 1, 1, 1, device=device, requires_grad=True)
     window = {"kernel_size": 2, "padding": 1, "dilation": 5, "stride": 5, "ceil_mode": True}
-    output = ops.relu_max_pool2d(x, **window)
+    output = relu_max_pool2d(x, **window)
     assert_equal(output, pytorchs(x, **window))
     assert torch.equal(output.detach().cpu(), torch.full((1, 1, 1, 1), -math.inf))
     (gradient,) = torch.autograd.grad(output, x, torch.ones_like(output))
@@ -180,7 +181,7 @@ def test_the_outputs_gradient_may_have_any_layout(
     grad_layout: str, channels_last: bool, device: torch.device
 ) -> None:
     x = make_input((2, 8, 16, 16), device, channels_last=channels_last).requires_grad_()
-    outputs = ops.relu_max_pool2d(x, 3, 2, 1), pytorchs(x, 3, 2, 1)
+    outputs = relu_max_pool2d(x, 3, 2, 1), pytorchs(x, 3, 2, 1)
     shape = outputs[0].shape
     grad = {
         "contiguous": torch.randn(shape, device=device),
@@ -196,7 +197,7 @@ def test_the_outputs_gradient_may_have_any_layout(
 def test_empty_batches(device: torch.device) -> None:
     x = torch.randn(0, 3, 8, 8, device=device, requires_grad=True)
     assert_matches(x, kernel_size=3, stride=2, padding=1)
-    output = ops.relu_max_pool2d(x, 2)
+    output = relu_max_pool2d(x, 2)
     (gradient,) = torch.autograd.grad(output.sum(), x)
     assert gradient.shape == x.shape
 
@@ -210,7 +211,7 @@ def test_gradcheck(window: tuple[int, ...], channels_last: bool, device: torch.d
     x.requires_grad_()
 
     def fn(x: torch.Tensor) -> torch.Tensor:
-        return ops.relu_max_pool2d(x, *window)
+        return relu_max_pool2d(x, *window)
 
     assert torch.autograd.gradcheck(fn, x, check_forward_ad=True)
     assert torch.autograd.gradgradcheck(fn, x, check_fwd_over_rev=True)
@@ -219,7 +220,7 @@ def test_gradcheck(window: tuple[int, ...], channels_last: bool, device: torch.d
 @pytest.mark.parametrize("return_indices", [False, True])
 def test_indices_come_with_gradients(return_indices: bool, device: torch.device) -> None:
     x = torch.randn(2, 3, 9, 9, device=device, requires_grad=True)
-    results = ops.relu_max_pool2d(x, 3, 2, return_indices=return_indices)
+    results = relu_max_pool2d(x, 3, 2, return_indices=return_indices)
     output = results[0] if return_indices else results
     if return_indices:
         assert not results[1].requires_grad
@@ -230,9 +231,14 @@ def test_indices_come_with_gradients(return_indices: bool, device: torch.device)
 
 def test_what_is_kept_for_the_gradient_is_a_byte_an_output(device: torch.device) -> None:
     x = torch.randn(2, 8, 16, 16, device=device, requires_grad=True)
-    kept = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: kept.append(tensor), id):
-        output = ops.relu_max_pool2d(x, 3, 2, 1)
+    kept: list[torch.Tensor] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, keep):
+        output = relu_max_pool2d(x, 3, 2, 1)
     assert [tensor.nbytes for tensor in kept] == [output.numel()]
 
 
@@ -253,13 +259,13 @@ def test_opcheck(dim: int, channels_last: bool, device: torch.device) -> None:
     for grad in (output, output.clone().requires_grad_()):
         arguments = (grad, winners, list(x.shape), *WINDOW)
         torch.library.opcheck(convtime_ops.relu_max_pool2d_backward.default, arguments)
-    arguments = (winners, list(x.shape), *WINDOW)
-    torch.library.opcheck(convtime_ops.relu_max_pool2d_indices.default, arguments)
+    indices = convtime_ops.relu_max_pool2d_indices.default
+    torch.library.opcheck(indices, (winners, list(x.shape), *WINDOW))
 
 
 def test_compiles_without_graph_breaks_and_with_dynamic_shapes(device: torch.device) -> None:
     def fn(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        output, indices = ops.relu_max_pool2d(x + 1, 3, 2, 1, return_indices=True)
+        output, indices = relu_max_pool2d(x + 1, 3, 2, 1, return_indices=True)
         return output * 2, indices
 
     compiled = torch.compile(fn, backend="aot_eager", fullgraph=True, dynamic=True)
@@ -277,7 +283,7 @@ def test_compiled_autograd_traces_the_gradient(device: torch.device) -> None:
     leaves = [x.clone().requires_grad_() for _ in range(2)]
     losses = [
         function(leaf, 3, 2, 1).square().sum()
-        for function, leaf in zip((ops.relu_max_pool2d, pytorchs), leaves, strict=True)
+        for function, leaf in zip((relu_max_pool2d, pytorchs), leaves, strict=True)
     ]
     losses[1].backward()
     with torch._dynamo.compiled_autograd._enable(torch.compile(backend="eager")):
@@ -290,22 +296,22 @@ def test_vmap_is_pytorchs(in_dim: int, device: torch.device) -> None:
     x = torch.randn(3, 2, 4, 8, 9, device=device).movedim(0, in_dim)
     batched = (
         torch.vmap(lambda x, f=function: f(x, 3, 2, 1, return_indices=True), in_dims=in_dim)(x)
-        for function in (ops.relu_max_pool2d, pytorchs)
+        for function in (relu_max_pool2d, pytorchs)
     )
     for ours, theirs in zip(*batched, strict=True):
         assert torch.equal(ours, theirs)
     gradients = (
         torch.vmap(torch.func.grad(lambda x, f=function: f(x, 3, 2, 1).square().sum()), in_dim)(x)
-        for function in (ops.relu_max_pool2d, pytorchs)
+        for function in (relu_max_pool2d, pytorchs)
     )
     torch.testing.assert_close(*gradients)
 
 
 def test_vmap_of_images_without_a_batch(device: torch.device) -> None:
     x = torch.randn(3, 4, 8, 9, device=device)
-    ours = torch.vmap(lambda x: ops.relu_max_pool2d(x, 2))(x)
+    ours = torch.vmap(lambda x: relu_max_pool2d(x, 2))(x)
     assert torch.equal(ours, pytorchs(x, 2))
-    gradient = torch.vmap(torch.func.grad(lambda x: ops.relu_max_pool2d(x, 2).sum()))(x)
+    gradient = torch.vmap(torch.func.grad(lambda x: relu_max_pool2d(x, 2).sum()))(x)
     leaf = x.clone().requires_grad_()
     pytorchs(leaf, 2).sum().backward()
     assert torch.equal(gradient, leaf.grad)
@@ -315,7 +321,7 @@ def test_forward_mode_is_pytorchs(device: torch.device) -> None:
     x, tangent = (torch.randn(2, 3, 9, 8, device=device) for _ in range(2))
     ours, theirs = (
         torch.func.jvp(lambda x, f=function: f(x, 3, 2, 1), (x,), (tangent,))
-        for function in (ops.relu_max_pool2d, pytorchs)
+        for function in (relu_max_pool2d, pytorchs)
     )
     for actual, expected in zip(ours, theirs, strict=True):
         assert torch.equal(actual, expected)
@@ -336,10 +342,10 @@ def test_the_layer_is_relu_and_max_pool(device: torch.device) -> None:
 
 def test_numbers_may_be_numpys(device: torch.device) -> None:
     x = torch.randn(2, 3, 9, 8, device=device)
-    assert torch.equal(ops.relu_max_pool2d(x, np.int64(2), [np.int32(1)]), pytorchs(x, 2, 1))
+    assert torch.equal(relu_max_pool2d(x, np.int64(2), [np.int32(1)]), pytorchs(x, 2, 1))
 
 
-BAD = {
+BAD: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
     "kernel of zero": ((1, 2, 5, 5), {"kernel_size": 0}, "kernel_size must lie between 1"),
     "stride of zero": ((1, 2, 5, 5), {"kernel_size": 2, "stride": 0}, "stride must lie between 1"),
     "dilation of zero": ((1, 2, 5, 5), {"kernel_size": 2, "dilation": 0}, "dilation must lie"),
@@ -358,25 +364,25 @@ def test_bad_geometry_is_refused(case: str, device: torch.device) -> None:
     shape, window, message = BAD[case]
     x = torch.ones(shape, device=device)
     with pytest.raises(RuntimeError, match=message):
-        ops.relu_max_pool2d(x, **window)
+        relu_max_pool2d(x, **window)
     with pytest.raises((RuntimeError, TypeError)):
         pytorchs(x, **window)
     with FakeTensorMode() as mode, pytest.raises((RuntimeError, TypeError)):
-        ops.relu_max_pool2d(mode.from_tensor(x), **window)
+        relu_max_pool2d(mode.from_tensor(x), **window)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.bool, torch.complex64])
 def test_other_dtypes_are_refused(dtype: torch.dtype, device: torch.device) -> None:
     x = torch.ones(1, 2, 5, 5, dtype=dtype, device=device)
     with pytest.raises(RuntimeError, match="dtype must be float16, bfloat16, float32 or float64"):
-        ops.relu_max_pool2d(x, 2)
+        relu_max_pool2d(x, 2)
     with FakeTensorMode() as mode, pytest.raises(RuntimeError):
-        ops.relu_max_pool2d(mode.from_tensor(x), 2)
+        relu_max_pool2d(mode.from_tensor(x), 2)
 
 
 def test_what_is_no_tensor_is_refused() -> None:
     with pytest.raises(RuntimeError, match="input must be a tensor, got list"):
-        ops.relu_max_pool2d([1.0], 2)
+        relu_max_pool2d([1.0], 2)
 
 
 # --- What needs a GPU ---------------------------------------------------------------------------
@@ -391,7 +397,7 @@ def test_a_thousand_repeats_are_equal(window: tuple[int, ...], channels_last: bo
 
     def run() -> list[torch.Tensor]:
         leaf = x.detach().requires_grad_()
-        output = ops.relu_max_pool2d(leaf, *window)
+        output = relu_max_pool2d(leaf, *window)
         return [output.detach(), *torch.autograd.grad(output, leaf, grad)]
 
     expected = [tensor.view(torch.int16) for tensor in run()]
@@ -410,7 +416,7 @@ def test_captured_by_a_cuda_graph(window: tuple[int, ...], channels_last: bool) 
     grad = torch.randn(2, 16, 16, 16, device="cuda")
 
     def run() -> tuple[torch.Tensor, ...]:
-        output = ops.relu_max_pool2d(x, *window)
+        output = relu_max_pool2d(x, *window)
         return output, *torch.autograd.grad(output, x, grad)
 
     stream = torch.cuda.Stream()
@@ -437,7 +443,7 @@ def test_work_is_on_the_current_stream() -> None:
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         torch.ops.convtime.spin_ns(20_000_000)
-        output = ops.relu_max_pool2d(x + 1, 3, 2, 1)
+        output = relu_max_pool2d(x + 1, 3, 2, 1)
         assert not stream.query()
     stream.synchronize()
     assert torch.equal(output, expected)
@@ -460,7 +466,7 @@ def test_more_than_2_to_the_31_elements(channels_last: bool, vectorised: bool) -
         x[number].normal_()
     # PyTorch's own does not take all of it, and so is given the images that are not zeros.
     x.requires_grad_()
-    output = ops.relu_max_pool2d(x, 3, 2, 1)
+    output = relu_max_pool2d(x, 3, 2, 1)
     for number in (0, batch - 1):
         assert torch.equal(output[number], pytorchs(x.detach()[number : number + 1], 3, 2, 1)[0])
     assert int(output.detach()[1:-1].count_nonzero()) == 0

@@ -152,7 +152,7 @@ class ReLUMaxPool2d(torch.nn.MaxPool2d):
     The pooling is :func:`convtime.ops.relu_max_pool2d`.
     """
 
-    def forward(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+    def forward(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
         return ops.relu_max_pool2d(
             input,
             self.kernel_size,
