@@ -317,6 +317,11 @@ def test_vmap_of_images_without_a_batch(device: torch.device) -> None:
     assert torch.equal(gradient, leaf.grad)
 
 
+def test_vmap_of_an_empty_batch(device: torch.device) -> None:
+    x = torch.randn(3, 0, 4, 8, 9, device=device)
+    assert torch.vmap(lambda x: relu_max_pool2d(x, 2))(x).shape == (3, 0, 4, 4, 4)
+
+
 def test_forward_mode_is_pytorchs(device: torch.device) -> None:
     x, tangent = (torch.randn(2, 3, 9, 8, device=device) for _ in range(2))
     ours, theirs = (
