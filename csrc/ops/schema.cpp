@@ -32,6 +32,22 @@ TORCH_LIBRARY(convtime, library) {
       "SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, "
       "SymInt groups, bool[3] output_mask, *, str? policy=None) -> (Tensor, Tensor, Tensor)");
 
+  // As aten::max_pool2d of the input's ReLU. Winners are what the gradient needs, and indices come
+  // of: kernels/relu_max_pool2d/relu_max_pool2d.h says what they are.
+  const std::string window =
+      "int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, "
+      "bool ceil_mode=False)";
+  library.def(("relu_max_pool2d(Tensor input, " + window + " -> Tensor").c_str());
+  library.def(
+      ("relu_max_pool2d_with_winners(Tensor input, " + window + " -> (Tensor, Tensor)").c_str());
+  library.def(
+      ("relu_max_pool2d_backward(Tensor grad_output, Tensor winners, SymInt[] input_size, " +
+       window + " -> Tensor")
+          .c_str());
+  library.def(
+      ("relu_max_pool2d_indices(Tensor winners, SymInt[] input_size, " + window + " -> Tensor")
+          .c_str());
+
   // The building blocks of timing, on the current CUDA device and stream. Stamps are of int64.
   library.def("spin_ns(int nanoseconds, int blocks=1, int threads=1) -> Tensor");
   library.def("sleep_cycles(int cycles) -> ()");

@@ -7,6 +7,7 @@ from convtime.nn.layers import (
     ConvTranspose1d,
     ConvTranspose2d,
     ConvTranspose3d,
+    ReLUMaxPool2d,
 )
 from convtime.nn.replacement import Replacement, replace, restore
 
@@ -17,6 +18,7 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "ReLUMaxPool2d",
     "Replacement",
     "replace",
     "restore",

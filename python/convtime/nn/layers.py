@@ -1,4 +1,4 @@
-"""Drop-in layers: PyTorch's convolutions, computed by convtime's ops."""
+"""Layers by convtime's ops: PyTorch's convolutions to drop in, and fused ones."""
 
 from __future__ import annotations
 
@@ -143,4 +143,24 @@ class ConvTranspose3d(torch.nn.ConvTranspose3d):
     policy: str | None = None
 
     forward = _forward_by(ops.conv_transpose3d)
+    __prepare_scriptable__ = _refuse_scripting
+
+
+class ReLUMaxPool2d(torch.nn.MaxPool2d):
+    """:class:`torch.nn.ReLU` and :class:`torch.nn.MaxPool2d` in one; arguments are the latter's.
+
+    The pooling is :func:`convtime.ops.relu_max_pool2d`.
+    """
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        return ops.relu_max_pool2d(
+            input,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.dilation,
+            self.ceil_mode,
+            self.return_indices,
+        )
+
     __prepare_scriptable__ = _refuse_scripting

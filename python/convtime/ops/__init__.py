@@ -1,4 +1,4 @@
-"""The torch ops as functions: the six convolutions and their gradients.
+"""The torch ops as functions: the six convolutions and their gradients, and fused kernels.
 
 Importing this registers them, and the ops for tests of timers, with torch: as torch.ops.convtime.
 """
@@ -30,6 +30,7 @@ from convtime.ops.gradients import (
     conv_transpose3d_input,
     conv_transpose3d_weight,
 )
+from convtime.ops.pooling import relu_max_pool2d
 
 __all__ = [
     "conv1d",
@@ -53,6 +54,7 @@ __all__ = [
     "conv_transpose3d",
     "conv_transpose3d_input",
     "conv_transpose3d_weight",
+    "relu_max_pool2d",
 ]
 
 del _batching, _fakes

@@ -1,7 +1,7 @@
-"""What torch.vmap makes of the ops: one convolution of many.
+"""What torch.vmap makes of the ops: one convolution, or pooling, of many.
 
 The batch becomes examples, channels or groups, as PyTorch makes of it for its own convolutions, so
-that cuDNN is given the same problems.
+that cuDNN is given the same problems. For pooling it becomes examples.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map
 
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C as _C  # registers the ops
@@ -350,3 +351,42 @@ def _bias_gradient(y: _Batched) -> _Batched:
 for _kind in KINDS:
     _register(_kind)
 torch.library.register_vmap("convtime::convolution_backward", _convolution_backward)
+
+
+def _examples(tensor: torch.Tensor, batch: int | None, count: int) -> torch.Tensor:
+    """With the batch as examples, or as the outer part of them."""
+    front = tensor.expand(count, *tensor.shape) if batch is None else tensor.movedim(batch, 0)
+    return front if front.dim() == 4 else front.flatten(0, 1)
+
+
+def _register_pooling(name: str, *, tensors: int, takes_input_size: bool) -> None:
+    """Pools more examples; the op's first arguments are so many tensors."""
+    op = getattr(torch.ops.convtime, name).default
+
+    def pool(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:
+        count = info.batch_size
+        is_batched = arguments[0].dim() - (in_dims[0] is not None) == 4
+        examples = [
+            _examples(tensor, batch, count)
+            for tensor, batch in zip(arguments[:tensors], in_dims, strict=False)
+        ]
+        rest = list(arguments[tensors:])
+        if takes_input_size:
+            sizes = rest[0]
+            rest[0] = (count * sizes[0] if is_batched else count, *sizes[-3:])
+
+        def unfolded(result: torch.Tensor) -> torch.Tensor:
+            if not is_batched:
+                return result
+            return torch.unflatten(result, 0, (count, result.shape[0] // count))
+
+        results = op(*examples, *rest)
+        return tree_map(unfolded, results), tree_map(lambda _: 0, results)
+
+    torch.library.register_vmap(op, pool)
+
+
+_register_pooling("relu_max_pool2d", tensors=1, takes_input_size=False)
+_register_pooling("relu_max_pool2d_with_winners", tensors=1, takes_input_size=False)
+_register_pooling("relu_max_pool2d_backward", tensors=2, takes_input_size=True)
+_register_pooling("relu_max_pool2d_indices", tensors=1, takes_input_size=True)

@@ -15,6 +15,7 @@ from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.arguments import DTYPES
 
 _COPY_BLOCK_BYTES = 32_768  # that a block of copy_stamped copies
+_MOST_BYTE_WINNERS = 128  # elements of the largest window whose winners are bytes
 
 
 def _register_fake(kind: ConvolutionKind) -> None:
@@ -125,6 +126,93 @@ def _check_output_padding(
             extra < max(step, gap),
             lambda: f"{op}: output_padding must be smaller than stride or dilation",
         )
+
+
+def _pool_sizes(
+    input: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> torch.Tensor:
+    torch._check(input.dtype in DTYPES, lambda: f"relu_max_pool2d: dtype must be in {DTYPES}")
+    torch._check(
+        input.dim() in (3, 4), lambda: "relu_max_pool2d: input must have 3 or 4 dimensions"
+    )
+    for number in (*kernel_size, *stride):
+        torch._check(
+            number >= 1, lambda: "relu_max_pool2d: kernel_size and stride must be at least 1"
+        )
+    output: torch.Tensor  # of PyTorch's shape, strides and refusals
+    output, _ = torch.ops.aten.max_pool2d_with_indices(
+        input, kernel_size, stride, padding, dilation, ceil_mode
+    )
+    return output
+
+
+@torch.library.register_fake("convtime::relu_max_pool2d")  # type: ignore[untyped-decorator]
+def _relu_max_pool2d_fake(
+    input: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    ceil_mode: bool = False,
+) -> torch.Tensor:
+    return _pool_sizes(input, kernel_size, stride, padding, dilation, ceil_mode)
+
+
+@torch.library.register_fake(  # type: ignore[untyped-decorator]
+    "convtime::relu_max_pool2d_with_winners"
+)
+def _relu_max_pool2d_with_winners_fake(
+    input: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int] = (),
+    padding: Sequence[int] = (0, 0),
+    dilation: Sequence[int] = (1, 1),
+    ceil_mode: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    output = _pool_sizes(input, kernel_size, stride, padding, dilation, ceil_mode)
+    window = kernel_size[0] * kernel_size[-1]
+    dtype = torch.uint8 if window <= _MOST_BYTE_WINNERS else torch.uint32
+    return output, torch.empty_like(output, dtype=dtype)
+
+
+@torch.library.register_fake("convtime::relu_max_pool2d_backward")  # type: ignore[untyped-decorator]
+def _relu_max_pool2d_backward_fake(
+    grad_output: torch.Tensor,
+    winners: torch.Tensor,
+    input_size: Sequence[int],
+    kernel_size: Sequence[int],  # noqa: ARG001
+    stride: Sequence[int] = (),  # noqa: ARG001
+    padding: Sequence[int] = (0, 0),  # noqa: ARG001
+    dilation: Sequence[int] = (1, 1),  # noqa: ARG001
+    ceil_mode: bool = False,  # noqa: ARG001
+) -> torch.Tensor:
+    return grad_output.new_empty(input_size).to(memory_format=_pool_format(winners))
+
+
+@torch.library.register_fake("convtime::relu_max_pool2d_indices")  # type: ignore[untyped-decorator]
+def _relu_max_pool2d_indices_fake(
+    winners: torch.Tensor,
+    input_size: Sequence[int],  # noqa: ARG001
+    kernel_size: Sequence[int],  # noqa: ARG001
+    stride: Sequence[int] = (),  # noqa: ARG001
+    padding: Sequence[int] = (0, 0),  # noqa: ARG001
+    dilation: Sequence[int] = (1, 1),  # noqa: ARG001
+    ceil_mode: bool = False,  # noqa: ARG001
+) -> torch.Tensor:
+    indices = winners.new_empty(winners.shape, dtype=torch.int64)
+    return indices.to(memory_format=_pool_format(winners))
+
+
+def _pool_format(tensor: torch.Tensor) -> torch.memory_format:
+    """As the op has it: 3-D tensors are never channels_last."""
+    if tensor.dim() < 4:
+        return torch.contiguous_format
+    return torch._prims_common.suggest_memory_format(tensor)
 
 
 @torch.library.register_fake("convtime::spin_ns")  # type: ignore[untyped-decorator]

@@ -1,0 +1,339 @@
+#include "core/cuda_check.h"
+#include "kernels/relu_max_pool2d/pool_elements.cuh"
+
+namespace convtime {
+namespace {
+
+using namespace pool;
+
+// Each element of the input adds up the gradients of the windows that it won, in the order of the
+// windows. The vectorised kernels are of the same windows as the forward pass's. There, outputs (p,
+// q) and (p + 1, q + 1) and the two between them are all that the 2 × 2 elements at (2p, 2q) can
+// have won.
+
+/// Rows of outputs that a thread goes through, and columns where channels are last.
+constexpr int kPlaneRows = 4;
+constexpr int kPixelColumns = 2;
+
+/// The gradient of the element (row, column) of such 2 × 2; output(i, j) gives winner and gradient
+/// of the output (p + i, q + j).
+template <int K, typename T, typename Output>
+__device__ T gather(int row, int column, const Output& output) {
+  Wide<T> sum = 0;
+#pragma unroll
+  for (int i = 0; i < K - 1; ++i) {
+#pragma unroll
+    for (int j = 0; j < K - 1; ++j) {
+      const int r = row + K - 2 - 2 * i;  // in the window of output (p + i, q + j)
+      const int c = column + K - 2 - 2 * j;
+      if (0 <= r && 0 <= c) {
+        const auto [winner, gradient] = output(i, j);
+        sum += winner == r * K + c ? widen(gradient) : Wide<T>(0);
+      }
+    }
+  }
+  return narrow<T>(sum);
+}
+
+template <typename T>
+struct Won {
+  std::uint8_t winner;
+  T gradient;
+};
+
+/// Of (N, C, H, W): a thread writes 16 bytes of each row.
+template <typename T, int K>
+__global__ void __launch_bounds__(kThreads)
+    planes_kernel(const T* grad_output, const std::uint8_t* winners, T* grad_input, unsigned groups,
+                  unsigned row_groups, unsigned threads, int height, int out_height) {
+  constexpr int kOutputs = kLanes<T> / 2;
+  constexpr int kRows = kPlaneRows + K - 2;
+  using Gradients = Pack<T, kOutputs>;
+  using Winners = Pack<std::uint8_t, kOutputs>;
+  const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
+  const unsigned task = min(thread, threads - 1);  // all lanes take part in the shuffles
+  const unsigned group = task % groups;
+  const unsigned row_group = task / groups % row_groups;
+  const std::size_t plane = task / groups / row_groups;
+  const int out_width = static_cast<int>(groups) * kOutputs;
+  const int first_row = static_cast<int>(row_group) * kPlaneRows;
+
+  const bool is_last_group = group == groups - 1;
+  const bool has_no_neighbour = threadIdx.x % 32 == 31 && !is_last_group;
+  Gradients gradients[kRows];
+  Winners won[kRows];
+  Won<T> right[kRows];
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    const int row = min(first_row + i, out_height - 1);
+    const std::size_t offset = (plane * out_height + row) * out_width + group * kOutputs;
+    gradients[i] = load(reinterpret_cast<const Gradients*>(grad_output + offset));
+    won[i] = load(reinterpret_cast<const Winners*>(winners + offset));
+    if (K == 3 && has_no_neighbour) {
+      right[i] = {load(winners + offset + kOutputs), load(grad_output + offset + kOutputs)};
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) {
+    if constexpr (K == 3) {
+      const unsigned winner = __shfl_down_sync(0xffffffff, unsigned{won[i].lane[0]}, 1);
+      const T gradient = __shfl_down_sync(0xffffffff, gradients[i].lane[0], 1);
+      if (!has_no_neighbour) {
+        right[i] = {static_cast<std::uint8_t>(winner), gradient};
+      }
+    }
+    const bool is_there = first_row + i < out_height;
+    if (!is_there || is_last_group) {
+      right[i].winner = kDead<std::uint8_t>;
+    }
+#pragma unroll
+    for (int j = 0; j < kOutputs; ++j) {
+      won[i].lane[j] = is_there ? won[i].lane[j] : kDead<std::uint8_t>;
+    }
+  }
+
+  if (thread >= threads) {
+    return;
+  }
+#pragma unroll
+  for (int row = 0; row < 2 * kPlaneRows; ++row) {
+    Vector<T> sums;
+#pragma unroll
+    for (int column = 0; column < kLanes<T>; ++column) {
+      sums.lane[column] = gather<K, T>(row % 2, column % 2, [&](int i, int j) -> Won<T> {
+        const int p = row / 2 + i;
+        const int q = column / 2 + j;
+        if (q == kOutputs) {
+          return right[p];
+        }
+        return {won[p].lane[q], gradients[p].lane[q]};
+      });
+    }
+    const int h = 2 * first_row + row;
+    if (h >= height) {
+      break;
+    }
+    store(reinterpret_cast<Vector<T>*>(grad_input + (plane * height + h) * (2 * out_width) +
+                                       group * kLanes<T>),
+          sums);
+  }
+}
+
+/// Of (N, H, W, C): a thread has 16 bytes of channels in a strip of two rows.
+template <typename T, int K>
+__global__ void __launch_bounds__(kThreads)
+    pixels_kernel(const T* grad_output, const std::uint8_t* winners, T* grad_input,
+                  unsigned vectors, unsigned column_groups, unsigned row_groups, unsigned threads,
+                  int height, int width, int out_height, int out_width) {
+  using Winners = Pack<std::uint8_t, kLanes<T>>;
+  constexpr int kRows = K - 1;
+  constexpr int kColumns = kPixelColumns + K - 2;
+  const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
+  if (thread >= threads) {
+    return;
+  }
+  const unsigned vector = thread % vectors;
+  const unsigned column_group = thread / vectors % column_groups;
+  const unsigned row_group = thread / vectors / column_groups % row_groups;
+  const std::size_t image = thread / vectors / column_groups / row_groups;
+  const int first_row = static_cast<int>(row_group);
+  const int first_column = static_cast<int>(column_group) * kPixelColumns;
+
+  Vector<T> gradients[kColumns][kRows];
+  Winners won[kColumns][kRows];
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int row = min(first_row + i, out_height - 1);
+      const int column = min(first_column + j, out_width - 1);
+      const std::size_t offset =
+          ((image * out_height + row) * out_width + column) * vectors + vector;
+      gradients[j][i] = load(reinterpret_cast<const Vector<T>*>(grad_output) + offset);
+      won[j][i] = load(reinterpret_cast<const Winners*>(winners) + offset);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kColumns; ++j) {
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const bool is_there = first_row + i < out_height && first_column + j < out_width;
+#pragma unroll
+      for (int lane = 0; lane < kLanes<T>; ++lane) {
+        won[j][i].lane[lane] = is_there ? won[j][i].lane[lane] : kDead<std::uint8_t>;
+      }
+    }
+  }
+#pragma unroll
+  for (int column = 0; column < 2 * kPixelColumns; ++column) {
+#pragma unroll
+    for (int row = 0; row < 2; ++row) {
+      Vector<T> sums;
+#pragma unroll
+      for (int lane = 0; lane < kLanes<T>; ++lane) {
+        sums.lane[lane] = gather<K, T>(row, column % 2, [&](int i, int j) -> Won<T> {
+          return {won[column / 2 + j][i].lane[lane], gradients[column / 2 + j][i].lane[lane]};
+        });
+      }
+      const int h = 2 * first_row + row;
+      const int w = 2 * first_column + column;
+      if (h < height && w < width) {
+        store(reinterpret_cast<Vector<T>*>(grad_input) +
+                  ((image * height + h) * width + w) * vectors + vector,
+              sums);
+      }
+    }
+  }
+}
+
+/// Of any window, layout and alignment: an element of the input at a time.
+template <typename T, typename Winner, typename Index>
+__global__ void __launch_bounds__(kThreads)
+    any_kernel(const T* grad_output, const Winner* winners, T* grad_input, Index count,
+               Index channels, PoolAxis h, PoolAxis w, bool channels_last) {
+  const auto height = static_cast<Index>(h.input);
+  const auto width = static_cast<Index>(w.input);
+  const auto out_height = static_cast<Index>(h.output);
+  const auto out_width = static_cast<Index>(w.output);
+  const Index step = channels_last ? channels : 1;  // from a pixel to the next
+  for (Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x; index < count;
+       index += static_cast<Index>(gridDim.x) * kThreads) {
+    const Index pixel = index / step;
+    const Index bottom = pixel / width % height + h.padding;  // where windows count from
+    const Index right = pixel % width + w.padding;
+    const Index plane = pixel / width / height * out_height * out_width * step + index % step;
+    const Index reach_h = (h.kernel - Index{1}) * h.dilation;
+    const Index reach_w = (w.kernel - Index{1}) * w.dilation;
+    const Index first_row = bottom <= reach_h ? 0 : (bottom - reach_h + h.stride - 1) / h.stride;
+    const Index first_column = right <= reach_w ? 0 : (right - reach_w + w.stride - 1) / w.stride;
+    Wide<T> sum = 0;
+    for (Index oh = first_row; oh < out_height && oh * h.stride <= bottom; ++oh) {
+      const Index row = (bottom - oh * h.stride) / h.dilation;
+      for (Index ow = first_column; ow < out_width && ow * w.stride <= right; ++ow) {
+        const Index column = (right - ow * w.stride) / w.dilation;
+        const bool is_in_window = oh * h.stride + row * h.dilation == bottom &&
+                                  ow * w.stride + column * w.dilation == right;
+        const Index offset = plane + (oh * out_width + ow) * step;
+        if (is_in_window && winners[offset] == static_cast<Winner>(row * w.kernel + column)) {
+          sum += widen(grad_output[offset]);
+        }
+      }
+    }
+    grad_input[index] = narrow<T>(sum);
+  }
+}
+
+template <typename T, int K>
+bool launch_vectorised(const T* grad_output, const std::uint8_t* winners, T* grad_input,
+                       const PoolGeometry& g, cudaStream_t stream) {
+  const auto height = static_cast<int>(g.h.input);
+  const auto width = static_cast<int>(g.w.input);
+  const auto out_height = static_cast<int>(g.h.output);
+  const auto out_width = static_cast<int>(g.w.output);
+  const std::int64_t row_pairs = ceil_div(height, 2);
+  if (g.channels_last) {
+    const std::int64_t vectors = g.channels / kLanes<T>;
+    const std::int64_t columns = ceil_div(ceil_div(width, 2), kPixelColumns);
+    const Grid grid{g.batch * row_pairs * columns * vectors};
+    if (g.channels % kLanes<T> != 0 || !grid.fits()) {
+      return false;
+    }
+    pixels_kernel<T, K><<<grid.blocks(), kThreads, 0, stream>>>(
+        grad_output, winners, grad_input, static_cast<unsigned>(vectors),
+        static_cast<unsigned>(columns), static_cast<unsigned>(row_pairs),
+        static_cast<unsigned>(grid.threads), height, width, out_height, out_width);
+    return true;
+  }
+  const std::int64_t groups = width / kLanes<T>;
+  const std::int64_t rows = ceil_div(row_pairs, kPlaneRows);
+  const Grid grid{g.batch * g.channels * rows * groups};
+  if (width % kLanes<T> != 0 || out_width != width / 2 || !grid.fits()) {
+    return false;
+  }
+  planes_kernel<T, K><<<grid.blocks(), kThreads, 0, stream>>>(
+      grad_output, winners, grad_input, static_cast<unsigned>(groups), static_cast<unsigned>(rows),
+      static_cast<unsigned>(grid.threads), height, out_height);
+  return true;
+}
+
+template <typename T, typename Winner>
+void launch_any(const T* grad_output, const Winner* winners, T* grad_input, const PoolGeometry& g,
+                cudaStream_t stream) {
+  const std::int64_t count = g.batch * g.channels * g.h.input * g.w.input;
+  if (fits_32_bits(g)) {
+    any_kernel<T, Winner, int><<<loop_blocks(count), kThreads, 0, stream>>>(
+        grad_output, winners, grad_input, static_cast<int>(count), static_cast<int>(g.channels),
+        g.h, g.w, g.channels_last);
+  } else {
+    any_kernel<T, Winner, std::int64_t><<<loop_blocks(count), kThreads, 0, stream>>>(
+        grad_output, winners, grad_input, count, g.channels, g.h, g.w, g.channels_last);
+  }
+}
+
+template <typename T>
+void launch(const T* grad_output, const void* winners, T* grad_input, const PoolGeometry& g,
+            cudaStream_t stream) {
+  if (!winners_are_bytes(window_size(g))) {
+    launch_any(grad_output, static_cast<const std::uint32_t*>(winners), grad_input, g, stream);
+    return;
+  }
+  const auto* const bytes = static_cast<const std::uint8_t*>(winners);
+  const bool aligned = is_aligned(grad_output) && is_aligned(winners) && is_aligned(grad_input);
+  if (aligned && has_windows(g, 3, 2, 1) &&
+      launch_vectorised<T, 3>(grad_output, bytes, grad_input, g, stream)) {
+    return;
+  }
+  if (aligned && has_windows(g, 2, 2, 0) &&
+      launch_vectorised<T, 2>(grad_output, bytes, grad_input, g, stream)) {
+    return;
+  }
+  launch_any(grad_output, bytes, grad_input, g, stream);
+}
+
+/// The index in its plane of the input of what each output won.
+template <typename Winner>
+__global__ void __launch_bounds__(kThreads)
+    indices_kernel(const Winner* winners, std::int64_t* indices, std::int64_t count,
+                   std::int64_t step, PoolAxis h, PoolAxis w) {
+  for (std::int64_t index = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; index < count;
+       index += std::int64_t{gridDim.x} * kThreads) {
+    const std::int64_t pixel = index / step;
+    const auto position = static_cast<Winner>(winners[index] & ~kDead<Winner>);
+    const std::int64_t row =
+        pixel / w.output % h.output * h.stride - h.padding + position / w.kernel * h.dilation;
+    const std::int64_t column =
+        pixel % w.output * w.stride - w.padding + position % w.kernel * w.dilation;
+    indices[index] = row * w.input + column;
+  }
+}
+
+}  // namespace
+
+void launch_relu_max_pool2d_backward(PoolType type, const void* grad_output, const void* winners,
+                                     void* grad_input, const PoolGeometry& geometry,
+                                     cudaStream_t stream) {
+  for_type(type, [&](auto number) {
+    using T = decltype(number);
+    launch(static_cast<const T*>(grad_output), winners, static_cast<T*>(grad_input), geometry,
+           stream);
+  });
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+}
+
+void launch_relu_max_pool2d_indices(const void* winners, std::int64_t* indices,
+                                    const PoolGeometry& g, cudaStream_t stream) {
+  const std::int64_t count = g.batch * g.channels * g.h.output * g.w.output;
+  const std::int64_t step = g.channels_last ? g.channels : 1;
+  const auto launch = [&](const auto* of_type) {
+    indices_kernel<<<loop_blocks(count), kThreads, 0, stream>>>(of_type, indices, count, step, g.h,
+                                                                g.w);
+  };
+  if (winners_are_bytes(window_size(g))) {
+    launch(static_cast<const std::uint8_t*>(winners));
+  } else {
+    launch(static_cast<const std::uint32_t*>(winners));
+  }
+  CONVTIME_CUDA_CHECK(cudaGetLastError());
+}
+
+}  // namespace convtime

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "core/export.h"
+
+namespace convtime {
+
+// max_pool2d(relu(x)) in one kernel, and its gradient. Launches throw std::runtime_error where CUDA
+// refuses them.
+
+enum class PoolType : std::int8_t { kHalf, kBFloat16, kFloat, kDouble };
+
+/// Of one spatial dimension.
+struct PoolAxis {
+  std::int64_t input;
+  std::int64_t output;
+  int kernel;
+  int stride;
+  int padding;
+  int dilation;
+};
+
+/// Tensors are dense: (N, C, H, W) in memory, or (N, H, W, C) if channels_last.
+struct PoolGeometry {
+  std::int64_t batch;
+  std::int64_t channels;
+  PoolAxis h;
+  PoolAxis w;
+  bool channels_last;
+};
+
+/// A winner is the position in its window of the element that an output is, counted by rows. The
+/// highest bit says that the output's gradient goes nowhere: it is zero, or its window has no
+/// element. Winners are bytes where all positions fit beside that bit, else 32-bit numbers.
+constexpr bool winners_are_bytes(std::int64_t window) { return window <= 128; }
+
+/// `winners` may be null.
+CONVTIME_API void launch_relu_max_pool2d(PoolType type, const void* input, void* output,
+                                         void* winners, const PoolGeometry& geometry,
+                                         cudaStream_t stream);
+
+/// Adds in the order of the windows, in float for the 16-bit types: the same bits each time.
+CONVTIME_API void launch_relu_max_pool2d_backward(PoolType type, const void* grad_output,
+                                                  const void* winners, void* grad_input,
+                                                  const PoolGeometry& geometry,
+                                                  cudaStream_t stream);
+
+/// Indices into the input's planes, as PyTorch gives them.
+CONVTIME_API void launch_relu_max_pool2d_indices(const void* winners, std::int64_t* indices,
+                                                 const PoolGeometry& geometry, cudaStream_t stream);
+
+}  // namespace convtime

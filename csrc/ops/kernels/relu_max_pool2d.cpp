@@ -1,0 +1,334 @@
+#include "ops/kernels/relu_max_pool2d.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/native/Pool.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/max_pool2d_with_indices.h>
+#include <ATen/ops/max_pool2d_with_indices_backward.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/where.h>
+#include <torch/library.h>
+
+#include <array>
+#include <limits>
+#include <vector>
+
+#ifdef CONVTIME_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include "kernels/relu_max_pool2d/relu_max_pool2d.h"
+#endif
+
+namespace convtime::ops {
+namespace {
+
+constexpr const char* kName = "relu_max_pool2d";
+
+/// One spatial dimension.
+struct Axis {
+  std::int64_t input;
+  std::int64_t output;
+  std::int64_t kernel;
+  std::int64_t stride;
+  std::int64_t padding;
+  std::int64_t dilation;
+};
+
+/// The checked geometry of a call.
+struct Pooling {
+  std::vector<std::int64_t> input_size;
+  Axis h;
+  Axis w;
+
+  std::int64_t window() const { return h.kernel * w.kernel; }
+  std::vector<std::int64_t> output_size() const {
+    std::vector<std::int64_t> size = input_size;
+    *(size.end() - 2) = h.output;
+    *(size.end() - 1) = w.output;
+    return size;
+  }
+};
+
+/// The numbers of an argument for height and width, each in [minimum, INT_MAX].
+std::array<std::int64_t, 2> expand(at::IntArrayRef values, const char* name, std::int64_t minimum) {
+  TORCH_CHECK(values.size() == 1 || values.size() == 2, kName, ": ", name,
+              " must be one or two numbers, got ", values);
+  for (const std::int64_t value : values) {
+    TORCH_CHECK(minimum <= value && value <= std::numeric_limits<std::int32_t>::max(), kName, ": ",
+                name, " must lie between ", minimum, " and 2147483647, got ", values);
+  }
+  return {values.front(), values.back()};
+}
+
+Pooling check(at::IntArrayRef input_size, const PoolWindow& window) {
+  const std::size_t dim = input_size.size();
+  TORCH_CHECK(dim == 3 || dim == 4, kName,
+              ": input must have shape (N, C, H, W) or (C, H, W), got ", input_size);
+  for (std::size_t i = dim - 3; i < dim; ++i) {
+    TORCH_CHECK(0 < input_size[i] && input_size[i] <= std::numeric_limits<std::int32_t>::max(),
+                kName,
+                ": channels, height and width of input must lie between 1 and 2147483647, "
+                "got shape ",
+                input_size);
+  }
+  const auto kernel = expand(window.kernel_size, "kernel_size", 1);
+  const auto stride = window.stride.empty() ? kernel : expand(window.stride, "stride", 1);
+  const auto padding = expand(window.padding, "padding", 0);
+  const auto dilation = expand(window.dilation, "dilation", 1);
+  TORCH_CHECK(kernel[0] * kernel[1] <= std::numeric_limits<std::int32_t>::max(), kName,
+              ": kernel_size must cover at most 2147483647 elements, got ", window.kernel_size);
+  std::array<Axis, 2> axes{};
+  for (std::size_t i = 0; i < 2; ++i) {
+    const std::int64_t reach = dilation[i] * (kernel[i] - 1) + 1;
+    TORCH_CHECK(padding[i] <= kernel[i] / 2, kName,
+                ": padding must be at most half of kernel_size ", window.kernel_size, ", got ",
+                window.padding);
+    const std::int64_t size = input_size[dim - 2 + i];
+    const std::int64_t output = at::native::pooling_output_shape_pad_lr<std::int64_t>(
+        size, kernel[i], padding[i], padding[i], stride[i], dilation[i], window.ceil_mode);
+    TORCH_CHECK(output >= 1, kName, ": input of shape ", input_size,
+                " must be at least as large as a window over ", reach,
+                " elements, less a padding of ", padding[i], " on both sides, in dimension ",
+                dim - 2 + i);
+    axes[i] = {size, output, kernel[i], stride[i], padding[i], dilation[i]};
+  }
+  return {input_size.vec(), axes[0], axes[1]};
+}
+
+/// As PyTorch's, 3-D tensors are never channels_last.
+at::MemoryFormat format_of(const at::Tensor& tensor) {
+  return tensor.dim() == 4 ? tensor.suggest_memory_format() : at::MemoryFormat::Contiguous;
+}
+
+void check_dtype(const at::Tensor& input) {
+  const at::ScalarType type = input.scalar_type();
+  TORCH_CHECK(
+      type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble,
+      kName, ": dtype must be float16, bfloat16, float32 or float64, got ", type);
+}
+
+/// Of the winners of such a window: as wide as kernels/relu_max_pool2d/relu_max_pool2d.h has them.
+at::ScalarType winner_type(std::int64_t window) { return window <= 128 ? at::kByte : at::kUInt32; }
+
+/// Checks what backward and indices are given; returns the layout of the winners.
+at::MemoryFormat check_winners(const at::Tensor& winners, const Pooling& pooling) {
+  const std::vector<std::int64_t> size = pooling.output_size();
+  TORCH_CHECK(winners.sizes() == size && winners.scalar_type() == winner_type(pooling.window()),
+              kName, ": winners must be of shape ", at::IntArrayRef(size), " and dtype ",
+              winner_type(pooling.window()), ", got ", winners.sizes(), " and ",
+              winners.scalar_type());
+  return format_of(winners);
+}
+
+void check_gradient(const at::Tensor& grad_output, const at::Tensor& winners) {
+  check_dtype(grad_output);
+  TORCH_CHECK(grad_output.sizes() == winners.sizes(), kName,
+              ": the output's gradient must have the output's shape ", winners.sizes(), ", got ",
+              grad_output.sizes());
+  TORCH_CHECK(grad_output.device() == winners.device(), kName,
+              ": the output's gradient must be on the winners' device ", winners.device(), ", got ",
+              grad_output.device());
+}
+
+// --- CPU: ATen's own kernels
+// ------------------------------------------------------------------------
+
+namespace cpu {
+
+/// The highest bit of a winner.
+std::int64_t dead_bit(const Pooling& pooling) {
+  return pooling.window() <= 128 ? std::int64_t{1} << 7 : std::int64_t{1} << 31;
+}
+
+std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindow& window) {
+  check_dtype(input);
+  check(input.sizes(), window);
+  return at::max_pool2d_with_indices(at::relu(input), window.kernel_size, window.stride,
+                                     window.padding, window.dilation, window.ceil_mode);
+}
+
+/// Where the windows of an axis begin, as a column or a row to be broadcast.
+at::Tensor starts(const Axis& axis, std::int64_t trailing) {
+  const at::Tensor first = at::arange(axis.output, at::kLong) * axis.stride - axis.padding;
+  return trailing == 1 ? first.unsqueeze(1) : first;
+}
+
+at::Tensor forward(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  return std::get<0>(pool(input, {kernel_size, stride, padding, dilation, ceil_mode}));
+}
+
+std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
+                                                at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                                                at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                bool ceil_mode) {
+  const PoolWindow window{kernel_size, stride, padding, dilation, ceil_mode};
+  const auto [output, indices] = pool(input, window);
+  const Pooling pooling = check(input.sizes(), window);
+  const at::Tensor row = indices.div(pooling.w.input, "floor");
+  const at::Tensor column = indices - row * pooling.w.input;
+  const at::Tensor r = (row - starts(pooling.h, 1)).div(pooling.h.dilation, "floor");
+  const at::Tensor c = (column - starts(pooling.w, 0)).div(pooling.w.dilation, "floor");
+  // Clamped, since a window without elements has an index beyond the input.
+  const at::Tensor position = (r * pooling.w.kernel + c).clamp(0, pooling.window() - 1);
+  const at::Tensor alive = output.gt(0).logical_or(output.isnan());
+  const at::Tensor winners = at::where(alive, position, position + dead_bit(pooling));
+  return {output, winners.to(winner_type(pooling.window()))};
+}
+
+at::Tensor indices(const at::Tensor& winners, at::IntArrayRef input_size,
+                   at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
+                   at::IntArrayRef dilation, bool ceil_mode) {
+  const Pooling pooling = check(input_size, {kernel_size, stride, padding, dilation, ceil_mode});
+  check_winners(winners, pooling);
+  const at::Tensor position = winners.to(at::kLong).bitwise_and(dead_bit(pooling) - 1);
+  const at::Tensor r = position.div(pooling.w.kernel, "floor");
+  const at::Tensor c = position - r * pooling.w.kernel;
+  return (starts(pooling.h, 1) + r * pooling.h.dilation) * pooling.w.input +
+         (starts(pooling.w, 0) + c * pooling.w.dilation);
+}
+
+at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
+                    at::IntArrayRef input_size, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                    at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  const Pooling pooling = check(input_size, {kernel_size, stride, padding, dilation, ceil_mode});
+  const at::MemoryFormat format = check_winners(winners, pooling);
+  check_gradient(grad_output, winners);
+  const at::Tensor alive = winners.to(at::kLong).lt(dead_bit(pooling));
+  const at::Tensor positions =
+      indices(winners, input_size, kernel_size, stride, padding, dilation, ceil_mode);
+  // Of the input, ATen's own looks at sizes and layout alone.
+  const at::Tensor input = at::empty(input_size, grad_output.options(), format);
+  return at::max_pool2d_with_indices_backward(
+      at::where(alive, grad_output, 0).contiguous(format), input, kernel_size, stride, padding,
+      dilation, ceil_mode, at::where(alive, positions, 0).contiguous(format));
+}
+
+}  // namespace cpu
+
+#ifdef CONVTIME_WITH_CUDA
+
+namespace cuda {
+
+static_assert(!winners_are_bytes(129) && winners_are_bytes(128), "winner_type() says otherwise");
+
+PoolAxis narrow(const Axis& axis) {
+  return {axis.input,
+          axis.output,
+          static_cast<int>(axis.kernel),
+          static_cast<int>(axis.stride),
+          static_cast<int>(axis.padding),
+          static_cast<int>(axis.dilation)};
+}
+
+PoolGeometry geometry_of(const Pooling& pooling, at::MemoryFormat format) {
+  const auto& size = pooling.input_size;
+  return {size.size() == 4 ? size[0] : 1, size[size.size() - 3], narrow(pooling.h),
+          narrow(pooling.w), format == at::MemoryFormat::ChannelsLast};
+}
+
+PoolType type_of(const at::Tensor& tensor) {
+  switch (tensor.scalar_type()) {
+    case at::kHalf:
+      return PoolType::kHalf;
+    case at::kBFloat16:
+      return PoolType::kBFloat16;
+    case at::kFloat:
+      return PoolType::kFloat;
+    default:
+      return PoolType::kDouble;
+  }
+}
+
+/// The output, and the winners where they are wanted.
+std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindow& window,
+                                        bool wants_winners) {
+  check_dtype(input);
+  const Pooling pooling = check(input.sizes(), window);
+  const c10::cuda::CUDAGuard guard(input.device());
+  const at::MemoryFormat format = format_of(input);
+  const at::Tensor dense = input.contiguous(format);
+  const std::vector<std::int64_t> size = pooling.output_size();
+  const at::Tensor output = at::empty(size, input.options(), format);
+  at::Tensor winners;
+  if (wants_winners) {
+    winners = at::empty(size, input.options().dtype(winner_type(pooling.window())), format);
+  }
+  if (output.numel() > 0) {
+    launch_relu_max_pool2d(type_of(input), dense.const_data_ptr(), output.mutable_data_ptr(),
+                           wants_winners ? winners.mutable_data_ptr() : nullptr,
+                           geometry_of(pooling, format), at::cuda::getCurrentCUDAStream());
+  }
+  return {output, winners};
+}
+
+at::Tensor forward(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  return std::get<0>(pool(input, {kernel_size, stride, padding, dilation, ceil_mode}, false));
+}
+
+std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
+                                                at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                                                at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                bool ceil_mode) {
+  return pool(input, {kernel_size, stride, padding, dilation, ceil_mode}, true);
+}
+
+at::Tensor indices(const at::Tensor& winners, at::IntArrayRef input_size,
+                   at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
+                   at::IntArrayRef dilation, bool ceil_mode) {
+  const Pooling pooling = check(input_size, {kernel_size, stride, padding, dilation, ceil_mode});
+  const at::MemoryFormat format = check_winners(winners, pooling);
+  const c10::cuda::CUDAGuard guard(winners.device());
+  const at::Tensor dense = winners.contiguous(format);
+  const at::Tensor result = at::empty(winners.sizes(), winners.options().dtype(at::kLong), format);
+  if (result.numel() > 0) {
+    launch_relu_max_pool2d_indices(dense.const_data_ptr(), result.mutable_data_ptr<std::int64_t>(),
+                                   geometry_of(pooling, format), at::cuda::getCurrentCUDAStream());
+  }
+  return result;
+}
+
+at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
+                    at::IntArrayRef input_size, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                    at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  const Pooling pooling = check(input_size, {kernel_size, stride, padding, dilation, ceil_mode});
+  const at::MemoryFormat format = check_winners(winners, pooling);
+  check_gradient(grad_output, winners);
+  const c10::cuda::CUDAGuard guard(grad_output.device());
+  const at::Tensor gradient = grad_output.contiguous(format);
+  const at::Tensor dense = winners.contiguous(format);
+  const at::Tensor result = at::empty(input_size, grad_output.options(), format);
+  if (result.numel() > 0) {
+    launch_relu_max_pool2d_backward(type_of(gradient), gradient.const_data_ptr(),
+                                    dense.const_data_ptr(), result.mutable_data_ptr(),
+                                    geometry_of(pooling, format), at::cuda::getCurrentCUDAStream());
+  }
+  return result;
+}
+
+}  // namespace cuda
+
+#endif
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(convtime, CPU, library) {
+  library.impl("relu_max_pool2d", cpu::forward);
+  library.impl("relu_max_pool2d_with_winners", cpu::with_winners);
+  library.impl("relu_max_pool2d_indices", cpu::indices);
+  library.impl("relu_max_pool2d_backward", cpu::backward);
+}
+
+#ifdef CONVTIME_WITH_CUDA
+TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
+  library.impl("relu_max_pool2d", cuda::forward);
+  library.impl("relu_max_pool2d_with_winners", cuda::with_winners);
+  library.impl("relu_max_pool2d_indices", cuda::indices);
+  library.impl("relu_max_pool2d_backward", cuda::backward);
+}
+#endif
+
+}  // namespace convtime::ops

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/SymInt.h>
+
+#include <cstdint>
+#include <tuple>
+
+namespace convtime::ops {
+
+/// The arguments that the ops of relu_max_pool2d share, as their schemas have them.
+struct PoolWindow {
+  at::IntArrayRef kernel_size;
+  at::IntArrayRef stride;
+  at::IntArrayRef padding;
+  at::IntArrayRef dilation;
+  bool ceil_mode;
+};
+
+// The ops, through the dispatcher.
+
+at::Tensor relu_max_pool2d(const at::Tensor& input, const PoolWindow& window);
+std::tuple<at::Tensor, at::Tensor> relu_max_pool2d_with_winners(const at::Tensor& input,
+                                                                const PoolWindow& window);
+at::Tensor relu_max_pool2d_backward(const at::Tensor& grad_output, const at::Tensor& winners,
+                                    c10::SymIntArrayRef input_size, const PoolWindow& window);
+at::Tensor relu_max_pool2d_indices(const at::Tensor& winners, c10::SymIntArrayRef input_size,
+                                   const PoolWindow& window);
+
+}  // namespace convtime::ops

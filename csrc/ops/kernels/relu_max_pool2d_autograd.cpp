@@ -1,0 +1,310 @@
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/gather.h>
+#include <ATen/ops/where.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
+#include <torch/library.h>
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ops/kernels/relu_max_pool2d.h"
+
+namespace convtime::ops {
+namespace {
+
+using torch::autograd::InputMetadata;
+using torch::autograd::isFwGradDefined;
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using torch::dynamo::autograd::CompiledNodeArgs;
+using torch::dynamo::autograd::IValuePacker;
+using torch::dynamo::autograd::PackedArgs;
+using torch::dynamo::autograd::SwapSavedVariables;
+
+/// What a gradient is computed from, beside the gradient that comes in.
+struct Saved {
+  at::Tensor winners;
+  std::vector<c10::SymInt> input_size;
+  std::vector<std::int64_t> kernel_size;
+  std::vector<std::int64_t> stride;
+  std::vector<std::int64_t> padding;
+  std::vector<std::int64_t> dilation;
+  bool ceil_mode;
+
+  Saved(const PoolWindow& window, c10::SymIntArrayRef input_size)
+      : input_size(input_size.vec()),
+        kernel_size(window.kernel_size.vec()),
+        stride(window.stride.vec()),
+        padding(window.padding.vec()),
+        dilation(window.dilation.vec()),
+        ceil_mode(window.ceil_mode) {}
+
+  PoolWindow window() const { return {kernel_size, stride, padding, dilation, ceil_mode}; }
+};
+
+/// Of something of the input's shape, what the outputs won, and zero where they are dead: the
+/// derivative in forward mode, and that of the backward pass.
+at::Tensor take_won(const at::Tensor& of_input, const at::Tensor& winners,
+                    const PoolWindow& window) {
+  const at::Tensor indices = relu_max_pool2d_indices(winners, of_input.sym_sizes(), window);
+  const bool bytes = winners.scalar_type() == at::kByte;
+  const at::Tensor alive =
+      winners.to(at::kLong).lt(bytes ? std::int64_t{1} << 7 : std::int64_t{1} << 31);
+  const at::Tensor taken =
+      at::gather(of_input.flatten(-2), -1, at::where(alive, indices, 0).flatten(-2))
+          .view_symint(winners.sym_sizes());
+  return at::where(alive, taken, 0);
+}
+
+/// torch owns nodes by a std::shared_ptr up to some version, later by a c10::intrusive_ptr.
+template <typename T, typename... Arguments>
+auto make_node(Arguments&&... arguments) {
+  if constexpr (std::is_same_v<decltype(torch::autograd::Edge::function), std::shared_ptr<Node>>) {
+    // Not plain delete, which recurses as deep as the graph.
+    return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
+                              [](T* node) { deleteNode(node); });
+  } else {
+    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
+  }
+}
+
+/// A node of the autograd graph, since torch.func refuses torch::autograd::Function.
+template <typename Formula>
+class PoolNode final : public Node {
+ public:
+  PoolNode(const at::Tensor& winners, Saved saved)
+      : winners_(winners, /*is_output=*/false), saved_(std::move(saved)) {}
+
+  std::string name() const override { return Formula::kName; }
+
+  variable_list apply(variable_list&& grads) override {
+    const std::lock_guard lock(mutex_);
+    return Formula::compute(grads, unpack());
+  }
+
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    winners_.reset_data();
+  }
+
+  // The rest is for compiled autograd: how to trace the formula, as torch's own nodes do it.
+
+  void compiled_args(CompiledNodeArgs& args) const override {
+    args.collect(winners_, /*is_output=*/false);
+    args.collect(saved_.input_size);
+    args.collect(saved_.kernel_size);
+    args.collect(saved_.stride);
+    args.collect(saved_.padding);
+    args.collect(saved_.dilation);
+    args.collect(saved_.ceil_mode);
+  }
+
+  variable_list apply_with_saved(const variable_list& grads, SwapSavedVariables& swap) override {
+    swap.before(winners_);
+    swap.before(saved_.input_size);
+    const Saved saved = unpack();
+    PackedArgs packed;
+    packed.pack(saved.winners);
+    packed.pack(saved.input_size);
+    packed.pack(saved.kernel_size);
+    packed.pack(saved.stride);
+    packed.pack(saved.padding);
+    packed.pack(saved.dilation);
+    packed.pack(saved.ceil_mode);
+    const auto& interface = torch::dynamo::autograd::getPyCompilerInterface();
+    // Once for the process: a name that is taken is refused.
+    static const std::string function = interface->bind_function(
+        swap.get_py_compiler(), name(), compute_packed,
+        {IValuePacker<at::Tensor>::packed_type(),
+         IValuePacker<std::vector<c10::SymInt>>::packed_type(), numbers_type(), numbers_type(),
+         numbers_type(), numbers_type(), IValuePacker<bool>::packed_type()});
+    variable_list results = interface->call_function(
+        swap.get_py_compiler(), "apply_functional", function, grads, std::move(packed).vec(),
+        IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
+            torch::dynamo::autograd::get_input_metadata(next_edges())));
+    swap.after(winners_);
+    swap.after(saved_.input_size);
+    return results;
+  }
+
+ private:
+  static at::TypePtr numbers_type() {
+    return IValuePacker<std::vector<std::int64_t>>::packed_type();
+  }
+
+  Saved unpack() const {
+    Saved saved = saved_;
+    saved.winners = winners_.unpack();
+    return saved;
+  }
+
+  static variable_list compute_packed(const variable_list& grads,
+                                      const std::vector<at::IValue>& args) {
+    PackedArgs packed(args);
+    const auto winners = packed.unpack<at::Tensor>();
+    const auto input_size = packed.unpack<std::vector<c10::SymInt>>();
+    const auto kernel_size = packed.unpack<std::vector<std::int64_t>>();
+    const auto stride = packed.unpack<std::vector<std::int64_t>>();
+    const auto padding = packed.unpack<std::vector<std::int64_t>>();
+    const auto dilation = packed.unpack<std::vector<std::int64_t>>();
+    const auto ceil_mode = packed.unpack<bool>();
+    Saved saved({kernel_size, stride, padding, dilation, ceil_mode}, input_size);
+    saved.winners = winners;
+    return Formula::compute(grads, saved);
+  }
+
+  SavedVariable winners_;
+  Saved saved_;  // less the winners
+};
+
+struct Backward {
+  static constexpr const char* kName = "ReluMaxPool2DBackward";
+
+  static variable_list compute(const variable_list& grads, const Saved& saved) {
+    if (!grads[0].defined()) {
+      return variable_list(1);
+    }
+    return {relu_max_pool2d_backward(grads[0], saved.winners, saved.input_size, saved.window())};
+  }
+};
+
+struct DoubleBackward {
+  static constexpr const char* kName = "ReluMaxPool2DBackwardBackward";
+
+  static variable_list compute(const variable_list& grads, const Saved& saved) {
+    if (!grads[0].defined()) {
+      return variable_list(1);
+    }
+    return {take_won(grads[0], saved.winners, saved.window())};
+  }
+};
+
+/// Records how the result's gradient becomes that of `from`.
+template <typename Formula>
+void set_history(const at::Tensor& result, const at::Tensor& from, const at::Tensor& winners,
+                 const PoolWindow& window, c10::SymIntArrayRef input_size) {
+  const auto node = make_node<PoolNode<Formula>>(winners, Saved(window, input_size));
+  node->set_next_edges(torch::autograd::collect_next_edges(from));
+  torch::autograd::set_history(result, node);
+}
+
+void set_tangent(const at::Tensor& result, const at::Tensor& tangent) {
+  result._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
+}
+
+std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
+                                                at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                                                at::IntArrayRef padding, at::IntArrayRef dilation,
+                                                bool ceil_mode) {
+  const PoolWindow window{kernel_size, stride, padding, dilation, ceil_mode};
+  auto results = [&] {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return relu_max_pool2d_with_winners(input, window);
+  }();
+  const auto& [output, winners] = results;
+  if (torch::autograd::compute_requires_grad(input)) {
+    set_history<Backward>(output, input, winners, window, input.sym_sizes());
+  }
+  if (isFwGradDefined(input)) {
+    set_tangent(output, take_won(input._fw_grad(/*level=*/0), winners, window));
+  }
+  return results;
+}
+
+at::Tensor forward(const at::Tensor& input, at::IntArrayRef kernel_size, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool ceil_mode) {
+  if (torch::autograd::compute_requires_grad(input) || isFwGradDefined(input)) {
+    return std::get<0>(with_winners(input, kernel_size, stride, padding, dilation, ceil_mode));
+  }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return relu_max_pool2d(input, {kernel_size, stride, padding, dilation, ceil_mode});
+}
+
+at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
+                    c10::SymIntArrayRef input_size, at::IntArrayRef kernel_size,
+                    at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                    bool ceil_mode) {
+  const PoolWindow window{kernel_size, stride, padding, dilation, ceil_mode};
+  const at::Tensor result = [&] {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    return relu_max_pool2d_backward(grad_output, winners, input_size, window);
+  }();
+  if (torch::autograd::compute_requires_grad(grad_output)) {
+    set_history<DoubleBackward>(result, grad_output, winners, window, input_size);
+  }
+  if (isFwGradDefined(grad_output)) {
+    set_tangent(result, relu_max_pool2d_backward(grad_output._fw_grad(/*level=*/0), winners,
+                                                 input_size, window));
+  }
+  return result;
+}
+
+at::Tensor indices(const at::Tensor& winners, c10::SymIntArrayRef input_size,
+                   at::IntArrayRef kernel_size, at::IntArrayRef stride, at::IntArrayRef padding,
+                   at::IntArrayRef dilation, bool ceil_mode) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return relu_max_pool2d_indices(winners, input_size,
+                                 {kernel_size, stride, padding, dilation, ceil_mode});
+}
+
+template <typename Signature>
+c10::TypedOperatorHandle<Signature> op(const char* name) {
+  return c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<Signature>();
+}
+
+}  // namespace
+
+at::Tensor relu_max_pool2d(const at::Tensor& input, const PoolWindow& window) {
+  static const auto handle =
+      op<at::Tensor(const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef,
+                    at::IntArrayRef, bool)>("convtime::relu_max_pool2d");
+  return handle.call(input, window.kernel_size, window.stride, window.padding, window.dilation,
+                     window.ceil_mode);
+}
+
+std::tuple<at::Tensor, at::Tensor> relu_max_pool2d_with_winners(const at::Tensor& input,
+                                                                const PoolWindow& window) {
+  static const auto handle = op<std::tuple<at::Tensor, at::Tensor>(
+      const at::Tensor&, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool)>(
+      "convtime::relu_max_pool2d_with_winners");
+  return handle.call(input, window.kernel_size, window.stride, window.padding, window.dilation,
+                     window.ceil_mode);
+}
+
+at::Tensor relu_max_pool2d_backward(const at::Tensor& grad_output, const at::Tensor& winners,
+                                    c10::SymIntArrayRef input_size, const PoolWindow& window) {
+  static const auto handle =
+      op<at::Tensor(const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef, at::IntArrayRef,
+                    at::IntArrayRef, at::IntArrayRef, at::IntArrayRef, bool)>(
+          "convtime::relu_max_pool2d_backward");
+  return handle.call(grad_output, winners, input_size, window.kernel_size, window.stride,
+                     window.padding, window.dilation, window.ceil_mode);
+}
+
+at::Tensor relu_max_pool2d_indices(const at::Tensor& winners, c10::SymIntArrayRef input_size,
+                                   const PoolWindow& window) {
+  static const auto handle =
+      op<at::Tensor(const at::Tensor&, c10::SymIntArrayRef, at::IntArrayRef, at::IntArrayRef,
+                    at::IntArrayRef, at::IntArrayRef, bool)>("convtime::relu_max_pool2d_indices");
+  return handle.call(winners, input_size, window.kernel_size, window.stride, window.padding,
+                     window.dilation, window.ceil_mode);
+}
+
+TORCH_LIBRARY_IMPL(convtime, Autograd, library) {
+  library.impl("relu_max_pool2d", forward);
+  library.impl("relu_max_pool2d_with_winners", with_winners);
+  library.impl("relu_max_pool2d_backward", backward);
+  library.impl("relu_max_pool2d_indices", indices);
+}
+
+}  // namespace convtime::ops

@@ -1,0 +1,105 @@
+"""ReLU and max-pooling in one kernel, with the arguments of torch.nn.functional.max_pool2d."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, SupportsIndex, overload
+
+import torch
+
+from convtime.core.dimensions import Numbers, per_dimension
+from convtime.core.load import _C as _C  # registers the ops
+from convtime.ops.arguments import check_tensors
+
+_NAME = "relu_max_pool2d"
+
+
+@overload
+def relu_max_pool2d(
+    input: torch.Tensor,
+    kernel_size: Numbers,
+    stride: Numbers | None = None,
+    padding: Numbers = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    return_indices: Literal[False] = False,
+) -> torch.Tensor: ...
+
+
+@overload
+def relu_max_pool2d(
+    input: torch.Tensor,
+    kernel_size: Numbers,
+    stride: Numbers | None = None,
+    padding: Numbers = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    *,
+    return_indices: Literal[True],
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+@overload
+def relu_max_pool2d(
+    input: torch.Tensor,
+    kernel_size: Numbers,
+    stride: Numbers | None = None,
+    padding: Numbers = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]: ...
+
+
+def relu_max_pool2d(
+    input: torch.Tensor,
+    kernel_size: Numbers,
+    stride: Numbers | None = None,
+    padding: Numbers = 0,
+    dilation: Numbers = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+    """2-D max-pooling of the input's ReLU: ``F.max_pool2d(F.relu(input), ...)`` in one kernel.
+
+    Results are PyTorch's, NaN and infinities included, and the output lies in memory as PyTorch's
+    does. Gradients are deterministic. For them a byte is kept for each output, or four bytes where
+    the window has more than 128 elements; neither input nor output is.
+
+    Args:
+        input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
+        kernel_size: size of the window, one number or (vertical, horizontal), at least 1.
+        stride: steps of the window, at least 1; ``kernel_size`` unless given.
+        padding: rows and columns around the input that are never the maximum, at most half of
+            ``kernel_size``.
+        dilation: steps between the window's elements, at least 1.
+        ceil_mode: whether a window may reach beyond the padding, if it begins before it.
+        return_indices: whether to return where in its plane each maximum is, too. Of equal ones,
+            which all elements up to zero are, it is the first, as with PyTorch.
+
+    Returns:
+        Shape (N, C, P, Q), or (C, P, Q) for a 3-D input; with the indices, of int64, if asked for.
+
+    Raises:
+        RuntimeError: for shapes, dtypes or numbers that do not fit together.
+    """
+    check_tensors(_NAME, input=input)
+    window = (
+        _numbers("kernel_size", kernel_size),
+        () if stride is None else _numbers("stride", stride),
+        _numbers("padding", padding),
+        _numbers("dilation", dilation),
+        bool(ceil_mode),
+    )
+    if not return_indices:
+        output: torch.Tensor = torch.ops.convtime.relu_max_pool2d(input, *window)
+        return output
+    output, winners = torch.ops.convtime.relu_max_pool2d_with_winners(input, *window)
+    return output, torch.ops.convtime.relu_max_pool2d_indices(winners, input.shape, *window)
+
+
+def _numbers(name: str, value: Numbers) -> tuple[int, ...]:
+    values: tuple[Any, ...] = per_dimension(value, 2)
+    for number in values:
+        if not isinstance(number, int | torch.SymInt | SupportsIndex):
+            raise RuntimeError(f"{_NAME}: {name} must be one or two whole numbers, got {value!r}")
+    return values
