@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <map>
 #include <numeric>
 #include <stdexcept>
@@ -15,7 +14,6 @@
 namespace convtime {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr Interval kUnbounded{-kInfinity, kInfinity};
 
 /// How many blocks a run is cut in, to see whether they differ by more than chance: few long ones

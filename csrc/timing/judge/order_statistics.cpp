@@ -2,14 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <stdexcept>
 #include <utility>
 
 namespace convtime {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 void require_values(std::span<const double> values) {
   if (values.empty()) {

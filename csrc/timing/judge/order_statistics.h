@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstddef>
+#include <limits>
 #include <span>
 #include <vector>
 
 #include "timing/judge/statistics.h"
 
 namespace convtime {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // What the files of this folder do with ordered values.
 

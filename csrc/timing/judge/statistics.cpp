@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -12,8 +11,6 @@
 
 namespace convtime {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 double mean_of(std::span<const double> values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
