@@ -1,19 +1,17 @@
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
 
 #include <array>
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "ops/autograd_node.h"
 #include "ops/conv/backward_call.h"
 #include "ops/conv/convolutions.h"
 #include "ops/conv/derivatives.h"
@@ -54,26 +52,9 @@ std::vector<c10::SymInt> expand(c10::SymIntArrayRef values, std::size_t spatial)
   return std::vector<c10::SymInt>(spatial, values.empty() ? c10::SymInt(0) : values.front());
 }
 
-/// torch owns nodes by a std::shared_ptr up to some version, later by a c10::intrusive_ptr.
-template <typename T>
-auto make_node() {
-  if constexpr (std::is_same_v<decltype(torch::autograd::Edge::function), std::shared_ptr<Node>>) {
-    // Not plain delete, which recurses as deep as the graph.
-    return std::shared_ptr<T>(new T, [](T* node) { deleteNode(node); });
-  } else {
-    return c10::make_intrusive<T>();
-  }
-}
-
 template <typename... Tensors>
 bool has_tangents(const Tensors&... tensors) {
   return (torch::autograd::isFwGradDefined(tensors) || ...);
-}
-
-void set_tangent(const at::Tensor& result, const at::Tensor& tangent) {
-  if (result.defined() && tangent.defined()) {
-    result._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
-  }
 }
 
 template <typename... Packed>

@@ -2,20 +2,18 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/gather.h>
 #include <ATen/ops/where.h>
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
 
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "ops/autograd_node.h"
 #include "ops/kernels/relu_max_pool2d.h"
 
 namespace convtime::ops {
@@ -64,18 +62,6 @@ at::Tensor take_won(const at::Tensor& of_input, const at::Tensor& winners,
       at::gather(of_input.flatten(-2), -1, at::where(alive, indices, 0).flatten(-2))
           .view_symint(winners.sym_sizes());
   return at::where(alive, taken, 0);
-}
-
-/// torch owns nodes by a std::shared_ptr up to some version, later by a c10::intrusive_ptr.
-template <typename T, typename... Arguments>
-auto make_node(Arguments&&... arguments) {
-  if constexpr (std::is_same_v<decltype(torch::autograd::Edge::function), std::shared_ptr<Node>>) {
-    // Not plain delete, which recurses as deep as the graph.
-    return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
-                              [](T* node) { deleteNode(node); });
-  } else {
-    return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
-  }
 }
 
 /// A node of the autograd graph, since torch.func refuses torch::autograd::Function.
@@ -196,10 +182,6 @@ void set_history(const at::Tensor& result, const at::Tensor& from, const at::Ten
   const auto node = make_node<PoolNode<Formula>>(winners, Saved(window, input_size));
   node->set_next_edges(torch::autograd::collect_next_edges(from));
   torch::autograd::set_history(result, node);
-}
-
-void set_tangent(const at::Tensor& result, const at::Tensor& tangent) {
-  result._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
 }
 
 std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
