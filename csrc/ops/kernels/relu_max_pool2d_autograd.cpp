@@ -30,7 +30,7 @@ using torch::dynamo::autograd::PackedArgs;
 using torch::dynamo::autograd::SwapSavedVariables;
 
 /// What a gradient is computed from, beside the gradient that comes in.
-struct Saved {
+struct PoolSaved {
   at::Tensor winners;
   std::vector<c10::SymInt> input_size;
   std::vector<std::int64_t> kernel_size;
@@ -39,7 +39,7 @@ struct Saved {
   std::vector<std::int64_t> dilation;
   bool ceil_mode;
 
-  Saved(const PoolWindow& window, c10::SymIntArrayRef input_size)
+  PoolSaved(const PoolWindow& window, c10::SymIntArrayRef input_size)
       : input_size(input_size.vec()),
         kernel_size(window.kernel_size.vec()),
         stride(window.stride.vec()),
@@ -68,7 +68,7 @@ at::Tensor take_won(const at::Tensor& of_input, const at::Tensor& winners,
 template <typename Formula>
 class PoolNode final : public Node {
  public:
-  PoolNode(const at::Tensor& winners, Saved saved)
+  PoolNode(const at::Tensor& winners, PoolSaved saved)
       : winners_(winners, /*is_output=*/false), saved_(std::move(saved)) {}
 
   std::string name() const override { return Formula::kName; }
@@ -98,7 +98,7 @@ class PoolNode final : public Node {
   variable_list apply_with_saved(const variable_list& grads, SwapSavedVariables& swap) override {
     swap.before(winners_);
     swap.before(saved_.input_size);
-    const Saved saved = unpack();
+    const PoolSaved saved = unpack();
     PackedArgs packed;
     packed.pack(saved.winners);
     packed.pack(saved.input_size);
@@ -128,8 +128,8 @@ class PoolNode final : public Node {
     return IValuePacker<std::vector<std::int64_t>>::packed_type();
   }
 
-  Saved unpack() const {
-    Saved saved = saved_;
+  PoolSaved unpack() const {
+    PoolSaved saved = saved_;
     saved.winners = winners_.unpack();
     return saved;
   }
@@ -144,19 +144,19 @@ class PoolNode final : public Node {
     const auto padding = packed.unpack<std::vector<std::int64_t>>();
     const auto dilation = packed.unpack<std::vector<std::int64_t>>();
     const auto ceil_mode = packed.unpack<bool>();
-    Saved saved({kernel_size, stride, padding, dilation, ceil_mode}, input_size);
+    PoolSaved saved({kernel_size, stride, padding, dilation, ceil_mode}, input_size);
     saved.winners = winners;
     return Formula::compute(grads, saved);
   }
 
   SavedVariable winners_;
-  Saved saved_;  // less the winners
+  PoolSaved saved_;  // less the winners
 };
 
-struct Backward {
+struct PoolBackward {
   static constexpr const char* kName = "ReluMaxPool2DBackward";
 
-  static variable_list compute(const variable_list& grads, const Saved& saved) {
+  static variable_list compute(const variable_list& grads, const PoolSaved& saved) {
     if (!grads[0].defined()) {
       return variable_list(1);
     }
@@ -164,10 +164,10 @@ struct Backward {
   }
 };
 
-struct DoubleBackward {
+struct PoolDoubleBackward {
   static constexpr const char* kName = "ReluMaxPool2DBackwardBackward";
 
-  static variable_list compute(const variable_list& grads, const Saved& saved) {
+  static variable_list compute(const variable_list& grads, const PoolSaved& saved) {
     if (!grads[0].defined()) {
       return variable_list(1);
     }
@@ -179,7 +179,7 @@ struct DoubleBackward {
 template <typename Formula>
 void set_history(const at::Tensor& result, const at::Tensor& from, const at::Tensor& winners,
                  const PoolWindow& window, c10::SymIntArrayRef input_size) {
-  const auto node = make_node<PoolNode<Formula>>(winners, Saved(window, input_size));
+  const auto node = make_node<PoolNode<Formula>>(winners, PoolSaved(window, input_size));
   node->set_next_edges(torch::autograd::collect_next_edges(from));
   torch::autograd::set_history(result, node);
 }
@@ -195,7 +195,7 @@ std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
   }();
   const auto& [output, winners] = results;
   if (torch::autograd::compute_requires_grad(input)) {
-    set_history<Backward>(output, input, winners, window, input.sym_sizes());
+    set_history<PoolBackward>(output, input, winners, window, input.sym_sizes());
   }
   if (isFwGradDefined(input)) {
     set_tangent(output, take_won(input._fw_grad(/*level=*/0), winners, window));
@@ -222,7 +222,7 @@ at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
     return relu_max_pool2d_backward(grad_output, winners, input_size, window);
   }();
   if (torch::autograd::compute_requires_grad(grad_output)) {
-    set_history<DoubleBackward>(result, grad_output, winners, window, input_size);
+    set_history<PoolDoubleBackward>(result, grad_output, winners, window, input_size);
   }
   if (isFwGradDefined(grad_output)) {
     set_tangent(result, relu_max_pool2d_backward(grad_output._fw_grad(/*level=*/0), winners,
