@@ -5,6 +5,7 @@
 #include <span>
 
 #include "core/cuda_check.h"
+#include "core/current_device.h"
 
 namespace convtime {
 
@@ -14,8 +15,7 @@ inline void synchronize(std::span<const int> others) {
   if (others.empty()) {
     return;
   }
-  int current = 0;
-  CONVTIME_CUDA_CHECK(cudaGetDevice(&current));
+  const int current = current_device();
   for (const int device : others) {
     CONVTIME_CUDA_CHECK(cudaSetDevice(device));
     CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());

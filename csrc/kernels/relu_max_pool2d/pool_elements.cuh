@@ -104,18 +104,21 @@ __device__ Vector<T> zeros() {
   return result;
 }
 
+/// What has as many bytes, and is read and written at once.
+template <typename P>
+using Word = std::conditional_t<
+    sizeof(P) == 16, uint4,
+    std::conditional_t<
+        sizeof(P) == 8, uint2,
+        std::conditional_t<sizeof(P) == 4, unsigned,
+                           std::conditional_t<sizeof(P) == 2, unsigned short, unsigned char>>>>;
+
 /// A read of what no thread writes.
 template <typename P>
 __device__ P load(const P* from) {
   static_assert(sizeof(P) == 16 || sizeof(P) == 8 || sizeof(P) == 4 || sizeof(P) == 2 ||
                 sizeof(P) == 1);
-  using Word = std::conditional_t<
-      sizeof(P) == 16, uint4,
-      std::conditional_t<
-          sizeof(P) == 8, uint2,
-          std::conditional_t<sizeof(P) == 4, unsigned,
-                             std::conditional_t<sizeof(P) == 2, unsigned short, unsigned char>>>>;
-  const Word word = __ldg(reinterpret_cast<const Word*>(from));
+  const Word<P> word = __ldg(reinterpret_cast<const Word<P>*>(from));
   P result;
   memcpy(&result, &word, sizeof(P));
   return result;
@@ -124,15 +127,9 @@ __device__ P load(const P* from) {
 /// A write as one word.
 template <typename P>
 __device__ void store(P* to, const P& value) {
-  using Word = std::conditional_t<
-      sizeof(P) == 16, uint4,
-      std::conditional_t<
-          sizeof(P) == 8, uint2,
-          std::conditional_t<sizeof(P) == 4, unsigned,
-                             std::conditional_t<sizeof(P) == 2, unsigned short, unsigned char>>>>;
-  Word word;
+  Word<P> word;
   memcpy(&word, &value, sizeof(P));
-  *reinterpret_cast<Word*>(to) = word;
+  *reinterpret_cast<Word<P>*>(to) = word;
 }
 
 // --- Geometry

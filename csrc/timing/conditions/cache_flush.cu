@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "core/cuda_check.h"
+#include "core/current_device.h"
 #include "timing/conditions/cache_flush.h"
 
 namespace convtime {
@@ -64,8 +65,7 @@ void flush(const FlushBuffer& buffer, void* stream) {
 
 void ColdCallable::prepare() {
   callable_.prepare();
-  int current = 0;
-  CONVTIME_CUDA_CHECK(cudaGetDevice(&current));
+  const int current = current_device();
   for (const FlushBuffer& buffer : buffers_) {
     CONVTIME_CUDA_CHECK(cudaSetDevice(buffer.device));
     flush(buffer, buffer.stream);

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "core/cuda_check.h"
+#include "core/current_device.h"
 
 namespace convtime {
 namespace {
@@ -14,8 +15,7 @@ constexpr cudaLimit kLimit = cudaLimitPersistingL2CacheSize;
 /// Makes a device the current one for as long as it lives.
 class CurrentDevice {
  public:
-  explicit CurrentDevice(int device) {
-    CONVTIME_CUDA_CHECK(cudaGetDevice(&before_));
+  explicit CurrentDevice(int device) : before_(current_device()) {
     CONVTIME_CUDA_CHECK(cudaSetDevice(device));
   }
   ~CurrentDevice() { CONVTIME_CUDA_WARN(cudaSetDevice(before_)); }
@@ -23,7 +23,7 @@ class CurrentDevice {
   CurrentDevice& operator=(const CurrentDevice&) = delete;
 
  private:
-  int before_ = 0;
+  int before_;
 };
 
 std::string described(cudaError_t status) {
