@@ -14,6 +14,7 @@ from .results.comparison import Comparison, Judgement, Ratio
 from .results.interference import Interference
 from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
+from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
@@ -26,6 +27,8 @@ __all__ = [
     "BatchRecord",
     "Candidate",
     "Ceilings",
+    "Change",
+    "Changes",
     "ClockReading",
     "ClockTrace",
     "Comparison",
@@ -43,6 +46,7 @@ __all__ = [
     "clear_plan_cache",
     "cmake_prefix_path",
     "compare",
+    "compare_runs",
     "explain",
     "locked_clocks",
     "nn",
