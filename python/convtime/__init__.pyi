@@ -11,6 +11,7 @@ from .results.ceilings import Ceilings
 from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
 from .results.comparison import Comparison, Judgement, Ratio
+from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
@@ -52,8 +53,10 @@ __all__ = [
     "nn",
     "ops",
     "plan_cache",
+    "read_measurements",
     "reset_clocks",
     "show_config",
     "time_op",
     "trace_clocks",
+    "write_measurements",
 ]
