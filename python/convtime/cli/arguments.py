@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,34 @@ def batch(text: str) -> int:
     """A number of images."""
     expected = f"a whole number from 1 to {LARGEST_SIZE}"
     return int(_number(text, whole_number, expected))
+
+
+def count(text: str) -> int:
+    """A whole number, 0 or more."""
+    try:
+        return whole_number(text, smallest=0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, but it must be a whole number, 0 or more"
+        ) from None
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"got {text!r}, but it must be a number")
+    return value
+
+
+def warmup(text: str) -> str | int | float:
+    """How long to warm up: ``steady``, a whole number of calls or a decimal number of seconds."""
+    if text == "steady":
+        return text
+    return count(text) if text.isdecimal() else number(text)
 
 
 def seconds(text: str) -> float:
