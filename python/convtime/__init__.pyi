@@ -11,9 +11,11 @@ from .results.ceilings import Ceilings
 from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
 from .results.comparison import Comparison, Judgement, Ratio
+from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
+from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
@@ -26,6 +28,8 @@ __all__ = [
     "BatchRecord",
     "Candidate",
     "Ceilings",
+    "Change",
+    "Changes",
     "ClockReading",
     "ClockTrace",
     "Comparison",
@@ -43,13 +47,16 @@ __all__ = [
     "clear_plan_cache",
     "cmake_prefix_path",
     "compare",
+    "compare_runs",
     "explain",
     "locked_clocks",
     "nn",
     "ops",
     "plan_cache",
+    "read_measurements",
     "reset_clocks",
     "show_config",
     "time_op",
     "trace_clocks",
+    "write_measurements",
 ]

@@ -83,7 +83,7 @@ class ClockTrace:
         """Start since the trace's own start, and duration, of each iteration."""
         if not isinstance(times, Measurement):
             return [(start - self.started, duration) for start, duration in times]
-        lasted = max(times.sampling_seconds, sum(times.seconds))
+        lasted = max(times.sampling_seconds or 0.0, sum(times.seconds))
         began = self.readings[-1].seconds - lasted
         step = lasted / len(times.seconds)
         return [(began + place * step, sample) for place, sample in enumerate(times.seconds)]

@@ -6,17 +6,21 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 
 from convtime.core import codec
 from convtime.core.load import _C
-from convtime.results import doubt
+from convtime.results import doubt, forms
 from convtime.results.agreement import Agreement
 from convtime.results.doubt import Doubt, Reason
 from convtime.results.interference import Interference
 from convtime.results.measurement import Measurement
+
+if TYPE_CHECKING:
+    import pandas
+    import torch.utils.benchmark
 
 SCHEMA = "1.1"
 
@@ -32,7 +36,7 @@ _JUDGED_ON = {
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
 #: What an exit code can be told to fail on: a verdict, or another result than the baseline's.
-Failure = Literal["faster", "slower", "uncertain", "other-result"]
+Failure = Literal["faster", "slower", "uncertain", "different"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -259,7 +263,7 @@ class Comparison:
 
         Args:
             fail_on: what of any of them gives 1: ``slower`` or ``faster`` than the baseline by more
-                than the margin, ``uncertain``, or ``other-result`` (``same_results`` says that it
+                than the margin, ``uncertain``, or ``different`` (``same_results`` says that it
                 does not compute the same).
             uncertain: what is given where there is none of these, and a verdict is uncertain.
 
@@ -268,7 +272,7 @@ class Comparison:
         """
         different = (self.same_results.get(name) for name in self.others)
         found: list[Failure | Verdict] = [
-            "other-result" for each in different if each is not None and each.same is False
+            "different" for each in different if each is not None and each.same is False
         ]
         found += [self.verdict(name) for name in self.others]
         return exit_code_of(found, fail_on, uncertain)
@@ -281,6 +285,29 @@ class Comparison:
             if name != self.baseline
         }
         return codec.encode(self, SCHEMA) | {"judgements": judged}
+
+    def to_frame(self) -> pandas.DataFrame:
+        """The samples of all as one data frame; see :meth:`Measurement.to_frame`.
+
+        Rows of one number are of the same round.
+
+        Raises:
+            ImportError: where pandas is not installed.
+        """
+        return forms.to_frame(
+            dataclasses.replace(measured, name=name) for name, measured in self.measurements.items()
+        )
+
+    def to_torch(self, label: str | None = None) -> list[torch.utils.benchmark.Measurement]:
+        """The measurements as PyTorch's own, for its ``Compare``: a row each, in one table.
+
+        Args:
+            label: the table's name; the device unless given.
+        """
+        return [
+            measured.to_torch(label=label, sub_label=name)
+            for name, measured in self.measurements.items()
+        ]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Comparison:

@@ -280,6 +280,8 @@ def _condition_facts(measured: Measurement) -> dict[str, str]:
 
 
 def _warmup_fact(measured: Measurement) -> str:
+    if measured.warmup_seconds is None or measured.first_call_seconds is None:
+        return "unknown"
     end = {None: "", True: ", steady", False: ", not steady"}[measured.steady]
     return (
         f"{measured.warmup_calls} calls in {format_seconds(measured.warmup_seconds)}{end}; "
