@@ -9,7 +9,7 @@ from convtime.results.comparison import Comparison, Judgement
 from convtime.show import html, svg, text
 from convtime.show.measurement import estimate, facts_of, median
 
-_TIME, _RATIO = "time [95 % interval]", "ratio [95 % interval]"
+_TIME, _RATIO = "time [95 %]", "ratio [95 %]"
 _RESULT = {True: "same", False: "OTHER", None: "not known"}
 _SEVERAL_TIMES = 2  # from this ratio on, it is said in place of percents
 

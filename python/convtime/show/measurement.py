@@ -7,17 +7,21 @@ from collections.abc import Iterator
 
 from convtime.core.load import _C
 from convtime.results.activity import DeviceActivity
+from convtime.results.exchange.unknown import UNKNOWN
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
 from convtime.results.units import format_estimate, format_seconds
 from convtime.show import html, svg, text
 
+_ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
+
 
 def line(measured: Measurement) -> str:
     """What was measured and how; and, behind "but", what is not as it was asked for."""
-    conditions = [measured.method, f"cache {measured.cache}"]
+    conditions = {"": measured.method, "cache ": measured.cache}
     if measured.device != "cpu":
-        conditions.append(f"regime {measured.regime}")
-    told = f"{measured.name}: {estimate(measured)}, {', '.join(conditions)}"
+        conditions["regime "] = measured.regime
+    known = [what + used for what, used in conditions.items() if used != UNKNOWN]
+    told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
     if measured.sustained is not None and measured.sustained.regime == "sustained":
         told += f"; sustained {estimate(measured.sustained)}"
     reservations = [*_reservations(measured)]
@@ -43,9 +47,6 @@ def html_sheet(measured: Measurement) -> str:
     if measured.activities:
         details += html.table(_ACTIVITY, map(_activity_row, measured.activities))
     return html.paragraph(line(measured)) + picture + html.hidden("details", details)
-
-
-_ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
 
 
 def _activity_row(activity: DeviceActivity) -> tuple[str, ...]:
@@ -80,7 +81,10 @@ def _reservations(measured: Measurement) -> Iterator[str]:
         yield "with the method's own cost"
     if measured.steady is False:
         yield "not steady"
-    if measured.stop_reason != "settled" and measured.stop not in ("count", "budget"):
+    if measured.stop_reason not in ("settled", UNKNOWN) and measured.stop not in (
+        "count",
+        "budget",
+    ):
         yield f"ended by {measured.stop_reason}"
     if _maybe_disturbed(measured):
         yield "maybe disturbed"
