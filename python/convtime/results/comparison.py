@@ -319,15 +319,27 @@ class Comparison:
         """
         return codec.decode(cls, data, SCHEMA)
 
-    def __repr__(self) -> str:
-        from convtime.show.measurement import comparison_sheet
+    def __str__(self) -> str:
+        """A table, and a sentence for each verdict."""
+        from convtime.show.comparison import brief
 
-        return comparison_sheet(self)
+        return brief(self)
+
+    def __repr__(self) -> str:
+        from convtime.show.comparison import line
+
+        return f"<convtime.Comparison {line(self)}>"
+
+    def details(self) -> str:
+        """As printed, with all remarks, and with what is known of each candidate."""
+        from convtime.show.comparison import sheet
+
+        return sheet(self)
 
     def _repr_html_(self) -> str:
-        from convtime.show.measurement import html_comparison_sheet
+        from convtime.show.comparison import html_sheet
 
-        return html_comparison_sheet(self)
+        return html_sheet(self)
 
 
 def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = False) -> Ratio:

@@ -422,7 +422,17 @@ class Measurement:
             payload=self.to_dict(),
         )
 
+    def __str__(self) -> str:
+        """One line: median, interval, how it was measured, and what is not as asked for."""
+        from convtime.show.measurement import line
+
+        return line(self)
+
     def __repr__(self) -> str:
+        return f"<convtime.Measurement {self}>"
+
+    def details(self) -> str:
+        """All that is known, a line for each fact."""
         from convtime.show.measurement import sheet
 
         return sheet(self)

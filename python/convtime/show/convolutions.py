@@ -9,13 +9,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tabulate import tabulate
-
 from convtime.conv.compare import LayerResult
 from convtime.conv.step import StepResult
 from convtime.core import codec
 from convtime.results.measurement import Measurement
 from convtime.results.units import format_seconds
+from convtime.show import text
 from convtime.show.text import printable
 
 SCHEMA = "3.2"
@@ -26,8 +25,7 @@ def table(results: Sequence[LayerResult]) -> str:
     """Results as text, a line a layer, and a last line that sums them up."""
     rows = [
         (
-            printable(result.title)
-            + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
+            result.title + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
             result.layer.problem.label,
             _median_and_spread(result.pytorch),
             _median_and_spread(result.convtime),
@@ -48,15 +46,14 @@ def table(results: Sequence[LayerResult]) -> str:
         "bit-identical",
         "GFLOP/s",
     )
-    sides = ("left", "left", "right", "right", "right", "left", "left", "right")
-    text = tabulate(rows, headers, tablefmt="simple", colalign=sides, disable_numparse=True)
+    told = text.table(headers, rows, right=(*headers[2:5], headers[-1]))
     hasty = sum(len(result.convtime.seconds) < FEW_SAMPLES for result in results)
     if hasty:
-        text += (
+        told += (
             f"\n\n{hasty} of the layers had time for fewer than {FEW_SAMPLES} samples: a larger "
             "--budget makes them surer"
         )
-    return f"{text}\n\n{summary(results)}"
+    return f"{told}\n\n{summary(results)}"
 
 
 def summary(results: Sequence[LayerResult]) -> str:
@@ -203,8 +200,8 @@ def to_csv(results: Sequence[LayerResult]) -> str:
                 for key, value in row.items()
             }
         )
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    document = io.StringIO()
+    writer = csv.DictWriter(document, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
+    return document.getvalue()
