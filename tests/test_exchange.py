@@ -35,7 +35,7 @@ def assert_says_that_nothing_is_known(one: Measurement, tool: str) -> None:
         *(None, None),
     )
     assert tool in one.cache_reason
-    assert "warm-up: unknown" in one._repr_html_().replace(
+    assert "warm-up: unknown" in one.details()
         "</th><td style='text-align:left'>", ": "
     )
     assert Measurement.from_dict(json.loads(one.to_json())) == one

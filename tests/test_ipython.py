@@ -73,7 +73,8 @@ def test_o_gives_the_measurement_back(
 
 
 def test_a_cell_is_timed_and_leaves_the_variables_alone(shell: InteractiveShell) -> None:
-    shell.user_ns["seen"] = seen = []
+    seen: list[str] = []
+    shell.user_ns["seen"] = seen
     before = shell.user_ns["x"]
     one = run(shell, f"%%time_op -o {QUICK} seen.append('setup')\nx = x + 1\nseen.append('call')")
     assert seen == ["setup"] + ["call"] * (len(one.seconds) + one.warmup_calls)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import shlex
 from collections.abc import Iterator
 from typing import Any, NoReturn
@@ -82,6 +83,7 @@ class _TimeOp(Magics):
         if cell is not None:
             statement = cell
             options.setup = [*options.setup, rest]
+        assert self.shell is not None  # as it is before a shell registers it
         namespace = {**self.shell.user_ns, **(local_ns or {})}
         with _told_in_one_line():
             snippet.set_up(options, namespace)
@@ -90,7 +92,7 @@ class _TimeOp(Magics):
             )
         if options.give_back:
             return measured
-        display(measured)
+        display(measured)  # type: ignore[no-untyped-call]
         return None
 
 
@@ -106,7 +108,8 @@ def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
         UsageError: for a quote in the options that is not closed.
     """
     actions = parser._option_string_actions
-    words = shlex.shlex(line, posix=True)
+    text = io.StringIO(line)
+    words = shlex.shlex(text, posix=True)
     words.whitespace_split = True
     words.commenters = ""
     given: list[str] = []
@@ -117,7 +120,7 @@ def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
             word = words.get_token()
         except ValueError as error:
             raise UsageError(f"the options are not well quoted ({error}): {line.strip()}") from None
-        rest = line[words.instream.tell() :].strip()
+        rest = line[text.tell() :].strip()
         if word is None or (word == "--" and not wants_value):
             break
         given.append(word)
