@@ -191,9 +191,6 @@ class Bar:
     def __exit__(self, *_: object) -> None:
         self.closed = True
 
-    def reset(self) -> None:
-        self.n = 0.0
-
     def set_description_str(self, text: str, refresh: bool) -> None:
         self.description = text
 

@@ -87,9 +87,8 @@ class _TimeOp(Magics):
         namespace = {**self.shell.user_ns, **(local_ns or {})}
         with _told_in_one_line():
             snippet.set_up(options, namespace)
-            measured = snippet.time_statement(
-                self.shell.transform_cell(statement), options, namespace
-            )
+            code = self.shell.transform_cell(statement)  # type: ignore[no-untyped-call]
+            measured = snippet.time_statement(code, options, namespace)
         if options.give_back:
             return measured
         display(measured)  # type: ignore[no-untyped-call]

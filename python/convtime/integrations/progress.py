@@ -39,7 +39,6 @@ def progress_bar(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
         def log(record: BatchRecord) -> None:
             nonlocal used_seconds, used_rounds
             if record.number == 1:  # again where two regimes are timed
-                bar.reset()
                 used_seconds = 0.0
                 used_rounds = 0
             bar.set_description_str(record.phase, refresh=False)
