@@ -344,7 +344,7 @@ def test_a_control_that_differs_spoils_every_verdict(
         ("slower", 75, 75),
         (("slower", "faster"), 75, 1),
         ("uncertain", 75, 1),
-        ("other-result", 0, 1),
+        ("different", 0, 1),
         ((), 0, 0),
     ],
 )

@@ -55,11 +55,16 @@ def test_what_convtime_writes_is_read(tmp_path: Path) -> None:
 def test_rows_of_convolutions_are_read(tmp_path: Path) -> None:
     side = make().to_dict()
     del side["provenance"]
-    row = {"layer": {"name": "conv1"}, "pass_name": "forward", "pytorch": side, "convtime": side}
-    document = {"schema": "3.2", "rows": [row], "provenance": {"gpu": "NVIDIA H200"}}
+    layer = {"names": ["conv1", "conv2"]}
+    row = {"layer": layer, "pass_name": "forward", "pytorch": side, "convtime": side}
+    row["reproducer"] = "convtime conv …"
+    document = {"schema": "3.3", "rows": [row], "provenance": {"gpu": "NVIDIA H200"}}
     found = read_measurements(write(tmp_path / "file.json", document))
     assert list(found) == ["conv1 forward: pytorch", "conv1 forward: convtime"]
-    assert found["conv1 forward: pytorch"].provenance == {"gpu": "NVIDIA H200"}
+    assert found["conv1 forward: pytorch"].provenance == {
+        "gpu": "NVIDIA H200",
+        "reproducer": "convtime conv …",
+    }
 
 
 # pytest-benchmark

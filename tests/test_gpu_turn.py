@@ -16,6 +16,7 @@ from texts import flat
 
 import convtime
 from convtime.core.files import exclusive_state
+from convtime.core.provenance import gpu_uuid
 from convtime.device import gpu_turn
 from convtime.device.gpu_turn import turn
 from convtime.timing import sampling
@@ -132,7 +133,7 @@ def test_what_raises_within_a_turn_ends_it() -> None:
 
 
 def test_a_gpu_is_known_by_its_uuid(gpu: Any) -> None:
-    assert gpu_turn.uuid_of(torch.device("cuda", 0)) == gpu.UUID
+    assert gpu_uuid(torch.device("cuda", 0)) == gpu.UUID
 
 
 # Within a timing, of work on the CPU that is said to be on a GPU.

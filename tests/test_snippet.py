@@ -2,6 +2,7 @@
 
 import argparse
 import timeit
+from typing import Any
 
 import pytest
 import torch
@@ -43,7 +44,7 @@ def test_a_variable_of_the_setup_is_rebound_as_in_timeit():
     function = function_of("n += 1", namespace, what="it")
     for _ in range(5):
         function()
-    result = []
+    result: list[int] = []
     timeit.timeit("n += 1; seen.append(n)", "n = 0", number=5, globals={"seen": result})
     assert namespace["n"] == result[-1]
 
@@ -54,9 +55,9 @@ def test_copies_are_made_of_the_tensors_that_a_statement_uses():
     original = Original(candidate, CPU)
     assert not original.left_out
     assert len(original.storages) == 1
-    (copied,) = make_copies(original, 1, "random").candidates
+    copied: Any = make_copies(original, 1, "random").candidates[0].fn
     namespace["x"].fill_(-1)
-    assert copied.fn().tolist() == [1, 1, 1, 1]
+    assert copied().tolist() == [1, 1, 1, 1]
 
 
 def test_no_copies_of_tensors_that_a_statement_replaces():
@@ -78,7 +79,7 @@ def test_a_statement_is_timed_as_its_options_say():
         *("--stop", "count", "--max-samples", "3", "--min-samples", "3", "--name", "append"),
         "--no-exclusive",
     )
-    namespace = {}
+    namespace: dict[str, Any] = {}
     snippet.set_up(options, namespace)
     measured = snippet.time_statement("calls.append(1)", options, namespace)
     assert measured.name == "append"

@@ -17,6 +17,7 @@ from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
+from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
@@ -29,6 +30,8 @@ __all__ = [
     "BatchRecord",
     "Candidate",
     "Ceilings",
+    "Change",
+    "Changes",
     "ClockReading",
     "ClockTrace",
     "Comparison",
@@ -46,6 +49,7 @@ __all__ = [
     "clear_plan_cache",
     "cmake_prefix_path",
     "compare",
+    "compare_runs",
     "explain",
     "locked_clocks",
     "nn",

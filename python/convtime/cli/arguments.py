@@ -64,20 +64,16 @@ def seconds(text: str) -> float:
     return float(_number(text, float, "a positive number of seconds"))
 
 
-def exit_code(text: str) -> int:
-    """What a process can exit with."""
-    if not (text.isdecimal() and int(text) <= 255):
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, but it must be a whole number from 0 to 255"
-        )
-    return int(text)
-
-
 def file_name(text: str) -> Path:
     """The name of a file."""
     if not text:
         raise argparse.ArgumentTypeError("got '', but it must be the name of a file")
     return Path(text)
+
+
+def output_file(text: str) -> Path:
+    """The name of a file that is written, or - for standard output."""
+    return file_name(text)
 
 
 def shape(text: str) -> tuple[int, ...]:

@@ -8,14 +8,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.nn import functional as F
 
 from convtime.cli import arguments
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.core.errors import InputError, one_line
+from convtime.core.user_code import import_from_working_directory
 from convtime.results.measurement import Measurement
 from convtime.timing.candidate import Candidate
 from convtime.timing.snippet import function_of, raised_by, run
 from convtime.timing.stopwatch import time_op
+
+NAMESPACE_HELP = (
+    "Statements and setup find torch, F (torch.nn.functional) and device; new tensors of the setup "
+    "are on that device."
+)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +67,12 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="time the backward pass of the statement's result instead, with random gradients",
     )
+
+
+def fresh_namespace(device: torch.device) -> dict[str, Any]:
+    """What statements of a command line find; they may also import from the working directory."""
+    import_from_working_directory()
+    return {"__name__": "__main__", "torch": torch, "F": F, "device": device}
 
 
 def set_up(

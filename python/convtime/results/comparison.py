@@ -36,7 +36,7 @@ _JUDGED_ON = {
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
 #: What an exit code can be told to fail on: a verdict, or another result than the baseline's.
-Failure = Literal["faster", "slower", "uncertain", "other-result"]
+Failure = Literal["faster", "slower", "uncertain", "different"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +263,7 @@ class Comparison:
 
         Args:
             fail_on: what of any of them gives 1: ``slower`` or ``faster`` than the baseline by more
-                than the margin, ``uncertain``, or ``other-result`` (``same_results`` says that it
+                than the margin, ``uncertain``, or ``different`` (``same_results`` says that it
                 does not compute the same).
             uncertain: what is given where there is none of these, and a verdict is uncertain.
 
@@ -272,7 +272,7 @@ class Comparison:
         """
         different = (self.same_results.get(name) for name in self.others)
         found: list[Failure | Verdict] = [
-            "other-result" for each in different if each is not None and each.same is False
+            "different" for each in different if each is not None and each.same is False
         ]
         found += [self.verdict(name) for name in self.others]
         return exit_code_of(found, fail_on, uncertain)

@@ -1,4 +1,4 @@
-"""What `convtime compare` measured as a table, JSON and CSV."""
+"""What `convtime conv` measured as a table, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from convtime.results.units import format_seconds
 from convtime.show import text
 from convtime.show.text import printable
 
-SCHEMA = "3.2"
+SCHEMA = "3.3"
 FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
 
 
@@ -97,10 +97,15 @@ def kernels(results: Sequence[LayerResult]) -> str:
     return "\n".join(lines)
 
 
-def exit_line(code: int, causes: Sequence[tuple[str, str]]) -> str:
-    """One line on an exit code: pairs of a title and what was found of it; empty for 0."""
-    told = (f"{printable(title)} ({found})" for title, found in causes)
-    return f"exits with {code}: {', '.join(told)}" if code else ""
+def reproducers(results: Sequence[LayerResult]) -> str:
+    """For each result that is slower or different, a line with the command that times it again."""
+    lines = []
+    for result in results:
+        found = ["slower"] if result.verdict == "slower" else []
+        found += ["different"] if result.is_different else []
+        if found:
+            lines.append(f"{printable(result.title)} ({', '.join(found)}): {result.reproducer}")
+    return "\n".join(lines)
 
 
 def empty_line(names: Sequence[str]) -> str:

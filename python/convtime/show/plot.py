@@ -1,4 +1,4 @@
-"""Pictures of what `convtime compare` measured, and of a GPU's clocks over time."""
+"""Pictures of what `convtime conv` measured, and of a GPU's clocks over time."""
 
 from __future__ import annotations
 

@@ -103,6 +103,6 @@ def _not_python(error: SyntaxError | ValueError, what: str) -> InputError:
 
 
 def _assigned(code: str) -> set[str]:
-    """The names that statements give values to; functions that they define have names of their own."""
+    """The names that statements give values to, those in functions of their own left out."""
     symbols = symtable.symtable(code, "", "exec").get_symbols()
     return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}
