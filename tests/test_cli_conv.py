@@ -71,25 +71,3 @@ def test_what_is_slower_or_different_is_printed_with_its_command(
     assert [(title, told) for title, told, _ in commands] == [("", why), (" backward", why)]
     for _, _, command in commands:  # what is printed can be pasted
         assert cli.main([*command.split(), *QUICK]) == 0
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_completion_knows_commands_options_and_files(capsys, shell):
-    assert cli.main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert "--fail-on" in script
-    assert "compare" in script
-    assert ("_shtab_compgen_files" if shell == "bash" else "_files") in script
-
-
-def test_completion_of_another_shell_is_refused(capsys):
-    assert cli.main(["completion", "cmd"]) == 2
-    assert "invalid choice: 'cmd'" in capsys.readouterr().err
-
-
-def test_help_lists_exit_codes(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["--help"])
-    shown = capsys.readouterr().out
-    for code in ("0 ", "1 ", "2 ", "130 ", "CODE "):
-        assert f"\n  {code}" in shown

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from convtime.cli import snippet
-from convtime.cli.output import add_json, check_outputs, deliver_result
+from convtime.cli.output import add_json, add_verbose, check_outputs, deliver_result
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import Finding, add_verdict_options, judge
 from convtime.core import codec
@@ -76,6 +76,7 @@ def add_to(commands: Any) -> None:
         "whether it is, or its result is different",
     )
     add_timing_options(parser)
+    add_verbose(parser)
     add_json(parser)
 
 
@@ -105,9 +106,10 @@ def _run(options: argparse.Namespace) -> int:
             **timing_options(options),
         )
     code, why = judge(list(_found(compared)), options)
+    text = compared.details() if options.verbose else str(compared)
     deliver_result(
         options,
-        lambda: "\n\n".join(filter(None, (str(compared), why))),
+        lambda: "\n\n".join(filter(None, (text, why))),
         lambda: codec.to_json(compared.to_dict()),
     )
     return code

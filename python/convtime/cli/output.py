@@ -27,6 +27,11 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """Adds --verbose, of commands whose results have more to say than they print."""
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
+
+
 def check_outputs(*files: Path | None) -> None:
     """Makes sure, before anything is timed, that files can be written.
 

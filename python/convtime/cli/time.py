@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from convtime.cli import snippet
-from convtime.cli.output import add_json, check_outputs, deliver_result
+from convtime.cli.output import add_json, add_verbose, check_outputs, deliver_result
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
@@ -31,6 +31,7 @@ def add_to(commands: Any) -> None:
         help="what is timed; several are its lines, and - stands for standard input",
     )
     snippet.add_options(parser)
+    add_verbose(parser)
     add_json(parser)
 
 
@@ -42,7 +43,8 @@ def _run(options: argparse.Namespace) -> None:
     with snippet.told_in_one_sentence():
         snippet.set_up(options, namespace, device)
         measured = snippet.time_statement(statement, options, namespace)
-    deliver_result(options, lambda: str(measured), lambda: codec.to_json(measured.to_dict()))
+    text = measured.details() if options.verbose else str(measured)
+    deliver_result(options, lambda: text, lambda: codec.to_json(measured.to_dict()))
 
 
 def _statement(lines: list[str]) -> str:

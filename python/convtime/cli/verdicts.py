@@ -6,10 +6,9 @@ import argparse
 from collections.abc import Sequence
 
 from convtime.cli.exit_codes import DONE, FOUND
-from convtime.results.comparison import Failure, Verdict, exit_code_of
 from convtime.show.text import printable
 
-Finding = tuple[str, Failure | Verdict]  # what of, and what it is
+Finding = tuple[str, str]  # what of, and what it is, such as "slower"
 
 
 def add_verdict_options(
@@ -53,9 +52,11 @@ def add_verdict_options(
 
 def judge(found: Sequence[Finding], options: argparse.Namespace) -> tuple[int, str]:
     """The exit code, and a line that says what it is of; the line is empty for 0."""
-    code = exit_code_of([what for _, what in found], options.fail_on, options.uncertain)
     causes = [each for each in found if each[1] in options.fail_on]
-    causes = causes or [each for each in found if each[1] == "uncertain"]
+    code = FOUND if causes else DONE
+    if not causes:
+        causes = [each for each in found if each[1] == "uncertain"]
+        code = options.uncertain if causes else DONE
     told = (f"{printable(title)} ({what})" for title, what in causes)
     return code, f"exits with {code}: {', '.join(told)}" if code else ""
 
