@@ -542,6 +542,7 @@ def test_no_table_is_made_from_a_wrong_file(repository):
         ("<!-- results:nothing -->\n<!-- /results:nothing -->", "nothing.json, which is not in"),
         (f"<!-- results:{NAME} -->\n", "without its counterpart"),
         (f"<!-- results:{NAME} -->\n<!-- /results:{NAME}:rows -->", "without its counterpart"),
+        (f"<!-- results:{NAME}:no -->\n<!-- /results:{NAME}:no -->", "has no no_table() for"),
     ],
 )
 def test_wrong_markers(repository, capsys, text, says):
