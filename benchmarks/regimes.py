@@ -221,7 +221,7 @@ def time_doctor(device: torch.device) -> results.Row:
     """
     begin = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "convtime", "doctor", "--json", "--device", str(device)],
+        [sys.executable, "-m", "convtime", "doctor", "--json", "-", "--device", str(device)],
         capture_output=True,
         text=True,
         timeout=DOCTOR_TIMEOUT,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from texts import flat
 
 import convtime
 from convtime.core.files import exclusive_state
@@ -181,7 +182,7 @@ def test_work_on_the_cpu_waits_for_nobody(tmp_path: Path) -> None:
     one = convtime.time_op(int, **QUICK)
     assert (one.exclusive, one.exclusive_reason) == (False, "the work is on the CPU")
     assert list(tmp_path.iterdir()) == []
-    assert "disturbed" not in repr(one)
+    assert "disturbed" not in flat(one)
 
 
 _TIMES = """

@@ -5,6 +5,8 @@ from .conv.plans import clear_plan_cache, plan_cache
 from .core.config import cmake_prefix_path, show_config
 from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
 from .device.clocks import trace_clocks
+from .integrations.ipython import load_ipython_extension as load_ipython_extension
+from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
 from .results.agreement import Agreement
 from .results.batch_record import BatchRecord
 from .results.ceilings import Ceilings

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SCHEMA = "2.0"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class ClockTrace:
     """What a GPU did while a block of code ran; see :func:`convtime.trace_clocks`.
 
@@ -33,6 +33,26 @@ class ClockTrace:
     started: float
     readings: tuple[ClockReading, ...] = ()
     reason: str = ""
+
+    def __str__(self) -> str:
+        """One line: how long was traced, and the range of clocks, power and temperature."""
+        from convtime.show.clock_trace import line
+
+        return line(self)
+
+    def __repr__(self) -> str:
+        return f"<convtime.ClockTrace {self}>"
+
+    def details(self) -> str:
+        """A table of what was read, and what throttled the GPU."""
+        from convtime.show.clock_trace import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.clock_trace import html_sheet
+
+        return html_sheet(self)
 
     def plot(self, times: Measurement | Sequence[tuple[float, float]] | None = None) -> Figure:
         """Draws clock, power, temperature and throttle reasons over time.

@@ -21,6 +21,7 @@ from convtime.results.measurement import Measurement
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
+    from matplotlib.figure import Figure
 
 SCHEMA = "1.1"
 
@@ -36,7 +37,7 @@ _JUDGED_ON = {
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
 #: What an exit code can be told to fail on: a verdict, or another result than the baseline's.
-Failure = Literal["faster", "slower", "uncertain", "other-result"]
+Failure = Literal["faster", "slower", "uncertain", "different"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +264,7 @@ class Comparison:
 
         Args:
             fail_on: what of any of them gives 1: ``slower`` or ``faster`` than the baseline by more
-                than the margin, ``uncertain``, or ``other-result`` (``same_results`` says that it
+                than the margin, ``uncertain``, or ``different`` (``same_results`` says that it
                 does not compute the same).
             uncertain: what is given where there is none of these, and a verdict is uncertain.
 
@@ -272,7 +273,7 @@ class Comparison:
         """
         different = (self.same_results.get(name) for name in self.others)
         found: list[Failure | Verdict] = [
-            "other-result" for each in different if each is not None and each.same is False
+            "different" for each in different if each is not None and each.same is False
         ]
         found += [self.verdict(name) for name in self.others]
         return exit_code_of(found, fail_on, uncertain)
@@ -319,15 +320,40 @@ class Comparison:
         """
         return codec.decode(cls, data, SCHEMA)
 
-    def __repr__(self) -> str:
-        from convtime.show.measurement import comparison_sheet
+    def __str__(self) -> str:
+        """A table, and a sentence for each verdict."""
+        from convtime.show.comparison import brief
 
-        return comparison_sheet(self)
+        return brief(self)
+
+    def __repr__(self) -> str:
+        from convtime.show.comparison import line
+
+        return f"<convtime.Comparison {line(self)}>"
+
+    def details(self) -> str:
+        """As printed, with all remarks, and with what is known of each candidate."""
+        from convtime.show.comparison import sheet
+
+        return sheet(self)
+
+    def plot(self) -> Figure:
+        """Draws each candidate's times, and its ratio to the baseline with the interval.
+
+        Returns:
+            A figure to save or show, e.g. ``compared.plot().savefig("comparison.png")``.
+
+        Raises:
+            ValueError: where there is no matplotlib.
+        """
+        from convtime.show.plot import comparison_figure
+
+        return comparison_figure(self)
 
     def _repr_html_(self) -> str:
-        from convtime.show.measurement import html_comparison_sheet
+        from convtime.show.comparison import html_sheet
 
-        return html_comparison_sheet(self)
+        return html_sheet(self)
 
 
 def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = False) -> Ratio:

@@ -23,6 +23,7 @@ from convtime.results.scaling import ClockedTime, ScaledTime, scale
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
+    from matplotlib.figure import Figure
 
 SCHEMA = "4.2"
 
@@ -422,10 +423,36 @@ class Measurement:
             payload=self.to_dict(),
         )
 
+    def __str__(self) -> str:
+        """One line: median, interval, how it was measured, and what is not as asked for."""
+        from convtime.show.measurement import line
+
+        return line(self)
+
     def __repr__(self) -> str:
+        return f"<convtime.Measurement {self}>"
+
+    def details(self) -> str:
+        """All that is known, a line for each fact."""
         from convtime.show.measurement import sheet
 
         return sheet(self)
+
+    def plot_samples(self) -> Figure:
+        """Draws every sample in the order taken, with its clock, and the discarded ones beside.
+
+        Lines across separate batches. What the clocks were of samples that were discarded, and
+        when these were taken, is not kept.
+
+        Returns:
+            A figure to save or show, e.g. ``measured.plot_samples().savefig("samples.png")``.
+
+        Raises:
+            ValueError: where there is no matplotlib.
+        """
+        from convtime.show.plot import sample_figure
+
+        return sample_figure(self)
 
     def _repr_html_(self) -> str:
         from convtime.show.measurement import html_sheet

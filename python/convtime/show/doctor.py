@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tabulate import tabulate
-
 from convtime.core import codec
 from convtime.results.units import format_seconds
+from convtime.show.text import table
 from convtime.study.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
 from convtime.study.findings import find, passed
 
@@ -53,7 +52,7 @@ def _durations_table(durations: Sequence[KnownDuration]) -> str:
         for known in durations
     ]
     headers = ("method", "difference of two spins", "as timed", "error", "IQR of the longer")
-    return _table(rows, headers)
+    return table(headers, rows, right=headers[1:])
 
 
 def _operations_table(operations: Sequence[OperationTiming]) -> str:
@@ -68,12 +67,7 @@ def _operations_table(operations: Sequence[OperationTiming]) -> str:
             cell = f"{format_seconds(timing.median)} ± {timing.spread:.1%}"
         cells.setdefault(timing.name, {})[column(timing)] = cell
     rows = [(name, *(row.get(title, "") for title in columns)) for name, row in cells.items()]
-    return _table(rows, ("median ± IQR", *columns))
-
-
-def _table(rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> str:
-    align = ("left", *("right" for _ in headers[1:]))
-    return tabulate(rows, headers, tablefmt="simple", colalign=align, disable_numparse=True)
+    return table(("median ± IQR", *columns), rows, right=columns)
 
 
 def _line(finding: Finding) -> str:

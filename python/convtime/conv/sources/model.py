@@ -20,6 +20,7 @@ from convtime.conv.problem import ConvLayer, ConvProblem, distinct
 from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.errors import InputError, first_line
 from convtime.core.kinds import KINDS
+from convtime.core.user_code import attempt, import_from_working_directory
 
 
 @dataclass(frozen=True)
@@ -109,26 +110,11 @@ def from_model(model: LoadedModel) -> ModelLayers:
     return ModelLayers(distinct(recorded.layers), tuple(recorded.empty))
 
 
-def attempt(what: str, step: Callable[[], Any], advice: str = "") -> Any:
-    """Runs a step of the user's code.
-
-    Raises:
-        InputError: Whatever the step raised, a script's exit too, as one line, with the advice.
-    """
-    try:
-        return step()
-    except (Exception, SystemExit) as error:
-        tail = f"; {advice}" if advice else ""
-        raise InputError(f"{what} raised {first_line(error)}{tail}") from error
-
-
 def _import_factory(spec: str) -> Callable[[], object]:
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         raise InputError(f"the model is {spec!r}, but must look like package.module:factory")
-    # A console script, unlike `python -m`, does not look into the working directory.
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())
+    import_from_working_directory()
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:

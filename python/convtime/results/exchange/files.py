@@ -64,14 +64,21 @@ def read_measurements(
         InputError: in one sentence, why it cannot be read.
     """
     if isinstance(source, str | os.PathLike):
-        return _read_file(Path(source))
+        found = read_file(source)
+        return dict(found.measurements) if isinstance(found, Comparison) else found
     pandas_loaded = sys.modules.get("pandas")
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
         return frame.read(source.to_dict("records"), "the data frame", "a data frame")
     return torch_benchmark.read(source)
 
 
-def _read_file(path: Path) -> dict[str, Measurement]:
+def read_file(path: str | os.PathLike[str]) -> Comparison | dict[str, Measurement]:
+    """As :func:`read_measurements` of a file, but a comparison with its verdicts.
+
+    Raises:
+        InputError: in one sentence, why it cannot be read.
+    """
+    path = Path(path)
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -112,7 +119,7 @@ def _parse(text: str, path: Path) -> Any:
         raise InputError(f"{path}: is JSON that is nested too deep to be read") from error
 
 
-def _read_document(document: Any, path: Path) -> dict[str, Measurement]:
+def _read_document(document: Any, path: Path) -> Comparison | dict[str, Measurement]:
     try:
         if isinstance(document, Mapping):
             if "seconds" in document:
@@ -137,10 +144,10 @@ def _read_document(document: Any, path: Path) -> dict[str, Measurement]:
     raise InputError(f"{path}: is {found}, and must be {_READABLE}")
 
 
-def _read_by_name(document: Mapping[str, Any], path: Path) -> dict[str, Measurement]:
+def _read_by_name(document: Mapping[str, Any], path: Path) -> Comparison | dict[str, Measurement]:
     """A comparison, or a run that was saved."""
     if "baseline" in document:
-        return dict(Comparison.from_dict(document).measurements)
+        return Comparison.from_dict(document)
     measurements = document["measurements"]
     if not measurements:
         raise InputError(f"{path}: has no measurement in it")
@@ -148,17 +155,24 @@ def _read_by_name(document: Mapping[str, Any], path: Path) -> dict[str, Measurem
 
 
 def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
-    """What `convtime conv --json` writes: two measurements in each row, without provenance."""
+    """What `convtime conv --json` writes: two measurements in each row, without provenance.
+
+    How a row is run again becomes part of theirs.
+    """
     found = []
     for row in document["rows"]:
-        for side in ("pytorch", "convtime"):
-            fields = row.get(side) if isinstance(row, Mapping) else None
-            if not isinstance(fields, Mapping):
-                raise ValueError("its rows are not those of convtime's convolutions")
-            fields = {**fields, "provenance": document.get("provenance", {})}
-            measured = codec.decode(Measurement, fields, SCHEMA)
-            title = f"{row.get('layer', {}).get('name')} {row.get('pass_name', '')}".strip()
-            found.append(dataclasses.replace(measured, name=f"{title}: {side}"))
+        try:
+            layer, pass_name = row["layer"]["names"][0], row["pass_name"]
+            sides = {side: dict(row[side]) for side in ("pytorch", "convtime")}
+        except (TypeError, KeyError, IndexError, ValueError) as error:
+            raise ValueError("its rows are not those of convtime's convolutions") from error
+        provenance = dict(document.get("provenance", {}))
+        if "reproducer" in row:
+            provenance["reproducer"] = row["reproducer"]
+        for side, fields in sides.items():
+            measured = codec.decode(Measurement, {**fields, "provenance": provenance}, SCHEMA)
+            name = f"{layer} {pass_name}: {side}"
+            found.append(dataclasses.replace(measured, name=name))
     return found
 
 
@@ -203,9 +217,16 @@ def write_measurements(
         document = pytest_benchmark.document(renamed)
     elif format == "nvbench":
         document = nvbench.document(renamed)
-    elif isinstance(measurements, Measurement | Comparison):
-        document = measurements.to_dict()
     else:
-        entries = {name: measured.to_dict() for name, measured in by_name.items()}
-        document = {"schema": RUN_SCHEMA, "measurements": entries}
+        document = document_of(measurements)
     write_file(path, codec.to_json(document))
+
+
+def document_of(
+    measurements: Measurement | Comparison | Mapping[str, Measurement],
+) -> dict[str, Any]:
+    """What convtime's own JSON holds of one measurement, a comparison, or several by name."""
+    if isinstance(measurements, Measurement | Comparison):
+        return measurements.to_dict()
+    entries = {name: measured.to_dict() for name, measured in measurements.items()}
+    return {"schema": RUN_SCHEMA, "measurements": entries}
