@@ -3,6 +3,7 @@
 import itertools
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,3 +55,24 @@ def test_the_documentation_lists_the_exit_codes():
         plain = meaning.replace("--uncertain names", "`--uncertain CODE` names")
         plain = re.sub(r"(?<!`)--fail-on(?!`)", "`--fail-on`", plain)
         assert f"| {code} | {plain} |" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("convtime com", {"compare", "compare-files", "completion"}),
+        ("convtime conv --la", {"--layers", "--layout"}),
+        ("convtime time --method ke", {"kernel"}),
+    ],
+)
+def test_bash_completes(capsys, words, completed):
+    assert cli.main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    asked = (
+        f"{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n"
+        "$(complete -p convtime | sed 's/.*-F \\([^ ]*\\) .*/\\1/')\necho ${COMPREPLY[@]}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", asked], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert set(done.stdout.split()) == completed

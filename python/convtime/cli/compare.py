@@ -75,7 +75,7 @@ def add_to(commands: Any) -> None:
         "one is slower or faster than the baseline by more than the margin, it is uncertain "
         "whether it is, or its result is different",
     )
-    add_timing_options(parser)
+    add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
     add_verbose(parser)
     add_json(parser)
 

@@ -33,8 +33,10 @@ def add_to(commands: Any) -> None:
         "that hold one measurement each are compared whatever its name.",
     )
     parser.set_defaults(run=_run)
-    parser.add_argument("before", type=arguments.file_name, metavar="BEFORE")
-    parser.add_argument("after", type=arguments.file_name, metavar="AFTER")
+    for name, which in (("before", "earlier"), ("after", "later")):
+        parser.add_argument(
+            name, type=arguments.file_name, metavar=name.upper(), help=f"the {which} results"
+        )
     parser.add_argument(
         "--margin",
         type=arguments.number,

@@ -22,7 +22,7 @@ def add_to(commands: Any) -> None:
         "convtime.read_measurements reads. With --json it becomes convtime's own.",
     )
     parser.set_defaults(run=_run)
-    parser.add_argument("file", type=arguments.file_name, metavar="FILE")
+    parser.add_argument("file", type=arguments.file_name, metavar="FILE", help="the results")
     add_verbose(parser)
     add_json(parser)
 

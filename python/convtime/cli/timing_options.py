@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from convtime.cli import arguments
@@ -15,24 +16,32 @@ from convtime.timing.options import Options
 
 # A stream is the process's own; of `log`, a command line says whether, not what is called.
 _NOT_AS_SUCH = ("stream", "log")
+_UNITS = {"budget": "SECONDS", "timeout": "SECONDS", "tolerance": "SHARE", "margin": "SHARE"}
+_FIELDS = {field.name: field for field in dataclasses.fields(Options)}
 
 
-def add_timing_options(parser: argparse.ArgumentParser, but: Collection[str] = ()) -> None:
+def add_timing_options(
+    parser: argparse.ArgumentParser,
+    but: Collection[str] = (),
+    defaults: Mapping[str, str] | None = None,
+) -> None:
     """Adds an option for each of time_op's, ``--min-samples`` for ``min_samples``.
 
     Args:
         parser: what they are added to.
         but: names of those that the command does not take.
+        defaults: in words, of those that have another default than time_op's.
     """
     group = parser.add_argument_group("how to time")
+    defaults = defaults or {}
     hints = get_type_hints(Options)
     texts = get_type_hints(Options, include_extras=True)
-    for field in dataclasses.fields(Options):
-        if field.name not in (*_NOT_AS_SUCH, *but):
+    for name, field in _FIELDS.items():
+        if name not in (*_NOT_AS_SUCH, *but):
             group.add_argument(
-                f"--{field.name.replace('_', '-')}",
-                help=_help(texts[field.name].__metadata__[0], field.default),
-                **_reading(field.name, hints[field.name]),
+                _flag(name),
+                help=_help(texts[name].__metadata__[0], defaults.get(name, field.default)),
+                **_reading(name, hints[name]),
             )
     group.add_argument(
         "--log",
@@ -48,8 +57,7 @@ def timing_options(options: argparse.Namespace) -> dict[str, Any]:
     Raises:
         InputError: for an option outside of its range.
     """
-    names = (field.name for field in dataclasses.fields(Options))
-    found = {name: getattr(options, name, None) for name in names}
+    found = {name: getattr(options, name, None) for name in _FIELDS}
     given = {name: value for name, value in found.items() if value is not None}
     try:
         Options(**given)
@@ -68,14 +76,19 @@ def _reading(name: str, hint: object) -> dict[str, Any]:
         return {"type": arguments.warmup, "metavar": "steady|CALLS|SECONDS"}
     if name == "device":
         return {"metavar": "DEVICE"}
-    if hint in (int, int | None):
-        return {"type": arguments.count, "metavar": "N"}
-    return {"type": arguments.number, "metavar": "NUMBER"}
+    kind = arguments.count if hint in (int, int | None) else arguments.number
+    return {"type": kind, "metavar": _UNITS.get(name, "N")}
 
 
 def _help(text: str, default: object) -> str:
-    plain = text.replace("``", "").replace("%", "%%").rstrip(".")
-    return plain if default is None else f"{plain} (default: {default})"
+    """The description of an option, without the marks of a docstring."""
+    plain = re.sub(r":\w+:`(.+?)`", r"\1", text).replace("``", "")
+    plain = plain.rstrip(".").replace("%", "%%")
+    return plain if default is None or default is True else f"{plain} (default: {default})"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _log(record: BatchRecord) -> None:

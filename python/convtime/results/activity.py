@@ -6,6 +6,7 @@ import dataclasses
 import statistics
 from collections.abc import Iterable
 
+from convtime.results.kernel_names import shorten
 from convtime.results.units import format_seconds
 
 
@@ -46,6 +47,11 @@ class DeviceActivity:
     def launch(self) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
         """What of it is the same where the same is launched: all but time and resources."""
         return self.kind, self.name, self.grid, self.block
+
+    @property
+    def short_name(self) -> str:
+        """A kernel's name without what only a compiler needs; else its kind."""
+        return shorten(self.name) if self.kind == "kernel" else self.kind
 
     @property
     def label(self) -> str:

@@ -21,6 +21,7 @@ from convtime.results.measurement import Measurement
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
+    from matplotlib.figure import Figure
 
 SCHEMA = "1.1"
 
@@ -335,6 +336,19 @@ class Comparison:
         from convtime.show.comparison import sheet
 
         return sheet(self)
+
+    def plot(self) -> Figure:
+        """Draws each candidate's times, and its ratio to the baseline with the interval.
+
+        Returns:
+            A figure to save or show, e.g. ``compared.plot().savefig("comparison.png")``.
+
+        Raises:
+            ValueError: where there is no matplotlib.
+        """
+        from convtime.show.plot import comparison_figure
+
+        return comparison_figure(self)
 
     def _repr_html_(self) -> str:
         from convtime.show.comparison import html_sheet

@@ -23,6 +23,7 @@ from convtime.results.scaling import ClockedTime, ScaledTime, scale
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
+    from matplotlib.figure import Figure
 
 SCHEMA = "4.2"
 
@@ -436,6 +437,22 @@ class Measurement:
         from convtime.show.measurement import sheet
 
         return sheet(self)
+
+    def plot_samples(self) -> Figure:
+        """Draws every sample in the order taken, with its clock, and the discarded ones beside.
+
+        Lines across separate batches. What the clocks were of samples that were discarded, and
+        when these were taken, is not kept.
+
+        Returns:
+            A figure to save or show, e.g. ``measured.plot_samples().savefig("samples.png")``.
+
+        Raises:
+            ValueError: where there is no matplotlib.
+        """
+        from convtime.show.plot import sample_figure
+
+        return sample_figure(self)
 
     def _repr_html_(self) -> str:
         from convtime.show.measurement import html_sheet

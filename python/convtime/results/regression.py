@@ -113,6 +113,20 @@ class Changes:
         """The changes that have one of these verdicts."""
         return tuple(change for change in self.changes if change.verdict in verdicts)
 
+    def confirmed(self, again: Changes) -> Changes:
+        """What counts once some names have been measured again, and compared with the same run.
+
+        A verdict that a second look does not bear out is that of the second look.
+        """
+        second = {change.name: change for change in again.changes}
+        return dataclasses.replace(
+            self,
+            changes=tuple(
+                _confirmed(change, second[change.name]) if change.name in second else change
+                for change in self.changes
+            ),
+        )
+
     def exit_code(
         self, fail_on: Verdict | Collection[Verdict] = "slower", uncertain: int = 0
     ) -> int:
@@ -333,6 +347,15 @@ def _doubt(
             f"the margin's edge lies within {ratio.low:.4f} .. {ratio.high:.4f}"
         )
     return "wide-interval", f"the interval, ± {half:.2%}, is wider than the margin of {margin:.2%}"
+
+
+def _confirmed(first: Change, second: Change) -> Change:
+    found = "without a ratio" if first.ratio is None else str(first.ratio)
+    said = f"at first {first.verdict}: {found}"
+    if first.verdict == second.verdict:
+        said = f"found twice, first as {found}"
+    sentence = "; ".join(filter(None, (said, second.sentence)))
+    return dataclasses.replace(second, sentence=sentence, reproducer=first.reproducer)
 
 
 def _geomean(pairs: list[LogRatio]) -> Ratio | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import statistics
+from collections.abc import Iterator
 
 from convtime.results.clock_trace import ClockTrace
-from convtime.show import html, text
+from convtime.show import html, svg, text
 
 # What is read, with the unit that it is shown in, and what that is of the unit that it is kept in.
 _QUANTITIES = (
@@ -15,18 +17,20 @@ _QUANTITIES = (
     ("power", "power", "W", 1.0),
     ("temperature", "temperature", "°C", 1.0),
 )
+_HEADERS = ("", "lowest", "median", "highest")
 
 
 def line(trace: ClockTrace) -> str:
     """How long was traced, and the range of each quantity."""
     if not trace.readings:
-        return text.printable(f"{trace.device}: no readings: {_why_none(trace)}")
-    ranges = [f"{name} {low} .. {high} {unit}" for name, low, _, high, unit in _ranges(trace)]
+        why = trace.reason or "the block has not ended"
+        return text.printable(f"{trace.device}: no readings: {why}")
+    told = [f"{course.name} {course.range}" for course in _courses(trace)]
     throttled = _throttled(trace)
     if throttled:
-        ranges.append(f"throttled by {', '.join(throttled)}")
-    told = f"{trace.device}: {_span(trace)}: {', '.join(ranges) or 'nothing was told'}"
-    return text.printable(f"{told}; but {trace.reason}" if trace.reason else told)
+        told.append(f"throttled by {', '.join(throttled)}")
+    said = f"{_title(trace)}: {', '.join(told) or 'nothing was told'}"
+    return text.printable(f"{said}; but {trace.reason}" if trace.reason else said)
 
 
 def sheet(trace: ClockTrace) -> str:
@@ -34,42 +38,73 @@ def sheet(trace: ClockTrace) -> str:
     if not trace.readings:
         return line(trace)
     parts = [
-        text.printable(f"{trace.device}: {_span(trace)}"),
-        text.table(_HEADERS, _ranges(trace), right=_HEADERS[1:4]),
+        text.printable(_title(trace)),
+        text.table(_HEADERS, map(_row, _courses(trace)), right=_HEADERS[1:]),
         text.sentences(_remarks(trace)),
     ]
     return "\n\n".join(filter(None, parts))
 
 
 def html_sheet(trace: ClockTrace) -> str:
-    """As HTML, with everything escaped."""
+    """As HTML, with everything escaped: the table, and each quantity over time."""
     if not trace.readings:
         return html.paragraph(line(trace))
-    title = f"{trace.device}: {_span(trace)}"
-    return html.table(_HEADERS, _ranges(trace), title) + html.items(_remarks(trace))
+    parts = [html.table(_HEADERS, map(_row, _courses(trace)), _title(trace))]
+    times = [reading.seconds for reading in trace.readings]
+    for course in _courses(trace):
+        picture = svg.course(times, course.values, (course.low, course.high))
+        parts.append(html.paragraph(course.name) + picture)
+    return "".join(parts) + html.items(_remarks(trace))
 
 
-_HEADERS = ("", "lowest", "median", "highest", "unit")
+@dataclasses.dataclass(frozen=True)
+class _Course:
+    """One quantity over time, known once at least."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+
+    @property
+    def low(self) -> str:
+        return self._written(min(self._known))
+
+    @property
+    def median(self) -> str:
+        return self._written(statistics.median(self._known))
+
+    @property
+    def high(self) -> str:
+        return self._written(max(self._known))
+
+    @property
+    def range(self) -> str:
+        """The lowest and the highest, with one unit for both."""
+        return f"{min(self._known):.0f} .. {self.high}"
+
+    @property
+    def _known(self) -> list[float]:
+        return [value for value in self.values if value is not None]
+
+    def _written(self, value: float) -> str:
+        return f"{value:.0f} {self.unit}"
 
 
-def _span(trace: ClockTrace) -> str:
-    return f"{len(trace.readings)} readings in {trace.readings[-1].seconds:.3g} s"
-
-
-def _why_none(trace: ClockTrace) -> str:
-    return trace.reason or "the block has not ended"
-
-
-def _ranges(trace: ClockTrace) -> list[list[str]]:
-    """Lowest, median and highest of each quantity that was told, with its unit."""
-    rows = []
+def _courses(trace: ClockTrace) -> Iterator[_Course]:
+    """Those quantities that this GPU and driver tell."""
     for name, attribute, unit, scale in _QUANTITIES:
-        values = [getattr(reading, attribute) for reading in trace.readings]
-        known = [scale * value for value in values if value is not None]
-        if known:
-            found = (min(known), statistics.median(known), max(known))
-            rows.append([name, *(f"{value:.0f}" for value in found), unit])
-    return rows
+        read = [getattr(reading, attribute) for reading in trace.readings]
+        if any(value is not None for value in read):
+            values = tuple(None if value is None else scale * value for value in read)
+            yield _Course(name, unit, values)
+
+
+def _row(course: _Course) -> tuple[str, ...]:
+    return course.name, course.low, course.median, course.high
+
+
+def _title(trace: ClockTrace) -> str:
+    return f"{trace.device}: {len(trace.readings)} readings in {trace.readings[-1].seconds:.3g} s"
 
 
 def _throttled(trace: ClockTrace) -> dict[str, int]:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterator
 
 from convtime.results.comparison import Comparison, Judgement
-from convtime.show import html, text
+from convtime.show import html, svg, text
 from convtime.show.measurement import estimate, facts_of, median
 
-_TIME, _RATIO = "time [95 % interval]", "ratio [95 % interval]"
+_TIME, _RATIO = "time [95 %]", "ratio [95 %]"
 _RESULT = {True: "same", False: "OTHER", None: "not known"}
 _SEVERAL_TIMES = 2  # from this ratio on, it is said in place of percents
 
@@ -47,8 +47,28 @@ def sheet(compared: Comparison) -> str:
 def html_sheet(compared: Comparison) -> str:
     """As HTML, with everything escaped."""
     headers, rows = _table(compared)
-    said = [*_sentences(compared), f"judged on {compared.judged_on}", *_remarks(compared)]
-    return html.table(headers, rows) + html.items(said)
+    alike, different = _conditions(compared)
+    conditions = html.facts("alike in all", alike) if alike else ""
+    if different:
+        conditions += html.table(("", *_in_order(compared)), different)
+    remarks = [f"judged on {compared.judged_on}", *_remarks(compared)]
+    return (
+        html.table(headers, rows)
+        + _picture(compared)
+        + html.items(_sentences(compared))
+        + html.hidden("details", html.items(remarks) + conditions)
+    )
+
+
+def _picture(compared: Comparison) -> str:
+    """The ratios with their intervals; empty where there are none."""
+    rows = [
+        svg.Estimate(name, ratio.value, ratio.low, ratio.high)
+        for name in _in_order(compared)
+        if name != compared.baseline and _verdict(compared, name)
+        for ratio in [compared.ratio(name)]
+    ]
+    return svg.estimates(rows, 1.0, compared.margin) if rows else ""
 
 
 def _in_order(compared: Comparison) -> list[str]:

@@ -31,19 +31,19 @@ def table(results: Sequence[LayerResult]) -> str:
             _median_and_spread(result.convtime),
             f"{result.ratio.value:.3f} [{result.ratio.low:.3f}, {result.ratio.high:.3f}]",
             _kernel_count(result),
-            "yes" if result.bit_identical else "NO",
-            f"{result.gflops:,.1f}",
+            "same" if result.bit_identical else "OTHER",
+            f"{result.gflops:,.{1 if result.gflops < 100 else 0}f}",
         )
         for result in results
     ]
     headers = (
         "layer",
         "N×C×size → K, kernel",
-        "PyTorch median ± IQR",
-        "convtime median ± IQR",
-        "convtime/PyTorch [low, high]",
+        "PyTorch ± IQR",
+        "convtime ± IQR",
+        "ratio [95 %]",
         "kernels",
-        "bit-identical",
+        "bits",
         "GFLOP/s",
     )
     told = text.table(headers, rows, right=(*headers[2:5], headers[-1]))

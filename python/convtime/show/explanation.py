@@ -12,7 +12,7 @@ from convtime.conv.explain.kernels import MAIN, Part, parts, role_of
 from convtime.conv.explain.types import Explanation, PassExplanation, Side
 from convtime.results.activity import DeviceActivity, same_launches
 from convtime.results.units import format_seconds, format_share
-from convtime.show import html, text
+from convtime.show import html, svg, text
 
 _WORTH_SAYING = 0.02  # of the time; less is in the tables alone
 
@@ -24,8 +24,8 @@ _Rows = list[list[str]]
 def line(explanation: Explanation) -> str:
     """What was explained, and whether both run the same."""
     differing = [found.name for found in explanation.passes if found.differences]
-    same = f"DIFFERENT in {', '.join(differing)}" if differing else "the same"
-    return text.printable(f"{_title(explanation)}: PyTorch and convtime run {same}")
+    found = f"DIFFER in {', '.join(differing)}" if differing else "run the same"
+    return text.printable(f"{_title(explanation)}: PyTorch and convtime {found}")
 
 
 def brief(explanation: Explanation) -> str:
@@ -63,7 +63,7 @@ def html_sheet(explanation: Explanation) -> str:
         shown.append(html.facts(_heading(explained), _gist(explained)))
         headers, rows = _parts(explained)
         if rows:
-            shown.append(html.table(headers, rows))
+            shown += [html.table(headers, rows), *_pictures(explained)]
         alike, others = facts_of(explained)
         full = html.facts("alike in both", alike) if alike else ""
         full += html.table(("", "PyTorch", "", "convtime"), others)
@@ -91,8 +91,8 @@ def _title(explanation: Explanation) -> str:
 
 
 def _heading(explained: PassExplanation) -> str:
-    same = "DIFFERENT" if explained.differences else "the same"
-    return f"{explained.name}: PyTorch and convtime run {same}"
+    found = "DIFFER" if explained.differences else "run the same"
+    return f"{explained.name}: PyTorch and convtime {found}"
 
 
 def _gist(explained: PassExplanation) -> dict[str, text.Cell]:
@@ -162,6 +162,22 @@ def _parts(explained: PassExplanation) -> tuple[Sequence[str], _Rows]:
     return ("goes into", "PyTorch", "kernels", "convtime", "kernels"), rows
 
 
+def _pictures(explained: PassExplanation) -> Iterator[str]:
+    """The parts of the time as bars; of each side where they are not alike."""
+    theirs, ours = _sides(explained)
+    sides = {"": theirs} if _alike(explained) else {"PyTorch": theirs, "convtime": ours}
+    for who, side in sides.items():
+        if side.kernels:
+            shares = [(part.role, _share(part, side)) for part in parts(side.kernels)]
+            yield (html.paragraph(who) if who else "") + svg.bars(shares)
+
+
+def _share(part: Part, side: Side) -> float:
+    """Of the time that its kernels take, added up."""
+    whole = math.fsum(kernel.median for kernel in side.kernels)
+    return part.seconds / whole if whole else 0.0
+
+
 def _cells(part: Part | None, side: Side) -> tuple[str, str]:
     """Time with its share, and the kernels by their short names."""
     if part is None:
@@ -170,23 +186,27 @@ def _cells(part: Part | None, side: Side) -> tuple[str, str]:
         name if count == 1 else f"{count} × {name}"
         for name, count in collections.Counter(part.names).items()
     ]
-    share = part.seconds / math.fsum(kernel.median for kernel in side.kernels)
-    return f"{format_seconds(part.seconds)}, {share:3.0%}", ", ".join(names)
+    told = f"{format_seconds(part.seconds)}, {_share(part, side):4.0%}"
+    return told, ", ".join(names)
 
 
 def facts_of(explained: PassExplanation) -> tuple[dict[str, text.Cell], _Rows]:
     """What is alike in both, and rows of what is not: "≠" marks what should be."""
     theirs, ours = ({fact.name: fact for fact in _facts(side)} for side in _sides(explained))
     alike: dict[str, text.Cell] = {}
-    others = []
+    others, unknown = [], []
     for name in dict.fromkeys((*theirs, *ours)):
         their_fact, our_fact = theirs.get(name, _NO_FACT), ours.get(name, _NO_FACT)
         compared = (their_fact.compared, our_fact.compared)
         differs = None not in compared and compared[0] != compared[1]
-        if their_fact.text == our_fact.text and not differs:
+        if their_fact.text == our_fact.text == _UNKNOWN:
+            unknown.append(name)
+        elif their_fact.text == our_fact.text and not differs:
             alike[name] = their_fact.text
         else:
             others.append([name, their_fact.text, "≠" if differs else "", our_fact.text])
+    if unknown:
+        alike[_UNKNOWN] = ", ".join(unknown)
     return alike, others
 
 
@@ -204,6 +224,7 @@ class _Fact:
 
 
 _NO_FACT = _Fact("", "–", "")
+_UNKNOWN = in_words(None)
 
 
 def _facts(side: Side) -> Iterator[_Fact]:
@@ -230,7 +251,6 @@ def _facts(side: Side) -> Iterator[_Fact]:
 def _kernels(explained: PassExplanation) -> Iterator[tuple[str, Sequence[str], _Rows]]:
     """Tables of all kernels with their whole names: titles, headers and rows."""
     theirs, ours = explained.pytorch.kernels, explained.convtime.kernels
-    columns = ("", "kernel", "grid", "block")
     if not theirs and not ours:
         return
     if _alike(explained):
@@ -240,21 +260,24 @@ def _kernels(explained: PassExplanation) -> Iterator[tuple[str, Sequence[str], _
             of_ours.setdefault(kernel.launch, []).append(kernel)
         pairs = [(kernel, of_ours[kernel.launch].pop(0)) for kernel in theirs]
         rows = [
-            [*_launch(kernel), format_seconds(kernel.median), format_seconds(our_kernel.median)]
+            [format_seconds(kernel.median), format_seconds(our_kernel.median), *_launch(kernel)]
             for kernel, our_kernel in pairs
         ]
-        yield "kernels of both", (*columns, "PyTorch", "convtime"), rows
+        yield "kernels of both", ("PyTorch", "convtime", *_LAUNCH), rows
         return
     for who, kernels in (("PyTorch", theirs), ("convtime", ours)):
         yield (
             f"kernels of {who}",
-            (*columns, "time"),
-            [[*_launch(kernel), format_seconds(kernel.median)] for kernel in kernels],
+            ("time", *_LAUNCH),
+            [[format_seconds(kernel.median), *_launch(kernel)] for kernel in kernels],
         )
+
+
+_LAUNCH = ("goes into", "grid", "block", "kernel")
 
 
 def _launch(kernel: DeviceActivity) -> list[str]:
     if kernel.kind != "kernel":
-        return [role_of(kernel), kernel.kind, "", ""]
+        return [role_of(kernel), "", "", f"{kernel.kind} of {kernel.bytes:,} bytes"]
     grid, block = ("×".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
-    return [role_of(kernel), kernel.name, grid, block]
+    return [role_of(kernel), grid, block, kernel.name]

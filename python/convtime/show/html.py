@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
-from convtime.show.text import Cell
+from convtime.show.text import Cell, printable
 
 
 def facts(title: str, named: Mapping[str, Cell]) -> str:
@@ -16,33 +16,38 @@ def facts(title: str, named: Mapping[str, Cell]) -> str:
     rows = "".join(
         f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in named.items()
     )
-    return f"<table><caption>{escape(title)}</caption>{rows}</table>"
+    return f"<table><caption>{_safe(title)}</caption>{rows}</table>"
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> str:
     """A table with headers, and a title where there is one."""
     lines = ["".join(_cell("th", header) for header in headers)]
     lines += ["".join(_cell("td", cell) for cell in row) for row in rows]
-    caption = f"<caption>{escape(title)}</caption>" if title else ""
+    caption = f"<caption>{_safe(title)}</caption>" if title else ""
     return f"<table>{caption}{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
 def items(texts: Iterable[str]) -> str:
     """A list; nothing where it is empty."""
-    told = "".join(f"<li>{escape(text)}</li>" for text in texts)
+    told = "".join(f"<li>{_safe(text)}</li>" for text in texts)
     return f"<ul>{told}</ul>" if told else ""
 
 
 def paragraph(text: str) -> str:
     """A sentence or two."""
-    return f"<p>{escape(text)}</p>"
+    return f"<p>{_safe(text)}</p>"
 
 
 def hidden(summary: str, content: str) -> str:
     """What is shown when its summary is clicked on; content is HTML already."""
-    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
+    return f"<details><summary>{_safe(summary)}</summary>{content}</details>"
+
+
+def _safe(text: str) -> str:
+    """Escaped for HTML, and without what turns the direction of writing, for example."""
+    return escape(printable(text))
 
 
 def _cell(kind: str, content: Cell) -> str:
     lines = [content] if isinstance(content, str) else content
-    return f"<{kind} style='text-align:left'>{'<br>'.join(map(escape, lines))}</{kind}>"
+    return f"<{kind} style='text-align:left'>{'<br>'.join(map(_safe, lines))}</{kind}>"

@@ -6,17 +6,22 @@ import math
 from collections.abc import Iterator
 
 from convtime.core.load import _C
+from convtime.results.activity import DeviceActivity
+from convtime.results.exchange.unknown import UNKNOWN
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
 from convtime.results.units import format_estimate, format_seconds
-from convtime.show import html, text
+from convtime.show import html, svg, text
+
+_ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
 
 
 def line(measured: Measurement) -> str:
     """What was measured and how; and, behind "but", what is not as it was asked for."""
-    conditions = [measured.method, f"cache {measured.cache}"]
+    conditions = {"": measured.method, "cache ": measured.cache}
     if measured.device != "cpu":
-        conditions.append(f"regime {measured.regime}")
-    told = f"{measured.name}: {estimate(measured)}, {', '.join(conditions)}"
+        conditions["regime "] = measured.regime
+    known = [what + used for what, used in conditions.items() if used != UNKNOWN]
+    told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
     if measured.sustained is not None and measured.sustained.regime == "sustained":
         told += f"; sustained {estimate(measured.sustained)}"
     reservations = [*_reservations(measured)]
@@ -26,13 +31,30 @@ def line(measured: Measurement) -> str:
 
 
 def sheet(measured: Measurement) -> str:
-    """A line for each fact."""
-    return f"{text.printable(measured.name)}\n{text.facts(facts_of(measured), indent=2)}"
+    """A line for each fact, and what the device did."""
+    parts = [text.printable(measured.name), text.facts(facts_of(measured), indent=2)]
+    if measured.activities:
+        rows = map(_activity_row, measured.activities)
+        parts += ["", text.table(_ACTIVITY, rows, right=("time",), indent=2)]
+    return "\n".join(parts)
 
 
 def html_sheet(measured: Measurement) -> str:
-    """As an HTML table, with everything escaped."""
-    return html.facts(measured.name, facts_of(measured))
+    """As HTML, with everything escaped: how the samples are distributed, and all facts."""
+    samples = [sample for sample in measured.seconds if math.isfinite(sample)]
+    picture = svg.histogram(samples, measured.median, format_seconds) if samples else ""
+    details = html.facts(measured.name, facts_of(measured))
+    if measured.activities:
+        details += html.table(_ACTIVITY, map(_activity_row, measured.activities))
+    return html.paragraph(line(measured)) + picture + html.hidden("details", details)
+
+
+def _activity_row(activity: DeviceActivity) -> tuple[str, ...]:
+    time = format_seconds(activity.median)
+    if activity.kind != "kernel":
+        return time, "", "", f"{activity.kind} of {activity.bytes:,} bytes"
+    grid, block = ("×".join(map(str, sizes)) for sizes in (activity.grid, activity.block))
+    return time, grid, block, activity.short_name
 
 
 def estimate(measured: Measurement) -> str:
@@ -49,17 +71,20 @@ def _reservations(measured: Measurement) -> Iterator[str]:
     for condition in ("method", "cache", "placement", "regime"):
         used, requested = (getattr(measured, condition + end) for end in ("", "_requested"))
         if requested not in ("auto", "both", used):
-            yield f"{condition} {used}, not {requested}"
+            yield f"{condition} {used} where {requested} was asked for"
     if measured.sustained is not None and measured.sustained.regime != "sustained":
         yield "sustained not reached"
     # Other methods do not queue calls, whatever was asked for.
     if measured.method in ("kernel", "event") and measured.queue != measured.queue_requested:
-        yield f"queue {measured.queue}, not {measured.queue_requested}"
+        yield "queue not held" if measured.queue == "none" else f"queue held by {measured.queue}"
     if measured.overhead_reason:
         yield "with the method's own cost"
     if measured.steady is False:
         yield "not steady"
-    if measured.stop_reason != "settled" and measured.stop not in ("count", "budget"):
+    if measured.stop_reason not in ("settled", UNKNOWN) and measured.stop not in (
+        "count",
+        "budget",
+    ):
         yield f"ended by {measured.stop_reason}"
     if _maybe_disturbed(measured):
         yield "maybe disturbed"

@@ -18,7 +18,8 @@ from rich.text import Text
 Cell = str | Sequence[str]
 
 _UNBOUNDED = 100_000  # columns
-_NARROWEST = 12  # to which a column may shrink although it has longer words
+# To how many columns a long word may be broken: at once, where that is not enough, and at last.
+_LONG_WORDS = (40, 20, 12)
 _GAP = 2  # between columns
 
 
@@ -47,8 +48,11 @@ def table(
     """
     rows = [*rows]
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for header, width in zip(headers, _widths([headers, *rows], indent), strict=True):
-        side: Literal["left", "right"] = "right" if header in right else "left"
+    sides: list[Literal["left", "right"]] = [
+        "right" if header in right else "left" for header in headers
+    ]
+    widths = _widths([headers, *rows], indent, [side == "right" for side in sides])
+    for header, side, width in zip(headers, sides, widths, strict=True):
         drawn.add_column(_text(header), justify=side, overflow="fold", width=width)
     return _render(drawn, rows, indent)
 
@@ -65,7 +69,7 @@ def sentences(texts: Iterable[str], *, indent: int = 0) -> str:
 
 def _plain(rows: Sequence[Sequence[Cell]], indent: int) -> str:
     drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
-    for width in _widths(rows, indent):
+    for width in _widths(rows, indent, [False] * (len(rows[0]) if rows else 0)):
         drawn.add_column(overflow="fold", width=width)
     return _render(drawn, rows, indent)
 
@@ -94,21 +98,31 @@ def _lines(cell: Cell) -> list[str]:
     return [printable(line) for line in ([cell] if isinstance(cell, str) else cell)]
 
 
-def _widths(rows: Sequence[Sequence[Cell]], indent: int) -> list[int]:
-    """How wide each column is to be: the widest give way where the terminal is too narrow."""
+def _widths(rows: Sequence[Sequence[Cell]], indent: int, are_numbers: Sequence[bool]) -> list[int]:
+    """How wide each column is to be: where the terminal is too narrow, text gives way first."""
     columns = [
         [line for cell in column for line in _lines(cell)] for column in zip(*rows, strict=True)
     ]
     available = _terminal_width() - indent - _GAP * (len(columns) - 1)
     widths = [min(max(map(cell_len, column), default=0), available) for column in columns]
     words = [[word for line in column for word in line.split()] for column in columns]
-    least = [min(_NARROWEST, max(map(cell_len, column), default=0)) for column in words]
+    longest = [max(map(cell_len, column), default=0) for column in words]
+    for step, most in enumerate(_LONG_WORDS):
+        least = [
+            (width if step == 0 else word) if is_number else min(word, most)
+            for width, word, is_number in zip(widths, longest, are_numbers, strict=True)
+        ]
+        _shrink(widths, least, available)
+    return [max(pair) for pair in zip(widths, least, strict=True)]
+
+
+def _shrink(widths: list[int], least: Sequence[int], available: int) -> None:
+    """Takes from the widest column, one by one, until all fit or none may become narrower."""
     while sum(widths) > available:
         shrinkable = [place for place, width in enumerate(widths) if width > least[place]]
         if not shrinkable:
-            break
+            return
         widths[max(shrinkable, key=widths.__getitem__)] -= 1
-    return [max(pair) for pair in zip(widths, least, strict=True)]
 
 
 def _terminal_width() -> int:
