@@ -40,9 +40,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--margin",
         type=arguments.number,
-        default=0.01,
+        default=0.03,
         metavar="SHARE",
-        help="of the earlier time, up to which another time counts as the same (default: 0.01)",
+        help="of the earlier time, up to which another time counts as the same (default: 0.03)",
     )
     parser.add_argument(
         "--false-discoveries",
