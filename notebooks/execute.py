@@ -84,6 +84,8 @@ def main() -> None:
         "--out", type=Path, metavar="FOLDER", help="write there, and leave the files as they are"
     )
     options = parser.parse_args()
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
     for path in options.paths or notebooks():
         print(path, flush=True)
         notebook = executed(path, small=options.small)
