@@ -18,6 +18,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
+from convtime.core.files import write_file
+
 FOLDER = Path(__file__).resolve().parent
 SECONDS_A_CELL = 600
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -91,7 +93,8 @@ def main() -> None:
         notebook = executed(path, small=options.small)
         # As it is, but for what the cells show: a diff has nothing else in it.
         notebook.metadata["language_info"] = {"name": "python"}
-        nbformat.write(notebook, options.out / path.name if options.out else path)  # type: ignore[no-untyped-call]
+        target = options.out / path.name if options.out else path
+        write_file(target, nbformat.writes(notebook) + "\n")  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":
