@@ -407,14 +407,7 @@ class _Main(Recorder):
             tests = sorted({self.tests[name] for name in red})
             asked.write_text(json.dumps({"tests": tests, "output": str(output)}), encoding="utf-8")
             done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    *self._arguments(),
-                    "--convtime-again",
-                    str(asked),
-                ],
+                [sys.executable, "-m", "pytest", *self._arguments(), f"--convtime-again={asked}"],
                 cwd=self.config.invocation_params.dir,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -438,7 +431,8 @@ class _Main(Recorder):
 
     def _arguments(self) -> list[str]:
         one_process = ["-n0"] if self.config.pluginmanager.hasplugin("xdist") else []
-        return [*map(str, self.config.invocation_params.args), *one_process]
+        given = map(str, self.config.invocation_params.args)
+        return [*given, f"--rootdir={self.config.rootpath}", *one_process]
 
     def _exit_status(self, exitstatus: int) -> int:
         changes, bisect = self._changes, self.config.option.convtime_bisect

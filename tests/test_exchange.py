@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -92,7 +93,9 @@ def run_pytest_benchmark(folder: Path, *options: str) -> None:
         "def test_sum(benchmark):\n    benchmark.pedantic(sum, ([1],), rounds=7, iterations=3)\n",
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    # By a variable of xdist's, pytest-benchmark would take itself for a worker's, and do nothing.
+    own = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

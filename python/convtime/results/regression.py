@@ -20,7 +20,7 @@ from convtime.results.differences import (
     on_host,
 )
 from convtime.results.measurement import Measurement
-from convtime.results.significance import LogMedian, LogRatio, adjusted, student_quantile
+from convtime.results.significance import LogMedian, LogRatio, adjusted
 
 SCHEMA = "1.0"
 
@@ -88,9 +88,8 @@ class Changes:
         margin: share of the earlier time up to which another time counts as the same.
         false_discoveries: share of wrong ones to be expected among all that are found to be slower
             or faster; where nothing has changed, the share of runs in which anything is found.
-        geomean: of the ratios of all names that could be compared; its interval is of these names,
-            no narrower than their ratios' own errors nor than how much they differ among
-            themselves. None where there are none.
+        geomean: the geometric mean of the ratios of all names that could be compared, with an
+            interval for these names; None where there are none.
         differences: everything else that is recorded to differ.
         cause: what the times may have changed from, as far as was recorded.
     """
@@ -361,15 +360,8 @@ def _confirmed(first: Change, second: Change) -> Change:
 def _geomean(pairs: list[LogRatio]) -> Ratio | None:
     if not pairs:
         return None
-    count = len(pairs)
-    mean = math.fsum(pair.value for pair in pairs) / count
-    intervals = [pair.interval() for pair in pairs]
-    down = math.hypot(*(pair.value - low for pair, (low, _) in zip(pairs, intervals, strict=True)))
-    up = math.hypot(*(high - pair.value for pair, (_, high) in zip(pairs, intervals, strict=True)))
-    among = 0.0
-    if count > 1:  # what names share, such as a state of the machine, shows in none of their errors
-        variance = math.fsum((pair.value - mean) ** 2 for pair in pairs) / (count - 1)
-        quantile = student_quantile((1 + _C.CONFIDENCE) / 2, count - 1)
-        among = quantile * math.sqrt(variance / count)
-    low, high = mean - max(down / count, among), mean + max(up / count, among)
-    return Ratio(_exp(mean), _exp(low), _exp(high))
+    mean = math.fsum(pair.value for pair in pairs) / len(pairs)
+    sides = [(pair.value - pair.interval()[0], pair.interval()[1] - pair.value) for pair in pairs]
+    # What all names of a process share does not average out: no narrower than the narrowest.
+    down, up = (max(math.hypot(*side) / len(pairs), min(side)) for side in zip(*sides, strict=True))
+    return Ratio(_exp(mean), _exp(mean - down), _exp(mean + up))
