@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -297,6 +298,14 @@ def test_bad_csv_is_one_sentence(text: str, error: str, tmp_path: Path) -> None:
 
 # Bad input
 
+
+def without_times_of_the_kernel() -> dict[str, Any]:
+    one = make()
+    (kernel,) = one.activities
+    unknown = dataclasses.replace(kernel, seconds=(None,) * 4)
+    return dataclasses.replace(one, activities=(unknown,)).to_dict()
+
+
 WHOLE = json.dumps(make().to_dict())
 RUN: dict[str, Any] = {
     "machine_info": {},
@@ -321,6 +330,7 @@ RUN: dict[str, Any] = {
         ({"a": 1, "b": 2}, "the keys 'a', 'b'"),
         ({**make().to_dict(), "places": [1]}, "4 samples and 1 places"),
         ({**make().to_dict(), "sustained": make(sm_clocks_hz=(1.0,)).to_dict()}, "1 sm_clocks_hz"),
+        (without_times_of_the_kernel(), "4 samples and 4 times of 'relu_kernel.*are known"),
         ({"measurements": {}}, "no measurement"),
         ({"measurements": {"a": 5}}, "schema"),
         ({"measurements": {"a": {}}, "baseline": "a", "schema": "1.0"}, "missing"),
