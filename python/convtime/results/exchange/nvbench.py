@@ -96,7 +96,7 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
             name = f"{benchmark.name} [{state.name}]"
             if state.is_skipped:
                 why = shown(state.skip_reason or "no reason given")
-                warnings.warn(f"{path}: nvbench has skipped {shown(name)}: {why}", stacklevel=4)
+                warnings.warn(f"{path}: nvbench has skipped {shown(name)}: {why}", stacklevel=5)
                 continue
             whole = state.summary(_WHOLE)
             found.append(
