@@ -23,6 +23,7 @@ from hypothesis import strategies
 from test_measurement import make as make_any
 
 import convtime
+from convtime import cli
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.results.comparison import Comparison
@@ -185,6 +186,20 @@ def test_nvbenchs_samples_and_clocks_are_read(tmp_path: Path) -> None:
     assert one.throttled == (False, True, False)
     assert (one.device, one.provenance["gpu"]) == ("cuda:0", "NVIDIA H200")
     assert_says_that_nothing_is_known(one, "nvbench")
+
+
+def test_the_command_line_says_in_a_line_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers(tmp_path / "r.json-bin" / "0.bin", 1e-5, 2e-5, 4e-5)
+    skipped = {"name": "N=2", "is_skipped": True, "skip_reason": "too\nlarge"}
+    document = nvbench_document(nvbench_state("N=1", times=("r.json-bin/0.bin", 3)), skipped)
+    path = write(tmp_path / "r.json", document)
+    assert cli.main(["show", str(path)]) == 0
+    printed = capsys.readouterr()
+    expected = f"convtime: warning: {path}: nvbench has skipped 'copy [N=2]': 'too\\nlarge'\n"
+    assert printed.err == expected
+    assert "copy [N=1]" in printed.out
 
 
 @pytest.mark.parametrize(

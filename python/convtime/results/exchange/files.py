@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from convtime.core import codec
-from convtime.core.errors import InputError, one_line
+from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
@@ -233,6 +233,7 @@ def write_measurements(
         warnings.warn(
             f"{os.fspath(path)}: CSV holds samples, their clocks, {', '.join(forms.CONDITIONS)} "
             "and GPU alone; JSON holds everything",
+            InputWarning,
             stacklevel=2,
         )
         return
