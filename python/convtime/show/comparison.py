@@ -120,9 +120,9 @@ def _sentences(compared: Comparison) -> Iterator[str]:
         yield f"{', '.join(those)} {said}"
     for name, agreement in compared.same_results.items():
         if agreement.same is False:
-            yield f"OTHER RESULT: {name}: {agreement.sentence}"
+            yield f"{name}: {agreement}"
     for name, found in compared.interference.items():
-        yield f"interference: {name}: {found.sentence}"
+        yield f"{name}: {found}"
     yield from _notes_on_inputs(compared)
 
 
@@ -170,8 +170,7 @@ def _remarks(compared: Comparison) -> Iterator[str]:
             yield f"{name}: differences from {judged.smallest_difference:.2%} on would be found"
     for name, agreement in compared.same_results.items():
         if agreement.same is not False:
-            heading = "same result" if agreement.same else "same result not known"
-            yield f"{name}: {heading}: {agreement.sentence}"
+            yield f"{name}: {agreement}"
     if compared.interference_reason:
         yield f"interference not looked for: {compared.interference_reason}"
 
