@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from convtime.results.activity import DeviceActivity
 from convtime.results.comparison import Comparison, Judgement
+from convtime.results.units import format_seconds
 from convtime.show import html, svg, text
 from convtime.show.measurement import estimate, facts_of, median
 
@@ -175,14 +177,22 @@ def _remarks(compared: Comparison) -> Iterator[str]:
         yield f"interference not looked for: {compared.interference_reason}"
 
 
-def _conditions(compared: Comparison) -> tuple[dict[str, str], list[list[str]]]:
+def _conditions(compared: Comparison) -> tuple[dict[str, str], list[list[text.Cell]]]:
     """The facts that all candidates have in common, and rows of the others."""
     sheets = [facts_of(compared.measurements[name]) for name in _in_order(compared)]
-    alike, different = {}, []
+    alike: dict[str, str] = {}
+    different: list[list[text.Cell]] = []
     for fact in dict.fromkeys(fact for sheet in sheets for fact in sheet):
         told = [sheet.get(fact, "–") for sheet in sheets]
         if len(set(told)) == 1:
             alike[fact] = told[0]
         else:
             different.append([fact, *told])
+    kernels = [compared.measurements[name].activities for name in _in_order(compared)]
+    if any(kernels):
+        different.append(["kernels", *map(_told, kernels)])
     return alike, different
+
+
+def _told(activities: Iterable[DeviceActivity]) -> list[str]:
+    return [f"{format_seconds(each.median)} {each.short_name}" for each in activities]
