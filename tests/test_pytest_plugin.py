@@ -24,13 +24,15 @@ import convtime.timing.stopwatch  # noqa: F401
 
 pytest_plugins = "pytester"
 
-# Installed, it is loaded by its entry point; from a folder of sources, it has to be named.
+pytest.importorskip("pytest_benchmark")
+
 _IS_INSTALLED = any(
     entry.value == "pytest_convtime" for entry in importlib.metadata.entry_points(group="pytest11")
 )
+# By its module's name, whether convtime is installed or stands in a folder of Python's path.
+LOADED = ("-p", "no:convtime", "-p", "pytest_convtime")
 # What every pytest would import anew takes seconds.
 OTHERS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:nbval")
-LOADED = () if _IS_INSTALLED else ("-p", "pytest_convtime")
 
 # Times that are written down, in place of real ones: of slow tests FACTOR times as long.
 SUITE = """
