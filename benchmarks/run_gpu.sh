@@ -97,7 +97,6 @@ for line in "${scripts[@]+"${scripts[@]}"}"; do
 done
 if ((notebooks)); then
     echo "== notebooks"
-    mkdir -p "$out"
     python3 "$repository/notebooks/execute.py" --out "$out" || failed+=(notebooks)
 fi
 

@@ -18,6 +18,8 @@ from typing import Any
 import nbformat
 from nbclient import NotebookClient
 
+from convtime.core.files import write_file
+
 FOLDER = Path(__file__).resolve().parent
 SECONDS_A_CELL = 600
 _WIDGET = "application/vnd.jupyter.widget-view+json"
@@ -84,12 +86,15 @@ def main() -> None:
         "--out", type=Path, metavar="FOLDER", help="write there, and leave the files as they are"
     )
     options = parser.parse_args()
+    if options.out:
+        options.out.mkdir(parents=True, exist_ok=True)
     for path in options.paths or notebooks():
         print(path, flush=True)
         notebook = executed(path, small=options.small)
         # As it is, but for what the cells show: a diff has nothing else in it.
         notebook.metadata["language_info"] = {"name": "python"}
-        nbformat.write(notebook, options.out / path.name if options.out else path)  # type: ignore[no-untyped-call]
+        target = options.out / path.name if options.out else path
+        write_file(target, nbformat.writes(notebook) + "\n")  # type: ignore[no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def test_conv_exits_as_it_is_told(
     assert (f"exits with {code}: line 2 (" in capsys.readouterr().out) is (code != 0)
 
 
-@pytest.mark.parametrize("code", ["256", "-1", "many"])
+@pytest.mark.parametrize("code", ["256", "-1", "many", "9" * 5000])
 def test_an_exit_code_must_be_one(capsys, code):
     assert cli.main(["conv", "--uncertain", code]) == 2
     assert f"got '{code}', but it must be a whole number from 0 to 255" in capsys.readouterr().err

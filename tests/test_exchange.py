@@ -2,26 +2,43 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import statistics
 import subprocess
 import sys
+import tempfile
+import warnings
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pandas
 import pytest
 import torch
 import torch.utils.benchmark
-from test_measurement import make
+from hypothesis import strategies
+from test_measurement import make as make_any
 
 import convtime
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.results.comparison import Comparison
-from convtime.results.exchange import read_measurements, write_measurements
+from convtime.results.exchange import (
+    nvbench,
+    pytest_benchmark,
+    read_measurements,
+    write_measurements,
+)
 from convtime.results.measurement import Measurement
+
+
+def make(**changes: Any) -> Measurement:
+    """One in which there is something for each sample, or nothing for any."""
+    if "seconds" in changes:
+        changes = {"spans": (), "sm_clocks_hz": (), "activities": ()} | changes
+    return make_any(**changes)
 
 
 def write(path: Path, document: object) -> Path:
@@ -76,7 +93,9 @@ def run_pytest_benchmark(folder: Path, *options: str) -> None:
         "def test_sum(benchmark):\n    benchmark.pedantic(sum, ([1],), rounds=7, iterations=3)\n",
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    # By a variable of xdist's, pytest-benchmark would take itself for a worker's, and do nothing.
+    own = {name: value for name, value in os.environ.items() if "PYTEST" not in name}
+    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -300,6 +319,8 @@ RUN: dict[str, Any] = {
         ([], "JSON that begins with"),
         ({}, "must be a Measurement"),
         ({"a": 1, "b": 2}, "the keys 'a', 'b'"),
+        ({**make().to_dict(), "places": [1]}, "4 samples and 1 places"),
+        ({**make().to_dict(), "sustained": make(sm_clocks_hz=(1.0,)).to_dict()}, "1 sm_clocks_hz"),
         ({"measurements": {}}, "no measurement"),
         ({"measurements": {"a": 5}}, "schema"),
         ({"measurements": {"a": {}}, "baseline": "a", "schema": "1.0"}, "missing"),
@@ -343,3 +364,68 @@ def test_names_stay_as_they_are(tmp_path: Path) -> None:
     assert list(found) == ["<b>\n"]
     assert "<b>" not in found["<b>\n"]._repr_html_()
     assert codec.finite(found["<b>\n"].median) == 1.0
+
+
+def places_in(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where something else could stand in a document."""
+    found = [path]
+    if isinstance(document, dict | list):
+        keys = document if isinstance(document, dict) else range(len(document))
+        for key in keys:
+            found += places_in(document[key], (*path, key))
+    return found
+
+
+def replaced(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+    if not path:
+        return value
+    copy = dict(document) if isinstance(document, dict) else list(document)
+    copy[path[0]] = replaced(copy[path[0]], path[1:], value)
+    return copy
+
+
+DOCUMENTS: list[Any] = [
+    make().to_dict(),
+    Comparison({"a": make(name="a"), "b": make(name="b")}).to_dict(),
+    {"schema": "1.0", "measurements": {"a": make(name="a").to_dict()}},
+    RUN | {"commit_info": {"id": "abc", "dirty": False}, "version": "5", "datetime": "2026"},
+    nvbench_document(nvbench_state("Device=0 N=1", times=("r.json-bin/0.bin", 3))),
+    pytest_benchmark.document([make()]),
+    nvbench.document([make()]),
+]
+ANYTHING = strategies.recursive(
+    strategies.none()
+    | strategies.booleans()
+    | strategies.integers(-(2**70), 2**70)
+    | strategies.floats(allow_nan=False, allow_infinity=False)
+    | strategies.sampled_from(["", "<script>", "\x00\x1b[31m", "é" * 500, "kernel", "1e999"]),
+    lambda inner: (
+        strategies.lists(inner, max_size=2)
+        | strategies.dictionaries(strategies.sampled_from(["a", "name", "data"]), inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+
+
+@hypothesis.settings(deadline=None, max_examples=200)
+@hypothesis.given(data=strategies.data())
+def test_a_document_with_something_else_in_it_is_read_or_refused(data: Any) -> None:
+    document = json.loads(data.draw(strategies.sampled_from(list(map(json.dumps, DOCUMENTS)))))
+    place = data.draw(strategies.sampled_from(places_in(document)))
+    document = replaced(document, place, data.draw(ANYTHING))
+    with tempfile.TemporaryDirectory() as folder:
+        numbers(Path(folder) / "r.json-bin" / "0.bin", 1e-5, 2e-5, 4e-5)
+        path = write(Path(folder) / "r.json", document)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = read_measurements(path)
+        except InputError as error:
+            assert str(error).startswith(folder)  # noqa: PT017
+            assert "\n" not in str(error)  # noqa: PT017
+            return
+    for measured in found.values():
+        assert str(measured)
+        assert measured.details()
+        assert measured._repr_html_()
+        assert Measurement.from_dict(json.loads(measured.to_json())) == measured

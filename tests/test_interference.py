@@ -45,7 +45,7 @@ def test_a_candidate_that_suffers_from_another_is_named() -> None:
     found = compared.interference["suffers"]
     assert found.ratio == pytest.approx(3, rel=0.2)
     assert found.alone_seconds == pytest.approx(0.001, rel=0.3)
-    assert f"interference: suffers: {found.sentence}" in flat(compared)
+    assert f"suffers: interference: {found.sentence}" in flat(compared)
     assert (compared.interference_reason, "not looked for" in flat(compared)) == ("", False)
 
 

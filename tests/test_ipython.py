@@ -169,6 +169,15 @@ def test_convtime_needs_no_ipython() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_figures_are_shown_without_pyplot(shell: InteractiveShell) -> None:
+    pytest.importorskip("matplotlib")
+    one = convtime.time_op(int, **FEW)
+    compared = convtime.compare([int, float], **FEW)
+    for figure in (one.plot_samples(), compared.plot()):
+        shown, _ = shell.display_formatter.format(figure)
+        assert shown["image/png"].startswith(b"\x89PNG")
+
+
 # Progress
 
 

@@ -340,7 +340,9 @@ def test_text_and_markdown_tell_what_changed_and_how_to_see_it_again() -> None:
     text = changes.details()
     assert "conv2d:n1c8h8w8k8r3s3:float32" in text
     assert re.search(r"(10\.0|9\.9)\d* µs → 11\.0\d µs", text)
+    assert r"test_conv[<b>|`x`]\n::second" in text
     assert "calm" not in text
+    assert "test_conv[&lt;b&gt;|`x`]" in changes._repr_html_()
     rows = [line for line in changes.to_markdown().splitlines() if line.startswith("| slower")]
     assert len(rows) == 1
     assert "<b>" not in rows[0]

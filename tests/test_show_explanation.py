@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import torch
 from recorded import layers
 from texts import flat
 
 from convtime.conv.call import ConvCall, TensorLayout
+from convtime.conv.explain import kernels
 from convtime.conv.explain.types import Explanation, PassExplanation, Side
-from convtime.results.comparison import Ratio
+from convtime.results.comparison import Comparison, Ratio
 from convtime.results.measurement import Measurement
 from convtime.results.plan import Plan
 
@@ -127,3 +129,16 @@ def test_html_draws_what_the_time_goes_into() -> None:
     assert told.count("<svg") == 1
     other = explanation(side(layers()["float32 nchw layer1.0.conv1"].convtime), "the kernels")
     assert other._repr_html_().count("<svg") == 2
+
+
+def test_the_documentation_shows_what_is_printed() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "reading-results.md").read_text("utf-8")
+    layer = layers()["float32 nchw layer1.0.conv2"]
+    compared = Comparison({"pytorch": layer.pytorch, "convtime": layer.convtime})
+    _, _, of_it = str(explanation()).partition("same\n  of it:")
+    for printed in (layer.pytorch, layer.pytorch.details(), compared, f"  of it:{of_it}"):
+        assert f"```text\n{printed}\n```" in page
+    roles = [getattr(kernels, name) for name in dir(kernels) if name.isupper() and name[0] != "_"]
+    assert len(roles) == 10
+    for role in roles:
+        assert f"`{role}`" in page

@@ -71,11 +71,6 @@ def file_name(text: str) -> Path:
     return Path(text)
 
 
-def output_file(text: str) -> Path:
-    """The name of a file that is written, or - for standard output."""
-    return file_name(text)
-
-
 def shape(text: str) -> tuple[int, ...]:
     """A tensor's sizes."""
     expected = "positive whole numbers with commas between, such as 8,3,224,224"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, get_args
 
 from convtime.cli import snippet
-from convtime.cli.output import add_json, add_verbose, check_outputs, deliver_result
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.cli.verdicts import Finding, add_verdict_options, judge
 from convtime.core import codec
@@ -81,7 +81,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_outputs(options.json)
+    check_json(options.json)
     statements = _statements(options)
     if options.baseline is not None and options.baseline not in statements:
         raise InputError(

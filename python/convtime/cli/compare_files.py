@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any, get_args
 
 from convtime.cli import arguments
-from convtime.cli.output import add_json, check_outputs, deliver_result
+from convtime.cli.output import add_json, check_json, deliver_result
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core import codec
 from convtime.core.errors import InputError
-from convtime.core.files import write_file
+from convtime.core.files import check_writable, write_file
 from convtime.results.differences import SameGpu
 from convtime.results.exchange import read_measurements
 from convtime.results.measurement import Measurement
@@ -75,7 +75,9 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_outputs(options.json, options.markdown)
+    check_json(options.json)
+    if options.markdown:
+        check_writable(options.markdown)
     before, after = _with_names_in_common(options.before, options.after)
     try:
         changes = compare_runs(

@@ -32,7 +32,7 @@ def _run(options: argparse.Namespace) -> None:
 
     parser = make_parser()
     for action in _actions(parser):
-        if action.type in (arguments.file_name, arguments.output_file):
+        if action.type is arguments.file_name:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
     print_result(shtab.complete(parser, shell=options.shell))
 

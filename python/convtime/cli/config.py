@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from convtime.cli.output import add_json, check_outputs, deliver_result
+from convtime.cli.output import add_json, check_json, deliver_result
 from convtime.core.config import show_config
 
 
@@ -20,6 +20,6 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    check_outputs(options.json)
+    check_json(options.json)
     text = json.dumps(show_config(), indent=2)
     deliver_result(options, lambda: text, lambda: f"{text}\n")

@@ -15,7 +15,7 @@ import torch
 from tqdm import tqdm
 
 from convtime.cli import arguments
-from convtime.cli.output import STANDARD_OUTPUT, add_json, check_outputs, deliver_result
+from convtime.cli.output import STANDARD_OUTPUT, add_json, check_json, deliver_result
 from convtime.cli.verdicts import Finding, add_verdict_options, judge
 from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
 from convtime.conv.layouts import DTYPES, LAYOUTS
@@ -26,7 +26,7 @@ from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, l
 from convtime.conv.sources.resnet50 import resnet50
 from convtime.conv.step import StepResult, compare_step
 from convtime.core.errors import InputError
-from convtime.core.files import write_file
+from convtime.core.files import check_writable, write_file
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.results.comparison import Failure
@@ -204,12 +204,12 @@ def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[
 
 
 def _check_files(options: argparse.Namespace) -> None:
-    outputs = [
-        path
-        for path in (options.json, options.csv, options.plot)
-        if path not in (None, STANDARD_OUTPUT)
-    ]
-    check_outputs(*outputs)
+    check_json(options.json)
+    outputs = [path for path in (options.csv, options.plot) if path]
+    for path in outputs:
+        check_writable(path)
+    if options.json not in (None, STANDARD_OUTPUT):
+        outputs.append(options.json)
     files = [path for path in (options.layers, *outputs) if path]
     if len(set(map(os.path.realpath, files))) < len(files):
         raise InputError("--layers, --json, --csv and --plot must name different files")

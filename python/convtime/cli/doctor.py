@@ -8,7 +8,7 @@ from typing import Any
 
 from convtime.cli.arguments import DEVICE_HELP
 from convtime.cli.exit_codes import DONE, FOUND
-from convtime.cli.output import add_json, check_outputs, deliver_result
+from convtime.cli.output import add_json, check_json, deliver_result
 from convtime.core import codec
 from convtime.device.resolve import resolve_device
 from convtime.show.doctor import document, text
@@ -32,7 +32,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    check_outputs(options.json)
+    check_json(options.json)
     device = resolve_device(options.device)
     if sys.stderr and sys.stderr.isatty():
         print("convtime: this takes some seconds, up to 20 on a GPU", file=sys.stderr)

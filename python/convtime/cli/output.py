@@ -21,7 +21,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     """Adds --json, of every command that has a result."""
     parser.add_argument(
         "--json",
-        type=arguments.output_file,
+        type=arguments.file_name,
         metavar="FILE",
         help="write the result as JSON, too; - prints it in place of the text",
     )
@@ -32,15 +32,14 @@ def add_verbose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
 
 
-def check_outputs(*files: Path | None) -> None:
-    """Makes sure, before anything is timed, that files can be written.
+def check_json(file: Path | None) -> None:
+    """Makes sure, before anything is timed, that what --json names can be written.
 
     Raises:
-        InputError: One of them cannot.
+        InputError: It cannot.
     """
-    for file in files:
-        if file is not None and file != STANDARD_OUTPUT:
-            check_writable(file)
+    if file not in (None, STANDARD_OUTPUT):
+        check_writable(file)
 
 
 def deliver_result(

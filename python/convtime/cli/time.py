@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from convtime.cli import snippet
-from convtime.cli.output import add_json, add_verbose, check_outputs, deliver_result
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    check_outputs(options.json)
+    check_json(options.json)
     statement = _statement(options.statement)
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)

@@ -62,7 +62,7 @@ def judge(found: Sequence[Finding], options: argparse.Namespace) -> tuple[int, s
 
 
 def _exit_code(text: str) -> int:
-    if not (text.isdecimal() and int(text) <= 255):
+    if not (text.isdecimal() and len(text) <= 3 and int(text) <= 255):
         raise argparse.ArgumentTypeError(
             f"got {text!r}, but it must be a whole number from 0 to 255"
         )

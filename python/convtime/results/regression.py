@@ -154,9 +154,9 @@ class Changes:
 
     def details(self) -> str:
         """All that has changed as text, for a log."""
-        from convtime.show.changes import text
+        from convtime.show.changes import sheet
 
-        return text(self)
+        return sheet(self)
 
     def to_markdown(self) -> str:
         """As :meth:`details`, in Markdown for a pull request, with everything escaped."""
@@ -171,6 +171,11 @@ class Changes:
 
     def __repr__(self) -> str:
         return f"<convtime.Changes {self}>"
+
+    def _repr_html_(self) -> str:
+        from convtime.show.changes import html_sheet
+
+        return html_sheet(self)
 
 
 def compare_runs(

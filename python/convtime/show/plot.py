@@ -39,7 +39,16 @@ def _figure_class() -> Any:
             f"plots need matplotlib, whose import raised {first_line(error)}; correct MPLBACKEND "
             "or its matplotlibrc"
         ) from error
-    return Figure
+
+    class ShownFigure(Figure):
+        """Notebooks show pyplot's figures only, and those once pyplot has made one."""
+
+        def _repr_png_(self) -> bytes:
+            content = io.BytesIO()
+            self.savefig(content, format="png", bbox_inches="tight")
+            return content.getvalue()
+
+    return ShownFigure
 
 
 def check_plot(path: str | os.PathLike[str]) -> None:

@@ -17,7 +17,7 @@ from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
 from convtime.results.exchange import frame, nvbench, pytest_benchmark, torch_benchmark
-from convtime.results.exchange.unknown import named
+from convtime.results.exchange.unknown import named, shown
 from convtime.results.measurement import SCHEMA, Measurement
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ _READABLE = (
     "a Measurement, a Comparison or a saved run of convtime's, JSON of pytest-benchmark or "
     "nvbench, or CSV with the columns name and seconds"
 )
+_FOR_EACH_SAMPLE = ("raw_seconds", "spans", "unions", "sm_clocks_hz", "places", "batches")
 _LONGEST_WHOLE_NUMBER = 20  # digits of 2**64
 
 
@@ -89,7 +90,25 @@ def read_file(path: str | os.PathLike[str]) -> Comparison | dict[str, Measuremen
         raise InputError(f"{path}: is no text, and must be {_READABLE}") from error
     if path.suffix.lower() == ".csv":
         return frame.read_csv(text, str(path))
-    return _read_document(_parse(text, path), path)
+    found = _read_document(_parse(text, path), path)
+    by_name = found.measurements if isinstance(found, Comparison) else found
+    for measured in by_name.values():
+        _check_lengths(measured, path)
+    return found
+
+
+def _check_lengths(measured: Measurement, path: Path) -> None:
+    """What there is for each sample must be there for all of them."""
+    counts = {field: len(getattr(measured, field)) for field in _FOR_EACH_SAMPLE}
+    counts |= {f"times of {each.label}": len(each.seconds) for each in measured.activities}
+    for field, count in counts.items():
+        if count not in (0, len(measured.seconds)):
+            raise InputError(
+                f"{path}: {shown(measured.name)} has {len(measured.seconds)} samples and {count} "
+                f"{shown(field)[1:-1]}, and must have as many of both"
+            )
+    if measured.sustained is not None:
+        _check_lengths(measured.sustained, path)
 
 
 def _parse(text: str, path: Path) -> Any:
