@@ -537,7 +537,7 @@ def test_files_that_are_no_run_are_refused_before_any_test(
 def test_a_folder_that_cannot_be_written_is_told_before_any_test(
     run: Any, pytester: pytest.Pytester
 ) -> None:
-    pytester.makepyfile("def test_it(): open('/tmp/ran', 'w')")
+    pytester.makepyfile("def test_it(): pass")
     (pytester.path / ".convtime").mkdir(mode=0o500)
     assert "cannot be written" in output(run("--convtime-save", "main"))
 
@@ -549,6 +549,16 @@ def test_a_file_in_the_folders_place_is_told(run: Any, pytester: pytest.Pytester
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "runs cannot be saved there (File exists)" in output(result)
     assert not (pytester.path / "ran").exists()
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_baseline_that_is_read_only_is_kept(run: Any, pytester: pytest.Pytester) -> None:
+    before = saved(pytester)
+    (pytester.path / ".convtime" / "main.json").chmod(0o444)
+    result = run("--convtime-save", "main", FACTOR="2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "main.json: cannot be written, since it is read-only" in output(result)
+    assert saved(pytester) == before
 
 
 @pytest.mark.usefixtures("baseline")

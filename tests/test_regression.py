@@ -290,6 +290,20 @@ def test_why_a_verdict_is_uncertain_is_said(seconds: Any, reason: str) -> None:
     assert change.sentence
 
 
+def test_what_counts_is_what_a_second_look_bears_out() -> None:
+    rng = np.random.default_rng(11)
+    base = {name: noisy(rng) for name in ("twice", "once", "calm")}
+    after = {name: noisy(rng, 1.1e-5) for name in ("twice", "once")} | {"calm": noisy(rng)}
+    first = compare_runs(base, after)
+    again = compare_runs(base, {"twice": noisy(rng, 1.1e-5), "once": noisy(rng)})
+    found = first.confirmed(dataclasses.replace(again, changes=again.of("slower", "same")))
+    assert [change.verdict for change in found.changes] == ["slower", "same", "same"]
+    assert found["twice"].sentence.startswith("found twice, first as 1.1")
+    assert found["once"].sentence.startswith("at first slower: 1.1")
+    assert found["twice"].ratio != first["twice"].ratio
+    assert found["calm"] == first["calm"]
+
+
 def test_exit_codes() -> None:
     rng = np.random.default_rng(9)
     base = {"x": noisy(rng), "y": noisy(rng)}
