@@ -58,7 +58,7 @@ def test_compare_says_whether_the_results_are_the_same() -> None:
     wrong = compared.same_results["wrong"]
     assert wrong.same is False
     assert wrong.largest_error == pytest.approx(0.1, rel=1e-3)
-    said = "OTHER RESULT: wrong: 4,096 of 4,096 numbers differ, by 0.1 at most (fl"
+    said = "wrong: OTHER RESULT: 4,096 of 4,096 numbers differ, by 0.1 at most (fl"
     assert said in flat(compared)
     assert compared.exit_code("different") == 1
     assert convtime.Comparison.from_dict(compared.to_dict()).same_results == compared.same_results

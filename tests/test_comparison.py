@@ -379,11 +379,11 @@ def test_everything_is_written_and_read_again() -> None:
     judged = document["judgements"]
     assert (judged["other"]["verdict"], judged["control"]["verdict"]) == ("slower", "same")
     text, html = flat(comparison), comparison._repr_html_()
-    for said in ("OTHER RESULT: other: off by 3", "interference not looked for: there was no time"):
+    for said in ("other: OTHER RESULT: off by 3", "interference not looked for: there was no time"):
         assert said in text
         assert said in html
-    assert "interference: other: takes <more> beside the others" in text
-    assert "interference: other: takes &lt;more&gt; beside the others" in html
+    assert "other: interference: takes <more> beside the others" in text
+    assert "other: interference: takes &lt;more&gt; beside the others" in html
     older = {"schema": "1.0", "measurements": document["measurements"], "margin": 0.01}
     assert Comparison.from_dict(older).baseline == "other"
 

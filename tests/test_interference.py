@@ -46,7 +46,7 @@ def test_a_candidate_that_suffers_from_another_is_named() -> None:
     found = compared.interference["suffers"]
     assert 3 < found.ratio < 15
     assert 0.001 <= found.alone_seconds < 0.004
-    assert f"interference: suffers: {found.sentence}" in flat(compared)
+    assert f"suffers: interference: {found.sentence}" in flat(compared)
     assert "not looked for" not in flat(compared)
 
 

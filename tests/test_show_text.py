@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
 import sys
 
 import pytest
@@ -101,3 +102,12 @@ def test_nothing_is_lost_at_any_width(rows, columns: int, terminal) -> None:
     assert told.isprintable() or set(filter(lambda letter: not letter.isprintable(), told)) == {
         "\n"
     }
+
+
+def test_what_prints_is_loaded_when_something_is_printed() -> None:
+    code = (
+        "import sys, convtime; from convtime.results.measurement import Measurement; "
+        "print([name for name in ('rich', 'convtime.show', 'matplotlib') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

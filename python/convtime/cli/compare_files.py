@@ -86,9 +86,6 @@ def _run(options: argparse.Namespace) -> int:
             margin=options.margin,
             false_discoveries=options.false_discoveries,
             same_gpu=options.same_gpu,
-            reproducers={
-                name: measured.provenance.get("reproducer", "") for name, measured in after.items()
-            },
         )
     except ValueError as error:
         raise InputError(str(error)) from error

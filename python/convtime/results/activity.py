@@ -55,11 +55,11 @@ class DeviceActivity:
 
     @property
     def label(self) -> str:
-        """Name, grid and block in one text."""
+        """Short name, grid and block in one text."""
         if self.kind != "kernel":
             return self.kind
         grid, block = ("×".join(map(str, sizes)) for sizes in (self.grid, self.block))
-        return f"{self.name}, grid {grid}, block {block}"
+        return f"{self.short_name}, grid {grid}, block {block}"
 
     def __str__(self) -> str:
         return f"{self.label}, {format_seconds(self.median)}"

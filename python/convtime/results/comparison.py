@@ -98,6 +98,10 @@ class Judgement:
     sentence: str
     smallest_difference: float
 
+    def __str__(self) -> str:
+        told = f"{self.verdict}: ratio {self.ratio}"
+        return f"{told}; {self.sentence}" if self.sentence else told
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Comparison:

@@ -1,17 +1,19 @@
-"""What has changed between two runs, as text for a log and Markdown for a pull request."""
+"""What has changed between two runs: as text for a log, HTML, and Markdown for a pull request."""
 
 from __future__ import annotations
 
-import html
 import re
 from collections.abc import Iterator
+from html import escape
 from typing import get_args
 
 from convtime.results.regression import Change, Changes, Verdict
 from convtime.results.units import format_seconds
+from convtime.show import html, text
 
 _VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 _QUIET: tuple[Verdict, ...] = ("same",)  # told as a number alone
+_HEADERS = ("verdict", "ratio [95 %]", "before → after", "name")
 
 
 def line(changes: Changes) -> str:
@@ -22,22 +24,30 @@ def line(changes: Changes) -> str:
     return f"{len(changes.changes)} compared: {told or 'nothing'}{mean}"
 
 
-def text(changes: Changes) -> str:
-    """All but what is the same, a line each, with what is to be said below it."""
-    lines = [f"{line(changes)} (margin {changes.margin:.2%})"]
-    width = max(map(len, _VERDICTS))
-    for change in _worst_first(changes):
-        cells = (f"{change.verdict:{width}}", *_cells(change), change.name)
-        lines.append("  ".join(cell for cell in cells if cell))
-        lines += [f"{'':{width}}  {remark}" for remark in _remarks(change)]
-    if changes.changes:
-        lines.append(f"cause: {changes.cause}")
-    lines += [f"  {difference}{_share(difference.count)}" for difference in changes.differences]
-    return "\n".join(lines)
+def sheet(changes: Changes) -> str:
+    """All but what is the same, a row each, with what is to be said of it below its name."""
+    parts = [f"{line(changes)} (margin {changes.margin:.2%})"]
+    rows = _rows(changes)
+    if rows:
+        parts.append(text.table(_HEADERS, rows, right=_HEADERS[1:3]))
+    causes = [text.sentences(_cause(changes)), text.sentences(_differences(changes), indent=2)]
+    parts.append("\n".join(filter(None, causes)))
+    return "\n\n".join(filter(None, parts))
+
+
+def html_sheet(changes: Changes) -> str:
+    """As HTML, with everything escaped."""
+    rows = _rows(changes)
+    return (
+        html.paragraph(f"{line(changes)} (margin {changes.margin:.2%})")
+        + (html.table(_HEADERS, rows) if rows else "")
+        + "".join(map(html.paragraph, _cause(changes)))
+        + html.items(_differences(changes))
+    )
 
 
 def markdown(changes: Changes) -> str:
-    """As :func:`text`; nothing in a name can be markup."""
+    """As :func:`sheet`; nothing in a name can be markup."""
     lines = [f"**{_escaped(line(changes))}** (margin {changes.margin:.2%})"]
     rows = _worst_first(changes)
     if rows:
@@ -49,11 +59,23 @@ def markdown(changes: Changes) -> str:
         lines += ["", f"Cause: {_escaped(changes.cause)}"]
     if changes.differences:
         lines.append("")
-    lines += [
-        f"- {_escaped(str(difference))}{_share(difference.count)}"
-        for difference in changes.differences
-    ]
+    lines += [f"- {_escaped(difference)}" for difference in _differences(changes)]
     return "\n".join(lines) + "\n"
+
+
+def _rows(changes: Changes) -> list[tuple[text.Cell, ...]]:
+    return [
+        (change.verdict, *_cells(change), (change.name, *_remarks(change)))
+        for change in _worst_first(changes)
+    ]
+
+
+def _cause(changes: Changes) -> list[str]:
+    return [f"cause: {changes.cause}"] if changes.changes else []
+
+
+def _differences(changes: Changes) -> list[str]:
+    return [f"{difference}{_share(difference.count)}" for difference in changes.differences]
 
 
 def _worst_first(changes: Changes) -> list[Change]:
@@ -85,5 +107,5 @@ def _share(count: int) -> str:
 
 def _escaped(value: str) -> str:
     """Of a text, what neither HTML nor Markdown takes for markup, in one line."""
-    plain = html.escape(" ".join(value.split()))
+    plain = escape(" ".join(value.split()))
     return re.sub(r"([\\`*_{}\[\]|~#!@])", r"\\\1", plain)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from convtime.results.activity import DeviceActivity
 from convtime.results.comparison import Comparison, Judgement
+from convtime.results.units import format_seconds
 from convtime.show import html, svg, text
 from convtime.show.measurement import estimate, facts_of, median
 
@@ -120,9 +122,9 @@ def _sentences(compared: Comparison) -> Iterator[str]:
         yield f"{', '.join(those)} {said}"
     for name, agreement in compared.same_results.items():
         if agreement.same is False:
-            yield f"OTHER RESULT: {name}: {agreement.sentence}"
+            yield f"{name}: {agreement}"
     for name, found in compared.interference.items():
-        yield f"interference: {name}: {found.sentence}"
+        yield f"{name}: {found}"
     yield from _notes_on_inputs(compared)
 
 
@@ -170,20 +172,27 @@ def _remarks(compared: Comparison) -> Iterator[str]:
             yield f"{name}: differences from {judged.smallest_difference:.2%} on would be found"
     for name, agreement in compared.same_results.items():
         if agreement.same is not False:
-            heading = "same result" if agreement.same else "same result not known"
-            yield f"{name}: {heading}: {agreement.sentence}"
+            yield f"{name}: {agreement}"
     if compared.interference_reason:
         yield f"interference not looked for: {compared.interference_reason}"
 
 
-def _conditions(compared: Comparison) -> tuple[dict[str, str], list[list[str]]]:
+def _conditions(compared: Comparison) -> tuple[dict[str, str], list[list[text.Cell]]]:
     """The facts that all candidates have in common, and rows of the others."""
     sheets = [facts_of(compared.measurements[name]) for name in _in_order(compared)]
-    alike, different = {}, []
+    alike: dict[str, str] = {}
+    different: list[list[text.Cell]] = []
     for fact in dict.fromkeys(fact for sheet in sheets for fact in sheet):
         told = [sheet.get(fact, "–") for sheet in sheets]
         if len(set(told)) == 1:
             alike[fact] = told[0]
         else:
             different.append([fact, *told])
+    kernels = [compared.measurements[name].activities for name in _in_order(compared)]
+    if any(kernels):
+        different.append(["kernels", *map(_told, kernels)])
     return alike, different
+
+
+def _told(activities: Iterable[DeviceActivity]) -> list[str]:
+    return [f"{format_seconds(each.median)} {each.short_name}" for each in activities]

@@ -31,9 +31,7 @@ def text(seen: Examination) -> str:
             f"{device}; torch {seen.provenance['torch']}",
             _durations_table(seen.known_durations),
             _operations_table(seen.operations),
-            f"ceilings: copy {seen.ceilings.bytes_per_second / 1e9:,.0f} GB/s, "
-            f"{seen.ceilings.matmul_dtype} matmul "
-            f"{seen.ceilings.flops_per_second / 1e12:,.3g} TFLOP/s",
+            f"ceilings: {seen.ceilings}",
             "\n".join(map(_line, found)),
             f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
         ]
