@@ -153,24 +153,42 @@ class _Timing:
         import convtime
 
         marked = {name: value for name, value in self._options.items() if name != "margin"}
-        with self._recorder.turn([convtime.Candidate(fn, *args)], self._options | options):
+        candidate = _candidate(fn, args, options)
+        with self._recorder.turn([candidate], self._options | options):
             measured = convtime.time_op(fn, *args, **marked | options)
-        self._recorder.record(self._node.nodeid, options.get("name"), measured)
+        self._recorder.record(self._node.nodeid, options.get("name"), measured, candidate)
         return measured
 
     def compare(self, candidates: Any, **options: Any) -> Comparison:
         import convtime
         from convtime.timing.candidate import candidates_of
 
-        with self._recorder.turn(candidates_of(candidates), self._options | options):
+        listed = candidates_of(candidates)
+        with self._recorder.turn(listed, self._options | options):
             comparison = convtime.compare(candidates, **self._options | options)
-        for name, measured in comparison.measurements.items():
-            if name != comparison.control:
-                recorded = self._recorder.record(self._node.nodeid, name, measured)
-                agreement = comparison.same_results.get(name)
-                if agreement is not None and agreement.same is False:
-                    self._recorder.different[recorded] = agreement.sentence
+        for candidate in listed:
+            measured = comparison.measurements[candidate.name]
+            name = self._recorder.record(self._node.nodeid, candidate.name, measured, candidate)
+            agreement = comparison.same_results.get(candidate.name)
+            if agreement is not None and agreement.same is False:
+                said = (agreement.sentence, _reproducer(candidate))
+                self._recorder.different[name] = "; again: ".join(filter(None, said))
         return comparison
+
+
+def _candidate(fn: Callable[..., object], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    import convtime
+
+    names = ("kwargs", "setup", "backward")
+    return convtime.Candidate(
+        fn, *args, **{name: options[name] for name in names if name in options}
+    )
+
+
+def _reproducer(candidate: Any) -> str:
+    from convtime.conv.sources.called import reproducer_of
+
+    return reproducer_of(candidate)
 
 
 class Recorder:
@@ -185,8 +203,10 @@ class Recorder:
         self.tests: dict[str, str] = {}  # by name, the test that measured it
         self.different: dict[str, str] = {}  # by name, how its result is not the baseline's
 
-    def record(self, test: str, label: str | None, measured: Measurement) -> str:
-        """Keeps a measurement, and returns its name here."""
+    def record(
+        self, test: str, label: str | None, measured: Measurement, _candidate: Any = None
+    ) -> str:
+        """Keeps a measurement of a candidate, and returns its name here."""
         name = test if label is None else f"{test} {label}"
         distinct, number = name, 1
         while distinct in self.measurements:
@@ -235,6 +255,15 @@ class _Again(Recorder):
         super().__init__(config)
         asked = json.loads(Path(config.option.convtime_again).read_text(encoding="utf-8"))
         self._tests, self._output = set(asked["tests"]), Path(asked["output"])
+
+    def record(
+        self, test: str, label: str | None, measured: Measurement, candidate: Any = None
+    ) -> str:
+        """With the command that times its convolutions again: they were found to be slow."""
+        if candidate is not None:
+            provenance = {**measured.provenance, "reproducer": _reproducer(candidate)}
+            measured = dataclasses.replace(measured, provenance=provenance)
+        return super().record(test, label, measured)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -381,10 +410,7 @@ class _Main(Recorder):
             write_file(option.convtime_json, json.dumps(changes.to_dict(), indent=1) + "\n")
 
     def _compare(
-        self,
-        before: Mapping[str, Measurement],
-        after: Mapping[str, Measurement],
-        reproducers: Mapping[str, str] | None = None,
+        self, before: Mapping[str, Measurement], after: Mapping[str, Measurement]
     ) -> Changes:
         from convtime.results.regression import compare_runs
 
@@ -393,7 +419,6 @@ class _Main(Recorder):
             after,
             margin=self._margin,
             same_gpu=self.config.option.convtime_same_gpu,
-            reproducers=reproducers,
         )
 
     def _run_again(self, baseline: Mapping[str, Measurement], red: set[str]) -> Changes:
@@ -638,7 +663,8 @@ class GpuBenchmark:
         except BaseException:
             benchmark.has_error = True
             raise
-        self._recorder.record(self._request.node.nodeid, None, measured)
+        candidate = _candidate(fn, args, {**options, "kwargs": kwargs})
+        self._recorder.record(self._request.node.nodeid, None, measured, candidate)
         if not again:  # which is no run of pytest-benchmark's
             self._feed(measured, iterations)
 

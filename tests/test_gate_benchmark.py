@@ -1,9 +1,12 @@
 """What gate.py makes of its rows, and one pair of runs on a CPU."""
 
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +23,7 @@ NAMES = ("relu", "conv", "norm", "mm", "cpu")
 def rows(verdict_of_slower="slower", verdict_of_equal="same", planted=1.05):
     """Eight pairs, of which the first has other verdicts than are true where they are given."""
     plants = {name: {"size": 2, "ratio": planted if name == "relu" else 1.05} for name in NAMES}
-    made = [{"key": gate.PLANTS, "plants": plants}]
+    made: list[dict[str, Any]] = [{"key": gate.PLANTS, "plants": plants}]
     for number in range(1, gate.PAIRS + 1):
         slower = [name for index, name in enumerate(NAMES) if (index + number) % 2]
         verdicts = (verdict_of_slower, verdict_of_equal) if number == 1 else ("slower", "same")

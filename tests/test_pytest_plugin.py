@@ -6,6 +6,7 @@ import importlib.metadata
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 # What a pytest within this one imports, it forgets behind itself, but for what was there before.
+import convtime.conv.sources.called
 import convtime.device.gpu_turn
 import convtime.results.exchange
 import convtime.results.regression
@@ -323,6 +325,33 @@ def test_under_xdist_all_workers_measurements_are_saved_and_judged(
     assert (tmp_path / "convtime" / "timing-cpu.lock").exists()
 
 
+CONVOLUTION = SUITE.replace("time_op(int)", "time_op(torch.conv2d, X, W, kwargs={'padding': 1})")
+
+
+def test_convolutions_that_are_found_come_with_their_reproducer(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    data = "import torch\nX, W = torch.ones(1, 2, 5, 6), torch.ones(3, 2, 3, 3)\n"
+    pytester.makepyfile(test_it=data + CONVOLUTION)
+    assert run("--convtime-save", "main").ret == 0
+    slow = run("--convtime-against", "main", "--convtime-fail-on", "slower", FACTOR="1.1")
+    assert slow.ret == 1
+    line = "again: convtime conv conv2d:n1c2h5w6k3r3s3p1:float32:nchw"
+    slow.stdout.fnmatch_lines([f"*{line}"])
+    pytester.makepyfile(
+        test_it=data
+        + """
+def test_pair(compare):
+    same = lambda: torch.conv2d(X, W)
+    compare({"a": same, "b": lambda: 1 + same()}, max_samples=10)
+"""
+    )
+    different = run("--convtime-fail-on", "different")
+    assert different.ret == 1
+    line = "again: convtime conv conv2d:n1c2h5w6k3r3s3:float32:nchw"
+    different.stdout.fnmatch_lines([f"different *::test_pair b: *{line}"])
+
+
 TURNS = """
 import time
 import pytest
@@ -508,7 +537,7 @@ def test_files_that_are_no_run_are_refused_before_any_test(
 def test_a_folder_that_cannot_be_written_is_told_before_any_test(
     run: Any, pytester: pytest.Pytester
 ) -> None:
-    pytester.makepyfile("def test_it(): open('/tmp/ran', 'w')")
+    pytester.makepyfile("def test_it(): pass")
     (pytester.path / ".convtime").mkdir(mode=0o500)
     assert "cannot be written" in output(run("--convtime-save", "main"))
 
@@ -520,6 +549,16 @@ def test_a_file_in_the_folders_place_is_told(run: Any, pytester: pytest.Pytester
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert "runs cannot be saved there (File exists)" in output(result)
     assert not (pytester.path / "ran").exists()
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_baseline_that_is_read_only_is_kept(run: Any, pytester: pytest.Pytester) -> None:
+    before = saved(pytester)
+    (pytester.path / ".convtime" / "main.json").chmod(0o444)
+    result = run("--convtime-save", "main", FACTOR="2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "main.json: cannot be written, since it is read-only" in output(result)
+    assert saved(pytester) == before
 
 
 @pytest.mark.usefixtures("baseline")
@@ -560,3 +599,19 @@ def test_the_wheel_names_the_plugin() -> None:
     )
     plugin, package = map(Path, done.stdout.split())
     assert plugin.parent == package.parent.parent
+
+
+@pytest.mark.parametrize(
+    "source", ["docs/regression-tests.md", "examples/ci/gpu.yml", "examples/ci/cpu.yml"]
+)
+def test_documents_and_examples_name_options_that_there_are(
+    source: str, run: Any, pytester: pytest.Pytester
+) -> None:
+    text = (Path(__file__).parents[1] / source).read_text(encoding="utf-8")
+    named = set(re.findall(r"--convtime-[a-z-]+", text))
+    assert len(named) >= 4
+    assert named <= set(re.findall(r"--convtime-[a-z-]+", output(run("--help"))))
+    for value in re.findall(r"--convtime-fail-on ([a-z0-9:%,]+)", text):
+        pytester.makepyfile("def test_it(): pass")
+        told = output(run("--convtime-fail-on", value))
+        assert "needs --convtime-against" in told  # and nothing else is wrong with it

@@ -290,6 +290,20 @@ def test_why_a_verdict_is_uncertain_is_said(seconds: Any, reason: str) -> None:
     assert change.sentence
 
 
+def test_what_counts_is_what_a_second_look_bears_out() -> None:
+    rng = np.random.default_rng(11)
+    base = {name: noisy(rng) for name in ("twice", "once", "calm")}
+    after = {name: noisy(rng, 1.1e-5) for name in ("twice", "once")} | {"calm": noisy(rng)}
+    first = compare_runs(base, after)
+    again = compare_runs(base, {"twice": noisy(rng, 1.1e-5), "once": noisy(rng)})
+    found = first.confirmed(dataclasses.replace(again, changes=again.of("slower", "same")))
+    assert [change.verdict for change in found.changes] == ["slower", "same", "same"]
+    assert found["twice"].sentence.startswith("found twice, first as 1.1")
+    assert found["once"].sentence.startswith("at first slower: 1.1")
+    assert found["twice"].ratio != first["twice"].ratio
+    assert found["calm"] == first["calm"]
+
+
 def test_exit_codes() -> None:
     rng = np.random.default_rng(9)
     base = {"x": noisy(rng), "y": noisy(rng)}
@@ -331,10 +345,10 @@ def test_samples_that_are_no_times_are_refused(wrong: float) -> None:
 def test_text_and_markdown_tell_what_changed_and_how_to_see_it_again() -> None:
     rng = np.random.default_rng(10)
     name = "test_conv[<b>|`x`]\n::second"
+    again = PROVENANCE | {"reproducer": "convtime conv conv2d:n1c8h8w8k8r3s3:float32"}
     changes = compare_runs(
         {name: noisy(rng), "calm": noisy(rng)},
-        {name: noisy(rng, 1.1e-5), "calm": noisy(rng)},
-        reproducers={name: "conv2d:n1c8h8w8k8r3s3:float32"},
+        {name: dataclasses.replace(noisy(rng, 1.1e-5), provenance=again), "calm": noisy(rng)},
     )
     assert str(changes).startswith("2 compared: 1 slower, 1 same; geomean 1.0")
     text = changes.details()

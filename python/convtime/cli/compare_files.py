@@ -40,9 +40,9 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--margin",
         type=arguments.number,
-        default=0.01,
+        default=0.03,
         metavar="SHARE",
-        help="of the earlier time, up to which another time counts as the same (default: 0.01)",
+        help="of the earlier time, up to which another time counts as the same (default: 0.03)",
     )
     parser.add_argument(
         "--false-discoveries",
@@ -86,9 +86,6 @@ def _run(options: argparse.Namespace) -> int:
             margin=options.margin,
             false_discoveries=options.false_discoveries,
             same_gpu=options.same_gpu,
-            reproducers={
-                name: measured.provenance.get("reproducer", "") for name, measured in after.items()
-            },
         )
     except ValueError as error:
         raise InputError(str(error)) from error

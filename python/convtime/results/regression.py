@@ -65,7 +65,8 @@ class Change:
             how many names were looked at; None where it is not judged.
         reason: why the verdict is ``uncertain``, as a code; None where it is not.
         sentence: that in words; empty where there is nothing to say.
-        reproducer: a line that makes what was measured again; empty where there is none.
+        reproducer: the command that measures it again, where the later one's ``provenance`` has
+            it; else empty.
     """
 
     name: str
@@ -184,7 +185,6 @@ def compare_runs(
     margin: float = 0.03,
     false_discoveries: float = 0.05,
     same_gpu: SameGpu = "model",
-    reproducers: Mapping[str, str] | None = None,
 ) -> Changes:
     """Judges what two runs measured under the same names.
 
@@ -202,7 +202,6 @@ def compare_runs(
         false_discoveries: the share, above 0 and below 1.
         same_gpu: what counts as the same GPU: of one ``model``, or the very one, by its ``uuid``.
             Times on GPUs that do not are ``uncertain``.
-        reproducers: by name, a line that makes what was measured again.
 
     Raises:
         ValueError: for a margin or share outside of its range, and for measurements whose samples
@@ -219,7 +218,6 @@ def compare_runs(
     judged = [name for name, pair in compared.items() if pair.known is not None]
     chances = adjusted([_known(compared[name]).p_value(margin) for name in judged])
     adjusted_chances = dict(zip(judged, chances, strict=True))
-    reproducers = reproducers or {}
 
     def change(name: str) -> Change:
         if name not in pairs:
@@ -230,7 +228,7 @@ def compare_runs(
         else:
             chance = adjusted_chances.get(name)
             found = _judge(name, pairs[name], compared[name], margin, chance, false_discoveries)
-        return dataclasses.replace(found, reproducer=reproducers.get(name, ""))
+        return dataclasses.replace(found, reproducer=_reproducer(after.get(name)))
 
     found = all_differences(pairs.values())
     return Changes(
@@ -241,6 +239,10 @@ def compare_runs(
         differences=found,
         cause=cause(found, same_gpu),
     )
+
+
+def _reproducer(measured: Measurement | None) -> str:
+    return "" if measured is None else str(measured.provenance.get("reproducer", ""))
 
 
 def _check_samples(name: str, measured: Measurement) -> None:
@@ -342,7 +344,7 @@ def _doubt(
             f"it would be {alone} if it were the only one, but among all names a difference like "
             f"this one is to be expected by chance (adjusted p-value {chance:.2g})"
         )
-    if not (ratio.low > 0 and math.isfinite(ratio.high)):
+    if not all(math.isfinite(measured.median_interval[0]) for measured in pair):
         few = " and ".join(str(len(measured.seconds)) for measured in pair)
         return "too-few-samples", f"{few} samples give no interval at that confidence"
     half = (ratio.high - ratio.low) / 2
@@ -350,7 +352,8 @@ def _doubt(
         return "at-the-margin", (
             f"the margin's edge lies within {ratio.low:.4f} .. {ratio.high:.4f}"
         )
-    return "wide-interval", f"the interval, ± {half:.2%}, is wider than the margin of {margin:.2%}"
+    interval = f"{ratio.low:.4f} .. {ratio.high:.4f}"
+    return "wide-interval", f"the interval, {interval}, is wider than the margin of {margin:.2%}"
 
 
 def _confirmed(first: Change, second: Change) -> Change:
@@ -359,7 +362,7 @@ def _confirmed(first: Change, second: Change) -> Change:
     if first.verdict == second.verdict:
         said = f"found twice, first as {found}"
     sentence = "; ".join(filter(None, (said, second.sentence)))
-    return dataclasses.replace(second, sentence=sentence, reproducer=first.reproducer)
+    return dataclasses.replace(second, sentence=sentence)
 
 
 def _geomean(pairs: list[LogRatio]) -> Ratio | None:
