@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 import re
@@ -22,6 +23,7 @@ from hypothesis import strategies
 from test_measurement import make as make_any
 
 import convtime
+from convtime import cli
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.results.comparison import Comparison
@@ -186,6 +188,20 @@ def test_nvbenchs_samples_and_clocks_are_read(tmp_path: Path) -> None:
     assert_says_that_nothing_is_known(one, "nvbench")
 
 
+def test_the_command_line_says_in_a_line_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers(tmp_path / "r.json-bin" / "0.bin", 1e-5, 2e-5, 4e-5)
+    skipped = {"name": "N=2", "is_skipped": True, "skip_reason": "too\nlarge"}
+    document = nvbench_document(nvbench_state("N=1", times=("r.json-bin/0.bin", 3)), skipped)
+    path = write(tmp_path / "r.json", document)
+    assert cli.main(["show", str(path)]) == 0
+    printed = capsys.readouterr()
+    expected = f"convtime: warning: {path}: nvbench has skipped 'copy [N=2]': 'too\\nlarge'\n"
+    assert printed.err == expected
+    assert "copy [N=1]" in printed.out
+
+
 @pytest.mark.parametrize(
     ("filename", "size", "error"),
     [
@@ -297,6 +313,14 @@ def test_bad_csv_is_one_sentence(text: str, error: str, tmp_path: Path) -> None:
 
 # Bad input
 
+
+def without_times_of_the_kernel() -> dict[str, Any]:
+    one = make()
+    (kernel,) = one.activities
+    unknown = dataclasses.replace(kernel, seconds=(None,) * 4)
+    return dataclasses.replace(one, activities=(unknown,)).to_dict()
+
+
 WHOLE = json.dumps(make().to_dict())
 RUN: dict[str, Any] = {
     "machine_info": {},
@@ -321,6 +345,7 @@ RUN: dict[str, Any] = {
         ({"a": 1, "b": 2}, "the keys 'a', 'b'"),
         ({**make().to_dict(), "places": [1]}, "4 samples and 1 places"),
         ({**make().to_dict(), "sustained": make(sm_clocks_hz=(1.0,)).to_dict()}, "1 sm_clocks_hz"),
+        (without_times_of_the_kernel(), "4 samples and 4 times of 'relu_kernel.*are known"),
         ({"measurements": {}}, "no measurement"),
         ({"measurements": {"a": 5}}, "schema"),
         ({"measurements": {"a": {}}, "baseline": "a", "schema": "1.0"}, "missing"),

@@ -15,6 +15,7 @@ import convtime
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.explain import running
 from convtime.conv.explain.differences import differences
+from convtime.conv.explain.kernels import parts
 from convtime.conv.explain.reasons import why
 from convtime.conv.explain.running import explain
 from convtime.conv.explain.types import Explanation, PassExplanation, Side
@@ -576,6 +577,19 @@ def test_cudnns_plans_are_the_same_on_a_gpu(dtype):
         assert explained.pytorch.kernels
         assert 0.5 < explained.ratio.value < 2
         assert explained.pytorch.method == "kernel"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_what_the_time_goes_into_is_told_on_a_gpu(layout):
+    x = torch.randn(8, 64, 56, 56, device="cuda").to(memory_format=layout)
+    w = torch.randn(64, 64, 3, 3, device="cuda").to(memory_format=layout)
+    found = explain(F.conv2d, x, w, padding=1, backward=True, **QUICK)
+    for explained in found.passes:
+        roles = [part.role for part in parts(explained.pytorch.kernels)]
+        assert "main kernel" in roles, found.details()
+        assert "other" not in roles, found.details()
+    assert str(found).count("  main kernel") == len(found.passes)
 
 
 @pytest.mark.cuda

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recorded import layers
+from recorded import activity, layers
 from test_measurement import make
 from texts import flat
 
@@ -97,6 +98,21 @@ def test_what_another_tool_does_not_say_is_left_out() -> None:
     theirs = of_samples("theirs", (4e-6,) * 10, "nvbench", {})
     assert str(theirs) == "theirs: 4.000 µs [4.000, 4.000]"
     assert "method: unknown" in flat(theirs)
+
+
+def test_a_request_that_is_not_known_is_not_missed() -> None:
+    assert str(as_asked(method_requested="unknown", cache_requested="unknown")) == str(as_asked())
+
+
+def test_times_that_are_no_numbers_are_shown() -> None:
+    never = as_asked(
+        seconds=(math.inf,) * 10,
+        activities=(dataclasses.replace(activity("relu"), seconds=(None,)),),
+    )
+    assert str(never).startswith("relu: inf s, kernel")
+    assert "nan s 1×1×1 1×1×1 relu" in flat(never)
+    assert "<svg" not in never._repr_html_()
+    Comparison({"a": never, "b": never})._repr_html_()
 
 
 def test_details_name_the_kernels() -> None:

@@ -18,6 +18,8 @@ from convtime.conv.compare import compare_layers
 from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.core.errors import InputError
 from convtime.results.agreement import Agreement
+from convtime.results.clock_reading import ClockReading
+from convtime.results.clock_trace import ClockTrace
 from convtime.results.comparison import Comparison, Ratio
 from convtime.show import plot
 
@@ -210,6 +212,13 @@ def test_a_comparison_is_drawn_with_ratios_beside_times():
     assert np.ravel(ratio.get_xydata()) == pytest.approx((2, 1))
     idle = dataclasses.replace(base, method="kernel", seconds=(0.0,) * 40)
     Comparison({"idle": idle, "base": base}).plot().savefig(io.BytesIO())
+
+
+def test_a_trace_may_have_any_words():
+    hostile = "$\\foo$ \x1b"
+    reading = ClockReading(0.1, 1.5e9, None, None, None, (hostile,))
+    trace = ClockTrace(hostile, 0.1, 0.0, (reading, reading))
+    trace.plot().savefig(io.BytesIO())
 
 
 def test_plots_without_matplotlib(monkeypatch):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 from convtime._build_info import version
 from convtime.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, MEANINGS
 from convtime.cli.output import print_error
-from convtime.core.errors import InputError, one_line
+from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.show.text import printable
 
 
@@ -28,14 +30,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal that has no × or µ gets an escape, and not an error after all the timing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        options = make_parser().parse_args(arguments)
-        code: int = options.run(options) or DONE
+        with _warnings_in_one_line():
+            options = make_parser().parse_args(arguments)
+            code: int = options.run(options) or DONE
     except InputError as error:
         print_error(f"convtime: error: {printable(one_line(error))}")
         return BAD_INPUT
     except KeyboardInterrupt:
         return interrupted()
     return code
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Prints warnings that are for the user without the place in the code that they come from."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_ours(
+            message: Warning | str, category: type[Warning], *place: Any, **further: Any
+        ) -> None:
+            if issubclass(category, InputWarning):
+                print_error(f"convtime: warning: {printable(str(message))}")
+            else:
+                show(message, category, *place, **further)
+
+        warnings.showwarning = show_ours
+        yield
 
 
 def interrupted() -> int:

@@ -95,7 +95,7 @@ class _TimeOp(Magics):
         return None
 
 
-_TimeOp.time_op.__doc__ = f"{_TimeOp.time_op.__doc__}\n{_make_parser().format_help()}"
+_TimeOp.time_op.__doc__ = f"{_TimeOp.time_op.__doc__}\n{_TimeOp._parser.format_help()}"
 
 
 def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:

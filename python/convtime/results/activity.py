@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable
 
@@ -40,8 +41,9 @@ class DeviceActivity:
 
     @property
     def median(self) -> float:
-        """The median of its durations, in seconds."""
-        return statistics.median(duration for duration in self.seconds if duration is not None)
+        """The median of its durations, in seconds; not a number where none is known."""
+        known = [duration for duration in self.seconds if duration is not None]
+        return statistics.median(known) if known else math.nan
 
     @property
     def launch(self) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:

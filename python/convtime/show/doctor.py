@@ -7,7 +7,7 @@ from typing import Any
 
 from convtime.core import codec
 from convtime.results.units import format_seconds
-from convtime.show.text import table
+from convtime.show.text import columns, table
 from convtime.study.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
 from convtime.study.findings import find, passed
 
@@ -32,7 +32,7 @@ def text(seen: Examination) -> str:
             _durations_table(seen.known_durations),
             _operations_table(seen.operations),
             f"ceilings: {seen.ceilings}",
-            "\n".join(map(_line, found)),
+            columns([*map(_row, found)]),
             f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
         ]
     )
@@ -57,17 +57,17 @@ def _operations_table(operations: Sequence[OperationTiming]) -> str:
     def column(timing: OperationTiming) -> str:
         return timing.method if timing.regime == AS_IS else timing.regime
 
-    columns = list(dict.fromkeys(map(column, operations)))
+    titles = list(dict.fromkeys(map(column, operations)))
     cells: dict[str, dict[str, str]] = {}
     for timing in operations:
         cell = "—"
         if timing.median is not None and timing.spread is not None:
             cell = f"{format_seconds(timing.median)} ± {timing.spread:.1%}"
         cells.setdefault(timing.name, {})[column(timing)] = cell
-    rows = [(name, *(row.get(title, "") for title in columns)) for name, row in cells.items()]
-    return table(("median ± IQR", *columns), rows, right=columns)
+    rows = [(name, *(row.get(title, "") for title in titles)) for name, row in cells.items()]
+    return table(("median ± IQR", *titles), rows, right=titles)
 
 
-def _line(finding: Finding) -> str:
+def _row(finding: Finding) -> tuple[str, str]:
     advice = f": {finding.advice}" if finding.advice else ""
-    return f"{finding.status:>6}  {finding.check}: {finding.message}{advice}"
+    return finding.status, f"{finding.check}: {finding.message}{advice}"

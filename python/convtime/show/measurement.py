@@ -70,7 +70,7 @@ def _reservations(measured: Measurement) -> Iterator[str]:
         yield f"{len(measured.seconds)} samples are too few for an interval"
     for condition in ("method", "cache", "placement", "regime"):
         used, requested = (getattr(measured, condition + end) for end in ("", "_requested"))
-        if requested not in ("auto", "both", used):
+        if requested not in ("auto", UNKNOWN, used):
             yield f"{condition} {used} where {requested} was asked for"
     if measured.sustained is not None and measured.sustained.regime != "sustained":
         yield "sustained not reached"

@@ -333,7 +333,7 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
     for label, axis in axes.items():
         axis.set_ylabel(label, fontsize=8)
         axis.grid(alpha=0.25)
-    axes[shown[-1]].set_xlabel(f"seconds ({trace.device})")
+    axes[shown[-1]].set_xlabel(f"seconds ({printable(trace.device)})", parse_math=False)
     return figure
 
 
@@ -348,4 +348,5 @@ def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
             if reason in (reading.throttle_reasons or ())
         ]
         axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLOURS["PyTorch"])
-    axis.set_yticks(range(len(reasons)), reasons, fontsize=7)
+    labels = [printable(reason) for reason in reasons]
+    axis.set_yticks(range(len(reasons)), labels, fontsize=7, parse_math=False)

@@ -59,15 +59,16 @@ def table(
 
 def facts(named: Mapping[str, Cell], *, indent: int = 0) -> str:
     """A line for each fact, the names on the left."""
-    return _plain([(f"{name}:", fact) for name, fact in named.items()], indent)
+    return columns([(f"{name}:", fact) for name, fact in named.items()], indent=indent)
 
 
 def sentences(texts: Iterable[str], *, indent: int = 0) -> str:
     """Sentences, each on lines of its own."""
-    return _plain([(text,) for text in texts], indent)
+    return columns([(text,) for text in texts], indent=indent)
 
 
-def _plain(rows: Sequence[Sequence[Cell]], indent: int) -> str:
+def columns(rows: Sequence[Sequence[Cell]], *, indent: int = 0) -> str:
+    """Rows of text without headers."""
     drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
     for width in _widths(rows, indent, [False] * (len(rows[0]) if rows else 0)):
         drawn.add_column(overflow="fold", width=width)
@@ -100,12 +101,12 @@ def _lines(cell: Cell) -> list[str]:
 
 def _widths(rows: Sequence[Sequence[Cell]], indent: int, are_numbers: Sequence[bool]) -> list[int]:
     """How wide each column is to be: where the terminal is too narrow, text gives way first."""
-    columns = [
+    texts = [
         [line for cell in column for line in _lines(cell)] for column in zip(*rows, strict=True)
     ]
-    available = _terminal_width() - indent - _GAP * (len(columns) - 1)
-    widths = [min(max(map(cell_len, column), default=0), available) for column in columns]
-    words = [[word for line in column for word in line.split()] for column in columns]
+    available = _terminal_width() - indent - _GAP * (len(texts) - 1)
+    widths = [min(max(map(cell_len, column), default=0), available) for column in texts]
+    words = [[word for line in column for word in line.split()] for column in texts]
     longest = [max(map(cell_len, column), default=0) for column in words]
     for step, most in enumerate(_LONG_WORDS):
         least = [

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from convtime.core import codec
-from convtime.core.errors import InputError, one_line
+from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
@@ -99,13 +99,17 @@ def read_file(path: str | os.PathLike[str]) -> Comparison | dict[str, Measuremen
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
     """What there is for each sample must be there for all of them."""
-    counts = {field: len(getattr(measured, field)) for field in _FOR_EACH_SAMPLE}
-    counts |= {f"times of {each.label}": len(each.seconds) for each in measured.activities}
-    for field, count in counts.items():
+    of = f"{path}: {shown(measured.name)} has {len(measured.seconds)} samples and"
+    for field in _FOR_EACH_SAMPLE:
+        count = len(getattr(measured, field))
         if count not in (0, len(measured.seconds)):
+            raise InputError(f"{of} {count} {field}, and must have as many of both")
+    for activity in measured.activities:
+        count = len(activity.seconds)
+        if count != len(measured.seconds) or set(activity.seconds) == {None}:
             raise InputError(
-                f"{path}: {shown(measured.name)} has {len(measured.seconds)} samples and {count} "
-                f"{shown(field)[1:-1]}, and must have as many of both"
+                f"{of} {count} times of {shown(activity.label)}, and must have as many of both, "
+                "some of which are known"
             )
     if measured.sustained is not None:
         _check_lengths(measured.sustained, path)
@@ -229,6 +233,7 @@ def write_measurements(
         warnings.warn(
             f"{os.fspath(path)}: CSV holds samples, their clocks, {', '.join(forms.CONDITIONS)} "
             "and GPU alone; JSON holds everything",
+            InputWarning,
             stacklevel=2,
         )
         return

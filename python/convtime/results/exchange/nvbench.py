@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from convtime.core import codec
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, InputWarning
 from convtime.results.exchange.unknown import of_samples, shown
 from convtime.results.measurement import SCHEMA, Measurement
 
@@ -96,7 +96,9 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
             name = f"{benchmark.name} [{state.name}]"
             if state.is_skipped:
                 why = shown(state.skip_reason or "no reason given")
-                warnings.warn(f"{path}: nvbench has skipped {shown(name)}: {why}", stacklevel=4)
+                warnings.warn(
+                    f"{path}: nvbench has skipped {shown(name)}: {why}", InputWarning, stacklevel=5
+                )
                 continue
             whole = state.summary(_WHOLE)
             found.append(
