@@ -622,7 +622,7 @@ def test_a_run_that_measures_nothing_or_is_interrupted_keeps_what_was_saved(
     before = saved(pytester)
     nothing = run("--convtime-save", "main", "-k", "nothing")
     assert "nothing was measured, so that" in output(nothing)
-    pytester.makepyfile(test_later="def test_later(): raise KeyboardInterrupt")
+    pytester.makepyfile(test_later="import pytest\ndef test_later(): pytest.exit('enough')")
     assert run("--convtime-save", "main", FACTOR="2").ret == pytest.ExitCode.INTERRUPTED
     assert saved(pytester) == before
 
