@@ -238,8 +238,12 @@ class _Worker(Recorder):
         from convtime.timing.sampling import find_place
 
         place = find_place(candidates, options.get("device"))
-        # On a GPU, timings take turns by themselves.
-        with contextlib.nullcontext() if place.on_gpu else turn(["cpu"], _PATIENCE_SECONDS):
+        if place.on_gpu:  # where timings take turns by themselves
+            yield
+            return
+        with turn(["cpu"], _PATIENCE_SECONDS) as came:
+            if came.disturbed_by:
+                warnings.warn(pytest.PytestWarning(came.disturbed_by), stacklevel=4)
             yield
 
     def pytest_sessionfinish(self) -> None:
@@ -301,6 +305,8 @@ class _Main(Recorder):
         self._folder = config.rootpath / FOLDER
         self._failures, self._margin = _parse_failures(config.option.convtime_fail_on)
         self._save: Path | None = None
+        self._markdown: Path | None = None
+        self._json: Path | None = None
         self._baseline: dict[str, Measurement] | None = None
         self._changes: Changes | None = None
         self._told: list[str] = []
@@ -330,7 +336,10 @@ class _Main(Recorder):
         if option.convtime_save is not None:
             self._save = self._saved_as(option.convtime_save)
             _make_folder(self._folder)
-        for path in (self._save, option.convtime_markdown, option.convtime_json):
+        self._markdown, self._json = map(
+            self._path, (option.convtime_markdown, option.convtime_json)
+        )
+        for path in (self._save, self._markdown, self._json):
             if path is not None:
                 from convtime.core.files import check_writable
 
@@ -339,6 +348,9 @@ class _Main(Recorder):
             from convtime.results.exchange import read_measurements
 
             self._baseline = read_measurements(self._find_baseline(option.convtime_against))
+
+    def _path(self, given: str | None) -> Path | None:
+        return None if given is None else self.config.invocation_params.dir / given
 
     def _saved_as(self, name: str) -> Path:
         if not re.fullmatch(r"\w[\w.-]*", name):
@@ -403,11 +415,10 @@ class _Main(Recorder):
         self._changes = changes
         from convtime.core.files import write_file
 
-        option = self.config.option
-        if option.convtime_markdown is not None:
-            write_file(option.convtime_markdown, changes.to_markdown())
-        if option.convtime_json is not None:
-            write_file(option.convtime_json, json.dumps(changes.to_dict(), indent=1) + "\n")
+        if self._markdown is not None:
+            write_file(self._markdown, changes.to_markdown())
+        if self._json is not None:
+            write_file(self._json, json.dumps(changes.to_dict(), indent=1) + "\n")
 
     def _compare(
         self, before: Mapping[str, Measurement], after: Mapping[str, Measurement]

@@ -298,8 +298,8 @@ def test_what_counts_is_what_a_second_look_bears_out() -> None:
     again = compare_runs(base, {"twice": noisy(rng, 1.1e-5), "once": noisy(rng)})
     found = first.confirmed(dataclasses.replace(again, changes=again.of("slower", "same")))
     assert [change.verdict for change in found.changes] == ["slower", "same", "same"]
-    assert found["twice"].sentence.startswith("found twice, first as 1.1")
-    assert found["once"].sentence.startswith("at first slower: 1.1")
+    assert found["twice"].sentence.startswith("found twice, first as 1.")
+    assert found["once"].sentence.startswith("at first slower: 1.")
     assert found["twice"].ratio != first["twice"].ratio
     assert found["calm"] == first["calm"]
 
