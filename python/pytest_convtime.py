@@ -84,10 +84,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "convtime(method, cache, regime, placement, ...): how the convtime fixtures time this "
         "test, by the options of convtime.time_op",
     )
-    with_benchmark = any(
-        map(config.pluginmanager.hasplugin, ("benchmark", "pytest_benchmark.plugin"))
-    )
-    fixtures = _WithPytestBenchmark() if with_benchmark else _WithoutPytestBenchmark()
+    names = ("benchmark", "pytest_benchmark.plugin")
+    has_benchmark = any(map(config.pluginmanager.hasplugin, names))
+    fixtures = _WithPytestBenchmark() if has_benchmark else _WithoutPytestBenchmark()
     config.pluginmanager.register(fixtures, "convtime-gpu-benchmark")
     session = _session_of(config)
     config.stash[_SESSION] = session
@@ -487,14 +486,12 @@ class _Main(Recorder):
         return [*given, f"--rootdir={self.config.rootpath}", *one_process]
 
     def _exit_status(self, exitstatus: int) -> int:
-        changes, bisect = self._changes, self.config.option.convtime_bisect
-        found = bool(self.different) and "different" in self._failures
-        if changes is not None:
-            found = found or any(change.verdict in self._failures for change in changes.changes)
-        untold = changes is not None and (
-            changes.of("uncertain", "missing") or not self.measurements
-        )
-        if bisect and not found and (untold or exitstatus != pytest.ExitCode.OK):
+        verdicts: set[str] = {"different"} if self.different else set()
+        if self._changes is not None:
+            verdicts |= {change.verdict for change in self._changes.changes}
+        found = not verdicts.isdisjoint(self._failures)
+        told = exitstatus == pytest.ExitCode.OK and verdicts.isdisjoint(("uncertain", "missing"))
+        if self.config.option.convtime_bisect and not (found or told):
             return _CANNOT_TELL
         if found and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return pytest.ExitCode.TESTS_FAILED
