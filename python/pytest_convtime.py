@@ -23,6 +23,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from convtime.integrations.gpu_benchmark import GpuBenchmark
     from convtime.results.comparison import Comparison
     from convtime.results.measurement import Measurement
     from convtime.results.regression import Changes
@@ -83,10 +84,9 @@ def pytest_configure(config: pytest.Config) -> None:
         "convtime(method, cache, regime, placement, ...): how the convtime fixtures time this "
         "test, by the options of convtime.time_op",
     )
-    with_benchmark = any(
-        map(config.pluginmanager.hasplugin, ("benchmark", "pytest_benchmark.plugin"))
-    )
-    fixtures = _WithPytestBenchmark() if with_benchmark else _WithoutPytestBenchmark()
+    names = ("benchmark", "pytest_benchmark.plugin")
+    has_benchmark = any(map(config.pluginmanager.hasplugin, names))
+    fixtures = _WithPytestBenchmark() if has_benchmark else _WithoutPytestBenchmark()
     config.pluginmanager.register(fixtures, "convtime-gpu-benchmark")
     session = _session_of(config)
     config.stash[_SESSION] = session
@@ -132,31 +132,46 @@ def _fail(sentence: str) -> NoReturn:
 @pytest.fixture
 def time_op(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
     """``convtime.time_op`` with the options of the test's marker; its results are recorded."""
-    return _Timing(request).time_op
+    return Timing(request).time_op
 
 
 @pytest.fixture
 def compare(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
     """``convtime.compare`` with the options of the test's marker; its results are recorded."""
-    return _Timing(request).compare
+    return Timing(request).compare
 
 
-class _Timing:
-    """Times for one test."""
+class Timing:
+    """Times for one test, with the options of its marker, and records what comes of it.
+
+    Attributes:
+        test: what pytest knows of it.
+        options: of its marker.
+    """
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
-        self._node = request.node
+        self.test = request.node
+        self.options = _options_of(request.node)
         self._recorder = request.config.stash[_SESSION]
-        self._options = _options_of(request.node)
+
+    @property
+    def under_xdist(self) -> bool:
+        """Whether this is one of several processes that run tests."""
+        return isinstance(self._recorder, _Worker)
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the test is run again for its times alone."""
+        return isinstance(self._recorder, _Again)
 
     def time_op(self, fn: Callable[..., object], *args: Any, **options: Any) -> Measurement:
         import convtime
 
-        marked = {name: value for name, value in self._options.items() if name != "margin"}
+        marked = {name: value for name, value in self.options.items() if name != "margin"}
         candidate = _candidate(fn, args, options)
-        with self._recorder.turn([candidate], self._options | options):
+        with self._recorder.turn([candidate], self.options | options):
             measured = convtime.time_op(fn, *args, **marked | options)
-        self._recorder.record(self._node.nodeid, options.get("name"), measured, candidate)
+        self._recorder.record(self.test.nodeid, options.get("name"), measured, candidate)
         return measured
 
     def compare(self, candidates: Any, **options: Any) -> Comparison:
@@ -164,11 +179,11 @@ class _Timing:
         from convtime.timing.candidate import candidates_of
 
         listed = candidates_of(candidates)
-        with self._recorder.turn(listed, self._options | options):
-            comparison = convtime.compare(candidates, **self._options | options)
+        with self._recorder.turn(listed, self.options | options):
+            comparison = convtime.compare(candidates, **self.options | options)
         for candidate in listed:
             measured = comparison.measurements[candidate.name]
-            name = self._recorder.record(self._node.nodeid, candidate.name, measured, candidate)
+            name = self._recorder.record(self.test.nodeid, candidate.name, measured, candidate)
             agreement = comparison.same_results.get(candidate.name)
             if agreement is not None and agreement.same is False:
                 said = (agreement.sentence, _reproducer(candidate))
@@ -471,14 +486,12 @@ class _Main(Recorder):
         return [*given, f"--rootdir={self.config.rootpath}", *one_process]
 
     def _exit_status(self, exitstatus: int) -> int:
-        changes, bisect = self._changes, self.config.option.convtime_bisect
-        found = bool(self.different) and "different" in self._failures
-        if changes is not None:
-            found = found or any(change.verdict in self._failures for change in changes.changes)
-        untold = changes is not None and (
-            changes.of("uncertain", "missing") or not self.measurements
-        )
-        if bisect and not found and (untold or exitstatus != pytest.ExitCode.OK):
+        verdicts: set[str] = {"different"} if self.different else set()
+        if self._changes is not None:
+            verdicts |= {change.verdict for change in self._changes.changes}
+        found = not verdicts.isdisjoint(self._failures)
+        told = exitstatus == pytest.ExitCode.OK and verdicts.isdisjoint(("uncertain", "missing"))
+        if self.config.option.convtime_bisect and not (found or told):
             return _CANNOT_TELL
         if found and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return pytest.ExitCode.TESTS_FAILED
@@ -547,7 +560,9 @@ class _WithPytestBenchmark:
     @pytest.fixture
     def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> GpuBenchmark:
         """As pytest-benchmark's ``benchmark``, with times of the device."""
-        return GpuBenchmark(request, benchmark)
+        from convtime.integrations.gpu_benchmark import GpuBenchmark
+
+        return GpuBenchmark(benchmark, Timing(request))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
@@ -575,178 +590,3 @@ def _gpus() -> dict[str, Any]:
             pynvml.nvmlShutdown()
     except pynvml.NVMLError:
         return {}
-
-
-class GpuBenchmark:
-    """pytest-benchmark's fixture, whose rounds are samples of :func:`convtime.time_op`.
-
-    Everything else (``group``, ``extra_info``, ``stats``, …) is that fixture's own.
-    """
-
-    def __init__(self, request: pytest.FixtureRequest, benchmark: Any) -> None:
-        self._request = request
-        self._benchmark = benchmark
-        self._recorder = request.config.stash[_SESSION]
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._benchmark, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        own = name.startswith("_")
-        object.__setattr__(self if own else self._benchmark, name, value)
-
-    def __call__(self, function_to_benchmark: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Times calls of a function, and returns the result of one."""
-        self._time("gpu_benchmark(...)", function_to_benchmark, args, kwargs, self._limits())
-        return function_to_benchmark(*args, **kwargs)
-
-    def _limits(self) -> dict[str, Any]:
-        """Of pytest-benchmark's own marker, what a timing has, too."""
-        marker = self._request.node.get_closest_marker("benchmark")
-        given = marker.kwargs if marker else {}
-        names = {"max_time": "budget", "min_rounds": "min_samples"}
-        return {ours: given[theirs] for theirs, ours in names.items() if theirs in given}
-
-    def pedantic(
-        self,
-        target: Callable[..., Any],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-        setup: Callable[[], Any] | None = None,
-        teardown: Callable[..., object] | None = None,
-        rounds: int = 1,
-        warmup_rounds: int = 0,
-        iterations: int = 1,
-    ) -> Any:
-        """Times just so many calls; ``setup`` and ``teardown`` are not timed.
-
-        A round is the mean of its iterations, of which each is timed by itself.
-        """
-        for name, value, least in (
-            ("iterations", iterations, 1),
-            ("rounds", rounds, 1),
-            ("warmup_rounds", warmup_rounds, 0),
-        ):
-            if not isinstance(value, int) or value < least:
-                raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}")
-        if iterations > 1 and setup:
-            raise ValueError(f"iterations must be 1 where there is a setup, got {iterations}")
-        call = _PedanticCall(target, tuple(args), dict(kwargs or {}), setup, teardown)
-        count = rounds * iterations
-        options = {"warmup": warmup_rounds, "stop": "count"}
-        options |= {"min_samples": count, "max_samples": count}
-        mode = "gpu_benchmark.pedantic(...)"
-        if setup or teardown:
-            self._time(mode, call, (), {}, options | {"setup": call.prepare}, iterations)
-        else:  # as it is, so that its tensors can be placed
-            self._time(mode, target, call.args, call.kwargs, options, iterations)
-        call.prepare()
-        result = call()
-        call.end()
-        return result
-
-    def _time(
-        self,
-        mode: str,
-        fn: Callable[..., Any],
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        limits: Mapping[str, Any],
-        iterations: int = 1,
-    ) -> None:
-        benchmark = self._benchmark
-        if benchmark._mode:
-            benchmark.has_error = True
-            raise RuntimeError(
-                f"gpu_benchmark can be used once in a test, and was used in {benchmark._mode} mode"
-            )
-        benchmark._mode = mode
-        again = isinstance(self._recorder, _Again)
-        if not (benchmark.enabled or again):
-            self._tell_why_not()
-            return
-        import convtime
-
-        options = {**limits, **_options_of(self._request.node)}
-        options.pop("margin", None)
-        try:
-            measured = convtime.time_op(fn, *args, kwargs=kwargs, **options)
-        except BaseException:
-            benchmark.has_error = True
-            raise
-        candidate = _candidate(fn, args, {**options, "kwargs": kwargs})
-        self._recorder.record(self._request.node.nodeid, None, measured, candidate)
-        if not again:  # which is no run of pytest-benchmark's
-            self._feed(measured, iterations)
-
-    def _tell_why_not(self) -> None:
-        if isinstance(self._recorder, _Worker):
-            why = "pytest-benchmark switches itself off under xdist; run without -n, or use time_op"
-            warnings.warn(
-                pytest.PytestWarning(
-                    f"gpu_benchmark called the function once and timed nothing: {why}"
-                ),
-                stacklevel=4,
-            )
-
-    def _feed(self, measured: Measurement, iterations: int) -> None:
-        stats = self._benchmark._make_stats(iterations)
-        seconds = measured.seconds
-        for first in range(0, len(seconds) - iterations + 1, iterations):
-            stats.update(sum(seconds[first : first + iterations]))
-        self._benchmark.extra_info.update(_extra_info(measured))
-
-
-def _extra_info(measured: Measurement) -> dict[str, Any]:
-    """How it was measured, for pytest-benchmark's files."""
-    from convtime.results.forms import PAYLOAD
-
-    clocks_hz = sorted(clock for clock in measured.sm_clocks_hz if clock)
-    conditions = ("method", "queue", "cache", "placement", "regime", "clocks", "device")
-    reasons = (getattr(measured, f"{name}_reason", "") for name in conditions)
-    return {
-        **{name: getattr(measured, name) for name in conditions},
-        "reasons": [reason for reason in reasons if reason],
-        "sm_clock_mhz": clocks_hz[len(clocks_hz) // 2] / 1e6 if clocks_hz else None,
-        "gpu": measured.provenance.get("gpu"),
-        "median_interval": [
-            bound if abs(bound) < float("inf") else None for bound in measured.median_interval
-        ],
-        PAYLOAD: measured.to_dict(),
-    }
-
-
-class _PedanticCall:
-    """A call whose arguments ``setup`` makes, and behind which ``teardown`` is called with them."""
-
-    def __init__(
-        self,
-        target: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        setup: Callable[[], Any] | None,
-        teardown: Callable[..., object] | None,
-    ) -> None:
-        self.args, self.kwargs = args, kwargs
-        self._target, self._setup, self._teardown = target, setup, teardown
-        self._given = bool(args or kwargs)
-        self._called = False
-
-    def prepare(self) -> None:
-        """Before each call."""
-        self.end()
-        made = self._setup() if self._setup else None
-        if made:
-            if self._given:
-                raise TypeError("setup must not return arguments where args or kwargs are given")
-            self.args, self.kwargs = made
-
-    def __call__(self) -> Any:
-        self._called = True
-        return self._target(*self.args, **self.kwargs)
-
-    def end(self) -> None:
-        """Behind the last call, where there was one."""
-        if self._called and self._teardown is not None:
-            self._teardown(*self.args, **self.kwargs)
-        self._called = False

@@ -18,6 +18,7 @@ import pytest_convtime
 # What a pytest within this one imports, it forgets behind itself, but for what was there before.
 import convtime.conv.sources.called
 import convtime.device.gpu_turn
+import convtime.integrations.gpu_benchmark
 import convtime.results.exchange
 import convtime.results.regression
 import convtime.show.changes
