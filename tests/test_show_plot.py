@@ -172,7 +172,7 @@ def measurement(**changes):
 
 def test_samples_are_drawn_with_their_clocks_and_the_discarded_beside_them():
     one = measurement()
-    times, discarded, clocks, empty = one.plot_samples().axes
+    times, discarded, clocks = one.plot_samples().axes
     every, throttled = times.lines[:2]
     assert every.get_ydata() == pytest.approx([1e6 * second for second in one.seconds])
     assert list(throttled.get_xdata()) == list(range(21, 40))
@@ -182,8 +182,10 @@ def test_samples_are_drawn_with_their_clocks_and_the_discarded_beside_them():
     shown = clocks.lines[0].get_ydata()
     assert (shown[0], shown[39]) == pytest.approx((1980, 1500))
     assert math.isnan(shown[20])
-    assert not empty.get_visible()
     assert times.get_yscale() == "linear"
+
+
+POWER = ((0.0, 120.0), (0.1, None), (0.2, 690.0))
 
 
 def test_samples_without_clocks_and_outliers_are_drawn():
@@ -192,6 +194,9 @@ def test_samples_without_clocks_and_outliers_are_drawn():
     assert times.get_yscale() == "linear"
     (times,) = dataclasses.replace(one, seconds=(*one.seconds, 1e-3)).plot_samples().axes
     assert times.get_yscale() == "log"
+    readings = tuple(ClockReading(at, None, None, watts, None, ()) for at, watts in POWER)
+    *_, power = dataclasses.replace(one, conditions=readings).plot_samples().axes
+    assert power.lines[0].get_xydata() == pytest.approx(np.array([POWER[0], POWER[2]]))
     few = dataclasses.replace(one, seconds=(0.0,))
     assert len(few.plot_samples().axes) == 1
 

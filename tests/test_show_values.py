@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from texts import flat
 
+import convtime
 from convtime.results.agreement import Agreement
 from convtime.results.ceilings import Ceilings
 from convtime.results.clock_reading import ClockReading
@@ -70,3 +71,18 @@ def test_a_choice_is_one_line() -> None:
     for fact in ("workspace bytes: 1024", "x: 8×32×28×28, strides", "y: not known", "timed: none"):
         assert fact in flat(choice)
     assert "&lt;b&gt;" in choice._repr_html_()
+
+
+PUBLIC = [getattr(convtime, name) for name in convtime.__all__]
+RESULTS = [convtime.PlanChoice, convtime.nn.Replacement]
+RESULTS += [each for each in PUBLIC if hasattr(each, "to_dict")]
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda result: result.__name__)
+def test_every_result_shows_itself_in_all_ways(result: type) -> None:
+    assert {"__str__", "__repr__", "details", "_repr_html_"} <= set(vars(result))
+
+
+def test_the_results_are_those_that_are_known() -> None:
+    names = {result.__name__ for result in RESULTS}
+    assert {"Measurement", "Comparison", "Explanation", "ClockTrace"} <= names

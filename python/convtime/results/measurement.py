@@ -442,7 +442,7 @@ class Measurement:
         """Draws every sample in the order taken, with its clock, and the discarded ones beside.
 
         Lines across separate batches. What the clocks were of samples that were discarded, and
-        when these were taken, is not kept.
+        when these were taken, is not kept. Power is drawn where it was read (``conditions``).
 
         Returns:
             A figure to save or show, e.g. ``measured.plot_samples().savefig("samples.png")``.

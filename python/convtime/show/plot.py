@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from convtime.conv.compare import LayerResult
 from convtime.core.errors import InputError, first_line
+from convtime.results.clock_reading import ClockReading
 from convtime.results.clock_trace import ClockTrace
 from convtime.results.comparison import Comparison
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
@@ -172,45 +173,62 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
 
 
 def sample_figure(measured: Measurement) -> Figure:
-    """Draws every sample in the order taken, the discarded ones beside them, and their clocks.
+    """Draws every sample in the order taken, the discarded ones beside them, and the clocks.
+
+    Below, where it is known, is the power that the GPU drew meanwhile.
 
     Raises:
         InputError: matplotlib is missing.
     """
-    clocks_mhz = [None if hz is None else 1e-6 * hz for hz in measured.sm_clocks_hz]
-    has_clocks = any(mhz is not None for mhz in clocks_mhz)
-    figure: Figure = _figure_class()(
-        figsize=(8, 4.5 if has_clocks else 3), dpi=130, layout="constrained"
-    )
     count, discarded = len(measured.seconds), len(measured.discarded)
-    axes = figure.subplots(
-        2 if has_clocks else 1,
-        2 if discarded else 1,
-        squeeze=False,
-        sharex="col",
-        sharey="row",
-        height_ratios=(2, 1) if has_clocks else (1,),
-        width_ratios=(max(count, discarded), max(discarded, count / 8)) if discarded else (1,),
+    beside = discarded > 0
+    rows: list[Any] = [["time", "discarded"][: 1 + beside]]
+    if any(hz is not None for hz in measured.sm_clocks_hz):
+        rows.append(["clock", "."][: 1 + beside])  # a discarded sample's clock is not kept
+    if any(reading.power is not None for reading in measured.conditions):
+        rows.append(["power"] * (1 + beside))
+    figure: Figure = _figure_class()(
+        figsize=(8, 1.5 + 1.5 * len(rows)), dpi=130, layout="constrained"
     )
-    _draw_samples(axes[0][0], measured)
-    if discarded:
-        axes[0][1].plot(range(discarded), _microseconds(measured.discarded), "x", **_SMALL)
-        axes[0][1].set_title(f"{discarded} discarded", fontsize=8)
-    if has_clocks:
-        unknown = float("nan")
-        drawn = [unknown if mhz is None else mhz for mhz in clocks_mhz]
-        axes[1][0].plot(range(count), drawn, ".", **_SMALL)
-        if measured.max_sm_clock_hz is not None:
-            highest = 1e-6 * measured.max_sm_clock_hz
-            axes[1][0].axhline(highest, linestyle=":", color="grey", label="highest clock")
-            axes[1][0].legend(loc="best", fontsize=7)
-        axes[1][0].set_ylabel("SM clock (MHz)", fontsize=8)
-        for axis in axes[1][1:]:  # what a discarded sample's clock was is not kept
-            axis.set_visible(False)
-    axes[-1][0].set_xlabel("sample")
-    for axis in axes.flat:
+    axes: dict[str, Any] = figure.subplot_mosaic(
+        rows,
+        height_ratios=(2, 1, 1)[: len(rows)],
+        width_ratios=(max(count, discarded), max(discarded, count / 8)) if beside else (1,),
+    )
+    _draw_samples(axes["time"], measured)
+    if beside:
+        axes["discarded"].sharey(axes["time"])
+        axes["discarded"].plot(range(discarded), _microseconds(measured.discarded), "x", **_SMALL)
+        axes["discarded"].set_title(f"{discarded} discarded", fontsize=8)
+    if "clock" in axes:
+        axes["clock"].sharex(axes["time"])
+        _draw_clocks(axes["clock"], measured)
+    if "power" in axes:
+        _draw_power(axes["power"], measured.conditions)
+    for axis in axes.values():
         axis.grid(alpha=0.25)
     return figure
+
+
+def _draw_clocks(axis: Any, measured: Measurement) -> None:
+    clocks = [math.nan if hz is None else 1e-6 * hz for hz in measured.sm_clocks_hz]
+    axis.plot(range(len(clocks)), clocks, ".", **_SMALL)
+    if measured.max_sm_clock_hz is not None:
+        highest = 1e-6 * measured.max_sm_clock_hz
+        axis.axhline(highest, linestyle=":", color="grey", label="highest clock")
+        axis.legend(loc="best", fontsize=7)
+    axis.set_ylabel("SM clock (MHz)", fontsize=8)
+
+
+def _draw_power(axis: Any, readings: Sequence[ClockReading]) -> None:
+    known = [reading for reading in readings if reading.power is not None]
+    axis.plot(
+        [reading.seconds for reading in known],
+        [reading.power for reading in known],
+        color=COLOURS["convtime"],
+    )
+    axis.set_ylabel("power (W)", fontsize=8)
+    axis.set_xlabel("seconds, from before the first call until after the last", fontsize=8)
 
 
 def _draw_samples(axis: Any, measured: Measurement) -> None:
@@ -230,6 +248,7 @@ def _draw_samples(axis: Any, measured: Measurement) -> None:
     if 0 < 10 * min(measured.seconds) < max(measured.seconds):
         axis.set_yscale("log")
     axis.set_ylabel("time (µs)", fontsize=8)
+    axis.set_xlabel("sample", fontsize=8)
     axis.set_title(printable(measured.name), fontsize=9, parse_math=False)
     axis.legend(loc="best", fontsize=7)
 
