@@ -80,10 +80,12 @@ def test_show_lists_the_layers_of_convolutions(tmp_path, capsys):
     for line, title in zip(lines, (each for each in titles for _ in range(2)), strict=True):
         assert title in line
     document = json.loads((tmp_path / "a.json").read_text())
-    for row in document["rows"]:
-        for side in ("pytorch", "convtime"):
-            row[side]["seconds"] = [1.5e-3 + 1e-9 * n for n in range(len(row[side]["seconds"]))]
-    (tmp_path / "b.json").write_text(codec.to_json(document))
+    for name, seconds in (("a.json", 1e-3), ("b.json", 1.5e-3)):
+        for row in document["rows"]:
+            for side in ("pytorch", "convtime"):
+                count = len(row[side]["seconds"])
+                row[side]["seconds"] = [seconds + 1e-9 * (n % 7) for n in range(count)]
+        (tmp_path / name).write_text(codec.to_json(document))
     given = ["compare-files", path, str(tmp_path / "b.json"), "--fail-on", "slower"]
     assert cli.main(given) == 1
     assert f"again: convtime conv {problem}:float32:nchw --backward" in capsys.readouterr().out
