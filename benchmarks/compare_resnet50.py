@@ -44,7 +44,7 @@ def _median(row: results.Row, who: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line a row."""
+    """Markdown, a line per row."""
     header = (
         "| layer | N×C×H×W → K, R×S | dtype, layout | PyTorch (µs) | convtime (µs) "
         "| convtime / PyTorch | bit-identical |",

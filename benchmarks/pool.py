@@ -3,7 +3,7 @@
 Each row is one comparison, interleaved and behind a flush of the L2 cache: of convtime's kernel, of
 eager PyTorch's and torch.compile's, and of a copy, which is torch.relu of as many elements of the
 same dtype as read and write as many bytes as the pass has to: input and output, or the gradients of
-both and a byte an output that says which element it was. Times are the sums of a call's kernels.
+both and a byte per output that says which element it was. Times are the sums of a call's kernels.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _ratios(rows: Iterable[results.Row], other: str) -> list[float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line a row: the bytes, and at which rate and share of a copy's they are moved."""
+    """Markdown, a line per row: the bytes, and at which rate and share of a copy's they are moved."""
     lines = [
         "| pass | window | dtype | layout | MB | convtime (µs) | TB/s | of a copy's rate "
         "| eager (µs) | compiled (µs) |",

@@ -122,7 +122,7 @@ def test_json(results):
     assert [row["layer"]["names"] for row in document["rows"]] == [["first", "twin"], ["second"]]
     assert document["rows"][0]["ratio"]["value"] == 2.0
     assert len(document["rows"][0]["pytorch"]["seconds"]) == len(results[0].pytorch.seconds)
-    assert sum('"pytorch"' in line for line in text.splitlines()) == 2  # a line a row
+    assert sum('"pytorch"' in line for line in text.splitlines()) == 2  # a line per row
     for row, result in zip(document["rows"], results, strict=True):
         read = LayerResult.from_dict(row, result.pytorch.provenance)
         # Samples are written to the picosecond.

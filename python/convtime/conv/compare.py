@@ -69,7 +69,7 @@ class LayerResult:
 
     @property
     def gflops(self) -> float:
-        """The rate of convtime, in 1e9 floating-point operations a second."""
+        """The rate of convtime, in 1e9 floating-point operations per second."""
         return self.flops / self.convtime.median / 1e9
 
     @property

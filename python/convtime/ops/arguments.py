@@ -26,7 +26,7 @@ def check_tensors(function: str, **tensors: object) -> None:
 
 
 def numbers(kind: ConvolutionKind, name: str, value: Numbers) -> tuple[int, ...]:
-    """The numbers of an argument, one a spatial dimension where a single one was given.
+    """The numbers of an argument, one per spatial dimension where a single one was given.
 
     Raises:
         RuntimeError: for anything but whole numbers; how many there are is the op's to check.

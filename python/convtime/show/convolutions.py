@@ -22,7 +22,7 @@ FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than t
 
 
 def table(results: Sequence[LayerResult]) -> str:
-    """Results as text, a line a layer, and a last line that sums them up."""
+    """Results as text, a line per layer, and a last line that sums them up."""
     rows = [
         (
             result.title + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
@@ -158,7 +158,7 @@ def to_json(
 
 
 def to_csv(results: Sequence[LayerResult]) -> str:
-    """Results as CSV, a line a layer; names of columns carry the unit."""
+    """Results as CSV, a line per layer; names of columns carry the unit."""
     rows = []
     for result in results:
         problem = result.layer.problem
