@@ -68,7 +68,7 @@ def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per row: truth in µs, our methods' error, other tools' time over the span."""
+    """Markdown, a line per row: truth in µs, our methods' error, others' time over the span."""
     lines = [
         "| operation/cache | kernels | profiler: kernels (µs) | span (µs) | kernel | event | graph "
         f"| {' | '.join(TOOLS)} |",
