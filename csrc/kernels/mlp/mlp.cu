@@ -5,7 +5,10 @@
 
 #include "core/cuda_check.h"
 #include "core/current_device.h"
+#include "kernels/mlp/mlp.h"
 #include "kernels/mlp/on_chip.cuh"
+#include "kernels/mlp/slots.cuh"
+#include "kernels/mlp/spilled.cuh"
 
 namespace convtime {
 namespace {
@@ -30,6 +33,7 @@ struct Plan {
   int tile_rows;
   int blocks;
   bool one_cluster;
+  bool spilled;  // or all on chip
   bool gradients_on_chip;
   std::size_t shared_bytes;
 };
@@ -115,16 +119,33 @@ Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
     const std::int64_t tiles = ceil_div(ceil_div(batch, rows), device.cluster_blocks);
     const bool is_better = best.blocks == 0 || tiles == 1;  // the smallest that need no second
     if (bytes <= device.shared_bytes && tiles <= kMostTilesInCluster && is_better) {
-      best = {rows, device.cluster_blocks, true, true, bytes};
+      best = {rows, device.cluster_blocks, true, false, true, bytes};
     }
   }
   return best;
+}
+
+/// All multiprocessors, one layer after the other; without blocks where that is not made for.
+Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
+  using Block = Spilled<__half>;  // of both types alike
+  const Device& device = device_in_use();
+  if (net.width != Block::kWidth || Block::kSharedBytes > device.shared_bytes) {
+    return {};
+  }
+  const std::int64_t rounds = ceil_div(batch, device.multiprocessors * Block::kStateRows);
+  const std::int64_t tiles =
+      ceil_div(ceil_div(batch, device.multiprocessors * rounds), Block::kTileRows);
+  const std::int64_t rows = tiles * Block::kTileRows;
+  const std::int64_t blocks = ceil_div(ceil_div(batch, rows), rounds);
+  return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false,
+          Block::kSharedBytes};
 }
 
 /// All multiprocessors, with tiles as large as keep them busy; without blocks where a net is too
 /// large.
 Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
   const Device& device = device_in_use();
+  const Plan spilled = plan_spilled(net, batch);
   for (const int rows : kTileRows) {
     const std::int64_t tiles = ceil_div(batch, rows);
     const bool is_busy = tiles >= device.multiprocessors || rows == kTileRows.back();
@@ -132,12 +153,19 @@ Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
       continue;
     }
     const std::int64_t rounds = ceil_div(tiles, device.multiprocessors);
+    if (keeps && rounds > 1 && spilled.blocks > 0) {
+      break;  // gradients would go to device memory and back with each tile
+    }
     const bool gradients_on_chip =
         keeps && rounds > 1 && shared_bytes(net, rows, keeps, true) <= device.shared_bytes;
-    return {rows, static_cast<int>(ceil_div(tiles, rounds)), false, gradients_on_chip,
+    return {rows,
+            static_cast<int>(ceil_div(tiles, rounds)),
+            false,
+            false,
+            gradients_on_chip,
             shared_bytes(net, rows, keeps, gradients_on_chip)};
   }
-  return {};
+  return spilled;
 }
 
 Plan plan_training(const MlpNet& net, std::int64_t batch) {
@@ -153,18 +181,22 @@ void check_fits(const Plan& plan) {
 
 /// How scratch memory is divided.
 struct Scratch {
+  void* spilled;
   float4* gradients;
   Report* reports;
   unsigned* arrived;
   std::size_t bytes;
 
-  Scratch(const MlpNet& net, const Plan& plan, void* memory) {
+  Scratch(const MlpNet& net, const Plan& plan, std::int64_t batch, void* memory) {
     const std::size_t blocks = plan.one_cluster ? 0 : std::size_t(plan.blocks);
     const std::size_t slot = std::size_t(net.layers) * net.width * net.width / 4;
-    gradients = static_cast<float4*>(memory);
+    const std::size_t spilled_bytes =
+        plan.spilled ? 2 * std::size_t(net.layers - 1) * std::size_t(batch) * net.width : 0;
+    spilled = memory;
+    gradients = reinterpret_cast<float4*>(static_cast<char*>(memory) + spilled_bytes);
     reports = reinterpret_cast<Report*>(gradients + blocks * slot);
     arrived = reinterpret_cast<unsigned*>(reports + blocks);
-    bytes = blocks * (slot * sizeof(float4) + sizeof(Report)) + sizeof(unsigned);
+    bytes = spilled_bytes + blocks * (slot * sizeof(float4) + sizeof(Report)) + sizeof(unsigned);
   }
 };
 
@@ -176,7 +208,7 @@ Step<T> step_of(const MlpNet& net, const Plan& plan, const void* weights, const 
   step.inputs = net.inputs;
   step.outputs = net.outputs;
   step.activation = net.activation;
-  step.vector_inputs = net.inputs % 8 == 0 && reinterpret_cast<std::uintptr_t>(inputs) % 16 == 0;
+  step.vector_inputs = reinterpret_cast<std::uintptr_t>(inputs) % 16 == 0;
   step.tile_rows = plan.tile_rows;
   step.gradients_on_chip = plan.gradients_on_chip;
   step.steps = 1;
@@ -196,9 +228,26 @@ void set_targets(Step<T>& step, const void* targets) {
   step.pair_targets = step.outputs % 2 == 0 && reinterpret_cast<std::uintptr_t>(targets) % 4 == 0;
 }
 
-template <int W, bool kOneCluster, typename T>
+template <typename T>
+void set_scratch(Step<T>& step, const Scratch& scratch) {
+  step.spilled = static_cast<T*>(scratch.spilled);
+  step.gradients = scratch.gradients;
+  step.reports = scratch.reports;
+}
+
+template <int W, typename T>
+auto kernel_of(const Plan& plan) {
+  if constexpr (W == Spilled<T>::kWidth) {
+    if (plan.spilled) {
+      return spilled_kernel<T>;
+    }
+  }
+  return plan.one_cluster ? step_kernel<T, W, true> : step_kernel<T, W, false>;
+}
+
+template <int W, typename T>
 void launch_step(const Step<T>& step, const Plan& plan, cudaStream_t stream) {
-  const auto kernel = step_kernel<T, W, kOneCluster>;
+  const auto kernel = kernel_of<W, T>(plan);
   const auto* const symbol = reinterpret_cast<const void*>(kernel);
   CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(plan.shared_bytes)));
@@ -210,7 +259,7 @@ void launch_step(const Step<T>& step, const Plan& plan, cudaStream_t stream) {
   config.blockDim = kThreads;
   config.dynamicSmemBytes = plan.shared_bytes;
   config.stream = stream;
-  if (kOneCluster) {
+  if (plan.one_cluster) {
     CONVTIME_CUDA_CHECK(
         cudaFuncSetAttribute(symbol, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     config.attrs = &cluster;
@@ -230,8 +279,8 @@ unsigned sum_blocks(const Step<T>& step) {
 bool mlp_fits(const MlpNet& net) { return plan_grid(net, 1, true).blocks > 0; }
 
 std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch) {
-  const Scratch trains(net, plan_training(net, batch), nullptr);
-  const Scratch differentiates(net, plan_grid(net, batch, true), nullptr);
+  const Scratch trains(net, plan_training(net, batch), batch, nullptr);
+  const Scratch differentiates(net, plan_grid(net, batch, true), batch, nullptr);
   return std::max(trains.bytes, differentiates.bytes);
 }
 
@@ -244,7 +293,7 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
                       cudaStream_t stream) {
   const Plan plan = plan_training(net, data.batch);
   check_fits(plan);
-  const Scratch parts(net, plan, scratch);
+  const Scratch parts(net, plan, data.batch, scratch);
   for_net(net, [&](auto number, auto width) {
     using T = decltype(number);
     constexpr int W = decltype(width)::value;
@@ -260,8 +309,7 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
       step.targets = data.targets;
       step.target_bytes = sizeof(std::int64_t);
     }
-    step.gradients = parts.gradients;
-    step.reports = parts.reports;
+    set_scratch(step, parts);
     step.learning = {rule,
                      scaling,
                      static_cast<T*>(state.weights),
@@ -274,11 +322,11 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
                      state.losses_kept};
     if (plan.one_cluster) {
       step.steps = steps;
-      launch_step<W, true>(step, plan, stream);
+      launch_step<W>(step, plan, stream);
       return;
     }
     for (int i = 0; i < steps; ++i) {
-      launch_step<W, false>(step, plan, stream);
+      launch_step<W>(step, plan, stream);
       learn_kernel<T, W><<<sum_blocks<W>(step), kThreads, kThreads * sizeof(float4), stream>>>(
           step, plan.blocks, parts.arrived);
       CONVTIME_CUDA_CHECK(cudaGetLastError());
@@ -295,7 +343,7 @@ void launch_mlp_forward(const MlpNet& net, const void* weights, const void* inpu
     Step<T> step = step_of<T>(net, plan, weights, inputs, rows);
     step.objective = Objective::kNone;
     step.results = static_cast<T*>(outputs);
-    launch_step<decltype(width)::value, false>(step, plan, stream);
+    launch_step<decltype(width)::value>(step, plan, stream);
   });
 }
 
@@ -304,7 +352,7 @@ void launch_mlp_backward(const MlpNet& net, const void* weights, const void* inp
                          std::int64_t rows, void* scratch, cudaStream_t stream) {
   const Plan plan = plan_grid(net, rows, true);
   check_fits(plan);
-  const Scratch parts(net, plan, scratch);
+  const Scratch parts(net, plan, rows, scratch);
   for_net(net, [&](auto number, auto width) {
     using T = decltype(number);
     constexpr int W = decltype(width)::value;
@@ -312,9 +360,8 @@ void launch_mlp_backward(const MlpNet& net, const void* weights, const void* inp
     step.objective = Objective::kGradient;
     set_targets(step, grad_outputs);
     step.results = static_cast<T*>(grad_inputs);
-    step.gradients = parts.gradients;
-    step.reports = parts.reports;
-    launch_step<W, false>(step, plan, stream);
+    set_scratch(step, parts);
+    launch_step<W>(step, plan, stream);
     sum_kernel<T, W><<<sum_blocks<W>(step), kThreads, kThreads * sizeof(float4), stream>>>(
         step, plan.blocks, static_cast<T*>(grad_weights));
     CONVTIME_CUDA_CHECK(cudaGetLastError());
