@@ -21,6 +21,7 @@ WIDTHS = {
     "odd": (13, 31, 7),
     "one layer": (64, 10),
     "wide": (100, 128, 128, 127),
+    "deep": (128,) * 9,
 }
 LOSSES: dict[str, Any] = {"mse": F.mse_loss, "cross_entropy": F.cross_entropy}
 
@@ -313,8 +314,8 @@ def test_what_a_gpu_cannot_do_is_refused() -> None:
     x = torch.ones(3, 200, device="cuda", dtype=torch.float16)
     with pytest.raises(RuntimeError, match="width 64 or 128 on a GPU"):
         FusedMLP((200, 3), device="cuda")(x)
-    with pytest.raises(RuntimeError, match="40 layers of width 128 do not fit"):
-        FusedMLP((128,) * 41, device="cuda")(x[:, :128])
+    with pytest.raises(RuntimeError, match="40 layers of width 64 do not fit"):
+        FusedMLP((64,) * 41, device="cuda")(x[:, :64])
 
 
 # --- Training
@@ -504,7 +505,7 @@ def test_losses_fall_as_pytorchs(device: torch.device) -> None:
         loss = F.mse_loss(model(inputs[rows]), targets[rows])
         loss.backward()
         learner.step()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     ours = trainer.losses()
     assert float(ours[-16:].mean()) < 0.1 * float(ours[:8].mean())
     assert float(ours[-16:].mean()) == pytest.approx(sum(losses[-16:]) / 16, rel=0.3, abs=1e-4)

@@ -89,8 +89,9 @@ inline __device__ Factors factors_of(const MlpRule& rule, const Progress& progre
   Factors factors{1 / progress.scale, progress.learning_rate, 1, 1};
   if (rule.optimizer != MlpOptimizer::kSgd) {
     const auto updates = static_cast<float>(progress.steps - progress.skipped + 1);
-    factors.first_correction = 1 / (1 - powf(rule.momentum, updates));
-    factors.second_correction = rsqrtf(1 - powf(rule.beta2, updates));
+    // 1 - βⁿ, without the digits that a β near 1 would lose.
+    factors.first_correction = -1 / expm1f(updates * logf(rule.momentum));
+    factors.second_correction = 1 / sqrtf(-expm1f(updates * logf(rule.beta2)));
   }
   return factors;
 }

@@ -338,8 +338,16 @@ std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::
 
 namespace cuda {
 
+void check_aligned(const char* op, const char* name, const at::Tensor& tensor) {
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  TORCH_CHECK(address % 16 == 0, op, ": ", name,
+              " must begin at a multiple of 16 bytes on a GPU, got ", address % 16,
+              " beyond one; clone() it");
+}
+
 MlpNet narrow(const char* op, const Net& net, const at::Tensor& weights) {
   const at::ScalarType type = weights.scalar_type();
+  check_aligned(op, "weights", weights);
   TORCH_CHECK(type == at::kHalf || type == at::kBFloat16, op,
               ": dtype must be float16 or bfloat16 on a GPU, got ", type);
   TORCH_CHECK(net.width == 64 || net.width == 128, op,
@@ -411,6 +419,12 @@ void take_steps(const Steps& s) {
               kSteps, ": scratch must be ", bytes, " contiguous bytes on ", s.weights.device(),
               ", got ", s.scratch.numel(), " of ", s.scratch.scalar_type(), " on ",
               s.scratch.device());
+  check_aligned(kSteps, "scratch", s.scratch);
+  for (const auto& state : {s.master, s.first, s.second}) {
+    if (state) {
+      check_aligned(kSteps, "the optimizer's state", *state);
+    }
+  }
   const MlpData data{s.inputs.const_data_ptr(), s.targets.const_data_ptr(),
                      s.classifies() ? MlpLoss::kCrossEntropy : MlpLoss::kMse, s.batch, s.batches()};
   const MlpRule rule{s.is_sgd()               ? MlpOptimizer::kSgd
