@@ -165,7 +165,8 @@ def make_step(
     def step() -> None:
         optimizer.zero_grad()
         loss = forward(x.index_select(0, counter)[0], y.index_select(0, counter)[0])
-        loss.backward()
+        backward: Any = loss.backward
+        backward()
         optimizer.step()
         counter.add_(1).remainder_(batches)
 
@@ -176,7 +177,8 @@ def capture(step: Step) -> Step:
     """Replays of a step, in one CUDA graph; behind three steps that warm it up."""
     import torch
 
-    stream: Any = torch.cuda.Stream()
+    cuda: Any = torch.cuda
+    stream = cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):

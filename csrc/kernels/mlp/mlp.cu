@@ -73,8 +73,9 @@ int find_cluster_blocks(int device, std::size_t shared_bytes) {
     config.attrs = &cluster;
     config.numAttrs = 1;
     int clusters = 0;
-    CONVTIME_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
-    if (clusters > 0) {
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+      (void)cudaGetLastError();  // the device has no clusters of this size
+    } else if (clusters > 0) {
       return static_cast<int>(blocks);
     }
   }

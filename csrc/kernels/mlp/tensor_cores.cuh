@@ -56,6 +56,8 @@ __device__ void load_matrices(std::uint32_t (&words)[4], const T* row) {
   }
 }
 
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
 /// sums += a · b, of 16 × 16 and 16 × 8 numbers.
 template <typename T>
 __device__ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
@@ -80,6 +82,19 @@ __device__ inline void copy_async(void* to, const void* from) {
 }
 
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+#else
+
+// A build may be for older architectures, too, where none of these kernels is ever launched.
+template <typename T>
+__device__ void multiply_add(float (&)[4], const std::uint32_t (&)[4], std::uint32_t,
+                             std::uint32_t) {
+  __trap();
+}
+__device__ inline void copy_async(void*, const void*) { __trap(); }
+__device__ inline void wait_for_copies() { __trap(); }
+
+#endif
 
 __device__ inline void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));

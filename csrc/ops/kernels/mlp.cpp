@@ -347,6 +347,9 @@ void check_aligned(const char* op, const char* name, const at::Tensor& tensor) {
 
 MlpNet narrow(const char* op, const Net& net, const at::Tensor& weights) {
   const at::ScalarType type = weights.scalar_type();
+  const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(weights.get_device());
+  TORCH_CHECK(gpu.major >= 8, op, ": needs a GPU of compute capability 8.0 or newer, got ",
+              gpu.major, ".", gpu.minor, "; use the CPU");
   check_aligned(op, "weights", weights);
   TORCH_CHECK(type == at::kHalf || type == at::kBFloat16, op,
               ": dtype must be float16 or bfloat16 on a GPU, got ", type);
