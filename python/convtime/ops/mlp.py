@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 
 from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.arguments import check_tensors
@@ -47,6 +48,7 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # n
     ctx.activation = activation
 
 
+@once_differentiable
 def _backward(
     ctx: Any, grad_output: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
