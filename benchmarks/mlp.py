@@ -146,6 +146,15 @@ def make_data(
     return inputs.half(), answers.half() if task == "mse" else answers.argmax(1)
 
 
+def make_loss(model: torch.nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    from torch.nn import functional as F
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(model(x), y)
+
+    return loss_of
+
+
 def make_step(
     forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
     model: torch.nn.Module,
@@ -197,7 +206,6 @@ def repeat(step: Step) -> None:
 
 def measure_speed(shape: str, device: torch.device) -> results.Row:
     import torch
-    from torch.nn import functional as F
 
     from convtime import compare
     from convtime.nn import FusedMLP, MLPTrainer
@@ -223,9 +231,7 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
         own = make_model(width, layers, width, device=device, dtype=torch.float16)
         own.load_state_dict(model.state_dict())
 
-        def forward(x: torch.Tensor, y: torch.Tensor, own: torch.nn.Module = own) -> torch.Tensor:
-            return F.mse_loss(own(x), y)
-
+        forward = make_loss(own)
         is_captured = name.endswith("graph")
         if name.startswith("compiled"):
             # Inside of a graph, the compiler's own graphs cannot be.
