@@ -107,14 +107,12 @@ __device__ bool add_gradients(const Step<T>& step, const Shared<T, W>& shared, f
 template <typename T, int W>
 __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared,
                                  Progress& progress) {
-  const unsigned blocks = gridDim.x;
+  const unsigned blocks = gridDim.x;  // a power of two
   synchronize_cluster();
-  bool skipped = false;
-  if (step.learning.scaling.enabled) {
-    for (unsigned block = 0; block < blocks; ++block) {
-      skipped |= of_block(shared.report, block)->overflowed != 0;
-    }
-  }
+  // A thread a block, since it takes long to hear from another.
+  const Report report = threadIdx.x < blocks ? *of_block(shared.report, threadIdx.x) : Report{};
+  const bool skipped =
+      __syncthreads_or(step.learning.scaling.enabled && report.overflowed != 0) != 0;
   if (!skipped) {
     const Factors factors = factors_of(step.learning.rule, progress);
     for (int place = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
@@ -122,18 +120,17 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
       float4 sum{};
 #pragma unroll 8
       for (unsigned i = 0; i < blocks; ++i) {
-        const unsigned block = (blockIdx.x + i) % blocks;  // not all of them the same one's at once
+        const unsigned block = (blockIdx.x + i) & (blocks - 1);  // each begins with its own
         add(sum, of_block(shared.gradients, block)[place]);
       }
       update_place<W>(step.learning, factors, place, sum);
     }
   }
-  if (blockIdx.x == 0 && threadIdx.x == 0) {
-    float loss = 0;
-    for (unsigned block = 0; block < blocks; ++block) {
-      loss += of_block(shared.report, block)->loss;
+  if (blockIdx.x == 0) {
+    const float loss = sum_of_block(report.loss, shared.losses);
+    if (threadIdx.x == 0) {
+      keep_loss(step.learning, progress, loss);
     }
-    step.learning.losses[progress.steps % step.learning.losses_kept] = loss;
   }
   advance(progress, step.learning.scaling, skipped);
   synchronize_cluster();  // until all have read, and the next step finds the new weights

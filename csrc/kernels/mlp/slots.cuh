@@ -40,8 +40,16 @@ __global__ void __launch_bounds__(kThreads)
       static_cast<int>(blockIdx.x) * kPlaces + static_cast<int>(threadIdx.x) % kPlaces;
   const std::size_t size = static_cast<std::size_t>(step.layers) * W * W / 4;
   bool overflowed = false;
+  float loss = 0;
   for (int slot = static_cast<int>(threadIdx.x); slot < slots; slot += kThreads) {
     overflowed |= step.reports[slot].overflowed != 0;
+    loss += step.reports[slot].loss;
+  }
+  if (blockIdx.x == 0) {
+    loss = sum_of_block(loss, reinterpret_cast<float*>(shared_memory()));
+    if (threadIdx.x == 0) {
+      keep_loss(step.learning, progress, loss);
+    }
   }
   const bool skipped = __syncthreads_or(step.learning.scaling.enabled && overflowed) != 0;
   if (!skipped) {
@@ -53,11 +61,6 @@ __global__ void __launch_bounds__(kThreads)
   __threadfence();
   __syncthreads();  // all have read what the last block changes
   if (threadIdx.x == 0 && atomicInc(arrived, gridDim.x - 1) == gridDim.x - 1) {
-    float loss = 0;
-    for (int slot = 0; slot < slots; ++slot) {
-      loss += step.reports[slot].loss;
-    }
-    step.learning.losses[progress.steps % step.learning.losses_kept] = loss;
     advance(progress, step.learning.scaling, skipped);
     write_progress(step.learning, progress);
   }

@@ -127,24 +127,38 @@ __device__ void prefetch(const Step<T>& step, const void* rows, int row_bytes,
   }
 }
 
-/// Adds up what the lanes have of the loss, and says that and whether gradients overflowed.
-template <typename T>
-__device__ void tell(const Step<T>& step, float loss, bool finite, float* of_warps,
-                     Report* report) {
+/// The sum over a block's threads, in its first one; `of_warps` is shared memory.
+__device__ inline float sum_of_block(float value, float* of_warps) {
   for (int distance = 16; distance > 0; distance /= 2) {
-    loss += __shfl_xor_sync(0xffffffff, loss, distance);
+    value += __shfl_xor_sync(0xffffffff, value, distance);
   }
   if (lane_id() == 0) {
-    of_warps[threadIdx.x / 32] = loss;
+    of_warps[threadIdx.x / 32] = value;
   }
-  const bool overflowed = __syncthreads_or(finite ? 0 : 1) != 0;
+  __syncthreads();
+  float sum = 0;
   if (threadIdx.x == 0) {
-    float sum = 0;
     for (int warp = 0; warp < kWarps; ++warp) {
       sum += of_warps[warp];
     }
+  }
+  return sum;
+}
+
+/// Says what the threads have of the loss, and whether gradients overflowed.
+template <typename T>
+__device__ void tell(const Step<T>& step, float loss, bool finite, float* of_warps,
+                     Report* report) {
+  const float sum = sum_of_block(loss, of_warps);
+  const bool overflowed = __syncthreads_or(finite ? 0 : 1) != 0;
+  if (threadIdx.x == 0) {
     *report = {sum * step.loss_factor, overflowed ? 1 : 0};
   }
+}
+
+template <typename T>
+__device__ void keep_loss(const Learning<T>& learning, const Progress& progress, float loss) {
+  learning.losses[progress.steps % learning.losses_kept] = loss;
 }
 
 }  // namespace convtime::mlp
