@@ -99,13 +99,24 @@ __device__ inline void add(float4& sum, const float4& more) {
   sum.w += more.w;
 }
 
-/// Updates the four weights of a place.
+/// What is kept of a place's four weights: two, and two eight rows below.
+struct KeptPlace {
+  Kept upper;
+  Kept lower;
+};
+
+template <int W, typename T>
+__device__ KeptPlace read_place(const Learning<T>& learning, int place) {
+  const std::size_t offset = Place<W>::offset(place);
+  return {read_kept(learning, offset), read_kept(learning, offset + 8 * W)};
+}
+
 template <int W, typename T>
 __device__ void update_place(const Learning<T>& learning, const Factors& factors, int place,
-                             const float4& gradients) {
+                             const KeptPlace& kept, const float4& gradients) {
   const std::size_t offset = Place<W>::offset(place);
-  update_pair(learning, factors, offset, {gradients.x, gradients.y});
-  update_pair(learning, factors, offset + 8 * W, {gradients.z, gradients.w});
+  update_kept(learning, factors, kept.upper, offset, {gradients.x, gradients.y});
+  update_kept(learning, factors, kept.lower, offset + 8 * W, {gradients.z, gradients.w});
 }
 
 }  // namespace convtime::mlp

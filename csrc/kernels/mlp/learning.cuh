@@ -116,36 +116,58 @@ __device__ inline float update(const MlpRule& rule, const Factors& factors, floa
   return weight - rate * factors.first_correction * first / denominator;
 }
 
-/// Updates two neighbours: Stored is what weights and moments are kept in between steps.
-template <typename Stored, typename T>
-__device__ void update_pair(const Learning<T>& learning, const Factors& factors, Stored* weights,
-                            std::size_t offset, float2 gradients) {
-  auto* const first = static_cast<Stored*>(learning.first);
-  auto* const second = static_cast<Stored*>(learning.second);
-  float2 weight = read_pair(weights + offset);
-  float2 m = first != nullptr ? read_pair(first + offset) : float2{};
-  float2 v = second != nullptr ? read_pair(second + offset) : float2{};
-  weight.x = update(learning.rule, factors, weight.x, gradients.x, m.x, v.x);
-  weight.y = update(learning.rule, factors, weight.y, gradients.y, m.y, v.y);
-  write_pair(weights + offset, weight);
-  if constexpr (std::is_same_v<Stored, float>) {
-    write_pair(learning.weights + offset, weight);
-  }
+/// Two neighbouring weights with their moments, as they are kept between steps.
+struct Kept {
+  float2 weight;
+  float2 first;
+  float2 second;
+};
+
+template <typename Stored>
+__device__ Kept read_kept(const Stored* weights, const void* first, const void* second,
+                          std::size_t offset) {
+  Kept kept{read_pair(weights + offset), {}, {}};
   if (first != nullptr) {
-    write_pair(first + offset, m);
+    kept.first = read_pair(static_cast<const Stored*>(first) + offset);
   }
   if (second != nullptr) {
-    write_pair(second + offset, v);
+    kept.second = read_pair(static_cast<const Stored*>(second) + offset);
+  }
+  return kept;
+}
+
+template <typename Stored>
+__device__ void write_kept(Stored* weights, void* first, void* second, std::size_t offset,
+                           const Kept& kept) {
+  write_pair(weights + offset, kept.weight);
+  if (first != nullptr) {
+    write_pair(static_cast<Stored*>(first) + offset, kept.first);
+  }
+  if (second != nullptr) {
+    write_pair(static_cast<Stored*>(second) + offset, kept.second);
   }
 }
 
 template <typename T>
-__device__ void update_pair(const Learning<T>& learning, const Factors& factors, std::size_t offset,
-                            float2 gradients) {
+__device__ Kept read_kept(const Learning<T>& learning, std::size_t offset) {
+  return learning.master != nullptr
+             ? read_kept(learning.master, learning.first, learning.second, offset)
+             : read_kept(learning.weights, learning.first, learning.second, offset);
+}
+
+/// Updates what was kept at that offset, and keeps it.
+template <typename T>
+__device__ void update_kept(const Learning<T>& learning, const Factors& factors, Kept kept,
+                            std::size_t offset, float2 gradients) {
+  kept.weight.x =
+      update(learning.rule, factors, kept.weight.x, gradients.x, kept.first.x, kept.second.x);
+  kept.weight.y =
+      update(learning.rule, factors, kept.weight.y, gradients.y, kept.first.y, kept.second.y);
   if (learning.master != nullptr) {
-    update_pair(learning, factors, learning.master, offset, gradients);
+    write_kept(learning.master, learning.first, learning.second, offset, kept);
+    write_pair(learning.weights + offset, kept.weight);
   } else {
-    update_pair(learning, factors, learning.weights, offset, gradients);
+    write_kept(learning.weights, learning.first, learning.second, offset, kept);
   }
 }
 

@@ -285,10 +285,6 @@ std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch) {
   return std::max(trains.bytes, differentiates.bytes);
 }
 
-bool mlp_is_one_launch(const MlpNet& net, std::int64_t batch) {
-  return plan_training(net, batch).one_cluster;
-}
-
 void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rule,
                       const MlpScaling& scaling, const MlpState& state, void* scratch, int steps,
                       cudaStream_t stream) {

@@ -71,10 +71,8 @@ CONVTIME_API bool mlp_fits(const MlpNet& net);
 /// Of the scratch memory for batches of so many rows, which begins as zeros.
 CONVTIME_API std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch);
 
-/// Whether a step on batches of so many rows is one launch, and several steps can be, too.
-CONVTIME_API bool mlp_is_one_launch(const MlpNet& net, std::int64_t batch);
-
-/// Step i takes batch i % batches, where i is the first of the counters.
+/// Step i takes batch i % batches, where i is the first of the counters. Where one cluster of
+/// blocks is enough for a batch, all steps are one launch; else, each is two.
 CONVTIME_API void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rule,
                                    const MlpScaling& scaling, const MlpState& state, void* scratch,
                                    int steps, cudaStream_t stream);

@@ -117,13 +117,14 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
     const Factors factors = factors_of(step.learning.rule, progress);
     for (int place = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
          place < step.layers * W * W / 4; place += static_cast<int>(blocks * kThreads)) {
+      const KeptPlace kept = read_place<W>(step.learning, place);  // while the sum is on its way
       float4 sum{};
 #pragma unroll 8
       for (unsigned i = 0; i < blocks; ++i) {
         const unsigned block = (blockIdx.x + i) & (blocks - 1);  // each begins with its own
         add(sum, of_block(shared.gradients, block)[place]);
       }
-      update_place<W>(step.learning, factors, place, sum);
+      update_place<W>(step.learning, factors, place, kept, sum);
     }
   }
   if (blockIdx.x == 0) {

@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kThreads)
   if (!skipped) {
     const float4 sum = sum_slots(step, slots, size, place);
     if (threadIdx.x < kPlaces) {
-      update_place<W>(step.learning, factors_of(step.learning.rule, progress), place, sum);
+      update_place<W>(step.learning, factors_of(step.learning.rule, progress), place,
+                      read_place<W>(step.learning, place), sum);
     }
   }
   __threadfence();
