@@ -52,7 +52,7 @@ def _ratios(rows: Iterable[results.Row], other: str) -> list[float]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line per row: the bytes, and the rate and share of a copy's at which they move."""
+    """Markdown, a line per row: bytes, and the rate and share of a copy's at which they move."""
     lines = [
         "| pass | window | dtype | layout | MB | convtime (µs) | TB/s | of a copy's rate "
         "| eager (µs) | compiled (µs) |",

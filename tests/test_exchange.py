@@ -378,7 +378,7 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no text"):
         read_measurements(tmp_path / "binary")
     with pytest.raises(InputError, match="got an object of type int"):
-        read_measurements(5)  # type: ignore[arg-type]
+        read_measurements(5)
     with pytest.raises(InputError, match="format must be one of .* got 'xml'"):
         write_measurements(make(), tmp_path / "x", "xml")  # type: ignore[arg-type]
     assert not (tmp_path / "x").exists()

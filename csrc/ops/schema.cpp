@@ -48,6 +48,20 @@ TORCH_LIBRARY(convtime, library) {
       ("relu_max_pool2d_indices(Tensor winners, SymInt[] input_size, " + window + " -> Tensor")
           .c_str());
 
+  // Nets without bias, whose weights are one tensor (layers, width, width): kernels/mlp/mlp.h says
+  // what of it counts, and what the state of a training is.
+  library.def("mlp(Tensor input, Tensor weights, int outputs, str activation) -> Tensor");
+  library.def(
+      "mlp_backward(Tensor grad_output, Tensor input, Tensor weights, str activation) "
+      "-> (Tensor, Tensor)");
+  library.def(
+      "mlp_steps(Tensor inputs, Tensor targets, Tensor(a!) weights, Tensor(b!)? master, "
+      "Tensor(c!)? first, Tensor(d!)? second, Tensor(e!) counters, Tensor(f!) rates, "
+      "Tensor(g!) losses, Tensor(h!) scratch, *, int batch, int outputs, str activation, "
+      "str loss, str optimizer, float momentum, float beta2, float epsilon, float weight_decay, "
+      "bool scaled, int growth_interval, int steps=1) -> ()");
+  library.def("mlp_scratch_bytes(Tensor weights, int inputs, int outputs, int batch) -> int");
+
   // The building blocks of timing, on the current CUDA device and stream. Stamps are of int64.
   library.def("spin_ns(int nanoseconds, int blocks=1, int threads=1) -> Tensor");
   library.def("sleep_cycles(int cycles) -> ()");

@@ -9,6 +9,7 @@ from convtime.nn.layers import (
     ConvTranspose3d,
     ReLUMaxPool2d,
 )
+from convtime.nn.mlp import FusedMLP, MLPTrainer
 from convtime.nn.replacement import Replacement, replace, restore
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "FusedMLP",
+    "MLPTrainer",
     "ReLUMaxPool2d",
     "Replacement",
     "replace",

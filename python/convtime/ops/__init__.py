@@ -30,6 +30,7 @@ from convtime.ops.gradients import (
     conv_transpose3d_input,
     conv_transpose3d_weight,
 )
+from convtime.ops.mlp import mlp
 from convtime.ops.pooling import relu_max_pool2d
 
 __all__ = [
@@ -54,6 +55,7 @@ __all__ = [
     "conv_transpose3d",
     "conv_transpose3d_input",
     "conv_transpose3d_weight",
+    "mlp",
     "relu_max_pool2d",
 ]
 

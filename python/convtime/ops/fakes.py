@@ -215,6 +215,31 @@ def _pool_format(tensor: torch.Tensor) -> torch.memory_format:
     return torch._prims_common.suggest_memory_format(tensor)
 
 
+@torch.library.register_fake("convtime::mlp")  # type: ignore[untyped-decorator]
+def _mlp_fake(
+    input: torch.Tensor,
+    weights: torch.Tensor,  # noqa: ARG001
+    outputs: int,
+    activation: str,  # noqa: ARG001
+) -> torch.Tensor:
+    return input.new_empty((input.shape[0], outputs))
+
+
+@torch.library.register_fake("convtime::mlp_backward")  # type: ignore[untyped-decorator]
+def _mlp_backward_fake(
+    grad_output: torch.Tensor,  # noqa: ARG001
+    input: torch.Tensor,
+    weights: torch.Tensor,
+    activation: str,  # noqa: ARG001
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return input.new_empty(input.shape), weights.new_empty(weights.shape)
+
+
+@torch.library.register_fake("convtime::mlp_steps")  # type: ignore[untyped-decorator]
+def _mlp_steps_fake(*_arguments: object, **_options: object) -> None:
+    pass
+
+
 @torch.library.register_fake("convtime::spin_ns")  # type: ignore[untyped-decorator]
 def _spin_ns_fake(nanoseconds: int, blocks: int = 1, threads: int = 1) -> torch.Tensor:  # noqa: ARG001
     return torch.empty((blocks, 2), dtype=torch.int64, device="cuda")

@@ -1,0 +1,364 @@
+"""How long a training step of a multi-layer perceptron takes, beside PyTorch, and what it learns.
+
+Speed: forward pass, loss, backward pass and SGD with momentum, in float16 with weights and momentum
+of that dtype too, on another batch of resident data each step, which every side chooses by a
+counter on the device. "eager" and "compiled" (max-autotune, fullgraph) call PyTorch step by step;
+"eager graph" and "compiled graph" replay the whole step as one CUDA graph, and so does convtime.
+Seconds are those of one step, of many between two idle states of the device.
+
+Training: losses of 2,000 steps on a task to fit and one to classify, with weights in 32 bits and
+dynamic scaling: by convtime, and by PyTorch's autocast and GradScaler. Weights after 100 steps are
+compared with those of float64.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import results
+from common import running
+
+if TYPE_CHECKING:
+    import torch
+
+# Name: width, layers, batch
+SHAPES = {
+    "w64_l4_b1024": (64, 4, 1024),
+    "w64_l4_b65536": (64, 4, 65_536),
+    "w128_l5_b65536": (128, 5, 65_536),
+}
+PEERS = ("eager", "compiled", "eager graph", "compiled graph")
+BATCHES = 16  # of resident data
+STEPS = 100  # in a timed call
+SECONDS = 20.0  # a comparison's budget
+LR, MOMENTUM = 1e-2, 0.9
+SCALE = 1024.0
+TASKS = ("mse", "cross_entropy")
+TRAINING = (64, 4, 1024)
+TRAINING_STEPS = 2000
+COMPARED_STEPS = 100  # after which weights are compared
+LAST = 100  # losses that the final one is the mean of
+CLASSES = 10
+
+Step = Callable[[], object]
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """Speedups over the fastest that PyTorch has; the worst task of the two."""
+    summary = {}
+    for row in rows:
+        if row["kind"] != "speed":
+            continue
+        seconds = row["seconds"]
+        peers = {name: value for name, value in seconds.items() if name != "convtime"}
+        best = min(peers.values())
+        summary[f"{row['shape']}_over_best_pytorch"] = best / seconds["convtime"]
+        if row["shape"] == "w64_l4_b1024" and "compiled" in peers:
+            over = peers["compiled"] / seconds["convtime"]
+            summary["w64_l4_b1024_over_compile_max_autotune"] = over
+    trained = [row for row in rows if row["kind"] == "training"]
+    if len(trained) == len(TASKS):
+        summary["final_loss_difference"] = max(map(_loss_difference, trained))
+        summary["weight_error_over_pytorch_fp16"] = max(
+            row["weight_error"]["convtime"] / row["weight_error"]["pytorch"] for row in trained
+        )
+    return summary
+
+
+def _loss_difference(row: results.Row) -> float:
+    """Of the means over the last steps, relative to PyTorch's."""
+    ours, theirs = (_final(row, name) for name in ("convtime", "pytorch"))
+    return abs(ours - theirs) / theirs
+
+
+def _final(row: results.Row, name: str) -> float:
+    last: list[float] = row["losses"][name][-LAST:]
+    return sum(last) / len(last)
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown: a line for each net's speed, and one for each task's training."""
+    lines = [
+        "| width × layers, batch | convtime (µs) | TFLOP/s | "
+        + " | ".join(f"{peer} (µs)" for peer in PEERS)
+        + " |",
+        "|---|--:|--:|" + "--:|" * len(PEERS),
+    ]
+    for row in rows:
+        if row["kind"] == "speed":
+            width, layers, batch = SHAPES[row["shape"]]
+            ours = row["seconds"]["convtime"]
+            peers = (row["seconds"].get(peer) for peer in PEERS)
+            cells = [
+                f"{width} × {layers}, {batch}",
+                f"{1e6 * ours:.1f}",
+                f"{1e-12 * flops(width, layers, batch) / ours:.0f}",
+                *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    lines += [
+        "",
+        "| task | final loss, convtime | PyTorch | error of the weights, convtime | PyTorch |",
+        "|---|--:|--:|--:|--:|",
+    ]
+    for row in rows:
+        if row["kind"] == "training":
+            losses = " | ".join(f"{_final(row, name):.5f}" for name in ("convtime", "pytorch"))
+            errors = " | ".join(
+                f"{row['weight_error'][name]:.2e}" for name in ("convtime", "pytorch")
+            )
+            lines.append(f"| {row['task']} | {losses} | {errors} |")
+    return "\n".join(lines)
+
+
+def flops(width: int, layers: int, batch: int) -> int:
+    """Of a step: nobody needs the gradient of the first layer's input."""
+    return 2 * batch * width * width * (3 * layers - 1)
+
+
+# --- Both sides of a comparison
+# -------------------------------------------------------------------
+
+
+def make_model(width: int, layers: int, outputs: int, **options: Any) -> torch.nn.Sequential:
+    import torch
+
+    modules: list[torch.nn.Module] = []
+    for layer in range(layers):
+        columns = outputs if layer == layers - 1 else width
+        modules += [torch.nn.Linear(width, columns, bias=False, **options), torch.nn.ReLU()]
+    return torch.nn.Sequential(*modules[:-1])
+
+
+def make_data(
+    width: int, outputs: int, rows: int, task: str, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random inputs, and what another random net makes of them."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(1)
+    inputs = torch.randn((rows, width), generator=generator, device=device)
+    teacher = torch.randn((width, outputs), generator=generator, device=device) / width**0.5
+    answers = (2 * (inputs @ teacher)).sin()
+    return inputs.half(), answers.half() if task == "mse" else answers.argmax(1)
+
+
+def make_loss(model: torch.nn.Module) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    from torch.nn import functional as F
+
+    def loss_of(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(model(x), y)
+
+    return loss_of
+
+
+def make_step(
+    forward: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    model: torch.nn.Module,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    batch: int,
+) -> Step:
+    """A step of PyTorch's, which takes the next batch by a counter on the device."""
+    import torch
+
+    batches = len(inputs) // batch
+    x = inputs.view(batches, batch, -1)
+    y = targets.view(batches, batch, -1)
+    counter = torch.zeros(1, dtype=torch.int64, device=inputs.device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM, fused=True)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = forward(x.index_select(0, counter)[0], y.index_select(0, counter)[0])
+        backward: Any = loss.backward
+        backward()
+        optimizer.step()
+        counter.add_(1).remainder_(batches)
+
+    return step
+
+
+def capture(step: Step) -> Step:
+    """Replays of a step, in one CUDA graph; behind three steps that warm it up."""
+    import torch
+
+    cuda: Any = torch.cuda
+    stream = cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def repeat(step: Step) -> None:
+    for _ in range(STEPS):
+        step()
+
+
+def measure_speed(shape: str, device: torch.device) -> results.Row:
+    import torch
+
+    from convtime import compare
+    from convtime.nn import FusedMLP, MLPTrainer
+
+    width, layers, batch = SHAPES[shape]
+    inputs, targets = make_data(width, width, BATCHES * batch, "mse", device)
+    torch.manual_seed(0)
+    model = make_model(width, layers, width, device=device, dtype=torch.float16)
+    net = FusedMLP.from_sequential(model)
+    trainer = MLPTrainer(
+        net,
+        inputs,
+        targets,
+        batch_size=batch,
+        lr=LR,
+        momentum=MOMENTUM,
+        master_weights=False,
+        loss_scale=SCALE,
+    )
+    steps: dict[str, Step] = {"convtime": capture(trainer.step)}
+    for name in PEERS:
+        torch.compiler.reset()
+        own = make_model(width, layers, width, device=device, dtype=torch.float16)
+        own.load_state_dict(model.state_dict())
+
+        forward = make_loss(own)
+        is_captured = name.endswith("graph")
+        if name.startswith("compiled"):
+            # Inside of a graph, the compiler's own graphs cannot be.
+            mode = "max-autotune-no-cudagraphs" if is_captured else "max-autotune"
+            forward = torch.compile(forward, mode=mode, fullgraph=True, dynamic=False)
+        step = make_step(forward, own, inputs, targets, batch)
+        steps[name] = capture(step) if is_captured else step
+        for _ in range(5):
+            steps[name]()
+    compared = compare(
+        {name: functools.partial(repeat, step) for name, step in steps.items()},
+        method="sync",
+        cache="warm",
+        placement="as-is",  # the steps change what they read
+        check=None,
+        interference=False,
+        budget=SECONDS,
+    )
+    measured = compared.measurements
+    return {
+        "kind": "speed",
+        "shape": shape,
+        "flops": flops(width, layers, batch),
+        "seconds": {name: one.median / STEPS for name, one in measured.items()},
+        "samples": {name: len(one.seconds) for name, one in measured.items()},
+        "skipped": trainer.steps_skipped,
+    }
+
+
+def training(
+    model: torch.nn.Module, inputs: torch.Tensor, targets: torch.Tensor, task: str, mixed: bool
+) -> Iterator[torch.Tensor]:
+    """Takes PyTorch's next step for each loss that is asked for; in mixed precision, or its own."""
+    import torch
+    from torch.nn import functional as F
+
+    _, _, batch = TRAINING
+    dtype = next(model.parameters()).dtype
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=MOMENTUM)
+    scaler = torch.amp.GradScaler("cuda", enabled=mixed)
+    for step in itertools.count():
+        begin = step % BATCHES * batch
+        x, y = inputs[begin : begin + batch], targets[begin : begin + batch]
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.float16, enabled=mixed):
+            output = model(x.to(dtype)).to(dtype)
+        loss = F.mse_loss(output, y.to(dtype)) if task == "mse" else F.cross_entropy(output, y)
+        scaled: Any = scaler.scale(loss)
+        scaled.backward()
+        scaler.step(optimizer)
+        scaler.update()
+        yield loss.detach()
+
+
+def take(losses: Iterator[torch.Tensor], steps: int) -> list[float]:
+    import torch
+
+    return [float(loss) for loss in torch.stack(list(itertools.islice(losses, steps))).cpu()]
+
+
+def flat_weights(model: torch.nn.Module) -> torch.Tensor:
+    import torch
+
+    return torch.cat([weight.detach().double().flatten() for weight in model.parameters()])
+
+
+def measure_training(task: str, device: torch.device) -> results.Row:
+    import torch
+
+    from convtime.nn import FusedMLP, MLPTrainer
+
+    width, layers, batch = TRAINING
+    outputs = width if task == "mse" else CLASSES
+    inputs, targets = make_data(width, outputs, BATCHES * batch, task, device)
+    torch.manual_seed(0)
+    net = FusedMLP.from_sequential(make_model(width, layers, outputs, device=device), torch.float16)
+    model, exact = net.to_sequential().float(), net.to_sequential().double()  # as it was rounded
+    start = flat_weights(exact)
+    trainer = MLPTrainer(
+        net, inputs, targets, batch_size=batch, loss=task, lr=LR, momentum=MOMENTUM
+    )
+    trainer.steps(COMPARED_STEPS)
+    trained = FusedMLP(net.widths, net.activation, torch.float32, device=device)
+    trained.weights.data.copy_(trainer.state_dict()["master"])
+    trainer.steps(TRAINING_STEPS - COMPARED_STEPS)
+
+    theirs = training(model, inputs, targets, task, mixed=True)
+    losses = take(theirs, COMPARED_STEPS)
+    after = {"convtime": flat_weights(trained.to_sequential()), "pytorch": flat_weights(model)}
+    losses += take(theirs, TRAINING_STEPS - COMPARED_STEPS)
+    take(training(exact, inputs, targets, task, mixed=False), COMPARED_STEPS)
+    truth = flat_weights(exact)
+    return {
+        "kind": "training",
+        "task": task,
+        "losses": {"convtime": trainer.losses().tolist(), "pytorch": losses},
+        "weight_error": {
+            name: float((weights - truth).norm() / (truth - start).norm())
+            for name, weights in after.items()
+        },
+        "skipped": trainer.steps_skipped,
+    }
+
+
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    cases: dict[str, running.Measure] = {
+        shape: functools.partial(measure_speed, shape, device) for shape in SHAPES
+    }
+    return cases | {
+        f"training {task}": functools.partial(measure_training, task, device) for task in TASKS
+    }
+
+
+def tell(row: results.Row) -> str:
+    if row["kind"] == "speed":
+        return ", ".join(
+            f"{name} {1e6 * seconds:.2f} µs" for name, seconds in row["seconds"].items()
+        )
+    return ", ".join(
+        f"{name}: loss {_final(row, name):.5f}, weights off by {error:.2e}"
+        for name, error in row["weight_error"].items()
+    )
+
+
+def main() -> None:
+    running.run_on_gpu("mlp", __doc__, summarise, make_cases, tell=tell)
+
+
+if __name__ == "__main__":
+    main()

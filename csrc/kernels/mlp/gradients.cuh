@@ -1,0 +1,122 @@
+#pragma once
+
+#include "kernels/mlp/learning.cuh"
+#include "kernels/mlp/rows.cuh"
+
+// Gradients of the weights: products over the rows of a tile, a unit of 32 × 64 a warp.
+
+namespace convtime::mlp {
+
+/// Gradients are kept as the tensor cores give them, so that warps write and read them in one
+/// piece: four at a time, for every lane, block of 8 columns, half of 16 rows, and unit of 32 × 64.
+template <int W>
+struct Place {
+  static constexpr int kUnitRows = 32;
+  static constexpr int kUnitColumns = 64;
+  static constexpr int kUnits = W / kUnitRows * (W / kUnitColumns);  // of a layer
+  static constexpr int kSize = kUnitRows * kUnitColumns / 4;         // of a unit, in fours
+
+  /// Where the weights have the first two of four; the other two are eight rows below.
+  static __device__ std::size_t offset(int place) {
+    const int lane = place % 32;
+    const int column = place / 32 % 8 * 8 + lane % 4 * 2;
+    const int row = place / 256 % 2 * 16 + lane / 4;
+    const int unit = place / kSize;
+    const int left = unit % (W / kUnitColumns) * kUnitColumns;
+    const int top = unit / (W / kUnitColumns) * kUnitRows;  // from the first layer's first row
+    return static_cast<std::size_t>(top + row) * W + left + column;
+  }
+};
+
+/// A unit in a warp's registers.
+struct Unit {
+  float value[2][8][4];
+};
+
+/// What earlier tiles gave, or zeros.
+__device__ inline Unit load_unit(const float4* from, bool is_first) {
+  Unit unit;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float4 four = is_first ? float4{} : from[(8 * i + j) * 32 + lane_id()];
+      unit.value[i][j][0] = four.x;
+      unit.value[i][j][1] = four.y;
+      unit.value[i][j][2] = four.z;
+      unit.value[i][j][3] = four.w;
+    }
+  }
+  return unit;
+}
+
+/// Returns whether all is finite.
+__device__ inline bool store_unit(float4* to, const Unit& unit) {
+  float check = 0;
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const auto& four = unit.value[i][j];
+      to[(8 * i + j) * 32 + lane_id()] = make_float4(four[0], four[1], four[2], four[3]);
+      check += 0 * four[0] + 0 * four[1] + 0 * four[2] + 0 * four[3];  // NaN unless all are finite
+    }
+  }
+  return check == 0;
+}
+
+/// Adds deltasᵀ · inputs over so many rows of two tiles: the unit of a layer by its number.
+template <typename T, int W>
+__device__ void add_products(Unit& unit, const T* deltas, const T* inputs, int rows, int number) {
+  const int matrix = lane_id() / 8;
+  const int top = number / (W / 64) * (Place<W>::kUnitRows / 8);  // in chunks
+  const int left = number % (W / 64) * (Place<W>::kUnitColumns / 8);
+  for (int k = 0; k < rows; k += 16) {
+    std::uint32_t a[2][4];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int row = k + lane_id() % 8 + matrix / 2 * 8;
+      load_matrices<true>(a[i], deltas + tile_offset<W>(row, top + 2 * i + matrix % 2));
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+      const int row = k + lane_id() % 8 + matrix % 2 * 8;
+      std::uint32_t b[4];
+      load_matrices<true>(b, inputs + tile_offset<W>(row, left + j + matrix / 2));
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        multiply_add<T>(unit.value[i][j], a[i], b[0], b[1]);
+        multiply_add<T>(unit.value[i][j + 1], a[i], b[2], b[3]);
+      }
+    }
+  }
+}
+
+__device__ inline void add(float4& sum, const float4& more) {
+  sum.x += more.x;
+  sum.y += more.y;
+  sum.z += more.z;
+  sum.w += more.w;
+}
+
+/// What is kept of a place's four weights: two, and two eight rows below.
+struct KeptPlace {
+  Kept upper;
+  Kept lower;
+};
+
+template <int W, typename T>
+__device__ KeptPlace read_place(const Learning<T>& learning, int place) {
+  const std::size_t offset = Place<W>::offset(place);
+  return {read_kept(learning, offset), read_kept(learning, offset + 8 * W)};
+}
+
+template <int W, typename T>
+__device__ void update_place(const Learning<T>& learning, const Factors& factors, int place,
+                             const KeptPlace& kept, const float4& gradients) {
+  const std::size_t offset = Place<W>::offset(place);
+  update_kept(learning, factors, kept.upper, offset, {gradients.x, gradients.y});
+  update_kept(learning, factors, kept.lower, offset + 8 * W, {gradients.z, gradients.w});
+}
+
+}  // namespace convtime::mlp

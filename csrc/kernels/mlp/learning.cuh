@@ -1,0 +1,174 @@
+#pragma once
+
+#include "kernels/mlp/mlp.h"
+#include "kernels/mlp/tensor_cores.cuh"
+
+// What is done with gradients: the optimizers, and which steps are skipped.
+
+namespace convtime::mlp {
+
+/// MlpState and how it changes, as the kernels take it.
+template <typename T>
+struct Learning {
+  MlpRule rule;
+  MlpScaling scaling;
+  T* weights;
+  float* master;
+  void* first;
+  void* second;
+  std::int64_t* counters;
+  float* rates;
+  float* losses;
+  std::int64_t losses_kept;
+};
+
+/// The numbers behind counters and rates, while a kernel runs.
+struct Progress {
+  std::int64_t steps;
+  std::int64_t skipped;
+  std::int64_t clean;  // since the scale last changed
+  float learning_rate;
+  float scale;
+};
+
+template <typename T>
+__device__ Progress read_progress(const Learning<T>& learning) {
+  return {learning.counters[0], learning.counters[1], learning.counters[2], learning.rates[0],
+          learning.scaling.enabled ? learning.rates[1] : 1.0F};
+}
+
+template <typename T>
+__device__ void write_progress(const Learning<T>& learning, const Progress& progress) {
+  learning.counters[0] = progress.steps;
+  learning.counters[1] = progress.skipped;
+  learning.counters[2] = progress.clean;
+  if (learning.scaling.enabled) {
+    learning.rates[1] = progress.scale;
+  }
+}
+
+/// After a step; as torch.amp.GradScaler does it.
+__device__ inline void advance(Progress& progress, const MlpScaling& scaling, bool skipped) {
+  ++progress.steps;
+  progress.skipped += skipped ? 1 : 0;
+  progress.clean = skipped ? 0 : progress.clean + 1;
+  if (scaling.growth_interval > 0) {
+    if (skipped) {
+      progress.scale *= 0.5F;
+    } else if (progress.clean == scaling.growth_interval) {
+      progress.scale *= 2;
+      progress.clean = 0;
+    }
+  }
+}
+
+// --- Two neighbouring numbers, as floats
+
+__device__ inline float2 read_pair(const float* from) {
+  return *reinterpret_cast<const float2*>(from);
+}
+template <typename T>
+__device__ float2 read_pair(const T* from) {
+  return unpack<T>(*reinterpret_cast<const std::uint32_t*>(from));
+}
+__device__ inline void write_pair(float* to, float2 pair) { *reinterpret_cast<float2*>(to) = pair; }
+template <typename T>
+__device__ void write_pair(T* to, float2 pair) {
+  *reinterpret_cast<std::uint32_t*>(to) = pack<T>(pair.x, pair.y);
+}
+
+/// What does not depend on the weight that is updated.
+struct Factors {
+  float unscale;
+  float learning_rate;
+  float first_correction;   // one over what Adam's moments have gathered of their weights
+  float second_correction;  // its square root
+};
+
+inline __device__ Factors factors_of(const MlpRule& rule, const Progress& progress) {
+  Factors factors{1 / progress.scale, progress.learning_rate, 1, 1};
+  if (rule.optimizer != MlpOptimizer::kSgd) {
+    const auto updates = static_cast<float>(progress.steps - progress.skipped + 1);
+    // 1 - βⁿ, without the digits that a β near 1 would lose.
+    factors.first_correction = -1 / expm1f(updates * logf(rule.momentum));
+    factors.second_correction = 1 / sqrtf(-expm1f(updates * logf(rule.beta2)));
+  }
+  return factors;
+}
+
+/// The new value of a weight, and of its moments.
+__device__ inline float update(const MlpRule& rule, const Factors& factors, float weight,
+                               float gradient, float& first, float& second) {
+  const float rate = factors.learning_rate;
+  gradient *= factors.unscale;
+  if (rule.optimizer == MlpOptimizer::kAdamW) {
+    weight -= rate * rule.weight_decay * weight;
+  } else {
+    gradient += rule.weight_decay * weight;
+  }
+  if (rule.optimizer == MlpOptimizer::kSgd) {
+    first = rule.momentum * first + gradient;
+    return weight - rate * first;
+  }
+  first += (1 - rule.momentum) * (gradient - first);
+  second = rule.beta2 * second + (1 - rule.beta2) * gradient * gradient;
+  const float denominator = sqrtf(second) * factors.second_correction + rule.epsilon;
+  return weight - rate * factors.first_correction * first / denominator;
+}
+
+/// Two neighbouring weights with their moments, as they are kept between steps.
+struct Kept {
+  float2 weight;
+  float2 first;
+  float2 second;
+};
+
+template <typename Stored>
+__device__ Kept read_kept(const Stored* weights, const void* first, const void* second,
+                          std::size_t offset) {
+  Kept kept{read_pair(weights + offset), {}, {}};
+  if (first != nullptr) {
+    kept.first = read_pair(static_cast<const Stored*>(first) + offset);
+  }
+  if (second != nullptr) {
+    kept.second = read_pair(static_cast<const Stored*>(second) + offset);
+  }
+  return kept;
+}
+
+template <typename Stored>
+__device__ void write_kept(Stored* weights, void* first, void* second, std::size_t offset,
+                           const Kept& kept) {
+  write_pair(weights + offset, kept.weight);
+  if (first != nullptr) {
+    write_pair(static_cast<Stored*>(first) + offset, kept.first);
+  }
+  if (second != nullptr) {
+    write_pair(static_cast<Stored*>(second) + offset, kept.second);
+  }
+}
+
+template <typename T>
+__device__ Kept read_kept(const Learning<T>& learning, std::size_t offset) {
+  return learning.master != nullptr
+             ? read_kept(learning.master, learning.first, learning.second, offset)
+             : read_kept(learning.weights, learning.first, learning.second, offset);
+}
+
+/// Updates what was kept at that offset, and keeps it.
+template <typename T>
+__device__ void update_kept(const Learning<T>& learning, const Factors& factors, Kept kept,
+                            std::size_t offset, float2 gradients) {
+  kept.weight.x =
+      update(learning.rule, factors, kept.weight.x, gradients.x, kept.first.x, kept.second.x);
+  kept.weight.y =
+      update(learning.rule, factors, kept.weight.y, gradients.y, kept.first.y, kept.second.y);
+  if (learning.master != nullptr) {
+    write_kept(learning.master, learning.first, learning.second, offset, kept);
+    write_pair(learning.weights + offset, kept.weight);
+  } else {
+    write_kept(learning.weights, learning.first, learning.second, offset, kept);
+  }
+}
+
+}  // namespace convtime::mlp

@@ -1,0 +1,368 @@
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <stdexcept>
+
+#include "core/cuda_check.h"
+#include "core/current_device.h"
+#include "kernels/mlp/mlp.h"
+#include "kernels/mlp/on_chip.cuh"
+#include "kernels/mlp/slots.cuh"
+#include "kernels/mlp/spilled.cuh"
+
+namespace convtime {
+namespace {
+
+using namespace mlp;
+
+constexpr std::array<int, 4> kTileRows = {128, 64, 32, 16};
+constexpr int kMostTilesInCluster = 2;  // of a block; beyond, all multiprocessors are faster
+
+/// Calls function(T(), std::integral_constant<int, W>()) for the net's type and width.
+template <typename Function>
+auto for_net(const MlpNet& net, const Function& function) {
+  const auto with_width = [&](auto number) {
+    return net.width == 64 ? function(number, std::integral_constant<int, 64>())
+                           : function(number, std::integral_constant<int, 128>());
+  };
+  return net.type == MlpType::kHalf ? with_width(__half()) : with_width(__nv_bfloat16());
+}
+
+/// How the work is divided.
+struct Plan {
+  int tile_rows;
+  int blocks;
+  bool one_cluster;
+  bool spilled;  // or all on chip
+  bool gradients_on_chip;
+  std::size_t shared_bytes;
+};
+
+struct Device {
+  std::int64_t multiprocessors;
+  int cluster_blocks;  // of the largest cluster; 0: none
+  std::size_t shared_bytes;
+};
+
+int attribute(cudaDeviceAttr which, int device) {
+  int value = 0;
+  CONVTIME_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+/// The largest cluster of blocks that fill a multiprocessor each. It is the same for all nets.
+int find_cluster_blocks(int device, std::size_t shared_bytes) {
+  const auto* const kernel = reinterpret_cast<const void*>(step_kernel<__half, 64, true>);
+  cudaFuncAttributes attributes{};
+  CONVTIME_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  if (attribute(cudaDevAttrClusterLaunch, device) == 0 || attributes.ptxVersion < 90) {
+    return 0;
+  }
+  CONVTIME_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(shared_bytes)));
+  for (const unsigned blocks : {16U, 8U}) {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {blocks, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = blocks;
+    config.blockDim = kThreads;
+    config.dynamicSmemBytes = shared_bytes;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    int clusters = 0;
+    if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
+      (void)cudaGetLastError();  // the device has no clusters of this size
+    } else if (clusters > 0) {
+      return static_cast<int>(blocks);
+    }
+  }
+  return 0;
+}
+
+/// Of the current one, asked for once.
+const Device& device_in_use() {
+  static std::array<Device, 64> devices;
+  static std::array<std::once_flag, 64> known;
+  const int index = current_device();
+  Device& device = devices.at(static_cast<std::size_t>(index));
+  std::call_once(known.at(static_cast<std::size_t>(index)), [&] {
+    device.multiprocessors = attribute(cudaDevAttrMultiProcessorCount, index);
+    device.shared_bytes =
+        static_cast<std::size_t>(attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin, index));
+    device.cluster_blocks = find_cluster_blocks(index, device.shared_bytes);
+  });
+  return device;
+}
+
+/// As Shared divides it.
+std::size_t shared_bytes(const MlpNet& net, int tile_rows, bool keeps, bool gradients_on_chip) {
+  const std::size_t weights = std::size_t(net.layers) * net.width * net.width;
+  const std::size_t tiles = keeps ? 2 * std::size_t(net.layers) : 1;
+  return 2 * (weights + tiles * tile_rows * net.width) +
+         (gradients_on_chip ? weights * sizeof(float) : 0) + sizeof(Report) +
+         kWarps * sizeof(float);
+}
+
+std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+/// One cluster, with a tile a block or a few; without blocks where that cannot be.
+Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
+  const Device& device = device_in_use();
+  Plan best{};
+  if (device.cluster_blocks == 0) {
+    return best;
+  }
+  for (const int rows : kTileRows) {
+    const std::size_t bytes = shared_bytes(net, rows, true, true);
+    const std::int64_t tiles = ceil_div(ceil_div(batch, rows), device.cluster_blocks);
+    const bool is_better = best.blocks == 0 || tiles == 1;  // the smallest that need no second
+    if (bytes <= device.shared_bytes && tiles <= kMostTilesInCluster && is_better) {
+      best = {rows, device.cluster_blocks, true, false, true, bytes};
+    }
+  }
+  return best;
+}
+
+/// All multiprocessors, one layer after the other; without blocks where that is not made for.
+Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
+  using Block = Spilled<__half>;  // of both types alike
+  const Device& device = device_in_use();
+  if (net.width != Block::kWidth || Block::kSharedBytes > device.shared_bytes) {
+    return {};
+  }
+  const std::int64_t rounds = ceil_div(batch, device.multiprocessors * Block::kStateRows);
+  const std::int64_t tiles =
+      ceil_div(ceil_div(batch, device.multiprocessors * rounds), Block::kTileRows);
+  const std::int64_t rows = tiles * Block::kTileRows;
+  const std::int64_t blocks = ceil_div(ceil_div(batch, rows), rounds);
+  return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false,
+          Block::kSharedBytes};
+}
+
+/// All multiprocessors, with tiles as large as keep them busy; without blocks where a net is too
+/// large.
+Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
+  const Device& device = device_in_use();
+  const Plan spilled = plan_spilled(net, batch);
+  for (const int rows : kTileRows) {
+    const std::int64_t tiles = ceil_div(batch, rows);
+    const bool is_busy = tiles >= device.multiprocessors || rows == kTileRows.back();
+    if (!is_busy || shared_bytes(net, rows, keeps, false) > device.shared_bytes) {
+      continue;
+    }
+    const std::int64_t rounds = ceil_div(tiles, device.multiprocessors);
+    if (keeps && rounds > 1 && spilled.blocks > 0) {
+      break;  // gradients would go to device memory and back with each tile
+    }
+    const bool gradients_on_chip =
+        keeps && rounds > 1 && shared_bytes(net, rows, keeps, true) <= device.shared_bytes;
+    return {rows,
+            static_cast<int>(ceil_div(tiles, rounds)),
+            false,
+            false,
+            gradients_on_chip,
+            shared_bytes(net, rows, keeps, gradients_on_chip)};
+  }
+  return spilled;
+}
+
+Plan plan_training(const MlpNet& net, std::int64_t batch) {
+  const Plan cluster = plan_cluster(net, batch);
+  return cluster.blocks > 0 ? cluster : plan_grid(net, batch, true);
+}
+
+void check_fits(const Plan& plan) {
+  if (plan.blocks == 0) {
+    throw std::runtime_error("the net does not fit into the shared memory of a multiprocessor");
+  }
+}
+
+/// How scratch memory is divided.
+struct Scratch {
+  void* spilled;
+  float4* gradients;
+  Report* reports;
+  unsigned* arrived;
+  std::size_t bytes;
+
+  Scratch(const MlpNet& net, const Plan& plan, std::int64_t batch, void* memory) {
+    const std::size_t blocks = plan.one_cluster ? 0 : std::size_t(plan.blocks);
+    const std::size_t slot = std::size_t(net.layers) * net.width * net.width / 4;
+    const std::size_t spilled_bytes =
+        plan.spilled ? 2 * std::size_t(net.layers - 1) * std::size_t(batch) * net.width : 0;
+    spilled = memory;
+    gradients = reinterpret_cast<float4*>(static_cast<char*>(memory) + spilled_bytes);
+    reports = reinterpret_cast<Report*>(gradients + blocks * slot);
+    arrived = reinterpret_cast<unsigned*>(reports + blocks);
+    bytes = spilled_bytes + blocks * (slot * sizeof(float4) + sizeof(Report)) + sizeof(unsigned);
+  }
+};
+
+template <typename T>
+Step<T> step_of(const MlpNet& net, const Plan& plan, const void* weights, const void* inputs,
+                std::int64_t batch) {
+  Step<T> step{};
+  step.layers = net.layers;
+  step.inputs = net.inputs;
+  step.outputs = net.outputs;
+  step.activation = net.activation;
+  step.vector_inputs = reinterpret_cast<std::uintptr_t>(inputs) % 16 == 0;
+  step.tile_rows = plan.tile_rows;
+  step.gradients_on_chip = plan.gradients_on_chip;
+  step.steps = 1;
+  step.batch = batch;
+  step.batches = 1;
+  step.loss_factor = 1;
+  step.weights = static_cast<const T*>(weights);
+  step.data = static_cast<const T*>(inputs);
+  return step;
+}
+
+/// Of numbers of the net's type, not classes.
+template <typename T>
+void set_targets(Step<T>& step, const void* targets) {
+  step.targets = targets;
+  step.target_bytes = step.outputs * static_cast<int>(sizeof(T));
+  step.pair_targets = step.outputs % 2 == 0 && reinterpret_cast<std::uintptr_t>(targets) % 4 == 0;
+}
+
+template <typename T>
+void set_scratch(Step<T>& step, const Scratch& scratch) {
+  step.spilled = static_cast<T*>(scratch.spilled);
+  step.gradients = scratch.gradients;
+  step.reports = scratch.reports;
+}
+
+template <int W, typename T>
+auto kernel_of(const Plan& plan) {
+  if constexpr (W == Spilled<T>::kWidth) {
+    if (plan.spilled) {
+      return spilled_kernel<T>;
+    }
+  }
+  return plan.one_cluster ? step_kernel<T, W, true> : step_kernel<T, W, false>;
+}
+
+template <int W, typename T>
+void launch_step(const Step<T>& step, const Plan& plan, cudaStream_t stream) {
+  const auto kernel = kernel_of<W, T>(plan);
+  const auto* const symbol = reinterpret_cast<const void*>(kernel);
+  CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(plan.shared_bytes)));
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(plan.blocks), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(plan.blocks);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = plan.shared_bytes;
+  config.stream = stream;
+  if (plan.one_cluster) {
+    CONVTIME_CUDA_CHECK(
+        cudaFuncSetAttribute(symbol, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+  }
+  CONVTIME_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, step));
+}
+
+/// Blocks of the kernels that add up the slots.
+template <int W, typename T>
+unsigned sum_blocks(const Step<T>& step) {
+  return static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
+}
+
+}  // namespace
+
+bool mlp_fits(const MlpNet& net) { return plan_grid(net, 1, true).blocks > 0; }
+
+std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch) {
+  const Scratch trains(net, plan_training(net, batch), batch, nullptr);
+  const Scratch differentiates(net, plan_grid(net, batch, true), batch, nullptr);
+  return std::max(trains.bytes, differentiates.bytes);
+}
+
+void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rule,
+                      const MlpScaling& scaling, const MlpState& state, void* scratch, int steps,
+                      cudaStream_t stream) {
+  const Plan plan = plan_training(net, data.batch);
+  check_fits(plan);
+  const Scratch parts(net, plan, data.batch, scratch);
+  for_net(net, [&](auto number, auto width) {
+    using T = decltype(number);
+    constexpr int W = decltype(width)::value;
+    Step<T> step = step_of<T>(net, plan, state.weights, data.inputs, data.batch);
+    step.batches = data.batches;
+    if (data.loss == MlpLoss::kMse) {
+      step.objective = Objective::kMse;
+      step.loss_factor = 1 / (static_cast<float>(data.batch) * static_cast<float>(net.outputs));
+      set_targets(step, data.targets);
+    } else {
+      step.objective = Objective::kCrossEntropy;
+      step.loss_factor = 1 / static_cast<float>(data.batch);
+      step.targets = data.targets;
+      step.target_bytes = sizeof(std::int64_t);
+    }
+    set_scratch(step, parts);
+    step.learning = {rule,
+                     scaling,
+                     static_cast<T*>(state.weights),
+                     state.master,
+                     state.first,
+                     state.second,
+                     state.counters,
+                     state.rates,
+                     state.losses,
+                     state.losses_kept};
+    if (plan.one_cluster) {
+      step.steps = steps;
+      launch_step<W>(step, plan, stream);
+      return;
+    }
+    for (int i = 0; i < steps; ++i) {
+      launch_step<W>(step, plan, stream);
+      learn_kernel<T, W><<<sum_blocks<W>(step), kThreads, kThreads * sizeof(float4), stream>>>(
+          step, plan.blocks, parts.arrived);
+      CONVTIME_CUDA_CHECK(cudaGetLastError());
+    }
+  });
+}
+
+void launch_mlp_forward(const MlpNet& net, const void* weights, const void* inputs, void* outputs,
+                        std::int64_t rows, cudaStream_t stream) {
+  const Plan plan = plan_grid(net, rows, false);
+  check_fits(plan);
+  for_net(net, [&](auto number, auto width) {
+    using T = decltype(number);
+    Step<T> step = step_of<T>(net, plan, weights, inputs, rows);
+    step.objective = Objective::kNone;
+    step.results = static_cast<T*>(outputs);
+    launch_step<decltype(width)::value>(step, plan, stream);
+  });
+}
+
+void launch_mlp_backward(const MlpNet& net, const void* weights, const void* inputs,
+                         const void* grad_outputs, void* grad_inputs, void* grad_weights,
+                         std::int64_t rows, void* scratch, cudaStream_t stream) {
+  const Plan plan = plan_grid(net, rows, true);
+  check_fits(plan);
+  const Scratch parts(net, plan, rows, scratch);
+  for_net(net, [&](auto number, auto width) {
+    using T = decltype(number);
+    constexpr int W = decltype(width)::value;
+    Step<T> step = step_of<T>(net, plan, weights, inputs, rows);
+    step.objective = Objective::kGradient;
+    set_targets(step, grad_outputs);
+    step.results = static_cast<T*>(grad_inputs);
+    set_scratch(step, parts);
+    launch_step<W>(step, plan, stream);
+    sum_kernel<T, W><<<sum_blocks<W>(step), kThreads, kThreads * sizeof(float4), stream>>>(
+        step, plan.blocks, static_cast<T*>(grad_weights));
+    CONVTIME_CUDA_CHECK(cudaGetLastError());
+  });
+}
+
+}  // namespace convtime

@@ -1,0 +1,197 @@
+#pragma once
+
+#include "kernels/mlp/gradients.cuh"
+#include "kernels/mlp/objectives.cuh"
+#include "kernels/mlp/step.cuh"
+
+// The training step of a net that fits on chip. A block holds all weights in shared memory, and
+// takes one tile of the batch after the other:
+//
+//   1. Each warp takes 16 rows of the tile forward through all layers, makes the loss and its
+//      gradient, and takes that back through the layers, with no other warp to wait for. It leaves
+//      each layer's input, and the gradient of each layer's output, in shared memory.
+//   2. The warps share out the gradients of the weights, of all layers at once: 32 × 64 of them at
+//      a time are products over the tile's rows. They are added to what earlier tiles gave.
+//
+// Behind the last tile the blocks' gradients are added up, in a fixed order, and the weights are
+// updated. Where one cluster of blocks is enough for the batch, that is done in the same launch,
+// out of each other's shared memory; else by a second kernel, out of device memory.
+
+namespace convtime::mlp {
+
+/// How a block divides its shared memory.
+template <typename T, int W>
+struct Shared {
+  T* weights;
+  T* inputs;  // of each layer, a tile of the batch
+  T* deltas;  // the gradients of each layer's outputs, before its activation
+  float4* gradients;
+  Report* report;
+  float* losses;  // of each warp
+
+  __device__ explicit Shared(const Step<T>& step) {
+    const std::size_t tile = static_cast<std::size_t>(step.tile_rows) * W;
+    const std::size_t layers = step.layers;
+    const bool keeps = step.objective != Objective::kNone;
+    weights = reinterpret_cast<T*>(shared_memory());
+    inputs = weights + layers * W * W;
+    deltas = inputs + (keeps ? layers : 1) * tile;
+    gradients = reinterpret_cast<float4*>(deltas + (keeps ? layers : 0) * tile);
+    report =
+        reinterpret_cast<Report*>(gradients + (step.gradients_on_chip ? layers * W * W / 4 : 0));
+    losses = reinterpret_cast<float*>(report + 1);
+  }
+};
+
+// --- The two halves of a tile
+// -----------------------------------------------------------------------
+
+/// 16 rows of a tile forward and back, by a warp; returns what its lane has of their loss.
+template <typename T, int W>
+__device__ float take_through(const Step<T>& step, const Shared<T, W>& shared,
+                              const Batch<T>& batch, std::int64_t tile_row, int row, float scale) {
+  const std::size_t tile = static_cast<std::size_t>(step.tile_rows) * W;
+  const std::int64_t first_row = tile_row + row;
+  const int last = step.layers - 1;
+
+  Rows<W> rows = load_rows<T, W>(shared.inputs, row);
+  for (int layer = 0; layer < last; ++layer) {
+    Sums<W> sums = multiply<false>(rows, shared.weights + layer * W * W);
+    activate(sums, step.activation);
+    rows = round_rows<T>(sums);
+    if (step.objective != Objective::kNone) {
+      store_rows(shared.inputs + (layer + 1) * tile, row, rows);
+    }
+  }
+  Sums<W> sums = multiply<false>(rows, shared.weights + last * W * W);
+
+  const float loss = differentiate(sums, step, batch, first_row, scale);
+  if (step.objective == Objective::kNone) {
+    return loss;
+  }
+
+  rows = round_rows<T>(sums);
+  store_rows(shared.deltas + last * tile, row, rows);
+  for (int layer = last; layer > 0; --layer) {
+    sums = multiply<true>(rows, shared.weights + layer * W * W);
+    multiply_by_derivative<T>(sums, shared.inputs + layer * tile, row, step.activation);
+    rows = round_rows<T>(sums);
+    store_rows(shared.deltas + (layer - 1) * tile, row, rows);
+  }
+  if (step.objective == Objective::kGradient && step.results != nullptr) {
+    sums = multiply<true>(rows, shared.weights);
+    store_results(sums, step, first_row, step.inputs);
+  }
+  return loss;
+}
+
+/// Adds a tile's part to the gradients of the weights; returns whether all is finite.
+template <typename T, int W>
+__device__ bool add_gradients(const Step<T>& step, const Shared<T, W>& shared, float4* gradients,
+                              bool is_first) {
+  constexpr int kUnits = Place<W>::kUnits;
+  const std::size_t tile = static_cast<std::size_t>(step.tile_rows) * W;
+  bool finite = true;
+  for (int i = static_cast<int>(threadIdx.x) / 32; i < step.layers * kUnits; i += kWarps) {
+    const std::size_t layer = i / kUnits;
+    float4* const place = gradients + i * Place<W>::kSize;
+    Unit unit = load_unit(place, is_first);
+    add_products<T, W>(unit, shared.deltas + layer * tile, shared.inputs + layer * tile,
+                       step.tile_rows, i % kUnits);
+    finite &= store_unit(place, unit);
+  }
+  return finite;
+}
+
+/// Of a step in one cluster: each block adds up and updates its share of the weights.
+template <typename T, int W>
+__device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared,
+                                 Progress& progress) {
+  const unsigned blocks = gridDim.x;  // a power of two
+  synchronize_cluster();
+  // A thread a block, since it takes long to hear from another.
+  const Report report = threadIdx.x < blocks ? *of_block(shared.report, threadIdx.x) : Report{};
+  const bool skipped =
+      __syncthreads_or(step.learning.scaling.enabled && report.overflowed != 0) != 0;
+  if (!skipped) {
+    const Factors factors = factors_of(step.learning.rule, progress);
+    for (int place = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
+         place < step.layers * W * W / 4; place += static_cast<int>(blocks * kThreads)) {
+      const KeptPlace kept = read_place<W>(step.learning, place);  // while the sum is on its way
+      float4 sum{};
+#pragma unroll 8
+      for (unsigned i = 0; i < blocks; ++i) {
+        const unsigned block = (blockIdx.x + i) & (blocks - 1);  // each begins with its own
+        add(sum, of_block(shared.gradients, block)[place]);
+      }
+      update_place<W>(step.learning, factors, place, kept, sum);
+    }
+  }
+  if (blockIdx.x == 0) {
+    const float loss = sum_of_block(report.loss, shared.losses);
+    if (threadIdx.x == 0) {
+      keep_loss(step.learning, progress, loss);
+    }
+  }
+  advance(progress, step.learning.scaling, skipped);
+  synchronize_cluster();  // until all have read, and the next step finds the new weights
+}
+
+template <typename T, int W, bool kOneCluster>
+__global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Step<T> step) {
+  const Shared<T, W> shared(step);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const bool keeps = step.objective != Objective::kNone;
+  const std::size_t slot = static_cast<std::size_t>(step.layers) * W * W / 4;
+  float4* const own_slot = kOneCluster ? nullptr : step.gradients + blockIdx.x * slot;
+  float4* const gradients = step.gradients_on_chip ? shared.gradients : own_slot;
+  Progress progress = find_progress(step);
+
+  for (int i = 0; i < step.steps; ++i) {
+    copy_full_rows<T, W>(step.weights, 0, step.layers * W, step.layers * W, shared.weights);
+    const Batch<T> batch = find_batch(step, progress);
+    float loss = 0;
+    bool finite = true;
+    const std::int64_t stride = std::int64_t{gridDim.x} * step.tile_rows;
+    const std::int64_t begin = std::int64_t{blockIdx.x} * step.tile_rows;
+    std::int64_t tile_row = begin;
+    do {  // once, too, where the batch ends before: the block's gradients are then zeros
+      copy_inputs<T, W>(step, batch, tile_row, step.tile_rows, shared.inputs);
+      if (tile_row == begin) {
+        prefetch(step, batch.targets, step.target_bytes, tile_row);
+      }
+      prefetch(step, batch.inputs, step.inputs * int{sizeof(T)}, tile_row + stride);
+      prefetch(step, batch.targets, step.target_bytes, tile_row + stride);
+      wait_for_copies();
+      __syncthreads();
+      for (int row = warp * kWarpRows; row < step.tile_rows; row += kWarps * kWarpRows) {
+        loss += take_through<T, W>(step, shared, batch, tile_row, row,
+                                   progress.scale * step.loss_factor);
+      }
+      __syncthreads();
+      if (keeps) {
+        finite &= add_gradients<T, W>(step, shared, gradients, tile_row == begin);
+        __syncthreads();
+      }
+      tile_row += stride;
+    } while (tile_row < step.batch);
+    if (!keeps) {
+      return;
+    }
+
+    tell(step, loss, finite, shared.losses,
+         kOneCluster ? shared.report : step.reports + blockIdx.x);
+    if constexpr (kOneCluster) {
+      learn_in_cluster<T, W>(step, shared, progress);
+    } else if (step.gradients_on_chip) {
+      for (std::size_t p = threadIdx.x; p < slot; p += kThreads) {
+        own_slot[p] = shared.gradients[p];
+      }
+    }
+  }
+  if (kOneCluster && blockIdx.x == 0 && threadIdx.x == 0) {
+    write_progress(step.learning, progress);
+  }
+}
+
+}  // namespace convtime::mlp

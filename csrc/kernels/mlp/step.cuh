@@ -1,0 +1,164 @@
+#pragma once
+
+#include "kernels/mlp/learning.cuh"
+#include "kernels/mlp/mlp.h"
+#include "kernels/mlp/rows.cuh"
+
+// What the kernels of a step share: what it is, and how a block gets at its batch and tells of it.
+
+namespace convtime::mlp {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+
+/// Where the gradient comes from that is taken back, or that there is none.
+enum class Objective : std::int8_t { kMse, kCrossEntropy, kGradient, kNone };
+
+/// What a block says of a step beside its gradients.
+struct Report {
+  float loss;
+  int overflowed;  // whether one of the gradients is not finite
+};
+
+template <typename T>
+struct Step {
+  int layers;
+  int inputs;
+  int outputs;
+  MlpActivation activation;
+  Objective objective;
+  bool vector_inputs;  // inputs are aligned to 16 bytes
+  bool pair_targets;   // likewise 4 bytes
+  int tile_rows;
+  bool gradients_on_chip;
+  int steps;
+  std::int64_t batch;
+  std::int64_t batches;
+  float loss_factor;  // of the sum over the batch
+  const T* weights;
+  const T* data;
+  const void* targets;  // of kGradient, the outputs' gradient; of kNone, null
+  int target_bytes;     // of a row of them
+  T* results;           // of kNone the outputs, of kGradient the inputs' gradient, or null
+  float4* gradients;    // a slot a block, in the order of Place
+  Report* reports;      // one a block
+  T* spilled;           // of nets that do not fit on chip, the inputs of all layers but the first
+  Learning<T> learning;
+};
+
+/// Where a step finds its batch.
+template <typename T>
+struct Batch {
+  const T* inputs;
+  const void* targets;
+};
+
+/// Of the step that begins now.
+template <typename T>
+__device__ Batch<T> find_batch(const Step<T>& step, const Progress& progress) {
+  const std::int64_t row = progress.steps % step.batches * step.batch;
+  return {step.data + row * step.inputs,
+          static_cast<const char*>(step.targets) + row * step.target_bytes};
+}
+
+/// Where it stands; of what is no training, a beginning.
+template <typename T>
+__device__ Progress find_progress(const Step<T>& step) {
+  const bool trains =
+      step.objective == Objective::kMse || step.objective == Objective::kCrossEntropy;
+  return trains ? read_progress(step.learning) : Progress{0, 0, 0, 0, 1};
+}
+
+/// Copies rows of W columns out of an array that ends before `end_row`, and zeros beyond that.
+template <typename T, int W>
+__device__ void copy_full_rows(const T* from, std::int64_t first_row, std::int64_t end_row,
+                               int count, T* to) {
+  constexpr int kRows = kThreads / (W / 8);  // at a time: a multiple of 8, so that chunks stay
+  const int first = static_cast<int>(threadIdx.x) / (W / 8);
+  const int chunk = static_cast<int>(threadIdx.x) % (W / 8);
+  const T* source = from + (first_row + first) * W + 8 * chunk;
+  T* target = to + tile_offset<W>(first, chunk);
+  const std::int64_t left = end_row - first_row;
+#pragma unroll 4
+  for (int row = first; row < count; row += kRows) {
+    if (row < left) {
+      copy_async(target, source);
+    } else {
+      *reinterpret_cast<uint4*>(target) = uint4{};
+    }
+    source += kRows * W;
+    target += kRows * W;
+  }
+}
+
+/// Of rows of so many columns, with zeros beyond their ends, too.
+template <typename T, int W>
+__device__ void copy_rows(const T* from, int columns, bool in_vectors, std::int64_t first_row,
+                          std::int64_t end_row, int count, T* to) {
+  if (columns == W && in_vectors) {
+    copy_full_rows<T, W>(from, first_row, end_row, count, to);
+    return;
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < count * W; i += kThreads) {
+    const int row = i / W;
+    const int column = i % W;
+    const bool is_there = first_row + row < end_row && column < columns;
+    to[tile_offset<W>(row, column / 8) + column % 8] =
+        is_there ? from[(first_row + row) * columns + column] : T(0.0F);
+  }
+}
+
+/// Of the batch's inputs.
+template <typename T, int W>
+__device__ void copy_inputs(const Step<T>& step, const Batch<T>& batch, std::int64_t first_row,
+                            int count, T* to) {
+  copy_rows<T, W>(batch.inputs, step.inputs, step.vector_inputs, first_row, step.batch, count, to);
+}
+
+/// Has the rows of a tile that are in the batch come near before they are needed.
+template <typename T>
+__device__ void prefetch(const Step<T>& step, const void* rows, int row_bytes,
+                         std::int64_t first_row) {
+  constexpr int kLine = 128;
+  const std::int64_t left = step.batch - first_row;
+  const int bytes = row_bytes * static_cast<int>(left < step.tile_rows ? left : step.tile_rows);
+  for (int i = static_cast<int>(threadIdx.x) * kLine; i < bytes; i += kThreads * kLine) {
+    prefetch_to_l2(static_cast<const char*>(rows) + first_row * row_bytes + i);
+  }
+}
+
+/// The sum over a block's threads, in its first one; `of_warps` is shared memory.
+__device__ inline float sum_of_block(float value, float* of_warps) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffff, value, distance);
+  }
+  if (lane_id() == 0) {
+    of_warps[threadIdx.x / 32] = value;
+  }
+  __syncthreads();
+  float sum = 0;
+  if (threadIdx.x == 0) {
+    for (int warp = 0; warp < kWarps; ++warp) {
+      sum += of_warps[warp];
+    }
+  }
+  return sum;
+}
+
+/// Says what the threads have of the loss, and whether gradients overflowed.
+template <typename T>
+__device__ void tell(const Step<T>& step, float loss, bool finite, float* of_warps,
+                     Report* report) {
+  const float sum = sum_of_block(loss, of_warps);
+  const bool overflowed = __syncthreads_or(finite ? 0 : 1) != 0;
+  if (threadIdx.x == 0) {
+    *report = {sum * step.loss_factor, overflowed ? 1 : 0};
+  }
+}
+
+template <typename T>
+__device__ void keep_loss(const Learning<T>& learning, const Progress& progress, float loss) {
+  learning.losses[progress.steps % learning.losses_kept] = loss;
+}
+
+}  // namespace convtime::mlp

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+#include <type_traits>
+
+// What the kernels of this folder take from the hardware, one instruction a function.
+
+namespace convtime::mlp {
+
+/// The dynamic shared memory of a block.
+__device__ inline unsigned char* shared_memory() {
+  extern __shared__ __align__(128) unsigned char memory[];
+  return memory;
+}
+
+/// Two numbers in the order of memory, rounded.
+template <typename T>
+__device__ std::uint32_t pack(float first, float second) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+  }
+}
+
+template <typename T>
+__device__ float2 unpack(std::uint32_t word) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&word));
+  } else {
+    return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&word));
+  }
+}
+
+/// Four 8 × 8 matrices out of shared memory, which the warp's lanes give rows of: those of lanes 0
+/// to 7 the first's. A lane gets two neighbours of row lane / 4 of each, or of its transpose.
+template <bool kTransposed, typename T>
+__device__ void load_matrices(std::uint32_t (&words)[4], const T* row) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
+  if constexpr (kTransposed) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+  } else {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                 : "r"(address)
+                 : "memory");
+  }
+}
+
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
+
+/// sums += a · b, of 16 × 16 and 16 × 8 numbers.
+template <typename T>
+__device__ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                             std::uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+/// 16 bytes from device memory to shared memory, past L1, there after wait_for_copies().
+__device__ inline void copy_async(void* to, const void* from) {
+  const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
+}
+
+__device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+#else
+
+// A build may be for older architectures, too, where none of these kernels is ever launched.
+template <typename T>
+__device__ void multiply_add(float (&)[4], const std::uint32_t (&)[4], std::uint32_t,
+                             std::uint32_t) {
+  __trap();
+}
+__device__ inline void copy_async(void*, const void*) { __trap(); }
+__device__ inline void wait_for_copies() { __trap(); }
+
+#endif
+
+__device__ inline void prefetch_to_l2(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
+// --- Clusters: blocks that read each other's shared memory, from sm_90 on
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+/// Of all blocks' threads; what they wrote before it, to whichever memory, they see after it.
+__device__ inline void synchronize_cluster() { cooperative_groups::this_cluster().sync(); }
+
+/// The same place in the shared memory of another block.
+template <typename V>
+__device__ const V* of_block(const V* own, unsigned rank) {
+  return cooperative_groups::this_cluster().map_shared_rank(own, rank);
+}
+
+#else
+
+// Kernels that ask for clusters are compiled for older architectures, too, and never launched.
+__device__ inline void synchronize_cluster() { __trap(); }
+template <typename V>
+__device__ const V* of_block(const V*, unsigned) {
+  __trap();
+  return nullptr;
+}
+
+#endif
+
+}  // namespace convtime::mlp

@@ -1,0 +1,488 @@
+#include <ATen/TensorIndexing.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/log_softmax.h>
+#include <ATen/ops/nll_loss.h>
+#include <ATen/ops/one_hot.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/tanh.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/library.h>
+
+#include <cmath>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#ifdef CONVTIME_WITH_CUDA
+#include <ATen/cuda/CUDAContext.h>
+#include <c10/cuda/CUDAGuard.h>
+
+#include "kernels/mlp/mlp.h"
+#endif
+
+namespace convtime::ops {
+namespace {
+
+/// The sizes of a net whose weights are one tensor (layers, width, width), as mlp.h has them.
+struct Net {
+  std::int64_t layers;
+  std::int64_t width;
+  std::int64_t inputs;
+  std::int64_t outputs;
+  bool tanh;
+};
+
+Net check_net(const char* op, const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
+              std::string_view activation) {
+  TORCH_CHECK(weights.dim() == 3 && weights.size(0) >= 1 && weights.size(1) == weights.size(2) &&
+                  weights.size(1) >= 1,
+              op, ": weights must have shape (layers, width, width), got ", weights.sizes());
+  TORCH_CHECK(weights.is_contiguous(), op, ": weights must be contiguous, got strides ",
+              weights.strides());
+  const Net net{weights.size(0), weights.size(1), inputs, outputs, activation == "tanh"};
+  TORCH_CHECK(1 <= inputs && inputs <= net.width, op, ": inputs must have between 1 and ",
+              net.width, " columns, the width of the weights, got ", inputs);
+  TORCH_CHECK(1 <= outputs && outputs <= net.width, op, ": outputs must lie between 1 and ",
+              net.width, ", the width of the weights, got ", outputs);
+  TORCH_CHECK(net.tanh || activation == "relu", op, ": activation must be 'relu' or 'tanh', got '",
+              activation, "'");
+  return net;
+}
+
+void check_rows(const char* op, const char* name, const at::Tensor& rows,
+                const at::Tensor& weights) {
+  TORCH_CHECK(rows.dim() == 2 && rows.size(0) >= 1, op, ": ", name,
+              " must have shape (rows, columns) and at least one row, got ", rows.sizes());
+  TORCH_CHECK(rows.scalar_type() == weights.scalar_type(), op, ": ", name,
+              " must be of the weights' dtype ", weights.scalar_type(), ", got ",
+              rows.scalar_type());
+  TORCH_CHECK(rows.device() == weights.device(), op, ": ", name, " must be on the weights' device ",
+              weights.device(), ", got ", rows.device());
+}
+
+Net check_gradient(const at::Tensor& grad_output, const at::Tensor& input,
+                   const at::Tensor& weights, std::string_view activation) {
+  constexpr const char* kName = "mlp_backward";
+  check_rows(kName, "input", input, weights);
+  check_rows(kName, "the output's gradient", grad_output, weights);
+  TORCH_CHECK(grad_output.size(0) == input.size(0), kName,
+              ": the output's gradient must have as many rows as the input, ", input.size(0),
+              ", got ", grad_output.size(0));
+  return check_net(kName, weights, input.size(1), grad_output.size(1), activation);
+}
+
+/// The arguments of mlp_steps.
+struct Steps {
+  at::Tensor inputs;
+  at::Tensor targets;
+  at::Tensor weights;
+  std::optional<at::Tensor> master;
+  std::optional<at::Tensor> first;
+  std::optional<at::Tensor> second;
+  at::Tensor counters;
+  at::Tensor rates;
+  at::Tensor losses;
+  at::Tensor scratch;
+  std::int64_t batch;
+  std::int64_t outputs;
+  std::string_view activation;
+  std::string_view loss;
+  std::string_view optimizer;
+  double momentum;  // Adam's first beta
+  double beta2;
+  double epsilon;
+  double weight_decay;
+  bool scaled;
+  std::int64_t growth_interval;
+  std::int64_t steps;
+
+  bool classifies() const { return loss == "cross_entropy"; }
+  bool is_sgd() const { return optimizer == "sgd"; }
+  std::int64_t batches() const { return inputs.size(0) / batch; }
+};
+
+constexpr const char* kSteps = "mlp_steps";
+
+void check_state(const char* name, const std::optional<at::Tensor>& state, const Steps& s) {
+  if (!state) {
+    return;
+  }
+  const at::ScalarType type = s.master ? s.master->scalar_type() : s.weights.scalar_type();
+  TORCH_CHECK(state->sizes() == s.weights.sizes() && state->is_contiguous() &&
+                  state->scalar_type() == type && state->device() == s.weights.device(),
+              kSteps, ": ", name, " must be contiguous, of the weights' shape ", s.weights.sizes(),
+              ", of ", type, " and on ", s.weights.device(), ", got shape ", state->sizes(), ", ",
+              state->scalar_type(), " on ", state->device());
+}
+
+void check_numbers(const char* name, const at::Tensor& numbers, const Steps& s, at::ScalarType type,
+                   std::int64_t least) {
+  TORCH_CHECK(numbers.dim() == 1 && numbers.size(0) >= least && numbers.is_contiguous() &&
+                  numbers.scalar_type() == type && numbers.device() == s.weights.device(),
+              kSteps, ": ", name, " must be at least ", least, " contiguous numbers of ", type,
+              " on ", s.weights.device(), ", got shape ", numbers.sizes(), ", ",
+              numbers.scalar_type(), " on ", numbers.device());
+}
+
+Net check_steps(const Steps& s) {
+  check_rows(kSteps, "inputs", s.inputs, s.weights);
+  const Net net = check_net(kSteps, s.weights, s.inputs.size(1), s.outputs, s.activation);
+  TORCH_CHECK(s.classifies() || s.loss == "mse", kSteps,
+              ": loss must be 'mse' or 'cross_entropy', got '", s.loss, "'");
+  TORCH_CHECK(s.is_sgd() || s.optimizer == "adam" || s.optimizer == "adamw", kSteps,
+              ": optimizer must be 'sgd', 'adam' or 'adamw', got '", s.optimizer, "'");
+  if (s.classifies()) {
+    TORCH_CHECK(s.targets.dim() == 1 && s.targets.scalar_type() == at::kLong &&
+                    s.targets.device() == s.weights.device(),
+                kSteps, ": targets must be a 1-D tensor of int64 classes on ", s.weights.device(),
+                ", got shape ", s.targets.sizes(), ", ", s.targets.scalar_type(), " on ",
+                s.targets.device());
+  } else {
+    check_rows(kSteps, "targets", s.targets, s.weights);
+    TORCH_CHECK(s.targets.size(1) == s.outputs, kSteps, ": targets must have ", s.outputs,
+                " columns, as many as the net has outputs, got ", s.targets.size(1));
+  }
+  TORCH_CHECK(s.targets.size(0) == s.inputs.size(0), kSteps,
+              ": targets must have as many rows as inputs, ", s.inputs.size(0), ", got ",
+              s.targets.size(0));
+  TORCH_CHECK(s.inputs.is_contiguous() && s.targets.is_contiguous(), kSteps,
+              ": inputs and targets must be contiguous");
+  TORCH_CHECK(1 <= s.batch && s.batch <= s.inputs.size(0), kSteps,
+              ": batch must lie between 1 and the ", s.inputs.size(0), " rows of inputs, got ",
+              s.batch);
+  TORCH_CHECK(1 <= s.steps && s.steps <= 1'000'000, kSteps,
+              ": steps must lie between 1 and 1000000, got ", s.steps);
+  TORCH_CHECK(0 <= s.growth_interval && s.growth_interval <= 1'000'000'000, kSteps,
+              ": growth_interval must lie between 0 and 1000000000, got ", s.growth_interval);
+  if (s.master) {
+    check_state("master", s.master, s);
+  }
+  check_state("first", s.first, s);
+  check_state("second", s.second, s);
+  TORCH_CHECK(s.is_sgd() || (s.first && s.second), kSteps, ": optimizer '", s.optimizer,
+              "' needs both moments, first and second");
+  TORCH_CHECK(s.first || s.momentum == 0, kSteps, ": a momentum of ", s.momentum,
+              " needs the tensor it is kept in, first");
+  check_numbers("counters", s.counters, s, at::kLong, 3);
+  check_numbers("rates", s.rates, s, at::kFloat, 2);
+  check_numbers("losses", s.losses, s, at::kFloat, 1);
+  return net;
+}
+
+// --- CPU: ATen's own kernels, in 32 bits
+// ------------------------------------------------------------------------
+
+namespace cpu {
+
+at::ScalarType wide(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
+}
+
+/// The part of a layer's matrix that is not padding.
+at::Tensor layer_of(const at::Tensor& weights, const Net& net, std::int64_t layer) {
+  at::Tensor matrix = weights[layer];
+  if (layer == 0) {
+    matrix = matrix.narrow(1, 0, net.inputs);
+  }
+  return layer == net.layers - 1 ? matrix.narrow(0, 0, net.outputs) : matrix;
+}
+
+/// Each layer's input, and behind them the output.
+std::vector<at::Tensor> activations(const at::Tensor& input, const at::Tensor& weights,
+                                    const Net& net) {
+  std::vector<at::Tensor> values{input};
+  for (std::int64_t layer = 0; layer < net.layers; ++layer) {
+    const at::Tensor sums = values.back().mm(layer_of(weights, net, layer).t());
+    const bool is_last = layer == net.layers - 1;
+    values.push_back(is_last ? sums : net.tanh ? at::tanh(sums) : at::relu(sums));
+  }
+  return values;
+}
+
+struct Gradients {
+  at::Tensor input;
+  at::Tensor weights;
+};
+
+/// From the gradient of the output.
+Gradients gradients_of(at::Tensor gradient, const std::vector<at::Tensor>& values,
+                       const at::Tensor& weights, const Net& net) {
+  const at::Tensor result = at::zeros_like(weights);
+  for (std::int64_t layer = net.layers - 1;; --layer) {
+    const at::Tensor& input = values[static_cast<std::size_t>(layer)];
+    layer_of(result, net, layer).copy_(gradient.t().mm(input));
+    gradient = gradient.mm(layer_of(weights, net, layer));
+    if (layer == 0) {
+      return {gradient, result};
+    }
+    gradient = net.tanh ? gradient * (1 - input * input) : gradient.masked_fill(input <= 0, 0);
+  }
+}
+
+at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int64_t outputs,
+                   std::string_view activation) {
+  check_rows("mlp", "input", input, weights);
+  const Net net = check_net("mlp", weights, input.size(1), outputs, activation);
+  const at::ScalarType type = wide(weights);
+  return activations(input.to(type), weights.to(type), net).back().to(input.scalar_type());
+}
+
+std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const at::Tensor& input,
+                                            const at::Tensor& weights,
+                                            std::string_view activation) {
+  const Net net = check_gradient(grad_output, input, weights, activation);
+  const at::ScalarType type = wide(weights);
+  const at::Tensor wide_weights = weights.to(type);
+  const Gradients gradients = gradients_of(
+      grad_output.to(type), activations(input.to(type), wide_weights, net), wide_weights, net);
+  return {gradients.input.to(input.scalar_type()), gradients.weights.to(weights.scalar_type())};
+}
+
+/// A step's loss, and its gradient.
+struct Loss {
+  double value;
+  at::Tensor gradient;
+};
+
+Loss loss_of(const Steps& s, const at::Tensor& output, const at::Tensor& targets) {
+  const double rows = static_cast<double>(s.batch);
+  if (s.classifies()) {
+    const at::Tensor logarithms = at::log_softmax(output, 1);
+    const at::Tensor expected = at::one_hot(targets, s.outputs);
+    return {at::nll_loss(logarithms, targets).item<double>(), (logarithms.exp() - expected) / rows};
+  }
+  const at::Tensor error = output - targets;
+  return {(error * error).mean().item<double>(),
+          error * (2 / (rows * static_cast<double>(s.outputs)))};
+}
+
+/// As torch.optim updates; `updates` counts this one.
+void update(const Steps& s, at::Tensor gradient, std::int64_t updates) {
+  const at::Tensor& stored = s.master ? *s.master : s.weights;
+  const double rate = s.rates[0].item<double>();
+  at::Tensor weights = stored.to(gradient.scalar_type());
+  if (s.optimizer == "adamw") {
+    weights = weights * (1 - rate * s.weight_decay);
+  } else {
+    gradient = gradient + weights * s.weight_decay;
+  }
+  if (s.is_sgd()) {
+    if (s.first) {
+      gradient = s.first->to(gradient.scalar_type()) * s.momentum + gradient;
+      s.first->copy_(gradient);
+    }
+    weights = weights - gradient * rate;
+  } else {
+    const at::Tensor first =
+        s.first->to(gradient.scalar_type()) * s.momentum + gradient * (1 - s.momentum);
+    const at::Tensor second =
+        s.second->to(gradient.scalar_type()) * s.beta2 + gradient * gradient * (1 - s.beta2);
+    s.first->copy_(first);
+    s.second->copy_(second);
+    const auto count = static_cast<double>(updates);
+    const double gathered = 1 - std::pow(s.momentum, count);
+    const double spread = std::sqrt(1 - std::pow(s.beta2, count));
+    weights = weights - first * (rate / gathered) / (second.sqrt() / spread + s.epsilon);
+  }
+  stored.copy_(weights);
+  s.weights.copy_(weights);
+}
+
+void step(const Steps& s, const Net& net) {
+  auto* const counters = s.counters.mutable_data_ptr<std::int64_t>();
+  auto* const rates = s.rates.mutable_data_ptr<float>();
+  const at::ScalarType type = wide(s.weights);
+  const std::int64_t begin = counters[0] % s.batches() * s.batch;
+  const at::Tensor targets = s.targets.narrow(0, begin, s.batch);
+  const at::Tensor weights = s.weights.to(type);
+  const auto values = activations(s.inputs.narrow(0, begin, s.batch).to(type), weights, net);
+  const Loss loss = loss_of(s, values.back(), s.classifies() ? targets : targets.to(type));
+  const double scale = s.scaled ? rates[1] : 1;
+  // Rounded, so that what overflows on a GPU does so here.
+  const at::Tensor scaled = (loss.gradient * scale).to(s.weights.scalar_type()).to(type);
+  const at::Tensor gradient = gradients_of(scaled, values, weights, net).weights / scale;
+  const bool skipped = s.scaled && !gradient.isfinite().all().item<bool>();
+  if (!skipped) {
+    update(s, gradient, counters[0] - counters[1] + 1);
+  }
+  s.losses[counters[0] % s.losses.size(0)].fill_(loss.value);
+  ++counters[0];
+  counters[1] += skipped ? 1 : 0;
+  counters[2] = skipped ? 0 : counters[2] + 1;
+  if (s.growth_interval > 0 && skipped) {
+    rates[1] *= 0.5F;
+  } else if (s.growth_interval > 0 && counters[2] == s.growth_interval) {
+    rates[1] *= 2;
+    counters[2] = 0;
+  }
+}
+
+void take_steps(const Steps& s) {
+  const Net net = check_steps(s);
+  for (std::int64_t i = 0; i < s.steps; ++i) {
+    step(s, net);
+  }
+}
+
+/// There is none to be kept.
+std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
+                           std::int64_t /*batch*/) {
+  check_net("mlp_scratch_bytes", weights, inputs, outputs, "relu");
+  return 0;
+}
+
+}  // namespace cpu
+
+#ifdef CONVTIME_WITH_CUDA
+
+namespace cuda {
+
+void check_aligned(const char* op, const char* name, const at::Tensor& tensor) {
+  const auto address = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  TORCH_CHECK(address % 16 == 0, op, ": ", name,
+              " must begin at a multiple of 16 bytes on a GPU, got ", address % 16,
+              " beyond one; clone() it");
+}
+
+MlpNet narrow(const char* op, const Net& net, const at::Tensor& weights) {
+  const at::ScalarType type = weights.scalar_type();
+  const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(weights.get_device());
+  TORCH_CHECK(gpu.major >= 8, op, ": needs a GPU of compute capability 8.0 or newer, got ",
+              gpu.major, ".", gpu.minor, "; use the CPU");
+  check_aligned(op, "weights", weights);
+  TORCH_CHECK(type == at::kHalf || type == at::kBFloat16, op,
+              ": dtype must be float16 or bfloat16 on a GPU, got ", type);
+  TORCH_CHECK(net.width == 64 || net.width == 128, op,
+              ": weights must be of width 64 or 128 on a GPU, padded with zeros, got ", net.width);
+  const MlpNet result{type == at::kHalf ? MlpType::kHalf : MlpType::kBFloat16,
+                      net.tanh ? MlpActivation::kTanh : MlpActivation::kRelu,
+                      static_cast<int>(net.width),
+                      static_cast<int>(net.layers),
+                      static_cast<int>(net.inputs),
+                      static_cast<int>(net.outputs)};
+  TORCH_CHECK(net.layers <= 1024 && mlp_fits(result), op, ": ", net.layers, " layers of width ",
+              net.width, " do not fit into this GPU's shared memory; use fewer or narrower ones");
+  return result;
+}
+
+std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
+                           std::int64_t batch) {
+  constexpr const char* kName = "mlp_scratch_bytes";
+  const c10::cuda::CUDAGuard guard(weights.device());
+  const Net net = check_net(kName, weights, inputs, outputs, "relu");
+  TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
+  return static_cast<std::int64_t>(mlp_scratch_bytes(narrow(kName, net, weights), batch));
+}
+
+at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int64_t outputs,
+                   std::string_view activation) {
+  check_rows("mlp", "input", input, weights);
+  const c10::cuda::CUDAGuard guard(input.device());
+  const Net net = check_net("mlp", weights, input.size(1), outputs, activation);
+  const MlpNet sizes = narrow("mlp", net, weights);
+  const at::Tensor dense = input.contiguous();
+  const at::Tensor result = at::empty({input.size(0), outputs}, input.options());
+  launch_mlp_forward(sizes, weights.const_data_ptr(), dense.const_data_ptr(),
+                     result.mutable_data_ptr(), input.size(0), at::cuda::getCurrentCUDAStream());
+  return result;
+}
+
+std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const at::Tensor& input,
+                                            const at::Tensor& weights,
+                                            std::string_view activation) {
+  const Net net = check_gradient(grad_output, input, weights, activation);
+  const c10::cuda::CUDAGuard guard(input.device());
+  const MlpNet sizes = narrow("mlp_backward", net, weights);
+  const at::Tensor dense = input.contiguous();
+  const at::Tensor gradient = grad_output.contiguous();
+  const at::Tensor of_input = at::empty(input.sizes(), input.options());
+  const at::Tensor of_weights = at::empty(weights.sizes(), weights.options());
+  const auto bytes = static_cast<std::int64_t>(mlp_scratch_bytes(sizes, input.size(0)));
+  const at::Tensor scratch = at::empty({bytes}, input.options().dtype(at::kByte));
+  launch_mlp_backward(sizes, weights.const_data_ptr(), dense.const_data_ptr(),
+                      gradient.const_data_ptr(), of_input.mutable_data_ptr(),
+                      of_weights.mutable_data_ptr(), input.size(0), scratch.mutable_data_ptr(),
+                      at::cuda::getCurrentCUDAStream());
+  return {of_input, of_weights};
+}
+
+void* pointer(const std::optional<at::Tensor>& tensor) {
+  return tensor ? tensor->mutable_data_ptr() : nullptr;
+}
+
+void take_steps(const Steps& s) {
+  const c10::cuda::CUDAGuard guard(s.weights.device());
+  const MlpNet net = narrow(kSteps, check_steps(s), s.weights);
+  TORCH_CHECK(!s.master || s.master->scalar_type() == at::kFloat, kSteps,
+              ": master must be of float32, got ", s.master->scalar_type());
+  const auto bytes = static_cast<std::int64_t>(mlp_scratch_bytes(net, s.batch));
+  TORCH_CHECK(s.scratch.scalar_type() == at::kByte && s.scratch.is_contiguous() &&
+                  s.scratch.device() == s.weights.device() && s.scratch.numel() >= bytes,
+              kSteps, ": scratch must be ", bytes, " contiguous bytes on ", s.weights.device(),
+              ", got ", s.scratch.numel(), " of ", s.scratch.scalar_type(), " on ",
+              s.scratch.device());
+  check_aligned(kSteps, "scratch", s.scratch);
+  for (const auto& state : {s.master, s.first, s.second}) {
+    if (state) {
+      check_aligned(kSteps, "the optimizer's state", *state);
+    }
+  }
+  const MlpData data{s.inputs.const_data_ptr(), s.targets.const_data_ptr(),
+                     s.classifies() ? MlpLoss::kCrossEntropy : MlpLoss::kMse, s.batch, s.batches()};
+  const MlpRule rule{s.is_sgd()               ? MlpOptimizer::kSgd
+                     : s.optimizer == "adamw" ? MlpOptimizer::kAdamW
+                                              : MlpOptimizer::kAdam,
+                     static_cast<float>(s.momentum), static_cast<float>(s.beta2),
+                     static_cast<float>(s.epsilon), static_cast<float>(s.weight_decay)};
+  const MlpState state{s.weights.mutable_data_ptr(),
+                       static_cast<float*>(pointer(s.master)),
+                       pointer(s.first),
+                       pointer(s.second),
+                       s.counters.mutable_data_ptr<std::int64_t>(),
+                       s.rates.mutable_data_ptr<float>(),
+                       s.losses.mutable_data_ptr<float>(),
+                       s.losses.size(0)};
+  launch_mlp_steps(net, data, rule, {s.scaled, static_cast<int>(s.growth_interval)}, state,
+                   s.scratch.mutable_data_ptr(), static_cast<int>(s.steps),
+                   at::cuda::getCurrentCUDAStream());
+}
+
+}  // namespace cuda
+
+#endif
+
+/// As the schema has the arguments.
+template <void (*take_steps)(const Steps&)>
+void steps(const at::Tensor& inputs, const at::Tensor& targets, const at::Tensor& weights,
+           const std::optional<at::Tensor>& master, const std::optional<at::Tensor>& first,
+           const std::optional<at::Tensor>& second, const at::Tensor& counters,
+           const at::Tensor& rates, const at::Tensor& losses, const at::Tensor& scratch,
+           std::int64_t batch, std::int64_t outputs, std::string_view activation,
+           std::string_view loss, std::string_view optimizer, double momentum, double beta2,
+           double epsilon, double weight_decay, bool scaled, std::int64_t growth_interval,
+           std::int64_t count) {
+  take_steps({inputs, targets, weights,      master,  first,           second, counters,  rates,
+              losses, scratch, batch,        outputs, activation,      loss,   optimizer, momentum,
+              beta2,  epsilon, weight_decay, scaled,  growth_interval, count});
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(convtime, CPU, library) {
+  library.impl("mlp", cpu::forward);
+  library.impl("mlp_backward", cpu::backward);
+  library.impl("mlp_steps", steps<cpu::take_steps>);
+  library.impl("mlp_scratch_bytes", cpu::scratch_bytes);
+}
+
+#ifdef CONVTIME_WITH_CUDA
+TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
+  library.impl("mlp", cuda::forward);
+  library.impl("mlp_backward", cuda::backward);
+  library.impl("mlp_steps", steps<cuda::take_steps>);
+  library.impl("mlp_scratch_bytes", cuda::scratch_bytes);
+}
+#endif
+
+}  // namespace convtime::ops

@@ -1,0 +1,473 @@
+"""Multi-layer perceptrons whose training steps are one launch, or two."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from convtime import ops
+from convtime.core.errors import InputError
+
+_ACTIVATIONS: dict[str, type[torch.nn.Module]] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
+_LOSSES = ("mse", "cross_entropy")
+_OPTIMIZERS = ("sgd", "adam", "adamw")
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_GPU_DTYPES = (torch.float16, torch.bfloat16)
+_GPU_WIDTHS = (64, 128)
+_FIRST_SCALE = 65536.0  # as torch.amp.GradScaler's
+_GROWTH_INTERVAL = 2000
+
+
+class FusedMLP(torch.nn.Module):
+    """Linear layers without bias, with an activation between them, by :func:`convtime.ops.mlp`.
+
+    It takes part in ordinary training; :class:`MLPTrainer` trains it without leaving the kernels.
+
+    Args:
+        widths: of the input, of what is between the layers, and of the output: at least two; on a
+            GPU, at most 128.
+        activation: ``"relu"`` or ``"tanh"``.
+        dtype: of weights, inputs and outputs; float16 or bfloat16 on a GPU, on a CPU also float32
+            or float64.
+        device: of the weights.
+
+    Attributes:
+        weights: Shape (layers, width, width): each layer's matrix, whose rows are its outputs,
+            padded with zeros to 64 or 128. Drawn as torch.nn.Linear draws its own.
+
+    Raises:
+        InputError: for widths, activation or dtype that cannot be used.
+    """
+
+    weights: torch.nn.Parameter
+
+    def __init__(
+        self,
+        widths: Sequence[int],
+        activation: str = "relu",
+        dtype: torch.dtype = torch.float16,
+        *,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        widths = tuple(widths)
+        if len(widths) < 2 or not all(isinstance(w, int) and w >= 1 for w in widths):
+            raise InputError(
+                f"widths must be two or more whole numbers from 1, of input, layers and output; "
+                f"got {widths}"
+            )
+        if activation not in _ACTIVATIONS:
+            raise InputError(
+                f"activation must be one of {', '.join(_ACTIVATIONS)}; got {activation!r}"
+            )
+        if dtype not in _DTYPES:
+            raise InputError(f"dtype must be one of {_DTYPES}; got {dtype}")
+        self.widths = widths
+        self.activation = activation
+        padded = _padded_width(widths)
+        weights = torch.zeros((len(widths) - 1, padded, padded), dtype=torch.float32)
+        for layer in self._layers(weights):
+            bound = 1 / math.sqrt(layer.shape[1])
+            layer.uniform_(-bound, bound)
+        self.weights = torch.nn.Parameter(weights.to(device, dtype))
+
+    @classmethod
+    def from_sequential(
+        cls,
+        model: torch.nn.Sequential,
+        dtype: torch.dtype | None = None,
+        *,
+        device: torch.device | str | None = None,
+    ) -> FusedMLP:
+        """Of the same weights as a model of Linear layers with activations between them.
+
+        Args:
+            model: Linear layers without bias, and between each two a ReLU, or a Tanh.
+            dtype: of the copy; the model's unless given.
+            device: of the copy; the model's unless given.
+
+        Raises:
+            InputError: where the model is made of anything else.
+        """
+        linears, activation = _parts(model)
+        widths = [linears[0].in_features, *(linear.out_features for linear in linears)]
+        weight = linears[0].weight
+        net = cls(
+            widths,
+            activation,
+            dtype or weight.dtype,
+            device=weight.device if device is None else device,
+        )
+        net.load_sequential(model)
+        return net
+
+    def load_sequential(self, model: torch.nn.Sequential) -> None:
+        """Copies the weights of such a model.
+
+        Raises:
+            InputError: where it has other layers.
+        """
+        linears, activation = _parts(model)
+        widths = (linears[0].in_features, *(linear.out_features for linear in linears))
+        if widths != self.widths or (len(linears) > 1 and activation != self.activation):
+            raise InputError(
+                f"the model must have widths {self.widths} and {self.activation}, as this net; got "
+                f"{widths} and {activation}"
+            )
+        with torch.no_grad():
+            for layer, linear in zip(self._layers(self.weights), linears, strict=True):
+                layer.copy_(linear.weight)
+
+    def to_sequential(self) -> torch.nn.Sequential:
+        """A model of PyTorch's own layers, with a copy of the weights."""
+        modules: list[torch.nn.Module] = []
+        for layer in self._layers(self.weights.detach()):
+            if modules:
+                modules.append(_ACTIVATIONS[self.activation]())
+            outputs, inputs = layer.shape
+            linear = torch.nn.Linear(
+                inputs, outputs, bias=False, device=layer.device, dtype=layer.dtype
+            )
+            linear.weight.data.copy_(layer)
+            modules.append(linear)
+        return torch.nn.Sequential(*modules)
+
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        """Of shape (..., inputs), gives (..., outputs)."""
+        if input.shape[-1] != self.widths[0]:
+            raise InputError(
+                f"input must have {self.widths[0]} columns, the first of widths; got shape "
+                f"{tuple(input.shape)}"
+            )
+        rows = input.reshape(-1, self.widths[0])
+        output = ops.mlp(rows, self.weights, self.widths[-1], self.activation)
+        return output.reshape(*input.shape[:-1], self.widths[-1])
+
+    def extra_repr(self) -> str:
+        return f"{list(self.widths)}, {self.activation!r}, {self.weights.dtype}"
+
+    def _layers(self, weights: torch.Tensor) -> list[torch.Tensor]:
+        """The parts of the matrices that are not padding."""
+        sizes = zip(self.widths[1:], self.widths[:-1], strict=True)
+        return [weights[i, :outputs, :inputs] for i, (outputs, inputs) in enumerate(sizes)]
+
+
+class MLPTrainer:
+    """Trains a :class:`FusedMLP` on data that stay on its device, a batch a step.
+
+    On a GPU, a step is one launch where a cluster of blocks is enough for the batch, and two
+    otherwise: the forward pass, loss, backward pass and optimizer are in there, and so is the
+    choice of the batch. Nothing is allocated and nothing waited for, so that steps can be captured
+    in a CUDA graph, whose replays go on with the next batches. Steps are deterministic.
+
+    Args:
+        model: what is trained, in place.
+        inputs: shape (rows, inputs), of the model's dtype and on its device.
+        targets: shape (rows, outputs) and of the same dtype for ``"mse"``; shape (rows,) and int64
+            for ``"cross_entropy"``.
+        batch_size: rows a step takes, one batch after the other and from the first again. Rows that
+            do not fill a last batch are left out.
+        loss: ``"mse"`` or ``"cross_entropy"``, both as means over the batch.
+        optimizer: ``"sgd"``, ``"adam"`` or ``"adamw"``, as torch.optim's SGD, Adam and AdamW.
+        lr: learning rate, above 0.
+        momentum: of ``"sgd"``.
+        betas: of ``"adam"`` and ``"adamw"``.
+        eps: likewise.
+        weight_decay: of all of them.
+        master_weights: whether weights and moments are kept in 32 bits, of which the model's are
+            the rounded copy; else, weights and moments are of the model's dtype alone.
+        loss_scale: ``"dynamic"``, which doubles after 2000 steps and halves where gradients
+            overflow, as torch.amp.GradScaler's; or a number, to stay as it is. Steps whose
+            gradients overflow are skipped, and counted. None, to neither scale nor skip; NaN then
+            spreads as it does with PyTorch. ``"auto"`` is ``"dynamic"`` for float16, and None for
+            other dtypes.
+        history: how many steps' losses are kept.
+
+    Raises:
+        InputError: for what does not fit together.
+    """
+
+    def __init__(
+        self,
+        model: FusedMLP,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        *,
+        batch_size: int,
+        loss: str = "mse",
+        optimizer: str = "sgd",
+        lr: float = 1e-3,
+        momentum: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        master_weights: bool = True,
+        loss_scale: str | float | None = "auto",
+        history: int = 10_000,
+    ) -> None:
+        weights = model.weights
+        dtype, device = weights.dtype, weights.device
+        _check_choice("loss", loss, _LOSSES)
+        _check_choice("optimizer", optimizer, _OPTIMIZERS)
+        _check_data(model, inputs, targets, batch_size, loss)
+        if loss_scale == "auto":
+            loss_scale = "dynamic" if dtype == torch.float16 else None
+        if isinstance(loss_scale, str) and loss_scale != "dynamic":
+            raise InputError(
+                f"loss_scale must be 'auto', 'dynamic', a number above 0 or None; got "
+                f"{loss_scale!r}"
+            )
+        scale = _FIRST_SCALE if isinstance(loss_scale, str) else loss_scale
+        _check_number("loss_scale", 1.0 if scale is None else scale, above=0)
+        _check_number("momentum", momentum, least=0, below=1)
+        for i in range(2):
+            _check_number(f"betas[{i}]", betas[i], least=0, below=1)
+        _check_number("eps", eps, least=0)
+        _check_number("weight_decay", weight_decay, least=0)
+        if history < 1:
+            raise InputError(f"history must be at least 1; got {history}")
+        adam = optimizer != "sgd"
+        if adam and not master_weights and dtype == torch.float16:
+            raise InputError(
+                "master_weights must be True for 'adam' and 'adamw' in float16, whose range is too "
+                "small for their second moment; use bfloat16, 'sgd' or master_weights=True"
+            )
+
+        self.model = model
+        self.batch_size = batch_size
+        self._inputs = inputs.contiguous()
+        self._targets = targets.contiguous()
+        self._weights = weights.detach()
+        # In 32 bits there is nothing more exact to keep.
+        keeps_master = master_weights and dtype in _GPU_DTYPES
+        self._master = self._weights.float() if keeps_master else None
+        moment = self._weights if self._master is None else self._master
+        self._first = torch.zeros_like(moment) if adam or momentum > 0 else None
+        self._second = torch.zeros_like(moment) if adam else None
+        self._counters = torch.zeros(3, dtype=torch.int64, device=device)
+        self._rates = torch.ones(2, dtype=torch.float32, device=device)
+        self._losses = torch.full((history,), math.nan, dtype=torch.float32, device=device)
+        self._scratch = torch.zeros(
+            torch.ops.convtime.mlp_scratch_bytes(
+                self._weights, model.widths[0], model.widths[-1], batch_size
+            ),
+            dtype=torch.uint8,
+            device=device,
+        )
+        self._options: dict[str, Any] = {
+            "batch": batch_size,
+            "outputs": model.widths[-1],
+            "activation": model.activation,
+            "loss": loss,
+            "optimizer": optimizer,
+            "momentum": betas[0] if adam else momentum,
+            "beta2": betas[1],
+            "epsilon": eps,
+            "weight_decay": weight_decay,
+            "scaled": scale is not None,
+            "growth_interval": _GROWTH_INTERVAL if loss_scale == "dynamic" else 0,
+        }
+        self.lr = lr
+        if scale is not None:
+            self._rates[1] = scale
+
+    def step(self) -> None:
+        """One step, on the next batch."""
+        self.steps(1)
+
+    def steps(self, count: int) -> None:
+        """As many steps; on a GPU where a step is one launch, they are one, too."""
+        torch.ops.convtime.mlp_steps(
+            self._inputs,
+            self._targets,
+            self._weights,
+            self._master,
+            self._first,
+            self._second,
+            self._counters,
+            self._rates,
+            self._losses,
+            self._scratch,
+            **self._options,
+            steps=count,
+        )
+        torch.autograd.graph.increment_version(self.model.weights)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next steps; reading it waits for the device."""
+        return float(self._rates[0])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        _check_number("lr", value, above=0)
+        self._rates[0].fill_(value)
+
+    @property
+    def loss_scale(self) -> float | None:
+        """What the loss is multiplied by now, or None; waits for the device."""
+        return float(self._rates[1]) if self._options["scaled"] else None
+
+    @property
+    def steps_taken(self) -> int:
+        """Batches that were gone through, skipped steps included; waits for the device."""
+        return int(self._counters[0])
+
+    @property
+    def steps_skipped(self) -> int:
+        """Steps whose gradients overflowed, so that nothing was updated; waits for the device."""
+        return int(self._counters[1])
+
+    def losses(self) -> torch.Tensor:
+        """The losses of the last steps, as many as ``history``, the oldest first; on the CPU."""
+        taken, kept = self.steps_taken, self._losses.cpu()
+        if taken <= len(kept):
+            return kept[:taken]
+        return kept.roll(-(taken % len(kept)))
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Weights, moments and counters, as copies."""
+        return {name: tensor.clone() for name, tensor in self._state().items()}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Goes on from what :meth:`state_dict` gave, of a trainer with the same options.
+
+        Raises:
+            InputError: where the state has other tensors.
+        """
+        own = self._state()
+        shapes = {name: tensor.shape for name, tensor in own.items()}
+        given = {name: tensor.shape for name, tensor in state.items()}
+        if shapes != given:
+            raise InputError(
+                f"state must have the tensors {_describe(shapes)}, as a trainer with these options "
+                f"gives it; got {_describe(given)}"
+            )
+        for name, tensor in own.items():
+            tensor.copy_(state[name])
+
+    def _state(self) -> dict[str, torch.Tensor]:
+        tensors = {
+            "weights": self._weights,
+            "master": self._master,
+            "first": self._first,
+            "second": self._second,
+            "counters": self._counters,
+            "rates": self._rates,
+            "losses": self._losses,
+        }
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def _padded_width(widths: Sequence[int]) -> int:
+    """What the matrices are padded to: what there are kernels for, else a multiple of it."""
+    widest = max(widths)
+    for width in _GPU_WIDTHS:
+        if widest <= width:
+            return width
+    return -(-widest // _GPU_WIDTHS[0]) * _GPU_WIDTHS[0]
+
+
+def _parts(model: torch.nn.Sequential) -> tuple[list[torch.nn.Linear], str]:
+    """The Linear layers of a model, and the name of the activation between them."""
+    modules = list(model)
+    linears, between = modules[::2], modules[1::2]
+    names = [
+        name
+        for name, activation in _ACTIVATIONS.items()
+        if all(type(module) is activation for module in between)
+    ]
+    layers = [linear for linear in linears if type(linear) is torch.nn.Linear]
+    if len(modules) % 2 == 0 or len(layers) != len(linears) or not names:
+        raise InputError(
+            "the model must be Linear layers with a ReLU, or a Tanh, between each two; got "
+            f"{', '.join(type(module).__name__ for module in modules) or 'nothing'}"
+        )
+    for i, layer in enumerate(layers):
+        if layer.bias is not None:
+            raise InputError(
+                f"the model's layers must have no bias, got one in layer {2 * i}; "
+                "make them with bias=False"
+            )
+    for i, (before, behind) in enumerate(itertools.pairwise(layers)):
+        if before.out_features != behind.in_features:
+            raise InputError(
+                f"each layer must have as many inputs as the one before has outputs, got "
+                f"{behind.in_features} behind {before.out_features} in layer {2 * i + 2}"
+            )
+    return layers, names[0]
+
+
+def _check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+def _check_number(
+    name: str,
+    value: float,
+    *,
+    above: float | None = None,
+    least: float | None = None,
+    below: float = math.inf,
+) -> None:
+    fits = isinstance(value, int | float) and value < below
+    fits = fits and (above is None or value > above) and (least is None or value >= least)
+    if not fits:
+        bounds = f"above {above}" if above is not None else f"at least {least}"
+        end = f" and below {below}" if below < math.inf else ""
+        raise InputError(f"{name} must be a finite number {bounds}{end}; got {value!r}")
+
+
+def _check_data(
+    model: FusedMLP, inputs: torch.Tensor, targets: torch.Tensor, batch_size: int, loss: str
+) -> None:
+    weights = model.weights
+    columns, outputs = model.widths[0], model.widths[-1]
+    if weights.device.type == "cuda" and weights.dtype not in _GPU_DTYPES:
+        raise InputError(f"dtype must be one of {_GPU_DTYPES} on a GPU; got {weights.dtype}")
+    if weights.device.type == "cuda" and weights.shape[-1] not in _GPU_WIDTHS:
+        raise InputError(
+            f"widths must be at most {_GPU_WIDTHS[-1]} on a GPU; got {max(model.widths)}"
+        )
+    if inputs.dim() != 2 or inputs.shape[1] != columns:
+        raise InputError(
+            f"inputs must have shape (rows, {columns}), the first of widths; got "
+            f"{tuple(inputs.shape)}"
+        )
+    expected = (inputs.shape[0],) if loss == "cross_entropy" else (inputs.shape[0], outputs)
+    if tuple(targets.shape) != expected:
+        raise InputError(
+            f"targets must have shape {expected}, for {loss!r} and {inputs.shape[0]} rows of "
+            f"inputs; got {tuple(targets.shape)}"
+        )
+    types = {"inputs": weights.dtype, "targets": weights.dtype}
+    if loss == "cross_entropy":
+        types["targets"] = torch.int64
+    for name, tensor in (("inputs", inputs), ("targets", targets)):
+        if tensor.dtype != types[name]:
+            raise InputError(f"{name} must be of {types[name]}; got {tensor.dtype}")
+        if tensor.device != weights.device:
+            raise InputError(
+                f"{name} must be on the model's device {weights.device}; got {tensor.device}"
+            )
+    if not 1 <= batch_size <= inputs.shape[0]:
+        raise InputError(
+            f"batch_size must lie between 1 and the {inputs.shape[0]} rows of inputs; got "
+            f"{batch_size}"
+        )
+    if loss == "cross_entropy":
+        least, greatest = (int(bound) for bound in targets.aminmax())
+        if least < 0 or greatest >= outputs:
+            raise InputError(
+                f"targets must be classes from 0 to {outputs - 1}, the last of widths less one; "
+                f"got {least} to {greatest}"
+            )
+
+
+def _describe(shapes: Mapping[str, torch.Size]) -> str:
+    return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())

@@ -1,0 +1,62 @@
+"""Multi-layer perceptrons as one op, whose backward pass computes the forward pass again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+
+from convtime.core.load import _C as _C  # registers the ops
+from convtime.ops.arguments import check_tensors
+
+
+def mlp(
+    input: torch.Tensor, weights: torch.Tensor, outputs: int, activation: str = "relu"
+) -> torch.Tensor:
+    """Takes rows through linear layers without bias, with an activation between them.
+
+    On a GPU that is one kernel, with the weights and what lies between the layers on chip, sums in
+    32 bits, and what lies between rounded to the dtype. Nothing is kept for the gradients, which
+    are deterministic: another kernel computes the layers again. Gradients have no gradients.
+
+    Args:
+        input: shape (rows, columns), at least one row; float16 or bfloat16 on a GPU, on a CPU also
+            float32 or float64.
+        weights: shape (layers, width, width), contiguous, of the input's dtype; on a GPU, of width
+            64 or 128. Each matrix has a layer's outputs as rows. Of the first, as many columns
+            count as the input has; of the last, ``outputs`` rows; where a layer between is
+            narrower, the rest has to be zero.
+        outputs: columns of the result.
+        activation: ``"relu"`` or ``"tanh"``.
+
+    Returns:
+        Shape (rows, outputs).
+
+    Raises:
+        RuntimeError: for shapes, dtypes or numbers that do not fit together, or for a net that does
+            not fit into the GPU's shared memory.
+    """
+    check_tensors("mlp", input=input, weights=weights)
+    output: torch.Tensor = torch.ops.convtime.mlp(input, weights, outputs, activation)
+    return output
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:  # noqa: ARG001
+    input, weights, _, activation = inputs
+    ctx.save_for_backward(input, weights)
+    ctx.activation = activation
+
+
+@once_differentiable
+def _backward(
+    ctx: Any, grad_output: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    input, weights = ctx.saved_tensors
+    of_input, of_weights = torch.ops.convtime.mlp_backward(
+        grad_output, input, weights, ctx.activation
+    )
+    return of_input, of_weights, None, None
+
+
+torch.library.register_autograd("convtime::mlp", _backward, setup_context=_keep)

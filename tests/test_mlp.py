@@ -1,0 +1,653 @@
+"""FusedMLP and MLPTrainer against PyTorch's own layers, losses and optimizers in 64 bits."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from convtime.core.errors import InputError
+from convtime.nn import FusedMLP, MLPTrainer
+from convtime.ops import mlp
+
+WIDTHS = {
+    "square": (64, 64, 64, 64, 64),
+    "narrow": (24, 40, 64, 3),
+    "odd": (13, 31, 7),
+    "one layer": (64, 10),
+    "wide": (100, 128, 128, 127),
+    "deep": (128,) * 9,
+}
+LOSSES: dict[str, Any] = {"mse": F.mse_loss, "cross_entropy": F.cross_entropy}
+
+
+def make_net(
+    widths: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+    activation: str = "relu",
+    gain: float = 2.0,
+) -> FusedMLP:
+    torch.manual_seed(0)
+    net = FusedMLP(widths, activation, dtype, device=device)
+    with torch.no_grad():
+        net.weights.mul_(gain)  # PyTorch's own draw shrinks what goes through it
+    return net
+
+
+def make_data(
+    net: FusedMLP, rows: int, loss: str = "mse", seed: int = 1
+) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn((rows, net.widths[0]), generator=generator)
+    if loss == "mse":
+        targets = torch.randn((rows, net.widths[-1]), generator=generator).to(net.weights)
+    else:
+        classes = torch.randint(net.widths[-1], (rows,), generator=generator)
+        targets = classes.to(net.weights.device)
+    return inputs.to(net.weights), targets
+
+
+def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+    """Relative, in the Euclidean norm."""
+    difference = ours.detach().double().cpu() - exact.detach().double().cpu()
+    return float(difference.norm() / exact.detach().double().cpu().norm())
+
+
+def flat_weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([weight.detach().double().cpu().flatten() for weight in model.parameters()])
+
+
+def linears(model: torch.nn.Sequential) -> list[torch.nn.Linear]:
+    return [module for module in model if isinstance(module, torch.nn.Linear)]
+
+
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "sgd": {"lr": 0.05},
+    "momentum": {"lr": 0.05, "momentum": 0.9, "weight_decay": 1e-2},
+    "adam": {"lr": 1e-2, "betas": (0.8, 0.99), "weight_decay": 1e-2},
+    "adamw": {"lr": 1e-2, "weight_decay": 0.1},
+}
+TORCHS = {
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+}
+
+
+def train_by_torch(
+    model: torch.nn.Sequential,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    batch: int,
+    steps: int,
+    loss: str = "mse",
+    optimizer: str = "sgd",
+) -> list[float]:
+    """The losses of as many steps, each on the next batch."""
+    learner: Any = TORCHS[optimizer](model.parameters(), **OPTIMIZERS[optimizer])
+    losses = []
+    for step in range(steps):
+        begin = step % (len(inputs) // batch) * batch
+        rows = slice(begin, begin + batch)
+        learner.zero_grad()
+        value: torch.Tensor = LOSSES[loss](model(inputs[rows]), targets[rows])
+        value.backward()
+        learner.step()
+        losses.append(float(value.detach()))
+    return losses
+
+
+def make_trainer(
+    net: FusedMLP,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    batch: int,
+    loss: str = "mse",
+    optimizer: str = "sgd",
+    **options: Any,
+) -> MLPTrainer:
+    name = "sgd" if optimizer == "momentum" else optimizer
+    options = OPTIMIZERS[optimizer] | options
+    return MLPTrainer(net, inputs, targets, batch_size=batch, loss=loss, optimizer=name, **options)
+
+
+def trained_weights(trainer: MLPTrainer) -> torch.Tensor:
+    """In 32 bits, where the trainer has them."""
+    state = trainer.state_dict()
+    net = copy.deepcopy(trainer.model)
+    net.weights.data = state.get("master", state["weights"])
+    return flat_weights(net.to_sequential())
+
+
+def exact_copy(net: FusedMLP) -> torch.nn.Sequential:
+    return net.to_sequential().double()
+
+
+def to_exact(targets: torch.Tensor) -> torch.Tensor:
+    return targets.double() if targets.is_floating_point() else targets
+
+
+# --- The layers
+
+
+@pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_output_and_gradients_are_pytorchs(widths: tuple[int, ...], activation: str) -> None:
+    net = make_net(widths, torch.float64, activation=activation)
+    model = net.to_sequential()
+    inputs, _ = make_data(net, 33)
+    ours, theirs = inputs.clone().requires_grad_(), inputs.clone().requires_grad_()
+    output, expected = net(ours), model(theirs)
+    torch.testing.assert_close(output, expected)
+    gradient = torch.randn_like(output)
+    output.backward(gradient)
+    expected.backward(gradient)
+    torch.testing.assert_close(ours.grad, theirs.grad)
+    assert net.weights.grad is not None
+    padding = net.weights.grad.clone()
+    for i, linear in enumerate(linears(model)):
+        rows, columns = linear.weight.shape
+        torch.testing.assert_close(net.weights.grad[i, :rows, :columns], linear.weight.grad)
+        padding[i, :rows, :columns] = 0
+    assert padding.count_nonzero() == 0
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("rows", [1, 33, 1000, 20_000])
+def test_a_gpu_is_as_exact_as_pytorch_on_it(
+    widths: tuple[int, ...], dtype: torch.dtype, activation: str, rows: int
+) -> None:
+    net = make_net(widths, dtype, "cuda", activation)
+    model, exact = net.to_sequential(), exact_copy(net)
+    inputs, gradient = make_data(net, rows)
+    results = []
+    for candidate, x in ((net, inputs), (model, inputs), (exact, inputs.double())):
+        leaf = x.detach().clone().requires_grad_()
+        output = candidate(leaf)
+        output.backward(gradient.to(output))
+        results.append((output, leaf.grad, candidate))
+    ours, theirs, truth = results
+    allowed = 2e-3 if dtype == torch.float16 else 2e-2
+    assert error(ours[0], truth[0]) <= max(1.1 * error(theirs[0], truth[0]), allowed)
+    # A ReLU's derivative jumps, and with it the gradients where rounding moves an input across.
+    allowed *= 10 if activation == "relu" else 1
+    assert error(ours[1], truth[1]) <= max(1.5 * error(theirs[1], truth[1]), allowed)
+    assert isinstance(net.weights.grad, torch.Tensor)
+    for i, (linear, right) in enumerate(zip(linears(model), linears(exact), strict=True)):
+        outputs, columns = linear.weight.shape
+        mine = net.weights.grad[i, :outputs, :columns]
+        assert error(mine, right.weight.grad) <= max(
+            1.5 * error(linear.weight.grad, right.weight.grad), allowed
+        )
+        assert net.weights.grad[i].count_nonzero() == mine.count_nonzero()
+
+
+def test_more_dimensions_are_rows(device: torch.device) -> None:
+    net = make_net((24, 16, 3), torch.float16, device)
+    inputs, _ = make_data(net, 30)
+    output = net(inputs.reshape(5, 6, 24))
+    assert output.shape == (5, 6, 3)
+    assert torch.equal(output.reshape(30, 3), net(inputs))
+
+
+def test_rows_need_not_be_contiguous(device: torch.device) -> None:
+    net = make_net((24, 16, 3), torch.float16, device)
+    inputs, _ = make_data(net, 30)
+    strided = torch.empty((24, 30), dtype=inputs.dtype, device=device).t().copy_(inputs)
+    assert torch.equal(net(strided), net(inputs))
+    odd = torch.empty(30 * 24 + 1, dtype=inputs.dtype, device=device)[1:].view(30, 24)
+    assert torch.equal(net(odd.copy_(inputs)), net(inputs))  # not aligned to 16 bytes
+
+
+def test_nan_spreads_as_with_pytorch(device: torch.device) -> None:
+    net = make_net((24, 16, 16, 3), torch.float16, device)
+    inputs, _ = make_data(net, 30)
+    inputs[4, 7] = math.nan
+    inputs[20, 0] = math.inf
+    output, expected = net(inputs), net.to_sequential()(inputs)
+    assert torch.equal(output.isnan(), expected.isnan())
+    assert output[4].isnan().all()
+
+
+def test_a_net_is_made_of_pytorchs_layers_and_back() -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(5, 7, bias=False), torch.nn.Tanh(), torch.nn.Linear(7, 2, bias=False)
+    )
+    net = FusedMLP.from_sequential(model)
+    assert net.widths == (5, 7, 2)
+    assert net.weights.shape == (2, 64, 64)
+    again = net.to_sequential()
+    assert [type(module) for module in again] == [type(module) for module in model]
+    for ours, theirs in zip(again.parameters(), model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+    torch.testing.assert_close(net(torch.ones(3, 5)), model(torch.ones(3, 5)))
+
+
+def test_weights_are_drawn_as_pytorchs() -> None:
+    torch.manual_seed(3)
+    net = FusedMLP((100, 60, 80), dtype=torch.float32)
+    first, second = linears(net.to_sequential())
+    assert 0.095 < float(first.weight.detach().abs().max()) <= 0.1
+    assert 0.125 < float(second.weight.detach().abs().max()) <= 60**-0.5
+
+
+def test_opcheck(device: torch.device) -> None:
+    net = make_net((24, 16, 3), torch.float16, device)
+    inputs, _ = make_data(net, 30)
+    namespace = torch.ops.convtime
+    torch.library.opcheck(namespace.mlp.default, (inputs.requires_grad_(), net.weights, 3, "relu"))
+    gradient = torch.ones((30, 3), dtype=torch.float16, device=device)
+    torch.library.opcheck(
+        namespace.mlp_backward.default,
+        (gradient, inputs.detach(), net.weights.detach(), "tanh"),
+    )
+
+
+def test_gradients_have_no_gradients() -> None:
+    net = make_net((24, 16, 3))
+    inputs, _ = make_data(net, 30)
+    (gradient,) = torch.autograd.grad(net(inputs).square().sum(), net.weights, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
+def test_a_compiled_net_is_the_same(device: torch.device) -> None:
+    net = make_net((24, 16, 3), torch.float16, device)
+    inputs, _ = make_data(net, 30)
+    compiled = torch.compile(net, fullgraph=True, backend="aot_eager")
+    assert torch.equal(compiled(inputs), net(inputs))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (((64,),), "widths must be two or more whole numbers"),
+        (((64, 0),), r"got \(64, 0\)"),
+        (((64, 64), "gelu"), "activation must be one of relu, tanh; got 'gelu'"),
+        (((64, 64), "relu", torch.int8), "dtype must be one of"),
+    ],
+)
+def test_a_net_that_cannot_be_is_refused(arguments: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        FusedMLP(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("modules", "sentence"),
+    [
+        ([], "got nothing"),
+        ([torch.nn.Linear(4, 4)], "must have no bias"),
+        ([torch.nn.Linear(4, 4, bias=False), torch.nn.ReLU()], "got Linear, ReLU"),
+        ([torch.nn.Linear(4, 4, bias=False), torch.nn.GELU(), torch.nn.Linear(4, 4)], "GELU"),
+        (
+            [
+                torch.nn.Linear(4, 4, bias=False),
+                torch.nn.ReLU(),
+                torch.nn.Linear(5, 4, bias=False),
+            ],
+            "got 5 behind 4 in layer 2",
+        ),
+    ],
+)
+def test_a_model_of_other_layers_is_refused(modules: list[torch.nn.Module], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        FusedMLP.from_sequential(torch.nn.Sequential(*modules))
+
+
+def test_a_model_of_other_widths_is_not_loaded() -> None:
+    with pytest.raises(InputError, match=re.escape("must have widths (4, 5)")):
+        FusedMLP((4, 5)).load_sequential(torch.nn.Sequential(torch.nn.Linear(4, 6, bias=False)))
+
+
+def test_inputs_that_do_not_fit_are_refused(device: torch.device) -> None:
+    net = make_net((24, 16, 3), torch.float16, device)
+    with pytest.raises(InputError, match="must have 24 columns"):
+        net(torch.ones(3, 25, dtype=torch.float16, device=device))
+    with pytest.raises(RuntimeError, match="at least one row"):
+        net(torch.ones(0, 24, dtype=torch.float16, device=device))
+    with pytest.raises(RuntimeError, match="weights' dtype Half, got Float"):
+        net(torch.ones(3, 24, device=device))
+    with pytest.raises(RuntimeError, match="must be 'relu' or 'tanh', got 'sine'"):
+        mlp(torch.ones(3, 24, dtype=torch.float16, device=device), net.weights.detach(), 3, "sine")
+
+
+@pytest.mark.cuda
+def test_what_a_gpu_cannot_do_is_refused() -> None:
+    with pytest.raises(RuntimeError, match="weights' device"):
+        FusedMLP((24, 3), device="cuda")(torch.ones(3, 24, dtype=torch.float16))
+    with pytest.raises(RuntimeError, match="float16 or bfloat16 on a GPU, got Float"):
+        FusedMLP((24, 3), dtype=torch.float32, device="cuda")(torch.ones(3, 24, device="cuda"))
+    x = torch.ones(3, 200, device="cuda", dtype=torch.float16)
+    with pytest.raises(RuntimeError, match="width 64 or 128 on a GPU"):
+        FusedMLP((200, 3), device="cuda")(x)
+    with pytest.raises(RuntimeError, match="40 layers of width 64 do not fit"):
+        FusedMLP((64,) * 41, device="cuda")(x[:, :64])
+
+
+# --- Training
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_steps_are_pytorchs(loss: str, optimizer: str) -> None:
+    net = make_net((24, 40, 64, 3), torch.float64)
+    model = exact_copy(net)
+    inputs, targets = make_data(net, 75, loss)
+    trainer = make_trainer(net, inputs, targets, 20, loss, optimizer)
+    for _ in range(4):
+        trainer.step()
+    trainer.steps(5)
+    losses = train_by_torch(model, inputs, targets, 20, 9, loss, optimizer)
+    torch.testing.assert_close(
+        flat_weights(net.to_sequential()), flat_weights(model), rtol=1e-5, atol=1e-7
+    )
+    torch.testing.assert_close(trainer.losses().double(), torch.tensor(losses).double())
+    assert trainer.steps_taken == 9
+    assert trainer.steps_skipped == 0
+
+
+# Of one cluster with a tile a block, with two, and of the whole GPU with a tile a block and more.
+BATCHES = [16, 77, 1024, 2000, 5000, 65_536]
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("widths", WIDTHS.values(), ids=WIDTHS)
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_steps_on_a_gpu_follow_64_bits(
+    batch: int, widths: tuple[int, ...], loss: str, dtype: torch.dtype
+) -> None:
+    net = make_net(widths, dtype, "cuda")
+    exact = exact_copy(net)
+    before = flat_weights(exact)
+    inputs, targets = make_data(net, 2 * batch, loss)
+    trainer = make_trainer(net, inputs, targets, batch, loss, "momentum", loss_scale=1024.0)
+    for _ in range(3):
+        trainer.step()
+    trainer.steps(2)
+    losses = train_by_torch(exact, inputs.double(), to_exact(targets), batch, 5, loss, "momentum")
+    allowed = 0.02 if dtype == torch.float16 else 0.15
+    assert error(trained_weights(trainer) - before, flat_weights(exact) - before) < allowed
+    torch.testing.assert_close(
+        trainer.losses().double(), torch.tensor(losses).double(), rtol=allowed, atol=allowed
+    )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("batch", [256, 4096])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("master", [True, False])
+def test_optimizers_on_a_gpu_follow_64_bits(batch: int, optimizer: str, master: bool) -> None:
+    net = make_net(WIDTHS["square"], torch.bfloat16, "cuda")
+    exact = exact_copy(net)
+    before = flat_weights(exact)
+    inputs, targets = make_data(net, 2 * batch)
+    trainer = make_trainer(net, inputs, targets, batch, optimizer=optimizer, master_weights=master)
+    trainer.steps(4)
+    train_by_torch(exact, inputs.double(), to_exact(targets), batch, 4, "mse", optimizer)
+    # Pure bfloat16 rounds the weight that each update leaves to 8 bits.
+    allowed = 0.15 if master else 0.5
+    assert error(trained_weights(trainer) - before, flat_weights(exact) - before) < allowed
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("batch", [1024, 8192])
+def test_weights_are_as_exact_as_pytorchs_float16(loss: str, batch: int) -> None:
+    net = make_net(WIDTHS["square"], torch.float16, "cuda", gain=1.0)
+    theirs, exact = net.to_sequential(), exact_copy(net)
+    inputs, targets = make_data(net, 4 * batch, loss)
+    trainer = make_trainer(net, inputs, targets, batch, loss, "momentum", master_weights=False)
+    trainer.steps(50)
+    train_by_torch(theirs, inputs, targets, batch, 50, loss, "momentum")
+    train_by_torch(exact, inputs.double(), to_exact(targets), batch, 50, loss, "momentum")
+    truth = flat_weights(exact)
+    ours = error(flat_weights(net.to_sequential()), truth)
+    assert ours <= 1.1 * error(flat_weights(theirs), truth)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("width", [64, 128])
+def test_steps_are_deterministic(batch: int, width: int) -> None:
+    results = []
+    for _ in range(2):
+        net = make_net((width,) * 4, torch.float16, "cuda")
+        inputs, targets = make_data(net, 2 * batch)
+        trainer = make_trainer(net, inputs, targets, batch, optimizer="momentum")
+        trainer.steps(20)
+        results.append(trainer.state_dict())
+    for name, tensor in results[0].items():
+        assert torch.equal(tensor.nan_to_num(), results[1][name].nan_to_num()), name
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("batch", [1024, 8192])
+def test_a_thousand_repeats_are_one(batch: int) -> None:
+    net = make_net(WIDTHS["square"], torch.float16, "cuda")
+    inputs, targets = make_data(net, batch)
+    trainer = make_trainer(net, inputs, targets, batch, optimizer="momentum")
+    begin = trainer.state_dict()
+    trainer.steps(1)
+    expected = net.weights.detach().clone()
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    for _ in range(1000):
+        trainer.load_state_dict(begin)
+        trainer.steps(1)
+        wrong += net.weights.detach().ne(expected).any()
+    assert int(wrong) == 0
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("batch", [256, 8192])
+def test_a_graph_of_steps_goes_on_with_the_next_batches(batch: int) -> None:
+    states = []
+    for captured in (False, True):
+        net = make_net(WIDTHS["square"], torch.float16, "cuda")
+        inputs, targets = make_data(net, 3 * batch)
+        trainer = make_trainer(net, inputs, targets, batch, optimizer="adam")
+        step = trainer.step
+        if captured:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                trainer.step()
+            step = graph.replay
+        for _ in range(7):
+            step()
+        trainer.lr = 0.1  # which a captured step takes notice of
+        for _ in range(2):
+            step()
+        torch.cuda.synchronize()
+        states.append(trainer.state_dict())
+    assert int(states[1]["counters"][0]) == 9
+    for name, tensor in states[0].items():
+        assert torch.equal(tensor.nan_to_num(), states[1][name].nan_to_num()), name
+
+
+@pytest.mark.cuda
+def test_steps_run_on_the_stream_in_use() -> None:
+    net = make_net(WIDTHS["square"], torch.float16, "cuda")
+    inputs, targets = make_data(net, 1024)
+    trainer = make_trainer(net, inputs, targets, 1024)
+    torch.cuda.synchronize()
+    stream: Any = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        trainer.step()
+        assert not stream.query()
+    stream.synchronize()
+    assert trainer.steps_taken == 1
+
+
+def test_losses_fall_as_pytorchs(device: torch.device) -> None:
+    """Of a function to fit, in the dtypes that the device is for."""
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    net = make_net((2, 64, 64, 1), dtype, device, "tanh", gain=1.0)
+    generator = torch.Generator().manual_seed(5)
+    inputs = torch.rand((2048, 2), generator=generator) * 2 - 1
+    targets = (3 * inputs[:, :1] + 2 * inputs[:, 1:]).sin()  # odd, as such a net without bias
+    model = net.to_sequential().float().cpu()
+    trainer = MLPTrainer(
+        net,
+        inputs.to(net.weights),
+        targets.to(net.weights),
+        batch_size=256,
+        optimizer="adam",
+        lr=1e-2,
+    )
+    trainer.steps(300)
+    learner = torch.optim.Adam(model.parameters(), lr=1e-2)
+    losses = []
+    for step in range(300):
+        rows = slice(step % 8 * 256, step % 8 * 256 + 256)
+        learner.zero_grad()
+        loss = F.mse_loss(model(inputs[rows]), targets[rows])
+        loss.backward()
+        learner.step()
+        losses.append(float(loss.detach()))
+    ours = trainer.losses()
+    assert float(ours[-16:].mean()) < 0.1 * float(ours[:8].mean())
+    assert float(ours[-16:].mean()) < 1.5 * sum(losses[-16:]) / 16 + 1e-3
+
+
+def test_a_step_that_overflows_is_skipped_and_counted(device: torch.device) -> None:
+    net = make_net((24, 40, 3), torch.float16, device)
+    inputs, targets = make_data(net, 40)
+    before = net.weights.detach().clone()
+    trainer = make_trainer(net, inputs, 1000 * targets, 20, optimizer="adam")
+    assert trainer.loss_scale == 65536
+    trainer.step()
+    assert torch.equal(net.weights, before)
+    assert (trainer.steps_taken, trainer.steps_skipped, trainer.loss_scale) == (1, 1, 32768)
+    while trainer.steps_skipped == trainer.steps_taken < 20:
+        trainer.step()
+    assert trainer.steps_taken < 20
+    assert not torch.equal(net.weights, before)
+    assert bool(net.weights.isfinite().all())
+
+
+def test_a_scale_that_is_given_stays(device: torch.device) -> None:
+    net = make_net((24, 40, 3), torch.float16, device)
+    inputs, targets = make_data(net, 40)
+    trainer = make_trainer(net, inputs, 1000 * targets, 20, loss_scale=65536.0)
+    trainer.steps(3)
+    assert (trainer.steps_skipped, trainer.loss_scale) == (3, 65536)
+
+
+def test_nan_reaches_the_weights_where_nothing_is_scaled(device: torch.device) -> None:
+    net = make_net((24, 40, 3), torch.bfloat16, device)
+    inputs, targets = make_data(net, 40)
+    inputs[3, 3] = math.nan
+    trainer = make_trainer(net, inputs, targets, 20)
+    trainer.step()
+    assert bool(net.weights.isnan().any())
+    assert math.isnan(float(trainer.losses()[0]))
+    assert trainer.loss_scale is None
+
+
+def test_a_state_is_gone_on_from(device: torch.device) -> None:
+    net = make_net((24, 40, 3), torch.float16, device)
+    inputs, targets = make_data(net, 60)
+    trainer = make_trainer(net, inputs, targets, 20, optimizer="adam")
+    trainer.steps(3)
+    state = trainer.state_dict()
+    trainer.steps(4)
+    expected = net.weights.detach().clone()
+    other = make_trainer(make_net((24, 40, 3), torch.float16, device), inputs, targets, 20,
+                         optimizer="adam")  # fmt: skip
+    other.load_state_dict(state)
+    other.steps(4)
+    assert torch.equal(other.model.weights, expected)
+    with pytest.raises(InputError, match="state must have the tensors"):
+        other.load_state_dict({"weights": expected})
+
+
+def test_the_last_losses_are_kept() -> None:
+    net = make_net((24, 40, 3))
+    inputs, targets = make_data(net, 60)
+    trainer = make_trainer(net, inputs, targets, 20, history=4)
+    every = make_trainer(make_net((24, 40, 3)), inputs, targets, 20)
+    assert trainer.losses().numel() == 0
+    for taken in range(1, 11):
+        trainer.step()
+        every.step()
+        assert torch.equal(trainer.losses(), every.losses()[-4:]), taken
+
+
+def test_the_weights_version_changes_with_a_step() -> None:
+    net = make_net((24, 40, 3))
+    inputs, targets = make_data(net, 60)
+    loss = F.mse_loss(net(inputs), targets)
+    make_trainer(net, inputs, targets, 20).step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"inputs": torch.ones(40, 25)}, r"inputs must have shape \(rows, 24\).*got \(40, 25\)"),
+        ({"inputs": torch.ones(40, 24).double()}, "inputs must be of torch.float32; got"),
+        ({"targets": torch.ones(39, 3)}, r"targets must have shape \(40, 3\)"),
+        ({"targets": torch.ones(40, 3, device="meta")}, "targets must be on the model's device"),
+        ({"loss": "cross_entropy"}, r"targets must have shape \(40,\)"),
+        ({"loss": "cross_entropy", "targets": torch.ones(40)}, "must be of torch.int64"),
+        (
+            {"loss": "cross_entropy", "targets": torch.arange(40)},
+            "targets must be classes from 0 to 2.*got 0 to 39",
+        ),
+        ({"loss": "l1"}, "loss must be one of mse, cross_entropy; got 'l1'"),
+        ({"optimizer": "lamb"}, "optimizer must be one of sgd, adam, adamw"),
+        ({"batch_size": 0}, "batch_size must lie between 1 and the 40 rows"),
+        ({"batch_size": 41}, "got 41"),
+        ({"lr": 0}, "lr must be a finite number above 0; got 0"),
+        ({"lr": math.nan}, "lr must be"),
+        ({"lr": math.inf}, "lr must be"),
+        ({"momentum": 1.0}, "momentum must be a finite number at least 0 and below 1; got 1.0"),
+        ({"betas": (0.9, 1)}, r"betas\[1\] must be"),
+        ({"weight_decay": -1}, "weight_decay must be"),
+        ({"loss_scale": "static"}, "loss_scale must be 'auto', 'dynamic', a number"),
+        ({"loss_scale": 0.0}, "loss_scale must be a finite number above 0"),
+        ({"history": 0}, "history must be at least 1"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(changes: dict[str, Any], sentence: str) -> None:
+    net = make_net((24, 40, 3))
+    arguments: dict[str, Any] = {
+        "inputs": torch.ones(40, 24),
+        "targets": torch.ones(40, 3),
+        "batch_size": 20,
+    }
+    with pytest.raises(InputError, match=sentence):
+        MLPTrainer(net, **arguments | changes)
+
+
+def test_adam_in_pure_float16_is_refused() -> None:
+    net = make_net((24, 40, 3), torch.float16)
+    inputs, targets = make_data(net, 40)
+    with pytest.raises(InputError, match="master_weights must be True"):
+        make_trainer(net, inputs, targets, 20, optimizer="adam", master_weights=False)
+
+
+@pytest.mark.cuda
+def test_what_a_gpu_cannot_train_is_refused() -> None:
+    for widths, dtype, sentence in (
+        ((24, 3), torch.float32, "dtype must be one of"),
+        ((24, 200, 3), torch.float16, "widths must be at most 128 on a GPU; got 200"),
+    ):
+        net = make_net(widths, dtype, "cuda")
+        inputs, targets = make_data(net, 40)
+        with pytest.raises(InputError, match=sentence):
+            make_trainer(net, inputs, targets, 20)
