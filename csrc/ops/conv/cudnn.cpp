@@ -6,11 +6,13 @@
 #include <ATen/ops/add_cuda_dispatch.h>
 #include <ATen/ops/as_strided_cuda_dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -21,6 +23,7 @@
 #include "conv/policy.h"
 #include "conv/problem.h"
 #include "core/cuda_check.h"
+#include "core/lru_cache.h"
 #include "ops/conv/convolutions.h"
 
 namespace convtime::ops {
@@ -105,22 +108,27 @@ class CachingWorkspace final : public conv::Workspace {
   std::int64_t bytes_ = 0;
 };
 
+bool is_channels_last(const at::Tensor& x, const at::Tensor& w) {
+  return cudnn_conv_suggest_memory_format(x, w) != at::MemoryFormat::Contiguous;
+}
+
+conv::TensorShape describe(const at::Tensor& tensor, bool channels_last) {
+  return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
+}
+
 /// What a plan is kept under that computes one of the three from the other two, all laid out.
 conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
                      const ConvParams& params, const CudnnFlags& flags,
                      const PolicyRequest& policy) {
-  const bool channels_last = cudnn_conv_suggest_memory_format(x, w) != at::MemoryFormat::Contiguous;
-  const auto describe = [&](const at::Tensor& tensor) {
-    return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
-  };
+  const bool channels_last = is_channels_last(x, w);
   conv::PlanKey key;
   key.problem.pass = pass;
   key.problem.device = x.get_device();
   key.problem.rank = static_cast<std::int32_t>(x.dim());
   key.problem.data_type = data_type(x.scalar_type());
-  key.problem.x = describe(x);
-  key.problem.w = describe(w);
-  key.problem.y = describe(y);
+  key.problem.x = describe(x, channels_last);
+  key.problem.w = describe(w, channels_last);
+  key.problem.y = describe(y, channels_last);
   std::copy(params.padding.begin(), params.padding.end(), key.problem.padding.begin());
   std::copy(params.stride.begin(), params.stride.end(), key.problem.stride.begin());
   std::copy(params.dilation.begin(), params.dilation.end(), key.problem.dilation.begin());
@@ -150,13 +158,54 @@ class CudnnCall {
       : op_(op), params_(params), policy_(policy) {}
 
   at::Tensor fprop(const at::Tensor& x, const at::Tensor& w) const {
-    const at::Tensor y =
-        at::detail::empty_cuda(at::native::conv_output_size(x.sizes(), w.sizes(), params_.padding,
-                                                            params_.stride, params_.dilation),
-                               x.options().memory_format(cudnn_conv_suggest_memory_format(x, w)));
+    const at::Tensor y = empty_output(x, w);
     const at::MemoryFormat format = y.suggest_memory_format();
     run(conv::Pass::kFprop, x.contiguous(format), w.contiguous(format), y);
     return y;
+  }
+
+  /// As ATen's cudnn_convolution_relu and _add_relu; undefined where no engine runs it.
+  at::Tensor fprop(const at::Tensor& given_x, const at::Tensor& given_w,
+                   const EpilogueOperands& epilogue) const {
+    const at::Tensor y = empty_output(given_x, given_w);
+    const at::MemoryFormat format = y.suggest_memory_format();
+    const at::Tensor x = given_x.contiguous(format);
+    const at::Tensor w = given_w.contiguous(format);
+    at::Tensor z;
+    float alpha = 0;
+    if (epilogue.other.has_value()) {
+      z = epilogue.other->contiguous(format);
+      alpha = static_cast<float>(epilogue.alpha);
+    }
+    at::Tensor b;
+    if (epilogue.bias.has_value() && epilogue.bias->defined()) {
+      b = epilogue.bias->contiguous();
+    }
+    if (epilogue.activation.activation == conv::Activation::kRelu) {
+      // PyTorch's graph has both sums always: without other it adds y, times zero. So the same
+      // engines are there to choose from.
+      z = z.defined() ? z : y;
+      b = b.defined() ? b : at::zeros({y.size(1)}, y.options());
+    }
+    conv::PlanKey key = key_of(conv::Pass::kFprop, x, w, y, params_, flags_, policy_);
+    conv::Operands operands = operands_of(conv::Pass::kFprop, x, w, y);
+    const bool channels_last = is_channels_last(x, w);
+    key.problem.epilogue.activation = epilogue.activation.activation;
+    if (epilogue.activation.activation == conv::Activation::kLeakyRelu) {
+      key.problem.epilogue.negative_slope = static_cast<float>(epilogue.activation.negative_slope);
+    }
+    if (z.defined()) {
+      key.problem.epilogue.alpha = alpha;
+      key.problem.epilogue.z = describe(z, channels_last);
+      operands.z = const_cast<void*>(z.const_data_ptr());
+    }
+    if (b.defined()) {
+      at::DimVector size(static_cast<std::size_t>(y.dim()), 1);
+      size[1] = b.size(0);
+      key.problem.epilogue.b = describe(b.view(size), channels_last);
+      operands.b = const_cast<void*>(b.const_data_ptr());
+    }
+    return fuses(key, operands) ? y : at::Tensor();
   }
 
   at::Tensor dgrad(const at::Tensor& y, const at::Tensor& w, at::IntArrayRef x_size) const {
@@ -174,13 +223,58 @@ class CudnnCall {
   }
 
  private:
+  at::Tensor empty_output(const at::Tensor& x, const at::Tensor& w) const {
+    return at::detail::empty_cuda(
+        at::native::conv_output_size(x.sizes(), w.sizes(), params_.padding, params_.stride,
+                                     params_.dilation),
+        x.options().memory_format(cudnn_conv_suggest_memory_format(x, w)));
+  }
+
   void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y) const {
-    const conv::PlanKey key = key_of(pass, x, w, y, params_, flags_, policy_);
+    try {
+      run(key_of(pass, x, w, y, params_, flags_, policy_), operands_of(pass, x, w, y));
+    } catch (const conv::NoEngine& error) {
+      TORCH_CHECK(false, op_, ": ", error.what());
+    }
+  }
+
+  /// Runs the graph, if an engine does. Where none does, that is said once, and asked of cuDNN
+  /// once: it would take as long as a selection each time.
+  bool fuses(const conv::PlanKey& key, const conv::Operands& operands) const {
+    thread_local LruCache<conv::PlanKey, std::uint64_t, conv::PlanKeyHash> refused(10'000);
+    const std::uint64_t generation = conv::choice_table().generation();
+    const std::uint64_t* const known = refused.find(key);
+    if (known != nullptr && *known == generation) {
+      return false;
+    }
+    try {
+      run(key, operands);
+      return true;
+    } catch (const conv::NoEngine& error) {
+      TORCH_CHECK(!policy_.engine.has_value(), op_, ": ", error.what());
+      if (!error.lacked_memory()) {
+        refused.insert(key, generation);
+      }
+      const conv::Problem& problem = key.problem;
+      const auto rank = static_cast<std::size_t>(problem.rank);
+      TORCH_WARN(op_, ": convolution, sums and activation are computed by kernels of their own, ",
+                 "since none of cuDNN's engines computes ",
+                 conv::to_string(problem.epilogue.activation), " of a convolution of ",
+                 at::IntArrayRef(problem.x.sizes.data(), rank), " with ",
+                 at::IntArrayRef(problem.w.sizes.data(), rank), " in this dtype and layout",
+                 error.lacked_memory() ? " with the memory that there is" : "");
+      return false;
+    }
+  }
+
+  void run(const conv::PlanKey& key, const conv::Operands& operands) const {
     CachingWorkspace workspace;
     try {
       // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
-      conv::convolve(at::native::getCudnnHandle(), key, operands_of(pass, x, w, y), workspace);
+      conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
     } catch (const c10::Error&) {
+      throw;
+    } catch (const conv::NoEngine&) {
       throw;
     } catch (const conv::OutOfMemory& error) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, op_, ": ", error.what());
@@ -218,6 +312,14 @@ at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tens
                     at::native::conv_input_size(given.sizes(), weight.sizes(), params.padding,
                                                 params.output_padding, params.stride,
                                                 params.dilation, params.groups));
+}
+
+at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Tensor& weight,
+                          const ConvParams& params, const EpilogueOperands& epilogue,
+                          const PolicyRequest& policy) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  return CudnnCall(op, params, policy)
+      .fprop(input.contiguous(cudnn_memory_format(input, weight, params)), weight, epilogue);
 }
 
 void cuda_add_bias(at::Tensor& y, const at::Tensor& bias) {

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace convtime::conv {
+
+/// What a convolution's epilogue ends with.
+enum class Activation : std::int32_t {
+  kIdentity,
+  kRelu,
+  kRelu6,
+  kLeakyRelu,
+  kGelu,      ///< by the error function
+  kGeluTanh,  ///< by its approximation with the hyperbolic tangent
+  kSilu,
+  kSigmoid,
+  kTanh,
+};
+
+/// As the ops take it: "relu", "leaky_relu", "gelu_tanh", ...
+const char* to_string(Activation activation);
+
+/// Reverses to_string; none for a name that is not one of them.
+std::optional<Activation> parse_activation(std::string_view name);
+
+/// All names, for messages: "'identity', 'relu', ...".
+std::string activation_names();
+
+/// The cuDNN frontend's name of the graph of a convolution and what follows it, which a plan's tag
+/// has between the convolution and the engine: "ADD_ADD_RELU_FWD_", empty for a convolution alone.
+std::string epilogue_name(bool has_addend, bool has_bias, Activation activation);
+
+}  // namespace convtime::conv
