@@ -270,10 +270,12 @@ class _Chain:
 
     @property
     def steps(self) -> list[str]:
-        return [
-            str(node.target) if node.op == "call_module" else f"[{_function_name(node)}]"
-            for node in self.nodes[1:]
-        ]
+        def name(node: fx.Node) -> str:
+            if node.op == "call_module":
+                return str(node.target)
+            return "[add]" if node is self.sum else f"[{self.activation}]"
+
+        return [name(node) for node in self.nodes[1:]]
 
     def rewrite(self, graph: fx.Graph) -> None:
         last = self.nodes[-1]
@@ -289,10 +291,6 @@ class _Chain:
         last.replace_all_uses_with(call)
         for node in reversed(self.nodes):
             graph.erase_node(node)
-
-
-def _function_name(node: fx.Node) -> str:
-    return str(getattr(node.target, "__name__", node.target)).strip("_")
 
 
 def _find_chains(
