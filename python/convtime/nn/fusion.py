@@ -447,7 +447,7 @@ def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | N
     options = dict(node.kwargs)
     options.pop("inplace", None)
     if node.target is F.gelu and len(node.args) == 1:
-        approximate = options.pop("approximate", "none")
+        approximate = str(options.pop("approximate", "none"))
         return (_GELUS[approximate], 0.01) if not options and approximate in _GELUS else None
     if node.target is F.leaky_relu and len(node.args) <= 2:
         slope = options.pop("negative_slope", node.args[1] if len(node.args) == 2 else 0.01)

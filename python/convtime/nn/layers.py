@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from convtime import ops
 from convtime.core.dimensions import Numbers
@@ -147,8 +148,8 @@ class ConvTranspose3d(torch.nn.ConvTranspose3d):
     __prepare_scriptable__ = _refuse_scripting
 
 
-class _ConvEpilogue:
-    """What the layers below have in common; of torch.nn's convolution, which comes after it."""
+class _ConvEpilogue(_ConvNd):
+    """What the layers below have in common; the convolution of torch.nn comes after it."""
 
     policy: str | None = None
 
@@ -191,13 +192,13 @@ class _ConvEpilogue:
         )
         return output
 
-    def extra_repr(self: Any) -> str:
-        return f"{super().extra_repr()}, activation={self.activation!r}"  # type: ignore[misc]
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation!r}"  # type: ignore[no-untyped-call]
 
     __prepare_scriptable__ = _refuse_scripting
 
 
-class ConvEpilogue2d(_ConvEpilogue, torch.nn.Conv2d):  # type: ignore[misc]
+class ConvEpilogue2d(_ConvEpilogue, torch.nn.Conv2d):
     """:class:`torch.nn.Conv2d`, the addition of a tensor, and an activation, in one.
 
     ``layer(input, other)`` is ``activation(conv(input) + alpha * other)``, and ``layer(input)`` is
@@ -216,13 +217,13 @@ class ConvEpilogue2d(_ConvEpilogue, torch.nn.Conv2d):  # type: ignore[misc]
     _call = staticmethod(ops.conv2d_epilogue)
 
 
-class ConvEpilogue1d(_ConvEpilogue, torch.nn.Conv1d):  # type: ignore[misc]
+class ConvEpilogue1d(_ConvEpilogue, torch.nn.Conv1d):
     """As :class:`ConvEpilogue2d`, of :class:`torch.nn.Conv1d`."""
 
     _call = staticmethod(ops.conv1d_epilogue)
 
 
-class ConvEpilogue3d(_ConvEpilogue, torch.nn.Conv3d):  # type: ignore[misc]
+class ConvEpilogue3d(_ConvEpilogue, torch.nn.Conv3d):
     """As :class:`ConvEpilogue2d`, of :class:`torch.nn.Conv3d`."""
 
     _call = staticmethod(ops.conv3d_epilogue)
