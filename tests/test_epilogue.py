@@ -585,7 +585,17 @@ def test_epilogues_have_plans_of_their_own() -> None:
         fused(2)(**tensors, **numbers, alpha=alpha, activation=activation)
         for activation, alpha in (("relu", 1.0), ("relu", 2.0), ("identity", 1.0), ("relu6", 1.0))
     ]
-    assert len(convtime.plan_cache()) == 4
+    choices = convtime.plan_cache()
+    assert [(choice.activation, choice.alpha) for choice in choices] == [
+        ("relu", 1.0),
+        ("relu", 2.0),
+        ("identity", 1.0),
+        ("relu6", 1.0),
+    ]
+    for choice in choices:
+        assert choice.z == choice.y
+        assert choice.b is not None
+        assert choice.b.sizes == (1, 64, 1, 1)
     for i, first in enumerate(results):
         assert not any(torch.equal(first, second) for second in results[:i])
 

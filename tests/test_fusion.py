@@ -244,6 +244,12 @@ class Dropping(Odd):
         return F.dropout(F.relu(self.conv(x)), training=self.training)
 
 
+class Remembering(Odd):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = F.relu(self.conv(x))
+        return self.last
+
+
 class Unused(Odd):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -266,6 +272,7 @@ def with_own_forward(module: nn.Module) -> nn.Module:
 
 MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "optional argument": (Optional, "takes optional arguments (scale)"),
+    "attribute": (Remembering, "sets attributes (last)"),
     "training mode": (Dropping, "depends on the training mode"),
     "not called": (Unused, "the forward of the module that has it does not call it"),
     "subclass": (lambda: Odd(Subclass(4, 4, 1)), "is not a class of torch.nn's own"),
@@ -281,7 +288,10 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
 @pytest.mark.parametrize("case", MODULES)
 def test_modules_that_do_not_fit_are_left(case: str) -> None:
     make, why = MODULES[case]
-    fusion = fuse(make())
+    model = make()
+    before = dict(vars(model))
+    fusion = fuse(model)
+    assert vars(model) == before
     assert fusion.fused == ()
     ((name, reason),) = fusion.left
     assert name == "conv"

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/export.h"
+
 namespace convtime::conv {
 
 /// What a convolution's epilogue ends with.
@@ -21,7 +23,7 @@ enum class Activation : std::int32_t {
 };
 
 /// As the ops take it: "relu", "leaky_relu", "gelu_tanh", ...
-const char* to_string(Activation activation);
+CONVTIME_API const char* to_string(Activation activation);
 
 /// Reverses to_string; none for a name that is not one of them.
 std::optional<Activation> parse_activation(std::string_view name);

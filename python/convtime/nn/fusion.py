@@ -233,11 +233,11 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
                 "the forward of the module that calls it takes optional arguments "
                 f"({parameter.name}), and a trace of it would be of one case alone"
             )
-    training = module.training
+    before = dict(vars(module))
     try:
-        graphs = []
-        for module.training in (not training, training):
-            graphs.append(_Tracer().trace(module))
+        now = _Tracer().trace(module)
+        module.training = not module.training
+        otherwise = _Tracer().trace(module)
     except Exception as error:  # whatever the forward raises when it is given proxies
         text = str(error).strip().partition("\n")[0]
         return None, (
@@ -245,10 +245,16 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
             f"({type(error).__name__}: {text})"
         )
     finally:
-        module.training = training
-    if graphs[0].python_code("self").src != graphs[1].python_code("self").src:
+        module.training = before["training"]
+        changed = [name for name, value in vars(module).items() if before.get(name) is not value]
+        for name in changed:
+            del vars(module)[name]
+        vars(module).update(before)
+    if changed:
+        return None, f"the forward of the module that calls it sets attributes ({changed[0]})"
+    if now.python_code("self").src != otherwise.python_code("self").src:
         return None, "the forward of the module that calls it depends on the training mode"
-    return graphs[1], ""
+    return now, ""
 
 
 @dataclass
