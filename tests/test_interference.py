@@ -30,22 +30,23 @@ class AfterEachOther:
 
 @pytest.mark.timing
 def test_a_candidate_that_suffers_from_another_is_named() -> None:
+    """What it suffers is ten times its own time, since a busy machine adds some to either."""
     calls = AfterEachOther()
     compared = convtime.compare(
         [
-            Candidate(calls.call, "suffers", 0.001, 0.002, name="suffers"),
+            Candidate(calls.call, "suffers", 0.001, 0.010, name="suffers"),
             Candidate(calls.call, "does not", 0.001, 0.0, name="does not"),
         ],
         max_samples=200,
-        margin=0.3,
+        margin=0.9,
         **QUICK,
     )
-    assert list(compared.interference) == ["suffers"]
+    assert (list(compared.interference), compared.interference_reason) == (["suffers"], "")
     found = compared.interference["suffers"]
-    assert found.ratio == pytest.approx(3, rel=0.2)
-    assert found.alone_seconds == pytest.approx(0.001, rel=0.3)
+    assert 3 < found.ratio < 15
+    assert 0.001 <= found.alone_seconds < 0.004
     assert f"interference: {found.sentence}" in repr(compared)
-    assert (compared.interference_reason, "not looked for" in repr(compared)) == ("", False)
+    assert "not looked for" not in repr(compared)
 
 
 def test_it_can_be_left_out() -> None:

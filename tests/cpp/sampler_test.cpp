@@ -230,7 +230,8 @@ TEST_F(SamplerTest, IsNotSteadyBeforeTheWarmUpsLeast) {
   EXPECT_GE(result.warmup_seconds, Warmup{}.min_steady_seconds);
 }
 
-/// Each call takes 0.2 ms; what it says it took falls for the first 0.3 s.
+/// Each call takes 0.2 ms; what it says it took falls for the first 0.3 s, by more than a busy
+/// machine hides.
 class CoolingTimer final : public Timer {
  public:
   void run(std::span<Callable* const> calls) override {
@@ -238,7 +239,7 @@ class CoolingTimer final : public Timer {
     for (std::size_t i = 0; i < calls.size(); ++i) {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start_;
-      times_.push_back(1 + std::max(0.3 - elapsed.count(), 0.0));
+      times_.push_back(1 + 10 * std::max(0.3 - elapsed.count(), 0.0));
     }
   }
   void collect(std::span<double> seconds) override {
@@ -275,7 +276,9 @@ TEST_F(SamplerTest, ForgetsWhatDriftedLongBefore) {
   EXPECT_DOUBLE_EQ(soon.candidates[0].seconds.back(), 1);
   CoolingTimer again;
   const SamplerResult late = Sampler(again, nullptr, nullptr, patient, {}).run(candidates);
-  EXPECT_GT(late.warmup_seconds, 0.5);  // half of all that was seen must be steady
+  // Half of all that was seen must be steady, where calls count and not how long they were kept
+  // waiting.
+  EXPECT_GT(late.warmup_seconds, 0.4);
 }
 
 /// A clock that falls until the `settled`th call, and says so of as many calls as were stamped.
