@@ -190,10 +190,6 @@ void check_output_padding(const ConvOp& op, const ConvParams& params) {
   }
 }
 
-bool is_defined(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
 /// As PyTorch, which computes one spatial dimension as two: a tensor with a batch.
 at::Tensor add_height(const at::Tensor& tensor) { return tensor.unsqueeze(2); }
 

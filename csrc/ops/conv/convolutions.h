@@ -59,6 +59,10 @@ using ConvBackwardSignature = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
     c10::SymIntArrayRef, c10::SymIntArrayRef, bool, c10::SymIntArrayRef, c10::SymInt,
     std::array<bool, 3>, std::optional<std::string_view>);
 
+inline bool is_defined(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
+
 /// Calls the op through the dispatcher.
 CONVTIME_API at::Tensor dispatch(const ConvCall& call);
 

@@ -178,7 +178,7 @@ class CudnnCall {
       alpha = static_cast<float>(epilogue.alpha);
     }
     at::Tensor b;
-    if (epilogue.bias.has_value() && epilogue.bias->defined()) {
+    if (is_defined(epilogue.bias)) {
       b = epilogue.bias->contiguous();
     }
     if (epilogue.activation.activation == conv::Activation::kRelu) {

@@ -16,10 +16,6 @@ namespace {
 constexpr std::array<ConvOp, 3> kEpilogues = {
     {{"conv1d_epilogue", 1, false}, {"conv2d_epilogue", 2, false}, {"conv3d_epilogue", 3, false}}};
 
-bool is_defined(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
 void check_other(const ConvOp& op, const at::Tensor& other, const at::Tensor& input,
                  at::IntArrayRef output_size) {
   TORCH_CHECK(other.sizes() == output_size, op.name, ": other must have the output's shape ",
@@ -62,7 +58,7 @@ at::Tensor convolution_epilogue(const EpilogueCall& call) {
 
 /// As the convolutions: in the dtype that torch.autocast sets for them.
 template <c10::DeviceType kDevice>
-at::Tensor autocast(const EpilogueCall& call) {
+at::Tensor autocast_epilogue(const EpilogueCall& call) {
   const AutocastCast cast(kDevice);
   const at::Tensor input = cast(call.input);
   const at::Tensor weight = cast(call.weight);
@@ -124,10 +120,10 @@ TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
 }
 #endif
 TORCH_LIBRARY_IMPL(convtime, AutocastCPU, library) {
-  library.impl("convolution_epilogue", epilogue_kernel<autocast<c10::DeviceType::CPU>>);
+  library.impl("convolution_epilogue", epilogue_kernel<autocast_epilogue<c10::DeviceType::CPU>>);
 }
 TORCH_LIBRARY_IMPL(convtime, AutocastCUDA, library) {
-  library.impl("convolution_epilogue", epilogue_kernel<autocast<c10::DeviceType::CUDA>>);
+  library.impl("convolution_epilogue", epilogue_kernel<autocast_epilogue<c10::DeviceType::CUDA>>);
 }
 
 }  // namespace convtime::ops

@@ -65,13 +65,13 @@ at::Tensor compute_separately(const EpilogueCall& call) {
   at::Tensor y = dispatch({conv, call.input, call.weight, call.bias, call.stride, call.padding,
                            /*output_padding=*/{}, call.dilation, call.groups,
                            policy_of(call).for_gradients()});
-  if (call.other.has_value() && call.other->defined()) {
+  if (is_defined(call.other)) {
     y = at::add(y, *call.other, call.alpha);
   }
   return activate(y, activation_of(call));
 }
 
-at::Tensor autograd(const EpilogueCall& call) {
+at::Tensor autograd_epilogue(const EpilogueCall& call) {
   const auto borrowed_bias = at::borrow_from_optional_tensor(call.bias);
   const auto borrowed_other = at::borrow_from_optional_tensor(call.other);
   const at::Tensor& bias = *borrowed_bias;
@@ -122,7 +122,7 @@ at::Tensor autograd(const EpilogueCall& call) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(convtime, Autograd, library) {
-  library.impl("convolution_epilogue", epilogue_kernel<autograd>);
+  library.impl("convolution_epilogue", epilogue_kernel<autograd_epilogue>);
 }
 
 }  // namespace convtime::ops
