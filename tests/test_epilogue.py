@@ -615,6 +615,60 @@ def test_steps_of_their_own_are_said_once_for_each_problem() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.parametrize("width", [8, 7])  # rows of whole packs of 16 bytes, and others
+@pytest.mark.parametrize("channels", [16, 6])
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_what_follows_a_depthwise_convolution_is_one_kernel(
+    dtype: torch.dtype, layout: str, channels: int, width: int
+) -> None:
+    def randn(*size: int) -> torch.Tensor:
+        return torch.randn(size, device="cuda").to(dtype)
+
+    x = randn(2, channels, 8, width).contiguous(memory_format=LAYOUTS[layout])
+    w, b, z = randn(channels, 1, 3, 3), randn(channels), randn(2, channels, 8, width)
+    z[0, 0, 0] = math.nan
+    z[1, 1, 1] = math.inf
+    numbers: dict[str, Any] = {"padding": 1, "groups": channels}
+    convolved = F.conv2d(x, w, **numbers)
+    wide = torch.promote_types(dtype, torch.float32)
+    for activation, function in ACTIVATIONS.items():
+        for bias, other in ((b, z), (b, None), (None, z), (None, None)):
+            ours = ops.conv2d_epilogue(
+                x,
+                w,
+                bias,
+                **numbers,
+                other=other,
+                alpha=0.5,
+                activation=activation,  # type: ignore[arg-type]
+                negative_slope=0.2,
+            )
+            exact = convolved.to(wide)
+            if other is not None:
+                exact = exact + 0.5 * other.to(wide)
+            if bias is not None:
+                exact = exact + bias.to(wide).view(-1, 1, 1)
+            assert ours.stride() == convolved.stride()
+            expected = function(exact).to(dtype)
+            eps = torch.finfo(dtype).eps
+            torch.testing.assert_close(ours, expected, rtol=4 * eps, atol=8 * eps, equal_nan=True)
+
+
+@pytest.mark.cuda
+def test_more_elements_than_31_bits_count() -> None:
+    x = torch.ones(1, 1, 2**16, 2**15 + 16, device="cuda", dtype=torch.float16)
+    w = torch.ones(1, 1, 1, 1, device="cuda", dtype=torch.float16)
+    b = w.flatten()
+    for activation in ("relu", "sigmoid"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            y = ops.conv2d_epilogue(x, w, b, activation=activation)
+        expected = float(ACTIVATIONS[activation](torch.tensor(2.0)))
+        assert float((y - expected).abs().max()) < 2e-3
+
+
+@pytest.mark.cuda
 def test_streams_and_threads() -> None:
     tensors, numbers, _ = on_gpu("3×3", torch.float16, "nhwc")
     expected = fused(2)(**tensors, **numbers)

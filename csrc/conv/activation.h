@@ -1,26 +1,15 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "core/activation.h"
 #include "core/export.h"
 
 namespace convtime::conv {
 
-/// What a convolution's epilogue ends with.
-enum class Activation : std::int32_t {
-  kIdentity,
-  kRelu,
-  kRelu6,
-  kLeakyRelu,
-  kGelu,      ///< by the error function
-  kGeluTanh,  ///< by its approximation with the hyperbolic tangent
-  kSilu,
-  kSigmoid,
-  kTanh,
-};
+using convtime::Activation;
 
 /// As the ops take it: "relu", "leaky_relu", "gelu_tanh", ...
 CONVTIME_API const char* to_string(Activation activation);

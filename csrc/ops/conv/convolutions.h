@@ -162,11 +162,14 @@ struct EpilogueOperands {
   ActivationCall activation;
 };
 
-/// The convolution and what follows it; undefined, with a warning the first time, where no engine
-/// of cuDNN's runs the graph.
+/// The convolution and what follows it: by one graph of cuDNN's or, with a warning the first time,
+/// by cuda_apply_epilogue where none of its engines runs that.
 at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Tensor& weight,
                           const ConvParams& params, const EpilogueOperands& epilogue,
                           const PolicyRequest& policy);
+
+/// All that follows a convolution, by one kernel and in place.
+void cuda_apply_epilogue(const at::Tensor& y, const EpilogueOperands& epilogue);
 
 /// Adds one number for each channel to y, as PyTorch does behind its plans.
 void cuda_add_bias(at::Tensor& y, const at::Tensor& bias);

@@ -22,9 +22,13 @@
 #include "conv/plan_cache.h"
 #include "conv/policy.h"
 #include "conv/problem.h"
+#include "conv/stream.h"
 #include "core/cuda_check.h"
+#include "core/cuda_event.h"
 #include "core/lru_cache.h"
+#include "kernels/conv_epilogue/conv_epilogue.h"
 #include "ops/conv/convolutions.h"
+#include "ops/kernels/element_type.h"
 
 namespace convtime::ops {
 namespace {
@@ -164,7 +168,8 @@ class CudnnCall {
     return y;
   }
 
-  /// As ATen's cudnn_convolution_relu and _add_relu; undefined where no engine runs it.
+  /// As ATen's cudnn_convolution_relu and _add_relu; undefined where separate kernels are needed,
+  /// or were found to be faster.
   at::Tensor fprop(const at::Tensor& given_x, const at::Tensor& given_w,
                    const EpilogueOperands& epilogue) const {
     const at::Tensor y = empty_output(given_x, given_w);
@@ -205,7 +210,15 @@ class CudnnCall {
       key.problem.epilogue.b = describe(b.view(size), channels_last);
       operands.b = const_cast<void*>(b.const_data_ptr());
     }
-    return fuses(key, operands) ? y : at::Tensor();
+    return fuses(key, operands, [&] { apply_steps(x, w, epilogue); }) ? y : at::Tensor();
+  }
+
+  /// The same by two kernels, or as many as the convolution takes and one.
+  at::Tensor apply_steps(const at::Tensor& x, const at::Tensor& w,
+                         const EpilogueOperands& epilogue) const {
+    const at::Tensor y = fprop(x, w);
+    cuda_apply_epilogue(y, epilogue);
+    return y;
   }
 
   at::Tensor dgrad(const at::Tensor& y, const at::Tensor& w, at::IntArrayRef x_size) const {
@@ -238,40 +251,72 @@ class CudnnCall {
     }
   }
 
-  /// Runs the graph, if an engine does. Where none does, that is said once, and asked of cuDNN
-  /// once: it would take as long as a selection each time.
-  bool fuses(const conv::PlanKey& key, const conv::Operands& operands) const {
-    thread_local LruCache<conv::PlanKey, std::uint64_t, conv::PlanKeyHash> refused(10'000);
+  /// Runs the graph, unless no engine does or, where plans are timed, the steps are faster. A
+  /// thread finds that out once for a problem: it takes as long as a selection.
+  template <typename Steps>
+  bool fuses(const conv::PlanKey& key, const conv::Operands& operands, const Steps& steps) const {
+    thread_local LruCache<conv::PlanKey, std::uint64_t, conv::PlanKeyHash> unfused(10'000);
     const std::uint64_t generation = conv::choice_table().generation();
-    const std::uint64_t* const known = refused.find(key);
+    const std::uint64_t* const known = unfused.find(key);
     if (known != nullptr && *known == generation) {
       return false;
     }
     try {
-      run(key, operands);
-      return true;
+      const bool is_new = run(key, operands) != conv::PlanOrigin::kReady;
+      if (!is_new || key.policy.kind != conv::PolicyKind::kBenchmark ||
+          conv::is_capturing(c10::cuda::getCurrentCUDAStream())) {
+        return true;
+      }
     } catch (const conv::NoEngine& error) {
       TORCH_CHECK(!policy_.engine.has_value(), op_, ": ", error.what());
+      warn_of_steps(key.problem, error.lacked_memory());
       if (!error.lacked_memory()) {
-        refused.insert(key, generation);
+        unfused.insert(key, generation);
       }
-      const conv::Problem& problem = key.problem;
-      const auto rank = static_cast<std::size_t>(problem.rank);
-      TORCH_WARN(op_, ": convolution, sums and activation are computed by kernels of their own, ",
-                 "since none of cuDNN's engines computes ",
-                 conv::to_string(problem.epilogue.activation), " of a convolution of ",
-                 at::IntArrayRef(problem.x.sizes.data(), rank), " with ",
-                 at::IntArrayRef(problem.w.sizes.data(), rank), " in this dtype and layout",
-                 error.lacked_memory() ? " with the memory that there is" : "");
       return false;
     }
+    const float fused_seconds = time([&] { run(key, operands); });
+    if (fused_seconds <= time(steps)) {
+      return true;
+    }
+    unfused.insert(key, generation);
+    return false;
   }
 
-  void run(const conv::PlanKey& key, const conv::Operands& operands) const {
+  void warn_of_steps(const conv::Problem& problem, bool lacked_memory) const {
+    const auto rank = static_cast<std::size_t>(problem.rank);
+    TORCH_WARN(op_, ": the convolution and what follows it are computed by kernels of their own, ",
+               "since none of cuDNN's engines computes ",
+               conv::to_string(problem.epilogue.activation), " of a convolution of ",
+               at::IntArrayRef(problem.x.sizes.data(), rank), " with ",
+               at::IntArrayRef(problem.w.sizes.data(), rank), " in this dtype and layout",
+               lacked_memory ? " with the memory that there is" : "");
+  }
+
+  /// Of a few calls, behind one that warms up.
+  template <typename Call>
+  static float time(const Call& call) {
+    constexpr int kCalls = 5;
+    const CudaEvent start = make_event();
+    const CudaEvent stop = make_event();
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    call();
+    CONVTIME_CUDA_CHECK(cudaEventRecord(start.get(), stream));
+    for (int i = 0; i < kCalls; ++i) {
+      call();
+    }
+    CONVTIME_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
+    CONVTIME_CUDA_CHECK(cudaEventSynchronize(stop.get()));
+    float milliseconds = 0;
+    CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
+    return milliseconds / 1e3F;
+  }
+
+  conv::PlanOrigin run(const conv::PlanKey& key, const conv::Operands& operands) const {
     CachingWorkspace workspace;
     try {
       // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
-      conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
+      return conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
     } catch (const c10::Error&) {
       throw;
     } catch (const conv::NoEngine&) {
@@ -280,6 +325,7 @@ class CudnnCall {
       TORCH_CHECK_WITH(OutOfMemoryError, false, op_, ": ", error.what());
     } catch (const CudaError& error) {
       C10_CUDA_CHECK(error.status());  // PyTorch's own exception for it
+      throw;
     } catch (const std::exception& error) {
       TORCH_CHECK(false, op_, ": ", error.what());
     }
@@ -318,8 +364,39 @@ at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Ten
                           const ConvParams& params, const EpilogueOperands& epilogue,
                           const PolicyRequest& policy) {
   const c10::cuda::CUDAGuard guard(input.device());
-  return CudnnCall(op, params, policy)
-      .fprop(input.contiguous(cudnn_memory_format(input, weight, params)), weight, epilogue);
+  const CudnnCall call(op, params, policy);
+  const at::Tensor given = input.contiguous(cudnn_memory_format(input, weight, params));
+  const at::Tensor fused = call.fprop(given, weight, epilogue);
+  return fused.defined() ? fused : call.apply_steps(given, weight, epilogue);
+}
+
+void cuda_apply_epilogue(const at::Tensor& y, const EpilogueOperands& epilogue) {
+  const c10::cuda::CUDAGuard guard(y.device());
+  const at::MemoryFormat format = y.suggest_memory_format();
+  TORCH_INTERNAL_ASSERT(y.is_contiguous(format), "a convolution's output has gaps");
+  at::Tensor z;
+  if (epilogue.other.has_value()) {
+    z = epilogue.other->contiguous(format);
+  }
+  at::Tensor b;
+  if (is_defined(epilogue.bias)) {
+    b = epilogue.bias->contiguous();
+  }
+  const auto read = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.const_data_ptr() : nullptr;
+  };
+  launch_conv_epilogue(element_type_of(y),
+                       {.y = y.mutable_data_ptr(),
+                        .z = read(z),
+                        .b = read(b),
+                        .alpha = epilogue.alpha,
+                        .activation = epilogue.activation.activation,
+                        .negative_slope = epilogue.activation.negative_slope,
+                        .count = y.numel(),
+                        .channels = y.size(1),
+                        .plane = y.numel() == 0 ? 0 : y.numel() / y.size(0) / y.size(1),
+                        .channels_last = format != at::MemoryFormat::Contiguous},
+                       c10::cuda::getCurrentCUDAStream());
 }
 
 void cuda_add_bias(at::Tensor& y, const at::Tensor& bias) {

@@ -40,12 +40,15 @@ at::Tensor convolution_epilogue(const EpilogueCall& call) {
     other = conv.as_output(*call.other);
   }
 #ifdef CONVTIME_WITH_CUDA
+  const EpilogueOperands epilogue{call.bias, other, call.alpha, activation};
   if (conv.has_plans(call.bias)) {
-    const at::Tensor y = cudnn_epilogue(op.name, conv.input, conv.weight, conv.params,
-                                        {call.bias, other, call.alpha, activation}, policy);
-    if (y.defined()) {
-      return conv.as_caller_has_it(y);
-    }
+    return conv.as_caller_has_it(
+        cudnn_epilogue(op.name, conv.input, conv.weight, conv.params, epilogue, policy));
+  }
+  if (call.input.is_cuda()) {
+    const at::Tensor y = compute(conv, /*bias=*/std::nullopt, policy);
+    cuda_apply_epilogue(y, epilogue);
+    return conv.as_caller_has_it(y);
   }
 #endif
   at::Tensor y = compute(conv, call.bias, policy);

@@ -37,9 +37,10 @@ def conv2d_epilogue(
     of the output; but where torch's flags ask for deterministic algorithms, which those do not
     heed, this is one. What the convolution gives is not rounded before the sums and the activation,
     which are in float32 for 16-bit tensors; separate ops round after each step. Where none of
-    cuDNN's engines computes the graph, a warning says so, once for each problem and thread, and
-    each step has a kernel of its own, as on a CPU, and where PyTorch does not use cuDNN for the
-    convolution.
+    cuDNN's engines computes the graph, a warning says so, once for each problem and thread, and one
+    kernel of convtime's does what follows the convolution. So it is, without a warning, where
+    PyTorch does not use cuDNN for the convolution, and where plans are timed and that is faster. On
+    a CPU, each step is an operation of PyTorch's.
 
     For the gradient, ``input``, ``weight`` and the output are kept. ``gelu``, ``gelu_tanh``,
     ``silu``, and ``leaky_relu`` of a negative slope cannot be differentiated by their output: where
