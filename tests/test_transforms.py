@@ -320,7 +320,7 @@ def test_distributed_tensors_have_epilogues(bias: bool, adds: bool, mesh: Any) -
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     x, w, b, z = (torch.randn(size) for size in ((2, 4, 9, 9), (6, 4, 3, 3), 6, (2, 6, 7, 7)))
-    leaves = [
+    leaves: Any = [
         distribute_tensor(tensor, mesh, [Replicate()]).requires_grad_()
         for tensor in ((w, b) if bias else (w,))
     ]
