@@ -131,7 +131,8 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
         "compiled": torch.compile(separate, mode=COMPILE_MODE, fullgraph=True, dynamic=False),
         "pytorch_fused": pytorch_fused,
     }
-    with torch.backends.cudnn.flags(benchmark=True, allow_tf32=True), torch.no_grad():
+    torch.backends.cudnn.benchmark = True
+    with torch.no_grad():
         # Called once each: plans are selected, and code is compiled.
         outputs_of = {name: function(x, w, b, z) for name, function in functions.items()}
         calls: dict[str, Call] = {

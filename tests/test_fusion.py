@@ -16,6 +16,12 @@ import convtime
 from convtime.nn import ConvEpilogue2d, fuse, unfuse
 
 
+@pytest.fixture(autouse=True)
+def without_tf32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused and separate plans may differ in whether they use it."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
 class Block(nn.Module):
     """A residual block, whose steps are layers and functions, some of them in place."""
 
@@ -86,8 +92,7 @@ def check(model: nn.Module, *inputs: torch.Tensor) -> convtime.nn.Fusion:
 
 def test_a_model_computes_what_it_did(device: torch.device) -> None:
     model = randomise(Net()).to(device)
-    with torch.backends.cudnn.flags(allow_tf32=False):
-        fusion = check(model, torch.randn(2, 3, 12, 12, device=device))
+    fusion = check(model, torch.randn(2, 3, 12, 12, device=device))
     assert str(fusion).splitlines() == [
         "6 convolutions fused, 1 left",
         "  last + [gelu_tanh]",
@@ -470,6 +475,42 @@ def test_what_is_no_module_is_refused(function: Any) -> None:
 
 def test_a_model_that_is_a_convolution_is_left() -> None:
     assert fuse(nn.Conv2d(3, 4, 1)).left == (("", "nothing follows it"),)
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:.*none of cuDNN's engines")
+def test_a_cuda_graph_reads_what_was_folded_last() -> None:
+    model = randomise(Block()).cuda().half().to(memory_format=torch.channels_last).eval()
+    fuse(model)
+    x = torch.randn(2, 8, 16, 16, device="cuda").half().to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        for _ in range(2):
+            model(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = model(x)
+        model.conv1.weight.mul_(-1)
+        model.bn2.bias.add_(1)
+        expected = model(x)
+        graph.replay()
+    assert torch.equal(captured, expected)
+
+
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:.*none of cuDNN's engines")
+def test_the_first_call_may_be_captured() -> None:
+    model = randomise(Block()).cuda().half().to(memory_format=torch.channels_last).eval()
+    twin = copy.deepcopy(model)
+    fuse(twin)
+    x = torch.randn(2, 8, 16, 16, device="cuda").half().to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        expected = twin(x)  # which also selects plans
+        fuse(model)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = model(x)
+        graph.replay()
+    assert torch.equal(captured, expected)
 
 
 # --- Layers --------------------------------------------------------------------------------------
