@@ -95,6 +95,10 @@ def test_a_model_computes_what_it_did(device: torch.device) -> None:
     fusion = check(model, torch.randn(2, 3, 12, 12, device=device))
     assert str(fusion).splitlines() == [
         "6 convolutions fused, 1 left",
+        "  head is left: no batch norm, addition or activation follows it",
+    ]
+    assert fusion.details().splitlines() == [
+        "6 convolutions fused, 1 left",
         "  last + [gelu_tanh]",
         "  stem.0 + stem.1 + stem.2",
         "  blocks.0.conv1 + blocks.0.bn1 + blocks.0.relu",

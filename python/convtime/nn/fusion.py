@@ -87,10 +87,15 @@ class Fusion:
     _modules: tuple[torch.nn.Module, ...] = field(default=(), repr=False, compare=False)
 
     def __str__(self) -> str:
+        """How many convolutions were fused, and why others were left."""
         lines = [f"{len(self.fused)} convolutions fused, {len(self.left)} left"]
-        lines += [f"  {fused}" for fused in self.fused]
         lines += [f"  {name or 'the model itself'} is left: {why}" for name, why in self.left]
         return "\n".join(lines)
+
+    def details(self) -> str:
+        """What each convolution is one call with, and why others were left."""
+        first, *left = str(self).splitlines()
+        return "\n".join([first, *(f"  {fused}" for fused in self.fused), *left])
 
     def __enter__(self) -> Fusion:
         return self
