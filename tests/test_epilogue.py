@@ -112,7 +112,7 @@ def assert_same_layout_and_close(ours: torch.Tensor, theirs: torch.Tensor) -> No
     torch.testing.assert_close(ours, theirs, **TOLERANCES[ours.dtype])
 
 
-@pytest.mark.filterwarnings("ignore:.*none of cuDNN's engines")
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("rank", RANKS)
 def test_outputs_are_those_of_separate_ops(
@@ -134,7 +134,7 @@ def test_outputs_are_those_of_separate_ops(
             assert_same_layout_and_close(ours, separate(**tensors, **options))
 
 
-@pytest.mark.filterwarnings("ignore:.*none of cuDNN's engines")
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("rank", RANKS)
 def test_gradients_are_those_of_separate_ops(
@@ -164,7 +164,7 @@ def test_only_the_gradients_that_are_asked_for(wanted: str, device: torch.device
     torch.testing.assert_close(*results)
 
 
-@pytest.mark.filterwarnings("ignore:.*none of cuDNN's engines")
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
 @pytest.mark.parametrize("activation", ["identity", "leaky_relu", "gelu", "sigmoid", "tanh"])
 def test_gradcheck(activation: Any, device: torch.device) -> None:
     options: dict[str, Any] = {"dtype": torch.float64, "device": device, "requires_grad": True}
@@ -273,7 +273,7 @@ def test_depthwise_and_grouped_convolutions(device: torch.device) -> None:
         torch.testing.assert_close(ours, separate(x, w, b, groups=groups), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:.*none of cuDNN's engines")
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
 @pytest.mark.parametrize("activation", ["relu", "gelu", "identity"])
 @pytest.mark.parametrize("rank", RANKS)
 def test_opcheck(rank: int, activation: str, device: torch.device) -> None:
@@ -528,7 +528,7 @@ def test_a_relu_is_pytorchs_fused_one_to_the_bit(
         if "unable to find an engine" not in str(error):
             raise
         convtime.clear_plan_cache()
-        with pytest.warns(UserWarning, match="none of cuDNN's engines computes relu"):
+        with pytest.warns(UserWarning, match="cuDNN has no engine to choose for relu"):
             fused(2)(**tensors, **numbers, alpha=0.5)
         return
     ours = fused(2)(**tensors, **numbers, alpha=0.5)
@@ -549,7 +549,7 @@ def test_memory_that_was_not_written_is_not_read(
     tensors["other"] = None
     for policy in ("heuristic", "benchmark"):
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*none of cuDNN's engines")
+            warnings.filterwarnings("ignore", message=".*cuDNN has no engine to choose")
             for _ in range(2):
                 fill_free_memory_with_nan(8 * 64 * 56 * 56 * dtype.itemsize)
                 output = fused(2)(**tensors, **numbers, activation=activation, policy=policy)
@@ -557,19 +557,21 @@ def test_memory_that_was_not_written_is_not_read(
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("activation", ["identity", "relu"])
+@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_every_activation_is_fused_in_channels_last(problem: str, dtype: torch.dtype) -> None:
-    if problem == "7×7/2":
-        pytest.skip("three channels are not what runtime fusion takes")
-    torch.backends.cudnn.allow_tf32 = True
-    for activation in ACTIVATIONS:
-        tensors, numbers, _ = on_gpu(problem, dtype, "nhwc")
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            ours = fused(2)(**tensors, **numbers, activation=activation, negative_slope=0.2)
+def test_sums_and_a_relu_are_always_fused(
+    problem: str, dtype: torch.dtype, layout: str, activation: str
+) -> None:
+    for other in (False, True):
+        tensors, numbers, _ = on_gpu(problem, dtype, layout)
+        tensors["other"] = tensors["other"] if other else None
+        ours = fused(2)(**tensors, **numbers, activation=activation)
         theirs = separate(**tensors, **numbers, activation=activation)
-        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=2e-2)
+        tolerance = 3e-2 if dtype == torch.bfloat16 else 5e-3
+        torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.cuda
@@ -595,14 +597,13 @@ def test_epilogues_have_plans_of_their_own() -> None:
     tensors, numbers, _ = on_gpu("3×3", torch.float16, "nhwc")
     results = [
         fused(2)(**tensors, **numbers, alpha=alpha, activation=activation)
-        for activation, alpha in (("relu", 1.0), ("relu", 2.0), ("identity", 1.0), ("relu6", 1.0))
+        for activation, alpha in (("relu", 1.0), ("relu", 2.0), ("identity", 1.0))
     ]
     choices = convtime.plan_cache()
     assert [(choice.activation, choice.alpha) for choice in choices] == [
         ("relu", 1.0),
         ("relu", 2.0),
         ("identity", 1.0),
-        ("relu6", 1.0),
     ]
     for choice in choices:
         assert choice.z == choice.y
@@ -618,7 +619,7 @@ def test_steps_of_their_own_are_said_once_for_each_problem() -> None:
     convtime.clear_plan_cache()
     x = torch.randn(2, 8, 9, 9, device="cuda", dtype=torch.float64)
     w = torch.randn(4, 8, 3, 3, device="cuda", dtype=torch.float64)
-    with pytest.warns(UserWarning, match="since none of cuDNN's engines computes gelu of a conv"):
+    with pytest.warns(UserWarning, match="since cuDNN has no engine to choose for gelu of a conv"):
         first = ops.conv2d_epilogue(x, w, activation="gelu")
     assert torch.equal(first, ops.conv2d_epilogue(x, w, activation="gelu"))
     torch.testing.assert_close(first, F.gelu(F.conv2d(x, w)))

@@ -482,7 +482,7 @@ def test_a_model_that_is_a_convolution_is_left() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.filterwarnings("ignore:.*none of cuDNN's engines")
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
 def test_a_cuda_graph_reads_what_was_folded_last() -> None:
     model = randomise(Block()).cuda().half().to(memory_format=torch.channels_last).eval()
     fuse(model)
@@ -501,7 +501,7 @@ def test_a_cuda_graph_reads_what_was_folded_last() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.filterwarnings("ignore:.*none of cuDNN's engines")
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
 def test_the_first_call_may_be_captured() -> None:
     model = randomise(Block()).cuda().half().to(memory_format=torch.channels_last).eval()
     twin = copy.deepcopy(model)

@@ -58,6 +58,12 @@ std::vector<Config> list_configs(Graph& graph, const Problem& problem, cudnnBack
   return kept;
 }
 
+/// Engines of cuDNN's fallback list run most anything, and are slow. PyTorch takes them for its own
+/// graphs; behind other activations, the convolution is faster with an engine for it alone.
+bool falls_back(Activation activation) {
+  return activation == Activation::kIdentity || activation == Activation::kRelu;
+}
+
 std::shared_ptr<CudnnPlan> build_plan(cudnnHandle_t handle, const Graph& graph,
                                       const Config& config) {
   return std::make_shared<CudnnPlan>(cudnn_frontend::ExecutionPlanBuilder()
@@ -90,9 +96,11 @@ class Selector {
     if (auto selected = first_that_runs(configs, Source::kInstant)) {
       return std::move(*selected);
     }
-    configs = list_configs(graph_, key_.problem, CUDNN_HEUR_MODE_FALLBACK);
-    if (auto selected = first_that_runs(configs, Source::kFallback)) {
-      return std::move(*selected);
+    if (falls_back(key_.problem.epilogue.activation)) {
+      configs = list_configs(graph_, key_.problem, CUDNN_HEUR_MODE_FALLBACK);
+      if (auto selected = first_that_runs(configs, Source::kFallback)) {
+        return std::move(*selected);
+      }
     }
     throw no_plan();
   }

@@ -286,7 +286,7 @@ class CudnnCall {
   void warn_of_steps(const conv::Problem& problem, bool lacked_memory) const {
     const auto rank = static_cast<std::size_t>(problem.rank);
     TORCH_WARN(op_, ": the convolution and what follows it are computed by kernels of their own, ",
-               "since none of cuDNN's engines computes ",
+               "since cuDNN has no engine to choose for ",
                conv::to_string(problem.epilogue.activation), " of a convolution of ",
                at::IntArrayRef(problem.x.sizes.data(), rank), " with ",
                at::IntArrayRef(problem.w.sizes.data(), rank), " in this dtype and layout",

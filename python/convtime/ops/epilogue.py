@@ -36,9 +36,9 @@ def conv2d_epilogue(
     ``torch.cudnn_convolution_relu`` and ``torch.cudnn_convolution_add_relu``, and so are the bits
     of the output; but where torch's flags ask for deterministic algorithms, which those do not
     heed, this is one. What the convolution gives is not rounded before the sums and the activation,
-    which are in float32 for 16-bit tensors; separate ops round after each step. Where none of
-    cuDNN's engines computes the graph, a warning says so, once for each problem and thread, and one
-    kernel of convtime's does what follows the convolution. So it is, without a warning, where
+    which are in float32 for 16-bit tensors; separate ops round after each step. Where cuDNN
+    has no engine to choose for the graph, a warning says so, once for each problem and thread, and
+    one kernel of convtime's does what follows the convolution. So it is, without a warning, where
     PyTorch does not use cuDNN for the convolution, and where plans are timed and that is faster. On
     a CPU, each step is an operation of PyTorch's.
 
