@@ -17,11 +17,11 @@ device's clock around the call in a graph, less what they are around such a kern
 
 from __future__ import annotations
 
-from accuracy_parts.report import picture, table
+from accuracy_parts.report import picture, table, tools_table
 from accuracy_parts.summary import summarise
 from common import running
 
-__all__ = ["picture", "summarise", "table"]
+__all__ = ["picture", "summarise", "table", "tools_table"]
 
 
 def main() -> None:

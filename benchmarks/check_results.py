@@ -1,8 +1,9 @@
 """Checks that every result file says what its rows say, and the documents what the files say.
 
 Between `<!-- results:NAME -->` and `<!-- /results:NAME -->` in README.md and docs/ stands the
-summary of results/NAME.json, or its rows if NAME ends in ":rows". A goal that is missed is no
-error: it stays in the file as missed.
+summary of results/NAME.json; with ":rows" behind NAME, its rows, as NAME.py's table() shows them;
+with another word, as its WORD_table() does. A goal that is missed is no error: it stays in the file
+as missed.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ _FIELDS: dict[str, type] = {
     "summary": list,
 }
 _MARKED = re.compile(
-    r"(?P<begin><!-- results:(?P<name>\w+)(?P<rows>:rows)? -->\n)"
-    r".*?(?P<end><!-- /results:(?P=name)(?P=rows)? -->)",
+    r"(?P<begin><!-- results:(?P<name>\w+)(?::(?P<what>[a-z]+))? -->\n)"
+    r".*?(?P<end><!-- /results:(?P=name)(?(what):(?P=what)) -->)",
     re.DOTALL,
 )
 
@@ -86,7 +87,7 @@ def fill_in(text: str, directory: Path) -> str:
     """A document with its tables made anew from the result files.
 
     Raises:
-        ValueError: A table has no result file, or a marker no counterpart.
+        ValueError: A table has no result file or nothing that makes it, or a marker no counterpart.
     """
 
     def fill(match: re.Match[str]) -> str:
@@ -94,8 +95,14 @@ def fill_in(text: str, directory: Path) -> str:
         if not path.exists():
             raise ValueError(f"has a table of {path.name}, which is not in {directory}")
         document = json.loads(path.read_text(encoding="utf-8"))
-        if match["rows"]:
-            body = results.load_script(match["name"]).table(document["rows"])
+        if match["what"]:
+            script = results.load_script(match["name"])
+            name = "table" if match["what"] == "rows" else f"{match['what']}_table"
+            if not hasattr(script, name):
+                raise ValueError(
+                    f"has a table of {match['name']} that its script has no {name}() for"
+                )
+            body = getattr(script, name)(document["rows"])
         else:
             body = summary_table(document)
         return f"{match['begin']}{body}\n{match['end']}"

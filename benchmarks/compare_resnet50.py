@@ -1,6 +1,6 @@
 """convtime's 2-D convolution against PyTorch's on every distinct one of ResNet-50, batch 64.
 
-In fp32 NCHW and in fp16 channels_last; by the code of `convtime compare`.
+In fp32 NCHW and in fp16 channels_last; by the code of `convtime conv`.
 """
 
 from __future__ import annotations

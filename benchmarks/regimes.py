@@ -159,6 +159,8 @@ def probe(device: torch.device) -> results.Row:
 def _facts(measurement: Measurement) -> results.Row:
     low, high = measurement.median_interval
     clocks = [clock for clock in measurement.sm_clocks_hz if clock is not None]
+    assert measurement.warmup_seconds is not None
+    assert measurement.sampling_seconds is not None
     power = [reading.power for reading in measurement.conditions if reading.power is not None]
     return {
         "regime": measurement.regime,
@@ -188,6 +190,7 @@ def probe_from_rest(device: torch.device) -> results.Row:
     measurement = time_op(
         call, cache="warm", placement="as-is", regime="as-is", warmup=1, stop="budget", budget=LOAD
     )
+    assert measurement.sampling_seconds is not None
     # The samples have no time stamps: what passed beside them is spread over them.
     stretch = measurement.sampling_seconds / sum(measurement.seconds)
     elapsed = [stretch * passed for passed in itertools.accumulate(measurement.seconds)]
@@ -218,7 +221,7 @@ def time_doctor(device: torch.device) -> results.Row:
     """
     begin = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-m", "convtime", "doctor", "--json", "--device", str(device)],
+        [sys.executable, "-m", "convtime", "doctor", "--json", "-", "--device", str(device)],
         capture_output=True,
         text=True,
         timeout=DOCTOR_TIMEOUT,

@@ -2,21 +2,22 @@
 # Builds convtime, runs the GPU tests, then the benchmarks, on a machine with an NVIDIA GPU.
 #
 #   benchmarks/run_gpu.sh [--install] [--tests] [--test PATH[::NAME]]... [--ctest REGEX]
-#                         [--benchmarks] [--benchmark NAME]... [--target DIR] [--commit HASH]
+#                         [--benchmarks] [--benchmark NAME]... [--notebooks]
+#                         [--target DIR] [--commit HASH]
 #                         [-- OPTIONS OF THE BENCHMARKS, e.g. --shard 1/4]
 #
 # Without --install, --tests and --benchmarks it does all three; GPU time that comes in pieces can
 # take them one by one, with the same --target. --test, --ctest and --benchmark run only what they
 # name, of the Python tests, the C++ tests and the benchmarks. Benchmarks go on where they were
 # stopped; one that exits with 3, since a case left the GPU unusable for its process, is run again,
-# up to 20 times.
+# up to 20 times. --notebooks also executes the notebooks, which needs the extra "notebook".
 # Needs in the environment: torch, and what builds convtime (no build isolation, nothing is
 # downloaded); for the tests also pytest and GoogleTest, which GTest_DIR may say the place of.
 # Results are written to $OUT, or to benchmarks/results.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-install=0 benchmarks=0 target='' options=()
+install=0 benchmarks=0 notebooks=0 target='' options=()
 python_tests=() cpp_tests='' names=()
 all_tests() { python_tests=(tests) cpp_tests=.; }
 while (($#)); do
@@ -27,6 +28,7 @@ while (($#)); do
         --ctest) cpp_tests=${2:?--ctest needs a regular expression}; shift ;;
         --benchmarks) benchmarks=1 ;;
         --benchmark) benchmarks=1 names+=("${2:?--benchmark needs a name}"); shift ;;
+        --notebooks) notebooks=1 ;;
         --target) target=${2:?--target needs a directory}; shift ;;
         --commit) options+=(--commit "${2:?--commit needs a hash}"); shift ;;
         --) shift; options+=("$@"); break ;;
@@ -34,7 +36,7 @@ while (($#)); do
     esac
     shift
 done
-if ((!install && !benchmarks && !${#python_tests[@]})) && [[ -z $cpp_tests ]]; then
+if ((!install && !benchmarks && !notebooks && !${#python_tests[@]})) && [[ -z $cpp_tests ]]; then
     install=1 benchmarks=1
     all_tests
 fi
@@ -93,6 +95,10 @@ for line in "${scripts[@]+"${scripts[@]}"}"; do
     done
     ((status == 0)) || failed+=("$name")
 done
+if ((notebooks)); then
+    echo "== notebooks"
+    python3 "$repository/notebooks/execute.py" --out "$out" || failed+=(notebooks)
+fi
 
 echo "== results in $out"
 PYTHONPATH=$PYTHONPATH:$repository/benchmarks python3 - "$out" <<'PYTHON'

@@ -277,6 +277,24 @@ def test_a_table_of_few_rows():
     assert "| – |" in accuracy.table([row])
 
 
+def test_the_short_table_shows_each_tool_with_the_cache_that_it_leaves():
+    rows = [
+        {
+            **row,
+            "key": row["key"].replace("relu/", "relu 1Mi/"),
+            "kernel": {**row.get("kernel", {}), "span": [1.1e-5, 1.2e-5, 1.9e-5]},
+        }
+        for row in complete()
+        if "ops" not in row
+    ]
+    lines = accuracy.tools_table(rows).splitlines()
+    assert len(lines) == 2 + len(report._EXAMPLES)
+    (line,) = (line for line in lines if line.startswith("| relu 1Mi"))
+    assert line == "| relu 1Mi | 10.00 µs | 1.20× | 2.00× | 10.00 µs | 1.20× | – | – |"
+    assert lines[2] == "| relu 4Ki | – | – | – | – | – | – | – |"
+    assert len({line.count("|") for line in lines}) == 1
+
+
 def test_the_picture_compares_tools_where_they_control_the_cache():
     points = report._points(complete())
     assert points["triton do_bench"] == [pytest.approx((10, 2))]

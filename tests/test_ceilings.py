@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from texts import flat
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import convtime
@@ -54,7 +55,7 @@ def test_rates_of_a_cpu_are_set_against_its_own_ceilings() -> None:
     one = convtime.time_op(torch.mm, x, x, flops=2 * 256**3, nbytes=3 * x.nbytes, **QUICK)
     assert one.ceilings == ceilings
     assert one.flops_per_second == pytest.approx(2 * 256**3 / one.median)
-    assert "of this device's float32 matmul" in repr(one)
+    assert "of this device's float32 matmul" in flat(one)
 
 
 class Recording(TorchDispatchMode):
@@ -123,4 +124,4 @@ def test_a_result_is_not_lost_where_memory_for_them_is_short(
         "they could not be measured on cpu "
         "(OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB.)"
     )
-    assert "ceilings: not known: they could not be measured on cpu" in repr(one)
+    assert "ceilings: not known: they could not be measured on cpu" in flat(one)

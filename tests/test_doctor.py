@@ -287,7 +287,7 @@ def test_a_regime_that_was_not_reached_has_no_time(monkeypatch, reached):
 
 @pytest.mark.timing
 def test_on_a_cpu_the_command_prints_its_findings(capsys):
-    code = cli.main(["doctor", "--device", "cpu", "--json"])
+    code = cli.main(["doctor", "--device", "cpu", "--json", "-"])
     seen = json.loads(capsys.readouterr().out)
     assert code == (0 if seen["passed"] else 1)
     assert seen["schema"] == "2.0"

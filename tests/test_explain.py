@@ -15,6 +15,7 @@ import convtime
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.explain import running
 from convtime.conv.explain.differences import differences
+from convtime.conv.explain.kernels import parts
 from convtime.conv.explain.reasons import why
 from convtime.conv.explain.running import explain
 from convtime.conv.explain.types import Explanation, PassExplanation, Side
@@ -25,7 +26,7 @@ from convtime.conv.plan_oracle import PlanOracle
 from convtime.results.activity import DeviceActivity
 from convtime.results.comparison import Ratio
 from convtime.results.plan import Plan, PlanChoice, TensorDescriptor
-from convtime.show.explanation import rows
+from convtime.show.explanation import facts_of
 
 QUICK: dict[str, Any] = {"budget": 0.02}
 
@@ -165,7 +166,8 @@ def test_it_survives_json_and_can_be_read():
     x, w = example()
     found = explain(F.conv2d, x, w, backward=True, **QUICK)
     assert Explanation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-    for text in (str(found), repr(found), found._repr_html_()):
+    assert repr(found).startswith("<convtime.Explanation conv2d of 2×4×9×11 by 6×4×3×5, float32")
+    for text in (str(found), found.details(), found._repr_html_()):
         for part in ("2×4×9×11", "float32", "Mkldnn", "wgrad", "run the same"):
             assert part in text
     with pytest.raises(ValueError, match=r"an Explanation of schema '7.0' .* only of schema 2\.x"):
@@ -343,10 +345,12 @@ def test_rows_mark_what_differs():
     explained = PassExplanation(
         "fprop", "Cudnn", "", SIDE, ours, Ratio(1.0, 0.9, 1.1), "same", True, True, ()
     )
-    marked = {what for what, _, mark, _ in rows(explained) if mark == "≠"}
-    assert marked == {"plan", "engine", "kernel 2"}
+    alike, others = facts_of(explained)
+    assert {what for what, _, mark, _ in others if mark == "≠"} == {"plan", "engine"}
     theirs = "2×4×9×11, strides 396/99/11/1, aligned to 32, float32"
-    assert ("x", theirs, "", "not known") in rows(explained)
+    assert ["x", theirs, "", "not known"] in others
+    assert alike["workspace"] == "1,024 bytes"
+    assert "w" in alike
 
 
 def layout(*sizes):
@@ -499,7 +503,7 @@ def test_plans_side_by_side(pretended_cudnn):
     assert fprop.pytorch.plan.engine == fprop.convtime.plan.engine == 38
     assert fprop.pytorch.plan.knobs == fprop.convtime.plan.knobs == {2: 8, 13: -1}
     assert Explanation.from_dict(json.loads(json.dumps(found.to_dict()))) == found
-    assert "refused plans" in str(found)
+    assert "refused plans" in found.details()
 
 
 def test_the_last_fitting_choice_is_ours(pretended_cudnn):
@@ -573,6 +577,19 @@ def test_cudnns_plans_are_the_same_on_a_gpu(dtype):
         assert explained.pytorch.kernels
         assert 0.5 < explained.ratio.value < 2
         assert explained.pytorch.method == "kernel"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_what_the_time_goes_into_is_told_on_a_gpu(layout):
+    x = torch.randn(8, 64, 56, 56, device="cuda").to(memory_format=layout)
+    w = torch.randn(64, 64, 3, 3, device="cuda").to(memory_format=layout)
+    found = explain(F.conv2d, x, w, padding=1, backward=True, **QUICK)
+    for explained in found.passes:
+        roles = [part.role for part in parts(explained.pytorch.kernels)]
+        assert "main kernel" in roles, found.details()
+        assert "other" not in roles, found.details()
+    assert str(found).count("  main kernel") == len(found.passes)
 
 
 @pytest.mark.cuda

@@ -97,16 +97,18 @@ def test_a_model_computes_what_it_did(device: torch.device) -> None:
         "6 convolutions fused, 1 left",
         "  head is left: no batch norm, addition or activation follows it",
     ]
-    assert fusion.details().splitlines() == [
-        "6 convolutions fused, 1 left",
-        "  last + [gelu_tanh]",
-        "  stem.0 + stem.1 + stem.2",
-        "  blocks.0.conv1 + blocks.0.bn1 + blocks.0.relu",
-        "  blocks.0.conv2 + blocks.0.bn2 + [add] + blocks.0.relu",
-        "  blocks.1.conv1 + blocks.1.bn1 + blocks.1.relu",
-        "  blocks.1.conv2 + blocks.1.bn2 + [add] + blocks.1.relu",
-        "  head is left: no batch norm, addition or activation follows it",
+    assert [str(fused) for fused in fusion.fused] == [
+        "last + [gelu_tanh]",
+        "stem.0 + stem.1 + stem.2",
+        "blocks.0.conv1 + blocks.0.bn1 + blocks.0.relu",
+        "blocks.0.conv2 + blocks.0.bn2 + [add] + blocks.0.relu",
+        "blocks.1.conv1 + blocks.1.bn1 + blocks.1.relu",
+        "blocks.1.conv2 + blocks.1.bn2 + [add] + blocks.1.relu",
     ]
+    for told in (fusion.details(), fusion._repr_html_()):
+        assert "blocks.0.bn1 + blocks.0.relu" in told
+        assert "head" in told
+    assert repr(fusion) == "<convtime.nn.Fusion 6 convolutions fused, 1 left: head>"
 
 
 def calls_of(model: nn.Module, *inputs: torch.Tensor) -> list[str]:

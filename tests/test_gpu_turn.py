@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from texts import flat
 
 import convtime
 from convtime.core.files import exclusive_state
+from convtime.core.provenance import gpu_uuid
 from convtime.device import gpu_turn
 from convtime.device.gpu_turn import turn
 from convtime.timing import sampling
@@ -131,7 +133,7 @@ def test_what_raises_within_a_turn_ends_it() -> None:
 
 
 def test_a_gpu_is_known_by_its_uuid(gpu: Any) -> None:
-    assert gpu_turn.uuid_of(torch.device("cuda", 0)) == gpu.UUID
+    assert gpu_uuid(torch.device("cuda", 0)) == gpu.UUID
 
 
 # Within a timing, of work on the CPU that is said to be on a GPU.
@@ -180,7 +182,7 @@ def test_work_on_the_cpu_waits_for_nobody(tmp_path: Path) -> None:
     one = convtime.time_op(int, **QUICK)
     assert (one.exclusive, one.exclusive_reason) == (False, "the work is on the CPU")
     assert list(tmp_path.iterdir()) == []
-    assert "disturbed" not in repr(one)
+    assert "disturbed" not in flat(one)
 
 
 _TIMES = """

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from texts import flat
 
 import convtime
 from convtime.timing import interference
@@ -45,8 +46,8 @@ def test_a_candidate_that_suffers_from_another_is_named() -> None:
     found = compared.interference["suffers"]
     assert 3 < found.ratio < 15
     assert 0.001 <= found.alone_seconds < 0.004
-    assert f"interference: {found.sentence}" in repr(compared)
-    assert "not looked for" not in repr(compared)
+    assert f"suffers: interference: {found.sentence}" in flat(compared)
+    assert "not looked for" not in flat(compared)
 
 
 def test_it_can_be_left_out() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.utils.benchmark
+from texts import flat
 
 from convtime.results.activity import DeviceActivity
 from convtime.results.ceilings import Ceilings
@@ -120,13 +121,13 @@ def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
 
 
 def test_others_that_timed_meanwhile_are_told() -> None:
-    assert "disturbed" not in repr(make())
-    waited = repr(make(exclusive=True, exclusive_requested=True, waited_seconds=1.25))
+    assert "disturbed" not in flat(make())
+    waited = flat(make(exclusive=True, exclusive_requested=True, waited_seconds=1.25))
     assert "waited: 1.250 s for others to time" in waited
     assert "disturbed" not in waited
     disturbed = make(exclusive_requested=True, exclusive_reason="another was still timing")
-    assert "maybe disturbed: another was still timing" in repr(disturbed)
-    assert "disturbed" not in repr(make(exclusive_reason="another was still timing"))
+    assert "maybe disturbed: another was still timing" in flat(disturbed)
+    assert "disturbed" not in flat(make(exclusive_reason="another was still timing"))
 
 
 def test_is_frozen() -> None:
@@ -189,24 +190,24 @@ def test_types_of_other_libraries_become_pythons_own() -> None:
 @pytest.mark.parametrize("provenance", [{}, {"load_average": "high", "governor": None, "cpu": 3}])
 def test_an_odd_provenance_is_shown(provenance: dict[str, Any]) -> None:
     measured = make(provenance=provenance, device="cpu")
-    assert "load average not known" in repr(measured)
+    assert "load average not known" in flat(measured)
     assert "load average not known" in measured._repr_html_()
 
 
-def test_repr_tells_the_median_in_its_unit_and_what_was_replaced() -> None:
-    text = repr(make())
+def test_details_tell_the_median_in_its_unit_and_what_was_replaced() -> None:
+    text = flat(make())
     assert "median: 2.500 µs" in text
     assert "method: event (asked for auto: the work is on a GPU)" in text
-    assert "queue: sleep\n" in text
+    assert "queue: sleep cache:" in text
     assert "4 (1 discarded)" in text
     assert "span: 3.500 µs" in text
-    assert "span" not in repr(make(spans=(), activities=()))
+    assert "span" not in flat(make(spans=(), activities=()))
 
 
 def test_what_became_of_the_cache_is_told_where_it_is_as_asked_for() -> None:
-    assert "cache: cold\n" in repr(make())
+    assert "cache: cold placement:" in flat(make())
     told = "4 bytes of the L2 cache of cuda:0 are set aside"
-    assert f"cache: cold ({told})\n" in repr(make(cache_reason=told))
+    assert f"cache: cold ({told})" in flat(make(cache_reason=told))
 
 
 def test_files_from_before_inputs_were_looked_at_can_be_read() -> None:
@@ -216,10 +217,10 @@ def test_files_from_before_inputs_were_looked_at_can_be_read() -> None:
 
 def test_what_was_taken_off_is_told_with_its_uncertainty() -> None:
     one = make(overhead=2.7e-6, overhead_uncertainty=12e-9)
-    assert "method's own cost: 2.700 µs ± 12.00 ns, taken off" in repr(one)
-    assert "own cost" not in repr(make())
+    assert "method's own cost: 2.700 µs ± 12.00 ns, taken off" in flat(one)
+    assert "own cost" not in flat(make())
     unknown = make(overhead_reason="CUPTI is taken")
-    assert "method's own cost: not taken off: CUPTI is taken" in repr(unknown)
+    assert "method's own cost: not taken off: CUPTI is taken" in flat(unknown)
 
 
 def test_the_uncertainty_of_what_was_taken_off_widens_the_interval() -> None:
@@ -234,8 +235,8 @@ def test_the_uncertainty_of_what_was_taken_off_widens_the_interval() -> None:
 def test_few_samples_claim_no_interval() -> None:
     few = make(seconds=(1e-6,) * 5)
     assert few.median_interval == (-math.inf, math.inf)
-    assert "95 % interval: none: five samples or fewer say nothing" in repr(few)
-    assert "95 % interval: 1.000 µs .. 1.000 µs" in repr(make(seconds=(1e-6,) * 6))
+    assert "95 % interval: none: five samples or fewer say nothing" in flat(few)
+    assert "95 % interval: 1.000 µs .. 1.000 µs" in flat(make(seconds=(1e-6,) * 6))
 
 
 def test_an_interval_says_what_it_is_over() -> None:
@@ -246,7 +247,7 @@ def test_an_interval_says_what_it_is_over() -> None:
     assert (batched.interval_over, batched.interval_count) == ("batches", 2)
     placed = make(seconds=seconds, places=(*range(20),) * 2, batches=(3,) * 20 + (5,) * 20)
     assert (placed.interval_over, placed.interval_count) == ("placements", 20)
-    assert "(over 20 placements)" in repr(placed)
+    assert "(over 20 placements)" in flat(placed)
     with pytest.raises(ValueError, match="places must be known of all samples or of none, got 3"):
         _ = make(seconds=seconds, places=(0, 1, 2)).median_interval
 
@@ -257,7 +258,7 @@ def test_batches_that_differ_as_much_as_samples_do_have_a_wide_interval() -> Non
     low, high = drifting.median_interval
     assert low < 11e-6
     assert high > 18e-6
-    assert "(over 10 batches)" in repr(drifting)
+    assert "(over 10 batches)" in flat(drifting)
 
 
 def test_no_interval_is_narrower_than_the_clock_tells() -> None:
@@ -270,7 +271,7 @@ def test_no_interval_is_narrower_than_the_clock_tells() -> None:
 def test_a_call_without_gpu_work_says_so() -> None:
     idle = make(method="kernel", seconds=(0.0,) * 10, spans=(), activities=())
     assert idle.no_gpu_work
-    assert "median: no GPU work" in repr(idle)
+    assert "median: no GPU work" in flat(idle)
     assert not make(method="kernel").no_gpu_work
     assert not make(method="event", seconds=(0.0,) * 10).no_gpu_work
 
@@ -279,7 +280,7 @@ def test_throttled_samples_are_flagged_and_counted_and_stay() -> None:
     one = make()
     assert one.throttled == (False, False, True, False)
     assert len(one.seconds) == 4
-    assert "SM clock: 1500 .. 1980 MHz of 1980; 1 samples below 95% of it" in repr(one)
+    assert "SM clock: 1500 .. 1980 MHz of 1980; 1 samples below 95% of it" in flat(one)
     assert make(sm_clocks_hz=(), max_sm_clock_hz=None).throttled == ()
 
 
@@ -287,16 +288,16 @@ def test_rates_are_set_against_the_devices_ceilings() -> None:
     one = make(flops=1e9, nbytes=2e6, ceilings=Ceilings(4e12, 8e14, "bfloat16"))
     assert one.flops_per_second == pytest.approx(4e14)
     assert one.bytes_per_second == pytest.approx(8e11)
-    assert "400 TFLOP/s (50.0% of this device's bfloat16 matmul)" in repr(one)
-    assert "800 GB/s (20.0% of this device's copy)" in repr(one)
+    assert "400 TFLOP/s (50.0% of this device's bfloat16 matmul)" in flat(one)
+    assert "800 GB/s (20.0% of this device's copy)" in flat(one)
     assert Measurement.from_dict(json.loads(one.to_json())) == one
     assert (make().flops_per_second, make().bytes_per_second) == (None, None)
 
 
-def test_repr_tells_how_the_warm_up_ended() -> None:
-    assert "warm-up: 3 calls in 100.0 ms, steady; the first took 50.00 ms" in repr(make())
-    assert "not steady; the first" in repr(make(steady=False))
-    assert "100.0 ms; the first" in repr(make(steady=None, warmup_requested=3))
+def test_details_tell_how_the_warm_up_ended() -> None:
+    assert "warm-up: 3 calls in 100.0 ms, steady; the first took 50.00 ms" in flat(make())
+    assert "not steady; the first" in flat(make(steady=False))
+    assert "100.0 ms; the first" in flat(make(steady=None, warmup_requested=3))
 
 
 def test_html_is_escaped() -> None:

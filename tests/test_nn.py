@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import html
 import inspect
 import io
 import pickle
@@ -511,7 +512,13 @@ def test_what_cannot_be_replaced_is_left_and_named(
     assert name == "1"
     assert type(model[1]) is left_class
     assert re.search(why, reason)
-    assert str(report).splitlines()[1] == f"  1 is left: {reason}"
+    counts = "1 convolution layers replaced, 1 left"
+    assert str(report).splitlines() == [counts, f"  1 is left: {reason}"]
+    assert repr(report) == f"<convtime.nn.Replacement {counts}: 1>"
+    _, _, _, _, left, replaced = report.details().splitlines()
+    assert left.split() == ["1", "left:", *reason.split()]
+    assert replaced.split() == ["0", "replaced"]
+    assert html.escape(reason) in report._repr_html_()
     with pytest.raises(dataclasses.FrozenInstanceError):
         report.left = ()  # type: ignore[misc]
 

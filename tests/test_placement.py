@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from texts import flat
 
 import convtime
 from convtime.core.load import _C
@@ -564,7 +565,7 @@ def test_a_cpus_tensors_stay_where_they_are() -> None:
     assert (one.placement, one.placement_requested, one.placements) == ("as-is", "auto", 1)
     assert one.placement_reason == "where a CPU's tensors lie is not controlled"
     assert one.placement_variance_share is None
-    assert "placement: as-is (asked for auto: where a CPU's tensors" in repr(one)
+    assert "placement: as-is (asked for auto: where a CPU's tensors" in flat(one)
     asked = convtime.time_op(torch.neg, torch.ones(4), max_samples=10, warmup=1, placement="as-is")
     assert asked.placement_reason == ""
     assert convtime.Measurement.from_dict(one.to_dict()) == one

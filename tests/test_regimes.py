@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from texts import flat
 
 import convtime
 from convtime.results.ceilings import Ceilings
@@ -46,7 +47,7 @@ def test_a_cpu_has_no_regimes_and_says_so(regime: Regime) -> None:
     one = convtime.time_op(torch.relu, torch.ones(4), regime=regime, **QUICK)
     assert (one.regime, one.regime_requested) == ("as-is", regime)
     assert one.regime_reason == "the work is on the CPU, and regimes are a GPU's"
-    assert f"regime: as-is (asked for {regime}: the work is on the CPU" in repr(one)
+    assert f"regime: as-is (asked for {regime}: the work is on the CPU" in flat(one)
     assert (one.idle_seconds, one.conditions) == (0, ())
     assert one.seconds
 
@@ -71,7 +72,7 @@ def test_unless_asked_for_there_is_no_regime(
             reason,
         )
         assert measurement.clocks == "observe"
-        assert "regime" not in repr(measurement)
+        assert "regime" not in flat(measurement)
 
 
 def test_what_auto_did_on_a_gpu_is_shown() -> None:
@@ -84,7 +85,7 @@ def test_what_auto_did_on_a_gpu_is_shown() -> None:
     )
     assert (
         "regime: burst (asked for auto: the clock fell from 1980 MHz to 1490 MHz under the calls); "
-        "idled for 800.0 ms" in repr(one)
+        "idled for 800.0 ms" in flat(one)
     )
 
 
@@ -97,12 +98,12 @@ def test_both_regimes_stand_side_by_side() -> None:
     assert other.sustained is None
     assert convtime.Measurement.from_dict(both.to_dict()) == both
     assert convtime.Measurement.from_dict(json.loads(both.to_json())) == both
-    assert "sustained: not reached: the work is on the CPU" in repr(both)
+    assert "sustained: not reached: the work is on the CPU" in flat(both)
     reached = dataclasses.replace(
         both,
         sustained=dataclasses.replace(other, regime="sustained", seconds=(198e-6,) * 8, batches=()),
     )
-    assert "sustained: 198.0 µs (198.0 µs .. 198.0 µs" in repr(reached)
+    assert "sustained: 198.0 µs (198.0 µs .. 198.0 µs" in flat(reached)
 
 
 def test_both_regimes_are_set_against_the_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -339,8 +340,8 @@ def test_what_was_read_of_the_clocks_round_trips_and_is_shown() -> None:
     )
     one = dataclasses.replace(one, conditions=readings)
     assert convtime.Measurement.from_dict(one.to_dict()) == one
-    assert "power: 120 .. 690 W" in repr(one)
-    assert "temperature: 40 .. 40 °C" in repr(one)
-    assert "throttled by: sw_power_cap" in repr(one)
+    assert "power: 120 .. 690 W" in flat(one)
+    assert "temperature: 40 .. 40 °C" in flat(one)
+    assert "throttled by: sw_power_cap" in flat(one)
     unknown = dataclasses.replace(one, conditions=(), conditions_reason="NVML is not there")
-    assert "conditions: not known: NVML is not there" in repr(unknown)
+    assert "conditions: not known: NVML is not there" in flat(unknown)

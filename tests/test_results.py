@@ -542,6 +542,7 @@ def test_no_table_is_made_from_a_wrong_file(repository):
         ("<!-- results:nothing -->\n<!-- /results:nothing -->", "nothing.json, which is not in"),
         (f"<!-- results:{NAME} -->\n", "without its counterpart"),
         (f"<!-- results:{NAME} -->\n<!-- /results:{NAME}:rows -->", "without its counterpart"),
+        (f"<!-- results:{NAME}:no -->\n<!-- /results:{NAME}:no -->", "has no no_table() for"),
     ],
 )
 def test_wrong_markers(repository, capsys, text, says):
@@ -608,3 +609,16 @@ def test_the_picture_is_drawn_from_the_committed_results():
     path = results.HERE / "results" / "compare_resnet50.json"
     document = json.loads(path.read_text())
     assert compare_resnet50.picture(document).startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_run_gpu_executes_the_notebooks_where_that_is_asked_for(tmp_path, run_gpu, code):
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "notebooks" / "execute.py").write_text(
+        f"import sys\nprint('executed', sys.argv[1:])\nraise SystemExit({code})\n"
+    )
+    done = run_gpu("--notebooks")
+    assert f"executed ['--out', '{tmp_path / 'out'}']" in done.stdout
+    assert done.returncode == code
+    assert ("FAILED: notebooks" in done.stderr) == bool(code)
+    assert "one.py" not in done.stdout

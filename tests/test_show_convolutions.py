@@ -46,16 +46,16 @@ def results():
 def test_table(results):
     header, _, first, second, blank, last = convolutions.table(results).splitlines()
     assert blank == ""
-    for title in ("layer", "PyTorch median", "convtime median", "bit-identical", "GFLOP/s"):
+    for title in ("layer", "PyTorch ± IQR", "convtime ± IQR", "bits", "GFLOP/s"):
         assert title in header
     assert first.startswith("first (×2)  ")
     assert "2×4×9×9 → 6, 3×5" in first
     assert format_seconds(results[0].pytorch.median) in first
     assert format_seconds(results[0].convtime.median) in first
     assert "2.000 [1.900, 2.100]" in first
-    assert first.split()[-2] == "yes"
+    assert first.split()[-2] == "same"
     assert second.startswith("second  ")
-    assert second.split()[-2] == "NO"
+    assert second.split()[-2] == "OTHER"
     assert last == (
         "2 distinct layers, 1 bit-identical; time convtime/PyTorch: geometric mean 1.000, "
         "0.500 to 2.000"

@@ -1,6 +1,7 @@
 """The picture of compared layers."""
 
 import dataclasses
+import io
 import math
 import os
 import re
@@ -8,13 +9,18 @@ import struct
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
+from test_measurement import make
 
 from convtime.conv.compare import compare_layers
 from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.core.errors import InputError
-from convtime.results.comparison import Ratio
+from convtime.results.agreement import Agreement
+from convtime.results.clock_reading import ClockReading
+from convtime.results.clock_trace import ClockTrace
+from convtime.results.comparison import Comparison, Ratio
 from convtime.show import plot
 
 pytest.importorskip("matplotlib")
@@ -134,7 +140,7 @@ def test_type_of_picture_is_checked():
 
 def test_settings_that_matplotlib_refuses_are_told():
     done = subprocess.run(
-        [sys.executable, "-m", "convtime", "compare", "--device", "cpu", "--plot", "out.png"],
+        [sys.executable, "-m", "convtime", "conv", "--device", "cpu", "--plot", "out.png"],
         env={**os.environ, "MPLBACKEND": "nope"},
         capture_output=True,
         text=True,
@@ -149,3 +155,80 @@ def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"pip install 'convtime\[plot\]'"):
         plot.check_plot("out.png")
+
+
+def measurement(**changes):
+    """Forty samples of four batches, whose clock falls, and three that were discarded."""
+    fields = {
+        "name": "$relu$ \x1b",
+        "seconds": tuple(1e-6 * (10 + place % 5) for place in range(40)),
+        "batches": tuple(place // 10 for place in range(40)),
+        "discarded": (3e-5, 2e-5, 2.5e-5),
+        "sm_clocks_hz": (*(1.98e9,) * 20, None, *(1.5e9,) * 19),
+        "max_sm_clock_hz": 1.98e9,
+    }
+    return make(**fields | changes)
+
+
+def test_samples_are_drawn_with_their_clocks_and_the_discarded_beside_them():
+    one = measurement()
+    times, discarded, clocks = one.plot_samples().axes
+    every, throttled = times.lines[:2]
+    assert every.get_ydata() == pytest.approx([1e6 * second for second in one.seconds])
+    assert list(throttled.get_xdata()) == list(range(21, 40))
+    assert [line.get_xdata()[0] for line in times.lines[3:]] == [9.5, 19.5, 29.5]  # batches
+    assert discarded.lines[0].get_ydata() == pytest.approx([30, 20, 25])
+    assert discarded.get_title() == "3 discarded"
+    shown = clocks.lines[0].get_ydata()
+    assert (shown[0], shown[39]) == pytest.approx((1980, 1500))
+    assert math.isnan(shown[20])
+    assert times.get_yscale() == "linear"
+
+
+POWER = ((0.0, 120.0), (0.1, None), (0.2, 690.0))
+
+
+def test_samples_without_clocks_and_outliers_are_drawn():
+    one = measurement(sm_clocks_hz=(), max_sm_clock_hz=None, discarded=(), batches=())
+    (times,) = one.plot_samples().axes
+    assert times.get_yscale() == "linear"
+    (times,) = dataclasses.replace(one, seconds=(*one.seconds, 1e-3)).plot_samples().axes
+    assert times.get_yscale() == "log"
+    readings = tuple(ClockReading(at, None, None, watts, None, ()) for at, watts in POWER)
+    *_, power = dataclasses.replace(one, conditions=readings).plot_samples().axes
+    assert power.lines[0].get_xydata() == pytest.approx(np.array([POWER[0], POWER[2]]))
+    few = dataclasses.replace(one, seconds=(0.0,))
+    assert len(few.plot_samples().axes) == 1
+
+
+def test_a_comparison_is_drawn_with_ratios_beside_times():
+    base = measurement(discarded=(), sm_clocks_hz=(), batches=())
+    slower = dataclasses.replace(base, seconds=tuple(2 * second for second in base.seconds))
+    few = Comparison(
+        {"base": base, "$slower$": slower}, same_results={"$slower$": Agreement(False, "off")}
+    )
+    times, ratios = few.plot().axes
+    labels = [label.get_text() for label in times.get_yticklabels()]
+    assert labels == ["base\nbaseline", "$slower$\nslower, OTHER RESULT"]
+    medians = [np.ravel(line.get_xydata()) for line in times.lines if line.get_marker() == "o"]
+    assert medians[0] == pytest.approx((1e6 * base.median, 0))
+    assert medians[1] == pytest.approx((1e6 * slower.median, 1))
+    (ratio,) = [line for line in ratios.lines if line.get_marker() == "o"]
+    assert np.ravel(ratio.get_xydata()) == pytest.approx((2, 1))
+    idle = dataclasses.replace(base, method="kernel", seconds=(0.0,) * 40)
+    Comparison({"idle": idle, "base": base}).plot().savefig(io.BytesIO())
+
+
+def test_a_trace_may_have_any_words():
+    hostile = "$\\foo$ \x1b"
+    reading = ClockReading(0.1, 1.5e9, None, None, None, (hostile,))
+    trace = ClockTrace(hostile, 0.1, 0.0, (reading, reading))
+    trace.plot().savefig(io.BytesIO())
+
+
+def test_plots_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    one = measurement()
+    for draw in (one.plot_samples, Comparison({"one": one}).plot):
+        with pytest.raises(ValueError, match=r"pip install 'convtime\[plot\]'"):
+            draw()

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+from texts import flat
 
 import convtime
 from convtime.results.batch_record import BatchRecord
@@ -24,7 +25,7 @@ def test_a_timeout_keeps_the_samples_that_there_are() -> None:
     assert 0.2 <= time.perf_counter() - start < 1
     assert one.stop_reason == "timeout"
     assert 5 < len(one.seconds) < 25
-    assert "stopped by: timeout" in repr(one)
+    assert "stopped by: timeout" in flat(one)
 
 
 def test_a_timeout_in_the_warm_up_keeps_its_last_samples() -> None:

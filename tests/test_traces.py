@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from texts import flat
 
 from convtime.core.load import _C
 from convtime.results.comparison import Comparison
@@ -104,7 +105,7 @@ def test_samples_at_a_lowered_clock_are_flagged_and_kept() -> None:
     assert one.throttled == tuple(clock < 0.95 * 1.98e9 for clock in one.sm_clocks_hz)
     assert sum(one.throttled) > 500
     assert len(one.seconds) == 600
-    assert f"{sum(one.throttled)} samples below 95%" in repr(one)
+    assert f"{sum(one.throttled)} samples below 95%" in flat(one)
     assert not any(measurement(trace("the same")).throttled)
 
 

@@ -51,6 +51,7 @@ def loop_times(rounds: int = 5, count: int = 10_000) -> tuple[list[float], list[
         measurement = time_op(
             get_ident, method="cpu", device="cpu", warmup=3, stop="count", max_samples=count
         )
+        assert measurement.sampling_seconds is not None
         calls.append(measurement.sampling_seconds / len(measurement.seconds))
         begin = time.perf_counter()
         collections.deque(itertools.starmap(get_ident, itertools.repeat((), count)), maxlen=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from typing import Any
 
 import results
@@ -35,6 +36,15 @@ _TOOL_MARKS = {
 _MARKS = _METHOD_MARKS | _TOOL_MARKS
 TOOLS = tuple(_TOOL_MARKS)
 _FLUSHING = {"triton do_bench", NVBENCH}  # compared with a cold cache, the other tools with a warm
+# What a short table shows: kernels of one to hundreds of microseconds.
+_EXAMPLES = (
+    "relu 4Ki",
+    "relu 1Mi",
+    "matmul 512 bf16",
+    "conv 32x64x56x56 fp16 nhwc",
+    "layer_norm 4096x4096 bf16",
+    "relu 64Mi",
+)
 
 
 def _peer_times(rows: list[results.Row]) -> dict[str, dict[str, float]]:
@@ -78,6 +88,31 @@ def table(rows: list[results.Row]) -> str:
             f"| {' | '.join(cells)} |"
         )
     return "\n".join([*lines, *_table_of_known(rows)])
+
+
+def tools_table(rows: list[results.Row]) -> str:
+    """Markdown, a line for each of a few operations: each tool with the cache as it leaves it."""
+    lines = [
+        "| operation | cold L2 cache | `time_op` | triton's `do_bench` "
+        "| warm L2 cache | `time_op` | `torch.utils.benchmark` | two events around the call |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    known = {row["key"]: row for row in rows if is_op(row) and is_complete(row)}
+    peers = _peer_times(rows)
+    for name in _EXAMPLES:
+        cells = [name]
+        tools = {"cold": ("triton do_bench",), "warm": ("torch Timer", "events")}
+        for cache, others in tools.items():
+            row = known.get(f"{name}/{cache}")
+            if row is None:
+                cells += ["–"] * (2 + len(others))
+                continue
+            span, told = true_seconds(row, "span"), peers[row["key"]]
+            ours = statistics.median(row["kernel"]["span"])
+            cells += [f"{1e6 * span:.2f} µs", f"{ours / span:.2f}×"]
+            cells += [f"{told[tool] / span:.2f}×" if tool in told else "–" for tool in others]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def _error(row: results.Row, method: str, truth: float | None) -> str:

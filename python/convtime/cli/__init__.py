@@ -1,25 +1,20 @@
-"""The command `convtime`, also `python -m convtime`: a module for each of its commands.
-
-Exit codes: 0 done; 1 a check of `convtime doctor` failed, or `convtime compare` found what
-`--fail-on` names; 2 bad input, with one line on stderr that says what; 130 interrupted by Ctrl-C;
-and what `convtime compare --uncertain` names.
-"""
+"""The command `convtime`, also `python -m convtime`: a module for each of its commands."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import sys
-from collections.abc import Sequence
-from typing import NoReturn
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
 
 from convtime._build_info import version
+from convtime.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, MEANINGS
 from convtime.cli.output import print_error
-from convtime.core.errors import InputError, one_line
+from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.show.text import printable
-
-BAD_INPUT = 2
-INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
 
 
 class _Parser(argparse.ArgumentParser):
@@ -35,8 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A terminal that has no × or µ gets an escape, and not an error after all the timing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        options = _parser().parse_args(arguments)
-        code: int = options.run(options) or 0
+        with _warnings_in_one_line():
+            options = make_parser().parse_args(arguments)
+            code: int = options.run(options) or DONE
     except InputError as error:
         print_error(f"convtime: error: {printable(one_line(error))}")
         return BAD_INPUT
@@ -45,21 +41,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+@contextlib.contextmanager
+def _warnings_in_one_line() -> Iterator[None]:
+    """Prints warnings that are for the user without the place in the code that they come from."""
+    with warnings.catch_warnings():
+        show = warnings.showwarning
+
+        def show_ours(
+            message: Warning | str, category: type[Warning], *place: Any, **further: Any
+        ) -> None:
+            if issubclass(category, InputWarning):
+                print_error(f"convtime: warning: {printable(str(message))}")
+            else:
+                show(message, category, *place, **further)
+
+        warnings.showwarning = show_ours
+        yield
+
+
 def interrupted() -> int:
     """Says that Ctrl-C ended the command, and returns its exit code."""
     print_error("convtime: interrupted")
     return INTERRUPTED
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """The command line with all of its commands."""
     # Not above: it takes long enough to be interrupted, which main sees to.
-    from convtime.cli import compare, config, doctor
+    from convtime.cli import compare, compare_files, completion, config, conv, doctor, show, time
 
     parser = _Parser(
-        prog="convtime", description="Times PyTorch operations, and its own.", allow_abbrev=False
+        prog="convtime",
+        description="Times PyTorch operations, and its own.",
+        epilog="\n".join(
+            ["exit codes:", *(f"  {code:<5} {meaning}" for code, meaning in MEANINGS.items())]
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"convtime {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (config, doctor, compare):
+    for command in (time, compare, conv, show, compare_files, doctor, config, completion):
         command.add_to(commands)
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,18 +31,37 @@ def batch(text: str) -> int:
     return int(_number(text, whole_number, expected))
 
 
+def count(text: str) -> int:
+    """A whole number, 0 or more."""
+    try:
+        return whole_number(text, smallest=0)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}, but it must be a whole number, 0 or more"
+        ) from None
+
+
+def number(text: str) -> float:
+    """A finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise argparse.ArgumentTypeError(f"got {text!r}, but it must be a number")
+    return value
+
+
+def warmup(text: str) -> str | int | float:
+    """How long to warm up: ``steady``, a whole number of calls or a decimal number of seconds."""
+    if text == "steady":
+        return text
+    return count(text) if text.isdecimal() else number(text)
+
+
 def seconds(text: str) -> float:
     """A positive number of seconds."""
     return float(_number(text, float, "a positive number of seconds"))
-
-
-def exit_code(text: str) -> int:
-    """What a process can exit with."""
-    if not (text.isdecimal() and int(text) <= 255):
-        raise argparse.ArgumentTypeError(
-            f"got {text!r}, but it must be a whole number from 0 to 255"
-        )
-    return int(text)
 
 
 def file_name(text: str) -> Path:

@@ -1,32 +1,21 @@
-"""`convtime compare`: PyTorch's convolution layers next to convtime's."""
+"""`convtime compare`: statements, timed by turns."""
 
 from __future__ import annotations
 
 import argparse
-import functools
-import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, get_args
 
-import torch
-from tqdm import tqdm
-
-from convtime.cli import arguments
-from convtime.cli.output import deliver, print_result
-from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
-from convtime.conv.layouts import DTYPES, LAYOUTS
-from convtime.conv.problem import ConvLayer
-from convtime.conv.sources.csv_file import from_csv
-from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, load_model
-from convtime.conv.sources.resnet50 import resnet50
-from convtime.conv.step import StepResult, compare_step
+from convtime.cli import snippet
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.cli.timing_options import add_timing_options, timing_options
+from convtime.cli.verdicts import Finding, add_verdict_options, judge
+from convtime.core import codec
 from convtime.core.errors import InputError
-from convtime.core.files import check_writable, write_file
-from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
-from convtime.results.comparison import Failure, Verdict, exit_code_of
-from convtime.show import convolutions, plot
+from convtime.results.comparison import Comparison, Failure
+from convtime.timing.agreement import Check
+from convtime.timing.stopwatch import compare
 
 
 def add_to(commands: Any) -> None:
@@ -34,183 +23,119 @@ def add_to(commands: Any) -> None:
     parser = commands.add_parser(
         "compare",
         allow_abbrev=False,
-        help="time PyTorch's convolution layers next to convtime's",
-        description="Times torch.nn's convolutions and convtime.nn's, interleaved, on every "
-        "distinct one of ResNet-50, of a CSV file, or of a model, and compares their results and "
-        "kernels; of a model also the training step, before and after convtime.nn.replace.",
+        help="time several statements by turns, and compare times and results",
+        description="Times statements by turns, and compares times and results, by "
+        f"convtime.compare. {snippet.NAMESPACE_HELP} They share one setup. For example: convtime "
+        "compare -n relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup "
+        "'x = torch.randn(1 << 20)' --fail-on slower,different",
     )
     parser.set_defaults(run=_run)
-    source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--layers",
-        type=arguments.file_name,
-        metavar="CSV",
-        help="layers of this file, in columns w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,"
-        "stride_h and, if wanted, name,groups,dilation_w,dilation_h",
-    )
-    source.add_argument(
-        "--model",
-        metavar="PKG.MOD:FACTORY",
-        help="layers of the model that this function returns; needs --input",
+    parser.add_argument(
+        "statements",
+        nargs="*",
+        metavar="STATEMENT",
+        help="what is compared, each under its own text as a name",
     )
     parser.add_argument(
-        "--input",
-        type=arguments.shape,
-        metavar="N,C,H,W",
-        help="input shape of --model, e.g. 8,3,224,224",
-    )
-    parser.add_argument(
-        "--batch",
-        type=arguments.batch,
-        help="images a call (default: 32 for ResNet-50; column n of --layers)",
-    )
-    parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
-    parser.add_argument(
-        "--layout",
-        choices=list(LAYOUTS),
-        default="nchw",
-        help="memory format: nchw (contiguous, default) or nhwc (channels_last; channels_last_3d "
-        "for volumes, contiguous for one dimension)",
-    )
-    parser.add_argument(
-        "--backward",
-        action=argparse.BooleanOptionalAction,
-        help="time the gradients too (default: with --model, whose step is forward and backward)",
-    )
-    parser.add_argument("--device", help=arguments.DEVICE_HELP)
-    parser.add_argument(
-        "--budget",
-        type=arguments.seconds,
-        default=1.0,
-        metavar="SECONDS",
-        help="time to spend on the samples of each pass, both sides together (default: 1)",
-    )
-    parser.add_argument(
-        "--fail-on",
+        "-n",
+        "--named",
         action="append",
-        choices=get_args(Failure),
         default=[],
-        help="exit with 1 where convtime is slower or faster than PyTorch by more than "
-        f"{100 * MARGIN:g} %%, where that is uncertain, or where its result has other bits "
-        "although PyTorch's own repeat; may be given several times",
+        metavar="NAME=STATEMENT",
+        help="a statement with a name; may be given several times, behind those without",
     )
     parser.add_argument(
-        "--uncertain",
-        type=arguments.exit_code,
-        default=0,
-        metavar="CODE",
-        help="what to exit with where nothing of --fail-on is found, and it is uncertain whether a "
-        "layer is slower or faster (default: 0)",
+        "--baseline",
+        metavar="NAME",
+        help="what the others are compared with (default: the first)",
     )
-    output = functools.partial(parser.add_argument, type=arguments.file_name)
-    output("--json", help="write rows with all samples, and provenance")
-    output("--csv", help="write the table")
-    output("--plot", metavar="PNG", help="draw a picture of the result")
+    snippet.add_setup_options(parser)
+    parser.add_argument(
+        "--check",
+        choices=(*get_args(Check), "none"),
+        default="close",
+        help="compare results with the baseline's: close (within a tolerance for each dtype, the "
+        "default), exact (to the bit), or none",
+    )
+    parser.add_argument(
+        "--control",
+        action="store_true",
+        help="time a duplicate of the baseline, too; where that is found to differ, no verdict "
+        "counts",
+    )
+    parser.add_argument(
+        "--interference",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="time each alone, too, to find those whose time is another one beside the others",
+    )
+    add_verdict_options(
+        parser,
+        get_args(Failure),
+        "one is slower or faster than the baseline by more than the margin, it is uncertain "
+        "whether it is, or its result is different",
+    )
+    add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
+    add_verbose(parser)
+    add_json(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Everything that can be wrong is found out before the first layer is timed.
+    check_json(options.json)
+    statements = _statements(options)
+    if options.baseline is not None and options.baseline not in statements:
+        raise InputError(
+            f"--baseline must be one of {', '.join(map(repr, statements))}, got "
+            f"{options.baseline!r}"
+        )
     device = resolve_device(options.device)
-    outputs = [path for path in (options.json, options.csv, options.plot) if path]
-    for path in outputs:
-        check_writable(path)
-    files = [path for path in (options.layers, *outputs) if path]
-    if len(set(map(os.path.realpath, files))) < len(files):
-        raise InputError("--layers, --json, --csv and --plot must name different files")
-    if options.plot:
-        plot.check_plot(options.plot)
-    model = _model(options, device)
-    layers, empty = _layers(options, model)
-    for path in outputs:
-        if options.model and is_source_of(options.model, path):
-            raise InputError(f"{path}: is the source of --model, and would be overwritten")
-
-    backward = model is not None if options.backward is None else options.backward
-    conditions = {"dtype": options.dtype, "layout": options.layout, "budget": options.budget}
-    step = None
-    if model and backward:
-        step = compare_step(model, **conditions)
-    del model  # the layers need its memory
-    passes = PASSES if backward else (FORWARD,)
-    comparisons = compare_layers(layers, device=device, passes=passes, **conditions)
-    # disable=None: a bar on a terminal, nothing in a pipe or file; a closed stderr is None.
-    disable = None if sys.stderr else True
-    total = len(layers) * len(passes)
-    bar = tqdm(comparisons, total=total, unit="pass", disable=disable, leave=False)
-    with bar:
-        results = list(bar)
-
-    found = list(_found(results, step))
-    code = exit_code_of([what for _, what in found], options.fail_on, options.uncertain)
-    causes = [each for each in found if each[1] in options.fail_on]
-    causes = causes or [each for each in found if each[1] == "uncertain"]
-    facts = provenance(device)
-    title = f"{facts['gpu'] or facts['cpu']}; {options.dtype}, {options.layout}"
-
-    def text() -> str:
-        methods = sorted(
+    namespace = snippet.fresh_namespace(device)
+    with snippet.told_in_one_sentence():
+        snippet.set_up(options, namespace, device)
+        compared = compare(
             {
-                f"{result.convtime.method} (queue: {result.convtime.queue}, "
-                f"cache: {result.convtime.cache})"
-                for result in results
-            }
+                name: snippet.candidate_of(
+                    statement, options, namespace, name=name, what=f"statement {name!r}"
+                )
+                for name, statement in statements.items()
+            },
+            baseline=options.baseline,
+            check=None if options.check == "none" else options.check,
+            control=options.control,
+            interference=options.interference,
+            **timing_options(options),
         )
-        parts = [f"{title}; torch {facts['torch']}; timed by {', '.join(methods)}"]
-        if options.model:
-            parts.append(convolutions.kernels(results))
-        parts += [convolutions.table(results), convolutions.empty_line(empty)]
-        if step:
-            parts += [step.replaced, convolutions.step_line(step)]
-        parts.append(convolutions.exit_line(code, causes))
-        return "\n\n".join(filter(None, parts))
-
-    deliveries: list[Callable[[], None]] = []
-    if options.json:
-        deliveries.append(
-            lambda: write_file(options.json, convolutions.to_json(results, facts, step, empty))
-        )
-    if options.csv:
-        deliveries.append(lambda: write_file(options.csv, convolutions.to_csv(results)))
-    if options.plot:
-        deliveries.append(
-            lambda: write_file(options.plot, plot.draw(results, title, options.plot.suffix))
-        )
-    deliveries.append(lambda: print_result(text()))
-    deliver(deliveries)
+    code, why = judge(list(_found(compared)), options)
+    text = compared.details() if options.verbose else str(compared)
+    deliver_result(
+        options,
+        lambda: "\n\n".join(filter(None, (text, why))),
+        lambda: codec.to_json(compared.to_dict()),
+    )
     return code
 
 
-def _found(
-    results: Sequence[LayerResult], step: StepResult | None
-) -> Iterator[tuple[str, Failure | Verdict]]:
-    """What a layer or the step is, with its title; a layer may be of two kinds."""
-    for result in results:
-        yield result.title, result.verdict
-        if result.pytorch_repeats and not result.bit_identical:
-            yield result.title, "other-result"
-    if step is not None:
-        yield "the training step", step.ratio.verdict(MARGIN)
+def _statements(options: argparse.Namespace) -> dict[str, str]:
+    """The statements by name."""
+    pairs = [(statement, statement) for statement in options.statements]
+    for named in options.named:
+        name, equals, statement = named.partition("=")
+        if not (name.strip() and equals):
+            raise InputError(f"--named must be NAME=STATEMENT, got {named!r}")
+        pairs.append((name.strip(), statement))
+    if not pairs:
+        raise InputError("there is nothing to compare; give statements, or --named NAME=STATEMENT")
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name!r} is there more than once; give each a name with --named")
+    return dict(pairs)
 
 
-def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:
-    if options.model is None:
-        if options.input is not None:
-            raise InputError("--input goes with --model only")
-        return None
-    if options.input is None:
-        raise InputError("--model needs --input, the shape of its input, e.g. 8,3,224,224")
-    if options.batch is not None:
-        raise InputError("--batch does not go with --model; the batch is part of --input")
-    return load_model(options.model, options.input, device)
-
-
-def _layers(
-    options: argparse.Namespace, model: LoadedModel | None
-) -> tuple[list[ConvLayer], tuple[str, ...]]:
-    """What is to be timed, and the names of a model's layers that were called on nothing."""
-    if model is not None:
-        found = from_model(model)
-        return found.layers, found.empty
-    if options.layers is not None:
-        return from_csv(options.layers, options.batch), ()
-    return resnet50() if options.batch is None else resnet50(options.batch), ()
+def _found(compared: Comparison) -> Iterator[Finding]:
+    """What each but the baseline is; one may be of two kinds."""
+    for name in compared.others:
+        yield name, compared.verdict(name)
+        agreement = compared.same_results.get(name)
+        if agreement is not None and agreement.same is False:
+            yield name, "different"

@@ -7,14 +7,13 @@ import sys
 from typing import Any
 
 from convtime.cli.arguments import DEVICE_HELP
-from convtime.cli.output import print_result
+from convtime.cli.exit_codes import DONE, FOUND
+from convtime.cli.output import add_json, check_json, deliver_result
 from convtime.core import codec
 from convtime.device.resolve import resolve_device
 from convtime.show.doctor import document, text
 from convtime.study.doctor import examine
 from convtime.study.findings import passed
-
-CHECK_FAILED = 1
 
 
 def add_to(commands: Any) -> None:
@@ -29,13 +28,14 @@ def add_to(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("--device", help=DEVICE_HELP)
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    add_json(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
+    check_json(options.json)
     device = resolve_device(options.device)
     if sys.stderr and sys.stderr.isatty():
         print("convtime: this takes some seconds, up to 20 on a GPU", file=sys.stderr)
     seen = examine(device)
-    print_result(codec.to_json(document(seen)) if options.json else text(seen))
-    return 0 if passed(seen) else CHECK_FAILED
+    deliver_result(options, lambda: text(seen), lambda: codec.to_json(document(seen)))
+    return DONE if passed(seen) else FOUND

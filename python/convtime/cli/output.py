@@ -1,14 +1,69 @@
-"""What commands print."""
+"""What commands print and write."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TextIO
 
+from convtime.cli import arguments
 from convtime.core.errors import InputError
+from convtime.core.files import check_writable, write_file
+
+STANDARD_OUTPUT = Path("-")
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds --json, of every command that has a result."""
+    parser.add_argument(
+        "--json",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="write the result as JSON, too; - prints it in place of the text",
+    )
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """Adds --verbose, of commands whose results have more to say than they print."""
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
+
+
+def check_json(file: Path | None) -> None:
+    """Makes sure, before anything is timed, that what --json names can be written.
+
+    Raises:
+        InputError: It cannot.
+    """
+    if file not in (None, STANDARD_OUTPUT):
+        check_writable(file)
+
+
+def deliver_result(
+    options: argparse.Namespace,
+    text: Callable[[], str],
+    json: Callable[[], str],
+    others: Sequence[Callable[[], None]] = (),
+) -> None:
+    """Prints a command's result as text, or as JSON, and writes what else is asked for.
+
+    Args:
+        options: With --json, by :func:`add_json`.
+        text: Gives the result as text.
+        json: Gives it as JSON.
+        others: Write other files.
+
+    Raises:
+        InputError: Says of each output that failed why; the others are made nevertheless.
+    """
+    if options.json == STANDARD_OUTPUT:
+        deliver([*others, lambda: print_result(json().rstrip("\n"))])
+        return
+    files = [lambda: write_file(options.json, json())] if options.json else []
+    deliver([*files, *others, lambda: print_result(text())])
 
 
 def deliver(outputs: Sequence[Callable[[], None]]) -> None:

@@ -15,6 +15,7 @@ from convtime.conv.call import backend_name, same_bits
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import DTYPES, memory_format
 from convtime.conv.problem import ConvLayer, ConvProblem
+from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
 from convtime.ops.arguments import resolve_padding
@@ -77,6 +78,17 @@ class LayerResult:
         return self.ratio.verdict(MARGIN)
 
     @property
+    def is_different(self) -> bool:
+        """Whether the results are not the same bits although PyTorch's own repeat."""
+        return self.pytorch_repeats and not self.bit_identical
+
+    @property
+    def reproducer(self) -> str:
+        """The command that times this again, without its device."""
+        line = ProblemLine(self.layer.problem, self.dtype, self.layout)
+        return f"convtime conv {line}" + ("" if self.pass_name == FORWARD else " --backward")
+
+    @property
     def same_kernels(self) -> bool | None:
         """Whether both launched the same kernels; None where kernels were not recorded."""
         theirs, ours = self.pytorch.activities, self.convtime.activities
@@ -89,6 +101,7 @@ class LayerResult:
             "convtime": measurement_row(self.convtime),
             "verdict": self.verdict,
             "same_kernels": self.same_kernels,
+            "reproducer": self.reproducer,
             "flops": self.flops,
             "gflops": self.gflops,
         }

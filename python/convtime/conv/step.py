@@ -12,8 +12,9 @@ import torch
 from convtime import nn
 from convtime.conv.compare import measurement_row
 from convtime.conv.layouts import DTYPES, memory_format
-from convtime.conv.sources.model import LoadedModel, attempt
+from convtime.conv.sources.model import LoadedModel
 from convtime.core import codec
+from convtime.core.user_code import attempt
 from convtime.results.comparison import Ratio
 from convtime.results.measurement import Measurement
 from convtime.timing.candidate import differentiable

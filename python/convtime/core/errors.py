@@ -7,6 +7,10 @@ class InputError(ValueError):
     """Something given by the user cannot be used; the text is one sentence for them."""
 
 
+class InputWarning(UserWarning):
+    """Part of something given by the user is left out; the text is one sentence for them."""
+
+
 def one_line(error: BaseException) -> str:
     """An exception's text in one line."""
     return " ".join(str(error).split())

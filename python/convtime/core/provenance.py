@@ -26,6 +26,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
     on_gpu = device.type == "cuda"
     return {
         "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
+        "gpu_uuid": gpu_uuid(device) if on_gpu else None,
         "driver": driver_version() if on_gpu else None,
         "cuda": torch.version.cuda,
         "torch": torch.__version__,
@@ -38,6 +39,11 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "git": _working_directory_state(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def gpu_uuid(device: torch.device) -> str:
+    """What a GPU is known by, whatever number CUDA_VISIBLE_DEVICES gives it."""
+    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 @functools.cache

@@ -12,8 +12,6 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 
-import torch
-
 from convtime.core.files import exclusive_state
 
 
@@ -38,11 +36,6 @@ class _Timing(threading.local):
 
 
 _timing = _Timing()
-
-
-def uuid_of(device: torch.device) -> str:
-    """What a GPU is known by, whatever number CUDA_VISIBLE_DEVICES gives it."""
-    return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 @contextlib.contextmanager

@@ -72,7 +72,7 @@ class FusedConvolution:
         return " + ".join((self.name, *self.steps))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Fusion:
     """What :func:`fuse` did to a model; as a context manager, it undoes that at its end.
 
@@ -84,18 +84,29 @@ class Fusion:
 
     fused: tuple[FusedConvolution, ...]
     left: tuple[tuple[str, str], ...]
-    _modules: tuple[torch.nn.Module, ...] = field(default=(), repr=False, compare=False)
+    _modules: tuple[torch.nn.Module, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         """How many convolutions were fused, and why others were left."""
-        lines = [f"{len(self.fused)} convolutions fused, {len(self.left)} left"]
-        lines += [f"  {name or 'the model itself'} is left: {why}" for name, why in self.left]
-        return "\n".join(lines)
+        from convtime.show.fusion import brief
+
+        return brief(self)
+
+    def __repr__(self) -> str:
+        from convtime.show.fusion import line
+
+        return f"<convtime.nn.Fusion {line(self)}>"
 
     def details(self) -> str:
         """What each convolution is one call with, and why others were left."""
-        first, *left = str(self).splitlines()
-        return "\n".join([first, *(f"  {fused}" for fused in self.fused), *left])
+        from convtime.show.fusion import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.fusion import html_sheet
+
+        return html_sheet(self)
 
     def __enter__(self) -> Fusion:
         return self

@@ -24,7 +24,7 @@ _PYTORCHS = {ours: pytorchs for pytorchs, ours in _OURS.items()}
 _MARK = "_convtime_replaced"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Replacement:
     """What :func:`replace` did to a model; as a context manager, it undoes that at its end.
 
@@ -36,12 +36,29 @@ class Replacement:
 
     replaced: tuple[str, ...]
     left: tuple[tuple[str, str], ...]
-    _layers: tuple[torch.nn.Module, ...] = field(default=(), repr=False, compare=False)
+    _layers: tuple[torch.nn.Module, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.replaced)} convolution layers replaced, {len(self.left)} left"]
-        lines += [f"  {name or 'the model itself'} is left: {why}" for name, why in self.left]
-        return "\n".join(lines)
+        """How many layers were replaced, and why others were left."""
+        from convtime.show.replacement import brief
+
+        return brief(self)
+
+    def __repr__(self) -> str:
+        from convtime.show.replacement import line
+
+        return f"<convtime.nn.Replacement {line(self)}>"
+
+    def details(self) -> str:
+        """Every layer by name, and why it was left where it was."""
+        from convtime.show.replacement import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.replacement import html_sheet
+
+        return html_sheet(self)
 
     def __enter__(self) -> Replacement:
         return self

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable
 
+from convtime.results.kernel_names import shorten
 from convtime.results.units import format_seconds
 
 
@@ -39,8 +41,9 @@ class DeviceActivity:
 
     @property
     def median(self) -> float:
-        """The median of its durations, in seconds."""
-        return statistics.median(duration for duration in self.seconds if duration is not None)
+        """The median of its durations, in seconds; not a number where none is known."""
+        known = [duration for duration in self.seconds if duration is not None]
+        return statistics.median(known) if known else math.nan
 
     @property
     def launch(self) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
@@ -48,12 +51,17 @@ class DeviceActivity:
         return self.kind, self.name, self.grid, self.block
 
     @property
+    def short_name(self) -> str:
+        """A kernel's name without what only a compiler needs; else its kind."""
+        return shorten(self.name) if self.kind == "kernel" else self.kind
+
+    @property
     def label(self) -> str:
-        """Name, grid and block in one text."""
+        """Short name, grid and block in one text."""
         if self.kind != "kernel":
             return self.kind
         grid, block = ("×".join(map(str, sizes)) for sizes in (self.grid, self.block))
-        return f"{self.name}, grid {grid}, block {block}"
+        return f"{self.short_name}, grid {grid}, block {block}"
 
     def __str__(self) -> str:
         return f"{self.label}, {format_seconds(self.median)}"

@@ -20,3 +20,7 @@ class Agreement:
     same: bool | None
     sentence: str
     largest_error: float | None = None
+
+    def __str__(self) -> str:
+        heading = {True: "same result", False: "OTHER RESULT", None: "same result not known"}
+        return f"{heading[self.same]}: {self.sentence}"

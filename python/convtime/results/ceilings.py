@@ -23,3 +23,9 @@ class Ceilings:
     bytes_per_second: _Rate
     flops_per_second: _Rate
     matmul_dtype: str
+
+    def __str__(self) -> str:
+        return (
+            f"copy {self.bytes_per_second / 1e9:,.0f} GB/s, {self.matmul_dtype} matmul "
+            f"{self.flops_per_second / 1e12:,.3g} TFLOP/s"
+        )

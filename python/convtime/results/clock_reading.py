@@ -26,3 +26,18 @@ class ClockReading:
     power: float | None
     temperature: float | None
     throttle_reasons: tuple[str, ...] | None
+
+    def __str__(self) -> str:
+        told = [
+            f"{name}{scale * value:.0f} {unit}"
+            for name, value, scale, unit in (
+                ("SM clock ", self.sm_clock_hz, 1e-6, "MHz"),
+                ("memory clock ", self.memory_clock_hz, 1e-6, "MHz"),
+                ("", self.power, 1.0, "W"),
+                ("", self.temperature, 1.0, "°C"),
+            )
+            if value is not None
+        ]
+        if self.throttle_reasons:
+            told.append(f"throttled by {', '.join(self.throttle_reasons)}")
+        return f"after {self.seconds:.3g} s: {', '.join(told) or 'nothing was told'}"

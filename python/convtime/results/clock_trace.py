@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 SCHEMA = "2.0"
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(repr=False)
 class ClockTrace:
     """What a GPU did while a block of code ran; see :func:`convtime.trace_clocks`.
 
@@ -33,6 +33,26 @@ class ClockTrace:
     started: float
     readings: tuple[ClockReading, ...] = ()
     reason: str = ""
+
+    def __str__(self) -> str:
+        """One line: how long was traced, and the range of clocks, power and temperature."""
+        from convtime.show.clock_trace import line
+
+        return line(self)
+
+    def __repr__(self) -> str:
+        return f"<convtime.ClockTrace {self}>"
+
+    def details(self) -> str:
+        """A table of what was read, and what throttled the GPU."""
+        from convtime.show.clock_trace import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.clock_trace import html_sheet
+
+        return html_sheet(self)
 
     def plot(self, times: Measurement | Sequence[tuple[float, float]] | None = None) -> Figure:
         """Draws clock, power, temperature and throttle reasons over time.
@@ -63,7 +83,7 @@ class ClockTrace:
         """Start since the trace's own start, and duration, of each iteration."""
         if not isinstance(times, Measurement):
             return [(start - self.started, duration) for start, duration in times]
-        lasted = max(times.sampling_seconds, sum(times.seconds))
+        lasted = max(times.sampling_seconds or 0.0, sum(times.seconds))
         began = self.readings[-1].seconds - lasted
         step = lasted / len(times.seconds)
         return [(began + place * step, sample) for place, sample in enumerate(times.seconds)]

@@ -6,17 +6,22 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 
 from convtime.core import codec
 from convtime.core.load import _C
-from convtime.results import doubt
+from convtime.results import doubt, forms
 from convtime.results.agreement import Agreement
 from convtime.results.doubt import Doubt, Reason
 from convtime.results.interference import Interference
 from convtime.results.measurement import Measurement
+
+if TYPE_CHECKING:
+    import pandas
+    import torch.utils.benchmark
+    from matplotlib.figure import Figure
 
 SCHEMA = "1.1"
 
@@ -32,7 +37,7 @@ _JUDGED_ON = {
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
 #: What an exit code can be told to fail on: a verdict, or another result than the baseline's.
-Failure = Literal["faster", "slower", "uncertain", "other-result"]
+Failure = Literal["faster", "slower", "uncertain", "different"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,6 +97,10 @@ class Judgement:
     reason: Reason | None
     sentence: str
     smallest_difference: float
+
+    def __str__(self) -> str:
+        told = f"{self.verdict}: ratio {self.ratio}"
+        return f"{told}; {self.sentence}" if self.sentence else told
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -259,7 +268,7 @@ class Comparison:
 
         Args:
             fail_on: what of any of them gives 1: ``slower`` or ``faster`` than the baseline by more
-                than the margin, ``uncertain``, or ``other-result`` (``same_results`` says that it
+                than the margin, ``uncertain``, or ``different`` (``same_results`` says that it
                 does not compute the same).
             uncertain: what is given where there is none of these, and a verdict is uncertain.
 
@@ -268,7 +277,7 @@ class Comparison:
         """
         different = (self.same_results.get(name) for name in self.others)
         found: list[Failure | Verdict] = [
-            "other-result" for each in different if each is not None and each.same is False
+            "different" for each in different if each is not None and each.same is False
         ]
         found += [self.verdict(name) for name in self.others]
         return exit_code_of(found, fail_on, uncertain)
@@ -282,6 +291,29 @@ class Comparison:
         }
         return codec.encode(self, SCHEMA) | {"judgements": judged}
 
+    def to_frame(self) -> pandas.DataFrame:
+        """The samples of all as one data frame; see :meth:`Measurement.to_frame`.
+
+        Rows of one number are of the same round.
+
+        Raises:
+            ImportError: where pandas is not installed.
+        """
+        return forms.to_frame(
+            dataclasses.replace(measured, name=name) for name, measured in self.measurements.items()
+        )
+
+    def to_torch(self, label: str | None = None) -> list[torch.utils.benchmark.Measurement]:
+        """The measurements as PyTorch's own, for its ``Compare``: a row each, in one table.
+
+        Args:
+            label: the table's name; the device unless given.
+        """
+        return [
+            measured.to_torch(label=label, sub_label=name)
+            for name, measured in self.measurements.items()
+        ]
+
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
         """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
@@ -292,15 +324,40 @@ class Comparison:
         """
         return codec.decode(cls, data, SCHEMA)
 
-    def __repr__(self) -> str:
-        from convtime.show.measurement import comparison_sheet
+    def __str__(self) -> str:
+        """A table, and a sentence for each verdict."""
+        from convtime.show.comparison import brief
 
-        return comparison_sheet(self)
+        return brief(self)
+
+    def __repr__(self) -> str:
+        from convtime.show.comparison import line
+
+        return f"<convtime.Comparison {line(self)}>"
+
+    def details(self) -> str:
+        """As printed, with all remarks, and with what is known of each candidate."""
+        from convtime.show.comparison import sheet
+
+        return sheet(self)
+
+    def plot(self) -> Figure:
+        """Draws each candidate's times, and its ratio to the baseline with the interval.
+
+        Returns:
+            A figure to save or show, e.g. ``compared.plot().savefig("comparison.png")``.
+
+        Raises:
+            ValueError: where there is no matplotlib.
+        """
+        from convtime.show.plot import comparison_figure
+
+        return comparison_figure(self)
 
     def _repr_html_(self) -> str:
-        from convtime.show.measurement import html_comparison_sheet
+        from convtime.show.comparison import html_sheet
 
-        return html_comparison_sheet(self)
+        return html_sheet(self)
 
 
 def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = False) -> Ratio:

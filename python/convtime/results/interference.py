@@ -18,3 +18,6 @@ class Interference:
     ratio: float
     alone_seconds: float
     sentence: str
+
+    def __str__(self) -> str:
+        return f"interference: {self.sentence}"

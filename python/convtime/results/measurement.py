@@ -14,7 +14,7 @@ import msgspec
 
 from convtime.core import codec
 from convtime.core.load import _C
-from convtime.results import exchange
+from convtime.results import forms
 from convtime.results.activity import DeviceActivity
 from convtime.results.ceilings import Ceilings
 from convtime.results.clock_reading import ClockReading
@@ -23,6 +23,7 @@ from convtime.results.scaling import ClockedTime, ScaledTime, scale
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
+    from matplotlib.figure import Figure
 
 SCHEMA = "4.2"
 
@@ -33,6 +34,9 @@ THROTTLED_BELOW = 0.95
 @dataclasses.dataclass(frozen=True, repr=False)
 class Measurement:
     """The samples of one operation, with how and where they were taken. All times in seconds.
+
+    Where another tool has measured (:func:`convtime.read_measurements`) and does not say it, texts
+    are ``unknown`` and numbers None or empty.
 
     Attributes:
         name: what was measured.
@@ -174,11 +178,11 @@ class Measurement:
     stream: int | None
     warmup_requested: str | int | float
     steady: bool | None
-    warmup_calls: int
-    warmup_seconds: float
-    first_call_seconds: float
-    sampling_seconds: float
-    idle_seconds: float
+    warmup_calls: int | None
+    warmup_seconds: float | None
+    first_call_seconds: float | None
+    sampling_seconds: float | None
+    idle_seconds: float | None
     stop: str
     stop_reason: str
     flops: float | None = None
@@ -385,36 +389,70 @@ class Measurement:
         return json.dumps(self.to_dict(), allow_nan=False)
 
     def to_frame(self) -> pandas.DataFrame:
-        """The samples as a data frame with the columns name, sample, seconds and discarded.
+        """The samples as a data frame, a row each; those that were discarded are the last.
+
+        The columns are name, sample, seconds, discarded, sm_clock_hz, method, queue, cache,
+        placement, regime, device and gpu. What else there is (kernels, reasons, conditions, …) is
+        not in it; :func:`convtime.read_measurements` reads it back without that.
 
         Raises:
             ImportError: where pandas is not installed.
         """
-        return exchange.to_frame(self.name, self.seconds, self.discarded)
+        return forms.to_frame([self])
 
     def to_torch(
         self, label: str | None = None, sub_label: str | None = None, description: str | None = None
     ) -> torch.utils.benchmark.Measurement:
         """The samples as PyTorch's own kind of measurement, which its ``Compare`` works on.
 
+        Its ``metadata`` holds all that is known, from which :func:`convtime.read_measurements`
+        makes this measurement again.
+
         Args:
             label: the table that Compare puts it in; the device unless given.
             sub_label: its row; the name unless given.
             description: its column; the method unless given.
         """
-        return exchange.to_torch(
+        return forms.to_torch(
             self.seconds,
             name=self.name,
             label=label or self.device,
             sub_label=sub_label or self.name,
             description=description or self.method,
             threads=self.provenance.get("threads") or 1,
+            payload=self.to_dict(),
         )
 
+    def __str__(self) -> str:
+        """One line: median, interval, how it was measured, and what is not as asked for."""
+        from convtime.show.measurement import line
+
+        return line(self)
+
     def __repr__(self) -> str:
+        return f"<convtime.Measurement {self}>"
+
+    def details(self) -> str:
+        """All that is known, a line for each fact."""
         from convtime.show.measurement import sheet
 
         return sheet(self)
+
+    def plot_samples(self) -> Figure:
+        """Draws every sample in the order taken, with its clock, and the discarded ones beside.
+
+        Lines across separate batches. What the clocks were of samples that were discarded, and
+        when these were taken, is not kept. Power is drawn where it was read (``conditions``).
+
+        Returns:
+            A figure to save or show, e.g. ``measured.plot_samples().savefig("samples.png")``.
+
+        Raises:
+            ValueError: where there is no matplotlib.
+        """
+        from convtime.show.plot import sample_figure
+
+        return sample_figure(self)
 
     def _repr_html_(self) -> str:
         from convtime.show.measurement import html_sheet

@@ -92,7 +92,7 @@ class Plan:
         return {int(knob): int(value) for knob, value in _KNOB.findall(self.tag)}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanChoice(Plan):
     """A plan that convtime's convolutions have selected, and for what.
 
@@ -131,6 +131,26 @@ class PlanChoice(Plan):
     allow_tf32: bool
     uses: int
     rebuilds: int
+
+    def __str__(self) -> str:
+        """One line: for what it was chosen, which plan it is, and how often it ran."""
+        from convtime.show.plan import line
+
+        return line(self)
+
+    def __repr__(self) -> str:
+        return f"<convtime.PlanChoice {self}>"
+
+    def details(self) -> str:
+        """All that is known, a line for each fact."""
+        from convtime.show.plan import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.plan import html_sheet
+
+        return html_sheet(self)
 
     @property
     def plan(self) -> Plan:

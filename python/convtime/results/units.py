@@ -16,8 +16,31 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
     """
     if not math.isfinite(seconds):
         return f"{seconds} s"
+    scale, unit, decimals = _precision(seconds, digits)
+    return f"{seconds / scale:.{decimals}f} {unit}"
+
+
+def format_estimate(seconds: float, low: float, high: float) -> str:
+    """Writes a time and its interval in one unit, e.g. "12.34 µs [12.30, 12.41]".
+
+    Where the interval is unbounded, the time stands alone.
+    """
+    told = format_seconds(seconds)
+    if not all(map(math.isfinite, (seconds, low, high))):
+        return told
+    scale, _, decimals = _precision(seconds, digits=4)
+    return f"{told} [{low / scale:.{decimals}f}, {high / scale:.{decimals}f}]"
+
+
+def format_share(seconds: float, whole: float) -> str:
+    """Writes a part of a time beside the whole of it, e.g. "3.21 of 12.34 µs"."""
+    scale, unit, decimals = _precision(whole, digits=4)
+    return f"{seconds / scale:.{decimals}f} of {whole / scale:.{decimals}f} {unit}"
+
+
+def _precision(seconds: float, digits: int) -> tuple[float, str, int]:
+    """The unit that suits a time, with its scale, and the decimals for so many digits."""
     fitting = ((scale, unit) for scale, unit in _UNITS if abs(seconds) >= scale)
     scale, unit = next(fitting, _UNITS[-1])
-    value = seconds / scale
-    whole_digits = len(str(int(abs(value))))
-    return f"{value:.{max(digits - whole_digits, 0)}f} {unit}"
+    whole_digits = len(str(int(abs(seconds / scale))))
+    return scale, unit, max(digits - whole_digits, 0)

@@ -1,4 +1,4 @@
-"""What `convtime compare` measured as a table, JSON and CSV."""
+"""What `convtime conv` measured as a table, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tabulate import tabulate
-
 from convtime.conv.compare import LayerResult
 from convtime.conv.step import StepResult
 from convtime.core import codec
 from convtime.results.measurement import Measurement
 from convtime.results.units import format_seconds
+from convtime.show import text
 from convtime.show.text import printable
 
-SCHEMA = "3.2"
+SCHEMA = "3.3"
 FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
 
 
@@ -26,37 +25,35 @@ def table(results: Sequence[LayerResult]) -> str:
     """Results as text, a line a layer, and a last line that sums them up."""
     rows = [
         (
-            printable(result.title)
-            + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
+            result.title + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
             result.layer.problem.label,
             _median_and_spread(result.pytorch),
             _median_and_spread(result.convtime),
             f"{result.ratio.value:.3f} [{result.ratio.low:.3f}, {result.ratio.high:.3f}]",
             _kernel_count(result),
-            "yes" if result.bit_identical else "NO",
-            f"{result.gflops:,.1f}",
+            "same" if result.bit_identical else "OTHER",
+            f"{result.gflops:,.{1 if result.gflops < 100 else 0}f}",
         )
         for result in results
     ]
     headers = (
         "layer",
         "N×C×size → K, kernel",
-        "PyTorch median ± IQR",
-        "convtime median ± IQR",
-        "convtime/PyTorch [low, high]",
+        "PyTorch ± IQR",
+        "convtime ± IQR",
+        "ratio [95 %]",
         "kernels",
-        "bit-identical",
+        "bits",
         "GFLOP/s",
     )
-    sides = ("left", "left", "right", "right", "right", "left", "left", "right")
-    text = tabulate(rows, headers, tablefmt="simple", colalign=sides, disable_numparse=True)
+    told = text.table(headers, rows, right=(*headers[2:5], headers[-1]))
     hasty = sum(len(result.convtime.seconds) < FEW_SAMPLES for result in results)
     if hasty:
-        text += (
+        told += (
             f"\n\n{hasty} of the layers had time for fewer than {FEW_SAMPLES} samples: a larger "
             "--budget makes them surer"
         )
-    return f"{text}\n\n{summary(results)}"
+    return f"{told}\n\n{summary(results)}"
 
 
 def summary(results: Sequence[LayerResult]) -> str:
@@ -100,10 +97,15 @@ def kernels(results: Sequence[LayerResult]) -> str:
     return "\n".join(lines)
 
 
-def exit_line(code: int, causes: Sequence[tuple[str, str]]) -> str:
-    """One line on an exit code: pairs of a title and what was found of it; empty for 0."""
-    told = (f"{printable(title)} ({found})" for title, found in causes)
-    return f"exits with {code}: {', '.join(told)}" if code else ""
+def reproducers(results: Sequence[LayerResult]) -> str:
+    """For each result that is slower or different, a line with the command that times it again."""
+    lines = []
+    for result in results:
+        found = ["slower"] if result.verdict == "slower" else []
+        found += ["different"] if result.is_different else []
+        if found:
+            lines.append(f"{printable(result.title)} ({', '.join(found)}): {result.reproducer}")
+    return "\n".join(lines)
 
 
 def empty_line(names: Sequence[str]) -> str:
@@ -203,8 +205,8 @@ def to_csv(results: Sequence[LayerResult]) -> str:
                 for key, value in row.items()
             }
         )
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=list(rows[0]), lineterminator="\n")
+    document = io.StringIO()
+    writer = csv.DictWriter(document, fieldnames=list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    return text.getvalue()
+    return document.getvalue()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tabulate import tabulate
-
 from convtime.core import codec
 from convtime.results.units import format_seconds
+from convtime.show.text import columns, table
 from convtime.study.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
 from convtime.study.findings import find, passed
 
@@ -32,10 +31,8 @@ def text(seen: Examination) -> str:
             f"{device}; torch {seen.provenance['torch']}",
             _durations_table(seen.known_durations),
             _operations_table(seen.operations),
-            f"ceilings: copy {seen.ceilings.bytes_per_second / 1e9:,.0f} GB/s, "
-            f"{seen.ceilings.matmul_dtype} matmul "
-            f"{seen.ceilings.flops_per_second / 1e12:,.3g} TFLOP/s",
-            "\n".join(map(_line, found)),
+            f"ceilings: {seen.ceilings}",
+            columns([*map(_row, found)]),
             f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
         ]
     )
@@ -53,29 +50,24 @@ def _durations_table(durations: Sequence[KnownDuration]) -> str:
         for known in durations
     ]
     headers = ("method", "difference of two spins", "as timed", "error", "IQR of the longer")
-    return _table(rows, headers)
+    return table(headers, rows, right=headers[1:])
 
 
 def _operations_table(operations: Sequence[OperationTiming]) -> str:
     def column(timing: OperationTiming) -> str:
         return timing.method if timing.regime == AS_IS else timing.regime
 
-    columns = list(dict.fromkeys(map(column, operations)))
+    titles = list(dict.fromkeys(map(column, operations)))
     cells: dict[str, dict[str, str]] = {}
     for timing in operations:
         cell = "—"
         if timing.median is not None and timing.spread is not None:
             cell = f"{format_seconds(timing.median)} ± {timing.spread:.1%}"
         cells.setdefault(timing.name, {})[column(timing)] = cell
-    rows = [(name, *(row.get(title, "") for title in columns)) for name, row in cells.items()]
-    return _table(rows, ("median ± IQR", *columns))
+    rows = [(name, *(row.get(title, "") for title in titles)) for name, row in cells.items()]
+    return table(("median ± IQR", *titles), rows, right=titles)
 
 
-def _table(rows: Sequence[tuple[str, ...]], headers: tuple[str, ...]) -> str:
-    align = ("left", *("right" for _ in headers[1:]))
-    return tabulate(rows, headers, tablefmt="simple", colalign=align, disable_numparse=True)
-
-
-def _line(finding: Finding) -> str:
+def _row(finding: Finding) -> tuple[str, str]:
     advice = f": {finding.advice}" if finding.advice else ""
-    return f"{finding.status:>6}  {finding.check}: {finding.message}{advice}"
+    return finding.status, f"{finding.check}: {finding.message}{advice}"

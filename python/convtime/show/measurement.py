@@ -1,130 +1,114 @@
-"""Measurements and comparisons as text and HTML: a sheet of facts each."""
+"""A Measurement as one line, as a sheet of facts, and as HTML."""
 
 from __future__ import annotations
 
-import html as escaping
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from convtime.core.load import _C
-from convtime.results.comparison import Comparison, Judgement
+from convtime.results.activity import DeviceActivity
+from convtime.results.exchange.unknown import UNKNOWN
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
-from convtime.results.units import format_seconds
+from convtime.results.units import format_estimate, format_seconds
+from convtime.show import html, svg, text
+
+_ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
+
+
+def line(measured: Measurement) -> str:
+    """What was measured and how; and, behind "but", what is not as it was asked for."""
+    conditions = {"": measured.method, "cache ": measured.cache}
+    if measured.device != "cpu":
+        conditions["regime "] = measured.regime
+    known = [what + used for what, used in conditions.items() if used != UNKNOWN]
+    told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
+    if measured.sustained is not None and measured.sustained.regime == "sustained":
+        told += f"; sustained {estimate(measured.sustained)}"
+    reservations = [*_reservations(measured)]
+    if reservations:
+        told += f"; but {', '.join(reservations)}"
+    return text.printable(told)
 
 
 def sheet(measured: Measurement) -> str:
-    """A measurement as text, a line for each fact."""
-    facts = "\n".join(f"  {name}: {value}" for name, value in _facts(measured).items())
-    return f"<convtime.Measurement {measured.name}\n{facts}>"
+    """A line for each fact, and what the device did."""
+    parts = [text.printable(measured.name), text.facts(facts_of(measured), indent=2)]
+    if measured.activities:
+        rows = map(_activity_row, measured.activities)
+        parts += ["", text.table(_ACTIVITY, rows, right=("time",), indent=2)]
+    return "\n".join(parts)
 
 
 def html_sheet(measured: Measurement) -> str:
-    """A measurement as an HTML table, with everything escaped."""
-    rows = "".join(
-        f"<tr><th style='text-align:left'>{escaping.escape(name)}</th>"
-        f"<td style='text-align:left'>{escaping.escape(value)}</td></tr>"
-        for name, value in _facts(measured).items()
-    )
-    return f"<table><caption>{escaping.escape(measured.name)}</caption>{rows}</table>"
+    """As HTML, with everything escaped: how the samples are distributed, and all facts."""
+    samples = [sample for sample in measured.seconds if math.isfinite(sample)]
+    picture = svg.histogram(samples, measured.median, format_seconds) if samples else ""
+    details = html.facts(measured.name, facts_of(measured))
+    if measured.activities:
+        details += html.table(_ACTIVITY, map(_activity_row, measured.activities))
+    return html.paragraph(line(measured)) + picture + html.hidden("details", details)
 
 
-def comparison_sheet(compared: Comparison) -> str:
-    """A comparison as text: medians, and each candidate's ratio to the baseline with its verdict.
-
-    What else there is to say of a candidate stands below its line.
-    """
-    lines = [f"  judged on {compared.judged_on}"]
-    for name in _baseline_first(compared):
-        cells = filter(None, _cells(compared, name))
-        lines.append(f"  {name}: {', '.join(cells)}")
-        lines += [f"    {remark}" for remark in _remarks(compared, name)]
-    lines += [f"  {remark}" for remark in _remarks_on_all(compared)]
-    return "\n".join(["<convtime.Comparison", *lines]) + ">"
+def _activity_row(activity: DeviceActivity) -> tuple[str, ...]:
+    time = format_seconds(activity.median)
+    if activity.kind != "kernel":
+        return time, "", "", f"{activity.kind} of {activity.bytes:,} bytes"
+    grid, block = ("×".join(map(str, sizes)) for sizes in (activity.grid, activity.block))
+    return time, grid, block, activity.short_name
 
 
-def html_comparison_sheet(compared: Comparison) -> str:
-    """A comparison as an HTML table, with everything escaped."""
-
-    def row(kind: str, cells: Iterable[str]) -> str:
-        escaped = (escaping.escape(cell).replace("\n", "<br>") for cell in cells)
-        columns = (f"<{kind} style='text-align:left'>{cell}</{kind}>" for cell in escaped)
-        return f"<tr>{''.join(columns)}</tr>"
-
-    rows = [
-        row("td", (name, *_cells(compared, name), "\n".join(_remarks(compared, name))))
-        for name in _baseline_first(compared)
-    ]
-    caption = escaping.escape(
-        "; ".join([f"judged on {compared.judged_on}", *_remarks_on_all(compared)])
-    )
-    heading = row("th", ("", "median", "ratio", "verdict", "remarks"))
-    return f"<table><caption>{caption}</caption>{heading}{''.join(rows)}</table>"
+def estimate(measured: Measurement) -> str:
+    """The median and its interval, where there is one."""
+    if measured.no_gpu_work:
+        return "no GPU work"
+    return format_estimate(measured.median, *measured.median_interval)
 
 
-def _baseline_first(compared: Comparison) -> list[str]:
-    return sorted(compared.measurements, key=lambda name: name != compared.baseline)
+def _reservations(measured: Measurement) -> Iterator[str]:
+    """What is not as it was asked for, or should be known before the time is used; a word each."""
+    if math.isinf(measured.median_interval[0]):
+        yield f"{len(measured.seconds)} samples are too few for an interval"
+    for condition in ("method", "cache", "placement", "regime"):
+        used, requested = (getattr(measured, condition + end) for end in ("", "_requested"))
+        if requested not in ("auto", UNKNOWN, used):
+            yield f"{condition} {used} where {requested} was asked for"
+    if measured.sustained is not None and measured.sustained.regime != "sustained":
+        yield "sustained not reached"
+    # Other methods do not queue calls, whatever was asked for.
+    if measured.method in ("kernel", "event") and measured.queue != measured.queue_requested:
+        yield "queue not held" if measured.queue == "none" else f"queue held by {measured.queue}"
+    if measured.overhead_reason:
+        yield "with the method's own cost"
+    if measured.steady is False:
+        yield "not steady"
+    if measured.stop_reason not in ("settled", UNKNOWN) and measured.stop not in (
+        "count",
+        "budget",
+    ):
+        yield f"ended by {measured.stop_reason}"
+    if _maybe_disturbed(measured):
+        yield "maybe disturbed"
+    if measured.other_launches:
+        yield "other threads used the GPU"
+    if measured.ran_ahead:
+        yield "other streams ran ahead"
+    if measured.inputs:
+        yield "inputs to be noted"
 
 
-def _cells(compared: Comparison, name: str) -> tuple[str, str, str]:
-    """Median, ratio and verdict; the latter two are empty where there are none."""
-    median = _median(compared.measurements[name])
-    if name == compared.baseline:
-        return median, "", "the baseline"
-    judged = compared.judge(name)
-    if judged.reason == "no-gpu-work":
-        return median, "", ""
-    role = ", the control" if name == compared.control else ""
-    return (
-        median,
-        f"ratio {judged.ratio}",
-        f"{judged.verdict} (within {compared.margin:.2%}){role}",
-    )
+def _maybe_disturbed(measured: Measurement) -> bool:
+    return measured.exclusive_requested and not measured.exclusive and measured.device != "cpu"
 
 
-def _remarks(compared: Comparison, name: str) -> Iterator[str]:
-    """What else there is to say of a candidate, a line each."""
-    if name != compared.baseline:
-        yield from _remarks_on_verdict(compared.judge(name))
-    if name in compared.same_results:
-        agreement = compared.same_results[name]
-        heading = {True: "same result", False: "OTHER RESULT", None: "same result not known"}
-        yield f"{heading[agreement.same]}: {agreement.sentence}"
-    if name in compared.interference:
-        yield f"interference: {compared.interference[name].sentence}"
-
-
-def _remarks_on_verdict(judged: Judgement) -> Iterator[str]:
-    if judged.reason == "no-gpu-work":  # as the median says
-        return
-    if judged.sentence:
-        yield f"{judged.reason}: {judged.sentence}" if judged.reason else judged.sentence
-    if math.isfinite(judged.smallest_difference):
-        yield f"differences from {judged.smallest_difference:.2%} on would be found"
-
-
-def _remarks_on_all(compared: Comparison) -> list[str]:
-    remarks = []
-    if compared.interference_reason:
-        remarks.append(f"interference not looked for: {compared.interference_reason}")
-    return remarks + _remarks_on_inputs(compared)
-
-
-def _remarks_on_inputs(compared: Comparison) -> list[str]:
-    """What is remarkable about inputs, with the candidates that have them in common."""
-    names: dict[str, list[str]] = {}
-    for name, measured in compared.measurements.items():
-        for remark in measured.inputs:
-            names.setdefault(remark, []).append(name)
-    return [f"note on {', '.join(those)}: {remark}" for remark, those in names.items()]
-
-
-def _median(measured: Measurement) -> str:
+def median(measured: Measurement) -> str:
+    """The median alone."""
     return "no GPU work" if measured.no_gpu_work else format_seconds(measured.median)
 
 
-def _facts(measured: Measurement) -> dict[str, str]:
+def facts_of(measured: Measurement) -> dict[str, str]:
+    """All that is known of it, by name, in the order in which it is shown."""
     return {
-        "median": _median(measured),
+        "median": median(measured),
         "95 % interval": _interval(measured),
         "range": f"{format_seconds(measured.min)} .. {format_seconds(measured.max)}",
         "samples": f"{len(measured.seconds)}"
@@ -263,7 +247,7 @@ def _regime_facts(measured: Measurement) -> dict[str, str]:
     other = measured.sustained
     if other is not None:
         facts["sustained"] = (
-            f"{_median(other)} ({_interval(other)}; {len(other.seconds)} samples)"
+            f"{median(other)} ({_interval(other)}; {len(other.seconds)} samples)"
             if other.regime == "sustained"
             else f"not reached: {other.regime_reason}"
         )
@@ -274,7 +258,7 @@ def _turn_facts(measured: Measurement) -> dict[str, str]:
     facts = {}
     if measured.waited_seconds:
         facts["waited"] = f"{format_seconds(measured.waited_seconds)} for others to time"
-    if measured.exclusive_requested and not measured.exclusive and measured.device != "cpu":
+    if _maybe_disturbed(measured):
         facts["maybe disturbed"] = measured.exclusive_reason
     return facts
 
@@ -321,6 +305,8 @@ def _condition_facts(measured: Measurement) -> dict[str, str]:
 
 
 def _warmup_fact(measured: Measurement) -> str:
+    if measured.warmup_seconds is None or measured.first_call_seconds is None:
+        return "unknown"
     end = {None: "", True: ", steady", False: ", not steady"}[measured.steady]
     return (
         f"{measured.warmup_calls} calls in {format_seconds(measured.warmup_seconds)}{end}; "

@@ -1,17 +1,21 @@
-"""Pictures of what `convtime compare` measured, and of a GPU's clocks over time."""
+"""Pictures of compared layers, of samples, of comparisons, and of a GPU's clocks over time."""
 
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convtime.conv.compare import LayerResult
 from convtime.core.errors import InputError, first_line
+from convtime.results.clock_reading import ClockReading
 from convtime.results.clock_trace import ClockTrace
+from convtime.results.comparison import Comparison
+from convtime.results.measurement import THROTTLED_BELOW, Measurement
 from convtime.show.text import printable
 
 if TYPE_CHECKING:
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, which holds for colour-blind readers too.
 COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
 BAND = (0.97, 1.03)
+_SMALL: dict[str, Any] = {"markersize": 3, "color": COLOURS["convtime"]}
 FILE_TYPES = ("png", "svg", "pdf")  # of those that matplotlib has, what needs no other program
 
 
@@ -35,7 +40,16 @@ def _figure_class() -> Any:
             f"plots need matplotlib, whose import raised {first_line(error)}; correct MPLBACKEND "
             "or its matplotlibrc"
         ) from error
-    return Figure
+
+    class ShownFigure(Figure):
+        """Notebooks show pyplot's figures only, and those once pyplot has made one."""
+
+        def _repr_png_(self) -> bytes:
+            content = io.BytesIO()
+            self.savefig(content, format="png", bbox_inches="tight")
+            return content.getvalue()
+
+    return ShownFigure
 
 
 def check_plot(path: str | os.PathLike[str]) -> None:
@@ -158,6 +172,137 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
     return picture.getvalue()
 
 
+def sample_figure(measured: Measurement) -> Figure:
+    """Draws every sample in the order taken, the discarded ones beside them, and the clocks.
+
+    Below, where it is known, is the power that the GPU drew meanwhile.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    count, discarded = len(measured.seconds), len(measured.discarded)
+    beside = discarded > 0
+    rows: list[Any] = [["time", "discarded"][: 1 + beside]]
+    if any(hz is not None for hz in measured.sm_clocks_hz):
+        rows.append(["clock", "."][: 1 + beside])  # a discarded sample's clock is not kept
+    if any(reading.power is not None for reading in measured.conditions):
+        rows.append(["power"] * (1 + beside))
+    figure: Figure = _figure_class()(
+        figsize=(8, 1.5 + 1.5 * len(rows)), dpi=130, layout="constrained"
+    )
+    axes: dict[str, Any] = figure.subplot_mosaic(
+        rows,
+        height_ratios=(2, 1, 1)[: len(rows)],
+        width_ratios=(max(count, discarded), max(discarded, count / 8)) if beside else (1,),
+    )
+    _draw_samples(axes["time"], measured)
+    if beside:
+        axes["discarded"].sharey(axes["time"])
+        axes["discarded"].plot(range(discarded), _microseconds(measured.discarded), "x", **_SMALL)
+        axes["discarded"].set_title(f"{discarded} discarded", fontsize=8)
+    if "clock" in axes:
+        axes["clock"].sharex(axes["time"])
+        _draw_clocks(axes["clock"], measured)
+    if "power" in axes:
+        _draw_power(axes["power"], measured.conditions)
+    for axis in axes.values():
+        axis.grid(alpha=0.25)
+    return figure
+
+
+def _draw_clocks(axis: Any, measured: Measurement) -> None:
+    clocks = [math.nan if hz is None else 1e-6 * hz for hz in measured.sm_clocks_hz]
+    axis.plot(range(len(clocks)), clocks, ".", **_SMALL)
+    if measured.max_sm_clock_hz is not None:
+        highest = 1e-6 * measured.max_sm_clock_hz
+        axis.axhline(highest, linestyle=":", color="grey", label="highest clock")
+        axis.legend(loc="best", fontsize=7)
+    axis.set_ylabel("SM clock (MHz)", fontsize=8)
+
+
+def _draw_power(axis: Any, readings: Sequence[ClockReading]) -> None:
+    known = [reading for reading in readings if reading.power is not None]
+    axis.plot(
+        [reading.seconds for reading in known],
+        [reading.power for reading in known],
+        color=COLOURS["convtime"],
+    )
+    axis.set_ylabel("power (W)", fontsize=8)
+    axis.set_xlabel("seconds, from before the first call until after the last", fontsize=8)
+
+
+def _draw_samples(axis: Any, measured: Measurement) -> None:
+    axis.plot(range(len(measured.seconds)), _microseconds(measured.seconds), ".", **_SMALL)
+    throttled = [place for place, is_so in enumerate(measured.throttled) if is_so]
+    if throttled:
+        times = _microseconds(measured.seconds[place] for place in throttled)
+        told = f"below {THROTTLED_BELOW:.0%} of the highest clock"
+        axis.plot(throttled, times, "+", color=COLOURS["PyTorch"], label=told)
+    low, high = _microseconds(measured.median_interval)
+    if math.isfinite(low) and math.isfinite(high):
+        axis.axhspan(low, high, color="grey", alpha=0.3, label="95 % interval of the median")
+    axis.axhline(1e6 * measured.median, color="black", linewidth=0.8, label="median")
+    for place, (before, after) in enumerate(itertools.pairwise(measured.batches), start=1):
+        if before != after:
+            axis.axvline(place - 0.5, color="grey", linewidth=0.4, alpha=0.5)
+    if 0 < 10 * min(measured.seconds) < max(measured.seconds):
+        axis.set_yscale("log")
+    axis.set_ylabel("time (µs)", fontsize=8)
+    axis.set_xlabel("sample", fontsize=8)
+    axis.set_title(printable(measured.name), fontsize=9, parse_math=False)
+    axis.legend(loc="best", fontsize=7)
+
+
+def _microseconds(seconds: Iterable[float]) -> list[float]:
+    return [1e6 * second for second in seconds]
+
+
+def comparison_figure(compared: Comparison) -> Figure:
+    """Draws each candidate's times, and beside them its ratio to the baseline with the interval.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    names = list(compared.measurements)
+    figure: Figure = _figure_class()(
+        figsize=(9, 1.4 + 0.4 * len(names)), dpi=130, layout="constrained"
+    )
+    times, ratios = figure.subplots(1, 2, sharey=True)
+    for place, measured in enumerate(compared.measurements.values()):
+        for span, width in ((0.98, 1), (0.5, 4)):
+            ends = [1e6 * measured.quantile(0.5 + side * span / 2) for side in (-1, 1)]
+            times.plot(ends, (place, place), color=COLOURS["convtime"], linewidth=width)
+        times.plot(1e6 * measured.median, place, "o", color="black", markersize=4)
+    times.set_xlabel("time (µs): median, quartiles, 1 % to 99 %", fontsize=8)
+
+    margin = compared.margin
+    ratios.axvspan(1 - margin, 1 + margin, color="#009E73", alpha=0.15, label=f"± {margin:.2%}")
+    ratios.axvline(1, color="grey", linewidth=0.8)
+    for place, name in enumerate(names):
+        ratio = compared.ratio(name)
+        if name == compared.baseline or not math.isfinite(ratio.value):
+            continue
+        ratios.plot(ratio.value, place, "o", color="black", markersize=4)
+        if math.isfinite(ratio.low) and math.isfinite(ratio.high):
+            ratios.plot((ratio.low, ratio.high), (place, place), color=COLOURS["convtime"])
+    ratios.set_xlabel(f"ratio to {printable(compared.baseline)}", fontsize=8, parse_math=False)
+    ratios.legend(loc="best", fontsize=7)
+    for axis in (times, ratios):
+        axis.grid(axis="x", alpha=0.25)
+    labels = [_with_verdict(compared, name) for name in names]
+    times.set_yticks(range(len(names)), labels, fontsize=8, parse_math=False)
+    times.invert_yaxis()
+    return figure
+
+
+def _with_verdict(compared: Comparison, name: str) -> str:
+    if name == compared.baseline:
+        return f"{printable(name)}\nbaseline"
+    agreement = compared.same_results.get(name)
+    other = "" if agreement is None or agreement.same is not False else ", OTHER RESULT"
+    return f"{printable(name)}\n{compared.verdict(name)}{other}"
+
+
 def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Figure:
     """Draws clock, power, temperature and throttle reasons over time, and iterations above them.
 
@@ -207,7 +352,7 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
     for label, axis in axes.items():
         axis.set_ylabel(label, fontsize=8)
         axis.grid(alpha=0.25)
-    axes[shown[-1]].set_xlabel(f"seconds ({trace.device})")
+    axes[shown[-1]].set_xlabel(f"seconds ({printable(trace.device)})", parse_math=False)
     return figure
 
 
@@ -222,4 +367,5 @@ def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
             if reason in (reading.throttle_reasons or ())
         ]
         axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLOURS["PyTorch"])
-    axis.set_yticks(range(len(reasons)), reasons, fontsize=7)
+    labels = [printable(reason) for reason in reasons]
+    axis.set_yticks(range(len(reasons)), labels, fontsize=7, parse_math=False)

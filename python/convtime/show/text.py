@@ -1,6 +1,26 @@
-"""Texts that are safe to print."""
+"""Texts for people to read: safe to print, and no wider than the terminal."""
 
 from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from io import StringIO
+from typing import Literal
+
+from rich import box
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+#: What stands in a table: a line of text, or several.
+Cell = str | Sequence[str]
+
+_UNBOUNDED = 100_000  # columns
+# To how many columns a long word may be broken: at once, where that is not enough, and at last.
+_LONG_WORDS = (40, 20, 12)
+_GAP = 2  # between columns
 
 
 def printable(text: str) -> str:
@@ -9,3 +29,105 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
     )
+
+
+def table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    right: Collection[str] = (),
+    indent: int = 0,
+) -> str:
+    """Rows under their headers; where the terminal is narrow, cells take several lines.
+
+    Args:
+        headers: of the columns.
+        rows: a cell for each column.
+        right: the headers of those columns that are aligned to the right.
+        indent: how many spaces stand before each line.
+    """
+    rows = [*rows]
+    drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    sides: list[Literal["left", "right"]] = [
+        "right" if header in right else "left" for header in headers
+    ]
+    widths = _widths([headers, *rows], indent, [side == "right" for side in sides])
+    for header, side, width in zip(headers, sides, widths, strict=True):
+        drawn.add_column(_text(header), justify=side, overflow="fold", width=width)
+    return _render(drawn, rows, indent)
+
+
+def facts(named: Mapping[str, Cell], *, indent: int = 0) -> str:
+    """A line for each fact, the names on the left."""
+    return columns([(f"{name}:", fact) for name, fact in named.items()], indent=indent)
+
+
+def sentences(texts: Iterable[str], *, indent: int = 0) -> str:
+    """Sentences, each on lines of its own."""
+    return columns([(text,) for text in texts], indent=indent)
+
+
+def columns(rows: Sequence[Sequence[Cell]], *, indent: int = 0) -> str:
+    """Rows of text without headers."""
+    drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
+    for width in _widths(rows, indent, [False] * (len(rows[0]) if rows else 0)):
+        drawn.add_column(overflow="fold", width=width)
+    return _render(drawn, rows, indent)
+
+
+def _render(drawn: Table, rows: Iterable[Sequence[Cell]], indent: int) -> str:
+    for row in rows:
+        drawn.add_row(*map(_text, row))
+    console = Console(
+        file=StringIO(),
+        width=_UNBOUNDED,
+        color_system=None,
+        force_terminal=False,
+        force_jupyter=False,
+        highlight=False,
+    )
+    with console.capture() as captured:
+        console.print(drawn)
+    return "\n".join((" " * indent + line).rstrip() for line in captured.get().splitlines())
+
+
+def _text(cell: Cell) -> Text:
+    return Text("\n".join(_lines(cell)))
+
+
+def _lines(cell: Cell) -> list[str]:
+    return [printable(line) for line in ([cell] if isinstance(cell, str) else cell)]
+
+
+def _widths(rows: Sequence[Sequence[Cell]], indent: int, are_numbers: Sequence[bool]) -> list[int]:
+    """How wide each column is to be: where the terminal is too narrow, text gives way first."""
+    texts = [
+        [line for cell in column for line in _lines(cell)] for column in zip(*rows, strict=True)
+    ]
+    available = _terminal_width() - indent - _GAP * (len(texts) - 1)
+    widths = [min(max(map(cell_len, column), default=0), available) for column in texts]
+    words = [[word for line in column for word in line.split()] for column in texts]
+    longest = [max(map(cell_len, column), default=0) for column in words]
+    for step, most in enumerate(_LONG_WORDS):
+        least = [
+            (width if step == 0 else word) if is_number else min(word, most)
+            for width, word, is_number in zip(widths, longest, are_numbers, strict=True)
+        ]
+        _shrink(widths, least, available)
+    return [max(pair) for pair in zip(widths, least, strict=True)]
+
+
+def _shrink(widths: list[int], least: Sequence[int], available: int) -> None:
+    """Takes from the widest column, one by one, until all fit or none may become narrower."""
+    while sum(widths) > available:
+        shrinkable = [place for place, width in enumerate(widths) if width > least[place]]
+        if not shrinkable:
+            return
+        widths[max(shrinkable, key=widths.__getitem__)] -= 1
+
+
+def _terminal_width() -> int:
+    """Of the terminal that is printed to, in columns; unbounded where that is a file or a pipe."""
+    stream = sys.stdout
+    is_terminal = stream is not None and not stream.closed and stream.isatty()
+    return shutil.get_terminal_size().columns if is_terminal else _UNBOUNDED

@@ -42,6 +42,9 @@ def find_interference(
     if any(measured.regime != "as-is" for measured in beside.values()):
         return found, f"regime {one.regime!r} would have to be reached for each candidate anew"
     rounds = len(one.seconds)
+    assert one.warmup_calls is not None  # as for measurements of other tools
+    assert one.warmup_seconds is not None
+    assert one.sampling_seconds is not None
     spent = one.warmup_seconds + one.sampling_seconds
     seconds_per_call = spent / (one.warmup_calls + rounds * len(beside))
     budget = max(_LEAST_SECONDS, _SHARE * spent / len(candidates))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
 import torch
 
 from convtime.core.load import _C
-from convtime.core.provenance import provenance
+from convtime.core.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
 from convtime.results.activity import DeviceActivity
 from convtime.results.measurement import Measurement
@@ -277,11 +277,7 @@ def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[s
 
 
 def _uuids(place: Place) -> list[str]:
-    if not place.gpus:
-        return []
-    from convtime.device.gpu_turn import uuid_of
-
-    return [uuid_of(gpu) for gpu in place.gpus]
+    return [gpu_uuid(gpu) for gpu in place.gpus]
 
 
 def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:

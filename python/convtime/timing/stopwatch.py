@@ -19,7 +19,7 @@ from convtime.timing.ceilings import ceilings
 from convtime.timing.interference import find_interference
 from convtime.timing.options import Options, Regime, Stop, make_options, takes_options
 from convtime.timing.sampling import measure
-from convtime.timing.supervision import TimeLimit
+from convtime.timing.supervision import TimeLimit, watched
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -92,7 +92,9 @@ def time_op(
     chosen = make_options("time_op", {"stop": stop, **options}, but=("margin",))
     if chosen.stop == "verdict":
         raise ValueError("stop='verdict' needs something to compare with; use convtime.compare")
-    return _with_rates(candidate, _measure_one(candidate, chosen), chosen)
+    with watched(chosen) as shown:
+        measured = _measure_one(candidate, shown)
+    return _with_rates(candidate, measured, chosen)
 
 
 def _measure_one(candidate: Candidate, options: Options) -> Measurement:
@@ -202,9 +204,9 @@ def compare(
             "regime='burst' and with regime='sustained'"
         )
     limit = TimeLimit.of(chosen.timeout)
-    measured = dict(
-        zip((each.name for each in timed), measure(timed, chosen, limit=limit), strict=True)
-    )
+    with watched(chosen) as shown:
+        found = measure(timed, shown, limit=limit)
+    measured = dict(zip((each.name for each in timed), found, strict=True))
     interfering: dict[str, Interference] = {}
     why_not = ""
     if interference and len(timed) > 1:

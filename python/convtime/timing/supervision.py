@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 from convtime.core.load import _C
 from convtime.results.batch_record import BatchRecord
+from convtime.timing.options import Options
+
+Log = Callable[[BatchRecord], object]
+
+_watcher: Callable[[Options], AbstractContextManager[Log]] | None = None
 
 
 class TimeLimit:
@@ -54,7 +61,23 @@ class TimeLimit:
         )
 
 
-def log_of(log: Callable[[BatchRecord], object]) -> Callable[[dict[str, Any]], object]:
+def log_of(log: Log) -> Callable[[dict[str, Any]], object]:
     """What the core calls behind each batch, to have it logged."""
     numbers = itertools.count(1)
     return lambda fields: log(BatchRecord(number=next(numbers), **fields))
+
+
+def watch_with(watcher: Callable[[Options], AbstractContextManager[Log]] | None) -> None:
+    """Has each timing that has no log use the one that this makes for it; None for none."""
+    global _watcher
+    _watcher = watcher
+
+
+@contextlib.contextmanager
+def watched(options: Options) -> Iterator[Options]:
+    """A timing's options, with a log where they have none and there is to be one."""
+    if _watcher is None or options.log is not None:
+        yield options
+        return
+    with _watcher(options) as log:
+        yield dataclasses.replace(options, log=log)

@@ -113,13 +113,23 @@ class Explanation:
         return codec.decode(cls, data, SCHEMA)
 
     def __str__(self) -> str:
-        from convtime.show.explanation import text
+        """Of each pass: the same or not, plan, time, and what the time goes into."""
+        from convtime.show.explanation import brief
 
-        return text(self)
+        return brief(self)
 
-    __repr__ = __str__
+    def __repr__(self) -> str:
+        from convtime.show.explanation import line
+
+        return f"<convtime.Explanation {line(self)}>"
+
+    def details(self) -> str:
+        """As printed, with all that is known of plans and kernels."""
+        from convtime.show.explanation import sheet
+
+        return sheet(self)
 
     def _repr_html_(self) -> str:
-        from convtime.show.explanation import html
+        from convtime.show.explanation import html_sheet
 
-        return html(self)
+        return html_sheet(self)

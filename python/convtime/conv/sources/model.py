@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,9 +20,10 @@ from convtime.conv.problem import ConvLayer, ConvProblem, distinct
 from convtime.core.dimensions import Numbers, per_dimension
 from convtime.core.errors import InputError, first_line
 from convtime.core.kinds import KINDS
+from convtime.core.user_code import attempt, import_from_working_directory
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class LoadedModel:
     """A model of the user, on its device, and an input that it takes.
 
@@ -42,7 +43,7 @@ class LoadedModel:
         return f"the model of {self.spec}, called on shape {tuple(self.example.shape)},"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class ModelLayers:
     """The convolutions of a model's forward pass.
 
@@ -109,26 +110,11 @@ def from_model(model: LoadedModel) -> ModelLayers:
     return ModelLayers(distinct(recorded.layers), tuple(recorded.empty))
 
 
-def attempt(what: str, step: Callable[[], Any], advice: str = "") -> Any:
-    """Runs a step of the user's code.
-
-    Raises:
-        InputError: Whatever the step raised, a script's exit too, as one line, with the advice.
-    """
-    try:
-        return step()
-    except (Exception, SystemExit) as error:
-        tail = f"; {advice}" if advice else ""
-        raise InputError(f"{what} raised {first_line(error)}{tail}") from error
-
-
 def _import_factory(spec: str) -> Callable[[], object]:
     module_name, _, attribute = spec.partition(":")
     if not module_name or not attribute:
         raise InputError(f"the model is {spec!r}, but must look like package.module:factory")
-    # A console script, unlike `python -m`, does not look into the working directory.
-    if not {"", os.getcwd()} & set(sys.path):
-        sys.path.insert(0, os.getcwd())
+    import_from_working_directory()
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
@@ -152,9 +138,9 @@ def is_source_of(spec: str, path: Path) -> bool:
     return source is not None and Path(source).resolve() == path.resolve()
 
 
-# The layers, and the functions that they call: PyTorch's own, and those of convtime.nn's.
 _LAYERS = tuple(getattr(torch.nn, kind.layer) for kind in KINDS)
-_FUNCTIONS = {
+#: What layers call, PyTorch's own and convtime.nn's, with its name.
+FUNCTIONS = {
     getattr(namespace, kind.function): kind.function
     for kind in KINDS
     for namespace in (torch, torch.ops.convtime)
@@ -210,9 +196,9 @@ class _RecordedConvolutions(TorchFunctionMode):
     ) -> Any:
         kwargs = kwargs or {}
         output = func(*args, **kwargs)
-        if self._running and func in _FUNCTIONS:
+        if self._running and func in FUNCTIONS:
             name, module = self._running[-1]
-            call = bind(_FUNCTIONS[func], func, args, kwargs)
+            call = bind(FUNCTIONS[func], func, args, kwargs)
             if call.input.numel():
                 self.layers.append(ConvLayer((name,), _problem(module, call)))
             else:
@@ -221,31 +207,49 @@ class _RecordedConvolutions(TorchFunctionMode):
 
 
 def _problem(module: Any, call: BoundCall) -> ConvProblem:
+    problem = problem_of(call)
+    if module.padding_mode == "zeros":
+        return problem
+    # The layer has padded the input itself.
+    ends = module._reversed_padding_repeated_twice[::-1]  # it has those of the last one first
+    size = tuple(
+        length - sum(ends[2 * dim : 2 * dim + 2]) for dim, length in enumerate(problem.size)
+    )
+    return dataclasses.replace(
+        problem,
+        size=size,
+        padding=_padding(module.padding, problem.rank),
+        padding_mode=module.padding_mode,
+    )
+
+
+def problem_of(call: BoundCall) -> ConvProblem:
+    """What a call of one of :data:`FUNCTIONS` computes."""
     first, second, *kernel_size = call.weight.shape
     rank = len(kernel_size)
 
     def numbers(given: Numbers) -> tuple[int, ...]:
         return tuple(map(int, per_dimension(given, rank)))
 
-    size = numbers(call.input.shape[-rank:])
-    padding: Any = 0 if call.padding == "valid" else call.padding
-    if module.padding_mode != "zeros":  # the layer has padded the input itself
-        ends = module._reversed_padding_repeated_twice[::-1]  # it has those of the last one first
-        size = tuple(size[dim] - sum(ends[2 * dim : 2 * dim + 2]) for dim in range(rank))
-        padding = 0 if module.padding == "valid" else module.padding
     return ConvProblem(
         # They take a single example too.
         batch=call.input.shape[0] if call.input.dim() == rank + 2 else 1,
         in_channels=call.input.shape[-rank - 1],
-        size=size,
+        size=numbers(call.input.shape[-rank:]),
         out_channels=second * call.groups if call.transposed else first,
         kernel_size=numbers(kernel_size),
         stride=numbers(call.stride),
-        padding="same" if padding == "same" else numbers(padding),
+        padding=_padding(call.padding, rank),
         dilation=numbers(call.dilation),
         groups=call.groups,
         bias=call.bias is not None,
-        padding_mode=module.padding_mode,
         transposed=call.transposed,
         output_padding=numbers(call.output_padding),
     )
+
+
+def _padding(given: Numbers | str, rank: int) -> tuple[int, ...] | str:
+    if given == "same":
+        return "same"
+    numbers: Any = 0 if given == "valid" else given
+    return tuple(map(int, per_dimension(numbers, rank)))

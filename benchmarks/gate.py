@@ -1,0 +1,141 @@
+"""Whether the pytest plugin's gate finds what is 5 % slower, and nothing else.
+
+A row is a pair of runs of the same tests, each in a fresh process: the first is saved, the second
+compared with it by `--convtime-fail-on`, whose default second look in a third process is part of
+it. In the second run of each pair, every other operation has more data to work on, so that half of
+all comparisons are of something slower. One more row has the amounts of data that make it 5 %, by
+torch.profiler over random places of arguments and results, or on the CPU by Python's own clock.
+
+A false alarm is an operation that is not slower, and is found to be slower or faster. An operation
+for which no amount of data comes within half a percent of 5 % does not count as found.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+import results
+from common import running
+
+if TYPE_CHECKING:
+    import torch
+
+PAIRS = 8
+PLANTS = "plants"
+PLANTED = 1.05
+TOLERANCE = 0.005
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """How many comparisons there were, and how many of either kind the gate judged rightly."""
+    pairs = pairs_of(rows)
+    if not pairs:
+        return {}
+    plants = plants_of(rows)
+    return {
+        "pairs": sum(len(row["found"]) for row in pairs),
+        "false_alarms": sum(
+            found["verdict"] in ("slower", "faster")
+            for row in pairs
+            for name, found in row["found"].items()
+            if name not in row["slower"]
+        ),
+        "found_of_20": sum(
+            row["found"][name]["verdict"] == "slower"
+            for row in pairs
+            for name in row["slower"]
+            if name in plants and abs(plants[name]["ratio"] - PLANTED) <= TOLERANCE
+        ),
+    }
+
+
+def pairs_of(rows: list[results.Row]) -> list[results.Row]:
+    return [row for row in rows if row["key"] != PLANTS]
+
+
+def plants_of(rows: list[results.Row]) -> dict[str, results.Row]:
+    """What is planted, by operation; empty before it is known."""
+    return next((row["plants"] for row in rows if row["key"] == PLANTS), {})
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line an operation."""
+    lines = [
+        "| operation | planted, true ratio | ratios found | found slower "
+        "| not slower: ratios found | false alarms |",
+        "|---|--:|--:|--:|--:|--:|",
+    ]
+    pairs, plants = pairs_of(rows), plants_of(rows)
+    for name in pairs[0]["found"] if pairs else ():
+        planted = [row["found"][name] for row in pairs if name in row["slower"]]
+        equal = [row["found"][name] for row in pairs if name not in row["slower"]]
+        slower = sum(found["verdict"] == "slower" for found in planted)
+        alarms = sum(found["verdict"] in ("slower", "faster") for found in equal)
+        true = f"{plants[name]['ratio']:.4f}" if name in plants else "–"
+        lines.append(
+            f"| {name} | {true} | {_range(planted)} | {slower} of {len(planted)} "
+            f"| {_range(equal)} | {alarms} of {len(equal)} |"
+        )
+    return "\n".join(lines)
+
+
+def _range(found: list[results.Row]) -> str:
+    ratios = [each["ratio"]["value"] for each in found if each["ratio"] is not None]
+    return f"{min(ratios):.4f} to {max(ratios):.4f}" if ratios else "–"
+
+
+class Gate:
+    """What measures the rows of a file."""
+
+    def __init__(self, device: torch.device, file: results.ResultFile) -> None:
+        self._device = device
+        self._file = file
+        self._plants: dict[str, results.Row] = {}
+
+    def cases(self) -> dict[str, running.Measure]:
+        pairs = {
+            f"pair {number}": functools.partial(self._measure, number)
+            for number in range(1, PAIRS + 1)
+        }
+        return {PLANTS: self._find_plants, **pairs}
+
+    def _find_plants(self) -> results.Row:
+        from gate_parts.truth import find_plants
+
+        return find_plants(self._device)
+
+    def _measure(self, number: int) -> results.Row:
+        from gate_parts.operations import names_on
+        from gate_parts.pair import measure_pair
+
+        if not self._plants:  # a shard perhaps has no row of them
+            self._plants = plants_of(self._file.rows) or self._find_plants()["plants"]
+        names = enumerate(names_on(self._device))
+        slower = [name for index, name in names if (index + number) % 2]
+        return measure_pair(self._device, self._plants, slower)
+
+
+def tell(row: results.Row) -> str:
+    if "plants" in row:
+        return ", ".join(f"{name} {plant['ratio']:.4f}" for name, plant in row["plants"].items())
+    verdicts = (
+        f"{name} {found['verdict']}{' (planted)' if name in row['slower'] else ''}"
+        for name, found in row["found"].items()
+    )
+    return f"{', '.join(verdicts)}; {row['seconds']:.0f} s"
+
+
+def main() -> None:
+    options = results.argument_parser(__doc__).parse_args()
+
+    from convtime.core.provenance import provenance
+    from convtime.device.resolve import resolve_device
+
+    device = resolve_device(options.device)
+    file = results.ResultFile("gate", summarise, options, provenance(device))
+    running.measure_pending(file, Gate(device, file).cases(), tell)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""The operations that the gate watches, each on as much data as it is told."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+Call = functools.partial[torch.Tensor]  # with all of its arguments
+
+
+def _relu(device: torch.device, rows: int) -> Call:
+    return functools.partial(torch.relu, torch.randn(rows, 1024, device=device))
+
+
+def _layer_norm(device: torch.device, rows: int) -> Call:
+    return functools.partial(F.layer_norm, torch.randn(rows, 768, device=device), (768,))
+
+
+def _conv(device: torch.device, batch: int) -> Call:
+    x, weight = (
+        torch.randn(shape, device=device, dtype=torch.float16).to(memory_format=torch.channels_last)
+        for shape in ((batch, 64, 56, 56), (64, 64, 3, 3))
+    )
+    return functools.partial(F.conv2d, x, weight, padding=1)
+
+
+def _matmul(device: torch.device, inner: int) -> Call:
+    a, b = (
+        torch.randn(shape, device=device, dtype=torch.bfloat16)
+        for shape in ((4096, inner), (inner, 4096))
+    )
+    return functools.partial(torch.mm, a, b)
+
+
+def _lgamma(_device: torch.device, count: int) -> Call:
+    """On so few elements that PyTorch uses one thread."""
+    return functools.partial(torch.lgamma, torch.rand(count) + 1)
+
+
+_MAKE: dict[str, Callable[[torch.device, int], Call]] = {
+    "relu 1Mi": _relu,
+    "layer_norm 8192x768": _layer_norm,
+    "conv 128x64x56x56 fp16 nhwc": _conv,
+    "matmul 4096 bf16": _matmul,
+    "lgamma 16Ki on the CPU": _lgamma,
+}
+ON_CPU = ("lgamma 16Ki on the CPU",)
+
+#: Rows, images, inner dimension (a matmul's tiles leave only that one to grow evenly) or elements.
+SIZES = dict(zip(_MAKE, (1024, 8192, 128, 4096, 16_384), strict=True))
+
+#: Among these is one that takes 5 % longer.
+LARGER = dict(
+    zip(
+        _MAKE,
+        (
+            range(1054, 1175, 10),
+            range(8442, 9043, 50),
+            range(130, 143),
+            range(4160, 4513, 32),
+            range(17_000, 17_401, 100),
+        ),
+        strict=True,
+    )
+)
+
+
+def names_on(device: torch.device) -> tuple[str, ...]:
+    """Those that a machine can run."""
+    return tuple(SIZES) if device.type == "cuda" else ON_CPU
+
+
+def call_of(name: str, device: torch.device, size: int) -> Call:
+    return _MAKE[name](device, size)

@@ -1,0 +1,63 @@
+"""How much longer an operation takes on more data, by no clock of convtime's."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from functools import partial
+
+import results
+import torch
+
+from gate_parts.operations import LARGER, ON_CPU, SIZES, Call, call_of, names_on
+
+PLANTED = 1.05
+ROUNDS = 50  # on the CPU
+CALLS = 10  # in each of them
+
+
+def find_plants(device: torch.device) -> results.Row:
+    """By operation, the amount of data that takes closest to 5 % longer, and how much longer."""
+    return {"plants": {name: _find_plant(name, device) for name in names_on(device)}}
+
+
+def _find_plant(name: str, device: torch.device) -> results.Row:
+    ratios = {size: _ratio(name, device, size) for size in LARGER[name]}
+    best = min(ratios, key=lambda size: abs(ratios[size] - PLANTED))
+    return {
+        "size": best,
+        "ratio": ratios[best],
+        "sizes": list(ratios),
+        "ratios": [*ratios.values()],
+    }
+
+
+def _ratio(name: str, device: torch.device, size: int) -> float:
+    over, under = (call_of(name, device, each) for each in (size, SIZES[name]))
+    if name in ON_CPU:
+        return _ratio_on_cpu(over, under)
+    return _seconds_on_gpu(over, device) / _seconds_on_gpu(under, device)
+
+
+def _seconds_on_gpu(call: Call, device: torch.device) -> float:
+    from placement import profiled_at_random
+
+    from convtime import Candidate
+
+    seconds = profiled_at_random(Candidate(partial(call.func, **call.keywords), *call.args), device)
+    torch.cuda.empty_cache()
+    return seconds
+
+
+def _ratio_on_cpu(over: Call, under: Call) -> float:
+    """The median over rounds, in each of which both are called by turns."""
+    ratios = []
+    for _ in range(ROUNDS):
+        seconds = []
+        for call in (over, under):
+            begin = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            seconds.append(time.perf_counter() - begin)
+        ratios.append(seconds[0] / seconds[1])
+    return statistics.median(ratios)

@@ -1,0 +1,126 @@
+"""`convtime compare-files`: what has changed from one file of results to another."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from convtime.cli import arguments
+from convtime.cli.output import add_json, check_json, deliver_result
+from convtime.cli.verdicts import add_verdict_options, judge
+from convtime.core import codec
+from convtime.core.errors import InputError
+from convtime.core.files import check_writable, write_file
+from convtime.results.differences import SameGpu
+from convtime.results.exchange import read_measurements
+from convtime.results.measurement import Measurement
+from convtime.results.regression import compare_runs
+
+_FAILURES = ("slower", "faster", "uncertain", "missing", "new")
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser(
+        "compare-files",
+        allow_abbrev=False,
+        help="show what has changed from one file of results to another",
+        description="Compares what two files measured under the same names, of whichever tool that "
+        "convtime.read_measurements reads, and lists whatever else differs between them. Files "
+        "that hold one measurement each are compared whatever its name.",
+    )
+    parser.set_defaults(run=_run)
+    for name, which in (("before", "earlier"), ("after", "later")):
+        parser.add_argument(
+            name, type=arguments.file_name, metavar=name.upper(), help=f"the {which} results"
+        )
+    parser.add_argument(
+        "--margin",
+        type=arguments.number,
+        default=0.03,
+        metavar="SHARE",
+        help="of the earlier time, up to which another time counts as the same (default: 0.03)",
+    )
+    parser.add_argument(
+        "--false-discoveries",
+        type=arguments.number,
+        default=0.05,
+        metavar="SHARE",
+        help="of wrong ones to be expected among all that are found to be slower or faster "
+        "(default: 0.05)",
+    )
+    parser.add_argument(
+        "--same-gpu",
+        choices=get_args(SameGpu),
+        default="model",
+        help="what counts as the same GPU: one of the same model (the default), or the very one; "
+        "times on others are uncertain",
+    )
+    add_verdict_options(
+        parser,
+        _FAILURES,
+        "a time is slower or faster by more than the margin, it is uncertain whether it is, or its "
+        "name is missing from the later file, or new in it",
+    )
+    parser.add_argument(
+        "--markdown",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="write the result for a pull request",
+    )
+    add_json(parser)
+
+
+def _run(options: argparse.Namespace) -> int:
+    check_json(options.json)
+    if options.markdown:
+        check_writable(options.markdown)
+    before, after = _with_names_in_common(options.before, options.after)
+    try:
+        changes = compare_runs(
+            before,
+            after,
+            margin=options.margin,
+            false_discoveries=options.false_discoveries,
+            same_gpu=options.same_gpu,
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    code, why = judge([(change.name, change.verdict) for change in changes.changes], options)
+    others = []
+    if options.markdown:
+        others.append(lambda: write_file(options.markdown, changes.to_markdown()))
+    deliver_result(
+        options,
+        lambda: "\n\n".join(filter(None, (changes.details(), why))),
+        lambda: codec.to_json(changes.to_dict()),
+        others,
+    )
+    return code
+
+
+def _with_names_in_common(
+    first: Path, second: Path
+) -> tuple[Mapping[str, Measurement], Mapping[str, Measurement]]:
+    before, after = read_measurements(first), read_measurements(second)
+    if len(before) == len(after) == 1 and before.keys() != after.keys():
+        (old,), (new,) = before.values(), after.values()
+        name = f"{old.name} → {new.name}"
+        return (
+            {name: dataclasses.replace(old, name=name)},
+            {name: dataclasses.replace(new, name=name)},
+        )
+    if not before.keys() & after.keys():
+        raise InputError(
+            f"{first} and {second} have no name in common: the first has {_some(before)}, the "
+            f"second {_some(after)}"
+        )
+    return before, after
+
+
+def _some(names: Mapping[str, object]) -> str:
+    shown = ", ".join(map(repr, list(names)[:3]))
+    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown

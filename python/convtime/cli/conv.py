@@ -1,0 +1,264 @@
+"""`convtime conv`: PyTorch's convolution layers next to convtime's."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, get_args
+
+import torch
+from tqdm import tqdm
+
+from convtime.cli import arguments
+from convtime.cli.output import STANDARD_OUTPUT, add_json, check_json, deliver_result
+from convtime.cli.verdicts import Finding, add_verdict_options, judge
+from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
+from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.conv.problem import ConvLayer
+from convtime.conv.problem_line import EXAMPLE, ProblemLine
+from convtime.conv.sources.csv_file import from_csv
+from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, load_model
+from convtime.conv.sources.resnet50 import resnet50
+from convtime.conv.step import StepResult, compare_step
+from convtime.core.errors import InputError
+from convtime.core.files import check_writable, write_file
+from convtime.core.provenance import provenance
+from convtime.device.resolve import resolve_device
+from convtime.results.comparison import Failure
+from convtime.show import convolutions, plot
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser(
+        "conv",
+        allow_abbrev=False,
+        help="time PyTorch's convolution layers next to convtime's",
+        description="Times torch.nn's convolutions and convtime.nn's by turns, and compares their "
+        "results and kernels: on every distinct one of ResNet-50, of a CSV file, or of a model, or "
+        "on problems in one line each. Of a model also the training step, before and after "
+        "convtime.nn.replace. What is slower or different is printed with the command that runs "
+        "it again.",
+    )
+    parser.set_defaults(run=_run)
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "problems",
+        nargs="*",
+        default=[],
+        metavar="PROBLEM",
+        help=f"a convolution such as {EXAMPLE}, as docs/command-line.md describes",
+    )
+    source.add_argument(
+        "--layers",
+        type=arguments.file_name,
+        metavar="CSV",
+        help="layers of this file, in columns w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,"
+        "stride_h and, if wanted, name,groups,dilation_w,dilation_h",
+    )
+    source.add_argument(
+        "--model",
+        metavar="PKG.MOD:FACTORY",
+        help="layers of the model that this function returns; needs --input",
+    )
+    parser.add_argument(
+        "--input",
+        type=arguments.shape,
+        metavar="N,C,H,W",
+        help="input shape of --model, e.g. 8,3,224,224",
+    )
+    parser.add_argument(
+        "--batch",
+        type=arguments.batch,
+        help="images per call (default: 32 for ResNet-50; column n of --layers; n of a problem)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=list(DTYPES),
+        default="float32",
+        help="of what is not a problem that names one (default: float32)",
+    )
+    parser.add_argument(
+        "--layout",
+        choices=list(LAYOUTS),
+        default="nchw",
+        help="memory format of what is not a problem that names one: nchw (contiguous, default) or "
+        "nhwc (channels_last; channels_last_3d for volumes, contiguous for one dimension)",
+    )
+    parser.add_argument(
+        "--backward",
+        action=argparse.BooleanOptionalAction,
+        help="time the gradients too (default: with --model, whose step is forward and backward)",
+    )
+    parser.add_argument("--device", help=arguments.DEVICE_HELP)
+    parser.add_argument(
+        "--budget",
+        type=arguments.seconds,
+        default=1.0,
+        metavar="SECONDS",
+        help="time to spend on the samples of each pass, both sides together (default: 1)",
+    )
+    add_verdict_options(
+        parser,
+        get_args(Failure),
+        f"a layer is slower or faster than PyTorch's by more than {100 * MARGIN:g} %, it is "
+        "uncertain whether it is, or its result is different: other bits although PyTorch's own "
+        "repeat",
+    )
+    add_json(parser)
+    output = functools.partial(parser.add_argument, type=arguments.file_name)
+    output("--csv", metavar="FILE", help="write the table")
+    output("--plot", metavar="FILE", help="draw a picture of the result: PNG, SVG or PDF")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """Layers that are timed in one dtype and layout."""
+
+    dtype: str
+    layout: str
+    layers: list[ConvLayer]
+
+
+def _run(options: argparse.Namespace) -> int:
+    # Everything that can be wrong is found out before the first layer is timed.
+    device = resolve_device(options.device)
+    _check_files(options)
+    model = _model(options, device)
+    groups, empty = _groups(options, model)
+    backward = model is not None if options.backward is None else options.backward
+    step = None
+    if model and backward:
+        step = compare_step(
+            model, dtype=options.dtype, layout=options.layout, budget=options.budget
+        )
+    del model  # the layers need its memory
+    passes = PASSES if backward else (FORWARD,)
+    results = _compare(groups, passes, device=device, budget=options.budget)
+
+    code, why = judge(list(_found(results, step)), options)
+    facts = provenance(device)
+    forms = dict.fromkeys(f"{group.dtype}, {group.layout}" for group in groups)
+    title = f"{facts['gpu'] or facts['cpu']}; {' and '.join(forms)}"
+
+    def text() -> str:
+        methods = sorted(
+            {
+                f"{result.convtime.method} (queue: {result.convtime.queue}, "
+                f"cache: {result.convtime.cache})"
+                for result in results
+            }
+        )
+        parts = [f"{title}; torch {facts['torch']}; timed by {', '.join(methods)}"]
+        if options.model:
+            parts.append(convolutions.kernels(results))
+        parts += [
+            convolutions.table(results),
+            convolutions.reproducers(results),
+            convolutions.empty_line(empty),
+        ]
+        if step:
+            parts += [step.replaced, convolutions.step_line(step)]
+        return "\n\n".join(filter(None, [*parts, why]))
+
+    others: list[Callable[[], None]] = []
+    if options.csv:
+        others.append(lambda: write_file(options.csv, convolutions.to_csv(results)))
+    if options.plot:
+        others.append(
+            lambda: write_file(options.plot, plot.draw(results, title, options.plot.suffix))
+        )
+    deliver_result(options, text, lambda: convolutions.to_json(results, facts, step, empty), others)
+    return code
+
+
+def _compare(
+    groups: Sequence[_Group], passes: Sequence[str], **conditions: Any
+) -> list[LayerResult]:
+    comparisons = itertools.chain.from_iterable(
+        compare_layers(
+            group.layers, passes=passes, dtype=group.dtype, layout=group.layout, **conditions
+        )
+        for group in groups
+    )
+    # disable=None: a bar on a terminal, nothing in a pipe or file; a closed stderr is None.
+    disable = None if sys.stderr else True
+    total = sum(len(group.layers) for group in groups) * len(passes)
+    with tqdm(comparisons, total=total, unit="pass", disable=disable, leave=False) as bar:
+        return list(bar)
+
+
+def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[Finding]:
+    """What a layer or the step is, with its title; a layer may be of two kinds."""
+    for result in results:
+        yield result.title, result.verdict
+        if result.is_different:
+            yield result.title, "different"
+    if step is not None:
+        yield "the training step", step.ratio.verdict(MARGIN)
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    outputs = [path for path in (options.csv, options.plot) if path]
+    for path in outputs:
+        check_writable(path)
+    if options.json not in (None, STANDARD_OUTPUT):
+        outputs.append(options.json)
+    files = [path for path in (options.layers, *outputs) if path]
+    if len(set(map(os.path.realpath, files))) < len(files):
+        raise InputError("--layers, --json, --csv and --plot must name different files")
+    if options.plot:
+        plot.check_plot(options.plot)
+
+
+def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:
+    if options.model is None:
+        if options.input is not None:
+            raise InputError("--input goes with --model only")
+        return None
+    if options.input is None:
+        raise InputError("--model needs --input, the shape of its input, e.g. 8,3,224,224")
+    if options.batch is not None:
+        raise InputError("--batch does not go with --model; the batch is part of --input")
+    model = load_model(options.model, options.input, device)
+    for path in (options.json, options.csv, options.plot):
+        if path and is_source_of(options.model, path):
+            raise InputError(f"{path}: is the source of --model, and would be overwritten")
+    return model
+
+
+def _groups(
+    options: argparse.Namespace, model: LoadedModel | None
+) -> tuple[list[_Group], tuple[str, ...]]:
+    """What is to be timed, and the names of a model's layers that were called on nothing."""
+    if options.problems:
+        return _groups_of_problems(options), ()
+    empty: tuple[str, ...] = ()
+    if model is not None:
+        found = from_model(model)
+        layers, empty = found.layers, found.empty
+    elif options.layers is not None:
+        layers = from_csv(options.layers, options.batch)
+    else:
+        layers = resnet50() if options.batch is None else resnet50(options.batch)
+    return [_Group(options.dtype, options.layout, layers)], empty
+
+
+def _groups_of_problems(options: argparse.Namespace) -> list[_Group]:
+    """The problems in the order given; neighbours of one dtype and layout are together."""
+    groups: list[_Group] = []
+    for number, line in enumerate(map(ProblemLine.parse, options.problems), start=1):
+        problem = line.problem
+        if options.batch is not None:
+            problem = dataclasses.replace(problem, batch=options.batch)
+        form = line.dtype or options.dtype, line.layout or options.layout
+        if not groups or form != (groups[-1].dtype, groups[-1].layout):
+            groups.append(_Group(*form, []))
+        groups[-1].layers.append(ConvLayer((f"problem {number}",), problem))
+    return groups

@@ -1,0 +1,38 @@
+"""`convtime show`: what is in a file of results."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from convtime.cli import arguments
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.core import codec
+from convtime.results.comparison import Comparison
+from convtime.results.exchange.files import document_of, read_file
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser(
+        "show",
+        allow_abbrev=False,
+        help="show what is in a file of results",
+        description="Shows what is in a file of results, of convtime or of another tool that "
+        "convtime.read_measurements reads. With --json it becomes convtime's own.",
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument("file", type=arguments.file_name, metavar="FILE", help="the results")
+    add_verbose(parser)
+    add_json(parser)
+
+
+def _run(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    found = read_file(options.file)
+    shown = [found] if isinstance(found, Comparison) else list(found.values())
+    texts = [result.details() if options.verbose else str(result) for result in shown]
+    separator = "\n\n" if options.verbose else "\n"
+    deliver_result(
+        options, lambda: separator.join(texts), lambda: codec.to_json(document_of(found))
+    )

@@ -1,0 +1,58 @@
+"""`convtime time`: a statement, in the manner of Python's timeit."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from convtime.cli import snippet
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.core import codec
+from convtime.core.errors import InputError
+from convtime.device.resolve import resolve_device
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser(
+        "time",
+        allow_abbrev=False,
+        help="time a statement, as Python's timeit does",
+        description="Times a statement by convtime.time_op. "
+        f"{snippet.NAMESPACE_HELP} "
+        "For example: convtime time 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "statement",
+        nargs="+",
+        metavar="STATEMENT",
+        help="what is timed; several are its lines, and - stands for standard input",
+    )
+    snippet.add_options(parser)
+    add_verbose(parser)
+    add_json(parser)
+
+
+def _run(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    statement = _statement(options.statement)
+    device = resolve_device(options.device)
+    namespace = snippet.fresh_namespace(device)
+    with snippet.told_in_one_sentence():
+        snippet.set_up(options, namespace, device)
+        measured = snippet.time_statement(statement, options, namespace)
+    text = measured.details() if options.verbose else str(measured)
+    deliver_result(options, lambda: text, lambda: codec.to_json(measured.to_dict()))
+
+
+def _statement(lines: list[str]) -> str:
+    if lines != ["-"]:
+        return "\n".join(lines)
+    if sys.stdin is None:
+        raise InputError("the statement is to come from standard input, which is closed")
+    try:
+        return sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"standard input cannot be read ({error})") from error

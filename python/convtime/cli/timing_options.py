@@ -1,0 +1,95 @@
+"""The options of `time_op` on a command line, made from the one list of them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from convtime.cli import arguments
+from convtime.cli.output import print_error
+from convtime.core.errors import InputError
+from convtime.results.batch_record import BatchRecord
+from convtime.timing.options import Options
+
+# A stream is the process's own; of `log`, a command line says whether, not what is called.
+_NOT_AS_SUCH = ("stream", "log")
+_UNITS = {"budget": "SECONDS", "timeout": "SECONDS", "tolerance": "SHARE", "margin": "SHARE"}
+_FIELDS = {field.name: field for field in dataclasses.fields(Options)}
+
+
+def add_timing_options(
+    parser: argparse.ArgumentParser,
+    but: Collection[str] = (),
+    defaults: Mapping[str, str] | None = None,
+) -> None:
+    """Adds an option for each of time_op's, ``--min-samples`` for ``min_samples``.
+
+    Args:
+        parser: what they are added to.
+        but: names of those that the command does not take.
+        defaults: in words, of those that have another default than time_op's.
+    """
+    group = parser.add_argument_group("how to time")
+    defaults = defaults or {}
+    hints = get_type_hints(Options)
+    texts = get_type_hints(Options, include_extras=True)
+    for name, field in _FIELDS.items():
+        if name not in (*_NOT_AS_SUCH, *but):
+            group.add_argument(
+                _flag(name),
+                help=_help(texts[name].__metadata__[0], defaults.get(name, field.default)),
+                **_reading(name, hints[name]),
+            )
+    group.add_argument(
+        "--log",
+        action="store_const",
+        const=_log,
+        help="print a line for each batch of calls to standard error",
+    )
+
+
+def timing_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Those of time_op's options that a command line gives, as its keyword arguments.
+
+    Raises:
+        InputError: for an option outside of its range.
+    """
+    found = {name: getattr(options, name, None) for name in _FIELDS}
+    given = {name: value for name, value in found.items() if value is not None}
+    try:
+        Options(**given)
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    return given
+
+
+def _reading(name: str, hint: object) -> dict[str, Any]:
+    """How an option is read, as keywords of add_argument."""
+    if hint is bool:
+        return {"action": argparse.BooleanOptionalAction}
+    if get_origin(hint) is Literal:
+        return {"choices": get_args(hint)}
+    if name == "warmup":
+        return {"type": arguments.warmup, "metavar": "steady|CALLS|SECONDS"}
+    if name == "device":
+        return {"metavar": "DEVICE"}
+    kind = arguments.count if hint in (int, int | None) else arguments.number
+    return {"type": kind, "metavar": _UNITS.get(name, "N")}
+
+
+def _help(text: str, default: object) -> str:
+    """The description of an option, without the marks of a docstring."""
+    plain = re.sub(r":\w+:`(.+?)`", r"\1", text).replace("``", "")
+    plain = plain.rstrip(".").replace("%", "%%")
+    return plain if default is None or default is True else f"{plain} (default: {default})"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _log(record: BatchRecord) -> None:
+    print_error(str(record))

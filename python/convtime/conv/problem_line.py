@@ -1,0 +1,176 @@
+"""A convolution as one line that can be pasted: ``conv2d:n64c64h56w56k64r3s3p1:float16:nhwc``.
+
+The sizes' letters are cuDNN's (Chetlur et al., cuDNN: Efficient Primitives for Deep Learning, 2014,
+table 1) and CUTLASS's: n examples; c and k channels of input and output; d, h and w of the input;
+t, r and s of the kernel; p padding. What else differs from PyTorch's defaults has PyTorch's name:
+stride2, dilation2, groups32, output_padding1 and, as fields of their own, bias and a padding mode.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from convtime.conv.layouts import DTYPES, LAYOUTS
+from convtime.conv.problem import PADDING_MODES, ConvProblem
+from convtime.core.errors import InputError
+from convtime.core.kinds import KINDS
+
+EXAMPLE = "conv2d:n64c64h56w56k64r3s3p1:float16:nhwc"
+
+_KINDS = {kind.function: kind for kind in KINDS}
+_SINGLE = {"n": "batch", "c": "in_channels", "k": "out_channels", "groups": "groups"}
+# A letter for each of the last spatial dimensions, as many as there are.
+_LETTERS = {"size": "dhw", "kernel_size": "trs"}
+# A number for each spatial dimension, or one for all; with what is not written.
+_PARAMETERS = {
+    "p": ("padding", 0),
+    "stride": ("stride", 1),
+    "dilation": ("dilation", 1),
+    "output_padding": ("output_padding", 0),
+}
+_FIELDS = {
+    "bias": ("bias",),
+    "padding_mode": PADDING_MODES,
+    "dtype": tuple(DTYPES),
+    "layout": LAYOUTS,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ProblemLine:
+    """What a line says; ``str()`` gives the line.
+
+    Attributes:
+        problem: The convolution.
+        dtype: A key of convtime.conv.layouts.DTYPES; None where the line does not say.
+        layout: A member of convtime.conv.layouts.LAYOUTS; None where the line does not say.
+    """
+
+    problem: ConvProblem
+    dtype: str | None = None
+    layout: str | None = None
+
+    def __str__(self) -> str:
+        problem, rank = self.problem, self.problem.rank
+        sizes = {"n": problem.batch, "c": problem.in_channels}
+        sizes |= zip(_LETTERS["size"][-rank:], problem.size, strict=True)
+        sizes["k"] = problem.out_channels
+        sizes |= zip(_LETTERS["kernel_size"][-rank:], problem.kernel_size, strict=True)
+        parameters = {
+            name: _written(getattr(problem, field))
+            for name, (field, usual) in _PARAMETERS.items()
+            if getattr(problem, field) != (usual,) * rank
+        }
+        if problem.groups != 1:
+            parameters["groups"] = str(problem.groups)
+        fields = [
+            problem.kind.function,
+            "".join(f"{name}{value}" for name, value in (sizes | parameters).items()),
+            "bias" if problem.bias else None,
+            problem.padding_mode if problem.padding_mode != PADDING_MODES[0] else None,
+            self.dtype,
+            self.layout,
+        ]
+        return ":".join(filter(None, fields))
+
+    @classmethod
+    def parse(cls, line: str) -> ProblemLine:
+        """Reads a line; sizes may be in any order, and so may the fields behind them.
+
+        Raises:
+            InputError: It is not such a line, or its numbers do not make a convolution.
+        """
+        try:
+            return _parsed(line)
+        except InputError as error:
+            raise InputError(f"problem {line[:200]!r}: {error}") from error
+
+
+def _written(value: tuple[int, ...] | str) -> str:
+    if isinstance(value, str):
+        return value
+    return "x".join(map(str, value[:1] if len(set(value)) == 1 else value))
+
+
+def _parsed(line: str) -> ProblemLine:
+    name, *rest = line.strip().split(":")
+    if name not in _KINDS or not rest:
+        raise InputError(
+            f"it must begin with one of {', '.join(_KINDS)} and a colon, as {EXAMPLE} does"
+        )
+    kind = _KINDS[name]
+    sizes = _read_sizes(rest[0], kind.rank)
+    fields = _read_fields(rest[1:])
+    problem = ConvProblem(
+        **sizes,
+        bias="bias" in fields,
+        padding_mode=fields.get("padding_mode", PADDING_MODES[0]),
+        transposed=kind.transposed,
+    )
+    return ProblemLine(problem, fields.get("dtype"), fields.get("layout"))
+
+
+def _read_sizes(text: str, rank: int) -> dict[str, Any]:
+    """Sizes and parameters, by their names in ConvProblem."""
+    found = _read_numbers(text, rank)
+    sizes: dict[str, Any] = {}
+    for field, letters in _LETTERS.items():
+        sizes[field] = tuple(_single(found, letter) for letter in letters[-rank:])
+    for name, field in _SINGLE.items():
+        if name != "groups" or name in found:
+            sizes[field] = _single(found, name)
+    for name, (field, _) in _PARAMETERS.items():
+        if name in found:
+            sizes[field] = "same" if found[name] == "same" else _numbers(found[name])
+    return sizes
+
+
+def _read_numbers(text: str, rank: int) -> dict[str, str]:
+    """What stands behind each name: a number, several with x between, or ``same``."""
+    letters = "".join(each[-rank:] for each in _LETTERS.values())
+    names = [*_SINGLE, *letters, *_PARAMETERS]
+    longest_first = "|".join(sorted(names, key=len, reverse=True))
+    size = re.compile(rf"({longest_first})((?:[0-9]{{1,10}})(?:x[0-9]{{1,10}})*|same)")
+    found: dict[str, str] = {}
+    end = 0
+    while end < len(text):
+        match = size.match(text, end)
+        if match is None:
+            raise InputError(
+                f"{text[end : end + 20]!r} must be one of {', '.join(names)} with a number behind "
+                "it, such as p1, or one for each dimension, such as p1x0"
+            )
+        if match[1] in found:
+            raise InputError(f"{match[1]} is given more than once")
+        found[match[1]] = match[2]
+        end = match.end()
+    return found
+
+
+def _single(found: dict[str, str], name: str) -> int:
+    if name not in found:
+        raise InputError(f"{name} is missing, as in {EXAMPLE}")
+    if not found[name].isdigit():
+        raise InputError(f"{name} is {found[name]!r}, but must be one number")
+    return int(found[name])
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split("x")))
+
+
+def _read_fields(fields: Iterable[str]) -> dict[str, str]:
+    """What is said behind the sizes, by what it is of."""
+    found: dict[str, str] = {}
+    for field in fields:
+        what = next((name for name, allowed in _FIELDS.items() if field in allowed), None)
+        if what is None:
+            every = (one for allowed in _FIELDS.values() for one in allowed)
+            raise InputError(f"{field[:40]!r} must be one of {', '.join(every)}")
+        if what in found:
+            raise InputError(f"{field!r} is a second {what}, after {found[what]!r}")
+        found[what] = field
+    return found

@@ -1,0 +1,65 @@
+"""The command that times the convolutions of a call again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from convtime.conv.explain.binding import BoundCall, bind
+from convtime.conv.layouts import DTYPES, memory_format
+from convtime.conv.problem_line import ProblemLine
+from convtime.conv.sources.model import FUNCTIONS, problem_of
+from convtime.timing.candidate import Candidate
+
+# With more of them, no single one is what a time is of.
+_MOST_PROBLEMS = 8
+
+
+def reproducer_of(candidate: Candidate) -> str:
+    """`convtime conv` with the problems of the convolutions that one call runs.
+
+    Empty where it runs none, or too many; it is called once.
+    """
+    if candidate.setup is not None:
+        candidate.setup()
+    with _Convolutions() as called:
+        candidate.fn(*candidate.args, **candidate.kwargs)
+    lines = list(dict.fromkeys(map(_line, called.calls)))
+    if not 0 < len(lines) <= _MOST_PROBLEMS:
+        return ""
+    return " ".join(["convtime conv", *lines, *(["--backward"] if candidate.backward else [])])
+
+
+class _Convolutions(TorchFunctionMode):
+    """While entered, lists every call of a convolution's function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[BoundCall] = []
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if func in FUNCTIONS:
+            call = bind(FUNCTIONS[func], func, args, kwargs)
+            if call.input.numel():
+                self.calls.append(call)
+        return output
+
+
+def _line(call: BoundCall) -> str:
+    x = call.input
+    names = {dtype: name for name, dtype in DTYPES.items()}
+    nhwc = memory_format("nhwc", x.dim())
+    is_nhwc = nhwc != torch.contiguous_format and x.is_contiguous(memory_format=nhwc)
+    layout = "nhwc" if is_nhwc and not x.is_contiguous() else "nchw"
+    return str(ProblemLine(problem_of(call), names.get(x.dtype), layout))

@@ -1,0 +1,1 @@
+"""Where convtime works inside of other programs."""

@@ -1,0 +1,177 @@
+"""pytest-benchmark's fixture with times of the device, for the plugin in pytest_convtime."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from convtime.core.codec import finite
+from convtime.results.forms import PAYLOAD
+from convtime.results.measurement import Measurement
+
+if TYPE_CHECKING:
+    from pytest_convtime import Timing
+
+# Of pytest-benchmark's own marker, what a timing has, too.
+_LIMITS = {"max_time": "budget", "min_rounds": "min_samples"}
+
+
+class GpuBenchmark:
+    """pytest-benchmark's fixture, whose rounds are samples of :func:`convtime.time_op`.
+
+    Everything else (``group``, ``extra_info``, ``stats``, …) is that fixture's own.
+    """
+
+    def __init__(self, benchmark: Any, timing: Timing) -> None:
+        self._benchmark = benchmark
+        self._timing = timing
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._benchmark, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        own = name.startswith("_")
+        object.__setattr__(self if own else self._benchmark, name, value)
+
+    def __call__(self, function_to_benchmark: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Times calls of a function, and returns the result of one."""
+        marker = self._timing.test.get_closest_marker("benchmark")
+        given = marker.kwargs if marker else {}
+        limits = {ours: given[theirs] for theirs, ours in _LIMITS.items() if theirs in given}
+        options = limits | self._timing.options
+        self._time("gpu_benchmark(...)", function_to_benchmark, args, kwargs, options)
+        return function_to_benchmark(*args, **kwargs)
+
+    def pedantic(
+        self,
+        target: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        setup: Callable[[], Any] | None = None,
+        teardown: Callable[..., object] | None = None,
+        rounds: int = 1,
+        warmup_rounds: int = 0,
+        iterations: int = 1,
+    ) -> Any:
+        """Times just so many calls; ``setup`` and ``teardown`` are not timed.
+
+        A round is the mean of its iterations, of which each is timed by itself.
+        """
+        for name, value, least in (
+            ("iterations", iterations, 1),
+            ("rounds", rounds, 1),
+            ("warmup_rounds", warmup_rounds, 0),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}")
+        if iterations > 1 and setup:
+            raise ValueError(f"iterations must be 1 where there is a setup, got {iterations}")
+        call = _PedanticCall(target, tuple(args), dict(kwargs or {}), setup, teardown)
+        count = rounds * iterations
+        options = {"warmup": warmup_rounds, "stop": "count"}
+        options |= {"min_samples": count, "max_samples": count}
+        mode = "gpu_benchmark.pedantic(...)"
+        if setup or teardown:
+            self._time(mode, call, (), {}, options | {"setup": call.prepare}, iterations)
+        else:  # as it is, so that its tensors can be placed
+            self._time(mode, target, call.args, call.kwargs, options, iterations)
+        call.prepare()
+        result = call()
+        call.end()
+        return result
+
+    def _time(
+        self,
+        mode: str,
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        options: Mapping[str, Any],
+        iterations: int = 1,
+    ) -> None:
+        benchmark = self._benchmark
+        if benchmark._mode:
+            benchmark.has_error = True
+            raise RuntimeError(
+                f"gpu_benchmark can be used once in a test, and was used in {benchmark._mode} mode"
+            )
+        benchmark._mode = mode
+        if not (benchmark.enabled or self._timing.is_again):
+            self._tell_why_not()
+            return
+        try:
+            measured = self._timing.time_op(fn, *args, kwargs=kwargs, **options)
+        except BaseException:
+            benchmark.has_error = True
+            raise
+        if not self._timing.is_again:  # which is no run of pytest-benchmark's
+            self._feed(measured, iterations)
+
+    def _tell_why_not(self) -> None:
+        if self._timing.under_xdist:
+            told = (
+                "gpu_benchmark called the function once and timed nothing: pytest-benchmark "
+                "switches itself off under xdist; run without -n, or use time_op"
+            )
+            warnings.warn(pytest.PytestWarning(told), stacklevel=4)
+
+    def _feed(self, measured: Measurement, iterations: int) -> None:
+        stats = self._benchmark._make_stats(iterations)
+        seconds = measured.seconds
+        for first in range(0, len(seconds) - iterations + 1, iterations):
+            stats.update(sum(seconds[first : first + iterations]))
+        self._benchmark.extra_info.update(_extra_info(measured))
+
+
+def _extra_info(measured: Measurement) -> dict[str, Any]:
+    """How it was measured, for pytest-benchmark's files."""
+    clocks_hz = sorted(clock for clock in measured.sm_clocks_hz if clock)
+    conditions = ("method", "queue", "cache", "placement", "regime", "clocks", "device")
+    reasons = (getattr(measured, f"{name}_reason", "") for name in conditions)
+    return {
+        **{name: getattr(measured, name) for name in conditions},
+        "reasons": [reason for reason in reasons if reason],
+        "sm_clock_mhz": clocks_hz[len(clocks_hz) // 2] / 1e6 if clocks_hz else None,
+        "gpu": measured.provenance.get("gpu"),
+        "median_interval": finite(measured.median_interval),
+        PAYLOAD: measured.to_dict(),
+    }
+
+
+class _PedanticCall:
+    """A call whose arguments ``setup`` makes, and behind which ``teardown`` is called with them."""
+
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        setup: Callable[[], Any] | None,
+        teardown: Callable[..., object] | None,
+    ) -> None:
+        self.args, self.kwargs = args, kwargs
+        self._target, self._setup, self._teardown = target, setup, teardown
+        self._given = bool(args or kwargs)
+        self._called = False
+
+    def prepare(self) -> None:
+        """Before each call."""
+        self.end()
+        made = self._setup() if self._setup else None
+        if made:
+            if self._given:
+                raise TypeError("setup must not return arguments where args or kwargs are given")
+            self.args, self.kwargs = made
+
+    def __call__(self) -> Any:
+        self._called = True
+        return self._target(*self.args, **self.kwargs)
+
+    def end(self) -> None:
+        """Behind the last call, where there was one."""
+        if self._called and self._teardown is not None:
+            self._teardown(*self.args, **self.kwargs)
+        self._called = False

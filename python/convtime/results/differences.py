@@ -1,0 +1,141 @@
+"""What is recorded to differ between two measurements beside their times."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from convtime.results.measurement import Measurement
+
+#: By what two GPUs count as the same one.
+SameGpu = Literal["model", "uuid"]
+
+#: Of the provenance, in the order of how much each explains.
+_PROVENANCE = ("gpu", "gpu_uuid", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
+_CODE = ("commit", "uncommitted changes")
+_CONDITIONS = ("method", "queue", "cache", "placement", "regime", "clocks", "pin", "exclusive")
+# Times that differ in one of these are of different things.
+_OF_ANOTHER_KIND = ("method", "cache", "placement")
+_SAME_CLOCK = 0.01
+_SAME_LOAD = 1.0  # processes
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """Something that was recorded with both runs, and is not the same.
+
+    Attributes:
+        what: its name.
+        before: its value then, in words.
+        after: its value now.
+        count: of how many of the names that both runs have.
+    """
+
+    what: str
+    before: str
+    after: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before} → {self.after}"
+
+
+def all_differences(
+    pairs: Iterable[tuple[Measurement, Measurement]],
+) -> tuple[Difference, ...]:
+    """Those of all pairs, each once, with how many pairs have it."""
+    counts = Counter(found for pair in pairs for found in differences(*pair))
+    order = (*_CODE, *_PROVENANCE)
+    ranks = {what: rank for rank, what in enumerate(order)}
+    found = [dataclasses.replace(difference, count=count) for difference, count in counts.items()]
+    return tuple(sorted(found, key=lambda difference: ranks.get(difference.what, len(order))))
+
+
+def differences(before: Measurement, after: Measurement) -> Iterator[Difference]:
+    """What is recorded to differ; what only one of the two knows is no difference."""
+    now = _facts(after)
+    for what, value in _facts(before).items():
+        if not {None, "unknown"} & {value, now[what]} and value != now[what]:
+            yield Difference(what, str(value), str(now[what]))
+    uncommitted = _uncommitted(before), _uncommitted(after)
+    if "yes" in uncommitted:  # which changes is not recorded: they are taken to differ
+        yield Difference("uncommitted changes", *uncommitted)
+    clock, new_clock = _clock_mhz(before), _clock_mhz(after)
+    if clock and new_clock and abs(new_clock - clock) > _SAME_CLOCK * max(clock, new_clock):
+        yield Difference("SM clock", f"{clock:.0f} MHz", f"{new_clock:.0f} MHz")
+    load, new_load = _load(before), _load(after)
+    if load is not None and new_load is not None and abs(new_load - load) > _SAME_LOAD:
+        yield Difference("load average", f"{load:.1f}", f"{new_load:.1f}")
+
+
+def _facts(measured: Measurement) -> dict[str, Any]:
+    facts = {what: measured.provenance.get(what) for what in (*_PROVENANCE, "governor")}
+    facts["commit"] = _git(measured).get("commit")
+    facts |= {what: getattr(measured, what) for what in _CONDITIONS}
+    facts["pin"] = "none" if measured.pin is None else measured.pin
+    return facts
+
+
+def _git(measured: Measurement) -> Mapping[str, Any]:
+    git = measured.provenance.get("git")
+    return git if isinstance(git, Mapping) else {}
+
+
+def _uncommitted(measured: Measurement) -> str:
+    return "yes" if _git(measured).get("dirty") else "no"
+
+
+def _clock_mhz(measured: Measurement) -> float | None:
+    known = [clock_hz for clock_hz in measured.sm_clocks_hz if clock_hz]
+    return statistics.median(known) / 1e6 if known else None
+
+
+def _load(measured: Measurement) -> float | None:
+    load = measured.provenance.get("load_average")
+    return float(load) if isinstance(load, int | float) else None
+
+
+def on_host(measured: Measurement) -> bool:
+    """Whether its times are by the host's clock."""
+    return measured.method in ("sync", "cpu") or measured.device == "cpu"
+
+
+def incomparable(before: Measurement, after: Measurement, same_gpu: SameGpu) -> str:
+    """Why the two times cannot be compared, as a clause; empty where they can be."""
+    found = {difference.what: difference for difference in differences(before, after)}
+    for what in _OF_ANOTHER_KIND:
+        if what in found:
+            return f"its {found[what]}: these are times of different things"
+    if before.device.partition(":")[0] != after.device.partition(":")[0]:
+        return f"it ran on {before.device} and runs on {after.device}"
+    if on_host(before) and "cpu" in found:
+        return f"it was measured on another CPU ({found['cpu']})"
+    if before.device != "cpu":
+        if "gpu" in found:
+            return f"it was measured on another GPU ({found['gpu']})"
+        if same_gpu == "uuid" and "gpu_uuid" in found:
+            return f"it was measured on another GPU of the same model ({found['gpu_uuid']})"
+    if "regime" in found and "SM clock" in found:
+        return f"its {found['regime']}, at another clock ({found['SM clock']})"
+    return ""
+
+
+def cause(found: Iterable[Difference], same_gpu: SameGpu) -> str:
+    """What a change of times may come from, as far as it was recorded."""
+    names = [difference.what for difference in found]
+    code = any(what in _CODE for what in names)
+    others = [
+        what
+        for what in dict.fromkeys(names)
+        if what not in _CODE and not (what == "gpu_uuid" and same_gpu == "model")
+    ]
+    if code and not others:
+        return "the code: nothing else that was recorded differs"
+    if code:
+        return f"the code or any of these, which differ, too: {', '.join(others)}"
+    if others:
+        return f"one of these, which differ: {', '.join(others)}"
+    return "unknown: nothing that was recorded differs"

@@ -1,0 +1,256 @@
+"""Reading and writing measurements, in whichever form they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from convtime.core import codec
+from convtime.core.errors import InputError, InputWarning, one_line
+from convtime.core.files import write_file
+from convtime.results import forms
+from convtime.results.comparison import Comparison
+from convtime.results.exchange import frame, nvbench, pytest_benchmark, torch_benchmark
+from convtime.results.exchange.unknown import named, shown
+from convtime.results.measurement import SCHEMA, Measurement
+
+if TYPE_CHECKING:
+    import pandas
+    from torch.utils import benchmark
+
+#: Of a file that holds measurements by name.
+RUN_SCHEMA = "1.0"
+
+Format = Literal["convtime", "pytest-benchmark", "nvbench", "csv"]
+
+_READABLE = (
+    "a Measurement, a Comparison or a saved run of convtime's, JSON of pytest-benchmark or "
+    "nvbench, or CSV with the columns name and seconds"
+)
+_FOR_EACH_SAMPLE = ("raw_seconds", "spans", "unions", "sm_clocks_hz", "places", "batches")
+_LONGEST_WHOLE_NUMBER = 20  # digits of 2**64
+
+
+def read_measurements(
+    source: str
+    | os.PathLike[str]
+    | pandas.DataFrame
+    | benchmark.Measurement
+    | benchmark.Compare
+    | Iterable[benchmark.Measurement],
+) -> dict[str, Measurement]:
+    """Reads measurements of convtime's, or of another tool.
+
+    What the other tool does not say (method, cache, clocks, …) is ``unknown`` in the result, and
+    the field's reason names the tool. ``provenance["tool"]`` names it, too.
+
+    Args:
+        source: a file, whose form is found out: JSON of convtime's (a Measurement, a Comparison,
+            ``convtime conv --json``, a saved run), of pytest-benchmark (with its samples:
+            ``--benchmark-json``, or ``--benchmark-save-data``) or of nvbench (with its samples:
+            ``--jsonbin``), or CSV with the columns of :meth:`Measurement.to_frame`, of which
+            ``name`` and ``seconds`` must be there. Or a data frame of such columns, or a
+            Measurement, several, or a Compare of ``torch.utils.benchmark``.
+
+    Returns:
+        The measurements by name, in the order of the source.
+
+    Raises:
+        InputError: in one sentence, why it cannot be read.
+    """
+    if isinstance(source, str | os.PathLike):
+        found = read_file(source)
+        return dict(found.measurements) if isinstance(found, Comparison) else found
+    pandas_loaded = sys.modules.get("pandas")
+    if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
+        return frame.read(source.to_dict("records"), "the data frame", "a data frame")
+    return torch_benchmark.read(source)
+
+
+def read_file(path: str | os.PathLike[str]) -> Comparison | dict[str, Measurement]:
+    """As :func:`read_measurements` of a file, but a comparison with its verdicts.
+
+    Raises:
+        InputError: in one sentence, why it cannot be read.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: is no text, and must be {_READABLE}") from error
+    if path.suffix.lower() == ".csv":
+        return frame.read_csv(text, str(path))
+    found = _read_document(_parse(text, path), path)
+    by_name = found.measurements if isinstance(found, Comparison) else found
+    for measured in by_name.values():
+        _check_lengths(measured, path)
+    return found
+
+
+def _check_lengths(measured: Measurement, path: Path) -> None:
+    """What there is for each sample must be there for all of them."""
+    of = f"{path}: {shown(measured.name)} has {len(measured.seconds)} samples and"
+    for field in _FOR_EACH_SAMPLE:
+        count = len(getattr(measured, field))
+        if count not in (0, len(measured.seconds)):
+            raise InputError(f"{of} {count} {field}, and must have as many of both")
+    for activity in measured.activities:
+        count = len(activity.seconds)
+        if count != len(measured.seconds) or set(activity.seconds) == {None}:
+            raise InputError(
+                f"{of} {count} times of {shown(activity.label)}, and must have as many of both, "
+                "some of which are known"
+            )
+    if measured.sustained is not None:
+        _check_lengths(measured.sustained, path)
+
+
+def _parse(text: str, path: Path) -> Any:
+    """JSON whose numbers are numbers of the usual size."""
+
+    def whole(digits: str) -> int:
+        if len(digits) > _LONGEST_WHOLE_NUMBER:
+            raise InputError(f"{path}: has a whole number of {len(digits)} digits")
+        return int(digits)
+
+    def fraction(digits: str) -> float:
+        number = float(digits)
+        if codec.finite(number) is None:
+            raise InputError(f"{path}: has the number {digits[:20]}, which is too large")
+        return number
+
+    def constant(name: str) -> None:
+        raise InputError(f"{path}: has {name} in it, which is no number in JSON")
+
+    try:
+        return json.loads(text, parse_int=whole, parse_float=fraction, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        ends = " where the file ends" if error.pos >= len(text.rstrip()) else ""
+        raise InputError(f"{path}: is no whole JSON: {error.msg} at {where}{ends}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: is JSON that is nested too deep to be read") from error
+
+
+def _read_document(document: Any, path: Path) -> Comparison | dict[str, Measurement]:
+    try:
+        if isinstance(document, Mapping):
+            if "seconds" in document:
+                return named([Measurement.from_dict(document)], str(path))
+            if isinstance(document.get("measurements"), Mapping):
+                return _read_by_name(document, path)
+            if pytest_benchmark.is_one(document):
+                return named(pytest_benchmark.read(document, str(path)), str(path))
+            if nvbench.is_one(document):
+                return named(nvbench.read(document, path), str(path))
+            if isinstance(document.get("rows"), list):
+                return named(_read_layers(document), str(path))
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path}: {one_line(error)}") from error
+    found = (
+        f"a JSON object with the keys {', '.join(map(repr, list(document)[:5]))}"
+        if isinstance(document, Mapping) and document
+        else f"JSON that begins with {json.dumps(document)[:20]!r}"
+    )
+    raise InputError(f"{path}: is {found}, and must be {_READABLE}")
+
+
+def _read_by_name(document: Mapping[str, Any], path: Path) -> Comparison | dict[str, Measurement]:
+    """A comparison, or a run that was saved."""
+    if "baseline" in document:
+        return Comparison.from_dict(document)
+    measurements = document["measurements"]
+    if not measurements:
+        raise InputError(f"{path}: has no measurement in it")
+    return {name: Measurement.from_dict(entry) for name, entry in measurements.items()}
+
+
+def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
+    """What `convtime conv --json` writes: two measurements in each row, without provenance.
+
+    How a row is run again becomes part of theirs.
+    """
+    found = []
+    for row in document["rows"]:
+        try:
+            layer, pass_name = row["layer"]["names"][0], row["pass_name"]
+            sides = {side: dict(row[side]) for side in ("pytorch", "convtime")}
+        except (TypeError, KeyError, IndexError, ValueError) as error:
+            raise ValueError("its rows are not those of convtime's convolutions") from error
+        provenance = dict(document.get("provenance", {}))
+        if "reproducer" in row:
+            provenance["reproducer"] = row["reproducer"]
+        for side, fields in sides.items():
+            measured = codec.decode(Measurement, {**fields, "provenance": provenance}, SCHEMA)
+            name = f"{layer} {pass_name}: {side}"
+            found.append(dataclasses.replace(measured, name=name))
+    return found
+
+
+def write_measurements(
+    measurements: Measurement | Comparison | Mapping[str, Measurement],
+    path: str | os.PathLike[str],
+    format: Format | None = None,
+) -> None:
+    """Writes measurements to a file, whole or not at all.
+
+    Args:
+        measurements: one, a comparison, or several by name.
+        path: the file.
+        format: ``convtime`` (JSON with all that there is), ``pytest-benchmark`` and ``nvbench``
+            (JSON for those tools, in which convtime finds all that there was), or ``csv`` (the
+            samples with their conditions; a warning says what it leaves out). Unless given: csv for
+            a path that ends in ``.csv``, else convtime.
+
+    Raises:
+        InputError: for another format, and where the file cannot be written.
+    """
+    if format is None:
+        format = "csv" if Path(path).suffix.lower() == ".csv" else "convtime"
+    if format not in get_args(Format):
+        raise InputError(f"format must be one of {str(get_args(Format))[1:-1]}, got {format!r}")
+    if isinstance(measurements, Measurement):
+        by_name: Mapping[str, Measurement] = {measurements.name: measurements}
+    elif isinstance(measurements, Comparison):
+        by_name = measurements.measurements
+    else:
+        by_name = measurements
+    renamed = [dataclasses.replace(each, name=name) for name, each in by_name.items()]
+    if format == "csv":
+        write_file(path, forms.to_csv(renamed))
+        warnings.warn(
+            f"{os.fspath(path)}: CSV holds samples, their clocks, {', '.join(forms.CONDITIONS)} "
+            "and GPU alone; JSON holds everything",
+            InputWarning,
+            stacklevel=2,
+        )
+        return
+    if format == "pytest-benchmark":
+        document = pytest_benchmark.document(renamed)
+    elif format == "nvbench":
+        document = nvbench.document(renamed)
+    else:
+        document = document_of(measurements)
+    write_file(path, codec.to_json(document))
+
+
+def document_of(
+    measurements: Measurement | Comparison | Mapping[str, Measurement],
+) -> dict[str, Any]:
+    """What convtime's own JSON holds of one measurement, a comparison, or several by name."""
+    if isinstance(measurements, Measurement | Comparison):
+        return measurements.to_dict()
+    entries = {name: measured.to_dict() for name, measured in measurements.items()}
+    return {"schema": RUN_SCHEMA, "measurements": entries}

@@ -1,0 +1,250 @@
+"""nvbench's JSON, and the files beside it that hold its samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from convtime.core import codec
+from convtime.core.errors import InputError, InputWarning
+from convtime.results.exchange.unknown import of_samples, shown
+from convtime.results.measurement import SCHEMA, Measurement
+
+_TOOL = "nvbench"
+_TIMES = "nv/json/bin:nv/cold/sample_times"
+_CLOCKS = "nv/json/freqs-bin:nv/cold/sample_freqs"
+_WHOLE = "convtime/measurement"  # a summary of our own, as nvbench lets its users add
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    name: str
+    value: str | int | float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Summary:
+    tag: str
+    data: tuple[_Value, ...] = ()
+
+    def get(self, name: str) -> str | int | float | None:
+        return next((each.value for each in self.data if each.name == name), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class _State:
+    name: str
+    device: int | None = None
+    summaries: tuple[_Summary, ...] | None = ()
+    is_skipped: bool = False
+    skip_reason: str | None = None
+
+    def summary(self, tag: str) -> _Summary | None:
+        return next((each for each in self.summaries or () if each.tag == tag), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Benchmark:
+    name: str
+    states: tuple[_State, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Device:
+    id: int
+    name: str
+    sm_default_clock_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # in hertz
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    benchmarks: tuple[_Benchmark, ...]
+    devices: tuple[_Device, ...] | None = ()
+
+
+def is_one(document: Mapping[str, Any]) -> bool:
+    """Whether JSON is of this form, and not of another one with benchmarks."""
+    benchmarks = document.get("benchmarks")
+    return isinstance(benchmarks, list) and any(
+        isinstance(each, Mapping) and "states" in each for each in benchmarks
+    )
+
+
+def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
+    """The isolated ("cold") samples of each state of each benchmark.
+
+    What nvbench has skipped is left out, with a warning that says why.
+
+    Raises:
+        InputError: for a state without its samples.
+        ValueError: for fields of another type.
+    """
+    run = codec.decode(_Run, document)
+    devices = {device.id: device for device in run.devices or ()}
+    found = []
+    for benchmark in run.benchmarks:
+        for state in benchmark.states:
+            name = f"{benchmark.name} [{state.name}]"
+            if state.is_skipped:
+                why = shown(state.skip_reason or "no reason given")
+                warnings.warn(
+                    f"{path}: nvbench has skipped {shown(name)}: {why}", InputWarning, stacklevel=5
+                )
+                continue
+            whole = state.summary(_WHOLE)
+            found.append(
+                _samples(name, state, devices, path) if whole is None else _own(whole, path)
+            )
+    return found
+
+
+def _own(whole: _Summary, path: Path) -> Measurement:
+    text = whole.get("value")
+    try:
+        return codec.decode(Measurement, json.loads(str(text)), SCHEMA)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: the summary {_WHOLE} is no measurement of convtime's") from error
+
+
+def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Path) -> Measurement:
+    seconds = _side_file(state, _TIMES, path)
+    if seconds is None:
+        raise InputError(
+            f"{path}: has no samples of {shown(name)}, only their statistics; let nvbench keep "
+            "them with --jsonbin in place of --json"
+        )
+    if not seconds:
+        raise InputError(f"{path}: nvbench has taken no samples of {shown(name)}")
+    clocks_hz = _side_file(state, _CLOCKS, path) or ()
+    if clocks_hz and len(clocks_hz) != len(seconds):
+        raise InputError(
+            f"{path}: has {len(seconds)} samples and {len(clocks_hz)} clocks of {shown(name)}, and "
+            "must have as many of both"
+        )
+    device = None if state.device is None else devices.get(state.device)
+    known: dict[str, Any] = {}
+    if state.device is not None:
+        known = {"device": f"cuda:{state.device}", "device_reason": "nvbench says so"}
+    if device is not None:
+        known["max_sm_clock_hz"] = device.sm_default_clock_rate or None
+    return of_samples(
+        name,
+        seconds,
+        _TOOL,
+        {"gpu": None if device is None else device.name},
+        sm_clocks_hz=clocks_hz,
+        method_reason="the samples are of nvbench's own method for isolated calls (nv/cold)",
+        **known,
+    )
+
+
+def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
+    """The 32-bit floats of a file that a summary names; None without such a summary.
+
+    Raises:
+        InputError: the file is not there, or is not what the summary says.
+    """
+    summary = state.summary(tag)
+    if summary is None:
+        return None
+    written = Path(str(summary.get("filename") or ""))
+    # The path is that of the folder in which nvbench ran, and may be anything. The files lie in a
+    # folder beside the JSON, and only there are they looked for.
+    beside = path.parent / written.parent.name / written.name
+    count = summary.get("size")
+    try:
+        if ".." in written.parts or not beside.is_file():
+            raise FileNotFoundError
+        if beside.stat().st_size != 4 * int(count or 0):
+            raise InputError(
+                f"{beside}: must hold the {count} numbers that {path.name} says, and has "
+                f"{beside.stat().st_size} bytes, not four for each"
+            )
+        numbers = np.fromfile(beside, dtype="<f4")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path}: its samples are not there: nvbench has written them to "
+            f"{shown(os.path.join(written.parent.name, written.name))}, which must lie beside it"
+        ) from error
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{beside}: cannot be read") from error
+    if not np.isfinite(numbers).all() or (numbers < 0).any():
+        raise InputError(f"{beside}: has numbers in it that are no times or clocks")
+    # The shortest decimal of each: 1e-05, and not 9.999999747378752e-06.
+    return tuple(float(str(number)) for number in numbers)
+
+
+def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Measurements as nvbench writes its own, whose scripts read it.
+
+    The samples' statistics are under nvbench's names for isolated calls, ``nv/cold``, whatever
+    the cache was.
+    """
+    names = list(dict.fromkeys(str(each.provenance.get("gpu")) for each in measurements))
+    return {
+        "meta": {"version": {"json": {"major": 1, "minor": 0, "patch": 0, "string": "1.0.0"}}},
+        "devices": [{"id": number, "name": name} for number, name in enumerate(names)],
+        "benchmarks": [
+            _benchmark(number, measured, names.index(str(measured.provenance.get("gpu"))))
+            for number, measured in enumerate(measurements)
+        ],
+    }
+
+
+def _benchmark(number: int, measured: Measurement, device: int) -> dict[str, Any]:
+    return {
+        "name": measured.name,
+        "index": number,
+        "devices": [device],
+        "axes": [],
+        "states": [
+            {
+                "name": f"Device={device}",
+                "device": device,
+                "axis_values": [],
+                "summaries": list(_summaries(measured)),
+                "is_skipped": False,
+            }
+        ],
+    }
+
+
+def _summaries(measured: Measurement) -> Iterator[dict[str, Any]]:
+    side = "cpu" if measured.device == "cpu" else "gpu"
+    spread = measured.stdev if len(measured.seconds) > 1 else math.inf
+    mean = measured.mean
+    statistics = {
+        "mean": mean,
+        "median": measured.median,
+        "min": measured.min,
+        "max": measured.max,
+        "q1": measured.quantile(0.25),
+        "q3": measured.quantile(0.75),
+        "iqr/absolute": measured.iqr,
+        "stdev/absolute": spread,
+        "stdev/relative": spread / mean if mean else math.inf,
+    }
+    yield _summary("nv/cold/sample_size", "int64", str(len(measured.seconds)))
+    for name, value in statistics.items():
+        yield _summary(f"nv/cold/time/{side}/{name}", "float64", repr(value))
+    yield _summary(_WHOLE, "string", json.dumps(measured.to_dict(), allow_nan=False))
+
+
+def _summary(tag: str, type: str, value: str) -> dict[str, Any]:
+    return {
+        "tag": tag,
+        "name": tag,
+        "hide": "Not needed in table.",
+        "data": [{"name": "value", "type": type, "value": value}],
+    }

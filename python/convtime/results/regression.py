@@ -1,0 +1,375 @@
+"""What has changed from one stored run to another: for a gate that noise does not open."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import reprlib
+from collections.abc import Collection, Mapping
+from typing import Any, Literal, get_args
+
+from convtime.core import codec
+from convtime.core.load import _C
+from convtime.results.comparison import Ratio
+from convtime.results.differences import (
+    Difference,
+    SameGpu,
+    all_differences,
+    cause,
+    incomparable,
+    on_host,
+)
+from convtime.results.measurement import Measurement
+from convtime.results.significance import LogMedian, LogRatio, adjusted
+
+SCHEMA = "1.0"
+
+#: ``same``, ``slower`` and ``faster`` by more than the margin, ``uncertain`` which of these;
+#: ``missing`` from the later run, or ``new`` in it.
+Verdict = Literal["slower", "faster", "uncertain", "same", "missing", "new"]
+
+#: Why a verdict is uncertain. ``other-conditions``: the two times are not of the same thing.
+#: ``no-time``: a median is not above 0, as that of calls that issue no work to the GPU.
+#: ``too-few-samples``: one of them has no interval. ``wide-interval``: it is wider than the margin.
+#: ``at-the-margin``: it is narrower, and holds the margin's edge. ``one-of-many``: it would be
+#: slower or faster alone, but among so many one such difference is to be expected by chance.
+Reason = Literal[
+    "other-conditions",
+    "no-time",
+    "too-few-samples",
+    "wide-interval",
+    "at-the-margin",
+    "one-of-many",
+]
+
+
+# What medians differ by from one process to the next, though nothing has changed, as a standard
+# deviation: the largest that fresh processes on an H200 had (benchmarks/results, repeatability and
+# placement), and what was assumed of times by the host's clock.
+_BETWEEN_PROCESSES = 0.003
+_BETWEEN_PROCESSES_ON_HOST = 0.005
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """How one time has changed between two runs.
+
+    Attributes:
+        name: of the two measurements.
+        verdict: see :data:`Verdict`.
+        before: the earlier median in seconds; None where the name is new.
+        after: the later one; None where the name is missing.
+        ratio: of the later median to the earlier one, with the interval that it has by itself; None
+            where there are no two times above 0.
+        p_value: how likely a difference beyond the margin would be by chance alone, adjusted for
+            how many names were looked at; None where it is not judged.
+        reason: why the verdict is ``uncertain``, as a code; None where it is not.
+        sentence: that in words; empty where there is nothing to say.
+        reproducer: the command that measures it again, where the later one's ``provenance`` has
+            it; else empty.
+    """
+
+    name: str
+    verdict: Verdict
+    before: float | None = None
+    after: float | None = None
+    ratio: Ratio | None = None
+    p_value: float | None = None
+    reason: Reason | None = None
+    sentence: str = ""
+    reproducer: str = ""
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Changes:
+    """What has changed from one run to another; see :func:`compare_runs`.
+
+    Attributes:
+        changes: one for each name, those of the earlier run first, in its order.
+        margin: share of the earlier time up to which another time counts as the same.
+        false_discoveries: share of wrong ones to be expected among all that are found to be slower
+            or faster; where nothing has changed, the share of runs in which anything is found.
+        geomean: the geometric mean of the ratios of all names that could be compared, with an
+            interval for these names; None where there are none.
+        differences: everything else that is recorded to differ.
+        cause: what the times may have changed from, as far as was recorded.
+    """
+
+    changes: tuple[Change, ...]
+    margin: float = 0.03
+    false_discoveries: float = 0.05
+    geomean: Ratio | None = None
+    differences: tuple[Difference, ...] = ()
+    cause: str = ""
+
+    def __getitem__(self, name: str) -> Change:
+        """The change of a name."""
+        for change in self.changes:
+            if change.name == name:
+                return change
+        raise KeyError(f"{name!r} is in neither of the runs")
+
+    def of(self, *verdicts: Verdict) -> tuple[Change, ...]:
+        """The changes that have one of these verdicts."""
+        return tuple(change for change in self.changes if change.verdict in verdicts)
+
+    def confirmed(self, again: Changes) -> Changes:
+        """What counts once some names have been measured again, and compared with the same run.
+
+        A verdict that a second look does not bear out is that of the second look.
+        """
+        second = {change.name: change for change in again.changes}
+        return dataclasses.replace(
+            self,
+            changes=tuple(
+                _confirmed(change, second[change.name]) if change.name in second else change
+                for change in self.changes
+            ),
+        )
+
+    def exit_code(
+        self, fail_on: Verdict | Collection[Verdict] = "slower", uncertain: int = 0
+    ) -> int:
+        """For CI: whether the later run is as it should be.
+
+        Args:
+            fail_on: the verdicts of which one gives 1.
+            uncertain: what is given where there is none of these, and a verdict is uncertain; 125
+                has ``git bisect run`` skip the commit.
+
+        Raises:
+            ValueError: for anything else to fail on.
+        """
+        failures = {fail_on} if isinstance(fail_on, str) else set(fail_on)
+        if not failures <= set(get_args(Verdict)):
+            raise ValueError(f"fail_on must be some of {get_args(Verdict)}, got {fail_on!r}")
+        if any(change.verdict in failures for change in self.changes):
+            return 1
+        return uncertain if self.of("uncertain") else 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with a schema version."""
+        fields: dict[str, Any] = codec.finite(codec.encode(self, SCHEMA))
+        return fields
+
+    def details(self) -> str:
+        """All that has changed as text, for a log."""
+        from convtime.show.changes import sheet
+
+        return sheet(self)
+
+    def to_markdown(self) -> str:
+        """As :meth:`details`, in Markdown for a pull request, with everything escaped."""
+        from convtime.show.changes import markdown
+
+        return markdown(self)
+
+    def __str__(self) -> str:
+        from convtime.show.changes import line
+
+        return line(self)
+
+    def __repr__(self) -> str:
+        return f"<convtime.Changes {self}>"
+
+    def _repr_html_(self) -> str:
+        from convtime.show.changes import html_sheet
+
+        return html_sheet(self)
+
+
+def compare_runs(
+    before: Mapping[str, Measurement],
+    after: Mapping[str, Measurement],
+    *,
+    margin: float = 0.03,
+    false_discoveries: float = 0.05,
+    same_gpu: SameGpu = "model",
+) -> Changes:
+    """Judges what two runs measured under the same names.
+
+    A ratio is of the two medians. Its interval is made of theirs, and no narrower than what medians
+    differ by from one process to the next: a standard deviation of 0.3 %, or 0.5 % of times by the
+    host's clock. A name is ``slower`` or ``faster``
+    where its time is found to be beyond the margin although that share of all findings may be false
+    ones: with 300 names, some are beyond it by chance. It is ``same`` where the whole interval is
+    within the margin.
+
+    Args:
+        before: the earlier run, by name.
+        after: the later one.
+        margin: share of the earlier time up to which another time counts as the same.
+        false_discoveries: the share, above 0 and below 1.
+        same_gpu: what counts as the same GPU: of one ``model``, or the very one, by its ``uuid``.
+            Times on GPUs that do not are ``uncertain``.
+
+    Raises:
+        ValueError: for a margin or share outside of its range, and for measurements whose samples
+            are no numbers.
+    """
+    _check_share("margin", margin, zero=True)
+    _check_share("false_discoveries", false_discoveries, zero=False)
+    if same_gpu not in get_args(SameGpu):
+        raise ValueError(f"same_gpu must be one of {get_args(SameGpu)}, got {same_gpu!r}")
+    for name, measured in (*before.items(), *after.items()):
+        _check_samples(name, measured)
+    pairs = {name: (before[name], after[name]) for name in before if name in after}
+    compared = {name: _compare(*pair, same_gpu) for name, pair in pairs.items()}
+    judged = [name for name, pair in compared.items() if pair.known is not None]
+    chances = adjusted([_known(compared[name]).p_value(margin) for name in judged])
+    adjusted_chances = dict(zip(judged, chances, strict=True))
+
+    def change(name: str) -> Change:
+        if name not in pairs:
+            known = before.get(name) or after[name]
+            verdict: Verdict = "missing" if name in before else "new"
+            field = "before" if name in before else "after"
+            found = Change(name, verdict, **{field: known.median})  # type: ignore[arg-type]
+        else:
+            chance = adjusted_chances.get(name)
+            found = _judge(name, pairs[name], compared[name], margin, chance, false_discoveries)
+        return dataclasses.replace(found, reproducer=_reproducer(after.get(name)))
+
+    found = all_differences(pairs.values())
+    return Changes(
+        changes=tuple(change(name) for name in dict.fromkeys((*before, *after))),
+        margin=float(margin),
+        false_discoveries=float(false_discoveries),
+        geomean=_geomean([_known(compared[name]) for name in judged]),
+        differences=found,
+        cause=cause(found, same_gpu),
+    )
+
+
+def _reproducer(measured: Measurement | None) -> str:
+    return "" if measured is None else str(measured.provenance.get("reproducer", ""))
+
+
+def _check_samples(name: str, measured: Measurement) -> None:
+    wrong = next((value for value in measured.seconds if not math.isfinite(value)), None)
+    if wrong is not None:
+        raise ValueError(f"{reprlib.repr(name)}: its seconds must be finite numbers, got {wrong}")
+    for what in ("places", "batches"):
+        given = len(getattr(measured, what))
+        if given not in (0, len(measured.seconds)):
+            raise ValueError(
+                f"{reprlib.repr(name)}: its {what} must be known of all {len(measured.seconds)} "
+                f"samples or of none, got {given}"
+            )
+
+
+def _check_share(what: str, value: float, *, zero: bool) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not (number and (0 < value < 1 or (zero and value == 0))):
+        least = "0 or more" if zero else "above 0"
+        raise ValueError(f"{what} must be a share, {least} and below 1, got {value!r}")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Compared:
+    """A ratio of two medians; None where they cannot be judged, for a reason."""
+
+    known: LogRatio | None
+    ratio: Ratio | None
+    reason: Reason | None = None
+    sentence: str = ""
+
+
+def _known(compared: _Compared) -> LogRatio:
+    assert compared.known is not None
+    return compared.known
+
+
+def _compare(before: Measurement, after: Measurement, same_gpu: SameGpu) -> _Compared:
+    for which, measured in (("before", before), ("now", after)):
+        if not measured.median > 0:
+            why = (
+                f"{which} it issued no work to the GPU"
+                if measured.no_gpu_work
+                else f"its median {which} is {measured.median:.3g} s"
+            )
+            return _Compared(None, None, "no-time", f"{why}, which gives no ratio")
+    pair = LogRatio(_log_median(after), _log_median(before))
+    low, high = pair.interval()
+    ratio = Ratio(_exp(pair.value), _exp(low), _exp(high))
+    why = incomparable(before, after, same_gpu)
+    if why:
+        return _Compared(None, ratio, "other-conditions", why)
+    return _Compared(pair, ratio)
+
+
+def _log_median(measured: Measurement) -> LogMedian:
+    least_error = _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
+    return LogMedian.of_interval(
+        measured.median, *measured.median_interval, measured.interval_count, least_error
+    )
+
+
+def _exp(logarithm: float) -> float:
+    try:
+        return math.exp(logarithm)
+    except OverflowError:
+        return math.inf
+
+
+def _judge(
+    name: str,
+    pair: tuple[Measurement, Measurement],
+    compared: _Compared,
+    margin: float,
+    chance: float | None,
+    false_discoveries: float,
+) -> Change:
+    verdict: Verdict = "uncertain"
+    reason, sentence = compared.reason, compared.sentence
+    if chance is not None:
+        ratio = compared.ratio
+        assert ratio is not None
+        if chance <= false_discoveries:
+            verdict = "slower" if ratio.value > 1 else "faster"
+        else:
+            alone = _C.judge(ratio.low, ratio.high, margin)
+            verdict = "same" if alone == "same" else "uncertain"
+            if verdict == "uncertain":
+                reason, sentence = _doubt(ratio, margin, alone, chance, pair)
+    before, after = (measured.median for measured in pair)
+    return Change(name, verdict, before, after, compared.ratio, chance, reason, sentence)
+
+
+def _doubt(
+    ratio: Ratio, margin: float, alone: str, chance: float, pair: tuple[Measurement, Measurement]
+) -> tuple[Reason, str]:
+    if alone != "uncertain":
+        return "one-of-many", (
+            f"it would be {alone} if it were the only one, but among all names a difference like "
+            f"this one is to be expected by chance (adjusted p-value {chance:.2g})"
+        )
+    if not all(math.isfinite(measured.median_interval[0]) for measured in pair):
+        few = " and ".join(str(len(measured.seconds)) for measured in pair)
+        return "too-few-samples", f"{few} samples give no interval at that confidence"
+    half = (ratio.high - ratio.low) / 2
+    if half <= margin:
+        return "at-the-margin", (
+            f"the margin's edge lies within {ratio.low:.4f} .. {ratio.high:.4f}"
+        )
+    interval = f"{ratio.low:.4f} .. {ratio.high:.4f}"
+    return "wide-interval", f"the interval, {interval}, is wider than the margin of {margin:.2%}"
+
+
+def _confirmed(first: Change, second: Change) -> Change:
+    found = "without a ratio" if first.ratio is None else str(first.ratio)
+    said = f"at first {first.verdict}: {found}"
+    if first.verdict == second.verdict:
+        said = f"found twice, first as {found}"
+    sentence = "; ".join(filter(None, (said, second.sentence)))
+    return dataclasses.replace(second, sentence=sentence)
+
+
+def _geomean(pairs: list[LogRatio]) -> Ratio | None:
+    if not pairs:
+        return None
+    mean = math.fsum(pair.value for pair in pairs) / len(pairs)
+    sides = [(pair.value - pair.interval()[0], pair.interval()[1] - pair.value) for pair in pairs]
+    # What all names of a process share does not average out: no narrower than the narrowest.
+    down, up = (max(math.hypot(*side) / len(pairs), min(side)) for side in zip(*sides, strict=True))
+    return Ratio(_exp(mean), _exp(mean - down), _exp(mean + up))

@@ -1,0 +1,111 @@
+"""What has changed between two runs: as text for a log, HTML, and Markdown for a pull request."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import escape
+from typing import get_args
+
+from convtime.results.regression import Change, Changes, Verdict
+from convtime.results.units import format_seconds
+from convtime.show import html, text
+
+_VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+_QUIET: tuple[Verdict, ...] = ("same",)  # told as a number alone
+_HEADERS = ("verdict", "ratio [95 %]", "before → after", "name")
+
+
+def line(changes: Changes) -> str:
+    """One line: how many there are of each verdict, and the geometric mean."""
+    counts = {verdict: len(changes.of(verdict)) for verdict in _VERDICTS}
+    told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
+    mean = "" if changes.geomean is None else f"; geomean {changes.geomean}"
+    return f"{len(changes.changes)} compared: {told or 'nothing'}{mean}"
+
+
+def sheet(changes: Changes) -> str:
+    """All but what is the same, a row each, with what is to be said of it below its name."""
+    parts = [f"{line(changes)} (margin {changes.margin:.2%})"]
+    rows = _rows(changes)
+    if rows:
+        parts.append(text.table(_HEADERS, rows, right=_HEADERS[1:3]))
+    causes = [text.sentences(_cause(changes)), text.sentences(_differences(changes), indent=2)]
+    parts.append("\n".join(filter(None, causes)))
+    return "\n\n".join(filter(None, parts))
+
+
+def html_sheet(changes: Changes) -> str:
+    """As HTML, with everything escaped."""
+    rows = _rows(changes)
+    return (
+        html.paragraph(f"{line(changes)} (margin {changes.margin:.2%})")
+        + (html.table(_HEADERS, rows) if rows else "")
+        + "".join(map(html.paragraph, _cause(changes)))
+        + html.items(_differences(changes))
+    )
+
+
+def markdown(changes: Changes) -> str:
+    """As :func:`sheet`; nothing in a name can be markup."""
+    lines = [f"**{_escaped(line(changes))}** (margin {changes.margin:.2%})"]
+    rows = _worst_first(changes)
+    if rows:
+        lines += ["", "| verdict | ratio | median | name | |", "|---|--:|--:|---|---|"]
+    for change in rows:
+        cells = (change.verdict, *_cells(change), change.name, "; ".join(_remarks(change)))
+        lines.append(f"| {' | '.join(map(_escaped, cells))} |")
+    if changes.changes:
+        lines += ["", f"Cause: {_escaped(changes.cause)}"]
+    if changes.differences:
+        lines.append("")
+    lines += [f"- {_escaped(difference)}" for difference in _differences(changes)]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(changes: Changes) -> list[tuple[text.Cell, ...]]:
+    return [
+        (change.verdict, *_cells(change), (change.name, *_remarks(change)))
+        for change in _worst_first(changes)
+    ]
+
+
+def _cause(changes: Changes) -> list[str]:
+    return [f"cause: {changes.cause}"] if changes.changes else []
+
+
+def _differences(changes: Changes) -> list[str]:
+    return [f"{difference}{_share(difference.count)}" for difference in changes.differences]
+
+
+def _worst_first(changes: Changes) -> list[Change]:
+    """All but what is the same: slower ones first, and of these those that changed the most."""
+
+    def key(change: Change) -> tuple[int, float]:
+        ratio = 1.0 if change.ratio is None else change.ratio.value
+        return _VERDICTS.index(change.verdict), -max(ratio, 1 / ratio if ratio else 1.0)
+
+    return sorted((change for change in changes.changes if change.verdict not in _QUIET), key=key)
+
+
+def _cells(change: Change) -> tuple[str, str]:
+    ratio = "" if change.ratio is None else str(change.ratio)
+    medians = [value for value in (change.before, change.after) if value is not None]
+    return ratio, " → ".join(map(format_seconds, medians))
+
+
+def _remarks(change: Change) -> Iterator[str]:
+    if change.sentence:
+        yield change.sentence
+    if change.reproducer and change.verdict in ("slower", "uncertain"):
+        yield f"again: {change.reproducer}"
+
+
+def _share(count: int) -> str:
+    return f" (of {count})" if count > 1 else ""
+
+
+def _escaped(value: str) -> str:
+    """Of a text, what neither HTML nor Markdown takes for markup, in one line."""
+    plain = escape(" ".join(value.split()))
+    return re.sub(r"([\\`*_{}\[\]|~#!@])", r"\\\1", plain)

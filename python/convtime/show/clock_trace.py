@@ -1,0 +1,122 @@
+"""A ClockTrace as one line, as a table, and as HTML."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Iterator
+
+from convtime.results.clock_trace import ClockTrace
+from convtime.show import html, svg, text
+
+# What is read, with the unit that it is shown in, and what that is of the unit that it is kept in.
+_QUANTITIES = (
+    ("SM clock", "sm_clock_hz", "MHz", 1e-6),
+    ("memory clock", "memory_clock_hz", "MHz", 1e-6),
+    ("power", "power", "W", 1.0),
+    ("temperature", "temperature", "°C", 1.0),
+)
+_HEADERS = ("", "lowest", "median", "highest")
+
+
+def line(trace: ClockTrace) -> str:
+    """How long was traced, and the range of each quantity."""
+    if not trace.readings:
+        why = trace.reason or "the block has not ended"
+        return text.printable(f"{trace.device}: no readings: {why}")
+    told = [f"{course.name} {course.range}" for course in _courses(trace)]
+    throttled = _throttled(trace)
+    if throttled:
+        told.append(f"throttled by {', '.join(throttled)}")
+    said = f"{_title(trace)}: {', '.join(told) or 'nothing was told'}"
+    return text.printable(f"{said}; but {trace.reason}" if trace.reason else said)
+
+
+def sheet(trace: ClockTrace) -> str:
+    """A table of what was read, and what throttled the GPU for how long."""
+    if not trace.readings:
+        return line(trace)
+    parts = [
+        text.printable(_title(trace)),
+        text.table(_HEADERS, map(_row, _courses(trace)), right=_HEADERS[1:]),
+        text.sentences(_remarks(trace)),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def html_sheet(trace: ClockTrace) -> str:
+    """As HTML, with everything escaped: the table, and each quantity over time."""
+    if not trace.readings:
+        return html.paragraph(line(trace))
+    parts = [html.table(_HEADERS, map(_row, _courses(trace)), _title(trace))]
+    times = [reading.seconds for reading in trace.readings]
+    for course in _courses(trace):
+        picture = svg.course(times, course.values, (course.low, course.high))
+        parts.append(html.paragraph(course.name) + picture)
+    return "".join(parts) + html.items(_remarks(trace))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Course:
+    """One quantity over time, known once at least."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+
+    @property
+    def low(self) -> str:
+        return self._written(min(self._known))
+
+    @property
+    def median(self) -> str:
+        return self._written(statistics.median(self._known))
+
+    @property
+    def high(self) -> str:
+        return self._written(max(self._known))
+
+    @property
+    def range(self) -> str:
+        """The lowest and the highest, with one unit for both."""
+        return f"{min(self._known):.0f} .. {self.high}"
+
+    @property
+    def _known(self) -> list[float]:
+        return [value for value in self.values if value is not None]
+
+    def _written(self, value: float) -> str:
+        return f"{value:.0f} {self.unit}"
+
+
+def _courses(trace: ClockTrace) -> Iterator[_Course]:
+    """Those quantities that this GPU and driver tell."""
+    for name, attribute, unit, scale in _QUANTITIES:
+        read = [getattr(reading, attribute) for reading in trace.readings]
+        if any(value is not None for value in read):
+            values = tuple(None if value is None else scale * value for value in read)
+            yield _Course(name, unit, values)
+
+
+def _row(course: _Course) -> tuple[str, ...]:
+    return course.name, course.low, course.median, course.high
+
+
+def _title(trace: ClockTrace) -> str:
+    return f"{trace.device}: {len(trace.readings)} readings in {trace.readings[-1].seconds:.3g} s"
+
+
+def _throttled(trace: ClockTrace) -> dict[str, int]:
+    """In how many readings each reason kept the clocks from being higher."""
+    return collections.Counter(
+        reason for reading in trace.readings for reason in reading.throttle_reasons or ()
+    )
+
+
+def _remarks(trace: ClockTrace) -> list[str]:
+    remarks = [
+        f"throttled by {reason} in {count} of {len(trace.readings)} readings"
+        for reason, count in _throttled(trace).items()
+    ]
+    return [*remarks, f"ended early: {trace.reason}"] if trace.reason else remarks

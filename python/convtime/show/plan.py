@@ -1,0 +1,42 @@
+"""A PlanChoice as one line, as a sheet of facts, and as HTML."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from convtime.conv.explain.differences import in_words
+from convtime.results.plan import PlanChoice, TensorDescriptor
+from convtime.show import html, text
+
+
+def line(choice: PlanChoice) -> str:
+    """For what it was chosen, which plan it is, and how often it ran."""
+    sizes = [_sizes(tensor) for tensor in (choice.x, choice.w)]
+    told = (
+        f"{choice.pass_name} of {' by '.join(sizes)}, {choice.dtype}, {choice.device}: "
+        f"{choice.tag}, by {choice.policy} ({choice.source}), used {choice.uses} times"
+    )
+    return text.printable(told)
+
+
+def sheet(choice: PlanChoice) -> str:
+    """A line for each fact."""
+    return f"{line(choice)}\n{text.facts(_facts(choice), indent=2)}"
+
+
+def html_sheet(choice: PlanChoice) -> str:
+    """As an HTML table, with everything escaped."""
+    return html.facts(line(choice), _facts(choice))
+
+
+def _sizes(tensor: TensorDescriptor | None) -> str:
+    return "unknown" if tensor is None else "×".join(map(str, tensor.sizes))
+
+
+def _facts(choice: PlanChoice) -> dict[str, text.Cell]:
+    absent = [name for name in ("z", "b") if getattr(choice, name) is None]  # nothing is added
+    return {
+        field.name.replace("_", " "): in_words(getattr(choice, field.name))
+        for field in dataclasses.fields(choice)
+        if field.name not in absent
+    }

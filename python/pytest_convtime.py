@@ -1,0 +1,592 @@
+"""The pytest plugin: fixtures that time, and a gate that compares a run with a stored one.
+
+It stands outside of the package so that a pytest that does not use it imports neither torch nor
+convtime: both are imported inside of the functions that need them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from convtime.integrations.gpu_benchmark import GpuBenchmark
+    from convtime.results.comparison import Comparison
+    from convtime.results.measurement import Measurement
+    from convtime.results.regression import Changes
+
+FOLDER = ".convtime"  # in pytest's rootdir
+
+_JUDGED = ("slower", "faster", "uncertain", "missing")  # by comparing with a stored run
+_FAILURES = (*_JUDGED, "different")
+_DEFAULT_MARGIN = 0.03
+_CANNOT_TELL = 125  # has `git bisect run` skip a commit
+_PATIENCE_SECONDS = 60.0
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("convtime", "timing of GPU operations (convtime)")
+    group.addoption(
+        "--convtime-save",
+        metavar="NAME",
+        help=f"save what the fixtures measure as {FOLDER}/NAME.json in the rootdir",
+    )
+    group.addoption(
+        "--convtime-against",
+        metavar="NAME|FILE",
+        help="compare it with a run that was saved under that name, or with a file that convtime, "
+        "pytest-benchmark or nvbench wrote",
+    )
+    group.addoption(
+        "--convtime-fail-on",
+        metavar="WHAT",
+        help=f"what fails the run, some of {', '.join(_FAILURES)}, with commas between; slower and "
+        "faster with a margin, as in slower:3%%, which is the default. What is found is run again "
+        "alone, and counts if it is found again",
+    )
+    group.addoption(
+        "--convtime-bisect",
+        action="store_true",
+        help=f"exit with {_CANNOT_TELL} where it cannot be told whether something is slower: a "
+        "verdict is uncertain, a measurement is missing or a test failed; for git bisect run",
+    )
+    group.addoption(
+        "--convtime-same-gpu",
+        choices=("model", "uuid"),
+        default="model",
+        help="what counts as the same GPU; times on others are not judged (default: model)",
+    )
+    group.addoption(
+        "--convtime-markdown",
+        metavar="FILE",
+        help="write what has changed in Markdown, as for a pull request",
+    )
+    group.addoption("--convtime-json", metavar="FILE", help="write what has changed as JSON")
+    group.addoption("--convtime-again", metavar="FILE", help=argparse.SUPPRESS)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "convtime(method, cache, regime, placement, ...): how the convtime fixtures time this "
+        "test, by the options of convtime.time_op",
+    )
+    names = ("benchmark", "pytest_benchmark.plugin")
+    has_benchmark = any(map(config.pluginmanager.hasplugin, names))
+    fixtures = _WithPytestBenchmark() if has_benchmark else _WithoutPytestBenchmark()
+    config.pluginmanager.register(fixtures, "convtime-gpu-benchmark")
+    session = _session_of(config)
+    config.stash[_SESSION] = session
+    config.pluginmanager.register(session, "convtime-session")
+
+
+def _session_of(config: pytest.Config) -> Recorder:
+    if config.option.convtime_again is not None:
+        return _Again(config)
+    if hasattr(config, "workerinput"):
+        return _Worker(config)
+    return _Main(config)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("convtime") is not None:
+        _options_of(item)
+
+
+def _options_of(node: Any) -> dict[str, Any]:
+    """The options of a test's markers; the nearer ones count."""
+    from convtime.timing.options import make_options
+
+    options: dict[str, Any] = {}
+    for marker in reversed(list(node.iter_markers("convtime"))):
+        if marker.args:
+            _fail(
+                "pytest.mark.convtime takes options by name, as in convtime(cache='warm'), got "
+                f"{marker.args[0]!r}"
+            )
+        options |= marker.kwargs
+    try:
+        make_options("pytest.mark.convtime", options)
+    except (TypeError, ValueError) as error:
+        _fail(str(error))
+    return options
+
+
+def _fail(sentence: str) -> NoReturn:
+    pytest.fail(sentence, pytrace=False)
+
+
+@pytest.fixture
+def time_op(request: pytest.FixtureRequest) -> Callable[..., Measurement]:
+    """``convtime.time_op`` with the options of the test's marker; its results are recorded."""
+    return Timing(request).time_op
+
+
+@pytest.fixture
+def compare(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
+    """``convtime.compare`` with the options of the test's marker; its results are recorded."""
+    return Timing(request).compare
+
+
+class Timing:
+    """Times for one test, with the options of its marker, and records what comes of it.
+
+    Attributes:
+        test: what pytest knows of it.
+        options: of its marker.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self.test = request.node
+        self.options = _options_of(request.node)
+        self._recorder = request.config.stash[_SESSION]
+
+    @property
+    def under_xdist(self) -> bool:
+        """Whether this is one of several processes that run tests."""
+        return isinstance(self._recorder, _Worker)
+
+    @property
+    def is_again(self) -> bool:
+        """Whether the test is run again for its times alone."""
+        return isinstance(self._recorder, _Again)
+
+    def time_op(self, fn: Callable[..., object], *args: Any, **options: Any) -> Measurement:
+        import convtime
+
+        marked = {name: value for name, value in self.options.items() if name != "margin"}
+        candidate = _candidate(fn, args, options)
+        with self._recorder.turn([candidate], self.options | options):
+            measured = convtime.time_op(fn, *args, **marked | options)
+        self._recorder.record(self.test.nodeid, options.get("name"), measured, candidate)
+        return measured
+
+    def compare(self, candidates: Any, **options: Any) -> Comparison:
+        import convtime
+        from convtime.timing.candidate import candidates_of
+
+        listed = candidates_of(candidates)
+        with self._recorder.turn(listed, self.options | options):
+            comparison = convtime.compare(candidates, **self.options | options)
+        for candidate in listed:
+            measured = comparison.measurements[candidate.name]
+            name = self._recorder.record(self.test.nodeid, candidate.name, measured, candidate)
+            agreement = comparison.same_results.get(candidate.name)
+            if agreement is not None and agreement.same is False:
+                said = (agreement.sentence, _reproducer(candidate))
+                self._recorder.different[name] = "; again: ".join(filter(None, said))
+        return comparison
+
+
+def _candidate(fn: Callable[..., object], args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    import convtime
+
+    names = ("kwargs", "setup", "backward")
+    return convtime.Candidate(
+        fn, *args, **{name: options[name] for name in names if name in options}
+    )
+
+
+def _reproducer(candidate: Any) -> str:
+    from convtime.conv.sources.called import reproducer_of
+
+    return reproducer_of(candidate)
+
+
+class Recorder:
+    """What the fixtures measure in this process, by name.
+
+    A test's only measurement has the test's own name; others have theirs behind it.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.measurements: dict[str, Measurement] = {}
+        self.tests: dict[str, str] = {}  # by name, the test that measured it
+        self.different: dict[str, str] = {}  # by name, how its result is not the baseline's
+
+    def record(
+        self, test: str, label: str | None, measured: Measurement, _candidate: Any = None
+    ) -> str:
+        """Keeps a measurement of a candidate, and returns its name here."""
+        name = test if label is None else f"{test} {label}"
+        distinct, number = name, 1
+        while distinct in self.measurements:
+            number += 1
+            distinct = f"{name} {number}"
+        self._keep(test, distinct, measured)
+        if measured.sustained is not None:
+            self._keep(test, f"{distinct} sustained", measured.sustained)
+        return distinct
+
+    def _keep(self, test: str, name: str, measured: Measurement) -> None:
+        self.measurements[name] = dataclasses.replace(measured, name=name, sustained=None)
+        self.tests[name] = test
+
+    def turn(self, *_timing: object) -> contextlib.AbstractContextManager[object]:
+        """Keeps other processes of this pytest from timing on the same device meanwhile."""
+        return contextlib.nullcontext()  # there are none
+
+
+_SESSION = pytest.StashKey[Recorder]()
+
+
+class _Worker(Recorder):
+    """A process of xdist's: what it measures goes to the one that all of them belong to."""
+
+    @contextlib.contextmanager
+    def turn(self, candidates: Any, options: Any) -> Iterator[None]:  # type: ignore[override]
+        from convtime.device.gpu_turn import turn
+        from convtime.timing.sampling import find_place
+
+        place = find_place(candidates, options.get("device"))
+        if place.on_gpu:  # where timings take turns by themselves
+            yield
+            return
+        with turn(["cpu"], _PATIENCE_SECONDS) as came:
+            if came.disturbed_by:
+                warnings.warn(pytest.PytestWarning(came.disturbed_by), stacklevel=4)
+            yield
+
+    def pytest_sessionfinish(self) -> None:
+        if self.measurements:
+            output: dict[str, Any] = self.config.workeroutput  # type: ignore[attr-defined]
+            output["convtime"] = json.dumps(_document(self))
+
+
+class _Again(Recorder):
+    """A process that runs tests again alone, for what they measure."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__(config)
+        asked = json.loads(Path(config.option.convtime_again).read_text(encoding="utf-8"))
+        self._tests, self._output = set(asked["tests"]), Path(asked["output"])
+
+    def record(
+        self, test: str, label: str | None, measured: Measurement, candidate: Any = None
+    ) -> str:
+        """With the command that times its convolutions again: they were found to be slow."""
+        if candidate is not None:
+            provenance = {**measured.provenance, "reproducer": _reproducer(candidate)}
+            measured = dataclasses.replace(measured, provenance=provenance)
+        return super().record(test, label, measured)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items[:] = [item for item in items if item.nodeid in self._tests]
+
+    def pytest_sessionfinish(self) -> None:
+        self._output.write_text(json.dumps(_document(self)), encoding="utf-8")
+
+
+def _document(recorder: Recorder) -> dict[str, Any]:
+    return {
+        "measurements": {
+            name: measured.to_dict() for name, measured in recorder.measurements.items()
+        },
+        "tests": recorder.tests,
+        "different": recorder.different,
+    }
+
+
+def _add_document(recorder: Recorder, document: Mapping[str, Any]) -> None:
+    from convtime.results.measurement import Measurement
+
+    recorder.measurements |= {
+        name: Measurement.from_dict(fields) for name, fields in document["measurements"].items()
+    }
+    recorder.tests |= document["tests"]
+    recorder.different |= document["different"]
+
+
+class _Main(Recorder):
+    """The process that saves and judges what was measured."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        super().__init__(config)
+        self._folder = config.rootpath / FOLDER
+        self._failures, self._margin = _parse_failures(config.option.convtime_fail_on)
+        self._save: Path | None = None
+        self._markdown: Path | None = None
+        self._json: Path | None = None
+        self._baseline: dict[str, Measurement] | None = None
+        self._changes: Changes | None = None
+        self._told: list[str] = []
+        if config.option.collectonly or config.option.help:
+            return
+        self._check_options()
+        with _usage_errors():
+            self._prepare_files()
+
+    def _check_options(self) -> None:
+        given = {
+            "--convtime-bisect": self.config.option.convtime_bisect,
+            "--convtime-markdown": self.config.option.convtime_markdown,
+            "--convtime-json": self.config.option.convtime_json,
+            f"--convtime-fail-on {','.join(self._failures)}": set(self._failures) & set(_JUDGED),
+        }
+        for option, value in given.items():
+            if value and self.config.option.convtime_against is None:
+                raise pytest.UsageError(
+                    f"{option} needs --convtime-against NAME or FILE, which says what to compare "
+                    "this run with"
+                )
+
+    def _prepare_files(self) -> None:
+        """Everything that can be wrong with files, before hours of timing."""
+        option = self.config.option
+        if option.convtime_save is not None:
+            self._save = self._saved_as(option.convtime_save)
+            _make_folder(self._folder)
+        self._markdown, self._json = map(
+            self._path, (option.convtime_markdown, option.convtime_json)
+        )
+        for path in (self._save, self._markdown, self._json):
+            if path is not None:
+                from convtime.core.files import check_writable
+
+                check_writable(path)
+        if option.convtime_against is not None:
+            from convtime.results.exchange import read_measurements
+
+            self._baseline = read_measurements(self._find_baseline(option.convtime_against))
+
+    def _path(self, given: str | None) -> Path | None:
+        return None if given is None else self.config.invocation_params.dir / given
+
+    def _saved_as(self, name: str) -> Path:
+        if not re.fullmatch(r"\w[\w.-]*", name):
+            raise pytest.UsageError(
+                f"--convtime-save must be a name of letters, digits, '_', '.' and '-', got {name!r}"
+            )
+        return self._folder / f"{name}.json"
+
+    def _find_baseline(self, given: str) -> Path:
+        file, saved = self.config.invocation_params.dir / given, self._folder / f"{given}.json"
+        for path in (saved, file):
+            if path.is_file():
+                return path
+        names = sorted(path.stem for path in self._folder.glob("*.json"))
+        raise pytest.UsageError(
+            f"--convtime-against {given}: there is neither a run saved as {saved} nor a file "
+            f"{file}; saved are {', '.join(names) or 'none'}; save one with --convtime-save NAME"
+        )
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Takes what a process of xdist's has measured."""
+        told = getattr(node, "workeroutput", {}).get("convtime")
+        if told is not None:
+            _add_document(self, json.loads(told))
+
+    @pytest.hookimpl(tryfirst=True)  # files that tests of ours write again are then written anew
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        complete = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        if exitstatus not in (*complete, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return  # it was interrupted
+        try:
+            self._save_run()
+            if self._baseline is not None:
+                self._judge(self._baseline)
+        except ValueError as error:  # of files, and of what is in them
+            self._told.append(f"error: {error}")
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            return
+        session.exitstatus = self._exit_status(exitstatus)
+
+    def _save_run(self) -> None:
+        if self._save is None:
+            return
+        if not self.measurements:
+            self._told.append(f"nothing was measured, so that {self._save} is as it was")
+            return
+        from convtime.results.exchange import write_measurements
+
+        write_measurements(self.measurements, self._save)
+        self._told.append(f"{len(self.measurements)} measurements saved as {self._save}")
+
+    def _judge(self, baseline: Mapping[str, Measurement]) -> None:
+        changes = self._compare(baseline, self.measurements)
+        red = {
+            change.name
+            for change in changes.of("slower", "faster", "uncertain")
+            if change.verdict in self._failures
+        }
+        if red:
+            changes = changes.confirmed(self._run_again(baseline, red))
+        self._changes = changes
+        from convtime.core.files import write_file
+
+        if self._markdown is not None:
+            write_file(self._markdown, changes.to_markdown())
+        if self._json is not None:
+            write_file(self._json, json.dumps(changes.to_dict(), indent=1) + "\n")
+
+    def _compare(
+        self, before: Mapping[str, Measurement], after: Mapping[str, Measurement]
+    ) -> Changes:
+        from convtime.results.regression import compare_runs
+
+        return compare_runs(
+            before,
+            after,
+            margin=self._margin,
+            same_gpu=self.config.option.convtime_same_gpu,
+        )
+
+    def _run_again(self, baseline: Mapping[str, Measurement], red: set[str]) -> Changes:
+        """What a fresh process says that runs nothing but the tests that were found."""
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_line(f"\nconvtime: {len(red)} found, running again alone")
+        again = Recorder(self.config)
+        with tempfile.TemporaryDirectory() as folder:
+            asked, output = Path(folder, "asked.json"), Path(folder, "output.json")
+            tests = sorted({self.tests[name] for name in red})
+            asked.write_text(json.dumps({"tests": tests, "output": str(output)}), encoding="utf-8")
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", *self._arguments(), f"--convtime-again={asked}"],
+                cwd=self.config.invocation_params.dir,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if output.exists():
+                _add_document(again, json.loads(output.read_text(encoding="utf-8")))
+        lost = sorted(red - again.measurements.keys())
+        if lost:
+            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+            self._told.append(
+                f"run again alone, {', '.join(lost)} gave no time ({' '.join(last)}): it counts as "
+                "it was found first"
+            )
+        found = red & again.measurements.keys()
+        return self._compare(
+            {name: baseline[name] for name in baseline if name in found},
+            {name: again.measurements[name] for name in again.measurements if name in found},
+        )
+
+    def _arguments(self) -> list[str]:
+        one_process = ["-n0"] if self.config.pluginmanager.hasplugin("xdist") else []
+        given = map(str, self.config.invocation_params.args)
+        return [*given, f"--rootdir={self.config.rootpath}", *one_process]
+
+    def _exit_status(self, exitstatus: int) -> int:
+        verdicts: set[str] = {"different"} if self.different else set()
+        if self._changes is not None:
+            verdicts |= {change.verdict for change in self._changes.changes}
+        found = not verdicts.isdisjoint(self._failures)
+        told = exitstatus == pytest.ExitCode.OK and verdicts.isdisjoint(("uncertain", "missing"))
+        if self.config.option.convtime_bisect and not (found or told):
+            return _CANNOT_TELL
+        if found and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            return pytest.ExitCode.TESTS_FAILED
+        return exitstatus
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        lines = [*self._told]
+        if self._changes is not None:
+            lines += [f"against {self.config.option.convtime_against}:", self._changes.details()]
+        elif self.measurements:
+            lines += map(str, self.measurements.values())
+        lines += [f"different  {name}: {said}" for name, said in self.different.items()]
+        if lines:
+            terminalreporter.section("convtime")
+            terminalreporter.write("\n".join(lines) + "\n")
+
+
+def _parse_failures(given: str | None) -> tuple[tuple[str, ...], float]:
+    """What fails a run, and the margin."""
+    failures, margins = [], []
+    for entry in [] if given is None else given.split(","):
+        what, colon, share = (part.strip() for part in entry.partition(":"))
+        percent = re.fullmatch(r"(\d{1,2}(?:\.\d+)?) ?%", share)
+        if what not in _FAILURES or (colon and not (percent and what in ("slower", "faster"))):
+            raise pytest.UsageError(
+                f"--convtime-fail-on must be some of {', '.join(_FAILURES)}, with commas between, "
+                f"slower and faster with a margin below 100 % as in slower:3%, got {entry!r}"
+            )
+        failures.append(what)
+        margins += [float(percent[1]) / 100] if percent else []
+    if len(set(margins)) > 1:
+        raise pytest.UsageError(
+            f"--convtime-fail-on must have one margin for slower and faster, got {given!r}"
+        )
+    return tuple(failures), margins[0] if margins else _DEFAULT_MARGIN
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise pytest.UsageError(
+            f"{folder}: runs cannot be saved there ({error.strerror})"
+        ) from error
+
+
+@contextlib.contextmanager
+def _usage_errors() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:  # convtime's InputError
+        raise pytest.UsageError(str(error)) from error
+
+
+class _WithoutPytestBenchmark:
+    @pytest.fixture
+    def gpu_benchmark(self) -> None:
+        """Says what it would need."""
+        _fail(
+            "gpu_benchmark hands its times to pytest-benchmark, which is not installed or switched "
+            "off; run pip install pytest-benchmark, or use the fixture time_op"
+        )
+
+
+class _WithPytestBenchmark:
+    @pytest.fixture
+    def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> GpuBenchmark:
+        """As pytest-benchmark's ``benchmark``, with times of the device."""
+        from convtime.integrations.gpu_benchmark import GpuBenchmark
+
+        return GpuBenchmark(benchmark, Timing(request))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
+        """Adds GPUs, driver and torch, without importing torch."""
+        import importlib.metadata
+
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            machine_info["torch"] = importlib.metadata.version("torch")
+        machine_info |= _gpus()
+
+
+def _gpus() -> dict[str, Any]:
+    """Names of the machine's GPUs and their driver; nothing where NVML is not to be had."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        try:
+            handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+            return {
+                "gpus": [str(pynvml.nvmlDeviceGetName(handle)) for handle in handles],
+                "gpu_driver": str(pynvml.nvmlSystemGetDriverVersion()),
+            }
+        finally:
+            pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return {}

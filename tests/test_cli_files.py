@@ -1,0 +1,143 @@
+"""`convtime show` and `convtime compare-files`: what commands have written, and other tools."""
+
+import dataclasses
+import json
+
+import pytest
+
+import convtime
+from convtime import Comparison, Measurement, cli
+from convtime.core import codec
+
+QUICK = ["--device", "cpu", "--stop", "count", "--max-samples", "40", "--warmup", "1"]
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return convtime.time_op(
+        lambda: None, name="nothing", stop="count", max_samples=40, device="cpu"
+    )
+
+
+def slowed(measured, factor, name=None):
+    seconds = tuple(factor * (1e-3 + 1e-9 * index) for index in range(len(measured.seconds)))
+    return dataclasses.replace(
+        measured, name=name or measured.name, seconds=seconds, batches=tuple(range(len(seconds)))
+    )
+
+
+def run_of(path, *measurements):
+    convtime.write_measurements({each.name: each for each in measurements}, path)
+    return str(path)
+
+
+def error_of(capsys):
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("convtime: error: ")
+
+
+def test_show_says_what_time_said(tmp_path, capsys):
+    path = str(tmp_path / "a.json")
+    assert cli.main(["time", "1 + 1", *QUICK, "--json", path]) == 0
+    said = capsys.readouterr().out
+    assert cli.main(["show", path]) == 0
+    assert capsys.readouterr().out == said
+    assert cli.main(["show", path, "--verbose"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 10
+
+
+def test_show_says_what_compare_said(tmp_path, capsys):
+    path = str(tmp_path / "a.json")
+    assert cli.main(["compare", "1 + 1", "-n", "<b>=2 + 2", *QUICK, "--json", path]) == 0
+    said = capsys.readouterr().out
+    assert cli.main(["show", path]) == 0
+    assert capsys.readouterr().out == said
+    assert cli.main(["show", path, "--json", "-"]) == 0
+    again = Comparison.from_dict(json.loads(capsys.readouterr().out))
+    assert list(again.measurements) == ["1 + 1", "<b>"]
+
+
+def test_show_makes_another_tools_file_convtimes(tmp_path, capsys, measured):
+    theirs, ours = tmp_path / "theirs.json", tmp_path / "ours.json"
+    convtime.write_measurements(measured, theirs, "nvbench")
+    assert cli.main(["show", str(theirs), "--json", str(ours)]) == 0
+    document = json.loads(ours.read_text())
+    (entry,) = document["measurements"].values()
+    assert Measurement.from_dict(entry).seconds == measured.seconds
+
+
+def test_show_lists_the_layers_of_convolutions(tmp_path, capsys):
+    path = str(tmp_path / "a.json")
+    problem = "conv1d:n1c2w9k4s3"
+    given = ["conv", problem, "--backward", "--device", "cpu", "--budget", "0.02", "--json", path]
+    assert cli.main(given) == 0
+    capsys.readouterr()
+    assert cli.main(["show", path]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    titles = [f"problem 1 {which}" for which in ("forward", "backward")]
+    for line, title in zip(lines, (each for each in titles for _ in range(2)), strict=True):
+        assert title in line
+    document = json.loads((tmp_path / "a.json").read_text())
+    for name, seconds in (("a.json", 1e-3), ("b.json", 1.5e-3)):
+        for row in document["rows"]:
+            for side in ("pytorch", "convtime"):
+                count = len(row[side]["seconds"])
+                row[side]["seconds"] = [seconds + 1e-9 * (n % 7) for n in range(count)]
+        (tmp_path / name).write_text(codec.to_json(document))
+    given = ["compare-files", path, str(tmp_path / "b.json"), "--fail-on", "slower"]
+    assert cli.main(given) == 1
+    assert f"again: convtime conv {problem}:float32:nchw --backward" in capsys.readouterr().out
+
+
+def test_compare_files_finds_what_is_slower_and_says_so_everywhere(tmp_path, capsys, measured):
+    before = run_of(tmp_path / "a.json", slowed(measured, 1, "same"), slowed(measured, 1, "slow"))
+    after = run_of(tmp_path / "b.json", slowed(measured, 1, "same"), slowed(measured, 1.2, "slow"))
+    given = ["compare-files", before, after]
+    assert cli.main(given) == 0
+    assert cli.main([*given, "--fail-on", "faster,missing"]) == 0
+    assert cli.main([*given, "--margin", "0.5", "--fail-on", "slower"]) == 0
+    capsys.readouterr()
+    outputs = ["--json", str(tmp_path / "c.json"), "--markdown", str(tmp_path / "c.md")]
+    assert cli.main([*given, "--fail-on", "slower,faster", *outputs]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "exits with 1: slow (slower)"
+    changes = {
+        each["name"]: each for each in json.loads((tmp_path / "c.json").read_text())["changes"]
+    }
+    assert changes["slow"]["verdict"] == "slower"
+    assert changes["slow"]["ratio"]["value"] == pytest.approx(1.2, rel=1e-6)
+    assert "| slower |" in (tmp_path / "c.md").read_text()
+
+
+def test_compare_files_of_a_measurement_each_does_not_ask_for_its_name(tmp_path, capsys, measured):
+    before = run_of(tmp_path / "a.json", slowed(measured, 1, "old"))
+    after = run_of(tmp_path / "b.json", slowed(measured, 0.5, "new"))
+    assert cli.main(["compare-files", before, after, "--fail-on", "faster"]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "exits with 1: old → new (faster)"
+
+
+def test_uncertain_has_the_code_that_it_is_given(tmp_path, measured):
+    few = dataclasses.replace(slowed(measured, 1), seconds=(1e-3, 2e-3), batches=(0, 1))
+    given = ["compare-files", run_of(tmp_path / "a.json", few), run_of(tmp_path / "b.json", few)]
+    assert cli.main([*given, "--uncertain", "125"]) == 125
+    assert cli.main([*given, "--uncertain", "125", "--fail-on", "uncertain"]) == 1
+
+
+def test_bad_files_are_one_sentence(tmp_path, capsys, measured):
+    good = run_of(tmp_path / "good.json", measured, slowed(measured, 1, "other"))
+    strange = run_of(tmp_path / "b.json", *(slowed(measured, 1, name) for name in "abcd"))
+    (tmp_path / "half.json").write_text('{"schema": "4.2", "seco')
+    for arguments, says in (
+        (["show", str(tmp_path / "none.json")], "none.json: cannot be read (No such file"),
+        (["show", str(tmp_path / "half.json")], "half.json: is no"),
+        (["show", good, "--json", "none/out.json"], "none/out.json: cannot be written"),
+        (["compare-files", good], "the following arguments are required: AFTER"),
+        (["compare-files", good, strange], "the second 'a', 'b', 'c' and 1 more"),
+        (["compare-files", good, good, "--margin", "2"], "margin must be a share"),
+        (["compare-files", good, good, "--margin", "x"], "--margin: got 'x', but it must be"),
+        (["compare-files", good, good, "--fail-on", "different"], "--fail-on: got 'different'"),
+        (["compare-files", good, good, "--same-gpu", "any"], "--same-gpu: invalid choice: 'any'"),
+    ):
+        assert cli.main(arguments) == 2
+        assert says in error_of(capsys)

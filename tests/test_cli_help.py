@@ -1,0 +1,78 @@
+"""What the command line says of itself: help, completion, documentation."""
+
+import itertools
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from convtime import cli
+from convtime.cli import exit_codes
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_completion_knows_commands_options_and_files(capsys, shell):
+    assert cli.main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "--fail-on" in script
+    assert "compare" in script
+    assert ("_shtab_compgen_files" if shell == "bash" else "_files") in script
+
+
+def test_completion_of_another_shell_is_refused(capsys):
+    assert cli.main(["completion", "cmd"]) == 2
+    assert "invalid choice: 'cmd'" in capsys.readouterr().err
+
+
+def test_help_lists_exit_codes(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    shown = capsys.readouterr().out
+    for code in ("0 ", "1 ", "2 ", "130 ", "CODE "):
+        assert f"\n  {code}" in shown
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+)
+def test_commands_in_the_documentation_can_be_parsed(path):
+    blocks = re.findall(r"```bash\n(.*?)```", path.read_text(), re.DOTALL)
+    for line in "".join(blocks).replace("\\\n", " ").splitlines():
+        command = re.search(r"(?:^|&& )convtime (.*)", line)
+        if command is not None:
+            words = shlex.split(command[1], comments=True)
+            arguments = itertools.takewhile(lambda word: word not in ("<", ">", "&&"), words)
+            cli.make_parser().parse_args(list(arguments))
+
+
+def test_the_documentation_lists_the_exit_codes():
+    text = (ROOT / "docs" / "command-line.md").read_text()
+    for code, meaning in exit_codes.MEANINGS.items():
+        plain = meaning.replace("--uncertain names", "`--uncertain CODE` names")
+        plain = re.sub(r"(?<!`)--fail-on(?!`)", "`--fail-on`", plain)
+        assert f"| {code} | {plain} |" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("convtime com", {"compare", "compare-files", "completion"}),
+        ("convtime conv --la", {"--layers", "--layout"}),
+        ("convtime time --method ke", {"kernel"}),
+    ],
+)
+def test_bash_completes(capsys, words, completed):
+    assert cli.main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    asked = (
+        f"{script}\nCOMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))\n"
+        "$(complete -p convtime | sed 's/.*-F \\([^ ]*\\) .*/\\1/')\necho ${COMPREPLY[@]}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", asked], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert set(done.stdout.split()) == completed

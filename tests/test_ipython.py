@@ -1,0 +1,262 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+import convtime
+from convtime.results.batch_record import BatchRecord
+from convtime.results.measurement import Measurement
+from convtime.timing import supervision
+
+IPython = pytest.importorskip("IPython")
+from IPython.core.interactiveshell import InteractiveShell  # noqa: E402
+from traitlets.config import Config  # noqa: E402
+
+from convtime.integrations import progress  # noqa: E402
+
+QUICK = "--stop count --min-samples 8 --max-samples 8 --warmup 1"
+FEW: dict[str, Any] = {"device": "cpu", "stop": "count", "min_samples": 5, "max_samples": 5}
+MANY = FEW | {"max_samples": 50}
+
+
+@pytest.fixture
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[InteractiveShell]:
+    config = Config()
+    config.HistoryManager.enabled = False
+    shell = InteractiveShell.instance(config=config)
+    shell.run_line_magic("load_ext", "convtime")
+    shell.user_ns["torch"] = torch
+    shell.user_ns["x"] = torch.randn(100)
+    yield shell
+    shell.run_line_magic("unload_ext", "convtime")
+    InteractiveShell.clear_instance()
+
+
+def run(shell: InteractiveShell, code: str) -> Any:
+    """What a cell evaluates to."""
+    done = shell.run_cell(code)
+    done.raise_error()
+    return done.result
+
+
+def told(shell: InteractiveShell, code: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """What is printed of a cell that fails."""
+    capsys.readouterr()
+    assert not shell.run_cell(code).success
+    printed = capsys.readouterr()
+    return printed.err + printed.out
+
+
+def test_a_line_is_timed_and_shown(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(shell, f"%time_op {QUICK} torch.relu(x)") is None
+    shown = capsys.readouterr().out
+    assert "torch.relu(x)" in shown
+    assert "µs" in shown
+
+
+def test_o_gives_the_measurement_back(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(shell, f"one = %time_op -o --method cpu --name 'a relu' {QUICK} torch.relu(x)")
+    one = shell.user_ns["one"]
+    assert isinstance(one, Measurement)
+    assert (one.name, one.method, one.warmup_requested) == ("a relu", "cpu", 1)
+    assert len(one.seconds) == 8
+    assert capsys.readouterr().out == ""
+
+
+def test_a_cell_is_timed_and_leaves_the_variables_alone(shell: InteractiveShell) -> None:
+    seen: list[str] = []
+    shell.user_ns["seen"] = seen
+    before = shell.user_ns["x"]
+    one = run(shell, f"%%time_op -o {QUICK} seen.append('setup')\nx = x + 1\nseen.append('call')")
+    assert seen == ["setup"] + ["call"] * (len(one.seconds) + one.warmup_calls)
+    assert shell.user_ns["x"] is before
+
+
+@pytest.mark.parametrize(
+    ("rest", "value"),
+    [
+        ("keep(table['a b'])", 1),
+        ("keep(len('--cache  x'))", 10),
+        ("-- -1 and keep(2)", 2),
+        ("--before 'table[\"c\"] = 3' keep(table['c'])", 3),
+        ("--name=a keep(4)", 4),
+    ],
+)
+def test_statements_keep_their_quotes_and_spaces(
+    rest: str, value: int, shell: InteractiveShell
+) -> None:
+    found: list[object] = []
+    shell.user_ns |= {"table": {"a b": 1}, "keep": found.append}
+    run(shell, f"%time_op -o {QUICK} {rest}")
+    assert set(found) == {value}
+
+
+def test_variables_of_a_function_are_found(shell: InteractiveShell) -> None:
+    run(
+        shell, f"def f(inner):\n    return get_ipython().run_line_magic('time_op', '{QUICK} inner')"
+    )
+    run(
+        shell,
+        "def g():\n    inner = 5\n"
+        f"    one = %time_op -o --name inner {QUICK} inner\n    return one\nfound = g()",
+    )
+    assert shell.user_ns["found"].name == "inner"
+
+
+@pytest.mark.parametrize(
+    ("code", "sentence"),
+    [
+        ("%time_op", "the statement is empty"),
+        ("%time_op --cach warm x", "unrecognized arguments: --cach"),
+        ("%time_op --cache lukewarm x", "--cache: invalid choice: 'lukewarm'"),
+        ("%time_op --cache", "--cache: expected one argument"),
+        ("%time_op --name 'a x", "not well quoted"),
+        ("%time_op x +", "is not Python"),
+        ("%time_op --min-samples -1 x", "must be a whole number"),
+        ("%time_op --method kernel x + 1", "CPU"),
+        ("%%time_op --stop verdict\nx", "verdict"),
+    ],
+)
+def test_wrong_use_is_one_line(
+    code: str, sentence: str, shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = told(shell, code, capsys)
+    assert sentence in printed
+    assert printed.startswith("UsageError: ")
+    assert len(printed.strip().splitlines()) == 1
+
+
+def test_what_a_statement_raises_has_its_traceback(
+    shell: InteractiveShell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = told(shell, "%time_op torch.relu(y)", capsys)
+    assert "NameError" in printed
+    assert "Traceback" in printed
+
+
+def test_the_options_are_documented(shell: InteractiveShell) -> None:
+    magic = shell.find_line_magic("time_op")
+    assert magic is not None
+    assert "%time_op [options] statement" in str(magic.__doc__)
+    assert "--max-samples" in str(magic.__doc__)
+
+
+def test_unloading_takes_everything_away(shell: InteractiveShell) -> None:
+    assert shell.find_line_magic("time_op")
+    assert shell.find_cell_magic("time_op")
+    shell.run_line_magic("unload_ext", "convtime")
+    assert not shell.find_line_magic("time_op")
+    assert not shell.find_cell_magic("time_op")
+    assert supervision._watcher is None
+    shell.run_line_magic("load_ext", "convtime")
+
+
+def test_convtime_needs_no_ipython() -> None:
+    code = (
+        "import sys\nsys.modules['IPython'] = None\nimport convtime\n"
+        "convtime.time_op(int, stop='count', max_samples=20, device='cpu')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+def test_figures_are_shown_without_pyplot(shell: InteractiveShell) -> None:
+    pytest.importorskip("matplotlib")
+    one = convtime.time_op(int, **FEW)
+    compared = convtime.compare([int, float], **FEW)
+    for figure in (one.plot_samples(), compared.plot()):
+        shown, _ = shell.display_formatter.format(figure)
+        assert shown["image/png"].startswith(b"\x89PNG")
+
+
+# Progress
+
+
+class Bar:
+    """Stands in for tqdm's."""
+
+    made: ClassVar[list[Bar]] = []
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+        self.n = 0.0
+        self.steps: list[tuple[str, float]] = []
+        self.description = ""
+        self.closed = False
+        Bar.made.append(self)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.closed = True
+
+    def set_description_str(self, text: str, refresh: bool) -> None:
+        self.description = text
+
+    def update(self, step: float) -> None:
+        self.n += step
+        self.steps.append((self.description, self.n))
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> list[Bar]:
+    monkeypatch.setattr(progress, "tqdm", Bar)
+    monkeypatch.setattr(Bar, "made", [])
+    return Bar.made
+
+
+def test_timings_have_a_bar_while_the_extension_is_loaded(
+    shell: InteractiveShell, bars: list[Bar]
+) -> None:
+    convtime.time_op(int, **MANY, warmup=5)
+    (bar,) = bars
+    assert bar.options["delay"] == progress.SHOWN_AFTER_SECONDS
+    assert bar.closed
+    assert bar.steps[-1] == ("sampling", pytest.approx(1))
+    assert [n for _, n in bar.steps] == sorted(n for _, n in bar.steps)
+
+    records: list[BatchRecord] = []
+    convtime.time_op(int, **FEW, log=records.append)
+    assert len(bars) == 1
+    assert records
+    convtime.compare([int, float], **FEW)
+    assert len(bars) == 2
+    shell.run_line_magic("unload_ext", "convtime")
+    convtime.time_op(int, **FEW)
+    assert len(bars) == 2
+    shell.run_line_magic("load_ext", "convtime")
+
+
+def test_a_bar_that_fails_ends_no_more_than_its_timing(
+    shell: InteractiveShell, bars: list[Bar], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise BrokenPipeError("no reader")
+
+    monkeypatch.setattr(Bar, "update", fail)
+    with pytest.raises(BrokenPipeError):
+        convtime.time_op(int, **FEW)
+    monkeypatch.undo()
+    shell.run_line_magic("unload_ext", "convtime")
+    assert convtime.time_op(int, **FEW).seconds
+    shell.run_line_magic("load_ext", "convtime")
+
+
+def test_tqdms_own_bar_takes_what_it_is_given(
+    shell: InteractiveShell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0)
+    monkeypatch.setattr(progress, "_REDRAWN_AFTER_SECONDS", 0)
+    convtime.time_op(int, **MANY, warmup=5)
+    shown = capsys.readouterr()
+    assert "sampling |" in shown.err + shown.out

@@ -1,0 +1,672 @@
+"""The pytest plugin, by tests of tests that use it on a CPU."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_convtime
+
+# What a pytest within this one imports, it forgets behind itself, but for what was there before.
+import convtime.conv.sources.called
+import convtime.device.gpu_turn
+import convtime.integrations.gpu_benchmark
+import convtime.results.exchange
+import convtime.results.regression
+import convtime.show.changes
+import convtime.show.measurement
+import convtime.timing.agreement
+import convtime.timing.stopwatch  # noqa: F401
+
+pytest_plugins = "pytester"
+
+pytest.importorskip("pytest_benchmark")
+
+_IS_INSTALLED = any(
+    entry.value == "pytest_convtime" for entry in importlib.metadata.entry_points(group="pytest11")
+)
+# By its module's name, whether convtime is installed or stands in a folder of Python's path.
+LOADED = ("-p", "no:convtime", "-p", "pytest_convtime")
+# What every pytest would import anew takes seconds.
+OTHERS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:nbval")
+
+# Times that are written down, in place of real ones: of slow tests FACTOR times as long.
+SUITE = """
+import os
+import dataclasses, random
+import pytest
+import convtime
+from convtime.timing import stopwatch
+
+FACTOR = float(os.environ.get("FACTOR", "1"))
+# Of a process of its own that runs tests again.
+AGAIN = float(os.environ.get("FACTOR_AGAIN", os.environ.get("FACTOR", "1")))
+
+@pytest.fixture(autouse=True)
+def written_times(monkeypatch, request):
+    real = stopwatch.measure
+    factor = AGAIN if request.config.option.convtime_again else FACTOR
+    spread = float(os.environ.get("SPREAD", "0.01"))
+
+    def measure(candidates, options, **more):
+        few = dataclasses.replace(options, min_samples=1, max_samples=6, warmup=1)
+        found = real(candidates, few, **more)
+        random.seed(1)
+        slow = factor if "slow" in request.node.name else 1.0
+        seconds = tuple(slow * 1e-3 * random.uniform(1 - spread, 1 + spread) for _ in range(60))
+        return [dataclasses.replace(one, seconds=seconds, batches=()) for one in found]
+
+    monkeypatch.setattr(stopwatch, "measure", measure)
+
+def test_slow(time_op):
+    assert len(time_op(int).seconds) == 60
+
+def test_quick(time_op):
+    time_op(int)
+"""
+
+
+@pytest.fixture
+def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Runs pytest, with variables of its environment."""
+
+    def run_pytest(*arguments: str, **environment: str) -> pytest.RunResult:
+        with monkeypatch.context() as variables:
+            variables.delenv("PYTEST_XDIST_WORKER", raising=False)  # of the pytest around this one
+            for name, value in environment.items():
+                variables.setenv(name, value)
+            # In this process: importing torch takes seconds.
+            return pytester.runpytest_inprocess(*LOADED, *OTHERS, *arguments)
+
+    return run_pytest
+
+
+def saved(pytester: pytest.Pytester, name: str = "main") -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(
+        (pytester.path / ".convtime" / f"{name}.json").read_text(encoding="utf-8")
+    )
+    return document
+
+
+def output(result: pytest.RunResult) -> str:
+    return "\n".join((*result.outlines, *result.errlines))
+
+
+def test_an_idle_plugin_imports_neither_torch_nor_convtime(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import sys
+        def test_nothing():
+            assert sys.modules.keys().isdisjoint({"torch", "convtime", "numpy", "pynvml"})
+            assert "pytest_convtime" in sys.modules
+        """
+    )
+    result = pytester.runpytest_subprocess(*LOADED)
+    result.assert_outcomes(passed=1)
+    assert "convtime:" not in output(result)
+    assert not (pytester.path / ".convtime").exists()
+
+
+def test_fixtures_give_what_convtimes_functions_do(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest, convtime
+        QUICK = dict(warmup=1, stop="count", max_samples=10)
+
+        def test_one(time_op):
+            found = time_op(sorted, [2, 1], **QUICK)
+            assert isinstance(found, convtime.Measurement)
+            assert len(found.seconds) == 10
+
+        def test_two(compare):
+            found = compare({"a": int, "b": float}, **QUICK)
+            assert isinstance(found, convtime.Comparison)
+            assert list(found.measurements) == ["a", "b"]
+
+        @pytest.mark.convtime(method="cpu", max_samples=11)
+        class TestMarked:
+            def test_by_class(self, time_op):
+                found = time_op(int, warmup=1, stop="count")
+                assert (found.method_requested, len(found.seconds)) == ("cpu", 11)
+
+            @pytest.mark.convtime(max_samples=12, margin=0.1)
+            def test_nearer(self, time_op, compare):
+                found = time_op(int, warmup=1, stop="count")
+                assert (found.method, len(found.seconds)) == ("cpu", 12)
+                assert compare([int, float], warmup=1, stop="count").margin == 0.1
+
+        @pytest.mark.parametrize("size", [1, 2])
+        def test_sizes(time_op, size):
+            time_op(list, range(size), **QUICK)
+            time_op(list, range(size), name="named", **QUICK)
+            time_op(list, range(size), **QUICK)
+        """
+    )
+    result = run("--convtime-save", "main")
+    result.assert_outcomes(passed=6)
+    file = "test_fixtures_give_what_convtimes_functions_do.py::"
+    names = [name.removeprefix(file) for name in saved(pytester)["measurements"]]
+    assert names == [
+        "test_one",
+        "test_two a",
+        "test_two b",
+        "TestMarked::test_by_class",
+        "TestMarked::test_nearer",
+        "TestMarked::test_nearer int",
+        "TestMarked::test_nearer float",
+        *(f"test_sizes[{size}]{tail}" for size in (1, 2) for tail in ("", " named", " 2")),
+    ]
+    result.stdout.fnmatch_lines(["*13 measurements saved as *main.json"])
+
+
+def test_without_options_what_was_measured_is_shown(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(SUITE)
+    result = run()
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*= convtime =*", "*::test_slow*"])
+    assert not (pytester.path / ".convtime").exists()
+
+
+@pytest.mark.parametrize(
+    ("marker", "said"),
+    [
+        (
+            "cach='warm'",
+            "pytest.mark.convtime has no option 'cach'; there are method, queue, cache",
+        ),
+        (
+            "cache='hot'",
+            "cache must be one of 'auto', 'cold', 'cold-clean', 'warm', 'rotate', got 'hot'",
+        ),
+        (
+            "'warm'",
+            "pytest.mark.convtime takes options by name, as in convtime(cache='warm'), got 'warm'",
+        ),
+    ],
+)
+def test_markers_that_say_nothing_of_a_timing_fail(
+    marker: str, said: str, run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(f"import pytest\n@pytest.mark.convtime({marker})\ndef test_it(): pass")
+    result = run()
+    result.assert_outcomes(errors=1)
+    assert said in output(result)
+    assert "Traceback" not in output(result)
+
+
+@pytest.fixture
+def baseline(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=SUITE)
+    assert run("--convtime-save", "main").ret == 0
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_gate_tells_a_slow_test_from_noise(run: Any, pytester: pytest.Pytester) -> None:
+    arguments = ("--convtime-against", "main", "--convtime-fail-on", "slower:3%")
+    equal = run(*arguments)
+    assert equal.ret == 0
+    equal.stdout.fnmatch_lines(["2 compared: 2 same; geomean 1.0000*", "cause: unknown*"])
+
+    files = ("--convtime-markdown", "changes.md", "--convtime-json", "changes.json")
+    slow = run(*arguments, *files, FACTOR="1.05")
+    assert slow.ret == 1
+    slow.assert_outcomes(passed=2)
+    slow.stdout.fnmatch_lines(
+        [
+            "convtime: 1 found, running again alone",
+            "2 compared: 1 slower, 1 same*",
+            "slower *::test_slow",
+        ]
+    )
+    assert "found twice, first as 1.05" in output(slow)
+    assert "| slower | 1.05" in (pytester.path / "changes.md").read_text(encoding="utf-8")
+    changes = json.loads((pytester.path / "changes.json").read_text(encoding="utf-8"))
+    assert [change["verdict"] for change in changes["changes"]] == ["slower", "same"]
+    assert run("--convtime-against", "main", FACTOR="1.05").ret == 0  # asked for nothing
+
+
+@pytest.mark.usefixtures("baseline")
+def test_what_a_second_look_does_not_bear_out_does_not_count(run: Any) -> None:
+    arguments = ("--convtime-against", "main", "--convtime-fail-on", "slower")
+    result = run(*arguments, FACTOR="1.1", FACTOR_AGAIN="1.0")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["2 compared: 2 same*"])
+    again = run(*arguments, FACTOR="1.0", FACTOR_AGAIN="1.1")  # nobody looks
+    assert again.ret == 0
+    assert "running again" not in output(again)
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_test_that_fails_when_it_is_run_again_counts_as_it_was(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    source = (pytester.path / "test_it.py").read_text(encoding="utf-8")
+    failing = source.replace(
+        "def test_slow(time_op):",
+        "def test_slow(time_op, request):\n    assert not request.config.option.convtime_again",
+    )
+    (pytester.path / "test_it.py").write_text(failing, encoding="utf-8")
+    result = run("--convtime-against", "main", "--convtime-fail-on", "slower", FACTOR="1.1")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["run again alone, *test_slow gave no time (*1 failed*"])
+
+
+@pytest.mark.usefixtures("baseline")
+@pytest.mark.parametrize(
+    ("fail_on", "environment", "select", "code"),
+    [
+        ("slower", {}, "", 0),
+        ("slower", {"FACTOR": "1.1"}, "", 1),
+        ("slower", {"FACTOR": "0.9"}, "", 0),
+        ("faster,slower", {"FACTOR": "0.9"}, "", 1),
+        ("slower", {"SPREAD": "0.9"}, "", 125),
+        ("slower", {}, "quick", 125),
+    ],
+)
+def test_exit_codes_for_git_bisect(
+    fail_on: str, environment: dict[str, str], select: str, code: int, run: Any
+) -> None:
+    result = run(
+        *("--convtime-against", "main", "--convtime-fail-on", fail_on, "--convtime-bisect"),
+        *("-k", select),
+        **environment,
+    )
+    assert result.ret == code
+
+
+@pytest.mark.usefixtures("baseline")
+def test_uncertain_and_missing_fail_only_where_that_is_asked(run: Any) -> None:
+    against = ("--convtime-against", "main", "--convtime-fail-on")
+    assert run(*against, "slower", SPREAD="0.9").ret == 0
+    assert run(*against, "uncertain", SPREAD="0.9").ret == 1
+    assert run(*against, "slower", "-k", "quick").ret == 0
+    missing = run(*against, "missing", "-k", "quick")
+    assert missing.ret == 1
+    missing.stdout.fnmatch_lines(["missing *::test_slow"])
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_failing_test_stays_a_failing_test(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_other="def test_other(): assert False")
+    arguments = ("--convtime-against", "main", "--convtime-fail-on", "slower")
+    assert run(*arguments).ret == 1
+    assert run(*arguments, "--convtime-bisect").ret == 125
+
+
+def test_another_result_fails_where_that_is_asked(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import torch
+        def test_pair(compare):
+            compare({"a": lambda: torch.zeros(2), "b": lambda: torch.ones(2)}, max_samples=10)
+        """
+    )
+    assert run().ret == 0
+    result = run("--convtime-fail-on", "different")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["different *::test_pair b: *"])
+
+
+def test_under_xdist_all_workers_measurements_are_saved_and_judged(
+    run: Any, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    pytester.makepyfile(test_it=SUITE, test_other=SUITE.replace("test_quick", "test_third"))
+    assert run("--convtime-save", "main").ret == 0
+    arguments = ("--convtime-against", "main", "--convtime-fail-on", "slower")
+    slow = run("-n2", *arguments, "--convtime-save=now", FACTOR="1.1", XDG_STATE_HOME=str(tmp_path))
+    assert slow.ret == 1
+    slow.stdout.fnmatch_lines(["*2 found, running again alone", "4 compared: 2 slower, 2 same*"])
+    assert sorted(saved(pytester, "now")["measurements"]) == sorted(saved(pytester)["measurements"])
+    assert (tmp_path / "convtime" / "timing-cpu.lock").exists()
+
+
+CONVOLUTION = SUITE.replace("time_op(int)", "time_op(torch.conv2d, X, W, kwargs={'padding': 1})")
+
+
+def test_convolutions_that_are_found_come_with_their_reproducer(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    data = "import torch\nX, W = torch.ones(1, 2, 5, 6), torch.ones(3, 2, 3, 3)\n"
+    pytester.makepyfile(test_it=data + CONVOLUTION)
+    assert run("--convtime-save", "main").ret == 0
+    slow = run("--convtime-against", "main", "--convtime-fail-on", "slower", FACTOR="1.1")
+    assert slow.ret == 1
+    line = "again: convtime conv conv2d:n1c2h5w6k3r3s3p1:float32:nchw"
+    slow.stdout.fnmatch_lines([f"*{line}"])
+    pytester.makepyfile(
+        test_it=data
+        + """
+def test_pair(compare):
+    same = lambda: torch.conv2d(X, W)
+    compare({"a": same, "b": lambda: 1 + same()}, max_samples=10)
+"""
+    )
+    different = run("--convtime-fail-on", "different")
+    assert different.ret == 1
+    line = "again: convtime conv conv2d:n1c2h5w6k3r3s3:float32:nchw"
+    different.stdout.fnmatch_lines([f"different *::test_pair b: *{line}"])
+
+
+TURNS = """
+import time
+import pytest
+
+@pytest.mark.parametrize("number", range(4))
+def test_it(time_op, number):
+    def alone():
+        with open("log", "a") as log:
+            log.write(f"{number}\\n")
+            log.flush()
+        time.sleep(0.05)
+    time_op(alone, warmup=1, stop="count", min_samples=4, max_samples=4)
+"""
+
+
+def test_under_xdist_timings_on_the_cpu_take_turns(
+    run: Any, pytester: pytest.Pytester, tmp_path: Path
+) -> None:
+    pytester.makepyfile(TURNS)
+    assert run("-n", "2", XDG_STATE_HOME=str(tmp_path)).ret == 0
+    calls = (pytester.path / "log").read_text().split()
+    changes = sum(one != other for one, other in itertools.pairwise(calls))
+    assert changes == 3
+
+
+BENCHMARKED = """
+import pytest
+
+@pytest.mark.benchmark(group="sorting", max_time=0.01, min_rounds=7)
+@pytest.mark.parametrize("count", [10, 100])
+def test_sort(gpu_benchmark, count):
+    gpu_benchmark.extra_info["count"] = count
+    assert gpu_benchmark(sorted, list(range(count)), key=lambda x: -x)[0] == count - 1
+    assert gpu_benchmark.stats.stats.rounds >= 7
+"""
+
+
+def test_gpu_benchmark_feeds_pytest_benchmark(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(BENCHMARKED)
+    result = run("--benchmark-json=all.json", "--benchmark-save=first")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*benchmark 'sorting': 2 tests*"])
+    document = json.loads((pytester.path / "all.json").read_text(encoding="utf-8"))
+    assert "torch" in document["machine_info"]
+    for benchmark, count in zip(document["benchmarks"], (10, 100), strict=True):
+        info = benchmark["extra_info"]
+        assert benchmark["params"] == {"count": count}
+        assert (info["count"], info["method"], info["device"]) == (count, "cpu", "cpu")
+        assert benchmark["stats"]["data"] == info["convtime"]["seconds"]
+        assert len(info["median_interval"]) == 2
+    compared = run("--benchmark-compare", "--benchmark-compare-fail=median:99999%")
+    assert compared.ret == 0
+    compared.stdout.fnmatch_lines(["*test_sort?10? (NOW)*"])
+    # A whole number of its files can be compared with, too.
+    ours = run("--convtime-against", "all.json")
+    assert ours.ret == 0
+    assert "2 compared" in output(ours)
+
+
+def test_machine_info_names_gpus_and_driver(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: dict[str, Any] = {
+        "nvmlDeviceGetCount": lambda: 2,
+        "nvmlDeviceGetHandleByIndex": lambda index: index,
+        "nvmlSystemGetDriverVersion": lambda: "580.1",
+    }
+    for name, answer in answers.items():
+        monkeypatch.setitem(gpu._OTHERS, name, answer)
+    monkeypatch.setitem(gpu.answers, "Name", "NVIDIA H200")
+    info: dict[str, Any] = {}
+    pytest_convtime._WithPytestBenchmark().pytest_benchmark_update_machine_info(info)
+    assert info["gpus"] == ["NVIDIA H200"] * 2
+    assert info["gpu_driver"] == "580.1"
+    monkeypatch.setitem(gpu.failures, "Init", gpu.NVMLError_DriverNotLoaded())
+    assert pytest_convtime._gpus() == {}
+
+
+@pytest.mark.cuda
+def test_gpu_benchmark_has_the_devices_own_times(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import torch
+        def test_relu(gpu_benchmark):
+            gpu_benchmark(torch.relu, torch.randn(1 << 20, device="cuda"))
+        """
+    )
+    result = run("--benchmark-json=all.json", "--convtime-save=main")
+    result.assert_outcomes(passed=1)
+    document = json.loads((pytester.path / "all.json").read_text(encoding="utf-8"))
+    (benchmark,) = document["benchmarks"]
+    info = benchmark["extra_info"]
+    assert (info["method"], info["cache"]) == ("kernel", "cold")
+    assert info["gpu"] in document["machine_info"]["gpus"]
+    assert 500 < info["sm_clock_mhz"] < 5000
+    assert 1e-6 < benchmark["stats"]["median"] < 1e-4
+    again = run("--convtime-against=main", "--convtime-fail-on=slower:10%,missing")
+    assert again.ret == 0
+
+
+@pytest.mark.cuda
+def test_under_xdist_timings_on_a_gpu_take_turns(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest, torch
+        @pytest.mark.parametrize("number", range(4))
+        def test_it(time_op, number):
+            assert time_op(torch.relu, torch.randn(1 << 20, device="cuda")).exclusive
+        """
+    )
+    run("-n2").assert_outcomes(passed=4)
+
+
+def test_pedantic_is_as_its_users_know_it(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        """
+        import pytest
+
+        def test_counts(gpu_benchmark):
+            calls = []
+            assert gpu_benchmark.pedantic(calls.append, (1,), rounds=8, iterations=3) is None
+            assert gpu_benchmark.stats.stats.rounds == 8
+            assert gpu_benchmark.stats.iterations == 3
+            assert len(calls) >= 24
+
+        def test_setup(gpu_benchmark):
+            made, torn = [], []
+            def setup():
+                made.append([3, 1, 2])
+                return (made[-1],), {"reverse": True}
+            def target(values, reverse):
+                assert values == [3, 1, 2]
+                values.sort(reverse=reverse)
+                return values
+            def teardown(values, reverse):
+                assert values == [3, 2, 1]
+                torn.append(values)
+            found = gpu_benchmark.pedantic(target, setup=setup, teardown=teardown, rounds=9)
+            assert found == [3, 2, 1]
+            assert gpu_benchmark.stats.stats.rounds == 9
+            assert torn == made
+
+        def test_arguments_twice(gpu_benchmark):
+            with pytest.raises(TypeError, match="must not return arguments"):
+                gpu_benchmark.pedantic(int, ("1",), setup=lambda: (("2",), {}), rounds=2)
+
+        def test_wrong(gpu_benchmark):
+            with pytest.raises(ValueError, match="rounds must be a whole number, 1 or more, got 0"):
+                gpu_benchmark.pedantic(int, rounds=0)
+            with pytest.raises(ValueError, match="iterations must be 1 where there is a setup"):
+                gpu_benchmark.pedantic(int, setup=int, rounds=1, iterations=2)
+            gpu_benchmark(int)
+            with pytest.raises(RuntimeError, match="used once in a test"):
+                gpu_benchmark(int)
+        """
+    )
+    result = run()
+    result.assert_outcomes(passed=4)
+
+
+def test_gpu_benchmark_can_be_switched_off_as_benchmark_can(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_it(gpu_benchmark): assert gpu_benchmark(int, '7') == 7")
+    run("--benchmark-disable").assert_outcomes(passed=1)
+    run("--benchmark-skip").assert_outcomes(skipped=1)
+    workers = run("-n1")
+    assert workers.parseoutcomes()["passed"] == 1
+    assert "timed nothing: pytest-benchmark switches itself off under xdist" in output(workers)
+    without = run("-p", "no:benchmark")
+    without.assert_outcomes(errors=1)
+    assert "pytest-benchmark, which is not installed or switched off" in output(without)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["--convtime-fail-on", "slow"],
+            "must be some of slower, faster, uncertain",
+        ),
+        (["--convtime-fail-on", "slower:3"], "got 'slower:3'"),
+        (["--convtime-fail-on", "slower:300%"], "got 'slower:300%'"),
+        (["--convtime-fail-on", "missing:3%"], "got 'missing:3%'"),
+        (["--convtime-fail-on", "slower:3%,faster:5%"], "one margin for slower and faster"),
+        (["--convtime-fail-on", "slower"], "--convtime-fail-on slower needs --convtime-against"),
+        (["--convtime-bisect"], "--convtime-bisect needs --convtime-against"),
+        (["--convtime-save", "a/b"], "must be a name of letters, digits"),
+        (["--convtime-against", "none"], "there is neither a run saved as"),
+        (["--convtime-same-gpu", "name"], "invalid choice: 'name'"),
+        (["--convtime-sav", "x"], "unrecognized arguments: --convtime-sav"),
+    ],
+)
+def test_options_that_cannot_be_are_told(
+    arguments: list[str], said: str, run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = run(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert said in output(result)
+    assert "Traceback" not in output(result)
+
+
+def test_names_of_saved_runs_are_told_where_one_is_missing(run: Any, baseline: None) -> None:
+    assert "saved are main; save one" in output(run("--convtime-against", "mian"))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        '{"schema": "1.0", "measurements": {"a"',
+        "[" * 100_000,
+        "[1, 2]",
+        '{"measurements": {"<script>": {"schema": "4.2"}}}',
+        '{"schema": "1.0", "measurements": {"a": {"schema": "9.0", "seconds": [1]}}}',
+        '{"seconds": [1e999]}',
+        '{"seconds": [NaN]}',
+        '{"seconds": [1' + 5000 * "0" + "]}",
+    ],
+)
+def test_files_that_are_no_run_are_refused_before_any_test(
+    content: str, run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_it(): open('ran', 'w')")
+    (pytester.path / "other.json").write_text(content)
+    result = run("--convtime-against", "other.json")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    errors = [line for line in output(result).splitlines() if line.startswith("ERROR: ")]
+    assert len(errors) == 1
+    assert "other.json" in errors[0]
+    assert "Traceback" not in output(result)
+    assert not (pytester.path / "ran").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_cannot_be_written_is_told_before_any_test(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    (pytester.path / ".convtime").mkdir(mode=0o500)
+    assert "cannot be written" in output(run("--convtime-save", "main"))
+
+
+def test_a_file_in_the_folders_place_is_told(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): open('ran', 'w')")
+    (pytester.path / ".convtime").touch()
+    result = run("--convtime-save", "main")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "runs cannot be saved there (File exists)" in output(result)
+    assert not (pytester.path / "ran").exists()
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_baseline_that_is_read_only_is_kept(run: Any, pytester: pytest.Pytester) -> None:
+    before = saved(pytester)
+    (pytester.path / ".convtime" / "main.json").chmod(0o444)
+    result = run("--convtime-save", "main", FACTOR="2")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "main.json: cannot be written, since it is read-only" in output(result)
+    assert saved(pytester) == before
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_run_that_measures_nothing_or_is_interrupted_keeps_what_was_saved(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    before = saved(pytester)
+    nothing = run("--convtime-save", "main", "-k", "nothing")
+    assert "nothing was measured, so that" in output(nothing)
+    pytester.makepyfile(test_later="import pytest\ndef test_later(): pytest.exit('enough')")
+    assert run("--convtime-save", "main", FACTOR="2").ret == pytest.ExitCode.INTERRUPTED
+    assert saved(pytester) == before
+
+
+@pytest.mark.usefixtures("baseline")
+def test_other_gpus_are_not_judged(run: Any, pytester: pytest.Pytester) -> None:
+    document = saved(pytester)
+    for fields in document["measurements"].values():
+        fields["provenance"]["cpu"] = "another CPU"
+    (pytester.path / "other.json").write_text(json.dumps(document))
+    result = run("--convtime-against", "other.json", "--convtime-fail-on", "slower", FACTOR="2")
+    assert result.ret == 0
+    assert "2 uncertain" in output(result)
+    assert "measured on another CPU (cpu: another CPU → " in output(result)
+    bisect = run(
+        "--convtime-against", "other.json", "--convtime-fail-on=slower", "--convtime-bisect"
+    )
+    assert bisect.ret == 125
+
+
+def test_the_wheel_names_the_plugin() -> None:
+    """Where it is installed: by its entry point, and beside the package."""
+    if not _IS_INSTALLED:
+        pytest.skip("convtime is not installed")
+    script = "import pytest_convtime, convtime; print(pytest_convtime.__file__, convtime.__file__)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd="/"
+    )
+    plugin, package = map(Path, done.stdout.split())
+    assert plugin.parent == package.parent.parent
+
+
+@pytest.mark.parametrize(
+    "source", ["docs/regression-tests.md", "examples/ci/gpu.yml", "examples/ci/cpu.yml"]
+)
+def test_documents_and_examples_name_options_that_there_are(
+    source: str, run: Any, pytester: pytest.Pytester
+) -> None:
+    text = (Path(__file__).parents[1] / source).read_text(encoding="utf-8")
+    named = set(re.findall(r"--convtime-[a-z-]+", text))
+    assert len(named) >= 4
+    assert named <= set(re.findall(r"--convtime-[a-z-]+", output(run("--help"))))
+    for value in re.findall(r"--convtime-fail-on ([a-z0-9:%,]+)", text):
+        pytester.makepyfile("def test_it(): pass")
+        told = output(run("--convtime-fail-on", value))
+        assert "needs --convtime-against" in told  # and nothing else is wrong with it

@@ -1,0 +1,364 @@
+"""What is said of two stored runs: of samples that were recorded on a GPU, and of written ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from test_traces import measurement, trace
+
+from convtime.results.measurement import Measurement
+from convtime.results.regression import Changes, compare_runs
+from convtime.results.significance import adjusted, student_quantile, student_tail
+
+PROVENANCE: dict[str, Any] = {
+    "gpu": "NVIDIA H200",
+    "gpu_uuid": "GPU-1",
+    "driver": "580.1",
+    "torch": "2.15.0",
+    "cpu": "a CPU",
+    "load_average": 1.0,
+    "git": {"commit": "a" * 40, "dirty": False},
+}
+# From process to process, as a share: what twelve fresh ones differed by on an H200.
+BETWEEN_PROCESSES = 0.0026
+
+
+def of(seconds: Any, provenance: Mapping[str, Any] = PROVENANCE, **fields: Any) -> Measurement:
+    """A measurement with these samples."""
+    base = dataclasses.replace(measurement(trace("the same")), sm_clocks_hz=(), device="cuda:0")
+    return dataclasses.replace(
+        base,
+        **{"seconds": tuple(map(float, seconds)), "provenance": provenance, "cache": "cold"}
+        | fields,
+    )
+
+
+def noisy(rng: np.random.Generator, median: float = 1e-5, count: int = 200) -> Measurement:
+    return of(median * (1 + 0.02 * rng.standard_normal(count)))
+
+
+def changed(after: Mapping[str, Any] = PROVENANCE, **fields: Any) -> Changes:
+    """Equal times, of which the later ones have another provenance or field."""
+    rng = np.random.default_rng(1)
+    before, now = noisy(rng), noisy(rng)
+    return compare_runs(
+        {"one": before}, {"one": dataclasses.replace(now, provenance=after, **fields)}
+    )
+
+
+def test_verdicts_are_those_of_planted_changes() -> None:
+    rng = np.random.default_rng(0)
+    factors = {"slow": 1.05, "fast": 0.95, "as it was": 1.0}
+    before = {name: noisy(rng) for name in (*factors, "gone")}
+    after = {name: noisy(rng, 1e-5 * factor) for name, factor in factors.items()}
+    changes = compare_runs(before, after | {"added": noisy(rng)})
+    assert {change.name: change.verdict for change in changes.changes} == {
+        "slow": "slower",
+        "fast": "faster",
+        "as it was": "same",
+        "gone": "missing",
+        "added": "new",
+    }
+    for name, factor in factors.items():
+        ratio = changes[name].ratio
+        assert ratio is not None
+        assert ratio.low <= factor <= ratio.high
+        assert ratio.value == pytest.approx(after[name].median / before[name].median)
+    assert changes["gone"].after is None
+    assert changes["added"].before is None
+    with pytest.raises(KeyError, match="in neither"):
+        changes["another"]
+
+
+def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(2)
+    held = 0
+    for _ in range(300):
+        pair = [of(1e-5 * rng.lognormal(0, 0.05, 60)) for _ in range(2)]
+        ratio = compare_runs({"a": pair[0]}, {"a": pair[1]})["a"].ratio
+        assert ratio is not None
+        held += ratio.low <= 1 <= ratio.high
+    assert held >= 0.95 * 300
+
+
+@pytest.mark.parametrize(
+    ("degrees", "t", "tail"),  # from tables of Student's t
+    [
+        (4, 2.776, 0.025),
+        (4, 8.610, 0.0005),
+        (10, 3.169, 0.005),
+        (19, 2.093, 0.025),
+        (38, 3.319, 0.001),
+    ],
+)
+def test_students_t_is_that_of_the_tables(degrees: int, t: float, tail: float) -> None:
+    assert student_tail(t, degrees) == pytest.approx(tail, rel=0.16)
+    assert student_quantile(1 - tail, degrees) == pytest.approx(t, rel=0.04)
+
+
+def test_p_values_are_adjusted_as_benjamini_and_hochberg_do() -> None:
+    """The example of their paper, section 4.2: fifteen p-values, of which four are found."""
+    found = adjusted(
+        [
+            *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459),
+            *(0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0),
+        ]
+    )
+    assert [value <= 0.05 for value in found] == [True] * 4 + [False] * 11
+    assert adjusted([0.04, 0.01])[0] == pytest.approx(0.04)
+    assert adjusted([]) == []
+
+
+class Suite:
+    """Recorded samples, of which each test of a run draws its own."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        traces = [
+            trace("relu cold"),
+            trace("relu by events"),
+            trace("the same"),
+            trace("2 % slower"),
+        ]
+        settled = dict(trace("matmul from idle"))
+        settled["seconds"] = settled["seconds"][-400:]
+        self.samples = [np.array(one["seconds"]) for one in (*traces, settled)]
+
+    def run(self, slower: Collection[int] = ()) -> dict[str, Measurement]:
+        """As from a process of its own; some tests take 5 % longer."""
+        return {
+            f"test {test}": self.measured(test, 1.05 if test in slower else 1.0)
+            for test in range(300)
+        }
+
+    def measured(self, test: int, factor: float) -> Measurement:
+        recorded = self.samples[test % len(self.samples)]
+        starts = self.rng.integers(
+            0, len(recorded) - 10, 20
+        )  # stretches keep what neighbours share
+        drawn = np.concatenate([recorded[start : start + 10] for start in starts])
+        process = 1 + BETWEEN_PROCESSES * self.rng.standard_normal()
+        batches = tuple(index // 20 for index in range(len(drawn)))
+        return of(factor * process * drawn, batches=batches, clock_tick=32e-9)
+
+
+def test_of_100_runs_of_300_equal_tests_at_least_95_find_nothing() -> None:
+    suite = Suite(3)
+    codes = [
+        compare_runs(suite.run(), suite.run(), margin=0.01).exit_code(("slower", "faster"))
+        for _ in range(100)
+    ]
+    assert codes.count(0) >= 95
+
+
+def test_what_is_5_percent_slower_is_found_among_300() -> None:
+    suite = Suite(4)
+    planted = range(0, 300, 12)
+    slower = compare_runs(suite.run(), suite.run(slower=planted)).of("slower")
+    assert {change.name for change in slower} <= {f"test {test}" for test in planted}
+    # Those of known duration; the other recorded times are spread by more than that.
+    quiet = {f"test {test}" for test in planted if test % len(suite.samples) in (2, 3)}
+    found = quiet & {change.name for change in slower}
+    assert len(found) >= 0.8 * len(quiet)
+
+
+def test_one_of_many_is_uncertain_where_it_would_be_slower_alone() -> None:
+    rng = np.random.default_rng(5)
+    quiet = {f"test {number}": noisy(rng) for number in range(300)}
+    spread = np.linspace(0.9, 1.1, 401)
+    base, later = (of(median * rng.permutation(spread)) for median in (1e-5, 1.06e-5))
+    alone = compare_runs({"x": base}, {"x": later})["x"]
+    among = compare_runs({"x": base, **quiet}, {"x": later, **quiet})["x"]
+    assert alone.verdict == "slower"
+    assert (among.verdict, among.reason) == ("uncertain", "one-of-many")
+    assert "by chance" in among.sentence
+
+
+def test_the_geomean_is_of_the_ratios_with_an_interval_that_holds_it() -> None:
+    rng = np.random.default_rng(6)
+    before = {f"test {number}": noisy(rng) for number in range(20)}
+    after = {f"test {number}": noisy(rng, 1.02e-5) for number in range(20)}
+    mean = compare_runs(before, after).geomean
+    assert mean is not None
+    assert mean.low < 1.02 < mean.high
+    assert mean.low > 1
+    ratios = [after[name].median / before[name].median for name in before]
+    assert mean.value == pytest.approx(math.exp(np.mean(np.log(ratios))))
+    assert compare_runs(before, {}).geomean is None
+
+
+def test_the_code_is_the_cause_only_where_nothing_else_differs() -> None:
+    code = PROVENANCE | {"git": {"commit": "b" * 40, "dirty": False}}
+    assert changed(code).cause.startswith("the code: nothing else")
+    both = changed(code | {"torch": "2.16.0"})
+    assert both.cause == "the code or any of these, which differ, too: torch"
+    assert [str(found) for found in both.differences][1] == "torch: 2.15.0 → 2.16.0"
+    assert changed(PROVENANCE | {"driver": "590"}).cause == "one of these, which differ: driver"
+    assert changed().cause.startswith("unknown")
+    uncommitted = PROVENANCE | {"git": {"commit": "a" * 40, "dirty": True}}
+    assert changed(uncommitted).cause.startswith("the code")
+
+
+@pytest.mark.parametrize(
+    ("fields", "what"),
+    [
+        ({"queue": "none"}, "queue"),
+        ({"clocks": "lock"}, "clocks"),
+        ({"exclusive": True}, "exclusive"),
+        ({"pin": 3}, "pin"),
+        ({"after": PROVENANCE | {"load_average": 8.0}}, "load average"),
+        ({"after": PROVENANCE | {"gpu_uuid": "GPU-2"}}, "gpu_uuid"),
+        ({"after": PROVENANCE | {"governor": "powersave"}}, None),  # the other did not record it
+    ],
+)
+def test_differences_are_listed_and_judged_all_the_same(
+    fields: dict[str, Any], what: str | None
+) -> None:
+    changes = changed(**fields)
+    assert [found.what for found in changes.differences] == ([what] if what else [])
+    assert changes["one"].verdict == "same"
+
+
+def test_another_clock_is_a_difference() -> None:
+    rng = np.random.default_rng(7)
+    clocks = {
+        hz: dataclasses.replace(noisy(rng), sm_clocks_hz=(hz,) * 200) for hz in (1.98e9, 1.4e9)
+    }
+    changes = compare_runs({"one": clocks[1.98e9]}, {"one": clocks[1.4e9]})
+    assert str(changes.differences[0]) == "SM clock: 1980 MHz → 1400 MHz"
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"method": "event"}, "its method: kernel → event"),
+        ({"cache": "warm"}, "its cache: cold → warm"),
+        ({"placement": "random"}, "its placement: as-is → random"),
+        ({"device": "cpu"}, "ran on cuda:0 and runs on cpu"),
+        (
+            {"after": PROVENANCE | {"gpu": "NVIDIA B200"}},
+            "another GPU (gpu: NVIDIA H200 → NVIDIA B200)",
+        ),
+    ],
+)
+def test_times_of_different_things_are_not_judged(fields: dict[str, Any], told: str) -> None:
+    changes = changed(**fields)
+    assert (changes["one"].verdict, changes["one"].reason) == ("uncertain", "other-conditions")
+    assert told in changes["one"].sentence
+    assert changes["one"].ratio is not None
+    assert changes.geomean is None
+
+
+def test_what_the_same_gpu_is_can_be_said() -> None:
+    rng = np.random.default_rng(8)
+    before, after = (
+        {"one": dataclasses.replace(noisy(rng), provenance=PROVENANCE | facts)}
+        for facts in ({}, {"gpu_uuid": "GPU-2", "git": {"commit": "b" * 40, "dirty": False}})
+    )
+    model = compare_runs(before, after)
+    assert model["one"].verdict == "same"
+    assert model.cause.startswith("the code: nothing else")
+    assert "gpu_uuid: GPU-1 → GPU-2" in model.details()
+    very_one = compare_runs(before, after, same_gpu="uuid")
+    assert very_one["one"].verdict == "uncertain"
+    assert "another GPU of the same model" in very_one["one"].sentence
+    assert not very_one.cause.startswith("the code:")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reason"),
+    [
+        ([1e-5] * 3, "too-few-samples"),
+        ([0.0] * 20, "no-time"),
+        ([-1e-6] * 20, "no-time"),
+        (np.linspace(0.5e-5, 1.5e-5, 20), "wide-interval"),
+        (np.linspace(1.02e-5, 1.04e-5, 60), "at-the-margin"),
+    ],
+)
+def test_why_a_verdict_is_uncertain_is_said(seconds: Any, reason: str) -> None:
+    change = compare_runs({"one": of(np.linspace(0.999e-5, 1.001e-5, 60))}, {"one": of(seconds)})[
+        "one"
+    ]
+    assert (change.verdict, change.reason) == ("uncertain", reason)
+    assert change.sentence
+
+
+def test_what_counts_is_what_a_second_look_bears_out() -> None:
+    rng = np.random.default_rng(11)
+    base = {name: noisy(rng) for name in ("twice", "once", "calm")}
+    after = {name: noisy(rng, 1.1e-5) for name in ("twice", "once")} | {"calm": noisy(rng)}
+    first = compare_runs(base, after)
+    again = compare_runs(base, {"twice": noisy(rng, 1.1e-5), "once": noisy(rng)})
+    found = first.confirmed(dataclasses.replace(again, changes=again.of("slower", "same")))
+    assert [change.verdict for change in found.changes] == ["slower", "same", "same"]
+    assert found["twice"].sentence.startswith("found twice, first as 1.")
+    assert found["once"].sentence.startswith("at first slower: 1.")
+    assert found["twice"].ratio != first["twice"].ratio
+    assert found["calm"] == first["calm"]
+
+
+def test_exit_codes() -> None:
+    rng = np.random.default_rng(9)
+    base = {"x": noisy(rng), "y": noisy(rng)}
+    slower = compare_runs(base, {"x": noisy(rng, 1.1e-5)})
+    assert slower.exit_code() == 1
+    assert slower.exit_code("missing") == 1
+    assert slower.exit_code(("faster", "uncertain")) == 0
+    unsure = compare_runs(base, {"x": of([1e-5, 1.1e-5]), "y": base["y"]})
+    assert unsure.exit_code() == 0
+    assert unsure.exit_code(uncertain=125) == 125
+    assert unsure.exit_code("uncertain", 125) == 1
+    with pytest.raises(ValueError, match="fail_on must be some of"):
+        slower.exit_code("slow")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"margin": -0.1}, "margin must be a share, 0 or more and below 1, got -0.1"),
+        ({"margin": math.nan}, "margin must be a share"),
+        ({"margin": "3%"}, "margin must be a share"),
+        ({"false_discoveries": 0}, "false_discoveries must be a share, above 0"),
+        ({"same_gpu": "name"}, "same_gpu must be one of"),
+    ],
+)
+def test_options_outside_of_their_range_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        compare_runs({}, {}, **options)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_samples_that_are_no_times_are_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="'odd': its seconds must be finite numbers"):
+        compare_runs({"odd": of([1e-5, wrong])}, {})
+    with pytest.raises(ValueError, match="places must be known of all 2 samples or of none, got 1"):
+        compare_runs({}, {"odd": of([1e-5, 1e-5], places=(1,))})
+
+
+def test_text_and_markdown_tell_what_changed_and_how_to_see_it_again() -> None:
+    rng = np.random.default_rng(10)
+    name = "test_conv[<b>|`x`]\n::second"
+    again = PROVENANCE | {"reproducer": "convtime conv conv2d:n1c8h8w8k8r3s3:float32"}
+    changes = compare_runs(
+        {name: noisy(rng), "calm": noisy(rng)},
+        {name: dataclasses.replace(noisy(rng, 1.1e-5), provenance=again), "calm": noisy(rng)},
+    )
+    assert str(changes).startswith("2 compared: 1 slower, 1 same; geomean 1.0")
+    text = changes.details()
+    assert "conv2d:n1c8h8w8k8r3s3:float32" in text
+    assert re.search(r"(10\.0|9\.9)\d* µs → 11\.0\d µs", text)
+    assert r"test_conv[<b>|`x`]\n::second" in text
+    assert "calm" not in text
+    assert "test_conv[&lt;b&gt;|`x`]" in changes._repr_html_()
+    rows = [line for line in changes.to_markdown().splitlines() if line.startswith("| slower")]
+    assert len(rows) == 1
+    assert "<b>" not in rows[0]
+    assert "test\\_conv\\[&lt;b&gt;\\|\\`x\\`\\]" in rows[0]
+    assert json.loads(json.dumps(changes.to_dict(), allow_nan=False))["changes"][0]["name"] == name

@@ -1,0 +1,231 @@
+"""A measurement as one line, and as HTML."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from recorded import activity, layers
+from test_measurement import make
+from texts import flat
+
+from convtime.results.clock_reading import ClockReading
+from convtime.results.clock_trace import ClockTrace
+from convtime.results.comparison import Comparison
+from convtime.results.exchange.unknown import of_samples
+from convtime.results.measurement import Measurement
+
+TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
+
+
+def as_asked(**changes: Any) -> Measurement:
+    """A measurement by kernel times with a cold cache, of which all is as it was asked for."""
+    fields: dict[str, Any] = {
+        "seconds": tuple(1e-6 * (4 + step / 100) for step in range(20)),
+        "spans": (),
+        "activities": (),
+        "sm_clocks_hz": (),
+        "method": "kernel",
+        "method_requested": "kernel",
+        "queue": "gate",
+        "queue_requested": "gate",
+        "regime": "burst",
+        "regime_requested": "auto",
+    }
+    return make(**fields | changes)
+
+
+def recorded(trace: Mapping[str, Any]) -> Measurement:
+    """As tests/data/record.py wrote it."""
+    fields = {**trace, "seconds": tuple(trace["seconds"]), "raw_seconds": ()}
+    return as_asked(**fields | {"sm_clocks_hz": tuple(trace["sm_clocks_hz"])})
+
+
+def test_a_measurement_is_one_line() -> None:
+    line = "relu: 4.095 µs [4.050, 4.140], kernel, cache cold, regime burst"
+    assert str(as_asked()) == line
+    assert repr(as_asked()) == f"<convtime.Measurement {line}>"
+    on_cpu = as_asked(device="cpu", method="cpu", method_requested="auto", cache="uncontrolled")
+    on_cpu = dataclasses.replace(on_cpu, cache_requested="auto", queue="none")
+    assert str(on_cpu) == "relu: 4.095 µs [4.050, 4.140], cpu, cache uncontrolled"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "event"}, "method event where kernel was asked for"),
+        ({"cache": "warm"}, "cache warm where cold was asked for"),
+        ({"cache": "warm", "cache_requested": "auto"}, ""),
+        ({"placement_requested": "random"}, "placement as-is where random was asked for"),
+        ({"regime_requested": "sustained"}, "regime burst where sustained was asked for"),
+        ({"queue": "none"}, "queue not held"),
+        ({"queue": "sleep"}, "queue held by sleep"),
+        ({"queue": "none", "method": "cpu", "method_requested": "auto"}, ""),
+        ({"overhead_reason": "CUPTI is taken"}, "with the method's own cost"),
+        ({"steady": False}, "not steady"),
+        ({"stop_reason": "budget"}, "ended by budget"),
+        ({"stop_reason": "max_samples", "stop": "count"}, ""),
+        ({"exclusive_requested": True}, "maybe disturbed"),
+        ({"other_launches": 3}, "other threads used the GPU"),
+        ({"ran_ahead": 3}, "other streams ran ahead"),
+        ({"inputs": ("args[0] is all zeros",)}, "inputs to be noted"),
+        ({"seconds": (1e-6,) * 5}, "5 samples are too few for an interval"),
+        ({"cache": "warm", "steady": False}, "cache warm where cold was asked for, not steady"),
+    ],
+)
+def test_the_line_says_what_is_not_as_asked_for(changes: dict[str, Any], said: str) -> None:
+    assert str(as_asked(**changes)).partition("; but ")[2] == said
+
+
+def test_both_regimes_are_in_the_line() -> None:
+    other = as_asked(seconds=(5e-6,) * 20, regime="sustained", regime_requested="sustained")
+    both = as_asked(regime_requested="burst", sustained=other)
+    assert str(both).endswith("regime burst; sustained 5.000 µs [5.000, 5.000]")
+    missed = dataclasses.replace(other, regime="as-is", regime_reason="there was no time")
+    assert str(dataclasses.replace(both, sustained=missed)).endswith("; but sustained not reached")
+
+
+def test_what_another_tool_does_not_say_is_left_out() -> None:
+    theirs = of_samples("theirs", (4e-6,) * 10, "nvbench", {})
+    assert str(theirs) == "theirs: 4.000 µs [4.000, 4.000]"
+    assert "method: unknown" in flat(theirs)
+
+
+def test_a_request_that_is_not_known_is_not_missed() -> None:
+    assert str(as_asked(method_requested="unknown", cache_requested="unknown")) == str(as_asked())
+
+
+def test_times_that_are_no_numbers_are_shown() -> None:
+    never = as_asked(
+        seconds=(math.inf,) * 10,
+        activities=(dataclasses.replace(activity("relu"), seconds=(None,)),),
+    )
+    assert str(never).startswith("relu: inf s, kernel")
+    assert "nan s 1×1×1 1×1×1 relu" in flat(never)
+    assert "<svg" not in never._repr_html_()
+    Comparison({"a": never, "b": never})._repr_html_()
+
+
+def test_details_name_the_kernels() -> None:
+    told = layers()["float32 nchw layer1.0.conv2"].pytorch.details()
+    assert told.count(" nchwToNhwcKernel") == 2
+    assert "73.20 µs  30×4×1   384×1×1  sm90_xmma_fprop_implicit_gemm_" in told
+    assert "memset of 4 bytes" in told
+
+
+class Pictures(HTMLParser):
+    """The pictures of an HTML text, and every tag of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: set[str] = set()
+        self.pictures = [
+            f"<svg{part.partition('</svg>')[0]}</svg>" for part in text.split("<svg")[1:]
+        ]
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.add(tag)
+
+
+def in_colours_of_their_own(picture: str) -> set[str]:
+    """The colours in a picture that are not the text's."""
+    return {
+        element.attrib[name]
+        for element in ElementTree.fromstring(picture).iter()
+        for name in ("fill", "stroke", "style")
+        if element.attrib.get(name, "none") not in ("none", "currentColor")
+    }
+
+
+@pytest.mark.parametrize("name", ["matmul from idle", "relu cold", "relu by events"])
+def test_a_histogram_holds_every_sample(name: str) -> None:
+    measured = recorded(TRACES[name][0])
+    (picture,) = Pictures(measured._repr_html_()).pictures
+    root = ElementTree.fromstring(picture)
+    svg = "{http://www.w3.org/2000/svg}"
+    bars = [element for element in root if element.tag == f"{svg}rect"]
+    tallest = max(float(bar.attrib["height"]) for bar in bars)
+    assert tallest == pytest.approx(60)
+    assert 2 < len(bars) <= 60
+    assert root.attrib["aria-label"].startswith(f"histogram of {len(measured.seconds)} samples")
+    assert in_colours_of_their_own(picture) == set()
+
+
+def test_a_comparison_is_drawn_where_there_is_something_to_compare() -> None:
+    base, other = map(recorded, TRACES["2 % slower"])
+    compared = Comparison({"base": base, "other": other})
+    found = Pictures(compared._repr_html_())
+    (picture,) = found.pictures
+    assert "other 1.02; 1 is the reference" in picture
+    assert in_colours_of_their_own(picture) == set()
+    assert "other is slower than base: it takes 1.96% more time" in compared._repr_html_()
+    assert Pictures(Comparison({"base": base})._repr_html_()).pictures == []
+
+
+ENDS = st.sampled_from(["<script>alert(1)</script>", "'\"><img src=x>", "&lt;", "\x00\u202e", ""])
+SECONDS = st.floats(min_value=0, max_value=1e300)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.text(), ENDS, st.lists(SECONDS, min_size=1, max_size=30))
+def test_no_name_and_no_time_breaks_the_html(name: str, end: str, seconds: list[float]) -> None:
+    one = as_asked(name=name + end, seconds=tuple(seconds), cache_reason=name + end)
+    other = dataclasses.replace(one, name="other", inputs=(name + end,))
+    compared = Comparison({name + end: one, "other": other})
+    for result in (one, compared):
+        found = Pictures(result._repr_html_())
+        assert found.tags <= {
+            "p", "table", "caption", "tr", "th", "td", "br", "ul", "li", "details", "summary",
+            "svg", "title", "rect", "line", "text", "circle",
+        }  # fmt: skip
+        for picture in found.pictures:
+            ElementTree.fromstring(picture)
+    assert "\n" not in str(one)
+    assert str(one).isprintable()
+    assert repr(compared).isprintable()
+    assert compared.details().replace("\n", "").isprintable()
+
+
+def traced(*clocks_mhz: float | None, reason: str = "") -> ClockTrace:
+    readings = tuple(
+        ClockReading(
+            place / 10, None if mhz is None else 1e6 * mhz, None, 400.0 + place, None,
+            ("sw_power_cap",) if place else (),
+        )
+        for place, mhz in enumerate(clocks_mhz)
+    )  # fmt: skip
+    return ClockTrace("cuda:0", 0.1, 0.0, readings, reason)
+
+
+def test_a_trace_is_one_line_with_the_ranges() -> None:
+    trace = traced(1980, None, 1500, reason="NVML went away")
+    assert str(trace) == (
+        "cuda:0: 3 readings in 0.2 s: SM clock 1500 .. 1980 MHz, power 400 .. 402 W, throttled by "
+        "sw_power_cap; but NVML went away"
+    )
+    assert repr(trace) == f"<convtime.ClockTrace {trace}>"
+    assert flat(trace) == (
+        f"cuda:0: 3 readings in 0.2 s lowest median highest {'─' * 38} SM clock 1500 MHz "
+        "1740 MHz 1980 MHz power 400 W 401 W 402 W throttled by sw_power_cap in 2 of 3 readings "
+        "ended early: NVML went away"
+    )
+    clock, power = Pictures(trace._repr_html_()).pictures
+    assert clock.count("<polyline") == 2  # with a gap where the clock is not known
+    assert power.count("<polyline") == 1
+
+
+def test_a_trace_without_readings_says_why() -> None:
+    assert str(traced()) == "cuda:0: no readings: the block has not ended"
+    nothing = traced(reason="NVML <is> not there")
+    assert str(nothing) == nothing.details() == "cuda:0: no readings: NVML <is> not there"
+    assert nothing._repr_html_() == "<p>cuda:0: no readings: NVML &lt;is&gt; not there</p>"
