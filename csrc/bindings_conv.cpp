@@ -5,6 +5,7 @@
 #include "ops/conv/python_entry.h"
 #ifdef CONVTIME_WITH_CUDA
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -61,6 +62,11 @@ py::dict to_dict(const conv::TensorShape& shape, std::size_t rank, const char* d
                   py::arg("alignment") = shape.alignment);
 }
 
+py::object to_object(const std::optional<conv::TensorShape>& shape, std::size_t rank,
+                     const char* dtype) {
+  return shape.has_value() ? py::object(to_dict(*shape, rank, dtype)) : py::object(py::none());
+}
+
 /// Under the names of convtime.PlanChoice's fields.
 py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
   const conv::Problem& problem = key.problem;
@@ -77,6 +83,11 @@ py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
       py::arg("stride") = to_tuple({problem.stride.data(), rank - 2}),
       py::arg("padding") = to_tuple({problem.padding.data(), rank - 2}),
       py::arg("dilation") = to_tuple({problem.dilation.data(), rank - 2}),
+      py::arg("z") = to_object(problem.epilogue.z, rank, dtype),
+      py::arg("alpha") = problem.epilogue.alpha,
+      py::arg("b") = to_object(problem.epilogue.b, rank, dtype),
+      py::arg("activation") = conv::to_string(problem.epilogue.activation),
+      py::arg("negative_slope") = problem.epilogue.negative_slope,
       py::arg("deterministic") = problem.deterministic, py::arg("allow_tf32") = problem.allow_tf32,
       py::arg("tag") = choice.tag, py::arg("source") = conv::to_string(choice.source),
       py::arg("workspace_bytes") = choice.workspace_bytes,

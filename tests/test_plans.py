@@ -39,6 +39,11 @@ RECORD = {
         for tensor in "xwy"
     },
     **dict.fromkeys(("stride", "padding", "dilation"), (1, 1)),
+    "z": None,
+    "alpha": 0.5,
+    "b": {"sizes": (1, 1), "strides": (1, 1), "alignment": 4, "dtype": "float32"},
+    "activation": "relu",
+    "negative_slope": 0.0,
     "deterministic": False,
     "allow_tf32": True,
     "tag": "ConvFwd_eng38_k2=8_k13=1",
@@ -60,6 +65,8 @@ def test_choices_come_frozen_and_with_the_cores_fields(monkeypatch: pytest.Monke
     assert names - set(RECORD) == {"compute_type"}  # which the core does not tell
     assert set(RECORD) <= names
     assert choice.x == convtime.TensorDescriptor((1, 2, 3, 4), (24, 12, 4, 1), 32, "float32")
+    assert choice.z is None
+    assert choice.b == convtime.TensorDescriptor((1, 1), (1, 1), 4, "float32")
     assert choice.refused == ("ConvFwd_eng1: no",)
     assert (choice.tag, choice.engine) == ("ConvFwd_eng38_k2=8_k13=1", 38)
     assert choice.knobs == {2: 8, 13: 1}

@@ -70,11 +70,12 @@ def test_a_choice_is_one_line() -> None:
     assert repr(choice) == f"<convtime.PlanChoice {line}>"
     for fact in ("workspace bytes: 1024", "x: 8×32×28×28, strides", "y: not known", "timed: none"):
         assert fact in flat(choice)
+    assert "z: " not in flat(choice)
     assert "&lt;b&gt;" in choice._repr_html_()
 
 
 PUBLIC = [getattr(convtime, name) for name in convtime.__all__]
-RESULTS = [convtime.PlanChoice, convtime.nn.Replacement]
+RESULTS = [convtime.PlanChoice, convtime.nn.Fusion, convtime.nn.Replacement]
 RESULTS += [each for each in PUBLIC if hasattr(each, "to_dict")]
 
 

@@ -314,6 +314,29 @@ def test_distributed_tensors_are_computed_in_shards_of_the_batch(
     assert all(gradient.placements[0].is_partial() for gradient in gradients)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("adds", [False, True])
+def test_distributed_tensors_have_epilogues(bias: bool, adds: bool, mesh: Any) -> None:
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    x, w, b, z = (torch.randn(size) for size in ((2, 4, 9, 9), (6, 4, 3, 3), 6, (2, 6, 7, 7)))
+    leaves: Any = [
+        distribute_tensor(tensor, mesh, [Replicate()]).requires_grad_()
+        for tensor in ((w, b) if bias else (w,))
+    ]
+    output: Any = ops.conv2d_epilogue(
+        distribute_tensor(x, mesh, [Shard(0)]),
+        *leaves,
+        other=distribute_tensor(z, mesh, [Shard(0)]) if adds else None,
+    )
+    assert output.placements == (Shard(0),)
+    expected = F.conv2d(x[:1], w, b if bias else None)
+    expected = F.relu(expected + z[:1] if adds else expected)
+    torch.testing.assert_close(output.to_local(), expected)
+    gradients: Any = torch.autograd.grad(output.sum(), leaves)
+    assert all(gradient.placements[0].is_partial() for gradient in gradients)
+
+
 def test_tensors_that_are_sharded_otherwise_are_gathered(mesh: Any) -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 

@@ -1,6 +1,7 @@
 #include "conv/plan.h"
 
 #include <array>
+#include <cstddef>
 #include <utility>
 
 #include "conv/frontend.h"
@@ -11,12 +12,21 @@ namespace {
 
 Descriptor make_variant_pack(const Operands& operands, void* workspace) {
   Descriptor pack = make_descriptor(CUDNN_BACKEND_VARIANT_PACK_DESCRIPTOR);
-  const std::array<void*, 3> pointers = {operands.x, operands.y, operands.w};
-  const std::array<std::int64_t, 3> ids = {kIdX, kIdY, kIdW};
+  std::array<void*, 5> pointers = {operands.x, operands.y, operands.w};
+  std::array<std::int64_t, 5> ids = {kIdX, kIdY, kIdW};
+  std::int64_t count = 3;
+  const auto add = [&](void* pointer, std::int64_t id) {
+    if (pointer != nullptr) {
+      pointers[static_cast<std::size_t>(count)] = pointer;
+      ids[static_cast<std::size_t>(count++)] = id;
+    }
+  };
+  add(operands.z, kIdZ);
+  add(operands.b, kIdB);
   set_attribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR,
-                pointers.data(), pointers.size());
+                pointers.data(), count);
   set_attribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, ids.data(),
-                ids.size());
+                count);
   set_attribute(pack.get(), CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, &workspace, 1);
   check_cudnn(cudnnBackendFinalize(pack.get()), "cudnnBackendFinalize of a variant pack");
   return pack;

@@ -19,6 +19,8 @@ struct Operands {
   void* x;
   void* w;
   void* y;
+  void* z = nullptr;  ///< null where the problem has none
+  void* b = nullptr;  ///< likewise
 
   bool operator==(const Operands&) const = default;
 };

@@ -1,6 +1,7 @@
 #include "conv/problem.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "conv/hasher.h"
 
@@ -13,6 +14,14 @@ void add(Hasher& hasher, const TensorShape& shape) {
   hasher.add(shape.sizes);
   hasher.add(shape.strides);
   hasher.add(shape.alignment);
+}
+
+void add(Hasher& hasher, const Epilogue& epilogue) {
+  add(hasher, epilogue.z.value_or(TensorShape()));
+  add(hasher, epilogue.b.value_or(TensorShape()));
+  hasher.add(std::bit_cast<std::int32_t>(epilogue.alpha));
+  hasher.add(static_cast<std::int64_t>(epilogue.activation));
+  hasher.add(std::bit_cast<std::int32_t>(epilogue.negative_slope));
 }
 
 }  // namespace
@@ -29,6 +38,7 @@ std::size_t ProblemHash::operator()(const Problem& problem) const {
   hasher.add(problem.padding);
   hasher.add(problem.stride);
   hasher.add(problem.dilation);
+  add(hasher, problem.epilogue);
   hasher.add(problem.deterministic);
   hasher.add(problem.allow_tf32);
   return hasher.hash();

@@ -5,8 +5,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
+#include "conv/activation.h"
 #include "conv/pass.h"
 
 namespace convtime::conv {
@@ -23,6 +25,18 @@ struct TensorShape {
   bool operator==(const TensorShape&) const = default;
 };
 
+/// What follows a convolution in the same graph: y = activation(conv(x, w) + alpha * z + b).
+/// Nothing does unless one of these is given.
+struct Epilogue {
+  std::optional<TensorShape> z;  ///< of y's sizes
+  float alpha = 1;
+  std::optional<TensorShape> b;  ///< of y's rank, with a number for each channel
+  Activation activation = Activation::kIdentity;
+  float negative_slope = 0;  ///< kLeakyRelu
+
+  bool operator==(const Epilogue&) const = default;
+};
+
 /// Everything that a built plan, and which engines may run it, depend on.
 struct Problem {
   Pass pass = Pass::kFprop;
@@ -35,6 +49,7 @@ struct Problem {
   std::array<std::int64_t, kMaxSpatial> padding{};
   std::array<std::int64_t, kMaxSpatial> stride{};
   std::array<std::int64_t, kMaxSpatial> dilation{};
+  Epilogue epilogue;  ///< kFprop
   bool deterministic = false;
   bool allow_tf32 = true;
 

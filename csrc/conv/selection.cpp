@@ -13,8 +13,8 @@
 #include "conv/engine_config.h"
 #include "conv/errata.h"
 #include "conv/frontend.h"
+#include "conv/graph.h"
 #include "conv/stream.h"
-#include "conv/tensor_ids.h"
 #include "core/cuda_check.h"
 #include "core/cuda_event.h"
 
@@ -24,61 +24,8 @@ namespace {
 using Config = cudnn_frontend::ManagedOpaqueDescriptor;
 using Graph = cudnn_frontend::OperationGraph;
 
-cudnn_frontend::Tensor make_tensor(const Problem& problem, const TensorShape& shape,
-                                   std::int64_t id) {
-  return cudnn_frontend::TensorBuilder()
-      .setDim(problem.rank, shape.sizes.data())
-      .setStrides(problem.rank, shape.strides.data())
-      .setId(id)
-      .setAlignment(shape.alignment)
-      .setDataType(problem.data_type)
-      .build();
-}
-
 std::string without_prefix(const std::string& text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
-}
-
-cudnnDataType_t compute_type(cudnnDataType_t data_type) {
-  const bool half = data_type == CUDNN_DATA_HALF || data_type == CUDNN_DATA_BFLOAT16;
-  return half ? CUDNN_DATA_FLOAT : data_type;
-}
-
-cudnnBackendDescriptorType_t operation_type(Pass pass) {
-  switch (pass) {
-    case Pass::kFprop:
-      return CUDNN_BACKEND_OPERATION_CONVOLUTION_FORWARD_DESCRIPTOR;
-    case Pass::kDgrad:
-      return CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_DATA_DESCRIPTOR;
-    case Pass::kWgrad:
-      return CUDNN_BACKEND_OPERATION_CONVOLUTION_BACKWARD_FILTER_DESCRIPTOR;
-  }
-  throw std::logic_error("unknown convolution pass");
-}
-
-Graph make_graph(cudnnHandle_t handle, const Problem& problem) {
-  const std::int64_t spatial = problem.rank - 2;
-  // The number of groups is not said: cuDNN infers it from the channels of x and w.
-  auto convolution = cudnn_frontend::ConvDescBuilder()
-                         .setDataType(compute_type(problem.data_type))
-                         .setMathMode(CUDNN_CROSS_CORRELATION)
-                         .setNDims(spatial)
-                         .setStrides(spatial, problem.stride.data())
-                         .setPrePadding(spatial, problem.padding.data())
-                         .setPostPadding(spatial, problem.padding.data())
-                         .setDilation(spatial, problem.dilation.data())
-                         .build();
-  auto operation = cudnn_frontend::OperationBuilder(operation_type(problem.pass))
-                       .setxDesc(make_tensor(problem, problem.x, kIdX))
-                       .setyDesc(make_tensor(problem, problem.y, kIdY))
-                       .setwDesc(make_tensor(problem, problem.w, kIdW))
-                       .setcDesc(convolution)
-                       .build();
-  const cudnn_frontend::Operation* operations[] = {&operation};
-  return cudnn_frontend::OperationGraphBuilder()
-      .setHandle(handle)
-      .setOperationGraph(1, operations)
-      .build();
 }
 
 /// Whether PyTorch leaves an engine out for its numerical properties.
@@ -109,6 +56,12 @@ std::vector<Config> list_configs(Graph& graph, const Problem& problem, cudnnBack
     }
   }
   return kept;
+}
+
+/// Engines of cuDNN's fallback list run most anything, and are slow. PyTorch takes them for its own
+/// graphs; behind other activations, the convolution is faster with an engine for it alone.
+bool falls_back(Activation activation) {
+  return activation == Activation::kIdentity || activation == Activation::kRelu;
 }
 
 std::shared_ptr<CudnnPlan> build_plan(cudnnHandle_t handle, const Graph& graph,
@@ -143,9 +96,11 @@ class Selector {
     if (auto selected = first_that_runs(configs, Source::kInstant)) {
       return std::move(*selected);
     }
-    configs = list_configs(graph_, key_.problem, CUDNN_HEUR_MODE_FALLBACK);
-    if (auto selected = first_that_runs(configs, Source::kFallback)) {
-      return std::move(*selected);
+    if (falls_back(key_.problem.epilogue.activation)) {
+      configs = list_configs(graph_, key_.problem, CUDNN_HEUR_MODE_FALLBACK);
+      if (auto selected = first_that_runs(configs, Source::kFallback)) {
+        return std::move(*selected);
+      }
     }
     throw no_plan();
   }
@@ -333,13 +288,13 @@ class Selector {
     return {std::move(plan), std::move(choice), lacked_memory_};
   }
 
-  std::runtime_error no_plan() const {
+  NoEngine no_plan() const {
     std::string text = "cuDNN has no engine that runs this convolution";
     text += refused_.empty() ? "; it listed none" : ":";
     for (const std::string& refusal : refused_) {
       text += "\n  " + refusal;
     }
-    return std::runtime_error(text);
+    return NoEngine(text, lacked_memory_);
   }
 
   cudnnHandle_t handle_;
@@ -397,6 +352,10 @@ Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& 
       case PolicyKind::kEngine:
         return selector.by_engine();
     }
+  } catch (const cudnn_frontend::cudnnException& error) {
+    check_stream(stream_of(handle));
+    throw NoEngine(std::string("cuDNN refuses this convolution: ") + error.what(),
+                   /*lacked_memory=*/false);
   } catch (const std::exception&) {
     check_stream(stream_of(handle));  // where CUDA has failed, no plan is to blame
     throw;

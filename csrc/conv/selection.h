@@ -43,6 +43,19 @@ class OutOfMemory : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// None of the engines that cuDNN lists for a problem runs it.
+class NoEngine : public std::runtime_error {
+ public:
+  NoEngine(const std::string& text, bool lacked_memory)
+      : std::runtime_error(text), lacked_memory_(lacked_memory) {}
+
+  /// Whether one of them might have, with more memory.
+  bool lacked_memory() const { return lacked_memory_; }
+
+ private:
+  bool lacked_memory_;
+};
+
 /// Memory for plans, in the order of the handle's stream.
 class Workspace {
  public:
@@ -72,8 +85,8 @@ struct Selection {
 /// compute it several times). The heuristics and the timing follow ATen, native/cudnn/Conv_v8.cpp:
 /// a plan that cuDNN refuses, or that there is no memory for, gives way to the next, and whatever
 /// else fails is thrown. Throws std::invalid_argument for an engine or a knob that cuDNN does not
-/// have for the problem or that the errata forbid, and std::runtime_error that names the refused
-/// plans where none runs.
+/// have for the problem or that the errata forbid, and NoEngine that names the refused plans where
+/// none runs.
 Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
                       Workspace& workspace);
 

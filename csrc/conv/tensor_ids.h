@@ -8,5 +8,10 @@ namespace convtime::conv {
 inline constexpr std::int64_t kIdX = 'x';
 inline constexpr std::int64_t kIdY = 'y';
 inline constexpr std::int64_t kIdW = 'w';
+inline constexpr std::int64_t kIdZ = 'z';
+inline constexpr std::int64_t kIdB = 'b';
+inline constexpr std::int64_t kIdConvolved = 'C';
+inline constexpr std::int64_t kIdAdded = 'A';
+inline constexpr std::int64_t kIdBiased = 'B';
 
 }  // namespace convtime::conv

@@ -1,23 +1,43 @@
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/dynamo/compiled_autograd.h>
 
+#include <cstddef>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace convtime::ops {
 
 /// torch owns nodes by a std::shared_ptr up to some version, later by a c10::intrusive_ptr.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
 template <typename T, typename... Arguments>
 auto make_node(Arguments&&... arguments) {
   using torch::autograd::Node;
-  if constexpr (std::is_same_v<decltype(torch::autograd::Edge::function), std::shared_ptr<Node>>) {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<Node>>) {
     // Not plain delete, which recurses as deep as the graph.
     return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
                               [](T* node) { deleteNode(node); });
   } else {
     return c10::make_intrusive<T>(std::forward<Arguments>(arguments)...);
+  }
+}
+
+/// An owning pointer to a node that make_node made.
+template <typename T>
+NodePointer pointer_to(T& node) {
+  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
+    return node.shared_from_this();
+  } else {
+    return NodePointer::reclaim_copy(&node);
   }
 }
 
@@ -27,5 +47,131 @@ inline void set_tangent(const at::Tensor& result, const at::Tensor& tangent) {
     result._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
   }
 }
+
+/// What a formula computes gradients from, beside the gradients that come in.
+template <typename Settings>
+struct Saved {
+  torch::autograd::variable_list tensors;  ///< inputs, then outputs
+  Settings settings;
+  std::vector<bool> wanted;  ///< which of the gradients
+};
+
+/// A node of the autograd graph, by a formula. Not torch::autograd::Function: torch.func refuses
+/// it, and it looks saved values up by name, which costs more than PyTorch's whole own node.
+///
+/// A formula has a kName, a `compute` that makes the gradients of those that come in and of
+/// Saved<Settings>, and Settings: values of which Settings::fields gives references, as std::tie
+/// does.
+template <typename Formula>
+class FormulaNode final : public torch::autograd::Node {
+ public:
+  using Settings = typename Formula::Settings;
+  using variable_list = torch::autograd::variable_list;
+
+  explicit FormulaNode(Settings settings) : settings_(std::move(settings)) {}
+
+  template <typename... Tensors>
+  void save_inputs(const Tensors&... tensors) {
+    inputs_.reserve(sizeof...(tensors));
+    (inputs_.emplace_back(tensors, /*is_output=*/false), ...);
+  }
+
+  /// Of the node itself: after its history is set.
+  void save_output(const at::Tensor& tensor) { outputs_.emplace_back(tensor, /*is_output=*/true); }
+
+  std::string name() const override { return Formula::kName; }
+
+  variable_list apply(variable_list&& grads) override {
+    const std::lock_guard lock(mutex_);
+    return Formula::compute(grads, unpack());
+  }
+
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    for (auto* tensors : {&inputs_, &outputs_}) {
+      for (torch::autograd::SavedVariable& tensor : *tensors) {
+        tensor.reset_data();
+      }
+    }
+  }
+
+  // The rest is for compiled autograd: how to trace the formula, as torch's own nodes do it.
+
+  void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
+    args.collect(inputs_, /*is_output=*/false);
+    args.collect(outputs_, /*is_output=*/true);
+    std::apply([&](const auto&... fields) { (args.collect(fields), ...); },
+               Settings::fields(settings_));
+  }
+
+  variable_list apply_with_saved(const variable_list& grads,
+                                 torch::dynamo::autograd::SwapSavedVariables& swap) override {
+    using torch::dynamo::autograd::IValuePacker;
+    swap.before(inputs_);
+    swap.before(outputs_);
+    std::apply([&](auto&... fields) { (swap.before(fields), ...); }, Settings::fields(settings_));
+    Saved<Settings> saved = unpack();
+    torch::dynamo::autograd::PackedArgs packed;
+    packed.pack(saved.tensors);
+    std::apply([&](const auto&... fields) { (packed.pack(fields), ...); },
+               Settings::fields(saved.settings));
+    packed.pack(saved.wanted);
+    const auto& interface = torch::dynamo::autograd::getPyCompilerInterface();
+    // Once for the process: a name that is taken is refused.
+    static const std::string function = interface->bind_function(
+        swap.get_py_compiler(), name(), compute_packed, packed_types(saved.settings));
+    variable_list results = interface->call_function(
+        swap.get_py_compiler(), "apply_functional", function, grads, std::move(packed).vec(),
+        IValuePacker<std::vector<std::optional<torch::autograd::InputMetadata>>>::pack(
+            torch::dynamo::autograd::get_input_metadata(next_edges())));
+    swap.after(inputs_);
+    swap.after(outputs_);
+    std::apply([&](auto&... fields) { (swap.after(fields), ...); }, Settings::fields(settings_));
+    return results;
+  }
+
+ private:
+  Saved<Settings> unpack() {
+    Saved<Settings> saved = {{}, settings_, {}};
+    for (const torch::autograd::SavedVariable& tensor : inputs_) {
+      saved.tensors.push_back(tensor.unpack());
+    }
+    for (const torch::autograd::SavedVariable& tensor : outputs_) {
+      saved.tensors.push_back(tensor.unpack(pointer_to(*this)));
+    }
+    for (std::size_t i = 0; i < num_outputs(); ++i) {
+      saved.wanted.push_back(task_should_compute_output(i));
+    }
+    return saved;
+  }
+
+  static std::vector<at::TypePtr> packed_types(const Settings& settings) {
+    using torch::dynamo::autograd::IValuePacker;
+    std::vector<at::TypePtr> types = {IValuePacker<variable_list>::packed_type()};
+    std::apply(
+        [&](const auto&... fields) {
+          (types.push_back(IValuePacker<std::decay_t<decltype(fields)>>::packed_type()), ...);
+        },
+        Settings::fields(settings));
+    types.push_back(IValuePacker<std::vector<bool>>::packed_type());
+    return types;
+  }
+
+  static variable_list compute_packed(const variable_list& grads,
+                                      const std::vector<at::IValue>& args) {
+    torch::dynamo::autograd::PackedArgs packed(args);
+    Saved<Settings> saved;
+    saved.tensors = packed.unpack<variable_list>();
+    std::apply(
+        [&](auto&... fields) { ((fields = packed.unpack<std::decay_t<decltype(fields)>>()), ...); },
+        Settings::fields(saved.settings));
+    saved.wanted = packed.unpack<std::vector<bool>>();
+    return Formula::compute(grads, saved);
+  }
+
+  std::vector<torch::autograd::SavedVariable> inputs_;
+  std::vector<torch::autograd::SavedVariable> outputs_;
+  Settings settings_;
+};
 
 }  // namespace convtime::ops

@@ -32,6 +32,12 @@ TORCH_LIBRARY(convtime, library) {
       "SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, "
       "SymInt groups, bool[3] output_mask, *, str? policy=None) -> (Tensor, Tensor, Tensor)");
 
+  // activation(conv(input, weight) + alpha * other + bias); other has the output's shape.
+  library.def(
+      "convolution_epilogue(Tensor input, Tensor weight, Tensor? bias, Tensor? other, "
+      "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str activation, "
+      "float alpha=1, float negative_slope=0.01, *, str? policy=None) -> Tensor");
+
   // As aten::max_pool2d of the input's ReLU. Winners are what the gradient needs, and indices come
   // of: kernels/relu_max_pool2d/relu_max_pool2d.h says what they are.
   const std::string window =

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
+
+#include "conv/activation.h"
 
 namespace convtime::conv {
 namespace {
@@ -21,6 +24,34 @@ TEST(EngineTag, IsReadAsPlansHaveIt) {
   EXPECT_EQ(parse_tag("ConvBwdFilter_eng0_k5=-1").engine.knobs, (Knobs{{5, -1}}));
 }
 
+TEST(EngineTag, HasTheNodesBehindTheConvolution) {
+  const EngineTag tag = parse_tag("ConvFwd_ADD_ADD_RELU_FWD_eng37_k2=8");
+  EXPECT_EQ(tag.pass, Pass::kFprop);
+  EXPECT_EQ(tag.epilogue, "ADD_ADD_RELU_FWD_");
+  EXPECT_EQ(tag.engine.index, 37);
+  EXPECT_EQ(tag.engine.knobs, (Knobs{{2, 8}}));
+  EXPECT_EQ(parse_tag("ConvFwd_eng37").epilogue, "");
+}
+
+TEST(Activation, IsReadAsItIsWritten) {
+  for (const char* name : {"identity", "relu", "relu6", "leaky_relu", "gelu", "gelu_tanh", "silu",
+                           "sigmoid", "tanh"}) {
+    const std::optional<Activation> activation = parse_activation(name);
+    ASSERT_TRUE(activation.has_value()) << name;
+    EXPECT_STREQ(to_string(*activation), name);
+    EXPECT_NE(activation_names().find(name), std::string::npos);
+  }
+  EXPECT_FALSE(parse_activation("ReLU").has_value());
+  EXPECT_FALSE(parse_activation("").has_value());
+}
+
+// As the cuDNN frontend names them in a plan's tag.
+TEST(EpilogueName, ListsTheNodes) {
+  EXPECT_EQ(epilogue_name(true, true, Activation::kRelu), "ADD_ADD_RELU_FWD_");
+  EXPECT_EQ(epilogue_name(false, true, Activation::kGeluTanh), "ADD_GELU_APPROX_TANH_FWD_");
+  EXPECT_EQ(epilogue_name(false, false, Activation::kIdentity), "");
+}
+
 TEST(EngineTag, MayBeginWithTheEngine) {
   const EngineTag tag = parse_tag("eng5");
   EXPECT_EQ(tag.pass, std::nullopt);
@@ -35,10 +66,26 @@ TEST(EngineTag, KeepsTheOrderOfKnobs) {
 }
 
 TEST(EngineTag, OfNothingKnownIsRefused) {
-  for (const char* tag :
-       {"", "fastest", "eng", "eng-1", "engine5", "eng5_", "eng5_k2", "eng5_k2=", "eng5_k=3",
-        "eng5_k-2=3", "eng5 ", "eng5_k2=8k3=1", "eng5_k2=8_k2=8", "eng99999999999999999999",
-        "ConvFwd", "ConvFwd_", "ConvFwd_ConvFwd_eng5", "Conv_eng5", "heuristic"}) {
+  for (const char* tag : {"",
+                          "fastest",
+                          "eng",
+                          "eng-1",
+                          "engine5",
+                          "eng5_",
+                          "eng5_k2",
+                          "eng5_k2=",
+                          "eng5_k=3",
+                          "eng5_k-2=3",
+                          "eng5 ",
+                          "eng5_k2=8k3=1",
+                          "eng5_k2=8_k2=8",
+                          "eng99999999999999999999",
+                          "ConvFwd",
+                          "ConvFwd_",
+                          "ConvFwd_ConvFwd_eng5",
+                          "Conv_eng5",
+                          "ADD_eng5",
+                          "heuristic"}) {
     try {
       parse_tag(tag);
       ADD_FAILURE() << "took '" << tag << "'";

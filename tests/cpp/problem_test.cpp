@@ -56,7 +56,7 @@ TEST(Describe, FindsTheAlignmentUpTo32Bytes) {
 TEST(Problem, DiffersInEverythingThatAPlanDependsOn) {
   const Problem base;
   const ProblemHash hash;
-  std::vector<Problem> others(12, base);
+  std::vector<Problem> others(17, base);
   others[0].pass = Pass::kDgrad;
   others[1].device = 1;
   others[2].rank = 4;
@@ -69,6 +69,11 @@ TEST(Problem, DiffersInEverythingThatAPlanDependsOn) {
   others[9].dilation[2] = 1;
   others[10].deterministic = true;
   others[11].allow_tf32 = false;
+  others[12].epilogue.z = TensorShape{.sizes = {1}, .strides = {}, .alignment = 16};
+  others[13].epilogue.b = TensorShape{.sizes = {1}, .strides = {}, .alignment = 16};
+  others[14].epilogue.alpha = 2;
+  others[15].epilogue.activation = Activation::kRelu;
+  others[16].epilogue.negative_slope = 0.5;
   for (std::size_t i = 0; i < others.size(); ++i) {
     EXPECT_FALSE(others[i] == base) << i;
     EXPECT_NE(hash(others[i]), hash(base)) << i;

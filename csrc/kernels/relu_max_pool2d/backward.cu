@@ -309,7 +309,7 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void launch_relu_max_pool2d_backward(PoolType type, const void* grad_output, const void* winners,
+void launch_relu_max_pool2d_backward(ElementType type, const void* grad_output, const void* winners,
                                      void* grad_input, const PoolGeometry& geometry,
                                      cudaStream_t stream) {
   for_type(type, [&](auto number) {

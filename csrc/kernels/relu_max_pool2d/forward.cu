@@ -336,7 +336,7 @@ void launch(const T* input, T* output, void* winners, const PoolGeometry& g, cud
 
 }  // namespace
 
-void launch_relu_max_pool2d(PoolType type, const void* input, void* output, void* winners,
+void launch_relu_max_pool2d(ElementType type, const void* input, void* output, void* winners,
                             const PoolGeometry& geometry, cudaStream_t stream) {
   for_type(type, [&](auto number) {
     using T = decltype(number);

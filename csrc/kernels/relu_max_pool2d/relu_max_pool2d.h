@@ -5,13 +5,12 @@
 #include <cstdint>
 
 #include "core/export.h"
+#include "kernels/element_type.h"
 
 namespace convtime {
 
 // max_pool2d(relu(x)) in one kernel, and its gradient. Launches throw std::runtime_error where CUDA
 // refuses them.
-
-enum class PoolType : std::int8_t { kHalf, kBFloat16, kFloat, kDouble };
 
 /// Of one spatial dimension.
 struct PoolAxis {
@@ -38,12 +37,12 @@ struct PoolGeometry {
 constexpr bool winners_are_bytes(std::int64_t window) { return window <= 128; }
 
 /// `winners` may be null.
-CONVTIME_API void launch_relu_max_pool2d(PoolType type, const void* input, void* output,
+CONVTIME_API void launch_relu_max_pool2d(ElementType type, const void* input, void* output,
                                          void* winners, const PoolGeometry& geometry,
                                          cudaStream_t stream);
 
 /// Adds in the order of the windows, in float for the 16-bit types: the same bits each time.
-CONVTIME_API void launch_relu_max_pool2d_backward(PoolType type, const void* grad_output,
+CONVTIME_API void launch_relu_max_pool2d_backward(ElementType type, const void* grad_output,
                                                   const void* winners, void* grad_input,
                                                   const PoolGeometry& geometry,
                                                   cudaStream_t stream);

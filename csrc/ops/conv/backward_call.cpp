@@ -26,6 +26,21 @@ Gradients dispatch(const ConvBackwardCall& call) {
       call.transposed, call.output_padding, call.groups, call.output_mask, call.policy);
 }
 
+Gradients gradients_of(const at::Tensor& grad_output, const at::Tensor& input,
+                       const at::Tensor& weight, const ConvSettings& settings,
+                       std::array<bool, 3> output_mask) {
+  const bool batched = input.dim() == weight.dim();
+  Gradients gradients = convolution_backward_op().call(
+      batched ? grad_output : grad_output.unsqueeze(0), batched ? input : input.unsqueeze(0),
+      weight, settings.stride, settings.padding, settings.dilation, settings.transposed,
+      settings.output_padding, settings.groups, output_mask, settings.policy);
+  at::Tensor& grad_input = std::get<0>(gradients);
+  if (!batched && grad_input.defined()) {
+    grad_input = grad_input.squeeze(0);
+  }
+  return gradients;
+}
+
 at::Tensor grad_input_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
                          const at::Tensor& input, const at::Tensor& weight) {
   return std::get<0>(dispatch({grad_output,

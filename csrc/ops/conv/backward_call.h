@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "conv/pass.h"
+#include "ops/conv/conv_settings.h"
 
 namespace convtime::ops {
 
@@ -32,6 +33,11 @@ using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 /// Calls the op through the dispatcher.
 Gradients dispatch(const ConvBackwardCall& call);
+
+/// The gradients of a forward call, whose input may have no batch.
+Gradients gradients_of(const at::Tensor& grad_output, const at::Tensor& input,
+                       const at::Tensor& weight, const ConvSettings& settings,
+                       std::array<bool, 3> output_mask);
 
 /// The gradient of the input alone, of a call with other tensors.
 at::Tensor grad_input_of(const ConvBackwardCall& call, const at::Tensor& grad_output,

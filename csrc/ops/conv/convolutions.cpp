@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "ops/conv/backward_call.h"
 
@@ -189,10 +190,6 @@ void check_output_padding(const ConvOp& op, const ConvParams& params) {
   }
 }
 
-bool is_defined(const std::optional<at::Tensor>& tensor) {
-  return tensor.has_value() && tensor->defined();
-}
-
 /// As PyTorch, which computes one spatial dimension as two: a tensor with a batch.
 at::Tensor add_height(const at::Tensor& tensor) { return tensor.unsqueeze(2); }
 
@@ -231,67 +228,11 @@ void check_no_engine(const ConvOp& op, const PolicyRequest& policy, const at::Te
               input.device(), " without cuDNN's plans; leave policy out");
 }
 
-/// Of an input with a batch, and two spatial dimensions or more.
-at::Tensor compute(const ConvOp& op, const at::Tensor& x, const at::Tensor& weight,
-                   const std::optional<at::Tensor>& bias, const ConvParams& params,
-                   const PolicyRequest& policy, bool has_output) {
-  // Without an output, there is nothing to select a plan for, and PyTorch computes or refuses it.
-  if (has_output) {
-    const ConvBackend backend = select_backend(x, weight, bias, params);
-#ifdef CONVTIME_WITH_CUDA
-    if (has_plans(backend)) {
-      at::Tensor y = cudnn_forward(op.name, x, weight, params, policy);
-      if (is_defined(bias)) {
-        cuda_add_bias(y, *bias);
-      }
-      return y;
-    }
-#endif
-    if (backend == ConvBackend::Mkldnn) {
-      check_no_engine(op, policy, x);
-      const auto format = at::native::_determine_backend_memory_format(x, weight, backend);
-      return at::mkldnn_convolution(
-          x.contiguous(format), weight.contiguous(format),
-          is_defined(bias) ? std::optional(bias->contiguous()) : std::nullopt, params.padding,
-          params.stride, params.dilation, params.groups);
-    }
-  }
-  check_no_engine(op, policy, x);
-  // PyTorch's own kernels (depthwise, slow paths, empty batches): run what PyTorch runs.
-  return at::convolution(x, weight, bias, params.stride, params.padding, params.dilation,
-                         params.transposed, params.output_padding, params.groups);
-}
-
 at::Tensor convolution(const ConvCall& call) {
-  const ConvOp& op = call.op;
-  const auto spatial = static_cast<std::int64_t>(op.spatial);
-  TORCH_CHECK(call.input.dim() == spatial + 1 || call.input.dim() == spatial + 2, op.name,
-              ": input must have shape ", names_of(op).batched, " or ", names_of(op).unbatched,
-              ", got ", call.input.sizes());
-  check_operands(op, call.input, call.weight, call.groups);
-  check_alike(op, "weight", call.weight, call.input);
-  const ConvParams params =
-      read_params(op, call.stride, call.padding, call.output_padding, call.dilation, call.groups);
-  if (is_defined(call.bias)) {
-    check_bias(op, *call.bias, output_channels(call.weight, params), call.input);
-  }
-  const bool batched = call.input.dim() == spatial + 2;
-  const at::Tensor x = batched ? call.input : call.input.unsqueeze(0);
-  const bool has_output = !is_empty(checked_output_size(op, x, call.weight, params));
-  if (op.transposed && has_output) {
-    check_output_padding(op, params);
-  }
-  const PolicyRequest policy = parse_policy(op.name, call.policy, {forward_pass(op.transposed)});
-
-  at::Tensor y;
-  if (op.spatial == 1) {
-    y = compute(op, add_height(x.contiguous()), add_height(call.weight), call.bias,
-                add_height(params), policy, has_output)
-            .squeeze(2);
-  } else {
-    y = compute(op, x, call.weight, call.bias, params, policy, has_output);
-  }
-  return batched ? y : y.squeeze(0);
+  const PolicyRequest policy =
+      parse_policy(call.op.name, call.policy, {forward_pass(call.op.transposed)});
+  const PreparedConv conv = prepare(call);
+  return conv.as_caller_has_it(compute(conv, call.bias, policy));
 }
 
 /// As `compute`, the gradients of it.
@@ -375,6 +316,91 @@ std::array<c10::TypedOperatorHandle<Signature>, 3> find_ops(const std::array<Con
 }
 
 }  // namespace
+
+bool PreparedConv::has_output() const { return !is_empty(output_size); }
+
+bool PreparedConv::has_plans([[maybe_unused]] const std::optional<at::Tensor>& bias) const {
+#ifdef CONVTIME_WITH_CUDA
+  return has_output() && ops::has_plans(select_backend(input, weight, bias, params));
+#else
+  return false;
+#endif
+}
+
+at::IntArrayRef PreparedConv::callers_output_size() const {
+  const at::IntArrayRef size = output_size;
+  return batched ? size : size.slice(1);
+}
+
+at::Tensor PreparedConv::as_output(const at::Tensor& tensor) const {
+  const at::Tensor with_batch = batched ? tensor : tensor.unsqueeze(0);
+  return op.spatial == 1 ? add_height(with_batch) : with_batch;
+}
+
+at::Tensor PreparedConv::as_caller_has_it(const at::Tensor& y) const {
+  const at::Tensor with_batch = op.spatial == 1 ? y.squeeze(2) : y;
+  return batched ? with_batch : with_batch.squeeze(0);
+}
+
+PreparedConv prepare(const ConvCall& call) {
+  const ConvOp& op = call.op;
+  const auto spatial = static_cast<std::int64_t>(op.spatial);
+  TORCH_CHECK(call.input.dim() == spatial + 1 || call.input.dim() == spatial + 2, op.name,
+              ": input must have shape ", names_of(op).batched, " or ", names_of(op).unbatched,
+              ", got ", call.input.sizes());
+  check_operands(op, call.input, call.weight, call.groups);
+  check_alike(op, "weight", call.weight, call.input);
+  ConvParams params =
+      read_params(op, call.stride, call.padding, call.output_padding, call.dilation, call.groups);
+  if (is_defined(call.bias)) {
+    check_bias(op, *call.bias, output_channels(call.weight, params), call.input);
+  }
+  const bool batched = call.input.dim() == spatial + 2;
+  const at::Tensor x = batched ? call.input : call.input.unsqueeze(0);
+  const at::DimVector output_size = checked_output_size(op, x, call.weight, params);
+  if (op.transposed && !is_empty(output_size)) {
+    check_output_padding(op, params);
+  }
+  if (op.spatial == 1) {
+    return {op,
+            add_height(x.contiguous()),
+            add_height(call.weight),
+            add_height(params),
+            output_size,
+            batched};
+  }
+  return {op, x, call.weight, std::move(params), output_size, batched};
+}
+
+at::Tensor compute(const PreparedConv& conv, const std::optional<at::Tensor>& bias,
+                   const PolicyRequest& policy) {
+  const auto& [op, x, weight, params, output_size, batched] = conv;
+  // Without an output, there is nothing to select a plan for, and PyTorch computes or refuses it.
+  if (conv.has_output()) {
+    const ConvBackend backend = select_backend(x, weight, bias, params);
+#ifdef CONVTIME_WITH_CUDA
+    if (ops::has_plans(backend)) {
+      at::Tensor y = cudnn_forward(op.name, x, weight, params, policy);
+      if (is_defined(bias)) {
+        cuda_add_bias(y, *bias);
+      }
+      return y;
+    }
+#endif
+    if (backend == ConvBackend::Mkldnn) {
+      check_no_engine(op, policy, x);
+      const auto format = at::native::_determine_backend_memory_format(x, weight, backend);
+      return at::mkldnn_convolution(
+          x.contiguous(format), weight.contiguous(format),
+          is_defined(bias) ? std::optional(bias->contiguous()) : std::nullopt, params.padding,
+          params.stride, params.dilation, params.groups);
+    }
+  }
+  check_no_engine(op, policy, x);
+  // PyTorch's own kernels (depthwise, slow paths, empty batches): run what PyTorch runs.
+  return at::convolution(x, weight, bias, params.stride, params.padding, params.dilation,
+                         params.transposed, params.output_padding, params.groups);
+}
 
 at::Tensor dispatch(const ConvCall& call) {
   if (call.op.transposed) {

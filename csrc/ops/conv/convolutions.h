@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/DimVector.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymIntArrayRef.h>
 #include <c10/util/SmallVector.h>
@@ -14,6 +15,7 @@
 #include <tuple>
 
 #include "core/export.h"
+#include "ops/conv/activation.h"
 #include "ops/conv/policy_request.h"
 
 namespace convtime::ops {
@@ -56,6 +58,10 @@ using ConvBackwardSignature = std::tuple<at::Tensor, at::Tensor, at::Tensor>(
     const at::Tensor&, const at::Tensor&, const at::Tensor&, c10::SymIntArrayRef,
     c10::SymIntArrayRef, c10::SymIntArrayRef, bool, c10::SymIntArrayRef, c10::SymInt,
     std::array<bool, 3>, std::optional<std::string_view>);
+
+inline bool is_defined(const std::optional<at::Tensor>& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
 
 /// Calls the op through the dispatcher.
 CONVTIME_API at::Tensor dispatch(const ConvCall& call);
@@ -108,6 +114,37 @@ struct ConvParams {
   bool transposed = false;
 };
 
+/// A call that is checked, as it is computed: with a batch, and two spatial dimensions or more.
+struct PreparedConv {
+  const ConvOp& op;
+  at::Tensor input;
+  at::Tensor weight;
+  ConvParams params;
+  at::DimVector output_size;  ///< of the op's own spatial dimensions
+  bool batched;               ///< whether the caller's tensors are
+
+  bool has_output() const;
+
+  /// Whether it is for our own plans of cuDNN.
+  bool has_plans(const std::optional<at::Tensor>& bias) const;
+
+  /// Of the caller's tensors.
+  at::IntArrayRef callers_output_size() const;
+
+  /// A tensor of the output's shape as the caller has it, as it is computed with.
+  at::Tensor as_output(const at::Tensor& tensor) const;
+
+  /// Reverses as_output.
+  at::Tensor as_caller_has_it(const at::Tensor& y) const;
+};
+
+/// Throws for arguments that do not fit together. The policy is the caller's to read.
+PreparedConv prepare(const ConvCall& call);
+
+/// The convolution, with what PyTorch computes it with.
+at::Tensor compute(const PreparedConv& conv, const std::optional<at::Tensor>& bias,
+                   const PolicyRequest& policy);
+
 #ifdef CONVTIME_WITH_CUDA
 // By our own cuDNN plans, for what PyTorch would give to cuDNN: two or three spatial dimensions.
 // The layouts of operands and results are PyTorch's, and so are the plans under the policies
@@ -116,6 +153,23 @@ struct ConvParams {
 /// The convolution of input and weight, less the bias.
 at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
                          const ConvParams& params, const PolicyRequest& policy);
+
+/// What follows a convolution in one graph of cuDNN's.
+struct EpilogueOperands {
+  const std::optional<at::Tensor>& bias;
+  const std::optional<at::Tensor>& other;
+  double alpha;  ///< that other is multiplied by
+  ActivationCall activation;
+};
+
+/// The convolution and what follows it: by one graph of cuDNN's or, with a warning the first time,
+/// by cuda_apply_epilogue where none of its engines runs that.
+at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Tensor& weight,
+                          const ConvParams& params, const EpilogueOperands& epilogue,
+                          const PolicyRequest& policy);
+
+/// All that follows a convolution, by one kernel and in place.
+void cuda_apply_epilogue(const at::Tensor& y, const EpilogueOperands& epilogue);
 
 /// Adds one number for each channel to y, as PyTorch does behind its plans.
 void cuda_add_bias(at::Tensor& y, const at::Tensor& bias);

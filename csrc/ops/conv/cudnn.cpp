@@ -6,11 +6,13 @@
 #include <ATen/ops/add_cuda_dispatch.h>
 #include <ATen/ops/as_strided_cuda_dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -20,8 +22,13 @@
 #include "conv/plan_cache.h"
 #include "conv/policy.h"
 #include "conv/problem.h"
+#include "conv/stream.h"
 #include "core/cuda_check.h"
+#include "core/cuda_event.h"
+#include "core/lru_cache.h"
+#include "kernels/conv_epilogue/conv_epilogue.h"
 #include "ops/conv/convolutions.h"
+#include "ops/kernels/element_type.h"
 
 namespace convtime::ops {
 namespace {
@@ -105,22 +112,27 @@ class CachingWorkspace final : public conv::Workspace {
   std::int64_t bytes_ = 0;
 };
 
+bool is_channels_last(const at::Tensor& x, const at::Tensor& w) {
+  return cudnn_conv_suggest_memory_format(x, w) != at::MemoryFormat::Contiguous;
+}
+
+conv::TensorShape describe(const at::Tensor& tensor, bool channels_last) {
+  return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
+}
+
 /// What a plan is kept under that computes one of the three from the other two, all laid out.
 conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
                      const ConvParams& params, const CudnnFlags& flags,
                      const PolicyRequest& policy) {
-  const bool channels_last = cudnn_conv_suggest_memory_format(x, w) != at::MemoryFormat::Contiguous;
-  const auto describe = [&](const at::Tensor& tensor) {
-    return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
-  };
+  const bool channels_last = is_channels_last(x, w);
   conv::PlanKey key;
   key.problem.pass = pass;
   key.problem.device = x.get_device();
   key.problem.rank = static_cast<std::int32_t>(x.dim());
   key.problem.data_type = data_type(x.scalar_type());
-  key.problem.x = describe(x);
-  key.problem.w = describe(w);
-  key.problem.y = describe(y);
+  key.problem.x = describe(x, channels_last);
+  key.problem.w = describe(w, channels_last);
+  key.problem.y = describe(y, channels_last);
   std::copy(params.padding.begin(), params.padding.end(), key.problem.padding.begin());
   std::copy(params.stride.begin(), params.stride.end(), key.problem.stride.begin());
   std::copy(params.dilation.begin(), params.dilation.end(), key.problem.dilation.begin());
@@ -150,12 +162,62 @@ class CudnnCall {
       : op_(op), params_(params), policy_(policy) {}
 
   at::Tensor fprop(const at::Tensor& x, const at::Tensor& w) const {
-    const at::Tensor y =
-        at::detail::empty_cuda(at::native::conv_output_size(x.sizes(), w.sizes(), params_.padding,
-                                                            params_.stride, params_.dilation),
-                               x.options().memory_format(cudnn_conv_suggest_memory_format(x, w)));
+    const at::Tensor y = empty_output(x, w);
     const at::MemoryFormat format = y.suggest_memory_format();
     run(conv::Pass::kFprop, x.contiguous(format), w.contiguous(format), y);
+    return y;
+  }
+
+  /// As ATen's cudnn_convolution_relu and _add_relu; undefined where separate kernels are needed,
+  /// or were found to be faster.
+  at::Tensor fprop(const at::Tensor& given_x, const at::Tensor& given_w,
+                   const EpilogueOperands& epilogue) const {
+    const at::Tensor y = empty_output(given_x, given_w);
+    const at::MemoryFormat format = y.suggest_memory_format();
+    const at::Tensor x = given_x.contiguous(format);
+    const at::Tensor w = given_w.contiguous(format);
+    at::Tensor z;
+    float alpha = 0;
+    if (epilogue.other.has_value()) {
+      z = epilogue.other->contiguous(format);
+      alpha = static_cast<float>(epilogue.alpha);
+    }
+    at::Tensor b;
+    if (is_defined(epilogue.bias)) {
+      b = epilogue.bias->contiguous();
+    }
+    if (epilogue.activation.activation == conv::Activation::kRelu) {
+      // PyTorch's graph has both sums always: without other it adds y, times zero. So the same
+      // engines are there to choose from.
+      z = z.defined() ? z : y;
+      b = b.defined() ? b : at::zeros({y.size(1)}, y.options());
+    }
+    conv::PlanKey key = key_of(conv::Pass::kFprop, x, w, y, params_, flags_, policy_);
+    conv::Operands operands = operands_of(conv::Pass::kFprop, x, w, y);
+    const bool channels_last = is_channels_last(x, w);
+    key.problem.epilogue.activation = epilogue.activation.activation;
+    if (epilogue.activation.activation == conv::Activation::kLeakyRelu) {
+      key.problem.epilogue.negative_slope = static_cast<float>(epilogue.activation.negative_slope);
+    }
+    if (z.defined()) {
+      key.problem.epilogue.alpha = alpha;
+      key.problem.epilogue.z = describe(z, channels_last);
+      operands.z = const_cast<void*>(z.const_data_ptr());
+    }
+    if (b.defined()) {
+      at::DimVector size(static_cast<std::size_t>(y.dim()), 1);
+      size[1] = b.size(0);
+      key.problem.epilogue.b = describe(b.view(size), channels_last);
+      operands.b = const_cast<void*>(b.const_data_ptr());
+    }
+    return fuses(key, operands, [&] { apply_steps(x, w, epilogue); }) ? y : at::Tensor();
+  }
+
+  /// The same by two kernels, or as many as the convolution takes and one.
+  at::Tensor apply_steps(const at::Tensor& x, const at::Tensor& w,
+                         const EpilogueOperands& epilogue) const {
+    const at::Tensor y = fprop(x, w);
+    cuda_apply_epilogue(y, epilogue);
     return y;
   }
 
@@ -174,18 +236,96 @@ class CudnnCall {
   }
 
  private:
+  at::Tensor empty_output(const at::Tensor& x, const at::Tensor& w) const {
+    return at::detail::empty_cuda(
+        at::native::conv_output_size(x.sizes(), w.sizes(), params_.padding, params_.stride,
+                                     params_.dilation),
+        x.options().memory_format(cudnn_conv_suggest_memory_format(x, w)));
+  }
+
   void run(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y) const {
-    const conv::PlanKey key = key_of(pass, x, w, y, params_, flags_, policy_);
+    try {
+      run(key_of(pass, x, w, y, params_, flags_, policy_), operands_of(pass, x, w, y));
+    } catch (const conv::NoEngine& error) {
+      TORCH_CHECK(false, op_, ": ", error.what());
+    }
+  }
+
+  /// Runs the graph, unless no engine does or, where plans are timed, the steps are faster. A
+  /// thread finds that out once for a problem: it takes as long as a selection.
+  template <typename Steps>
+  bool fuses(const conv::PlanKey& key, const conv::Operands& operands, const Steps& steps) const {
+    thread_local LruCache<conv::PlanKey, std::uint64_t, conv::PlanKeyHash> unfused(10'000);
+    const std::uint64_t generation = conv::choice_table().generation();
+    const std::uint64_t* const known = unfused.find(key);
+    if (known != nullptr && *known == generation) {
+      return false;
+    }
+    try {
+      const bool is_new = run(key, operands) != conv::PlanOrigin::kReady;
+      if (!is_new || key.policy.kind != conv::PolicyKind::kBenchmark ||
+          conv::is_capturing(c10::cuda::getCurrentCUDAStream())) {
+        return true;
+      }
+    } catch (const conv::NoEngine& error) {
+      TORCH_CHECK(!policy_.engine.has_value(), op_, ": ", error.what());
+      warn_of_steps(key.problem, error.lacked_memory());
+      if (!error.lacked_memory()) {
+        unfused.insert(key, generation);
+      }
+      return false;
+    }
+    const float fused_seconds = time([&] { run(key, operands); });
+    if (fused_seconds <= time(steps)) {
+      return true;
+    }
+    unfused.insert(key, generation);
+    return false;
+  }
+
+  void warn_of_steps(const conv::Problem& problem, bool lacked_memory) const {
+    const auto rank = static_cast<std::size_t>(problem.rank);
+    TORCH_WARN(op_, ": the convolution and what follows it are computed by kernels of their own, ",
+               "since cuDNN has no engine to choose for ",
+               conv::to_string(problem.epilogue.activation), " of a convolution of ",
+               at::IntArrayRef(problem.x.sizes.data(), rank), " with ",
+               at::IntArrayRef(problem.w.sizes.data(), rank), " in this dtype and layout",
+               lacked_memory ? " with the memory that there is" : "");
+  }
+
+  /// Of a few calls, behind one that warms up.
+  template <typename Call>
+  static float time(const Call& call) {
+    constexpr int kCalls = 5;
+    const CudaEvent start = make_event();
+    const CudaEvent stop = make_event();
+    cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    call();
+    CONVTIME_CUDA_CHECK(cudaEventRecord(start.get(), stream));
+    for (int i = 0; i < kCalls; ++i) {
+      call();
+    }
+    CONVTIME_CUDA_CHECK(cudaEventRecord(stop.get(), stream));
+    CONVTIME_CUDA_CHECK(cudaEventSynchronize(stop.get()));
+    float milliseconds = 0;
+    CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start.get(), stop.get()));
+    return milliseconds / 1e3F;
+  }
+
+  conv::PlanOrigin run(const conv::PlanKey& key, const conv::Operands& operands) const {
     CachingWorkspace workspace;
     try {
       // Fetched for each call: PyTorch's pool binds it to this thread, device and current stream.
-      conv::convolve(at::native::getCudnnHandle(), key, operands_of(pass, x, w, y), workspace);
+      return conv::convolve(at::native::getCudnnHandle(), key, operands, workspace);
     } catch (const c10::Error&) {
+      throw;
+    } catch (const conv::NoEngine&) {
       throw;
     } catch (const conv::OutOfMemory& error) {
       TORCH_CHECK_WITH(OutOfMemoryError, false, op_, ": ", error.what());
     } catch (const CudaError& error) {
       C10_CUDA_CHECK(error.status());  // PyTorch's own exception for it
+      throw;
     } catch (const std::exception& error) {
       TORCH_CHECK(false, op_, ": ", error.what());
     }
@@ -218,6 +358,45 @@ at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tens
                     at::native::conv_input_size(given.sizes(), weight.sizes(), params.padding,
                                                 params.output_padding, params.stride,
                                                 params.dilation, params.groups));
+}
+
+at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Tensor& weight,
+                          const ConvParams& params, const EpilogueOperands& epilogue,
+                          const PolicyRequest& policy) {
+  const c10::cuda::CUDAGuard guard(input.device());
+  const CudnnCall call(op, params, policy);
+  const at::Tensor given = input.contiguous(cudnn_memory_format(input, weight, params));
+  const at::Tensor fused = call.fprop(given, weight, epilogue);
+  return fused.defined() ? fused : call.apply_steps(given, weight, epilogue);
+}
+
+void cuda_apply_epilogue(const at::Tensor& y, const EpilogueOperands& epilogue) {
+  const c10::cuda::CUDAGuard guard(y.device());
+  const at::MemoryFormat format = y.suggest_memory_format();
+  TORCH_INTERNAL_ASSERT(y.is_contiguous(format), "a convolution's output has gaps");
+  at::Tensor z;
+  if (epilogue.other.has_value()) {
+    z = epilogue.other->contiguous(format);
+  }
+  at::Tensor b;
+  if (is_defined(epilogue.bias)) {
+    b = epilogue.bias->contiguous();
+  }
+  const auto read = [](const at::Tensor& tensor) {
+    return tensor.defined() ? tensor.const_data_ptr() : nullptr;
+  };
+  launch_conv_epilogue(element_type_of(y),
+                       {.y = y.mutable_data_ptr(),
+                        .z = read(z),
+                        .b = read(b),
+                        .alpha = epilogue.alpha,
+                        .activation = epilogue.activation.activation,
+                        .negative_slope = epilogue.activation.negative_slope,
+                        .count = y.numel(),
+                        .channels = y.size(1),
+                        .plane = y.numel() == 0 ? 0 : y.numel() / y.size(0) / y.size(1),
+                        .channels_last = format != at::MemoryFormat::Contiguous},
+                       c10::cuda::getCurrentCUDAStream());
 }
 
 void cuda_add_bias(at::Tensor& y, const at::Tensor& bias) {

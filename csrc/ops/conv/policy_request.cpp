@@ -4,8 +4,22 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <string>
 
 namespace convtime::ops {
+namespace {
+
+/// As tags begin, less the last underscore.
+std::string graph_name(conv::Pass pass, std::string_view epilogue) {
+  std::string name = conv::operation_name(pass);
+  if (!epilogue.empty()) {
+    name += "_";
+    name += epilogue.substr(0, epilogue.size() - 1);
+  }
+  return name;
+}
+
+}  // namespace
 
 std::optional<std::string> PolicyRequest::for_gradients() const {
   if (benchmark.has_value()) {
@@ -15,7 +29,7 @@ std::optional<std::string> PolicyRequest::for_gradients() const {
 }
 
 PolicyRequest parse_policy(const char* op, std::optional<std::string_view> policy,
-                           c10::ArrayRef<conv::Pass> passes) {
+                           c10::ArrayRef<conv::Pass> passes, std::string_view epilogue) {
   if (!policy.has_value()) {
     return {};
   }
@@ -29,13 +43,16 @@ PolicyRequest parse_policy(const char* op, std::optional<std::string_view> polic
     TORCH_CHECK(false, op, ": ", error.what());
   }
   const std::optional<conv::Pass> pass = request.engine->pass;
-  if (pass.has_value() && std::find(passes.begin(), passes.end(), *pass) == passes.end()) {
+  const bool is_computed = std::find(passes.begin(), passes.end(), pass) != passes.end() &&
+                           request.engine->epilogue == epilogue;
+  if (pass.has_value() && !is_computed) {
     std::string computed;
     for (const conv::Pass candidate : passes) {
-      computed += (computed.empty() ? "" : " and ") + std::string(operation_name(candidate));
+      computed += computed.empty() ? "" : " and ";
+      computed += graph_name(candidate, epilogue);
     }
     TORCH_CHECK(false, op, ": policy '", *policy, "' names an engine of ",
-                conv::operation_name(*pass), ", but this call computes ",
+                graph_name(*pass, request.engine->epilogue), ", but this call computes ",
                 computed.empty() ? "none of cuDNN's operations" : computed);
   }
   return request;

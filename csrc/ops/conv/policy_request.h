@@ -32,8 +32,9 @@ constexpr conv::Pass input_gradient_pass(bool transposed) {
 }
 
 /// Throws c10::Error, in the name of the op, for what is no policy, and for an engine of a pass
-/// that is not among those that the op computes.
+/// that is not among those that the op computes, or of another epilogue than the op's (as
+/// epilogue_name has it).
 PolicyRequest parse_policy(const char* op, std::optional<std::string_view> policy,
-                           c10::ArrayRef<conv::Pass> passes);
+                           c10::ArrayRef<conv::Pass> passes, std::string_view epilogue = {});
 
 }  // namespace convtime::ops

@@ -19,6 +19,7 @@
 #include <c10/cuda/CUDAGuard.h>
 
 #include "kernels/relu_max_pool2d/relu_max_pool2d.h"
+#include "ops/kernels/element_type.h"
 #endif
 
 namespace convtime::ops {
@@ -229,19 +230,6 @@ PoolGeometry geometry_of(const Pooling& pooling, at::MemoryFormat format) {
           narrow(pooling.w), format == at::MemoryFormat::ChannelsLast};
 }
 
-PoolType type_of(const at::Tensor& tensor) {
-  switch (tensor.scalar_type()) {
-    case at::kHalf:
-      return PoolType::kHalf;
-    case at::kBFloat16:
-      return PoolType::kBFloat16;
-    case at::kFloat:
-      return PoolType::kFloat;
-    default:
-      return PoolType::kDouble;
-  }
-}
-
 /// The output, and the winners where they are wanted.
 std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindow& window,
                                         bool wants_winners) {
@@ -257,7 +245,8 @@ std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindo
     winners = at::empty(size, input.options().dtype(winner_type(pooling.window())), format);
   }
   if (output.numel() > 0) {
-    launch_relu_max_pool2d(type_of(input), dense.const_data_ptr(), output.mutable_data_ptr(),
+    launch_relu_max_pool2d(element_type_of(input), dense.const_data_ptr(),
+                           output.mutable_data_ptr(),
                            wants_winners ? winners.mutable_data_ptr() : nullptr,
                            geometry_of(pooling, format), at::cuda::getCurrentCUDAStream());
   }
@@ -302,7 +291,7 @@ at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
   const at::Tensor dense = winners.contiguous(format);
   const at::Tensor result = at::empty(input_size, grad_output.options(), format);
   if (result.numel() > 0) {
-    launch_relu_max_pool2d_backward(type_of(gradient), gradient.const_data_ptr(),
+    launch_relu_max_pool2d_backward(element_type_of(gradient), gradient.const_data_ptr(),
                                     dense.const_data_ptr(), result.mutable_data_ptr(),
                                     geometry_of(pooling, format), at::cuda::getCurrentCUDAStream());
   }

@@ -3,14 +3,10 @@
 #include <ATen/ops/gather.h>
 #include <ATen/ops/where.h>
 #include <torch/csrc/autograd/functions/utils.h>
-#include <torch/csrc/autograd/saved_variable.h>
-#include <torch/csrc/dynamo/compiled_autograd.h>
 #include <torch/library.h>
 
-#include <mutex>
-#include <optional>
-#include <string>
-#include <utility>
+#include <cstdint>
+#include <tuple>
 #include <vector>
 
 #include "ops/autograd_node.h"
@@ -19,35 +15,25 @@
 namespace convtime::ops {
 namespace {
 
-using torch::autograd::InputMetadata;
 using torch::autograd::isFwGradDefined;
-using torch::autograd::Node;
-using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
-using torch::dynamo::autograd::CompiledNodeArgs;
-using torch::dynamo::autograd::IValuePacker;
-using torch::dynamo::autograd::PackedArgs;
-using torch::dynamo::autograd::SwapSavedVariables;
 
-/// What a gradient is computed from, beside the gradient that comes in.
-struct PoolSaved {
-  at::Tensor winners;
+/// What a gradient is computed from, beside the winners.
+struct PoolSettings {
   std::vector<c10::SymInt> input_size;
   std::vector<std::int64_t> kernel_size;
   std::vector<std::int64_t> stride;
   std::vector<std::int64_t> padding;
   std::vector<std::int64_t> dilation;
-  bool ceil_mode;
-
-  PoolSaved(const PoolWindow& window, c10::SymIntArrayRef input_size)
-      : input_size(input_size.vec()),
-        kernel_size(window.kernel_size.vec()),
-        stride(window.stride.vec()),
-        padding(window.padding.vec()),
-        dilation(window.dilation.vec()),
-        ceil_mode(window.ceil_mode) {}
+  bool ceil_mode = false;
 
   PoolWindow window() const { return {kernel_size, stride, padding, dilation, ceil_mode}; }
+
+  template <typename Self>
+  static auto fields(Self& self) {
+    return std::tie(self.input_size, self.kernel_size, self.stride, self.padding, self.dilation,
+                    self.ceil_mode);
+  }
 };
 
 /// Of something of the input's shape, what the outputs won, and zero where they are dead: the
@@ -64,114 +50,28 @@ at::Tensor take_won(const at::Tensor& of_input, const at::Tensor& winners,
   return at::where(alive, taken, 0);
 }
 
-/// A node of the autograd graph, since torch.func refuses torch::autograd::Function.
-template <typename Formula>
-class PoolNode final : public Node {
- public:
-  PoolNode(const at::Tensor& winners, PoolSaved saved)
-      : winners_(winners, /*is_output=*/false), saved_(std::move(saved)) {}
-
-  std::string name() const override { return Formula::kName; }
-
-  variable_list apply(variable_list&& grads) override {
-    const std::lock_guard lock(mutex_);
-    return Formula::compute(grads, unpack());
-  }
-
-  void release_variables() override {
-    const std::lock_guard lock(mutex_);
-    winners_.reset_data();
-  }
-
-  // The rest is for compiled autograd: how to trace the formula, as torch's own nodes do it.
-
-  void compiled_args(CompiledNodeArgs& args) const override {
-    args.collect(winners_, /*is_output=*/false);
-    args.collect(saved_.input_size);
-    args.collect(saved_.kernel_size);
-    args.collect(saved_.stride);
-    args.collect(saved_.padding);
-    args.collect(saved_.dilation);
-    args.collect(saved_.ceil_mode);
-  }
-
-  variable_list apply_with_saved(const variable_list& grads, SwapSavedVariables& swap) override {
-    swap.before(winners_);
-    swap.before(saved_.input_size);
-    const PoolSaved saved = unpack();
-    PackedArgs packed;
-    packed.pack(saved.winners);
-    packed.pack(saved.input_size);
-    packed.pack(saved.kernel_size);
-    packed.pack(saved.stride);
-    packed.pack(saved.padding);
-    packed.pack(saved.dilation);
-    packed.pack(saved.ceil_mode);
-    const auto& interface = torch::dynamo::autograd::getPyCompilerInterface();
-    // Once for the process: a name that is taken is refused.
-    static const std::string function = interface->bind_function(
-        swap.get_py_compiler(), name(), compute_packed,
-        {IValuePacker<at::Tensor>::packed_type(),
-         IValuePacker<std::vector<c10::SymInt>>::packed_type(), numbers_type(), numbers_type(),
-         numbers_type(), numbers_type(), IValuePacker<bool>::packed_type()});
-    variable_list results = interface->call_function(
-        swap.get_py_compiler(), "apply_functional", function, grads, std::move(packed).vec(),
-        IValuePacker<std::vector<std::optional<InputMetadata>>>::pack(
-            torch::dynamo::autograd::get_input_metadata(next_edges())));
-    swap.after(winners_);
-    swap.after(saved_.input_size);
-    return results;
-  }
-
- private:
-  static at::TypePtr numbers_type() {
-    return IValuePacker<std::vector<std::int64_t>>::packed_type();
-  }
-
-  PoolSaved unpack() const {
-    PoolSaved saved = saved_;
-    saved.winners = winners_.unpack();
-    return saved;
-  }
-
-  static variable_list compute_packed(const variable_list& grads,
-                                      const std::vector<at::IValue>& args) {
-    PackedArgs packed(args);
-    const auto winners = packed.unpack<at::Tensor>();
-    const auto input_size = packed.unpack<std::vector<c10::SymInt>>();
-    const auto kernel_size = packed.unpack<std::vector<std::int64_t>>();
-    const auto stride = packed.unpack<std::vector<std::int64_t>>();
-    const auto padding = packed.unpack<std::vector<std::int64_t>>();
-    const auto dilation = packed.unpack<std::vector<std::int64_t>>();
-    const auto ceil_mode = packed.unpack<bool>();
-    PoolSaved saved({kernel_size, stride, padding, dilation, ceil_mode}, input_size);
-    saved.winners = winners;
-    return Formula::compute(grads, saved);
-  }
-
-  SavedVariable winners_;
-  PoolSaved saved_;  // less the winners
-};
-
 struct PoolBackward {
   static constexpr const char* kName = "ReluMaxPool2DBackward";
+  using Settings = PoolSettings;
 
-  static variable_list compute(const variable_list& grads, const PoolSaved& saved) {
+  static variable_list compute(const variable_list& grads, const Saved<PoolSettings>& saved) {
     if (!grads[0].defined()) {
       return variable_list(1);
     }
-    return {relu_max_pool2d_backward(grads[0], saved.winners, saved.input_size, saved.window())};
+    return {relu_max_pool2d_backward(grads[0], saved.tensors[0], saved.settings.input_size,
+                                     saved.settings.window())};
   }
 };
 
 struct PoolDoubleBackward {
   static constexpr const char* kName = "ReluMaxPool2DBackwardBackward";
+  using Settings = PoolSettings;
 
-  static variable_list compute(const variable_list& grads, const PoolSaved& saved) {
+  static variable_list compute(const variable_list& grads, const Saved<PoolSettings>& saved) {
     if (!grads[0].defined()) {
       return variable_list(1);
     }
-    return {take_won(grads[0], saved.winners, saved.window())};
+    return {take_won(grads[0], saved.tensors[0], saved.settings.window())};
   }
 };
 
@@ -179,7 +79,15 @@ struct PoolDoubleBackward {
 template <typename Formula>
 void set_history(const at::Tensor& result, const at::Tensor& from, const at::Tensor& winners,
                  const PoolWindow& window, c10::SymIntArrayRef input_size) {
-  const auto node = make_node<PoolNode<Formula>>(winners, PoolSaved(window, input_size));
+  const auto node = make_node<FormulaNode<Formula>>(PoolSettings{
+      .input_size = input_size.vec(),
+      .kernel_size = window.kernel_size.vec(),
+      .stride = window.stride.vec(),
+      .padding = window.padding.vec(),
+      .dilation = window.dilation.vec(),
+      .ceil_mode = window.ceil_mode,
+  });
+  node->save_inputs(winners);
   node->set_next_edges(torch::autograd::collect_next_edges(from));
   torch::autograd::set_history(result, node);
 }

@@ -1,9 +1,13 @@
 """Drop-in modules: PyTorch's layers, computed by convtime's ops, and models made of them."""
 
+from convtime.nn.fusion import FusedConvolution, Fusion, fuse, unfuse
 from convtime.nn.layers import (
     Conv1d,
     Conv2d,
     Conv3d,
+    ConvEpilogue1d,
+    ConvEpilogue2d,
+    ConvEpilogue3d,
     ConvTranspose1d,
     ConvTranspose2d,
     ConvTranspose3d,
@@ -16,13 +20,20 @@ __all__ = [
     "Conv1d",
     "Conv2d",
     "Conv3d",
+    "ConvEpilogue1d",
+    "ConvEpilogue2d",
+    "ConvEpilogue3d",
     "ConvTranspose1d",
     "ConvTranspose2d",
     "ConvTranspose3d",
+    "FusedConvolution",
     "FusedMLP",
+    "Fusion",
     "MLPTrainer",
     "ReLUMaxPool2d",
     "Replacement",
+    "fuse",
     "replace",
     "restore",
+    "unfuse",
 ]

@@ -7,9 +7,11 @@ from typing import Any, NoReturn
 
 import torch
 from torch.nn import functional as F
+from torch.nn.modules.conv import _ConvNd
 
 from convtime import ops
 from convtime.core.dimensions import Numbers
+from convtime.ops.activations import FUNCTIONS, Activation
 
 
 def _conv_forward_by(conv: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -144,6 +146,87 @@ class ConvTranspose3d(torch.nn.ConvTranspose3d):
 
     forward = _forward_by(ops.conv_transpose3d)
     __prepare_scriptable__ = _refuse_scripting
+
+
+class _ConvEpilogue(_ConvNd):
+    """What the layers below have in common; the convolution of torch.nn comes after it."""
+
+    policy: str | None = None
+
+    def __init__(
+        self,
+        *arguments: Any,
+        activation: Activation = "relu",
+        alpha: float = 1.0,
+        negative_slope: float = 0.01,
+        **options: Any,
+    ) -> None:
+        if activation not in FUNCTIONS:
+            raise ValueError(
+                f"{type(self).__name__}: activation must be one of {tuple(FUNCTIONS)}, got "
+                f"{activation!r}"
+            )
+        super().__init__(*arguments, **options)
+        self.activation = activation
+        self.alpha = alpha
+        self.negative_slope = negative_slope
+
+    def forward(self: Any, input: torch.Tensor, other: torch.Tensor | None = None) -> torch.Tensor:
+        padding: Numbers | str = self.padding
+        if self.padding_mode != "zeros":
+            input = F.pad(input, self._reversed_padding_repeated_twice, mode=self.padding_mode)
+            padding = 0
+        output: torch.Tensor = self._call(
+            input,
+            self.weight,
+            self.bias,
+            self.stride,
+            padding,
+            self.dilation,
+            self.groups,
+            other=other,
+            alpha=self.alpha,
+            activation=self.activation,
+            negative_slope=self.negative_slope,
+            policy=self.policy,
+        )
+        return output
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation!r}"  # type: ignore[no-untyped-call]
+
+    __prepare_scriptable__ = _refuse_scripting
+
+
+class ConvEpilogue2d(_ConvEpilogue, torch.nn.Conv2d):
+    """:class:`torch.nn.Conv2d`, the addition of a tensor, and an activation, in one.
+
+    ``layer(input, other)`` is ``activation(conv(input) + alpha * other)``, and ``layer(input)`` is
+    that without ``other``, by :func:`convtime.ops.conv2d_epilogue`. Arguments, parameters and
+    ``state_dict`` are those of torch.nn.Conv2d, and as keywords there are:
+
+    Args:
+        activation: as for conv2d_epilogue; ReLU unless given.
+        alpha: likewise.
+        negative_slope: likewise.
+
+    Attributes:
+        policy: As for :class:`Conv2d`.
+    """
+
+    _call = staticmethod(ops.conv2d_epilogue)
+
+
+class ConvEpilogue1d(_ConvEpilogue, torch.nn.Conv1d):
+    """As :class:`ConvEpilogue2d`, of :class:`torch.nn.Conv1d`."""
+
+    _call = staticmethod(ops.conv1d_epilogue)
+
+
+class ConvEpilogue3d(_ConvEpilogue, torch.nn.Conv3d):
+    """As :class:`ConvEpilogue2d`, of :class:`torch.nn.Conv3d`."""
+
+    _call = staticmethod(ops.conv3d_epilogue)
 
 
 class ReLUMaxPool2d(torch.nn.MaxPool2d):

@@ -109,7 +109,7 @@ def replace(
             or ``policy`` no text.
         ValueError: if the model has no module of a name in ``only``.
     """
-    _check_module("replace", model)
+    check_module("replace", model)
     if policy is not None and not isinstance(policy, str):
         raise TypeError(f"replace: policy must be a str or None, got {policy!r}")
     is_meant = _selection(model, only)
@@ -118,9 +118,7 @@ def replace(
     meant = [
         (name, module)
         for name, module in model.named_modules()
-        if _is_convolution(module)
-        and _own_class(module) not in _PYTORCHS
-        and is_meant(name, module)
+        if is_convolution(module) and _own_class(module) not in _PYTORCHS and is_meant(name, module)
     ]
     replaced, left, layers = [], [], []
     for name, module in meant:
@@ -151,7 +149,7 @@ def restore(model: torch.nn.Module) -> tuple[str, ...]:
     Raises:
         TypeError: if ``model`` is no module.
     """
-    _check_module("restore", model)
+    check_module("restore", model)
     restored = []
     for name, module in model.named_modules():
         if _is_replaced(module):
@@ -193,12 +191,14 @@ def _restore(module: torch.nn.Module) -> None:
     del vars(module)[_MARK]
 
 
-def _check_module(function: str, model: object) -> None:
+def check_module(function: str, model: object) -> None:
+    """Raises TypeError for what is no module."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{function}: model must be a torch.nn.Module, got {type(model).__name__}")
 
 
-def _is_convolution(module: torch.nn.Module) -> bool:
+def is_convolution(module: torch.nn.Module) -> bool:
+    """Whether it is a convolution layer of any kind."""
     if isinstance(module, torch.jit.ScriptModule):
         return "Conv" in module.original_name
     if isinstance(module, torch.nn.Sequential):  # torch.ao's ConvReLU2d and the like
@@ -229,9 +229,16 @@ def why_not_plain(module: torch.nn.Module) -> str | None:
 
 def _why_not(module: torch.nn.Module) -> str | None:
     """Why a convolution layer of PyTorch's cannot be replaced."""
-    why = why_not_plain(module)
+    why = why_not_plain(module) or why_not_parameters(module)
     if why:
         return why
+    if hasattr(module, "policy"):
+        return "it has an attribute policy, which convtime's layers take for their own"
+    return None
+
+
+def why_not_parameters(module: torch.nn.Module) -> str | None:
+    """Why convtime's ops do not take a layer's parameters."""
     # Not module.weight: a parametrized one is computed each time, and some change as it is.
     for parameter in module.parameters():
         if type(parameter) is not torch.nn.Parameter:
@@ -240,8 +247,6 @@ def _why_not(module: torch.nn.Module) -> str | None:
             return f"a parameter is {parameter.dtype}, which is none of {DTYPES}"
         if parameter.device.type not in ("cpu", "cuda", "meta"):
             return f"it is on {parameter.device}, and convtime computes on cpu and cuda"
-    if hasattr(module, "policy"):
-        return "it has an attribute policy, which convtime's layers take for their own"
     return None
 
 

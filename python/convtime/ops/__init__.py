@@ -13,6 +13,7 @@ from convtime.ops.convolutions import (
     conv_transpose2d,
     conv_transpose3d,
 )
+from convtime.ops.epilogue import conv1d_epilogue, conv2d_epilogue, conv3d_epilogue
 from convtime.ops.gradients import (
     conv1d_bias,
     conv1d_input,
@@ -36,14 +37,17 @@ from convtime.ops.pooling import relu_max_pool2d
 __all__ = [
     "conv1d",
     "conv1d_bias",
+    "conv1d_epilogue",
     "conv1d_input",
     "conv1d_weight",
     "conv2d",
     "conv2d_bias",
+    "conv2d_epilogue",
     "conv2d_input",
     "conv2d_weight",
     "conv3d",
     "conv3d_bias",
+    "conv3d_epilogue",
     "conv3d_input",
     "conv3d_weight",
     "conv_transpose1d",

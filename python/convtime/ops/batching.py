@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_map
 
 from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C as _C  # registers the ops
+from convtime.ops.activations import FUNCTIONS
 
 _EXAMPLES, _CHANNELS = 0, 1  # dimensions of inputs and outputs
 
@@ -351,6 +352,47 @@ def _bias_gradient(y: _Batched) -> _Batched:
 for _kind in KINDS:
     _register(_kind)
 torch.library.register_vmap("convtime::convolution_backward", _convolution_backward)
+
+
+def _convolution_epilogue(
+    _info: Any,
+    in_dims: Sequence[int | None],
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    other: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    activation: str,
+    alpha: float = 1.0,
+    negative_slope: float = 0.01,
+    *,
+    policy: str | None = None,
+) -> tuple[torch.Tensor, int]:
+    """A convolution as its own rule has it; sums and activations take any batch."""
+    if activation not in FUNCTIONS:
+        raise RuntimeError(
+            f"convolution_epilogue: activation must be one of {tuple(FUNCTIONS)}, got "
+            f"{activation!r}"
+        )
+    kind = KINDS[_Batched(weight, in_dims[1]).dim - 3]
+    conv = getattr(torch.ops.convtime, kind.function).default
+
+    def run(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None, groups: int) -> torch.Tensor:
+        output: torch.Tensor = conv(x, w, b, stride, padding, dilation, groups, policy=policy)
+        return output
+
+    y, batch = _convolve(kind, run, in_dims[:3], input, weight, bias, groups)
+    y = y if batch is None else y.movedim(batch, 0)
+    if other is not None:
+        z = other if in_dims[3] is None else other.movedim(in_dims[3], 0)
+        y = torch.add(y, z, alpha=alpha)
+    return FUNCTIONS[activation](y, negative_slope), 0
+
+
+torch.library.register_vmap("convtime::convolution_epilogue", _convolution_epilogue)
 
 
 def _examples(tensor: torch.Tensor, batch: int | None, count: int) -> torch.Tensor:

@@ -102,6 +102,38 @@ def _convolution_backward_fake(
     return gradients
 
 
+@torch.library.register_fake("convtime::convolution_epilogue")  # type: ignore[untyped-decorator]
+def _convolution_epilogue_fake(
+    input: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    other: torch.Tensor | None,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    activation: str,  # noqa: ARG001
+    alpha: float = 1.0,  # noqa: ARG001
+    negative_slope: float = 0.01,  # noqa: ARG001
+    *,
+    policy: str | None = None,  # noqa: ARG001
+) -> torch.Tensor:
+    name = "convolution_epilogue"
+    torch._check(weight.dim() in (3, 4, 5), lambda: f"{name}: weight must have 3 to 5 dimensions")
+    _check(name, input, weight, dilation)
+    pytorchs = getattr(F, KINDS[weight.dim() - 3].function)
+    output: torch.Tensor = pytorchs(input, weight, bias, stride, padding, dilation, groups)
+    if other is not None:
+        torch._check(
+            other.dtype == input.dtype and other.device == input.device,
+            lambda: f"{name}: other must have the input's dtype and device",
+        )
+        torch._check(other.dim() == output.dim(), lambda: f"{name}: other must have output's shape")
+        for size, expected in zip(other.shape, output.shape, strict=True):
+            torch._check(size == expected, lambda: f"{name}: other must have the output's shape")
+    return output
+
+
 def _check(op: str, input: torch.Tensor, weight: torch.Tensor, dilation: Sequence[int]) -> None:
     """Refuses what PyTorch's own fakes let through and the op does not."""
     torch._check(input.dtype in DTYPES, lambda: f"{op}: dtype must be in {DTYPES}")

@@ -35,6 +35,10 @@ def register_formulas() -> None:
         register = flop_counter.register_flop_formula(op)
         register(functools.partial(forward, transposed=kind.transposed))
 
+    # As PyTorch's, which counts neither sums nor activations.
+    register = flop_counter.register_flop_formula(torch.ops.convtime.convolution_epilogue)
+    register(functools.partial(forward, transposed=False))
+
     def backward(
         grad_output: object,
         input: object,

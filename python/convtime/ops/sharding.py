@@ -43,6 +43,23 @@ def _register_rules() -> None:
             rules.append(([Shard(0)], [Shard(0), *others]))
         return rules
 
+    def epilogue(
+        input: Any,
+        weight: Any,
+        bias: Any,
+        other: Any,
+        *numbers: Any,
+        policy: str | None = None,
+    ) -> list[_Rule]:
+        del policy
+
+        def place(where: Any) -> _Rule:
+            whole = [Replicate(), None if bias is None else Replicate()]
+            return [where], [where, *whole, None if other is None else where, *_nowhere(numbers)]
+
+        batched = input.ndim == weight.ndim
+        return [place(Replicate()), *([place(Shard(0))] if batched else [])]
+
     def backward(
         grad_output: Any, input: Any, weight: Any, *numbers: Any, policy: str | None = None
     ) -> list[_Rule]:
@@ -62,6 +79,7 @@ def _register_rules() -> None:
 
     for kind in KINDS:
         register_sharding(getattr(torch.ops.convtime, kind.function).default)(forward)
+    register_sharding(torch.ops.convtime.convolution_epilogue.default)(epilogue)
     register_sharding(torch.ops.convtime.convolution_backward.default)(backward)
 
 

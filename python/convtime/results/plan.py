@@ -103,6 +103,11 @@ class PlanChoice(Plan):
         device: For example "cuda:0".
         dtype: For example "float32".
         timed: Tags of the plans that were timed, in that order, where a timed run decided.
+        z: What is added to the convolution in the same graph, times `alpha`; None for nothing.
+        alpha: See z.
+        b: The bias in the same graph; None where there is none, or it is added afterwards.
+        activation: With which the graph ends, as :func:`convtime.ops.conv2d_epilogue` names it.
+        negative_slope: Of "leaky_relu".
         deterministic: Engines that do not repeat bit for bit were left out, unless the policy named
             the engine: see its numerical_notes.
         allow_tf32: Engines that use tensor cores for float32 were not left out. As deterministic,
@@ -117,6 +122,11 @@ class PlanChoice(Plan):
     device: str
     dtype: str
     timed: tuple[str, ...] = ()
+    z: TensorDescriptor | None = None
+    alpha: float = 1.0
+    b: TensorDescriptor | None = None
+    activation: str = "identity"
+    negative_slope: float = 0.0
     deterministic: bool
     allow_tf32: bool
     uses: int

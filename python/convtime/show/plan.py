@@ -34,7 +34,9 @@ def _sizes(tensor: TensorDescriptor | None) -> str:
 
 
 def _facts(choice: PlanChoice) -> dict[str, text.Cell]:
+    absent = [name for name in ("z", "b") if getattr(choice, name) is None]  # nothing is added
     return {
         field.name.replace("_", " "): in_words(getattr(choice, field.name))
         for field in dataclasses.fields(choice)
+        if field.name not in absent
     }

@@ -1,0 +1,10 @@
+#pragma once
+
+#include <cstdint>
+
+namespace convtime {
+
+/// Of the tensors that kernels take.
+enum class ElementType : std::int8_t { kHalf, kBFloat16, kFloat, kDouble };
+
+}  // namespace convtime

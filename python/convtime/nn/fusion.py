@@ -1,0 +1,654 @@
+"""Finds convolutions with what follows them in a model, has each be one call, and undoes it."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+import types
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import fx
+from torch.compiler import is_dynamo_compiling
+from torch.nn import functional as F
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from convtime import ops
+from convtime.nn.replacement import (
+    check_module,
+    is_convolution,
+    why_not_parameters,
+    why_not_plain,
+)
+from convtime.ops.activations import FUNCTIONS
+from convtime.ops.flops import register_formulas
+
+_CALLS = {1: ops.conv1d_epilogue, 2: ops.conv2d_epilogue, 3: ops.conv3d_epilogue}
+_NORMS = {1: torch.nn.BatchNorm1d, 2: torch.nn.BatchNorm2d, 3: torch.nn.BatchNorm3d}
+_LAYERS: dict[type, str] = {
+    torch.nn.ReLU: "relu",
+    torch.nn.ReLU6: "relu6",
+    torch.nn.LeakyReLU: "leaky_relu",
+    torch.nn.SiLU: "silu",
+    torch.nn.Sigmoid: "sigmoid",
+    torch.nn.Tanh: "tanh",
+}
+# Of one tensor; an `inplace` is nobody else's concern, since nothing else uses what is activated.
+_FUNCTIONS: dict[Any, str] = {
+    F.relu: "relu",
+    torch.relu: "relu",
+    torch.relu_: "relu",
+    F.relu6: "relu6",
+    F.silu: "silu",
+    F.sigmoid: "sigmoid",
+    torch.sigmoid: "sigmoid",
+    F.tanh: "tanh",
+    torch.tanh: "tanh",
+}
+_METHODS = {name + suffix: name for name in ("relu", "sigmoid", "tanh") for suffix in ("", "_")}
+_GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
+_IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+@dataclass(frozen=True)
+class FusedConvolution:
+    """A convolution that :func:`fuse` has found something behind.
+
+    Attributes:
+        name: The convolution's, as ``named_modules`` has it.
+        steps: What it is one call with, in order: names of modules, or of functions in brackets.
+    """
+
+    name: str
+    steps: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return " + ".join((self.name, *self.steps))
+
+
+@dataclass(frozen=True, repr=False)
+class Fusion:
+    """What :func:`fuse` did to a model; as a context manager, it undoes that at its end.
+
+    Attributes:
+        fused: The convolutions that are one call with what follows them. One that is called twice
+            is there twice.
+        left: The convolutions that are not, as (name, why).
+    """
+
+    fused: tuple[FusedConvolution, ...]
+    left: tuple[tuple[str, str], ...]
+    _modules: tuple[torch.nn.Module, ...] = field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        """How many convolutions were fused, and why others were left."""
+        from convtime.show.fusion import brief
+
+        return brief(self)
+
+    def __repr__(self) -> str:
+        from convtime.show.fusion import line
+
+        return f"<convtime.nn.Fusion {line(self)}>"
+
+    def details(self) -> str:
+        """What each convolution is one call with, and why others were left."""
+        from convtime.show.fusion import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.fusion import html_sheet
+
+        return html_sheet(self)
+
+    def __enter__(self) -> Fusion:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for module in self._modules:
+            _restore(module)
+
+
+def fuse(model: torch.nn.Module) -> Fusion:
+    """Has each convolution of a model be one call with what follows it, in place.
+
+    What follows may be a batch norm, then the addition of a tensor, then an activation (ReLU,
+    ReLU6, LeakyReLU, GELU, SiLU, sigmoid or tanh); each may be missing, and nothing else may use
+    what is between them. The call is :func:`convtime.ops.conv2d_epilogue`, or that of another
+    number of dimensions.
+
+    Each module that calls convolutions is traced alone, by torch.fx, and what it calls is left as
+    it is. Its ``forward`` is replaced on the object; modules, parameters, ``state_dict`` and hooks
+    stay what they are. :func:`unfuse` undoes it, and so does the end of a ``with`` statement. As
+    with torch.fx, what a ``forward`` reads of anything but its arguments is read once, by fuse.
+
+    A batch norm in eval mode is folded into the convolution's weight and bias. These are kept, and
+    made again where parameters or statistics have changed, but for changes through ``.data``;
+    while a gradient of a parameter may be asked for, and in compiled code, they are made in each
+    call. In training mode, all from a batch norm on is computed by the modules themselves; so is
+    all else that turns out not to fit when it is called: an addend of another shape or dtype, or
+    hooks that were registered on one of the fused modules.
+
+    Args:
+        model: the model, or a wrapper of it.
+
+    Returns:
+        What was fused, and what was left, with the reason: convolutions behind which there is
+        nothing to fuse, that are used by something else as well, that are no plain layers of
+        torch.nn or convtime.nn or have hooks, and those of a module whose ``forward`` torch.fx
+        cannot trace, depends on the training mode, or has optional arguments.
+
+    Raises:
+        TypeError: if ``model`` is no module.
+    """
+    check_module("fuse", model)
+    register_formulas()
+    fused: list[FusedConvolution] = []
+    left: list[tuple[str, str]] = []
+    modules: list[torch.nn.Module] = []
+    if is_convolution(model):
+        left.append(("", "nothing follows it"))
+    for name, module in model.named_modules():
+        convolutions = dict(_convolutions_of(module))
+        if not convolutions:
+            continue
+
+        def full_name(path: str, name: str = name) -> str:
+            return f"{name}.{path}" if name else path
+
+        graph, why = _trace(module)
+        if graph is None:
+            left += [(full_name(path), why) for path in convolutions]
+            continue
+        chains, reasons = _find_chains(graph, module, convolutions)
+        left += [(full_name(path), reason) for path, reason in reasons]
+        for chain in chains:
+            steps = tuple(
+                full_name(step) if not step.startswith("[") else step for step in chain.steps
+            )
+            fused.append(FusedConvolution(full_name(chain.conv), steps))
+            chain.rewrite(graph)
+        if chains:
+            vars(module)["forward"] = types.MethodType(_compile(graph, module), module)
+            modules.append(module)
+    return Fusion(tuple(fused), tuple(left), tuple(modules))
+
+
+def unfuse(model: torch.nn.Module) -> tuple[str, ...]:
+    """Undoes :func:`fuse`: modules call again what they called.
+
+    Args:
+        model: the model, or a wrapper of it.
+
+    Returns:
+        The names of the modules whose ``forward`` was replaced.
+
+    Raises:
+        TypeError: if ``model`` is no module.
+    """
+    check_module("unfuse", model)
+    return tuple(name for name, module in model.named_modules() if _restore(module))
+
+
+def _restore(module: torch.nn.Module) -> bool:
+    """Whether it was fused."""
+    is_ours = hasattr(vars(module).get("forward"), "_convtime_fused")
+    if is_ours:
+        del vars(module)["forward"]
+    return is_ours
+
+
+def _convolutions_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
+    """The convolutions that are the module's own to call, by their names in it."""
+    if is_convolution(module) or _is_container(module):
+        return
+    pending = list(module.named_children())
+    while pending:
+        name, child = pending.pop(0)
+        if is_convolution(child):
+            yield name, child
+        elif _is_container(child):
+            pending += [(f"{name}.{inner}", part) for inner, part in child.named_children()]
+
+
+def _is_container(module: torch.nn.Module) -> bool:
+    """Whether it only holds modules, which others call."""
+    return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
+
+
+class _Tracer(fx.Tracer):
+    """Looks into one module's forward alone."""
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
+        return True
+
+
+def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
+    """What a module's forward calls; or why that is not known."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return None, "TorchScript has compiled the module that calls it"
+    if "forward" in vars(module):
+        return None, "the forward of the module that calls it is replaced on the object"
+    for parameter in list(inspect.signature(module.forward).parameters.values()):
+        if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or (
+            parameter.default is not parameter.empty
+        ):
+            return None, (
+                "the forward of the module that calls it takes optional arguments "
+                f"({parameter.name}), and a trace of it would be of one case alone"
+            )
+    before = dict(vars(module))
+    try:
+        now = _Tracer().trace(module)
+        module.training = not module.training
+        otherwise = _Tracer().trace(module)
+    except Exception as error:  # whatever the forward raises when it is given proxies
+        text = str(error).strip().partition("\n")[0]
+        return None, (
+            "torch.fx cannot trace the forward of the module that calls it "
+            f"({type(error).__name__}: {text})"
+        )
+    finally:
+        module.training = before["training"]
+        changed = [name for name, value in vars(module).items() if before.get(name) is not value]
+        for name in changed:
+            del vars(module)[name]
+        vars(module).update(before)
+    if changed:
+        return None, f"the forward of the module that calls it sets attributes ({changed[0]})"
+    if now.python_code("self").src != otherwise.python_code("self").src:
+        return None, "the forward of the module that calls it depends on the training mode"
+    return now, ""
+
+
+@dataclass
+class _Chain:
+    """A call of a convolution, and the calls that become one with it."""
+
+    nodes: list[fx.Node]
+    norm: str | None = None
+    sum: fx.Node | None = None
+    place: int = 0  # of what is added, among the sum's arguments
+    alpha: float = 1.0
+    activation: str = "identity"
+    negative_slope: float = 0.01
+    layer: str | None = None  # of the activation, where it is a module
+
+    @property
+    def conv(self) -> str:
+        return str(self.nodes[0].target)
+
+    @property
+    def steps(self) -> list[str]:
+        def name(node: fx.Node) -> str:
+            if node.op == "call_module":
+                return str(node.target)
+            return "[add]" if node is self.sum else f"[{self.activation}]"
+
+        return [name(node) for node in self.nodes[1:]]
+
+    def rewrite(self, graph: fx.Graph) -> None:
+        last = self.nodes[-1]
+        with graph.inserting_before(last):
+            modules = [
+                None if path is None else graph.get_attr(path)
+                for path in (self.conv, self.norm, self.layer)
+            ]
+            other = None if self.sum is None else self.sum.args[self.place]
+            tensors = self.nodes[0].args[0], other
+            settings = self.activation, self.negative_slope, self.alpha
+            call = graph.call_function(call_fused, (*modules, *tensors, *settings))
+        last.replace_all_uses_with(call)
+        for node in reversed(self.nodes):
+            graph.erase_node(node)
+
+
+def _find_chains(
+    graph: fx.Graph, module: torch.nn.Module, convolutions: dict[str, torch.nn.Module]
+) -> tuple[list[_Chain], list[tuple[str, str]]]:
+    """What can be fused, and the convolutions that cannot, with the reason."""
+    chains: list[_Chain] = []
+    left: list[tuple[str, str]] = []
+    for node in graph.nodes:
+        if node.op != "call_module" or node.target not in convolutions:
+            continue
+        why = _why_not(convolutions[node.target], node)
+        if not why:
+            chain = _follow(node, module)
+            why = _why_not_chain(chain, module)
+            if not why:
+                chains.append(chain)
+        if why:
+            left.append((node.target, why))
+    called = {node.target for node in graph.nodes if node.op == "call_module"}
+    left += [
+        (path, "the forward of the module that has it does not call it")
+        for path in convolutions
+        if path not in called
+    ]
+    # Where two convolutions are added, the second one takes the first's result.
+    taken: set[fx.Node] = set()
+    kept: list[_Chain] = []
+    for chain in reversed(chains):
+        while len(chain.nodes) > 1 and taken & set(chain.nodes):
+            _shorten(chain)
+        if len(chain.nodes) == 1:
+            left.append((chain.conv, "what follows it is one call with another convolution"))
+            continue
+        taken |= set(chain.nodes)
+        kept.append(chain)
+    return kept[::-1], left
+
+
+def _shorten(chain: _Chain) -> None:
+    """Takes what an addition and an activation make of it away."""
+    kept = chain.nodes[: 2 if chain.norm else 1]
+    chain.nodes = kept
+    chain.sum, chain.alpha = None, 1.0
+    chain.activation, chain.layer = "identity", None
+
+
+def _why_not(conv: torch.nn.Module, call: fx.Node) -> str | None:
+    why = why_not_plain(conv) or why_not_parameters(conv)
+    if why:
+        return why
+    if conv.transposed:
+        return "it is a transposed convolution, behind which cuDNN fuses nothing"
+    if len(call.args) != 1 or call.kwargs:
+        return "it is called with more than its input"
+    return None
+
+
+def _follow(call: fx.Node, module: torch.nn.Module) -> _Chain:
+    """The calls that each take the result of the one before, where nothing else takes it."""
+    chain = _Chain([call])
+    conv: Any = module.get_submodule(str(call.target))
+    while len(chain.nodes[-1].users) == 1:
+        last = chain.nodes[-1]
+        (user,) = last.users
+        if len(chain.nodes) == 1 and _is_norm(user, module, conv):
+            chain.norm = str(user.target)
+        elif chain.sum is None and (added := _addend(user, last)) is not None:
+            chain.sum = user
+            chain.place, chain.alpha = added
+        elif (activated := _activation(user, module)) is not None:
+            chain.activation, chain.negative_slope = activated
+            chain.layer = str(user.target) if user.op == "call_module" else None
+            chain.nodes.append(user)
+            break
+        else:
+            break
+        chain.nodes.append(user)
+    return chain
+
+
+def _why_not_chain(chain: _Chain, module: torch.nn.Module) -> str | None:
+    first, last = chain.nodes[0], chain.nodes[-1]
+    if first is last:
+        if len(first.users) > 1:
+            return "its result is used more than once"
+        return "no batch norm, addition or activation follows it"
+    for path in (chain.conv, chain.norm, chain.layer):
+        if path is not None and has_hooks(module.get_submodule(path)):
+            return f"{path} has hooks, which see what is between the steps"
+    node = first.next
+    while node is not last:
+        if node not in chain.nodes and _changes_in_place(node, module):
+            return "something is changed in place between it and what follows it"
+        node = node.next
+    return None
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Whether there is something that a call of the module calls as well."""
+    return any(getattr(module, hooks) for hooks in _HOOKS)
+
+
+def _is_norm(node: fx.Node, module: torch.nn.Module, conv: _ConvNd) -> bool:
+    if node.op != "call_module":
+        return False
+    norm = module.get_submodule(str(node.target))
+    return (
+        type(norm) is _NORMS[len(conv.kernel_size)]
+        and norm.running_mean is not None
+        and norm.running_var is not None
+        and len(node.args) == 1
+        and not node.kwargs
+    )
+
+
+def _addend(node: fx.Node, last: fx.Node) -> tuple[int, float] | None:
+    """Which of a node's arguments it adds to the last one, and times what."""
+    is_function = node.op == "call_function" and node.target in (
+        operator.add,
+        operator.iadd,
+        torch.add,
+    )
+    is_method = node.op == "call_method" and node.target in ("add", "add_")
+    if not (is_function or is_method) or len(node.args) != 2 or set(node.kwargs) - {"alpha"}:
+        return None
+    first, second = node.args
+    alpha = node.kwargs.get("alpha", 1)
+    if not isinstance(alpha, int | float) or first is second:
+        return None
+    if first is last and isinstance(second, fx.Node):
+        return 1, float(alpha)
+    in_place = node.target in (operator.iadd, "add_")
+    if second is last and isinstance(first, fx.Node) and alpha == 1 and not in_place:
+        return 0, 1.0
+    return None
+
+
+def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | None:
+    """The name of the activation that a node is, and its slope."""
+    if node.op == "call_module":
+        layer: Any = module.get_submodule(str(node.target))
+        if len(node.args) != 1 or node.kwargs:
+            return None
+        if type(layer) is torch.nn.GELU and layer.approximate in _GELUS:
+            return _GELUS[layer.approximate], 0.01
+        name = _LAYERS.get(type(layer))
+        return None if name is None else (name, float(getattr(layer, "negative_slope", 0.01)))
+    if node.op == "call_method":
+        name = _METHODS.get(str(node.target))
+        return (name, 0.01) if name and len(node.args) == 1 and not node.kwargs else None
+    if node.op != "call_function":
+        return None
+    options = dict(node.kwargs)
+    options.pop("inplace", None)
+    if node.target is F.gelu and len(node.args) == 1:
+        approximate = str(options.pop("approximate", "none"))
+        return (_GELUS[approximate], 0.01) if not options and approximate in _GELUS else None
+    if node.target is F.leaky_relu and len(node.args) <= 2:
+        slope = options.pop("negative_slope", node.args[1] if len(node.args) == 2 else 0.01)
+        return ("leaky_relu", float(slope)) if not options and isinstance(slope, float) else None
+    if options or len(node.args) != 1:
+        return None
+    name = _FUNCTIONS.get(node.target)
+    return None if name is None else (name, 0.01)
+
+
+def _changes_in_place(node: fx.Node, module: torch.nn.Module) -> bool:
+    if node.op == "call_module":
+        parts = module.get_submodule(str(node.target)).modules()
+        return any(getattr(part, "inplace", False) for part in parts)
+    name = str(getattr(node.target, "__name__", node.target))
+    in_place_name = name.endswith("_") and not name.endswith("__")
+    return node.op in ("call_function", "call_method") and (
+        in_place_name or node.target in _IN_PLACE or bool(node.kwargs.get("inplace"))
+    )
+
+
+def _compile(graph: fx.Graph, module: torch.nn.Module) -> Callable[..., Any]:
+    """The graph as a method of the module, whose parts it looks up in each call."""
+    compiled = fx.GraphModule(module, graph, class_name=type(module).__name__)
+    forward: Any = type(compiled).forward
+    forward._convtime_fused = True
+    return forward  # type: ignore[no-any-return]
+
+
+# --- What a fused model calls --------------------------------------------------------------------
+
+
+def call_fused(
+    conv: Any,
+    norm: Any,
+    layer: Any,
+    input: torch.Tensor,
+    other: torch.Tensor | None,
+    activation: str,
+    negative_slope: float,
+    alpha: float,
+) -> torch.Tensor:
+    """A convolution with what follows it: as one call where that fits, else by the modules."""
+    if _fits(conv, norm, layer, input, other):
+        weight, bias = (conv.weight, conv.bias) if norm is None else _fold(conv, norm)
+        padding = conv.padding
+        if conv.padding_mode != "zeros":
+            input = F.pad(input, conv._reversed_padding_repeated_twice, mode=conv.padding_mode)
+            padding = 0
+        return _CALLS[len(conv.kernel_size)](
+            input,
+            weight,
+            bias,
+            conv.stride,
+            padding,
+            conv.dilation,
+            conv.groups,
+            other=other,
+            alpha=alpha,
+            activation=activation,  # type: ignore[arg-type]
+            negative_slope=negative_slope,
+            policy=getattr(conv, "policy", None),
+        )
+    y: torch.Tensor = conv(input)
+    if norm is not None:
+        y = norm(y)
+    if other is not None:
+        y = torch.add(y, other, alpha=alpha)
+    if layer is not None:
+        activated: torch.Tensor = layer(y)
+        return activated
+    return FUNCTIONS[activation](y, negative_slope)
+
+
+def _fits(conv: Any, norm: Any, layer: Any, input: Any, other: Any) -> bool:
+    """Whether one call computes what the modules would."""
+    modules = [module for module in (conv, norm, layer) if module is not None]
+    if any(has_hooks(module) for module in modules) or not isinstance(input, torch.Tensor):
+        return False
+    if norm is not None and (norm.training or input.dim() != conv.weight.dim()):
+        return False
+    if other is None:
+        return True
+    autocasts = torch.is_autocast_enabled(input.device.type)
+    dtype = torch.get_autocast_dtype(input.device.type) if autocasts else input.dtype
+    return (
+        isinstance(other, torch.Tensor)
+        and other.dtype == dtype
+        and other.device == input.device
+        and list(other.shape) == _output_size(conv, input.shape)
+    )
+
+
+def _output_size(conv: Any, size: Sequence[int]) -> list[int]:
+    spatial = len(conv.kernel_size)
+    padding = conv._reversed_padding_repeated_twice  # the last dimension first
+    lengths = []
+    for i, length in enumerate(size[-spatial:]):
+        place = 2 * (spatial - 1 - i)
+        reach = conv.dilation[i] * (conv.kernel_size[i] - 1) + 1
+        padded = length + padding[place] + padding[place + 1]
+        lengths.append((padded - reach) // conv.stride[i] + 1)
+    return [*size[: -spatial - 1], conv.out_channels, *lengths]
+
+
+@dataclass
+class _Folded:
+    """A convolution's weight and bias with a batch norm in them, and what they were made of."""
+
+    norm: _BatchNorm
+    sources: list[tuple[torch.Tensor | None, tuple[int, int] | None]]
+    weight: torch.Tensor
+    bias: torch.Tensor
+
+
+_folded: weakref.WeakKeyDictionary[_ConvNd, _Folded] = weakref.WeakKeyDictionary()
+
+
+def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    tensors = [conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var]
+    needs_gradient = torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in tensors
+    )
+    if needs_gradient or is_dynamo_compiling():
+        return _compute_folded(conv, norm)
+    sources = [(tensor, _state_of(tensor)) for tensor in tensors]
+    known = _folded.get(conv)
+    if known is not None and known.norm is norm and _are_same(known.sources, sources):
+        return known.weight, known.bias
+    if conv.weight.is_cuda and torch.cuda.is_current_stream_capturing():
+        return _compute_folded(conv, norm)  # what a graph computes is not there yet
+    with torch.inference_mode(False), torch.no_grad():
+        weight, bias = _compute_folded(conv, norm)
+        if known is not None and _can_hold(known.weight, weight) and _can_hold(known.bias, bias):
+            # In place: a CUDA graph may read them.
+            weight, bias = known.weight.copy_(weight), known.bias.copy_(bias)
+    if weight.is_cuda:
+        torch.cuda.current_stream(weight.device).synchronize()  # for calls on other streams
+    _folded[conv] = _Folded(norm, sources, weight, bias)
+    return weight, bias
+
+
+def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    """In float32 at least, and rounded once to the convolution's dtype."""
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    dtype = torch.promote_types(conv.weight.dtype, torch.float32)
+    scale = torch.rsqrt(norm.running_var.to(dtype) + norm.eps)
+    if norm.weight is not None:
+        scale = scale * norm.weight
+    weight = conv.weight * scale.reshape(-1, *[1] * (conv.weight.dim() - 1))
+    bias = (
+        -norm.running_mean * scale
+        if conv.bias is None
+        else ((conv.bias - norm.running_mean) * scale)
+    )
+    if norm.bias is not None:
+        bias = bias + norm.bias
+    return weight.to(conv.weight.dtype), bias.to(conv.weight.dtype)
+
+
+def _state_of(tensor: torch.Tensor | None) -> tuple[int, int] | None:
+    """What changes with a tensor's numbers; inference tensors do not tell all."""
+    if tensor is None:
+        return None
+    return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
+
+
+def _are_same(before: Sequence[tuple[Any, Any]], now: Sequence[tuple[Any, Any]]) -> bool:
+    return all(
+        tensor is other and state == other_state
+        for (tensor, state), (other, other_state) in zip(before, now, strict=True)
+    )
+
+
+def _can_hold(held: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return (
+        held.shape == tensor.shape
+        and held.dtype == tensor.dtype
+        and held.device == tensor.device
+        and held.stride() == tensor.stride()
+    )

@@ -1,0 +1,70 @@
+#include "conv/graph.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+
+#include "conv/activation.h"
+
+namespace convtime::conv {
+namespace {
+
+TensorShape shape(std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t w) {
+  return {.sizes = {n, c, h, w}, .strides = {c * h * w, 1, w * c, c}, .alignment = 32};
+}
+
+Problem problem() {
+  Problem problem;
+  problem.rank = 4;
+  problem.data_type = CUDNN_DATA_HALF;
+  problem.x = shape(2, 8, 6, 6);
+  problem.w = shape(16, 8, 3, 3);
+  problem.y = shape(2, 16, 6, 6);
+  problem.padding = {1, 1};
+  problem.stride = {1, 1};
+  problem.dilation = {1, 1};
+  return problem;
+}
+
+// cuDNN makes graphs without a handle, and so without a GPU.
+std::string tag_of(const Problem& problem) { return make_graph(nullptr, problem).getTag(); }
+
+TEST(Graph, OfAConvolutionAloneHasOneNode) {
+  Problem p = problem();
+  EXPECT_EQ(tag_of(p), "ConvFwd_");
+  p.pass = Pass::kDgrad;
+  EXPECT_EQ(tag_of(p), "ConvBwdData_");
+  p.pass = Pass::kWgrad;
+  EXPECT_EQ(tag_of(p), "ConvBwdFilter_");
+}
+
+TEST(Graph, HasTheNodesThatItsEpilogueIsNamedBy) {
+  for (const cudnnDataType_t type :
+       {CUDNN_DATA_HALF, CUDNN_DATA_BFLOAT16, CUDNN_DATA_FLOAT, CUDNN_DATA_DOUBLE}) {
+    for (const Activation activation :
+         {Activation::kIdentity, Activation::kRelu, Activation::kRelu6, Activation::kLeakyRelu,
+          Activation::kGelu, Activation::kGeluTanh, Activation::kSilu, Activation::kSigmoid,
+          Activation::kTanh}) {
+      for (const bool adds : {false, true}) {
+        for (const bool has_bias : {false, true}) {
+          Problem p = problem();
+          p.data_type = type;
+          p.epilogue.activation = activation;
+          p.epilogue.negative_slope = 0.1F;
+          if (adds) {
+            p.epilogue.z = p.y;
+            p.epilogue.alpha = 0.5F;
+          }
+          if (has_bias) {
+            p.epilogue.b = shape(1, 16, 1, 1);
+          }
+          EXPECT_EQ(tag_of(p), "ConvFwd_" + epilogue_name(adds, has_bias, activation));
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace convtime::conv
