@@ -173,7 +173,7 @@ Net check_steps(const Steps& s) {
 // --- CPU: ATen's own kernels, in 32 bits
 // ------------------------------------------------------------------------
 
-namespace cpu {
+namespace mlp_cpu {
 
 at::ScalarType wide(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
@@ -332,11 +332,11 @@ std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::
   return 0;
 }
 
-}  // namespace cpu
+}  // namespace mlp_cpu
 
 #ifdef CONVTIME_WITH_CUDA
 
-namespace cuda {
+namespace mlp_cuda {
 
 void check_aligned(const char* op, const char* name, const at::Tensor& tensor) {
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
@@ -448,7 +448,7 @@ void take_steps(const Steps& s) {
                    at::cuda::getCurrentCUDAStream());
 }
 
-}  // namespace cuda
+}  // namespace mlp_cuda
 
 #endif
 
@@ -470,18 +470,18 @@ void steps(const at::Tensor& inputs, const at::Tensor& targets, const at::Tensor
 }  // namespace
 
 TORCH_LIBRARY_IMPL(convtime, CPU, library) {
-  library.impl("mlp", cpu::forward);
-  library.impl("mlp_backward", cpu::backward);
-  library.impl("mlp_steps", steps<cpu::take_steps>);
-  library.impl("mlp_scratch_bytes", cpu::scratch_bytes);
+  library.impl("mlp", mlp_cpu::forward);
+  library.impl("mlp_backward", mlp_cpu::backward);
+  library.impl("mlp_steps", steps<mlp_cpu::take_steps>);
+  library.impl("mlp_scratch_bytes", mlp_cpu::scratch_bytes);
 }
 
 #ifdef CONVTIME_WITH_CUDA
 TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
-  library.impl("mlp", cuda::forward);
-  library.impl("mlp_backward", cuda::backward);
-  library.impl("mlp_steps", steps<cuda::take_steps>);
-  library.impl("mlp_scratch_bytes", cuda::scratch_bytes);
+  library.impl("mlp", mlp_cuda::forward);
+  library.impl("mlp_backward", mlp_cuda::backward);
+  library.impl("mlp_steps", steps<mlp_cuda::take_steps>);
+  library.impl("mlp_scratch_bytes", mlp_cuda::scratch_bytes);
 }
 #endif
 
