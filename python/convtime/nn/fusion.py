@@ -8,7 +8,6 @@ import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from convtime import ops
+from convtime.nn.model_change import ModelChange
 from convtime.nn.replacement import (
     check_module,
     is_convolution,
@@ -73,7 +73,7 @@ class FusedConvolution:
 
 
 @dataclass(frozen=True, repr=False)
-class Fusion:
+class Fusion(ModelChange):
     """What :func:`fuse` did to a model; as a context manager, it undoes that at its end.
 
     Attributes:
@@ -86,37 +86,18 @@ class Fusion:
     left: tuple[tuple[str, str], ...]
     _modules: tuple[torch.nn.Module, ...] = field(default=(), compare=False)
 
-    def __str__(self) -> str:
-        """How many convolutions were fused, and why others were left."""
-        from convtime.show.fusion import brief
+    one = "convolution"
+    counted = "convolutions fused"
 
-        return brief(self)
-
-    def __repr__(self) -> str:
-        from convtime.show.fusion import line
-
-        return f"<convtime.nn.Fusion {line(self)}>"
-
-    def details(self) -> str:
-        """What each convolution is one call with, and why others were left."""
-        from convtime.show.fusion import sheet
-
-        return sheet(self)
-
-    def _repr_html_(self) -> str:
-        from convtime.show.fusion import html_sheet
-
-        return html_sheet(self)
+    @property
+    def done(self) -> tuple[tuple[str, str], ...]:
+        """The convolutions that were fused, as (name, with what)."""
+        return tuple((each.name, f"with {' + '.join(each.steps)}") for each in self.fused)
 
     def __enter__(self) -> Fusion:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _undo(self) -> None:
         for module in self._modules:
             _restore(module)
 

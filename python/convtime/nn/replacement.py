@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from types import TracebackType
 
 import torch
 from torch.nn.modules.conv import _ConvNd
@@ -13,6 +12,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from convtime.core.kinds import KINDS
 from convtime.nn import layers
+from convtime.nn.model_change import ModelChange
 from convtime.ops.arguments import DTYPES
 from convtime.ops.flops import register_formulas
 
@@ -25,7 +25,7 @@ _MARK = "_convtime_replaced"
 
 
 @dataclass(frozen=True, repr=False)
-class Replacement:
+class Replacement(ModelChange):
     """What :func:`replace` did to a model; as a context manager, it undoes that at its end.
 
     Attributes:
@@ -38,37 +38,18 @@ class Replacement:
     left: tuple[tuple[str, str], ...]
     _layers: tuple[torch.nn.Module, ...] = field(default=(), compare=False)
 
-    def __str__(self) -> str:
-        """How many layers were replaced, and why others were left."""
-        from convtime.show.replacement import brief
+    one = "layer"
+    counted = "convolution layers replaced"
 
-        return brief(self)
-
-    def __repr__(self) -> str:
-        from convtime.show.replacement import line
-
-        return f"<convtime.nn.Replacement {line(self)}>"
-
-    def details(self) -> str:
-        """Every layer by name, and why it was left where it was."""
-        from convtime.show.replacement import sheet
-
-        return sheet(self)
-
-    def _repr_html_(self) -> str:
-        from convtime.show.replacement import html_sheet
-
-        return html_sheet(self)
+    @property
+    def done(self) -> tuple[tuple[str, str], ...]:
+        """The layers that were replaced, as (name, "replaced")."""
+        return tuple((name, "replaced") for name in self.replaced)
 
     def __enter__(self) -> Replacement:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def _undo(self) -> None:
         for layer in self._layers:
             if _is_replaced(layer):
                 _restore(layer)

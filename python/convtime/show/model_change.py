@@ -1,0 +1,53 @@
+"""What was done to a model as text, as a list of all layers, and as HTML."""
+
+from __future__ import annotations
+
+from convtime.nn.model_change import ModelChange
+from convtime.show import html, text
+
+_ITSELF = "the model itself"
+
+
+def line(change: ModelChange) -> str:
+    """To how many layers it was done, and which were left."""
+    told = _counts(change)
+    if change.left:
+        told += f": {', '.join(name for name, _ in _named(change.left))}"
+    return text.printable(told)
+
+
+def brief(change: ModelChange) -> str:
+    """To how many layers it was done, and why others were left."""
+    left = [f"{name} is left: {why}" for name, why in _named(change.left)]
+    parts = [_counts(change), text.sentences(left, indent=2)]
+    return "\n".join(filter(None, parts))
+
+
+def sheet(change: ModelChange) -> str:
+    """What was done to each layer, and why it was left where it was."""
+    parts = [_counts(change)]
+    rows = _rows(change)
+    if rows:
+        parts.append(text.table((change.one, ""), rows))
+    return "\n\n".join(parts)
+
+
+def html_sheet(change: ModelChange) -> str:
+    """As HTML, with everything escaped."""
+    rows = _rows(change)
+    table = html.table((change.one, ""), rows) if rows else ""
+    return html.paragraph(_counts(change)) + table
+
+
+def _counts(change: ModelChange) -> str:
+    return f"{len(change.done)} {change.counted}, {len(change.left)} left"
+
+
+def _named(layers: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    return [(name or _ITSELF, told) for name, told in layers]
+
+
+def _rows(change: ModelChange) -> list[tuple[str, str]]:
+    """Those that were left first, since they are what a reader looks for."""
+    left = [(name, f"left: {why}") for name, why in _named(change.left)]
+    return left + _named(change.done)
