@@ -12,13 +12,19 @@ using namespace pool;
 // both with a stride of 2. A position outside of the input is clamped to the nearest one inside,
 // which is in the same window: a maximum does not change by an element that is taken twice.
 
-/// Rows of outputs that a thread computes from the same loads, and columns where channels are last.
-constexpr int kPlaneRows = 4;
-constexpr int kPixelRows = 2;
-constexpr int kPixelColumns = 2;
+// What a thread computes: the fastest tile of those timed on an H200, or one within 1 % of it.
+
+/// Rows of outputs.
+template <int K, bool kWinners>
+constexpr int kPlaneRows = K == 3 && kWinners ? 2 : 1;
+/// Rows and columns of outputs where channels are last.
+constexpr int kPixelRows = 1;
+template <int K, bool kWinners>
+constexpr int kPixelColumns = K == 2 ? 1 : (kWinners ? 2 : 4);
 /// So many threads lie below each other where channels are last, so that the rows that two of them
 /// read come out of L1.
-constexpr unsigned kPixelBand = 4;
+template <int K, bool kWinners>
+constexpr unsigned kPixelBand = K == 3 && kWinners ? 4 : 8;
 
 /// The position of `best` in a window at (top, left) of what value(row, column) gives.
 template <int K, typename T, typename Value>
@@ -52,14 +58,15 @@ __global__ void __launch_bounds__(kThreads)
                   unsigned row_groups, unsigned threads, int height, int out_height) {
   constexpr int kPadding = K - 2;
   constexpr int kOutputs = kLanes<T> / 2;
-  constexpr int kRows = 2 * kPlaneRows + kPadding;
+  constexpr int kOutputRows = kPlaneRows<K, kWinners>;
+  constexpr int kRows = 2 * kOutputRows + kPadding;
   const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
   const unsigned task = min(thread, threads - 1);  // all lanes take part in the shuffles
   const unsigned group = task % groups;
   const unsigned row_group = task / groups % row_groups;
   const std::size_t plane = task / groups / row_groups;
   const int width = static_cast<int>(groups) * kLanes<T>;
-  const int first_output = static_cast<int>(row_group) * kPlaneRows;
+  const int first_output = static_cast<int>(row_group) * kOutputRows;
   const int top = 2 * first_output - kPadding;
   const T* const source = input + plane * height * width + group * kLanes<T>;
 
@@ -94,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
     return;
   }
 #pragma unroll
-  for (int row = 0; row < kPlaneRows; ++row) {
+  for (int row = 0; row < kOutputRows; ++row) {
     const int oh = first_output + row;
     Vector<T> columns = rows[2 * row];
     T before = left[2 * row];
@@ -141,19 +148,22 @@ __global__ void __launch_bounds__(kThreads)
                   unsigned column_groups, unsigned bands, unsigned threads, int height, int width,
                   int out_height, int out_width) {
   constexpr int kPadding = K - 2;
-  constexpr int kRows = 2 * kPixelRows + kPadding;
-  constexpr int kColumns = 2 * kPixelColumns + kPadding;
+  constexpr int kOutputRows = kPixelRows;
+  constexpr int kOutputColumns = kPixelColumns<K, kWinners>;
+  constexpr unsigned kBand = kPixelBand<K, kWinners>;
+  constexpr int kRows = 2 * kOutputRows + kPadding;
+  constexpr int kColumns = 2 * kOutputColumns + kPadding;
   const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
   if (thread >= threads) {
     return;
   }
   const unsigned vector = thread % vectors;
   const unsigned tile = thread / vectors;
-  const unsigned column_group = tile / kPixelBand % column_groups;
-  const unsigned band = tile / kPixelBand / column_groups % bands;
-  const std::size_t image = tile / kPixelBand / column_groups / bands;
-  const int first_row = static_cast<int>(band * kPixelBand + tile % kPixelBand) * kPixelRows;
-  const int first_column = static_cast<int>(column_group) * kPixelColumns;
+  const unsigned column_group = tile / kBand % column_groups;
+  const unsigned band = tile / kBand / column_groups % bands;
+  const std::size_t image = tile / kBand / column_groups / bands;
+  const int first_row = static_cast<int>(band * kBand + tile % kBand) * kOutputRows;
+  const int first_column = static_cast<int>(column_group) * kOutputColumns;
   const int top = 2 * first_row - kPadding;
   const int left = 2 * first_column - kPadding;
 
@@ -164,7 +174,7 @@ __global__ void __launch_bounds__(kThreads)
     sources[i] = reinterpret_cast<const Vector<T>*>(input) + row * width * vectors + vector;
   }
   Vector<T> pixels[kColumns][kRows];
-  Vector<T> maxima[kColumns][kPixelRows];
+  Vector<T> maxima[kColumns][kOutputRows];
 #pragma unroll
   for (int j = 0; j < kColumns; ++j) {
     const std::size_t column = clamp(left + j, width - 1);
@@ -180,7 +190,7 @@ __global__ void __launch_bounds__(kThreads)
       pixels[j][i] = max_nan(pixels[j][i], zeros<T>());
     }
 #pragma unroll
-    for (int row = 0; row < kPixelRows; ++row) {
+    for (int row = 0; row < kOutputRows; ++row) {
       maxima[j][row] = max_nan(pixels[j][2 * row], pixels[j][2 * row + 1]);
       if constexpr (K == 3) {
         maxima[j][row] = max_nan(maxima[j][row], pixels[j][2 * row + 2]);
@@ -192,7 +202,7 @@ __global__ void __launch_bounds__(kThreads)
     const int column = (j - K + 1) / 2;
     const int ow = first_column + column;
 #pragma unroll
-    for (int row = 0; row < kPixelRows; ++row) {
+    for (int row = 0; row < kOutputRows; ++row) {
       const int oh = first_row + row;
       Vector<T> best = max_nan(maxima[j - 1][row], maxima[j][row]);
       if constexpr (K == 3) {
@@ -268,9 +278,10 @@ bool launch_vectorised(const T* input, T* output, std::uint8_t* winners, const P
   const auto out_width = static_cast<int>(g.w.output);
   if (g.channels_last) {
     const std::int64_t vectors = g.channels / kLanes<T>;
-    const std::int64_t columns = ceil_div(out_width, kPixelColumns);
-    const std::int64_t bands = ceil_div(out_height, std::int64_t{kPixelBand} * kPixelRows);
-    const Grid grid{g.batch * bands * kPixelBand * columns * vectors};
+    const std::int64_t columns = ceil_div(out_width, kPixelColumns<K, kWinners>);
+    constexpr std::int64_t kBand = kPixelBand<K, kWinners>;
+    const std::int64_t bands = ceil_div(out_height, kBand * kPixelRows);
+    const Grid grid{g.batch * bands * kBand * columns * vectors};
     if (g.channels % kLanes<T> != 0 || !grid.fits()) {
       return false;
     }
@@ -281,7 +292,7 @@ bool launch_vectorised(const T* input, T* output, std::uint8_t* winners, const P
     return true;
   }
   const std::int64_t groups = width / kLanes<T>;
-  const std::int64_t rows = ceil_div(out_height, kPlaneRows);
+  const std::int64_t rows = ceil_div(out_height, kPlaneRows<K, kWinners>);
   const Grid grid{g.batch * g.channels * rows * groups};
   if (width % kLanes<T> != 0 || out_width != width / 2 || !grid.fits()) {
     return false;
