@@ -50,14 +50,15 @@ __device__ std::uint8_t find_winner(T best, int top, int height, int left, int w
   return static_cast<std::uint8_t>(is_nan || number > 0 ? winner : winner | kDead<std::uint8_t>);
 }
 
-/// Of (N, C, H, W): a thread loads 16 bytes of each row, and has half as many outputs in each of
+/// Of (N, C, H, W): a thread loads N elements of each row, and has half as many outputs in each of
 /// its rows of outputs. The column to the left, which K = 3 needs, is the neighbouring lane's.
-template <typename T, int K, bool kWinners>
+template <typename T, int N, int K, bool kWinners>
 __global__ void __launch_bounds__(kThreads)
     planes_kernel(const T* input, T* output, std::uint8_t* winners, unsigned groups,
                   unsigned row_groups, unsigned threads, int height, int out_height) {
   constexpr int kPadding = K - 2;
-  constexpr int kOutputs = kLanes<T> / 2;
+  constexpr int kOutputs = N / 2;
+  using Vector = Pack<T, N>;
   constexpr int kOutputRows = kPlaneRows<K, kWinners>;
   constexpr int kRows = 2 * kOutputRows + kPadding;
   const unsigned thread = blockIdx.x * kThreads + threadIdx.x;
@@ -65,15 +66,15 @@ __global__ void __launch_bounds__(kThreads)
   const unsigned group = task % groups;
   const unsigned row_group = task / groups % row_groups;
   const std::size_t plane = task / groups / row_groups;
-  const int width = static_cast<int>(groups) * kLanes<T>;
+  const int width = static_cast<int>(groups) * N;
   const int first_output = static_cast<int>(row_group) * kOutputRows;
   const int top = 2 * first_output - kPadding;
-  const T* const source = input + plane * height * width + group * kLanes<T>;
+  const T* const source = input + plane * height * width + group * N;
 
-  Vector<T> rows[kRows];
+  Vector rows[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    rows[i] = load(reinterpret_cast<const Vector<T>*>(
+    rows[i] = load(reinterpret_cast<const Vector*>(
         source + static_cast<std::size_t>(clamp(top + i, height - 1)) * width));
   }
   T left[kRows];
@@ -88,9 +89,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    rows[i] = max_nan(rows[i], zeros<T>());
+    rows[i] = relu(rows[i]);
     if constexpr (kPadding == 1) {
-      const T neighbours = __shfl_up_sync(0xffffffff, rows[i].lane[kLanes<T> - 1], 1);
+      const T neighbours = __shfl_up_sync(0xffffffff, rows[i].lane[N - 1], 1);
       left[i] = has_no_neighbour ? max_nan(left[i], T(0))
                 : group == 0     ? rows[i].lane[0]
                                  : neighbours;
@@ -103,7 +104,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int row = 0; row < kOutputRows; ++row) {
     const int oh = first_output + row;
-    Vector<T> columns = rows[2 * row];
+    Vector columns = rows[2 * row];
     T before = left[2 * row];
 #pragma unroll
     for (int i = 1; i < K; ++i) {
@@ -129,7 +130,7 @@ __global__ void __launch_bounds__(kThreads)
       Pack<std::uint8_t, kOutputs> winner;
 #pragma unroll
       for (int j = 0; j < kOutputs; ++j) {
-        const int first_column = static_cast<int>(group) * kLanes<T> + 2 * j - kPadding;
+        const int first_column = static_cast<int>(group) * N + 2 * j - kPadding;
         winner.lane[j] = find_winner<K>(
             best.lane[j], 2 * oh - kPadding, height, first_column, width, [&](int r, int c) {
               const int column = 2 * j + c - kPadding;
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int j = 0; j < kColumns; ++j) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      pixels[j][i] = max_nan(pixels[j][i], zeros<T>());
+      pixels[j][i] = relu(pixels[j][i]);
     }
 #pragma unroll
     for (int row = 0; row < kOutputRows; ++row) {
@@ -269,38 +270,57 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// With vectors of N elements, or of fewer where rows are no multiple of them.
+template <typename T, int N, int K, bool kWinners>
+bool launch_planes(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
+                   cudaStream_t stream) {
+  if (g.w.output * 2 != g.w.input) {
+    return false;
+  }
+  if (g.w.input % N != 0) {
+    if constexpr (N > 2) {
+      return launch_planes<T, N / 2, K, kWinners>(input, output, winners, g, stream);
+    }
+    return false;
+  }
+  const std::int64_t groups = g.w.input / N;
+  const std::int64_t rows = ceil_div(g.h.output, kPlaneRows<K, kWinners>);
+  const Grid grid{g.batch * g.channels * rows * groups};
+  if (grid.fits()) {
+    planes_kernel<T, N, K, kWinners><<<grid.blocks(), kThreads, 0, stream>>>(
+        input, output, winners, static_cast<unsigned>(groups), static_cast<unsigned>(rows),
+        static_cast<unsigned>(grid.threads), static_cast<int>(g.h.input),
+        static_cast<int>(g.h.output));
+  }
+  return grid.fits();
+}
+
+template <typename T, int K, bool kWinners>
+bool launch_pixels(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
+                   cudaStream_t stream) {
+  const std::int64_t vectors = g.channels / kLanes<T>;
+  const std::int64_t columns = ceil_div(g.w.output, kPixelColumns<K, kWinners>);
+  constexpr std::int64_t kBand = kPixelBand<K, kWinners>;
+  const std::int64_t bands = ceil_div(g.h.output, kBand * kPixelRows);
+  const Grid grid{g.batch * bands * kBand * columns * vectors};
+  if (g.channels % kLanes<T> != 0 || !grid.fits()) {
+    return false;
+  }
+  pixels_kernel<T, K, kWinners><<<grid.blocks(), kThreads, 0, stream>>>(
+      input, output, winners, static_cast<unsigned>(vectors), static_cast<unsigned>(columns),
+      static_cast<unsigned>(bands), static_cast<unsigned>(grid.threads),
+      static_cast<int>(g.h.input), static_cast<int>(g.w.input), static_cast<int>(g.h.output),
+      static_cast<int>(g.w.output));
+  return true;
+}
+
 template <typename T, int K, bool kWinners>
 bool launch_vectorised(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
                        cudaStream_t stream) {
-  const auto height = static_cast<int>(g.h.input);
-  const auto width = static_cast<int>(g.w.input);
-  const auto out_height = static_cast<int>(g.h.output);
-  const auto out_width = static_cast<int>(g.w.output);
   if (g.channels_last) {
-    const std::int64_t vectors = g.channels / kLanes<T>;
-    const std::int64_t columns = ceil_div(out_width, kPixelColumns<K, kWinners>);
-    constexpr std::int64_t kBand = kPixelBand<K, kWinners>;
-    const std::int64_t bands = ceil_div(out_height, kBand * kPixelRows);
-    const Grid grid{g.batch * bands * kBand * columns * vectors};
-    if (g.channels % kLanes<T> != 0 || !grid.fits()) {
-      return false;
-    }
-    pixels_kernel<T, K, kWinners><<<grid.blocks(), kThreads, 0, stream>>>(
-        input, output, winners, static_cast<unsigned>(vectors), static_cast<unsigned>(columns),
-        static_cast<unsigned>(bands), static_cast<unsigned>(grid.threads), height, width,
-        out_height, out_width);
-    return true;
+    return launch_pixels<T, K, kWinners>(input, output, winners, g, stream);
   }
-  const std::int64_t groups = width / kLanes<T>;
-  const std::int64_t rows = ceil_div(out_height, kPlaneRows<K, kWinners>);
-  const Grid grid{g.batch * g.channels * rows * groups};
-  if (width % kLanes<T> != 0 || out_width != width / 2 || !grid.fits()) {
-    return false;
-  }
-  planes_kernel<T, K, kWinners><<<grid.blocks(), kThreads, 0, stream>>>(
-      input, output, winners, static_cast<unsigned>(groups), static_cast<unsigned>(rows),
-      static_cast<unsigned>(grid.threads), height, out_height);
-  return true;
+  return launch_planes<T, kLanes<T>, K, kWinners>(input, output, winners, g, stream);
 }
 
 template <typename T, int K>
