@@ -130,7 +130,18 @@ def test_vectorised_windows_are_pytorchs(
     window: str, dtype: torch.dtype, channels_last: bool, device: torch.device
 ) -> None:
     kernel, stride, padding = VECTORISED[window]
-    for height, width in ((16, 16), (17, 24), (1, 8), (2, 8), (3, 40), (23, 8), (9, 15), (56, 112)):
+    for height, width in (
+        (16, 16),
+        (17, 24),
+        (1, 8),
+        (2, 8),
+        (3, 40),
+        (23, 8),
+        (9, 15),
+        (12, 28),
+        (7, 14),
+        (56, 112),
+    ):
         if height < kernel - 2 * padding:
             continue
         for ceil_mode in (False, True):

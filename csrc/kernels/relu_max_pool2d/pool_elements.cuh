@@ -46,25 +46,29 @@ struct UnitOf<__nv_bfloat16> {
   using type = __nv_bfloat162;
 };
 
-template <typename T>
-__device__ Vector<T> max_nan(const Vector<T>& a, const Vector<T>& b) {
+template <typename T, int N>
+__device__ Pack<T, N> max_nan(const Pack<T, N>& a, const Pack<T, N>& b) {
   using Unit = typename UnitOf<T>::type;
-  using Units = Pack<Unit, 16 / sizeof(Unit)>;
+  constexpr int kUnits = N * static_cast<int>(sizeof(T)) / static_cast<int>(sizeof(Unit));
+  using Units = Pack<Unit, kUnits>;
   const Units ua = *reinterpret_cast<const Units*>(&a);
   const Units ub = *reinterpret_cast<const Units*>(&b);
   Units result;
 #pragma unroll
-  for (unsigned i = 0; i < 16 / sizeof(Unit); ++i) {
+  for (int i = 0; i < kUnits; ++i) {
     result.lane[i] = max_nan(ua.lane[i], ub.lane[i]);
   }
-  return *reinterpret_cast<const Vector<T>*>(&result);
+  return *reinterpret_cast<const Pack<T, N>*>(&result);
 }
 
-template <typename T>
-__device__ Vector<T> zeros() {
-  Vector<T> result;
-  *reinterpret_cast<uint4*>(&result) = make_uint4(0, 0, 0, 0);
-  return result;
+template <typename T, int N>
+__device__ Pack<T, N> relu(const Pack<T, N>& value) {
+  Pack<T, N> zeros;
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    zeros.lane[i] = T(0);
+  }
+  return max_nan(value, zeros);
 }
 
 // --- Geometry
