@@ -31,13 +31,13 @@ auto make_node(Arguments&&... arguments) {
   }
 }
 
-/// An owning pointer to a node that make_node made.
-template <typename T>
-NodePointer pointer_to(T& node) {
-  if constexpr (std::is_same_v<NodePointer, std::shared_ptr<torch::autograd::Node>>) {
+/// An owning pointer to a node that make_node made. `Pointer` is torch's, which has one of the two.
+template <typename T, typename Pointer = NodePointer>
+Pointer pointer_to(T& node) {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
     return node.shared_from_this();
   } else {
-    return NodePointer::reclaim_copy(&node);
+    return Pointer::reclaim_copy(&node);
   }
 }
 
