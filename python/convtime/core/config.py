@@ -67,9 +67,8 @@ def show_config() -> dict[str, Any]:
         "cudnn_libraries": mapped_cudnn_libraries(),
         "cpu": cpu_name(),
         "devices": devices,
-        "build": {
-            name: value for name, value in vars(_build_info).items() if not name.startswith("_")
-        },
+        # pytest, whose plugin we have, gives modules names with an @ where it rewrites assertions.
+        "build": {name: value for name, value in vars(_build_info).items() if name[0] not in "_@"},
         "methods": methods(),
         "verified_on_gpu": list(VERIFIED_ON_GPU),
         "this_pair_verified": is_verified(),
