@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import torch
-from torch.overrides import TorchFunctionMode
 
-from convtime.conv.explain.binding import BoundCall, bind
+from convtime.conv.explain.binding import BoundCall
 from convtime.conv.layouts import DTYPES, memory_format
 from convtime.conv.problem_line import ProblemLine
-from convtime.conv.sources.model import FUNCTIONS, problem_of
+from convtime.conv.sources.model import WatchedConvolutions, problem_of
 from convtime.timing.candidate import Candidate
 
 # With more of them, no single one is what a time is of.
@@ -33,27 +29,16 @@ def reproducer_of(candidate: Candidate) -> str:
     return " ".join(["convtime conv", *lines, *(["--backward"] if candidate.backward else [])])
 
 
-class _Convolutions(TorchFunctionMode):
+class _Convolutions(WatchedConvolutions):
     """While entered, lists every call of a convolution's function."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[BoundCall] = []
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if func in FUNCTIONS:
-            call = bind(FUNCTIONS[func], func, args, kwargs)
-            if call.input.numel():
-                self.calls.append(call)
-        return output
+    def take(self, call: BoundCall) -> None:
+        if call.input.numel():
+            self.calls.append(call)
 
 
 def _line(call: BoundCall) -> str:

@@ -147,7 +147,32 @@ FUNCTIONS = {
 }
 
 
-class _RecordedConvolutions(TorchFunctionMode):
+class WatchedConvolutions(TorchFunctionMode):
+    """While entered, takes every call of one of :data:`FUNCTIONS`, once it has returned."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        output = func(*args, **kwargs)
+        if func in FUNCTIONS and self.is_watching():
+            self.take(bind(FUNCTIONS[func], func, args, kwargs))
+        return output
+
+    def is_watching(self) -> bool:
+        """Whether a call that is made now is to be taken."""
+        return True
+
+    def take(self, call: BoundCall) -> None:
+        """What is done with a call."""
+        raise NotImplementedError
+
+
+class _RecordedConvolutions(WatchedConvolutions):
     """While entered, lists every convolution that a layer of a model computes; leaves no hook.
 
     The functions that layers call are watched, since what a layer takes and returns may have been
@@ -187,23 +212,15 @@ class _RecordedConvolutions(TorchFunctionMode):
         if self._running and self._running[-1][1] is module:
             self._running.pop()
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        output = func(*args, **kwargs)
-        if self._running and func in FUNCTIONS:
-            name, module = self._running[-1]
-            call = bind(FUNCTIONS[func], func, args, kwargs)
-            if call.input.numel():
-                self.layers.append(ConvLayer((name,), _problem(module, call)))
-            else:
-                self.empty.append(name)
-        return output
+    def is_watching(self) -> bool:
+        return bool(self._running)
+
+    def take(self, call: BoundCall) -> None:
+        name, module = self._running[-1]
+        if call.input.numel():
+            self.layers.append(ConvLayer((name,), _problem(module, call)))
+        else:
+            self.empty.append(name)
 
 
 def _problem(module: Any, call: BoundCall) -> ConvProblem:
