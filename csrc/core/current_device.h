@@ -12,4 +12,18 @@ inline int current_device() {
   return device;
 }
 
+/// Makes a device the current one for as long as it lives.
+class CurrentDevice {
+ public:
+  explicit CurrentDevice(int device) : before_(current_device()) {
+    CONVTIME_CUDA_CHECK(cudaSetDevice(device));
+  }
+  ~CurrentDevice() { CONVTIME_CUDA_WARN(cudaSetDevice(before_)); }
+  CurrentDevice(const CurrentDevice&) = delete;
+  CurrentDevice& operator=(const CurrentDevice&) = delete;
+
+ private:
+  int before_;
+};
+
 }  // namespace convtime

@@ -12,15 +12,10 @@ namespace convtime {
 /// Waits until the current device and `others` are idle.
 inline void synchronize(std::span<const int> others) {
   CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
-  if (others.empty()) {
-    return;
-  }
-  const int current = current_device();
   for (const int device : others) {
-    CONVTIME_CUDA_CHECK(cudaSetDevice(device));
+    const CurrentDevice current(device);
     CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
   }
-  CONVTIME_CUDA_CHECK(cudaSetDevice(current));
 }
 
 }  // namespace convtime

@@ -65,12 +65,10 @@ void flush(const FlushBuffer& buffer, void* stream) {
 
 void ColdCallable::prepare() {
   callable_.prepare();
-  const int current = current_device();
   for (const FlushBuffer& buffer : buffers_) {
-    CONVTIME_CUDA_CHECK(cudaSetDevice(buffer.device));
+    const CurrentDevice current(buffer.device);
     flush(buffer, buffer.stream);
   }
-  CONVTIME_CUDA_CHECK(cudaSetDevice(current));
 }
 
 }  // namespace convtime

@@ -12,20 +12,6 @@ namespace {
 
 constexpr cudaLimit kLimit = cudaLimitPersistingL2CacheSize;
 
-/// Makes a device the current one for as long as it lives.
-class CurrentDevice {
- public:
-  explicit CurrentDevice(int device) : before_(current_device()) {
-    CONVTIME_CUDA_CHECK(cudaSetDevice(device));
-  }
-  ~CurrentDevice() { CONVTIME_CUDA_WARN(cudaSetDevice(before_)); }
-  CurrentDevice(const CurrentDevice&) = delete;
-  CurrentDevice& operator=(const CurrentDevice&) = delete;
-
- private:
-  int before_;
-};
-
 std::string described(cudaError_t status) {
   (void)cudaGetLastError();  // or an unrelated later call would report it
   return std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status);
