@@ -15,10 +15,11 @@ sys.path.insert(0, str(BENCHMARKS))
 import accuracy  # noqa: E402
 import check_results  # noqa: E402
 import results  # noqa: E402
+from accuracy_parts import nvbench as nvbench_probe  # noqa: E402
 from accuracy_parts import report  # noqa: E402
 from accuracy_parts.cases import make_cases  # noqa: E402
 from accuracy_parts.cost import probe_cpu_calls  # noqa: E402
-from accuracy_parts.nvbench import _read_nvbench, measure_nvbench  # noqa: E402
+from accuracy_parts.nvbench import _read_nvbench  # noqa: E402
 from accuracy_parts.operations import operations  # noqa: E402
 from accuracy_parts.rows import CACHES, STAMPED_REFERENCE_NS, is_op  # noqa: E402
 from common import peers, running, truth  # noqa: E402
@@ -382,8 +383,20 @@ def test_a_probe_that_fails_says_why():
     torch = pytest.importorskip("torch")
     with pytest.raises(RuntimeError, match="accuracy.py --probe memory .* failed: "):
         running.run_probe("accuracy", "memory", torch.device("cuda:99"))
-    found = measure_nvbench(["relu"], torch.device("cuda:99"))
-    assert "RuntimeError: accuracy.py --probe cuda-bench" in found["ops"]["relu"]["reason"]
+
+
+def test_a_tool_whose_process_fails_has_no_numbers_and_says_why(monkeypatch):
+    def fail(*arguments: object, timeout: float) -> None:
+        raise RuntimeError("accuracy.py --probe cuda-bench failed: no such module")
+
+    monkeypatch.setattr(nvbench_probe, "run_probe", fail)
+    assert nvbench_probe.measure_nvbench(["relu"], None) == {
+        "ops": {
+            "relu": {
+                "reason": "RuntimeError: accuracy.py --probe cuda-bench failed: no such module"
+            }
+        }
+    }
 
 
 def test_a_file_of_rows_checks_out(tmp_path):

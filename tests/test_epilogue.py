@@ -274,8 +274,9 @@ def test_depthwise_and_grouped_convolutions(device: torch.device) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
-@pytest.mark.parametrize("activation", ["relu", "gelu", "identity"])
-@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize(
+    ("rank", "activation"), [(1, "identity"), (2, "relu"), (2, "gelu"), (3, "relu")]
+)
 def test_opcheck(rank: int, activation: str, device: torch.device) -> None:
     op = torch.ops.convtime.convolution_epilogue.default
     for bias, other, channels_last, requires_grad in (
