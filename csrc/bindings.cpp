@@ -16,6 +16,7 @@
 
 #include "bindings_conv.h"
 #include "bindings_thread.h"
+#include "bindings_trace.h"
 #include "timing/callable.h"
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
@@ -405,6 +406,7 @@ class WithoutPersistingL2Context {
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ core of convtime; use it through the convtime package.";
   bind_conv(module);
+  bind_trace(module);
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("queue"), py::arg("regime"), py::arg("on_gpu"),
              py::arg("stream"), py::arg("flush"), py::arg("other_devices"), py::arg("warmup_calls"),

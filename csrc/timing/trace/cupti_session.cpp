@@ -98,28 +98,29 @@ void append(TraceRecords&& more, TraceRecords& records) {
 
 }  // namespace
 
-CuptiSession::CuptiSession() {
+CuptiSession::CuptiSession(TracedThreads threads) {
   if (const auto problem = unavailable(); problem.has_value()) {
     throw std::runtime_error(*problem);
   }
   const std::lock_guard lock(turn().mutex);
   if (turn().session != nullptr) {
     throw std::runtime_error(
-        "another timing of this process uses it, and CUPTI serves one at a time");
+        "another timing or recording of this process uses it, and CUPTI serves one at a time");
   }
   if (turn().making_way > 0 || (profiler_is_active() && !shared())) {
     throw std::runtime_error(kProfilerActive);
   }
-  open();
+  open(threads);
   turn().session = this;
 }
 
-void CuptiSession::open() {
+void CuptiSession::open(TracedThreads threads) {
   collector().hand_over();  // what an earlier session left
   scope_ = open_activity_scope(kActivityKinds, collector());
   try {
     context_.clock = {.origin = now(), .ticks_per_ns = measure_ticks_per_ns()};
     context_.own_thread = activity_thread();
+    context_.every_thread = threads == TracedThreads::kEvery;
     check_records_arrive();
   } catch (...) {
     scope_.reset();
