@@ -13,6 +13,7 @@ from .results.ceilings import Ceilings
 from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
 from .results.comparison import Comparison, Judgement, Ratio
+from .results.counters import Counters, CountersUnavailable, KernelCounters
 from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
@@ -21,6 +22,7 @@ from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
+from .timing.counters.reading import counters
 from .timing.stopwatch import compare, time_op
 
 __version__: str
@@ -35,9 +37,12 @@ __all__ = [
     "ClockReading",
     "ClockTrace",
     "Comparison",
+    "Counters",
+    "CountersUnavailable",
     "Explanation",
     "Interference",
     "Judgement",
+    "KernelCounters",
     "LockedClocks",
     "Measurement",
     "PlanChoice",
@@ -50,6 +55,7 @@ __all__ = [
     "cmake_prefix_path",
     "compare",
     "compare_runs",
+    "counters",
     "explain",
     "locked_clocks",
     "nn",
