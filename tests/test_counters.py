@@ -10,9 +10,9 @@ from gh100 import Gh100
 
 import convtime
 from convtime.cli import main
+from convtime.core.load import _C
 from convtime.results.counters import Counters, CountersUnavailable, KernelCounters
 from convtime.show.counters import format_value
-from convtime.timing.counters import reading
 from convtime.timing.counters.groups import DURATION, GROUPS
 from convtime.timing.counters.listing import names_of
 from convtime.timing.counters.names import Wanted, describe, resolve, split_names
@@ -303,7 +303,7 @@ def test_other_failures_are_no_state_of_the_machine():
 
 
 def without_gpu(monkeypatch):
-    monkeypatch.setattr(reading._C, "cuda_available", lambda: False)
+    monkeypatch.setattr(_C, "cuda_available", lambda: False)
 
 
 def test_without_a_gpu_there_are_no_counters(monkeypatch):
@@ -338,7 +338,7 @@ def test_a_wrong_option_is_told_before_the_machine_is_looked_at(monkeypatch, opt
 
 def test_what_is_counted_must_be_callable():
     with pytest.raises(TypeError, match="must be callable"):
-        convtime.counters(3)
+        convtime.counters(3)  # type: ignore[arg-type]
 
 
 # The command.
