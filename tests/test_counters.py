@@ -319,6 +319,25 @@ def test_without_a_gpu_there_are_no_counters(monkeypatch):
     assert issubclass(CountersUnavailable, RuntimeError)
 
 
+@pytest.mark.skipif(
+    torch.cuda.is_available() or not hasattr(_C, "count_kernels"),
+    reason="for machines without a GPU, and builds with CUDA",
+)
+def test_without_a_driver_the_core_says_so():
+    nothing = {"replays_kernels": False, "repeats": 1, "flush": []}
+    for read in (
+        lambda: _C.count_kernels(call=(print, (), {}, None), metrics=[READ], **nothing),
+        lambda: _C.describe_metrics([READ]),
+        _C.metric_names,
+    ):
+        with pytest.raises(_C.CuptiError) as raised:
+            read()
+        assert raised.value.args == ("no CUPTI", "there is no CUDA driver")
+    assert explain(*raised.value.args, "cuda:0") == (
+        "hardware counters of cuda:0 cannot be read: there is no CUDA driver"
+    )
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -388,7 +407,8 @@ def test_a_large_relu_reads_and_writes_its_tensors(replay):
     x = floats(64 * MIB)  # far more than the L2 cache holds
     counters = convtime.counters(torch.relu, x, metrics=["dram", "time"], replay=replay)
     assert counters[READ] == pytest.approx(x.nbytes, rel=0.1)
-    assert counters["dram__bytes_write.sum"] == pytest.approx(x.nbytes, rel=0.15)
+    # Some of what it wrote is in the cache when it ends, and some that was there when it began.
+    assert counters["dram__bytes_write.sum"] == pytest.approx(x.nbytes, rel=0.3)
     assert counters["dram__sectors_read.sum"] * 32 == pytest.approx(counters[READ], rel=0.01)
     assert counters.replay == replay
     (kernel,) = counters.kernels
