@@ -158,16 +158,30 @@ def launch(device: torch.device) -> results.Row:
     return {}
 
 
-@functools.cache
 def run_ncu(device: str) -> dict[str, dict[str, float]]:
     """By operation, the medians of what ncu counts in a process that launches all of them.
 
     Raises:
         RuntimeError: There is no ncu, or it failed.
     """
+    found = _ncu_found(device)
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
+
+
+@functools.cache  # a failure, too, which would take as long each time
+def _ncu_found(device: str) -> dict[str, dict[str, float]] | str:
     import torch
 
-    ncu = find_ncu()
+    try:
+        text = _ncu_output(find_ncu(), device)
+        return medians(read_csv(text), operations(torch.device(device)))
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return str(error)
+
+
+def _ncu_output(ncu: str, device: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         done = subprocess.run(
@@ -188,7 +202,7 @@ def run_ncu(device: str) -> dict[str, dict[str, float]]:
     if done.returncode or errors:
         said = [*errors, *done.stderr.strip().splitlines(), f"it ended with {done.returncode}"]
         raise RuntimeError(f"ncu failed: {said[0]}")
-    return medians(read_csv(told), operations(torch.device(device)))
+    return told
 
 
 def find_ncu() -> str:
@@ -220,13 +234,15 @@ def medians(kernels: list[dict[str, float]], names: Iterable[str]) -> dict[str, 
     """Of each operation, whose kernels follow each other, the medians of its metrics.
 
     Raises:
-        RuntimeError: There are more kernels than launches, or fewer.
+        RuntimeError: There are more kernels than launches, or fewer, or some were not counted.
     """
     names = [*names]
     if len(kernels) != REPEATS * len(names):
         raise RuntimeError(
             f"ncu profiled {len(kernels)} kernels of {REPEATS * len(names)} launches"
         )
+    if any(metric not in kernel for kernel in kernels for metric in METRICS):
+        raise RuntimeError(f"ncu has no value for some of {', '.join(METRICS)}")
     found: dict[str, dict[str, float]] = {}
     for place, name in enumerate(names):
         own: list[Mapping[str, float]] = [*kernels[REPEATS * place : REPEATS * (place + 1)]]

@@ -82,6 +82,8 @@ def test_kernels_belong_to_operations_in_their_order():
     assert found["b"][counters.READ] == 7
     with pytest.raises(RuntimeError, match="ncu profiled 9 kernels of 10 launches"):
         counters.medians(kernels[:9], ["a", "b"])
+    with pytest.raises(RuntimeError, match="ncu has no value for some of dram__bytes_read.sum"):
+        counters.medians([{}, *kernels[1:]], ["a", "b"])
 
 
 def test_without_ncu_it_says_so(monkeypatch):

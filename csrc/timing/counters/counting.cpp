@@ -15,6 +15,7 @@
 #include "timing/counters/metric_host.h"
 #include "timing/counters/passes.h"
 #include "timing/counters/profiler_api.h"
+#include "timing/counters/profiler_libraries.h"
 #include "timing/counters/range_profiler.h"
 #include "timing/trace/attribution.h"
 #include "timing/trace/cupti_session.h"
@@ -39,7 +40,6 @@ auto telling_refusals(Function function) {
 /// The context that the runtime uses for the current device. libcuda is asked for it through the
 /// runtime, since convtime is not linked with it: it comes with the driver.
 CUcontext current_context() {
-  CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // makes the context where there is none yet
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   CONVTIME_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, 12000,
@@ -56,6 +56,11 @@ void require_cupti() {
   if (const auto problem = CuptiSession::unavailable(); problem.has_value()) {
     throw CountersRefused("no CUPTI", *problem);
   }
+  static const std::string missing = load_profiler_libraries();
+  if (!missing.empty()) {
+    throw CountersRefused("no CUPTI", missing);
+  }
+  CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // CUPTI knows no device before there is a context
 }
 
 /// The kernels that a call launches on this device, in order.
