@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,13 +27,29 @@ from common import running
 
 if TYPE_CHECKING:
     import torch
+    from common.operations import Operations
+
+    Make = Callable[[Operations], running.Call]
 
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 CYCLES = "sm__cycles_elapsed.max"
 METRICS = (READ, WRITTEN, CYCLES)
 REPEATS = 5
 SMALLEST_BYTES = 1e6
-TIMED = ("relu 1Mi fp32", "matmul 2048 bf16")
+# Each of one kernel: ncu flushes the cache before each, and convtime before each call.
+COUNTED: dict[str, Make] = {
+    "relu 4Mi fp32": lambda make: make.relu(1 << 22),
+    "relu 64Mi fp32": lambda make: make.relu(1 << 26),
+    "add 16Mi fp32": lambda make: make.add(1 << 24),
+    "softmax 4096 fp32": lambda make: make.softmax(4096),
+    "matmul 2048 bf16": lambda make: make.matmul(2048),
+    "matmul 4096 bf16": lambda make: make.matmul(4096),
+    "conv 32x64x56x56 fp16 channels_last": lambda make: make.conv(32),
+}
+TIMED: dict[str, Make] = {
+    "relu 1Mi fp32": lambda make: make.relu(1 << 20),
+    "matmul 2048 bf16": COUNTED["matmul 2048 bf16"],
+}
 NCU_TIMEOUT = 120  # seconds
 _NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
 
@@ -82,28 +98,14 @@ def table(rows: list[results.Row]) -> str:
     return "\n".join((*header, *lines))
 
 
-def operations(device: torch.device) -> dict[str, running.Call]:
-    """Each of one kernel: ncu flushes the cache before each, and convtime before each call."""
-    from common.operations import Operations
-
-    make = Operations(device)
-    return {
-        "relu 4Mi fp32": make.relu(1 << 22),
-        "relu 64Mi fp32": make.relu(1 << 26),
-        "add 16Mi fp32": make.add(1 << 24),
-        "softmax 4096 fp32": make.softmax(4096),
-        "matmul 2048 bf16": make.matmul(2048),
-        "matmul 4096 bf16": make.matmul(4096),
-        "conv 32x64x56x56 fp16 channels_last": make.conv(32),
-    }
-
-
 def count(device: torch.device, name: str) -> results.Row:
     """What convtime and ncu count in an operation."""
+    from common.operations import Operations
+
     import convtime
 
     counters = convtime.counters(
-        operations(device)[name],
+        COUNTED[name](Operations(device)),
         metrics=METRICS,
         repeats=REPEATS,
         cache="cold-clean",
@@ -128,8 +130,7 @@ def time_around(device: torch.device, name: str) -> results.Row:
 
     import convtime
 
-    make = Operations(device)
-    call = make.relu(1 << 20) if name == TIMED[0] else make.matmul(2048)
+    call = TIMED[name](Operations(device))
     before = convtime.time_op(call, device=device)
     counters = convtime.counters(call, device=device)
     after = convtime.time_op(call, device=device)
@@ -145,9 +146,11 @@ def time_around(device: torch.device, name: str) -> results.Row:
 def launch(device: torch.device) -> results.Row:
     """What ncu watches: each operation as often as convtime counts it, behind a call that loads."""
     import torch
+    from common.operations import Operations
 
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    for call in operations(device).values():
+    for make in COUNTED.values():
+        call = make(Operations(device))
         call()
         torch.cuda.synchronize()
         runtime.cudaProfilerStart()
@@ -172,11 +175,8 @@ def run_ncu(device: str) -> dict[str, dict[str, float]]:
 
 @functools.cache  # a failure, too, which would take as long each time
 def _ncu_found(device: str) -> dict[str, dict[str, float]] | str:
-    import torch
-
     try:
-        text = _ncu_output(find_ncu(), device)
-        return medians(read_csv(text), operations(torch.device(device)))
+        return medians(read_csv(_ncu_output(find_ncu(), device)), COUNTED)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return str(error)
 
@@ -256,7 +256,7 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
     """Times first: nothing is to have been counted in the process before."""
     return {
         **{f"time of {name}": functools.partial(time_around, device, name) for name in TIMED},
-        **{name: functools.partial(count, device, name) for name in operations(device)},
+        **{name: functools.partial(count, device, name) for name in COUNTED},
     }
 
 

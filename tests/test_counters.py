@@ -1,5 +1,6 @@
 """Hardware counters: names, what is made of counts, refusals; and on a GPU, the counters."""
 
+import functools
 import itertools
 import json
 import math
@@ -325,16 +326,16 @@ def test_without_a_gpu_there_are_no_counters(monkeypatch):
     reason="for machines without a GPU, and builds with CUDA",
 )
 def test_without_a_driver_the_core_says_so():
-    nothing = {"replays_kernels": False, "repeats": 1, "flush": []}
+    count = functools.partial(_C.count_kernels, replays_kernels=False, repeats=1, flush=[])
     for read in (
-        lambda: _C.count_kernels(call=(print, (), {}, None), metrics=[READ], **nothing),
+        lambda: count(call=(print, (), {}, None), metrics=[READ]),
         lambda: _C.describe_metrics([READ]),
         _C.metric_names,
     ):
         with pytest.raises(_C.CuptiError) as raised:
             read()
         assert raised.value.args == ("no CUPTI", "there is no CUDA driver")
-    assert explain(*raised.value.args, "cuda:0") == (
+    assert explain("no CUPTI", "there is no CUDA driver", "cuda:0") == (
         "hardware counters of cuda:0 cannot be read: there is no CUDA driver"
     )
 
