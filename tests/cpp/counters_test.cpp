@@ -19,6 +19,7 @@
 #include "timing/counters/profiler_api.h"
 #include "timing/counters/profiler_libraries.h"
 #include "timing/counters/range_profiler.h"
+#include "timing/trace/cupti_session.h"
 
 // Reading counters, on a stand-in for CUPTI: what is asked of it, in which order, and what is left
 // behind where it fails.
@@ -360,6 +361,38 @@ TEST_F(CountersTest, DoesNotCallForEver) {
   EXPECT_THROW(count(), std::runtime_error);
   EXPECT_LT(call_.calls, 100);
   expect_nothing_left();
+}
+
+TEST(CountingTurn, IsForOneAtATime) {
+  const CountingTurn turn;
+  EXPECT_NO_THROW(turn.require());
+  EXPECT_THROW(CountingTurn(), std::runtime_error);
+}
+
+TEST(CountingTurn, IsAgainFreeBehindTheLast) {
+  {
+    const CountingTurn turn;
+  }
+  EXPECT_NO_THROW(CountingTurn());
+}
+
+TEST(CountingTurn, IsNoneWhileAProfilerRecordsOrIsAboutTo) {
+  {
+    const MakeWay way;
+    EXPECT_THROW(CountingTurn(), std::runtime_error);
+  }
+  set_profiler_check([] { return true; });
+  EXPECT_THROW(CountingTurn(), std::runtime_error);
+  set_profiler_check(nullptr);
+  EXPECT_NO_THROW(CountingTurn());
+}
+
+TEST(CountingTurn, EndsWithAProfilerThatBegins) {
+  const CountingTurn turn;
+  {
+    const MakeWay way;
+  }  // it may be over again before anyone looks
+  EXPECT_THROW(turn.require(), std::runtime_error);
 }
 
 /// The folder of a library that is loaded already, asked for as CUPTI asks for it.
