@@ -1,9 +1,11 @@
 """Hardware counters: names, what is made of counts, refusals; and on a GPU, the counters."""
 
+import contextlib
 import functools
 import itertools
 import json
 import math
+import types
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ from convtime.timing.counters.names import Wanted, describe, resolve, split_name
 from convtime.timing.counters.nvprof import NVPROF
 from convtime.timing.counters.refusals import REFUSALS, explain
 from convtime.timing.counters.summing import adds_up, make_counters
+from convtime.timing.sampling import Place
 
 GH100 = Gh100()
 HIT_RATE = "lts__t_sector_hit_rate.pct"
@@ -360,6 +363,88 @@ def test_a_wrong_option_is_told_before_the_machine_is_looked_at(monkeypatch, opt
 def test_what_is_counted_must_be_callable():
     with pytest.raises(TypeError, match="must be callable"):
         convtime.counters(3)  # type: ignore[arg-type]
+
+
+# What the core is asked for.
+
+
+class Core:
+    """Stands in for what needs a GPU: it makes the call that it is to count, and notes the rest."""
+
+    def __init__(self):
+        self.asked = None
+        self.refuses = None
+
+    def count_kernels(self, *, call, **asked):
+        if self.refuses:
+            raise _C.CuptiError(self.refuses, "CUPTI call failed: f returned something")
+        self.asked = asked
+        fn, args, kwargs, setup = call
+        if setup is not None:
+            setup()
+        fn(*args, **kwargs)
+        values = [[float(place) for place in range(len(asked["metrics"]))]]
+        return {"launches": [COPY], "unnamed": "", "passes": 3, "values": [values]}
+
+
+@pytest.fixture
+def core(monkeypatch):
+    core, gpu = Core(), torch.device("cuda", 0)
+    monkeypatch.setattr(_C, "cuda_available", lambda: True)
+    monkeypatch.setattr(_C, "count_kernels", core.count_kernels, raising=False)
+    monkeypatch.setattr(_C, "CuptiError", type("CuptiError", (RuntimeError,), {}), raising=False)
+    turn = {"exclusive": True, "exclusive_reason": ""}
+    for name, stand_in in {
+        "find_place": lambda _candidates, _device: Place(gpu, (), "asked for"),
+        "on": lambda _device, _stream: contextlib.nullcontext(),
+        "turn_on": lambda *_: contextlib.nullcontext(turn),
+        "provenance": lambda _device: {"gpu": "H200"},
+        "flush_buffers": lambda _cache, _gpus: [],
+        "without_persisting_lines": lambda _cache, _gpus: contextlib.nullcontext(""),
+        "GpuChip": lambda _device: GH100,
+    }.items():
+        monkeypatch.setattr(f"convtime.timing.counters.reading.{name}", stand_in)
+    stream = types.SimpleNamespace(cuda_stream=0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: stream)
+    return core
+
+
+def test_the_core_counts_the_call_as_asked(core):
+    seen = []
+    counters = convtime.counters(
+        lambda *args, **kwargs: seen.append((args, kwargs)),
+        1,
+        kwargs={"two": 2},
+        metrics="dram,dram_read_bytes",
+        name="mine",
+        setup=lambda: seen.append("set up"),
+        repeats=2,
+        replay="kernel",
+        cache="warm",
+    )
+    assert seen == ["set up", ((1,), {"two": 2})]
+    assert core.asked["metrics"][:2] == [DURATION, READ]
+    assert core.asked["replays_kernels"] is True
+    assert core.asked["repeats"] == 2
+    assert (counters.name, counters.cache, counters.replay) == ("mine", "warm", "kernel")
+    assert counters["dram_read_bytes"] == counters[READ] == 1
+    assert counters.provenance == {"gpu": "H200"}
+
+
+def test_a_backward_pass_has_its_forward_pass_before_it(core):
+    x = torch.ones(3, requires_grad=True)
+    convtime.counters(torch.sum, x, backward=True)
+    assert x.grad is not None
+
+
+def test_what_cupti_refuses_is_told(core):
+    core.refuses = "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
+    with pytest.raises(CountersUnavailable, match="NVreg_RestrictProfilingToAdminUsers=0"):
+        convtime.counters(torch.relu, torch.zeros(3))
+    core.refuses = "CUPTI_ERROR_INVALID_OPERATION"
+    with pytest.raises(RuntimeError, match="could not be read: CUPTI call failed") as raised:
+        convtime.counters(torch.relu, torch.zeros(3))
+    assert not isinstance(raised.value, CountersUnavailable)
 
 
 # The command.
