@@ -410,7 +410,7 @@ def core(monkeypatch):
 
 
 def test_the_core_counts_the_call_as_asked(core):
-    seen = []
+    seen: list[object] = []
     counters = convtime.counters(
         lambda *args, **kwargs: seen.append((args, kwargs)),
         1,
