@@ -218,12 +218,14 @@ class CountersTest : public testing::Test {
     fake.names = {"0", "1"};
   }
 
-  std::vector<std::vector<double>> count(Replay replay = Replay::kCall, std::size_t repeats = 1) {
+  /// Of a call that is said to launch so many kernels.
+  std::vector<std::vector<double>> count(Replay replay = Replay::kCall, std::size_t repeats = 1,
+                                         std::size_t launches = 2) {
     const ProfilerLibrary library(api_);
     MetricHost host(api_, library.chip_name(0), library.counter_availability(nullptr));
     const CounterSchedule schedule = host.schedule(kMetrics);
     RangeProfiler profiler(api_, nullptr);
-    const CountedCall counted{call_, kMetrics, schedule, 2, replay};
+    const CountedCall counted{call_, kMetrics, schedule, launches, replay};
     std::vector<std::vector<double>> values;
     for (std::size_t repeat = 0; repeat < repeats; ++repeat) {
       values = count_passes(counted, profiler, host, hooks_);
@@ -284,7 +286,7 @@ TEST_F(CountersTest, CountsAnewForEachRepeat) {
 
 TEST_F(CountersTest, OrdersKernelsByTheirNumbers) {
   fake.names = {"0", "1", "10", "2", "3", "4", "5", "6", "7", "8", "9"};
-  const auto values = count();
+  const auto values = count(Replay::kCall, 1, 11);
   ASSERT_EQ(values.size(), 11U);
   EXPECT_EQ(values[2][0], 300);
   EXPECT_EQ(values[10][0], 200);
@@ -343,17 +345,22 @@ TEST_F(CountersTest, EndsWhereAProfilerBegins) {
 }
 
 TEST_F(CountersTest, RefusesKernelsThatAreNotTheCalls) {
-  Launching more(5);
-  const ProfilerLibrary library(api_);
-  MetricHost host(api_, "GH100");
-  const CounterSchedule schedule = host.schedule(kMetrics);
-  RangeProfiler profiler(api_, nullptr);
+  fake.names = {"0", "1", "2"};
   try {
-    count_passes({more, kMetrics, schedule, 2, Replay::kCall}, profiler, host, hooks_);
+    count();
     FAIL();
   } catch (const std::runtime_error& error) {
-    EXPECT_EQ(std::string(error.what()).find("3 kernels ran beside the 2"), 0U) << error.what();
+    EXPECT_EQ(std::string(error.what()).find("3 kernels ran where the call was seen to launch 2:"),
+              0U)
+        << error.what();
   }
+  expect_nothing_left();
+}
+
+TEST_F(CountersTest, RefusesKernelsThatThereIsNoRoomFor) {
+  call_ = Launching(1000);
+  EXPECT_THROW(count(), std::runtime_error);
+  expect_nothing_left();
 }
 
 TEST_F(CountersTest, DoesNotCallForEver) {

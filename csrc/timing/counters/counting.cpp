@@ -87,38 +87,51 @@ std::vector<ActivityInfo> kernels_of(std::vector<DeviceActivity> activities, int
   return kernels;
 }
 
-Launches trace_launches(Callable& call, const HostHooks& hooks) {
-  constexpr std::size_t kCalls = 2;
+constexpr std::size_t kTracedCalls = 2;
+
+/// What CUPTI recorded of as many calls; the last records of some tries where none are complete.
+Attribution trace_calls(Callable& call, const HostHooks& hooks) {
+  constexpr int kTries = 3;
   std::optional<CuptiSession> session;
   hooks.wait([&] { session.emplace(); });
-  std::array<Window, kCalls> windows;
-  for (Window& window : windows) {
-    window.of = &call;
-    window.prepare = CuptiSession::now();
-    call.prepare();
-    window.begin = CuptiSession::now();
-    call.call();
-    window.end = CuptiSession::now();
-    call.discard_result();
+  Attribution traced;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    std::array<Window, kTracedCalls> windows;
+    for (Window& window : windows) {
+      window.of = &call;
+      window.prepare = CuptiSession::now();
+      call.prepare();
+      window.begin = CuptiSession::now();
+      call.call();
+      window.end = CuptiSession::now();
+      call.discard_result();
+    }
+    hooks.wait([&] {
+      CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
+      traced = session->take(windows);
+    });
+    if (traced.faults.count() == 0) {
+      break;
+    }
   }
-  Attribution attribution;
-  hooks.wait([&] {
-    CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
-    attribution = session->take(windows);
-    session.reset();
-  });
-  if (attribution.faults.count() > 0) {
+  hooks.wait([&] { session.reset(); });
+  return traced;
+}
+
+Launches trace_launches(Callable& call, const HostHooks& hooks) {
+  Attribution traced = trace_calls(call, hooks);
+  if (traced.faults.count() > 0) {
     throw std::runtime_error("CUPTI's records of the call's kernels are incomplete (" +
-                             attribution.faults.describe() + ")");
+                             traced.faults.describe() + ")");
   }
   const int device = current_device();
-  Launches launches{kernels_of(std::move(attribution.calls[0]), device)};
-  launches.differ = kernels_of(std::move(attribution.calls[1]), device) != launches.kernels;
+  Launches launches{kernels_of(std::move(traced.calls[0]), device)};
+  launches.differ = kernels_of(std::move(traced.calls[1]), device) != launches.kernels;
   return launches;
 }
 
-/// The kernels that a call may launch.
-std::size_t room_for(const Launches& launches) {
+/// How many kernels a call may launch.
+std::size_t most_kernels(const Launches& launches) {
   constexpr std::size_t kFew = 16;
   const std::size_t known = launches.kernels.size();
   return launches.differ ? 2 * known + kFew : known;
@@ -132,9 +145,9 @@ std::vector<const char*> pointers_to(std::span<const std::string> texts) {
   return pointers;
 }
 
-/// Counts up to `room` kernels as often as asked for, and leaves nothing of the profiler behind,
-/// however it ends.
-void count_repeats(Callable& call, std::size_t room, const CountingOptions& options,
+/// Counts up to `launches` kernels as often as asked for, and leaves nothing of the profiler
+/// behind, however it ends.
+void count_repeats(Callable& call, std::size_t launches, const CountingOptions& options,
                    Counted& result) {
   const CountingTurn turn;
   const CountingHooks hooks{options.hooks, [] { CONVTIME_CUDA_CHECK(cudaDeviceSynchronize()); },
@@ -154,7 +167,7 @@ void count_repeats(Callable& call, std::size_t room, const CountingOptions& opti
     profiler.emplace(kCupti, context);
   });
   result.passes = schedule.passes;
-  const CountedCall counted{call, metrics, schedule, room,
+  const CountedCall counted{call, metrics, schedule, launches,
                             options.replays_kernels ? Replay::kKernel : Replay::kCall};
   for (std::size_t repeat = 0; repeat < options.repeats; ++repeat) {
     result.values.push_back(count_passes(counted, *profiler, *host, hooks));
@@ -207,7 +220,7 @@ Counted count_kernels(Callable& call, const CountingOptions& options) {
     }
     Counted result;
     result.launches = launches.kernels;
-    count_repeats(conditioned, room_for(launches), options, result);
+    count_repeats(conditioned, most_kernels(launches), options, result);
     explain_unnamed(launches, result);
     return result;
   });

@@ -13,6 +13,7 @@ from convtime.results.counters import Counters, CountersUnavailable
 from convtime.timing.cache import flush_buffers, without_persisting_lines
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 from convtime.timing.counters.chip import GpuChip, telling_refusals
+from convtime.timing.counters.groups import GROUPS
 from convtime.timing.counters.names import describe, resolve, split_names
 from convtime.timing.counters.summing import make_counters
 from convtime.timing.options import Options
@@ -24,7 +25,7 @@ Replay = Literal["call", "kernel"]
 CounterCache = Literal["cold", "cold-clean", "warm"]
 
 #: What is read unless metrics are named.
-DEFAULT_METRICS = ("time", "dram", "l2", "sm", "occupancy", "tensor")
+DEFAULT_METRICS = tuple(GROUPS)
 
 
 def counters(
