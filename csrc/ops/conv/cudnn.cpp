@@ -322,12 +322,12 @@ class CudnnCall {
     } catch (const conv::NoEngine&) {
       throw;
     } catch (const conv::OutOfMemory& error) {
-      TORCH_CHECK_WITH(OutOfMemoryError, false, op_, ": ", error.what());
+      C10_THROW_ERROR(OutOfMemoryError, c10::str(op_, ": ", error.what()));
     } catch (const CudaError& error) {
       C10_CUDA_CHECK(error.status());  // PyTorch's own exception for it
       throw;
     } catch (const std::exception& error) {
-      TORCH_CHECK(false, op_, ": ", error.what());
+      C10_THROW_ERROR(Error, c10::str(op_, ": ", error.what()));
     }
   }
 
