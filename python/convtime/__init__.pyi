@@ -18,11 +18,14 @@ from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
+from .results.recording import Recording, RegionTimes
 from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.counters.reading import counters
+from .timing.recording import record
+from .timing.regions import region
 from .timing.stopwatch import compare, time_op
 
 __version__: str
@@ -47,6 +50,8 @@ __all__ = [
     "Measurement",
     "PlanChoice",
     "Ratio",
+    "Recording",
+    "RegionTimes",
     "ScaledTime",
     "TensorDescriptor",
     "__version__",
@@ -62,6 +67,8 @@ __all__ = [
     "ops",
     "plan_cache",
     "read_measurements",
+    "record",
+    "region",
     "reset_clocks",
     "show_config",
     "time_op",
