@@ -17,10 +17,12 @@ from .results.counters import Counters, CountersUnavailable, KernelCounters
 from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
+from .results.modules import ModuleTimes, PassTimes
 from .results.plan import PlanChoice, TensorDescriptor
 from .results.recording import Recording, RegionTimes
 from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
+from .study.modules import time_modules
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.counters.reading import counters
@@ -48,6 +50,8 @@ __all__ = [
     "KernelCounters",
     "LockedClocks",
     "Measurement",
+    "ModuleTimes",
+    "PassTimes",
     "PlanChoice",
     "Ratio",
     "Recording",
@@ -71,6 +75,7 @@ __all__ = [
     "region",
     "reset_clocks",
     "show_config",
+    "time_modules",
     "time_op",
     "trace_clocks",
     "write_measurements",
