@@ -13,6 +13,7 @@ from .results.ceilings import Ceilings
 from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
 from .results.comparison import Comparison, Judgement, Ratio
+from .results.costs import Energy, PeakMemory
 from .results.counters import Counters, CountersUnavailable, KernelCounters
 from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
@@ -25,6 +26,8 @@ from .results.scaling import ScaledTime
 from .study.modules import time_modules
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
+from .timing.costs import energy, peak_memory
+from .timing.counters.listing import CounterName, counter_names
 from .timing.counters.reading import counters
 from .timing.recording import record
 from .timing.regions import region
@@ -42,8 +45,10 @@ __all__ = [
     "ClockReading",
     "ClockTrace",
     "Comparison",
+    "CounterName",
     "Counters",
     "CountersUnavailable",
+    "Energy",
     "Explanation",
     "Interference",
     "Judgement",
@@ -52,6 +57,7 @@ __all__ = [
     "Measurement",
     "ModuleTimes",
     "PassTimes",
+    "PeakMemory",
     "PlanChoice",
     "Ratio",
     "Recording",
@@ -64,11 +70,14 @@ __all__ = [
     "cmake_prefix_path",
     "compare",
     "compare_runs",
+    "counter_names",
     "counters",
+    "energy",
     "explain",
     "locked_clocks",
     "nn",
     "ops",
+    "peak_memory",
     "plan_cache",
     "read_measurements",
     "record",

@@ -80,6 +80,21 @@ class CONVTIME_API CuptiSession {
   TraceMemory memory_;
 };
 
+/// CUPTI's turn for hardware counters. Reading them makes every kernel of the process take longer,
+/// so that no session begins while it lives.
+class CONVTIME_API CountingTurn {
+ public:
+  /// Throws std::runtime_error while a session is open, hardware counters are read, or a profiler
+  /// of this process records, whether or not it shares CUPTI.
+  CountingTurn();
+  ~CountingTurn();
+  CountingTurn(const CountingTurn&) = delete;
+  CountingTurn& operator=(const CountingTurn&) = delete;
+
+  /// Throws std::runtime_error where a profiler has begun since.
+  void require() const;
+};
+
 /// Keeps CUPTI free while a profiler takes it: ends the session that is open, before the profiler
 /// would get its buffers, and lets none begin. Does nothing where tools share CUPTI.
 class CONVTIME_API MakeWay {
