@@ -18,6 +18,7 @@ GOALS = results.load_goals()["forum_thread"]
 CPU = torch.device("cpu")
 SMALL = Size(batch=2, side=32, width=4)
 IDLE = {"key": "idle", "sm_clock_hz": 345e6, "power": 75.0, "temperature": 30.0, "reason": ""}
+WRITE = "dram__bytes_write.sum"
 PROVENANCE = {"gpu": "NVIDIA H200", "torch": "2.11"}
 
 
@@ -42,14 +43,14 @@ def point(iterations, in_place=80e-6, isolated=100e-6, same_regime=80e-6, kernel
 
 def counters(dirty=50e6, launches=4, in_place=50e6):
     def place(count, written):
-        return {"launches": count, "values": {summary.DRAM_WRITE: written}}
+        return {"launches": count, "values": {WRITE: written}}
 
     return {
         "key": "counters of layer1",
         "layer": "layer1",
         "count": 4,
         "kernel": "conv",
-        "units": {summary.DRAM_WRITE: "byte"},
+        "units": {WRITE: "byte"},
         "counted": {
             "in_place": place(launches, in_place),
             "warm": place(1, 5e6),
@@ -109,8 +110,8 @@ def test_what_is_written_is_said_as_a_share_of_the_loops():
     idle, written = summary.sentences([IDLE, counters(dirty=48e6)])
     assert idle == "At rest the GPU's multiprocessors have a clock of 345 MHz."
     assert written == (
-        "layer1: in the loop the kernel writes 50.0 MB to memory; by itself 0.96 of that behind a "
-        "dirty L2 cache, 0.20 behind a clean one and 0.10 call after call."
+        "layer1: in the loop the kernel writes 50.0 MB to memory, and by itself, as a share of "
+        "that, 0.96 behind a dirty L2 cache, 0.20 behind a clean one, 0.10 call after call."
     )
 
 

@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional as F
 
 import convtime
-from convtime import Candidate
 from forum_thread_parts.net import LAYERS, Size, Training
 
 _BUDGET = 1.0  # seconds for each comparison
@@ -27,7 +26,7 @@ def no_allocation(device: torch.device, size: Size) -> results.Row:
         torch.cuda.empty_cache()
         return call()
 
-    return _compared(allocating, call, method="sync", cache="warm")
+    return _compared(allocating, call, method="sync")
 
 
 def no_allocation_kernels(device: torch.device, size: Size) -> results.Row:
@@ -38,7 +37,7 @@ def no_allocation_kernels(device: torch.device, size: Size) -> results.Row:
         torch.cuda.empty_cache()
         return call()
 
-    return _compared(allocating, call, method="kernel", cache="warm", queue="none")
+    return _compared(allocating, call, method="kernel", queue="none")
 
 
 def kept_in_cache(device: torch.device, size: Size) -> results.Row:
@@ -60,7 +59,7 @@ def coalesced(device: torch.device, _size: Size) -> results.Row:
     source = torch.randn(_SIDE, _SIDE, device=device)
     target = torch.empty_like(source)
     return _compared(
-        Candidate(target.copy_, source.t()), Candidate(target.copy_, source), method="kernel"
+        lambda: target.copy_(source.t()), lambda: target.copy_(source), method="kernel"
     )
 
 
@@ -73,7 +72,6 @@ def pinned(device: torch.device, _size: Size) -> results.Row:
         lambda: target.copy_(pageable, non_blocking=True),
         lambda: target.copy_(locked, non_blocking=True),
         method="sync",
-        cache="warm",
     )
 
 
@@ -101,7 +99,7 @@ def mapped(device: torch.device, _size: Size) -> results.Row:
         target.copy_(locked, non_blocking=True)
         return torch.relu(target)
 
-    return _compared(copied, lambda: torch.relu(seen), method="sync", cache="warm")
+    return _compared(copied, lambda: torch.relu(seen), method="sync")
 
 
 def overlapped(device: torch.device, size: Size) -> results.Row:
@@ -122,16 +120,14 @@ def overlapped(device: torch.device, size: Size) -> results.Row:
         training.step()
         torch.cuda.current_stream().wait_stream(side)
 
-    return _compared(one_after_the_other, at_once, method="sync", cache="warm")
+    return _compared(one_after_the_other, at_once, method="sync")
 
 
 def channels_last(device: torch.device, size: Size) -> results.Row:
     """The convolution on channels first, against channels last: data as its kernel reads them."""
     call = Training(device, size).isolated(LAYERS[0])
     x, weight = (tensor.contiguous() for tensor in (call.x, call.weight))
-    first = Candidate(F.conv2d, x, weight, kwargs={"padding": call.padding})
-    last = Candidate(F.conv2d, call.x, call.weight, kwargs={"padding": call.padding})
-    return _compared(first, last, method="kernel")
+    return _compared(lambda: F.conv2d(x, weight, padding=call.padding), call, method="kernel")
 
 
 ADVICE: dict[str, Advice] = {
@@ -154,12 +150,17 @@ def measure(device: torch.device, size: Size, name: str) -> results.Row:
         return {"advice": name, "reason": f"{type(error).__name__}: {error}".splitlines()[0]}
 
 
-def _compared(without: Any, following: Any, **options: Any) -> results.Row:
+def _compared(
+    without: Callable[[], object], following: Callable[[], object], **options: Any
+) -> results.Row:
+    """Both where their tensors are: copies of them would be memory that is asked for, too."""
     compared = convtime.compare(
         {"without": without, "with": following},
         check=None,
         interference=False,
         stop="interval",
+        cache="warm",
+        placement="as-is",
         budget=_BUDGET,
         **options,
     )

@@ -8,7 +8,6 @@ import results
 from common.summaries import png_of
 
 from forum_thread_parts.summary import (
-    DRAM_WRITE,
     advised,
     clock_of,
     counted,
@@ -16,6 +15,7 @@ from forum_thread_parts.summary import (
     points,
     same_regime_ratios,
     sentences,
+    written,
 )
 
 # What is drawn: in the thread's colours, and convtime's answer beside them.
@@ -102,7 +102,7 @@ def picture(document: dict[str, Any]) -> bytes:
     axes = figure.subplots(3, len(layers), squeeze=False)
     iterations = [row["iterations"] for row in found]
     for column, name in enumerate(layers):
-        times, clocks, written = (axes[line][column] for line in range(3))
+        times, clocks, writes = (axes[line][column] for line in range(3))
         for who, (label, colour) in _APPLICATIONS.items():
             values = [row["layers"][name][who] for row in found]
             low, mean, high = (
@@ -123,7 +123,7 @@ def picture(document: dict[str, Any]) -> bytes:
             axis.set_xscale("log")
             axis.set_xlabel("iterations")
             axis.grid(alpha=0.25)
-        _draw_writes(written, [row for row in counted(rows) if row["layer"] == name])
+        _draw_writes(writes, [row for row in counted(rows) if row["layer"] == name])
     axes[0][0].set_ylabel("kernel time (µs): mean, min–max")
     axes[1][0].set_ylabel("SM clock (MHz)")
     axes[2][0].set_ylabel("dram_write (MB a launch)")
@@ -139,7 +139,7 @@ def _draw_writes(axis: Any, rows: list[results.Row]) -> None:
         axis.set_axis_off()
         return
     for place, (label, colour) in _PLACES.items():
-        value = (rows[0]["counted"][place] or {"values": {}})["values"].get(DRAM_WRITE)
+        value = written((rows[0]["counted"][place] or {"values": {}})["values"])
         if value is not None:
             axis.barh(label, value / 1e6, color=colour)
     axis.invert_yaxis()

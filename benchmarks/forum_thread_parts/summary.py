@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import results
 
-DRAM_WRITE = "dram__bytes_write.sum"
+#: What GPUs call the bytes that are written to memory.
+DRAM_WRITE = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
+_PLACES = {
+    "dirty": "behind a dirty L2 cache",
+    "clean": "behind a clean one",
+    "warm": "call after call",
+}
 _SAME = 0.02  # share of a time up to which another one is the same
 _FEWEST = 3  # iterations, below which a mean says nothing
 
@@ -22,10 +28,11 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     if ratios:
         summary["same_regime_ratio_min"] = min(ratios)
         summary["same_regime_ratio_max"] = max(ratios)
-    written = [ratio for row in counted(rows) if (ratio := dirty_over_in_place(row)) is not None]
-    if written:
-        summary["dram_write_isolated_over_in_place_min"] = min(written)
-        summary["dram_write_isolated_over_in_place_max"] = max(written)
+    found = [dirty_over_in_place(row) for row in counted(rows)]
+    writes = [ratio for ratio in found if ratio is not None]
+    if writes:
+        summary["dram_write_isolated_over_in_place_min"] = min(writes)
+        summary["dram_write_isolated_over_in_place_max"] = max(writes)
     return summary
 
 
@@ -53,6 +60,11 @@ def same_regime_ratios(row: results.Row) -> dict[str, float]:
     }
 
 
+def written(values: Mapping[str, float]) -> float | None:
+    """Bytes written to memory, which GPUs have by different names; None where not known."""
+    return next((values[name] for name in DRAM_WRITE if name in values), None)
+
+
 def dirty_over_in_place(row: results.Row) -> float | None:
     """Bytes written; None where they are not known, or the two launch the kernel differently."""
     in_place, alone = row["counted"]["in_place"], row["counted"]["dirty"]
@@ -60,7 +72,7 @@ def dirty_over_in_place(row: results.Row) -> float | None:
         return None
     if in_place["launches"] != row["count"] * alone["launches"]:
         return None
-    inside, outside = (each["values"].get(DRAM_WRITE) for each in (in_place, alone))
+    inside, outside = (written(each["values"]) for each in (in_place, alone))
     return outside / inside if inside and outside is not None else None
 
 
@@ -143,23 +155,19 @@ def _on_writes(row: results.Row) -> Iterator[str]:
             f"convolutions by themselves {launched} times, so that they cannot be compared."
         )
         return
-    written = {
-        place: each["values"].get(DRAM_WRITE)
+    known = {
+        place: written(each["values"])
         for place, each in (("in", inside), ("dirty", dirty), ("warm", warm), ("clean", clean))
         if each is not None
     }
-    if any(value is None for value in written.values()) or not written["in"]:
+    in_loop = known["in"]
+    if not in_loop:
         return
-    shares = {place: value / written["in"] for place, value in written.items()}
+    shares = {place: value / in_loop for place, value in known.items() if value is not None}
+    told = [f"{shares[place]:.2f} {how}" for place, how in _PLACES.items() if place in shares]
     yield (
-        f"{row['layer']}: in the loop the kernel writes {written['in'] / 1e6:.1f} MB to memory; by "
-        f"itself {shares['dirty']:.2f} of that behind a dirty L2 cache, "
-        + " and ".join(
-            f"{shares[place]:.2f} {how}"
-            for place, how in (("clean", "behind a clean one"), ("warm", "call after call"))
-            if place in shares
-        )
-        + "."
+        f"{row['layer']}: in the loop the kernel writes {in_loop / 1e6:.1f} MB to memory, and by "
+        f"itself, as a share of that, {', '.join(told)}."
     )
 
 

@@ -35,6 +35,7 @@ _ATTEMPTS = 3  # at a recording in which each launch has its record
 #: How modules are timed by themselves, unless asked for otherwise: behind the step as it comes.
 _ISOLATED: Mapping[str, Any] = {
     "queue": "none",
+    "placement": "as-is",
     "warmup": 3,
     "budget": 0.3,
     "max_samples": 100,
@@ -83,7 +84,8 @@ def time_modules(
         margin: up to which share of a time another one counts as the same.
         device: where the work runs; where the model's parameters lie unless given.
         options: further ones of ``time_op``, for timing the modules by themselves. Unless given,
-            ``cache="warm"`` (on a GPU: as the step leaves it), ``queue="none"``, ``warmup=3``,
+            ``cache="warm"`` (on a GPU: as the step leaves it), ``queue="none"``,
+            ``placement="as-is"``, ``warmup=3``,
             ``budget=0.3`` and ``max_samples=100``.
 
     Raises:
@@ -103,8 +105,9 @@ def time_modules(
             raise ValueError(f"{what} must be a whole number, 1 or more, got {number!r}")
     where = _device_of(model) if device is None else resolve_device(device)
     chosen = {**_ISOLATED, "cache": "warm" if where.type == "cuda" else "auto", **options}
-    if regime != "step":
-        chosen["regime"] = regime
+    chosen["regime"] = "as-is" if regime == "step" else regime
+    if metrics is not None and not isinstance(metrics, str):
+        metrics = tuple(metrics)
     make_options("time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device"))
     watched = _watched(model, modules)
     for _ in range(warmup):

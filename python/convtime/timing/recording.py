@@ -31,7 +31,8 @@ def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
 
     The block is run as it is: nothing is held back, repeated or flushed. Where there is a GPU, it
     is waited for before and after. There can be one recording at a time, and while CUPTI records
-    for it, a ``time_op`` in the same process uses another method and says so.
+    for it, a ``time_op`` in the same process uses another method and says so. A profiler that
+    begins meanwhile gets CUPTI, and the recording keeps the host's times alone.
 
     Args:
         method: ``kernel`` records the kernels, copies and memsets of all GPUs and threads through
