@@ -84,12 +84,12 @@ class RegionLog:
             around = None  # it was entered while an earlier recording was under way
         log = around.log if around is not None else self._log_of_thread()
         entry = OpenEntry(name, around, log)
-        with self._adding:
+        entry.host_start = time.perf_counter_ns()
+        entry.start = self._clock()
+        with self._adding:  # stamped before, since the recording may end at any time
             entry.place = len(self.entries)
             self.entries.append(entry)
         log.innermost.append(entry)
-        entry.host_start = time.perf_counter_ns()
-        entry.start = self._clock()
         log.times.append(entry.start)
         return entry
 
