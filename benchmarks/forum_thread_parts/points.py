@@ -14,8 +14,9 @@ import torch
 import convtime
 from forum_thread_parts.net import LAYERS, Size, Training
 
-REST = 1.0  # seconds, from which every run begins
+REST = 0.5  # seconds, from which every run begins
 IDLE = 0.5  # seconds in which the idle clock is read
+RUNS = {1: 7, 10: 3}  # of so many iterations, since a few samples say little; of others, one
 _CLOCK_INTERVAL = 0.005
 _LONGEST = 120.0  # seconds of samples
 
@@ -38,25 +39,28 @@ def measure(device: torch.device, size: Size, iterations: int) -> results.Row:
     training = Training(device, size)
     training.step()  # what is done only once
     first_loss = float(training.loss)
-    in_place, clock = _recorded(device, training.step, iterations)
-    last_loss = float(training.loss)
+    runs = range(RUNS.get(iterations, 1))
+    in_place = [_recorded(device, training.step, iterations) for _ in runs]
     return {
         "iterations": iterations,
+        "runs": len(runs),
         "batch": size.batch,
-        "loss": [first_loss, last_loss],
-        "in_place_clock_hz": clock,
+        "loss": [first_loss, float(training.loss)],
+        "in_place_clock_hz": _median(clock for _, clock in in_place),
         "layers": {
             name: {
-                "in_place": _told(in_place.region(name)),
-                "isolated": _alone(device, training, name, iterations),
-                "same_regime": _behind_the_step(device, training, name, iterations),
+                "in_place": _told([run for run, _ in in_place], name),
+                "isolated": _alone(device, training, name, iterations, len(runs)),
+                "same_regime": _behind_the_step(device, training, name, iterations, len(runs)),
             }
             for name in LAYERS
         },
     }
 
 
-def _alone(device: torch.device, training: Training, name: str, iterations: int) -> results.Row:
+def _alone(
+    device: torch.device, training: Training, name: str, iterations: int, runs: int
+) -> results.Row:
     """The convolution called again and again on the same data, as the thread's tool does."""
     call = training.isolated(name)
     call()
@@ -65,36 +69,43 @@ def _alone(device: torch.device, training: Training, name: str, iterations: int)
         with convtime.region("isolated"):
             call()
 
-    recording, clock = _recorded(device, named, iterations)
-    return {**_told(recording.region("isolated")), "sm_clock_hz": clock}
+    found = [_recorded(device, named, iterations) for _ in range(runs)]
+    return {
+        **_told([run for run, _ in found], "isolated"),
+        "sm_clock_hz": _median(clock for _, clock in found),
+    }
 
 
 def _behind_the_step(
-    device: torch.device, training: Training, name: str, iterations: int
+    device: torch.device, training: Training, name: str, iterations: int, runs: int
 ) -> results.Row:
     """The convolution by itself, timed by convtime with a step of the loop before each call."""
     call = training.isolated(name)
-    _rest(device)
-    measured = convtime.time_op(
-        call,
-        setup=call.behind(training.step),
-        device=device,
-        cache="warm" if device.type == "cuda" else "auto",
-        placement="as-is",
-        regime="as-is",
-        queue="none",
-        warmup=1,
-        stop="count",
-        min_samples=iterations,
-        max_samples=iterations,
-        budget=_LONGEST,
-    )
+    found = []
+    for _ in range(runs):
+        _rest(device)
+        found.append(
+            convtime.time_op(
+                call,
+                setup=call.behind(training.step),
+                device=device,
+                cache="warm" if device.type == "cuda" else "auto",
+                placement="as-is",
+                regime="as-is",
+                queue="none",
+                warmup=1,
+                stop="count",
+                min_samples=iterations,
+                max_samples=iterations,
+                budget=_LONGEST,
+            )
+        )
     return {
-        **_summed_up(measured.seconds),
-        "method": measured.method,
-        "cache": measured.cache,
-        "sm_clock_hz": _median(measured.sm_clocks_hz),
-        "kernels": [activity.name for activity in measured.activities],
+        **_summed_up([second for run in found for second in run.seconds]),
+        "method": found[0].method,
+        "cache": found[0].cache,
+        "sm_clock_hz": _median(clock for run in found for clock in run.sm_clocks_hz),
+        "kernels": [activity.name for activity in found[0].activities],
     }
 
 
@@ -129,10 +140,17 @@ def _rest(device: torch.device) -> None:
         time.sleep(REST)
 
 
-def _told(region: convtime.RegionTimes) -> results.Row:
+def _told(recordings: Sequence[convtime.Recording], name: str) -> results.Row:
+    regions = [recording.region(name) for recording in recordings]
     return {
-        **_summed_up(region.kernel_seconds or region.host_seconds),
-        "kernels": [activity.name for activity in region.activities],
+        **_summed_up(
+            [
+                second
+                for region in regions
+                for second in region.kernel_seconds or region.host_seconds
+            ]
+        ),
+        "kernels": [activity.name for activity in regions[0].activities],
     }
 
 
