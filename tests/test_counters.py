@@ -10,9 +10,9 @@ from gh100 import Gh100
 
 import convtime
 from convtime.cli import main
+from convtime.core.load import _C
 from convtime.results.counters import Counters, CountersUnavailable, KernelCounters
 from convtime.show.counters import format_value
-from convtime.timing.counters import reading
 from convtime.timing.counters.groups import DURATION, GROUPS
 from convtime.timing.counters.listing import names_of
 from convtime.timing.counters.names import Wanted, describe, resolve, split_names
@@ -303,7 +303,7 @@ def test_other_failures_are_no_state_of_the_machine():
 
 
 def without_gpu(monkeypatch):
-    monkeypatch.setattr(reading._C, "cuda_available", lambda: False)
+    monkeypatch.setattr(_C, "cuda_available", lambda: False)
 
 
 def test_without_a_gpu_there_are_no_counters(monkeypatch):
@@ -317,6 +317,25 @@ def test_without_a_gpu_there_are_no_counters(monkeypatch):
         with pytest.raises(CountersUnavailable, match="PyTorch finds no GPU that it can use"):
             read()
     assert issubclass(CountersUnavailable, RuntimeError)
+
+
+@pytest.mark.skipif(
+    torch.cuda.is_available() or not hasattr(_C, "count_kernels"),
+    reason="for machines without a GPU, and builds with CUDA",
+)
+def test_without_a_driver_the_core_says_so():
+    nothing = {"replays_kernels": False, "repeats": 1, "flush": []}
+    for read in (
+        lambda: _C.count_kernels(call=(print, (), {}, None), metrics=[READ], **nothing),
+        lambda: _C.describe_metrics([READ]),
+        _C.metric_names,
+    ):
+        with pytest.raises(_C.CuptiError) as raised:
+            read()
+        assert raised.value.args == ("no CUPTI", "there is no CUDA driver")
+    assert explain(*raised.value.args, "cuda:0") == (
+        "hardware counters of cuda:0 cannot be read: there is no CUDA driver"
+    )
 
 
 @pytest.mark.parametrize(
@@ -338,7 +357,7 @@ def test_a_wrong_option_is_told_before_the_machine_is_looked_at(monkeypatch, opt
 
 def test_what_is_counted_must_be_callable():
     with pytest.raises(TypeError, match="must be callable"):
-        convtime.counters(3)
+        convtime.counters(3)  # type: ignore[arg-type]
 
 
 # The command.
@@ -388,7 +407,8 @@ def test_a_large_relu_reads_and_writes_its_tensors(replay):
     x = floats(64 * MIB)  # far more than the L2 cache holds
     counters = convtime.counters(torch.relu, x, metrics=["dram", "time"], replay=replay)
     assert counters[READ] == pytest.approx(x.nbytes, rel=0.1)
-    assert counters["dram__bytes_write.sum"] == pytest.approx(x.nbytes, rel=0.15)
+    # Some of what it wrote is in the cache when it ends, and some that was there when it began.
+    assert counters["dram__bytes_write.sum"] == pytest.approx(x.nbytes, rel=0.3)
     assert counters["dram__sectors_read.sum"] * 32 == pytest.approx(counters[READ], rel=0.01)
     assert counters.replay == replay
     (kernel,) = counters.kernels

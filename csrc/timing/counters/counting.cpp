@@ -112,6 +112,13 @@ Launches trace_launches(Callable& call, const HostHooks& hooks) {
   return launches;
 }
 
+/// The kernels that a call may launch.
+std::size_t room_for(const Launches& launches) {
+  constexpr std::size_t kFew = 16;
+  const std::size_t known = launches.kernels.size();
+  return launches.differ ? 2 * known + kFew : known;
+}
+
 std::vector<const char*> pointers_to(std::span<const std::string> texts) {
   std::vector<const char*> pointers;
   for (const std::string& text : texts) {
@@ -120,8 +127,10 @@ std::vector<const char*> pointers_to(std::span<const std::string> texts) {
   return pointers;
 }
 
-/// Counts as often as asked for, and leaves nothing of the profiler behind, however it ends.
-void count_repeats(Callable& call, const CountingOptions& options, Counted& result) {
+/// Counts up to `room` kernels as often as asked for, and leaves nothing of the profiler behind,
+/// however it ends.
+void count_repeats(Callable& call, std::size_t room, const CountingOptions& options,
+                   Counted& result) {
   const CountingTurn turn;
   const CountingHooks hooks{options.hooks, [] { CONVTIME_CUDA_CHECK(cudaDeviceSynchronize()); },
                             [&] { turn.require(); }};
@@ -140,7 +149,7 @@ void count_repeats(Callable& call, const CountingOptions& options, Counted& resu
     profiler.emplace(kCupti, context);
   });
   result.passes = schedule.passes;
-  const CountedCall counted{call, metrics, schedule, result.launches.size(),
+  const CountedCall counted{call, metrics, schedule, room,
                             options.replays_kernels ? Replay::kKernel : Replay::kCall};
   for (std::size_t repeat = 0; repeat < options.repeats; ++repeat) {
     result.values.push_back(count_passes(counted, *profiler, *host, hooks));
@@ -193,7 +202,7 @@ Counted count_kernels(Callable& call, const CountingOptions& options) {
     }
     Counted result;
     result.launches = launches.kernels;
-    count_repeats(conditioned, options, result);
+    count_repeats(conditioned, room_for(launches), options, result);
     explain_unnamed(launches, result);
     return result;
   });
