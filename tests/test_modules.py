@@ -228,7 +228,7 @@ def compiled() -> nn.Module:
         (
             lambda: convtime.time_modules(Block(), nothing, modules=["con"]),
             ValueError,
-            "got 'con'; it",
+            "got 'con'; near to that are conv",
         ),
         (lambda: convtime.time_modules(Block(), nothing), ValueError, "none of the 3 modules"),
         (lambda: convtime.time_modules(Block(), nothing, budgets=1), TypeError, "budgets"),

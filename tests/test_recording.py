@@ -36,6 +36,7 @@ class FakeTrace:
         self.open = True
 
     def now(self) -> int:
+        assert self.open
         self.time += 1
         return self.time
 
@@ -52,8 +53,8 @@ class FakeTrace:
             {
                 "kind": "kernel" if number < 2 else "memcpy",
                 "name": f"kernel_{number}" if number < 2 else "",
-                "grid": [4, 1, 1],
-                "block": [128, 1, 1],
+                "grid": (4, 1, 1),
+                "block": (128, 1, 1),
                 "registers_per_thread": 16,
                 "shared_memory_bytes": 0,
                 "bytes": 0 if number < 2 else 4096,
@@ -125,6 +126,13 @@ def test_regions_lie_behind_those_that_they_are_in() -> None:
             pass
     paths = ["/".join(region.path) for region in recording.regions]
     assert paths == ["a", "a/b", "a/d", "c"]
+
+
+def test_a_path_names_the_region_that_it_is_all_of(trace: FakeTrace) -> None:
+    with convtime.record() as recording, convtime.region("step"), convtime.region("step"):
+        pass
+    assert recording.region("step").path == ("step",)
+    assert recording.region("step", "step").path == ("step", "step")
 
 
 def test_autograds_threads_work_for_the_region_that_is_open(trace: FakeTrace) -> None:
@@ -264,17 +272,20 @@ def test_without_a_recording_a_region_only_names_itself_to_others(
 
 
 @pytest.mark.parametrize("begin_inside", [False, True])
-def test_a_recording_may_begin_and_end_within_regions(begin_inside: bool) -> None:
+def test_a_recording_may_begin_and_end_within_regions(trace: FakeTrace, begin_inside: bool) -> None:
     before, inside = convtime.region("before"), convtime.region("inside")
     with before:
         with convtime.record() as first:
             if begin_inside:
                 inside.__enter__()
+        trace.open = True
         with convtime.record() as second:
             with convtime.region("second"):
                 pass
             if begin_inside:
                 inside.__exit__(None, None, None)
+        with convtime.region("nobody's"):
+            pass
     assert [entry.name for entry in first.entries] == ["inside"] * begin_inside
     for entry in first.entries:  # which was not left while it was recorded
         assert entry.end == first.seconds

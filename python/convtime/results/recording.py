@@ -158,14 +158,16 @@ class Recording:
         return tuple(self._times(path, entries[path], inside) for path in order)
 
     def region(self, *path: str) -> RegionTimes:
-        """The region of that name, or path of names.
+        """The region of that path of names, or of a path that ends so.
 
         Raises:
-            KeyError: there is none, or there are several of that name.
+            KeyError: there is none, or there are several whose paths end so.
         """
-        found = [each for each in self.regions if each.path[-len(path) :] == path]
+        regions = self.regions
+        found = [each for each in regions if each.path == path]
+        found = found or [each for each in regions if each.path[-len(path) :] == path]
         if len(found) != 1:
-            known = ", ".join("/".join(each.path) for each in self.regions) or "none"
+            known = ", ".join("/".join(each.path) for each in regions) or "none"
             raise KeyError(
                 f"a recording's region must be named by enough of its path to be the only one, got "
                 f"{'/'.join(path)!r}; there are {known}"

@@ -6,6 +6,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import difflib
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +30,7 @@ from convtime.timing.recording import record
 from convtime.timing.regions import region
 from convtime.timing.stopwatch import time_op
 
-_WATCHED, _PLAIN = "step, watched", "step"
+_WATCHED, _PLAIN = "watched step", "plain step"
 _DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 _ATTEMPTS = 3  # at a recording in which each launch has its record
 #: How modules are timed by themselves, unless asked for otherwise: behind the step as it comes.
@@ -165,9 +166,11 @@ def _watched(model: torch.nn.Module, names: Iterable[str] | None) -> dict[str, t
     names = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in names if name not in every]
     if unknown or not names:
+        near = [like for name in unknown for like in difflib.get_close_matches(name, every, n=2)]
         raise ValueError(
             f"modules must be names of {type(model).__name__}'s, as named_modules() has them, got "
-            f"{', '.join(map(repr, unknown)) or 'none'}; it has {', '.join(filter(None, every))}"
+            f"{', '.join(map(repr, unknown)) or 'none'}; near to that are "
+            f"{', '.join(near or list(filter(None, every))[:5])}"
         )
     return {name: every[name] for name in names}
 

@@ -117,10 +117,7 @@ def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None, began: i
     owners = Ownership(
         dict(log.threads), autograd, ((thread, at) for _, _, _, at, thread, _ in issued)
     )
-    recording.launches = tuple(
-        Launch(**{**launch, "grid": tuple(launch["grid"]), "block": tuple(launch["block"])})
-        for launch in launches
-    )
+    recording.launches = tuple(Launch(**launch) for launch in launches)
     recording.work = tuple(
         Work(
             launch=launch,
@@ -193,4 +190,4 @@ def _autograd_threads(trace: _C.Trace) -> set[int]:
             x = torch.empty(1, device=torch.device("cuda", device), requires_grad=True)
             result = _WhoRuns.apply(x, lambda: found.add(trace.thread()))
             torch.autograd.grad(result, x, torch.empty_like(x))
-    return found
+    return found - {trace.thread()}  # which runs them itself where that was asked of autograd

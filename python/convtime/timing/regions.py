@@ -151,8 +151,8 @@ class Region(contextlib.ContextDecorator):
 
     def __exit__(self, *_exception: object) -> None:
         entry = _thread.open.pop()
-        if entry is not None:
-            entry.log.log.leave(entry)
+        if entry is not None and entry.log.log is _log:  # else its recording has ended
+            _log.leave(entry)
         if _HAS_NVTX:
             torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
 
