@@ -58,9 +58,8 @@ def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
                 "want to tell apart by convtime.region"
             )
         trace, why_not = _begin_trace(method)
-        began = time.perf_counter_ns()
         log = (
-            RegionLog(lambda: time.perf_counter_ns() - began, threading.get_native_id)
+            RegionLog(time.perf_counter_ns, threading.get_native_id)
             if trace is None
             else RegionLog(trace.now, trace.thread)
         )
@@ -70,9 +69,9 @@ def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
         yield recording
     finally:
         set_log(None)
-        recording.seconds = (time.perf_counter_ns() - began) * 1e-9
+        recording.seconds = (time.perf_counter_ns() - log.host_began) * 1e-9
         try:
-            _fill(recording, log, trace, began)
+            _fill(recording, log, trace)
         finally:
             if trace is not None:
                 trace.close()
@@ -102,7 +101,7 @@ def _begin_trace(method: RecordingMethod) -> tuple[_C.Trace | None, str]:
         return None, f"kernel times cannot be had: {one_line(error)}"
 
 
-def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None, began: int) -> None:
+def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None) -> None:
     launches: Sequence[Any] = ()
     issued: Sequence[Any] = ()
     autograd: set[int] = set()
@@ -121,9 +120,9 @@ def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None, began: i
     recording.work = tuple(
         Work(
             launch=launch,
-            start=start * 1e-9,
-            end=end * 1e-9,
-            issued=at * 1e-9,
+            start=(start - log.began) * 1e-9,
+            end=(end - log.began) * 1e-9,
+            issued=(at - log.began) * 1e-9,
             thread=thread,
             stream=stream,
             entry=_place(owners.owner(thread, at)),
@@ -131,10 +130,8 @@ def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None, began: i
         for launch, start, end, at, thread, stream in issued
     )
     recording.ambiguous = owners.ambiguous
-    # The clock of the work may have been exchanged where its trace was lost.
-    since = None if recording.method == "kernel" else began
     recording.entries = tuple(
-        _entry(entry, _place(owners.around(entry)), recording.seconds, since) for entry in entries
+        _entry(entry, _place(owners.around(entry)), recording) for entry in entries
     )
     # Python has no names of its own for threads that it did not start.
     names = log.names | dict.fromkeys(autograd, "autograd")
@@ -147,14 +144,17 @@ def _place(entry: OpenEntry | None) -> int | None:
     return None if entry is None else entry.place
 
 
-def _entry(entry: OpenEntry, parent: int | None, lasted: float, since: int | None) -> Entry:
-    """An entry in seconds, on the clock of the work, or on the host's since a time on it."""
-    if since is None:
-        start, end = entry.start * 1e-9, entry.end * 1e-9
-    else:
-        start, end = (entry.host_start - since) * 1e-9, (entry.host_end - since) * 1e-9
-    left = entry.host_end >= 0
-    return Entry(entry.name, entry.log.thread, parent, start, end if left else max(start, lasted))
+def _entry(entry: OpenEntry, parent: int | None, recording: Recording) -> Entry:
+    log = entry.log.log
+    # The clock of the work may have been exchanged where its trace was lost.
+    start, end, began = (
+        (entry.start, entry.end, log.began)
+        if recording.method == "kernel"
+        else (entry.host_start, entry.host_end, log.host_began)
+    )
+    seconds = (start - began) * 1e-9
+    left = (end - began) * 1e-9 if entry.host_end >= 0 else max(seconds, recording.seconds)
+    return Entry(entry.name, entry.log.thread, parent, seconds, left)
 
 
 def _other_devices() -> list[int]:

@@ -64,6 +64,8 @@ class RegionLog:
         entries: of regions, in the order in which they were entered.
         threads: a log for each thread that entered any, by the thread's number.
         names: of these threads.
+        began: when it was made, in nanoseconds on the recording's clock.
+        host_began: likewise, on the host's own clock.
 
     Args:
         clock: gives the time in nanoseconds, on the clock of the work that is recorded.
@@ -77,6 +79,8 @@ class RegionLog:
         self._clock = clock
         self._thread_number = thread_number
         self._adding = threading.Lock()
+        self.host_began = time.perf_counter_ns()
+        self.began = clock()
 
     def enter(self, name: str, around: OpenEntry | None) -> OpenEntry:
         """Notes that the calling thread enters a region within another."""
