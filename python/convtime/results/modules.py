@@ -108,6 +108,9 @@ class ModuleTimes:
         not_called: names of modules that the step does not call.
         conditions: the GPU's clocks, power and temperature while the steps were recorded.
         conditions_reason: why there are none; empty where there are.
+        exclusive: whether other timings of this user on the GPU had to wait while the steps were
+            recorded.
+        exclusive_reason: why they did not; empty where they did.
         counters: hardware counters of the step; None where they were not read.
         counters_reason: why not, where that was asked for.
         provenance: hardware, software and source state.
@@ -126,6 +129,8 @@ class ModuleTimes:
     not_called: tuple[str, ...] = ()
     conditions: tuple[ClockReading, ...] = ()
     conditions_reason: str = ""
+    exclusive: bool = False
+    exclusive_reason: str = ""
     counters: Counters | None = None
     counters_reason: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)

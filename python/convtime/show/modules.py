@@ -129,6 +129,8 @@ def _remarks(times: ModuleTimes) -> Iterator[str]:
     if clocks:
         low, high = (end(clocks) / 1e6 for end in (min, max))
         yield f"SM clock while steps were recorded: {low:.0f} .. {high:.0f} MHz"
+    if times.method == "kernel" and times.exclusive_reason:
+        yield f"maybe disturbed: {times.exclusive_reason}"
     for timed in times.passes:
         if timed.isolated_reason:
             yield f"{_title(timed)} was not timed by itself: {timed.isolated_reason}"

@@ -28,7 +28,9 @@ from convtime.timing.counters.reading import counters
 from convtime.timing.options import Regime, make_options
 from convtime.timing.recording import record
 from convtime.timing.regions import region
+from convtime.timing.sampling import Place, turn_on
 from convtime.timing.stopwatch import time_op
+from convtime.timing.supervision import TimeLimit
 
 _WATCHED, _PLAIN = "watched step", "plain step"
 _DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
@@ -109,11 +111,14 @@ def time_modules(
     chosen["regime"] = "as-is" if regime == "step" else regime
     if metrics is not None and not isinstance(metrics, str):
         metrics = tuple(metrics)
-    make_options("time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device"))
+    made = make_options(
+        "time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device")
+    )
     watched = _watched(model, modules)
     for _ in range(warmup):
         step()
-    recording, monitor = _record(step, watched, steps, where)
+    with turn_on(Place(where, (), "asked for"), made, TimeLimit.of(made.timeout)) as turn:
+        recording, monitor = _record(step, watched, steps, where)
     found = _passes(recording, watched)
     if not found:
         raise ValueError(
@@ -147,6 +152,8 @@ def time_modules(
         not_called=tuple(name for name in watched if name not in called),
         conditions=monitor.readings if monitor is not None else (),
         conditions_reason=monitor.reason if monitor is not None else "",
+        exclusive=turn["exclusive"],
+        exclusive_reason=turn["exclusive_reason"],
         counters=counted,
         counters_reason=why_not,
         provenance=provenance(where),
