@@ -11,7 +11,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import forum_thread  # noqa: E402
 import results  # noqa: E402
-from forum_thread_parts import counted, points, summary  # noqa: E402
+from forum_thread_parts import advice, counted, points, summary  # noqa: E402
 from forum_thread_parts.net import LAYERS, Size, Training  # noqa: E402
 
 GOALS = results.load_goals()["forum_thread"]
@@ -61,13 +61,18 @@ def counters(dirty=50e6, launches=4, in_place=50e6):
     }
 
 
-def advice(**fields):
+def advised(**fields):
     row = {"key": "advice: pinned memory", "advice": "pinned memory", "method": "sync"}
     return {**row, "without": 4e-3, "with": 1e-3, "ratio": [0.25, 0.24, 0.26], **fields}
 
 
 def test_the_summary_has_what_goals_are_set_for():
-    rows = [IDLE, *(point(number) for number in (1, 10, 100, 1000)), counters(), advice(verdict="")]
+    rows = [
+        IDLE,
+        *(point(number) for number in (1, 10, 100, 1000)),
+        counters(),
+        advised(verdict=""),
+    ]
     found = forum_thread.summarise(rows)
     assert set(found) == set(GOALS)
     assert found["iteration_points"] == 4
@@ -128,7 +133,7 @@ def test_tables_show_every_row():
     )
     failed = {"key": "advice: mapped memory", "advice": "mapped memory", "reason": "no"}
     measured, not_measured = forum_thread.advice_table(
-        [advice(verdict="faster"), failed]
+        [advised(verdict="faster"), failed]
     ).splitlines()[2:]
     assert measured == (
         "| pinned memory | the call, waited for | 4000.00 | 1000.00 | 0.250 [0.240, 0.260] "
@@ -163,6 +168,30 @@ def test_counters_that_cannot_be_read_leave_their_reason():
     row = counted.measure(CPU, SMALL, LAYERS[0])
     assert row["layer"] == LAYERS[0]
     assert "a GPU's" in row["reason"]
+
+
+def test_advice_is_measured_without_and_with_it(monkeypatch):
+    monkeypatch.setattr(advice, "_BUDGET", 1e-3)
+    x = torch.randn(64)
+    monkeypatch.setitem(
+        advice.ADVICE,
+        "less",
+        lambda device, size: advice._compared(
+            lambda: [x + 1 for _ in range(100)], lambda: x + 1, method="cpu"
+        ),
+    )
+    row = advice.measure(CPU, SMALL, "less")
+    assert (row["advice"], row["method"]) == ("less", "cpu")
+    assert 0 < row["with"] < row["without"]
+    assert row["ratio"][0] < 1
+    assert len(forum_thread.advice_table([row]).splitlines()) == 3
+
+    def fail(device, size):
+        raise RuntimeError("there is no mapped memory\nat all")
+
+    monkeypatch.setitem(advice.ADVICE, "more", fail)
+    failed = advice.measure(CPU, SMALL, "more")
+    assert failed == {"advice": "more", "reason": "RuntimeError: there is no mapped memory"}
 
 
 def test_an_isolated_convolution_computes_what_the_net_does():

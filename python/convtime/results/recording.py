@@ -35,7 +35,7 @@ class Launch:
     device: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Work:
     """One kernel, copy or memset.
 
@@ -63,7 +63,7 @@ class Work:
         return self.end - self.start
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
     """One time that a thread was in a region.
 
