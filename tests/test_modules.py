@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import convtime
 from convtime.results.activity import DeviceActivity
@@ -17,7 +18,7 @@ from convtime.results.counters import Counters, KernelCounters
 from convtime.results.modules import ModuleTimes, PassTimes
 from convtime.results.recording import Recording
 from convtime.study import modules as modules_module
-from convtime.study.watching import WatchedModules, calls_seen
+from convtime.study.watching import WatchedModules, calls_seen, innermost_called
 
 QUICK: dict[str, Any] = {"steps": 2, "warmup": 1, "budget": 1e-3, "min_samples": 6}
 
@@ -142,6 +143,31 @@ def test_nodes_belong_to_the_innermost_module_whose_call_made_them() -> None:
     }
 
 
+def test_modules_that_call_no_others_are_the_innermost() -> None:
+    """Whatever modules of their own they have."""
+    attention = nn.MultiheadAttention(8, 2)
+    parametrized = nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))
+    model = nn.Sequential(parametrized, nn.Sequential(nn.Tanh()))
+    x = torch.randn(2, 8)
+    assert innermost_called(model, lambda: model(x)) == {"0", "1.0"}
+    assert innermost_called(attention, lambda: attention(x, x, x)) == {""}
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_modules_may_be_checkpointed() -> None:
+    class Checkpointed(nn.Sequential):
+        def forward(self, input: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = checkpoint(super().forward, input, use_reentrant=False)
+            return result
+
+    model = nn.Sequential(nn.Linear(4, 4), Checkpointed(nn.Linear(4, 4), nn.Tanh()))
+    found = convtime.time_modules(model, training_step(model, torch.randn(2, 4)), **QUICK)
+    timed = by_name(found)
+    assert [timed[name, "forward"].calls for name in ("0", "1.0", "1.1")] == [1, 2, 2]
+    for each in found.passes:
+        assert each.isolated is not None, each.isolated_reason
+
+
 def test_each_node_is_watched_once_however_often_its_module_is_called() -> None:
     """And nodes of custom functions are, as well as those that add to parameters' gradients."""
 
@@ -230,7 +256,7 @@ def compiled() -> nn.Module:
             ValueError,
             "got 'con'; near to that are conv",
         ),
-        (lambda: convtime.time_modules(Block(), nothing), ValueError, "none of the 3 modules"),
+        (lambda: convtime.time_modules(Block(), nothing), ValueError, "calls no module of Block"),
         (lambda: convtime.time_modules(Block(), nothing, budgets=1), TypeError, "budgets"),
         (lambda: convtime.time_modules(Block(), nothing, regime="hot"), ValueError, "got 'hot'"),  # type: ignore[arg-type]
         (lambda: convtime.time_modules(compiled(), nothing), ValueError, "the model is compiled"),

@@ -105,7 +105,8 @@ class ModuleTimes:
         rest_seconds: of each watched step, the time that belongs to no pass: loss, optimizer, what
             is no module's, gradients that are added up.
         margin: up to which share of a time another one counts as the same.
-        not_called: names of modules that the step does not call.
+        not_called: names of modules that were to be timed, or that have none of their own, and
+            that the step does not call.
         conditions: the GPU's clocks, power and temperature while the steps were recorded.
         conditions_reason: why there are none; empty where there are.
         exclusive: whether other timings of this user on the GPU had to wait while the steps were

@@ -9,7 +9,7 @@ import dataclasses
 import difflib
 import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -22,7 +22,13 @@ from convtime.device.resolve import resolve_device
 from convtime.results.counters import Counters, CountersUnavailable
 from convtime.results.modules import Direction, ModuleTimes, PassTimes
 from convtime.results.recording import Recording, Work
-from convtime.study.watching import SeenCall, WatchedModules, calls_seen, region_name
+from convtime.study.watching import (
+    SeenCall,
+    WatchedModules,
+    calls_seen,
+    innermost_called,
+    region_name,
+)
 from convtime.timing.candidate import differentiable
 from convtime.timing.counters.reading import counters
 from convtime.timing.options import Regime, make_options
@@ -76,7 +82,7 @@ def time_modules(
         model: whose modules are timed.
         step: called without arguments, runs one step: forward, backward, and what belongs to it.
         modules: names of those to time, as ``model.named_modules()`` has them; what lies within
-            another one of them counts for both. All that have no modules of their own unless given.
+            another one of them counts for both. Those that call no other modules unless given.
         steps: how many watched steps are recorded.
         warmup: how many steps come before these.
         isolated: whether the modules are also timed by themselves, which takes many more steps.
@@ -114,16 +120,23 @@ def time_modules(
     made = make_options(
         "time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device")
     )
-    watched = _watched(model, modules)
-    for _ in range(warmup):
+    _refuse_compiled(model)
+    named = None if modules is None else _named(model, modules)
+    for _ in range(warmup - 1):
         step()
+    called = innermost_called(model, step)
+    watched = named or {name: module for name, module in model.named_modules() if name in called}
+    if not called:
+        raise ValueError(
+            f"the step calls no module of {type(model).__name__}; it must call the model itself, "
+            "and not a copy, a compiled form or a captured graph of it"
+        )
     with turn_on(Place(where, (), "asked for"), made, TimeLimit.of(made.timeout)) as turn:
         recording, monitor = _record(step, watched, steps, where)
     found = _passes(recording, watched)
     if not found:
         raise ValueError(
-            f"the step calls none of the {len(watched)} modules that were to be timed; it must "
-            "call them as they are, and not a copy, a compiled form or a captured graph of them"
+            f"the step calls none of the modules that were to be timed ({', '.join(watched)})"
         )
     counted, why_not = _counted_step(step, metrics, where)
     if isolated:
@@ -137,7 +150,6 @@ def time_modules(
             calls = calls_seen(watched[name], step)
             replay = functools.partial(_Replay, watched[name], calls, load)
             found += _by_itself(passes, replay, how)
-    called = {timed.module for timed in found}
     return ModuleTimes(
         model=type(model).__name__,
         method=recording.method,
@@ -149,7 +161,7 @@ def time_modules(
         plain_seconds=_times(recording, _PLAIN),
         rest_seconds=_rest(recording, watched),
         margin=float(margin),
-        not_called=tuple(name for name in watched if name not in called),
+        not_called=_never_called(model, {timed.module for timed in found}, named),
         conditions=monitor.readings if monitor is not None else (),
         conditions_reason=monitor.reason if monitor is not None else "",
         exclusive=turn["exclusive"],
@@ -160,16 +172,17 @@ def time_modules(
     )
 
 
-def _watched(model: torch.nn.Module, names: Iterable[str] | None) -> dict[str, torch.nn.Module]:
+def _refuse_compiled(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
             raise ValueError(
                 f"modules are watched by hooks, which compiled code does not call, and "
                 f"{name or 'the model'} is compiled; give the model as it was before torch.compile"
             )
+
+
+def _named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.Module]:
     every = dict(model.named_modules())
-    if names is None:
-        return {name: module for name, module in every.items() if not any(module.children())}
     names = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in names if name not in every]
     if unknown or not names:
@@ -180,6 +193,20 @@ def _watched(model: torch.nn.Module, names: Iterable[str] | None) -> dict[str, t
             f"{', '.join(near or list(filter(None, every))[:5])}"
         )
     return {name: every[name] for name in names}
+
+
+def _never_called(
+    model: torch.nn.Module, timed: Collection[str], named: Iterable[str] | None
+) -> tuple[str, ...]:
+    """Of the modules that were to be timed; unless named, of those that no timed one contains."""
+    if named is not None:
+        return tuple(name for name in named if name not in timed)
+    return tuple(
+        name
+        for name, module in model.named_modules()
+        if not any(module.children())
+        and not any(name == each or name.startswith(f"{each}.") or not each for each in timed)
+    )
 
 
 def _device_of(model: torch.nn.Module) -> torch.device:
@@ -372,7 +399,8 @@ class _Replay:
         self._renew_inputs()
         gradients = []
         for call, result in zip(self._calls, self.forward(), strict=True):
-            pairs = zip(differentiable(result), call.gradients, strict=True)
+            # None were seen of a call that was given up, as checkpoints do in their second pass.
+            pairs = zip(differentiable(result), call.gradients, strict=bool(call.gradients))
             for output, gradient in pairs:
                 if gradient is not None:
                     self._outputs.append(output)

@@ -21,6 +21,40 @@ def region_name(module: str, direction: Direction) -> str:
     return f"{module or 'the model'} {direction}"
 
 
+def innermost_called(model: torch.nn.Module, step: Callable[[], object]) -> set[str]:
+    """The names of modules that a step calls and that call no others; the step is run once.
+
+    Parametrizations, which are modules too, belong to the module whose parameter they make.
+    """
+    running: list[str] = []
+    called: set[str] = set()
+    calling: set[str] = set()
+
+    def begin(name: str, _module: torch.nn.Module, _args: object) -> None:
+        called.add(name)
+        calling.update(running)
+        running.append(name)
+
+    def end(name: str, _module: torch.nn.Module, _args: object, _output: object) -> None:
+        if running and running[-1] == name:
+            running.pop()
+
+    handles = []
+    for name, module in model.named_modules():
+        if "parametrizations" not in name.split("."):
+            begins, ends = functools.partial(begin, name), functools.partial(end, name)
+            handles += [
+                module.register_forward_pre_hook(begins, prepend=True),
+                module.register_forward_hook(ends, always_call=True),
+            ]
+    try:
+        step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return called - calling
+
+
 @dataclasses.dataclass
 class _Call:
     """A call of a module that is under way.
