@@ -235,7 +235,7 @@ def test_a_trace_has_regions_kernels_and_arrows(trace: FakeTrace, tmp_path: Path
     recording.write_trace(path)
     events = json.loads(path.read_text())["traceEvents"]
     groups = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
-    assert list(groups.values()) == ["host", "GPU 0"]
+    assert groups == {1: "host", 2: "GPU 0"}
     slices = [event for event in events if event["ph"] == "X"]
     assert [(groups[s["pid"]], s["name"]) for s in slices] == [
         ("host", "step"),

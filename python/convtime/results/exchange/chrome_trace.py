@@ -41,7 +41,9 @@ def chrome_trace(slices: Iterable[Slice], tracks: Mapping[Track, str]) -> str:
         slices: in any order.
         tracks: their names, by track; groups are shown in the order in which they come here.
     """
-    groups = {name: number for number, name in enumerate(dict.fromkeys(name for name, _ in tracks))}
+    # From 1 on: 0 is the system's idle process.
+    names = dict.fromkeys(name for name, _ in tracks)
+    groups = {name: number for number, name in enumerate(names, start=1)}
     events = list(_names(tracks, groups))
     for number, each in enumerate(slices):
         events += _events(each, number, groups)
