@@ -5,8 +5,10 @@
 #include <pybind11/stl.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "bindings_thread.h"
@@ -35,7 +37,8 @@ class Trace {
     without_interpreter_lock([this] { trace_ = std::make_unique<convtime::ProcessTrace>(); });
   }
 
-  std::uint64_t now() const { return trace_->now(); }
+  /// 0 once it is closed: other threads may still ask.
+  std::uint64_t now() const { return trace_ == nullptr ? 0 : trace_->now(); }
 
   /// What was launched, each once; of each activity the place there, start, end, when and by which
   /// thread it was issued, and its stream; and what is wrong with the records.
@@ -58,7 +61,9 @@ class Trace {
 
   /// Ends the recording, whatever became of it.
   void close() {
-    without_interpreter_lock([this] { trace_.reset(); });
+    // Taken with the interpreter's lock held, so that no thread asks for the time meanwhile.
+    std::unique_ptr<convtime::ProcessTrace> trace = std::move(trace_);
+    without_interpreter_lock([&trace] { trace.reset(); });
   }
 
  private:

@@ -18,14 +18,19 @@ from .results.counters import Counters, CountersUnavailable, KernelCounters
 from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
+from .results.modules import ModuleTimes, PassTimes
 from .results.plan import PlanChoice, TensorDescriptor
+from .results.recording import Recording, RegionTimes
 from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
+from .study.modules import time_modules
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.costs import energy, peak_memory
 from .timing.counters.listing import CounterName, counter_names
 from .timing.counters.reading import counters
+from .timing.recording import record
+from .timing.regions import region
 from .timing.stopwatch import compare, time_op
 
 __version__: str
@@ -50,9 +55,13 @@ __all__ = [
     "KernelCounters",
     "LockedClocks",
     "Measurement",
+    "ModuleTimes",
+    "PassTimes",
     "PeakMemory",
     "PlanChoice",
     "Ratio",
+    "Recording",
+    "RegionTimes",
     "ScaledTime",
     "TensorDescriptor",
     "__version__",
@@ -71,8 +80,11 @@ __all__ = [
     "peak_memory",
     "plan_cache",
     "read_measurements",
+    "record",
+    "region",
     "reset_clocks",
     "show_config",
+    "time_modules",
     "time_op",
     "trace_clocks",
     "write_measurements",

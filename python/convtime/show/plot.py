@@ -16,6 +16,7 @@ from convtime.results.clock_reading import ClockReading
 from convtime.results.clock_trace import ClockTrace
 from convtime.results.comparison import Comparison
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
+from convtime.results.modules import ModuleTimes
 from convtime.show.text import printable
 
 if TYPE_CHECKING:
@@ -301,6 +302,52 @@ def _with_verdict(compared: Comparison, name: str) -> str:
     agreement = compared.same_results.get(name)
     other = "" if agreement is None or agreement.same is not False else ", OTHER RESULT"
     return f"{printable(name)}\n{compared.verdict(name)}{other}"
+
+
+def modules_figure(timed: ModuleTimes) -> Figure:
+    """Draws what each pass of a module takes within a step and by itself, and beside it the ratio.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    passes = timed.passes
+    figure: Figure = _figure_class()(
+        figsize=(9, 1.4 + 0.25 * len(passes)), dpi=130, layout="constrained"
+    )
+    times, ratios = figure.subplots(1, 2, sharey=True, width_ratios=(2, 1))
+    for place, each in enumerate(passes):
+        _draw_estimate(times, each.median, each.median_interval, place - 0.15, "PyTorch")
+        if each.isolated is not None:
+            alone = each.isolated
+            _draw_estimate(times, alone.median, alone.median_interval, place + 0.15, "convtime")
+        if each.ratio is not None:
+            ratios.plot(each.ratio.value, place, "o", color="black", markersize=4)
+            if math.isfinite(each.ratio.high):
+                ends = (each.ratio.low, each.ratio.high)
+                ratios.plot(ends, (place, place), color=COLOURS["convtime"])
+    for who, label in (("PyTorch", "in place"), ("convtime", "isolated")):
+        times.plot([], [], "o", color=COLOURS[who], markersize=4, label=label)
+    times.set_xscale("log")
+    times.set_xlabel(f"{timed.method} time of a step (µs)", fontsize=8)
+    ratios.axvspan(1 - timed.margin, 1 + timed.margin, color="#009E73", alpha=0.15)
+    ratios.axvline(1, color="grey", linewidth=0.8)
+    ratios.set_xlabel("in place / isolated", fontsize=8)
+    labels = [printable(f"{each.module or 'the model'} {each.direction}") for each in passes]
+    times.set_yticks(range(len(passes)), labels, fontsize=7, parse_math=False)
+    times.invert_yaxis()
+    times.legend(loc="best", fontsize=7)
+    for axis in (times, ratios):
+        axis.grid(axis="x", alpha=0.25)
+    return figure
+
+
+def _draw_estimate(
+    axis: Any, value: float, interval: tuple[float, float], height: float, who: str
+) -> None:
+    if value > 0:  # of 0 there is no logarithm
+        axis.plot(1e6 * value, height, "o", color=COLOURS[who], markersize=4)
+    if interval[0] > 0 and math.isfinite(interval[1]):
+        axis.plot(_microseconds(interval), (height, height), color=COLOURS[who])
 
 
 def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Figure:

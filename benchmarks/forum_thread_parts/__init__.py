@@ -1,0 +1,1 @@
+"""Parts of forum_thread.py."""

@@ -1,0 +1,158 @@
+"""A training loop of a convolutional net in PyTorch, and some of its convolutions by themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import convtime
+
+CLASSES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How large the net and its input are.
+
+    Attributes:
+        batch: images of a step.
+        side: of an image, in pixels.
+        width: channels of the first stage; each of the others has twice as many.
+    """
+
+    batch: int = 64
+    side: int = 224
+    width: int = 64
+
+
+class Block(nn.Module):
+    """Two convolutions beside a shortcut, as in ResNet-18."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        y = self.norm2(self.conv2(y))
+        return F.relu(y + self.shortcut(x), inplace=True)
+
+
+class Net(nn.Module):
+    """ResNet-18, for images of random classes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.Conv2d(3, width, 7, 2, 3, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(inplace=True),
+            nn.MaxPool2d(3, 2, 1),
+        )
+        widths = [width, width, 2 * width, 4 * width, 8 * width]
+        for stage in range(1, 5):
+            stride = 1 if stage == 1 else 2
+            blocks = [
+                Block(widths[stage - 1], widths[stage], stride),
+                Block(widths[stage], widths[stage], 1),
+            ]
+            setattr(self, f"layer{stage}", nn.Sequential(*blocks))
+        self.head = nn.Linear(widths[-1], CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for stage in range(1, 5):
+            x = getattr(self, f"layer{stage}")(x)
+        logits: torch.Tensor = self.head(x.mean((2, 3)))
+        return logits
+
+
+#: The convolutions that are looked at, by their names in the net.
+LAYERS = ("layer1.0.conv2", "layer2.0.conv2", "layer3.0.conv2")
+
+
+class Training:
+    """The net, with the data of one batch, in channels_last.
+
+    Each of :data:`LAYERS` runs in a region of its name.
+    """
+
+    def __init__(self, device: torch.device, size: Size) -> None:
+        torch.manual_seed(0)
+        self.net = Net(size.width).to(device)
+        self.net.to(memory_format=torch.channels_last)
+        shape = (size.batch, 3, size.side, size.side)
+        self._x = torch.randn(shape, device=device).contiguous(memory_format=torch.channels_last)
+        self._y = torch.randint(CLASSES, (size.batch,), device=device)
+        self._optimizer = torch.optim.SGD(self.net.parameters(), lr=0.01, momentum=0.9)
+        self.loss = torch.tensor(float("nan"))
+        for name in LAYERS:
+            layer = self.net.get_submodule(name)
+            layer.forward = convtime.region(name)(layer.forward)
+
+    def step(self) -> None:
+        self._optimizer.zero_grad()
+        loss = F.cross_entropy(self.net(self._x), self._y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        self.loss = loss.detach()
+
+    def isolated(self, name: str) -> Isolated:
+        """One of the net's convolutions, on its input in a step."""
+        layer = self.net.get_submodule(name)
+        assert isinstance(layer, nn.Conv2d)
+        seen: list[torch.Tensor] = []
+        handle = layer.register_forward_pre_hook(
+            lambda _module, args: seen.append(args[0].detach().clone())
+        )
+        self.step()
+        handle.remove()
+        same = [
+            each
+            for each in self.net.modules()
+            if isinstance(each, nn.Conv2d)
+            and each.weight.shape == layer.weight.shape
+            and each.stride == layer.stride
+        ]
+        return Isolated(seen[0], layer.weight.detach().clone(), layer.padding, len(same))
+
+
+@dataclasses.dataclass(frozen=True)
+class Isolated:
+    """A convolution by itself.
+
+    Attributes:
+        x: its input, behind a ReLU.
+        weight: its weight.
+        padding: around the input.
+        count: how many like it a step of the net has.
+    """
+
+    x: torch.Tensor
+    weight: torch.Tensor
+    padding: str | tuple[int, ...]
+    count: int
+
+    def __call__(self) -> torch.Tensor:
+        return F.conv2d(self.x, self.weight, padding=self.padding)
+
+    def behind(self, step: Callable[[], None]) -> Callable[[], None]:
+        """Runs a step, and then what writes the input in the net, the last before the layer."""
+
+        def load() -> None:
+            step()
+            self.x.relu_()
+
+        return load

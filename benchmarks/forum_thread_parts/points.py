@@ -1,0 +1,169 @@
+"""The same convolutions in a training loop and by themselves, over so many iterations."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import results
+import torch
+
+import convtime
+from forum_thread_parts.net import LAYERS, Size, Training
+
+REST = 0.5  # seconds, from which every run begins
+IDLE = 0.5  # seconds in which the idle clock is read
+RUNS = {1: 7, 10: 3}  # of so many iterations, since a few samples say little; of others, one
+_CLOCK_INTERVAL = 0.005
+_LONGEST = 120.0  # seconds of samples
+
+
+def idle_clock(device: torch.device) -> results.Row:
+    """The clock of a GPU that has rested."""
+    with convtime.trace_clocks(device, interval=_CLOCK_INTERVAL) as trace:
+        time.sleep(REST + IDLE)
+    read = [reading for reading in trace.readings if reading.seconds > REST]
+    return {
+        "sm_clock_hz": _median(reading.sm_clock_hz for reading in read),
+        "power": _median(reading.power for reading in read),
+        "temperature": _median(reading.temperature for reading in read),
+        "reason": trace.reason,
+    }
+
+
+def measure(device: torch.device, size: Size, iterations: int) -> results.Row:
+    """A row for so many iterations, each run of which begins with a GPU at rest."""
+    training = Training(device, size)
+    training.step()  # what is done only once
+    first_loss = float(training.loss)
+    runs = range(RUNS.get(iterations, 1))
+    in_place = [_recorded(device, training.step, iterations) for _ in runs]
+    return {
+        "iterations": iterations,
+        "runs": len(runs),
+        "batch": size.batch,
+        "loss": [first_loss, float(training.loss)],
+        "in_place_clock_hz": _median(clock for _, clock in in_place),
+        "layers": {
+            name: {
+                "in_place": _told([run for run, _ in in_place], name),
+                "isolated": _alone(device, training, name, iterations, len(runs)),
+                "same_regime": _behind_the_step(device, training, name, iterations, len(runs)),
+            }
+            for name in LAYERS
+        },
+    }
+
+
+def _alone(
+    device: torch.device, training: Training, name: str, iterations: int, runs: int
+) -> results.Row:
+    """The convolution called again and again on the same data, as the thread's tool does."""
+    call = training.isolated(name)
+    call()
+
+    def named() -> None:
+        with convtime.region("isolated"):
+            call()
+
+    found = [_recorded(device, named, iterations) for _ in range(runs)]
+    return {
+        **_told([run for run, _ in found], "isolated"),
+        "sm_clock_hz": _median(clock for _, clock in found),
+    }
+
+
+def _behind_the_step(
+    device: torch.device, training: Training, name: str, iterations: int, runs: int
+) -> results.Row:
+    """The convolution by itself, timed by convtime with a step of the loop before each call."""
+    call = training.isolated(name)
+    found = []
+    for _ in range(runs):
+        _rest(device)
+        found.append(
+            convtime.time_op(
+                call,
+                setup=call.behind(training.step),
+                device=device,
+                cache="warm" if device.type == "cuda" else "auto",
+                placement="as-is",
+                regime="as-is",
+                queue="none",
+                warmup=1,
+                stop="count",
+                min_samples=iterations,
+                max_samples=iterations,
+                budget=_LONGEST,
+            )
+        )
+    return {
+        **_summed_up([second for run in found for second in run.seconds]),
+        "method": found[0].method,
+        "cache": found[0].cache,
+        "sm_clock_hz": _median(clock for run in found for clock in run.sm_clocks_hz),
+        "kernels": [activity.name for activity in found[0].activities],
+    }
+
+
+def _recorded(
+    device: torch.device, call: Callable[[], object], iterations: int
+) -> tuple[convtime.Recording, float | None]:
+    """So many calls from a rest on, and the clock meanwhile.
+
+    Raises:
+        RuntimeError: Some of the records are missing.
+    """
+    _rest(device)
+    on_gpu = device.type == "cuda"
+    with (
+        convtime.trace_clocks(device, _CLOCK_INTERVAL) if on_gpu else _no_clocks() as trace,
+        convtime.record("kernel" if on_gpu else "cpu") as recording,
+    ):
+        for _ in range(iterations):
+            call()
+    if recording.fault or (on_gpu and recording.method != "kernel"):
+        raise RuntimeError(recording.fault or recording.method_reason)
+    return recording, _median(reading.sm_clock_hz for reading in trace.readings)
+
+
+def _no_clocks() -> contextlib.nullcontext[convtime.ClockTrace]:
+    return contextlib.nullcontext(convtime.ClockTrace("cpu", _CLOCK_INTERVAL, 0.0))
+
+
+def _rest(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        time.sleep(REST)
+
+
+def _told(recordings: Sequence[convtime.Recording], name: str) -> results.Row:
+    regions = [recording.region(name) for recording in recordings]
+    return {
+        **_summed_up(
+            [
+                second
+                for region in regions
+                for second in region.kernel_seconds or region.host_seconds
+            ]
+        ),
+        "kernels": [activity.name for activity in regions[0].activities],
+    }
+
+
+def _summed_up(seconds: Sequence[float]) -> results.Row:
+    return {
+        "launches": len(seconds),
+        "mean": statistics.fmean(seconds),
+        "median": statistics.median(seconds),
+        "min": min(seconds),
+        "max": max(seconds),
+    }
+
+
+def _median(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

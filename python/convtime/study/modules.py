@@ -1,0 +1,469 @@
+"""Times a model's modules within a training step, and by themselves."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dataclasses
+import difflib
+import functools
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch.utils import _pytree as pytree
+
+from convtime.core.errors import first_line, one_line
+from convtime.core.provenance import provenance
+from convtime.device.clocks import ClockMonitor
+from convtime.device.resolve import resolve_device
+from convtime.results.counters import Counters, CountersUnavailable
+from convtime.results.modules import Direction, ModuleTimes, PassTimes
+from convtime.results.recording import Recording, Work
+from convtime.study.watching import (
+    SeenCall,
+    WatchedModules,
+    calls_seen,
+    innermost_called,
+    region_name,
+)
+from convtime.timing.candidate import differentiable
+from convtime.timing.counters.reading import counters
+from convtime.timing.options import Regime, make_options
+from convtime.timing.recording import record
+from convtime.timing.regions import region
+from convtime.timing.sampling import Place, turn_on
+from convtime.timing.stopwatch import time_op
+from convtime.timing.supervision import TimeLimit
+
+_WATCHED, _PLAIN = "watched step", "plain step"
+_DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+_ATTEMPTS = 3  # at a recording in which each launch has its record
+#: How modules are timed by themselves, unless asked for otherwise: behind the step as it comes.
+_ISOLATED: Mapping[str, Any] = {
+    "queue": "none",
+    "placement": "as-is",
+    "warmup": 3,
+    "budget": 0.3,
+    "max_samples": 100,
+}
+
+
+def time_modules(
+    model: torch.nn.Module,
+    step: Callable[[], object],
+    *,
+    modules: Iterable[str] | None = None,
+    steps: int = 10,
+    warmup: int = 3,
+    isolated: bool = True,
+    regime: Literal["step"] | Regime = "step",
+    metrics: str | Iterable[str] | None = None,
+    margin: float = 0.02,
+    device: torch.device | str | int | None = None,
+    **options: Any,
+) -> ModuleTimes:
+    """Times the modules of a model within a training step, and the same calls by themselves.
+
+    The step is run as it is, ``warmup`` times and then ``2 * steps`` times by turns: with the
+    modules watched by hooks, and without, which shows what the hooks change. For each module it is
+    run once more, to keep a copy of what the module is called with and of its results' gradients.
+    These calls are then repeated with a copy of the module by ``time_op``: on fresh copies of its
+    inputs, and, with ``regime="step"``, right behind a step, so that the GPU is in the state that
+    the step brings it to. A backward pass comes behind its forward pass and then the step. All of
+    these steps train the model.
+
+    A module's backward pass is what the autograd nodes do that its call has made. Sums of gradients
+    that come from several places, and the gradients' own use (the optimizer), are no module's.
+
+    Args:
+        model: whose modules are timed.
+        step: called without arguments, runs one step: forward, backward, and what belongs to it.
+        modules: names of those to time, as ``model.named_modules()`` has them; what lies within
+            another one of them counts for both. Those that call no other modules unless given.
+        steps: how many watched steps are recorded.
+        warmup: how many steps come before these.
+        isolated: whether the modules are also timed by themselves, which takes many more steps.
+        regime: ``step`` runs the step before each call of a module by itself; others are
+            ``time_op``'s, without the step.
+        metrics: hardware counters that are read of the step, and of each module by itself, as
+            :func:`convtime.counters` takes them; none unless given.
+        margin: up to which share of a time another one counts as the same.
+        device: where the work runs; where the model's parameters lie unless given.
+        options: further ones of ``time_op``, for timing the modules by themselves. Unless given,
+            ``cache="warm"`` (on a GPU: as the step leaves it), ``queue="none"``,
+            ``placement="as-is"``, ``warmup=3``,
+            ``budget=0.3`` and ``max_samples=100``.
+
+    Raises:
+        TypeError: for a model that is none, a step that cannot be called, or an option that there
+            is not.
+        ValueError: for names that no module has, a model that is compiled, a step that calls none
+            of the modules, and options outside of their range.
+        RuntimeError: on a GPU where CUPTI cannot be had, or its records stay incomplete. Whatever
+            ``step`` raises passes through.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if not callable(step):
+        raise TypeError(f"step must be callable, got {type(step).__name__}")
+    for what, number in (("steps", steps), ("warmup", warmup)):
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"{what} must be a whole number, 1 or more, got {number!r}")
+    where = _device_of(model) if device is None else resolve_device(device)
+    chosen = {**_ISOLATED, "cache": "warm" if where.type == "cuda" else "auto", **options}
+    chosen["regime"] = "as-is" if regime == "step" else regime
+    if metrics is not None and not isinstance(metrics, str):
+        metrics = tuple(metrics)
+    made = make_options(
+        "time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device")
+    )
+    _refuse_compiled(model)
+    named = None if modules is None else _named(model, modules)
+    for _ in range(warmup - 1):
+        step()
+    called = innermost_called(model, step)
+    watched = named or {name: module for name, module in model.named_modules() if name in called}
+    if not called:
+        raise ValueError(
+            f"the step calls no module of {type(model).__name__}; it must call the model itself, "
+            "and not a copy, a compiled form or a captured graph of it"
+        )
+    with turn_on(Place(where, (), "asked for"), made, TimeLimit.of(made.timeout)) as turn:
+        recording, monitor = _record(step, watched, steps, where)
+    found = _passes(recording, watched)
+    if not found:
+        raise ValueError(
+            f"the step calls none of the modules that were to be timed ({', '.join(watched)})"
+        )
+    counted, why_not = _counted_step(step, metrics, where)
+    if isolated:
+        how = _Conditions(where, metrics if counted is not None else None, chosen)
+        load = step if regime == "step" else None
+        by_module: dict[str, list[PassTimes]] = collections.defaultdict(list)
+        for timed in found:
+            by_module[timed.module].append(timed)
+        found = []
+        for name, passes in by_module.items():
+            calls = calls_seen(watched[name], step)
+            replay = functools.partial(_Replay, watched[name], calls, load)
+            found += _by_itself(passes, replay, how)
+    return ModuleTimes(
+        model=type(model).__name__,
+        method=recording.method,
+        method_reason="" if where.type == "cuda" else "the work is on the CPU",
+        device=str(where),
+        regime=regime,
+        passes=tuple(found),
+        step_seconds=_times(recording, _WATCHED),
+        plain_seconds=_times(recording, _PLAIN),
+        rest_seconds=_rest(recording, watched),
+        margin=float(margin),
+        not_called=_never_called(model, {timed.module for timed in found}, named),
+        conditions=monitor.readings if monitor is not None else (),
+        conditions_reason=monitor.reason if monitor is not None else "",
+        exclusive=turn["exclusive"],
+        exclusive_reason=turn["exclusive_reason"],
+        counters=counted,
+        counters_reason=why_not,
+        provenance=provenance(where),
+    )
+
+
+def _refuse_compiled(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+            raise ValueError(
+                f"modules are watched by hooks, which compiled code does not call, and "
+                f"{name or 'the model'} is compiled; give the model as it was before torch.compile"
+            )
+
+
+def _named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.Module]:
+    every = dict(model.named_modules())
+    names = [names] if isinstance(names, str) else list(names)
+    unknown = [name for name in names if name not in every]
+    if unknown or not names:
+        near = [like for name in unknown for like in difflib.get_close_matches(name, every, n=2)]
+        raise ValueError(
+            f"modules must be names of {type(model).__name__}'s, as named_modules() has them, got "
+            f"{', '.join(map(repr, unknown)) or 'none'}; near to that are "
+            f"{', '.join(near or list(filter(None, every))[:5])}"
+        )
+    return {name: every[name] for name in names}
+
+
+def _never_called(
+    model: torch.nn.Module, timed: Collection[str], named: Iterable[str] | None
+) -> tuple[str, ...]:
+    """Of the modules that were to be timed; unless named, of those that no timed one contains."""
+    if named is not None:
+        return tuple(name for name in named if name not in timed)
+    return tuple(
+        name
+        for name, module in model.named_modules()
+        if not any(module.children())
+        and not any(name == each or name.startswith(f"{each}.") or not each for each in timed)
+    )
+
+
+def _device_of(model: torch.nn.Module) -> torch.device:
+    tensors = [*model.parameters(), *model.buffers()]
+    gpus = [tensor.device for tensor in tensors if tensor.device.type == "cuda"]
+    if tensors:
+        return gpus[0] if gpus else torch.device("cpu")
+    return resolve_device(None)
+
+
+def _record(
+    step: Callable[[], object],
+    watched: Mapping[str, torch.nn.Module],
+    steps: int,
+    device: torch.device,
+) -> tuple[Recording, ClockMonitor | None]:
+    """Steps with their modules watched, and others between them.
+
+    Raises:
+        RuntimeError: CUPTI cannot be had, or its records were incomplete each time.
+    """
+    on_gpu = device.type == "cuda"
+    for _ in range(_ATTEMPTS):
+        monitor = ClockMonitor(device) if on_gpu else None
+        with (
+            monitor or contextlib.nullcontext(),
+            record("kernel" if on_gpu else "cpu") as recording,
+        ):
+            for _ in range(steps):
+                with region(_PLAIN):
+                    step()
+                with WatchedModules(watched), region(_WATCHED):
+                    step()
+        if on_gpu and recording.method != "kernel":
+            raise RuntimeError(recording.method_reason)
+        if not recording.fault:
+            return recording, monitor
+    raise RuntimeError(
+        f"CUPTI's records of {_ATTEMPTS} recordings in a row were incomplete: {recording.fault}"
+    )
+
+
+def _times(recording: Recording, name: str) -> tuple[float, ...]:
+    times = recording.region(name)
+    return times.kernel_seconds if recording.method == "kernel" else times.host_seconds
+
+
+def _passes(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> list[PassTimes]:
+    """What each module took in each watched step, by itself or with those that lie within it."""
+    steps = [place for place, entry in enumerate(recording.entries) if entry.name == _WATCHED]
+    inside = _by_step(recording, steps)
+    found = []
+    for name in _in_order_of_calls(recording, watched):
+        calls = 0
+        for direction in _DIRECTIONS:
+            entries, works = inside[region_name(name, direction)]
+            if not entries:
+                continue
+            if direction == "forward":
+                calls = len(entries[steps[0]])
+            recorded = [works[step] for step in steps]
+            if recording.method == "kernel":
+                seconds = [math.fsum(work.seconds for work in call) for call in recorded]
+            else:
+                seconds = [math.fsum(entries[step]) for step in steps]
+            found.append(
+                PassTimes(
+                    module=name,
+                    kind=type(watched[name]).__name__,
+                    direction=direction,
+                    calls=calls,
+                    seconds=tuple(seconds),
+                    activities=recording.activities_of(recorded),
+                )
+            )
+    return found
+
+
+#: By step, the host's time of each entry; and what was issued in them.
+_Inside = tuple[dict[int, list[float]], dict[int, list[Work]]]
+
+
+def _by_step(recording: Recording, steps: Sequence[int]) -> dict[str, _Inside]:
+    """By the names of regions, what is in those of them that lie in the steps."""
+    inside: dict[str, _Inside] = collections.defaultdict(
+        lambda: (collections.defaultdict(list), collections.defaultdict(list))
+    )
+    known = set(steps)
+    for entry in recording.entries:
+        around = list(recording.ancestors(entry.parent))
+        # What lies in itself, as recursive modules do, has been counted with the outer one.
+        again = any(recording.entries[each].name == entry.name for each in around)
+        if not again and around and around[-1] in known:
+            inside[entry.name][0][around[-1]].append(entry.seconds)
+    for work in recording.work:
+        around = list(recording.ancestors(work.entry))
+        for name in {recording.entries[each].name for each in around[:-1]}:
+            if around[-1] in known:
+                inside[name][1][around[-1]].append(work)
+    return inside
+
+
+def _in_order_of_calls(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> list[str]:
+    names = {region_name(name, "forward"): name for name in watched}
+    called = dict.fromkeys(entry.name for entry in recording.entries if entry.name in names)
+    return [names[name] for name in called]
+
+
+def _rest(recording: Recording, watched: Iterable[str]) -> tuple[float, ...]:
+    """For each watched step, what belongs to none of its modules."""
+    passes = {region_name(name, direction) for name in watched for direction in _DIRECTIONS}
+    on_gpu = recording.method == "kernel"
+    rest = {
+        place: 0.0 if on_gpu else entry.seconds
+        for place, entry in enumerate(recording.entries)
+        if entry.name == _WATCHED
+    }
+
+    def step_beside(entry: int | None) -> int | None:
+        """The step that an entry lies in, unless it lies in a pass, too."""
+        around = list(recording.ancestors(entry))
+        in_pass = any(recording.entries[each].name in passes for each in around)
+        return around[-1] if around and around[-1] in rest and not in_pass else None
+
+    if on_gpu:
+        for work in recording.work:
+            step = step_beside(work.entry)
+            if step is not None:
+                rest[step] += work.seconds
+    else:
+        for entry in recording.entries:
+            step = step_beside(entry.parent)
+            if step is not None and entry.name in passes:
+                rest[step] -= entry.seconds
+    return tuple(rest.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Conditions:
+    """How modules are timed by themselves.
+
+    Attributes:
+        device: where.
+        metrics: what is counted of them; None for nothing.
+        options: for ``time_op``.
+    """
+
+    device: torch.device
+    metrics: str | Iterable[str] | None
+    options: Mapping[str, Any]
+
+
+class _Replay:
+    """Calls of a module as a step makes them, by a copy of the module.
+
+    Args:
+        module: which is left alone.
+        calls: how the step calls it.
+        load: what runs before each replay; None for nothing.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        calls: Sequence[SeenCall],
+        load: Callable[[], object] | None,
+    ) -> None:
+        self._module = copy.deepcopy(module)
+        self._calls = calls
+        self._load = load or (lambda: None)
+        self._inputs: list[Any] = []
+        self._outputs: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor] = []
+
+    def before_forward(self) -> None:
+        self._load()
+        self._renew_inputs()
+
+    def forward(self) -> list[object]:
+        results = []
+        for call, (args, kwargs) in zip(self._calls, self._inputs, strict=True):
+            with call.modes.entered():
+                results.append(self._module(*args, **kwargs))
+        return results
+
+    def before_backward(self) -> None:
+        self._outputs.clear()
+        for parameter in self._module.parameters():
+            parameter.grad = None
+        self._renew_inputs()
+        gradients = []
+        for call, result in zip(self._calls, self.forward(), strict=True):
+            # None were seen of a call that was given up, as checkpoints do in their second pass.
+            pairs = zip(differentiable(result), call.gradients, strict=bool(call.gradients))
+            for output, gradient in pairs:
+                if gradient is not None:
+                    self._outputs.append(output)
+                    gradients.append(gradient)
+        self._load()
+        self._gradients = [gradient.clone() for gradient in gradients]
+
+    def backward(self) -> None:
+        torch.autograd.backward(self._outputs, self._gradients)
+
+    def _renew_inputs(self) -> None:
+        """Copies of the inputs, written last as they are in a step; a module may change its own."""
+        self._inputs.clear()
+        self._inputs += [
+            pytree.tree_map_only(torch.Tensor, _renewed, (call.args, call.kwargs))
+            for call in self._calls
+        ]
+
+
+def _renewed(tensor: torch.Tensor) -> torch.Tensor:
+    # Not a leaf, since those refuse to be changed in place.
+    tensor.grad = None
+    return tensor.clone()
+
+
+def _by_itself(
+    passes: Sequence[PassTimes], replay: Callable[[], _Replay], how: _Conditions
+) -> list[PassTimes]:
+    """The passes of one module with what they take by themselves, or why that is not known."""
+    try:
+        calls = replay()
+    except Exception as error:  # of the module's own code, which may not be one that can be copied
+        reason = f"the module cannot be copied: {first_line(error)}"
+        return [dataclasses.replace(timed, isolated_reason=reason) for timed in passes]
+    return [_one_by_itself(timed, calls, how) for timed in passes]
+
+
+def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTimes:
+    if not any(timed.seconds):
+        return dataclasses.replace(timed, isolated_reason="it gives the GPU nothing to do")
+    forward = timed.direction == "forward"
+    fn = calls.forward if forward else calls.backward
+    setup = calls.before_forward if forward else calls.before_backward
+    name = region_name(timed.module, timed.direction)
+    try:
+        alone = time_op(fn, setup=setup, name=name, device=how.device, **how.options)
+        counted = None
+        if how.metrics is not None:
+            counted = counters(
+                fn, metrics=how.metrics, setup=setup, name=name, cache="warm", device=how.device
+            )
+    except Exception as error:  # of the module's own code
+        return dataclasses.replace(timed, isolated_reason=first_line(error))
+    return dataclasses.replace(timed, isolated=alone, counters=counted)
+
+
+def _counted_step(
+    step: Callable[[], object], metrics: str | Iterable[str] | None, device: torch.device
+) -> tuple[Counters | None, str]:
+    """What is counted of the step as it is, or why nothing is."""
+    if metrics is None:
+        return None, ""
+    try:
+        return counters(step, metrics=metrics, name="step", cache="warm", device=device), ""
+    except CountersUnavailable as error:
+        return None, one_line(error)

@@ -1,0 +1,234 @@
+"""Makes regions of the modules that a step calls, and keeps what it calls one of them with."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from convtime.results.modules import Direction
+from convtime.timing.candidate import differentiable
+from convtime.timing.regions import region
+
+
+def region_name(module: str, direction: Direction) -> str:
+    """What a module's passes are called in recordings."""
+    return f"{module or 'the model'} {direction}"
+
+
+def innermost_called(model: torch.nn.Module, step: Callable[[], object]) -> set[str]:
+    """The names of modules that a step calls and that call no others; the step is run once.
+
+    Parametrizations, which are modules too, belong to the module whose parameter they make.
+    """
+    running: list[str] = []
+    called: set[str] = set()
+    calling: set[str] = set()
+
+    def begin(name: str, _module: torch.nn.Module, _args: object) -> None:
+        called.add(name)
+        calling.update(running)
+        running.append(name)
+
+    def end(name: str, _module: torch.nn.Module, _args: object, _output: object) -> None:
+        if running and running[-1] == name:
+            running.pop()
+
+    handles = []
+    for name, module in model.named_modules():
+        if "parametrizations" not in name.split("."):
+            begins, ends = functools.partial(begin, name), functools.partial(end, name)
+            handles += [
+                module.register_forward_pre_hook(begins, prepend=True),
+                module.register_forward_hook(ends, always_call=True),
+            ]
+    try:
+        step()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return called - calling
+
+
+@dataclasses.dataclass
+class _Call:
+    """A call of a module that is under way.
+
+    Attributes:
+        module: the module.
+        around: the names of the modules whose calls it lies in, and its own, the outermost first.
+        first_node: the number of the first autograd node that it may make.
+        left: leaves its region.
+    """
+
+    module: torch.nn.Module
+    around: tuple[str, ...]
+    first_node: int
+    left: contextlib.ExitStack
+
+
+class WatchedModules:
+    """While entered, each call of some modules is a region, and so is each of its backward nodes.
+
+    A node belongs to the module whose call made it, the innermost one that is watched. Hooks of
+    nodes are used, since those of modules for the backward pass make views of results, which
+    modules that work in place refuse.
+    """
+
+    def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
+        self._modules = modules
+        self._handles: list[Any] = []
+        self._calls: list[_Call] = []
+        self._claimed: set[torch.autograd.graph.Node] = set()
+
+    def __enter__(self) -> WatchedModules:
+        for name, module in self._modules.items():
+            self._handles += [
+                module.register_forward_pre_hook(
+                    functools.partial(self._begin, name), prepend=True
+                ),
+                module.register_forward_hook(self._end, always_call=True),
+            ]
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._claimed.clear()
+
+    def _begin(self, name: str, module: torch.nn.Module, _args: object) -> None:
+        around = self._calls[-1].around if self._calls else ()
+        left = contextlib.ExitStack()
+        first_node: int = torch._C._autograd._get_sequence_nr()
+        self._calls.append(_Call(module, (*around, name), first_node, left))
+        left.enter_context(region(region_name(name, "forward")))
+
+    def _end(self, module: torch.nn.Module, _args: object, output: object) -> None:
+        # It has not even begun where another's hook has failed before.
+        if self._calls and self._calls[-1].module is module:
+            call = self._calls.pop()
+            call.left.close()
+            self._claim(output, call)
+
+    def _claim(self, output: object, call: _Call) -> None:
+        """Has the nodes that a call made be regions of its module."""
+        own = {id(parameter) for parameter in call.module.parameters()}
+        pending = [result.grad_fn for result in differentiable(output)]
+        while pending:
+            node = pending.pop()
+            if node is None or node in self._claimed or not _is_of(call, node, own):
+                continue
+            self._claimed.add(node)
+            self._watch(node, call.around)
+            pending += [following for following, _ in node.next_functions]
+
+    def _watch(self, node: torch.autograd.graph.Node, around: tuple[str, ...]) -> None:
+        regions = [region(region_name(name, "backward")) for name in around]
+
+        def begin(*_gradients: object) -> None:
+            for each in regions:
+                each.__enter__()
+
+        def end(*_gradients: object) -> None:
+            for each in reversed(regions):
+                each.__exit__(None, None, None)
+
+        self._handles += [node.register_prehook(begin), node.register_hook(end)]
+
+
+def _is_of(call: _Call, node: torch.autograd.graph.Node, own: set[int]) -> bool:
+    # Nodes that add to a parameter's gradient have no number of their own.
+    if hasattr(node, "variable"):
+        return id(node.variable) in own
+    return node._sequence_nr() >= call.first_node
+
+
+@dataclasses.dataclass(frozen=True)
+class _Modes:
+    """Whether gradients are kept, and to which dtype autocast turns which devices' work."""
+
+    gradients: bool
+    autocast: tuple[tuple[str, torch.dtype], ...]
+
+    @classmethod
+    def present(cls) -> _Modes:
+        kinds = [kind for kind in ("cuda", "cpu") if torch.is_autocast_enabled(kind)]
+        autocast = tuple((kind, torch.get_autocast_dtype(kind)) for kind in kinds)
+        return cls(torch.is_grad_enabled(), autocast)
+
+    def entered(self) -> contextlib.AbstractContextManager[object]:
+        """Enters them where they are not on; on a CPU, doing so takes longer than small layers."""
+        present = self.present()
+        if self == present:
+            return contextlib.nullcontext()
+        stack = contextlib.ExitStack()
+        stack.enter_context(torch.set_grad_enabled(self.gradients))
+        for kind, _ in present.autocast:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        for kind, dtype in self.autocast:
+            stack.enter_context(torch.autocast(kind, dtype=dtype))
+        return stack
+
+
+@dataclasses.dataclass
+class SeenCall:
+    """A call as a step made it, with copies of what went in and of the gradients that came back.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        modes: those that it ran in.
+        gradients: of those tensors of the result that can have one, in order; None for those that
+            got none.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    modes: _Modes
+    gradients: list[torch.Tensor | None] = dataclasses.field(default_factory=list)
+
+
+def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[SeenCall]:
+    """How a step calls a module, not counting calls within its own; the step is run once."""
+    calls: list[SeenCall] = []
+    running: list[SeenCall] = []
+    gradient_hooks: list[Any] = []
+
+    def begin(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        args, kwargs = pytree.tree_map_only(torch.Tensor, _copy, (args, kwargs))
+        call = SeenCall(args, kwargs, _Modes.present())
+        if not running:
+            calls.append(call)
+        running.append(call)
+
+    def end(_module: torch.nn.Module, _args: object, output: object) -> None:
+        gradients = running.pop().gradients
+        for place, result in enumerate(differentiable(output)):
+            gradients.append(None)
+            keep = functools.partial(_keep, gradients, place)
+            gradient_hooks.append(result.register_hook(keep))  # type: ignore[no-untyped-call]
+
+    handles = [
+        module.register_forward_pre_hook(begin, prepend=True, with_kwargs=True),
+        module.register_forward_hook(end, always_call=True),
+    ]
+    try:
+        step()
+    finally:
+        for handle in (*handles, *gradient_hooks):
+            handle.remove()
+    return calls
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _keep(gradients: list[torch.Tensor | None], place: int, gradient: torch.Tensor) -> None:
+    gradients[place] = gradient.detach().clone()
