@@ -20,6 +20,8 @@ from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
 from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
+from .results.sweep import Sweep, SweepPlan, SweepPoint
+from .study.sweep.running import sweep
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.counters.reading import counters
@@ -48,6 +50,9 @@ __all__ = [
     "PlanChoice",
     "Ratio",
     "ScaledTime",
+    "Sweep",
+    "SweepPlan",
+    "SweepPoint",
     "TensorDescriptor",
     "__version__",
     "ceilings",
@@ -64,6 +69,7 @@ __all__ = [
     "read_measurements",
     "reset_clocks",
     "show_config",
+    "sweep",
     "time_op",
     "trace_clocks",
     "write_measurements",

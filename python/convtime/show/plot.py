@@ -1,4 +1,4 @@
-"""Pictures of compared layers, of samples, of comparisons, and of a GPU's clocks over time."""
+"""Pictures of compared layers, samples, comparisons, sweeps, and a GPU's clocks over time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,15 @@ from convtime.results.clock_reading import ClockReading
 from convtime.results.clock_trace import ClockTrace
 from convtime.results.comparison import Comparison
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
+from convtime.results.sweep import (
+    ITERATIONS,
+    TIME,
+    Label,
+    Sweep,
+    SweepPoint,
+    counter_statistics,
+    time_statistics,
+)
 from convtime.show.text import printable
 
 if TYPE_CHECKING:
@@ -23,7 +32,10 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, which holds for colour-blind readers too.
 COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
+# Of the same palette, in the order in which applications take them.
+_SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 BAND = (0.97, 1.03)
+_LOGARITHMIC_FROM = 20  # the largest value over the least
 _SMALL: dict[str, Any] = {"markersize": 3, "color": COLOURS["convtime"]}
 FILE_TYPES = ("png", "svg", "pdf")  # of those that matplotlib has, what needs no other program
 
@@ -369,3 +381,123 @@ def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
         axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLOURS["PyTorch"])
     labels = [printable(reason) for reason in reasons]
     axis.set_yticks(range(len(reasons)), labels, fontsize=7, parse_math=False)
+
+
+def sweep_figure(swept: Sweep, x: str | None, quantities: Sequence[str] | None) -> Figure:
+    """Draws each quantity over an axis, with a band from the least to the largest value.
+
+    Args:
+        swept: what was measured.
+        x: the axis; None for ``iterations``, or else the first of numbers, or the first.
+        quantities: ``time`` and metrics; None for all.
+
+    Raises:
+        InputError: there is no such axis or quantity, nothing was measured, or matplotlib is
+            missing.
+    """
+    axes = swept.plan.axes
+    x = _default_x(axes) if x is None else x
+    if x not in axes:
+        raise InputError(f"x must be one of the axes {', '.join(axes)}, got {x!r}")
+    known = (TIME, *swept.metrics)
+    wanted = known if quantities is None else tuple(quantities)
+    for quantity in wanted:
+        if quantity not in known:
+            raise InputError(f"quantities must be some of {', '.join(known)}, got {quantity!r}")
+    if not (swept.measurements and wanted):
+        raise InputError("a sweep of which nothing was measured cannot be drawn")
+    columns: dict[str, list[SweepPoint]] = {}
+    for point in swept.points:
+        others = [axis for axis, values in axes.items() if axis != x and len(values) > 1]
+        title = ", ".join(f"{axis}={point.values[axis]}" for axis in others)
+        columns.setdefault(title, []).append(point)
+    figure: Figure = _figure_class()(
+        figsize=(1 + 4 * len(columns), 0.8 + 3 * len(wanted)), dpi=130, layout="constrained"
+    )
+    panels = figure.subplots(len(wanted), len(columns), squeeze=False, sharex=True, sharey="row")
+    for row, quantity in zip(panels, wanted, strict=True):
+        for panel, points in zip(row, columns.values(), strict=True):
+            _draw_quantity(panel, swept, points, x, quantity)
+        row[0].set_ylabel(_axis_label(swept, quantity), fontsize=8, parse_math=False)
+        means = [mean for point in swept.points for _, mean, _ in [_quantity_of(point, quantity)]]
+        if _is_wide([mean for mean in means if not math.isnan(mean)]):
+            row[0].set_yscale("log")
+    for panel, title in zip(panels[0], columns, strict=True):
+        panel.set_title(printable(title), fontsize=9, parse_math=False)
+    for panel in panels[-1]:
+        panel.set_xlabel(printable(x), fontsize=8, parse_math=False)
+    panels[0][0].legend(loc="best", fontsize=7, title="mean; min to max", title_fontsize=7)
+    return figure
+
+
+def _default_x(axes: Mapping[str, Sequence[Label]]) -> str:
+    if ITERATIONS in axes:
+        return ITERATIONS
+    of_numbers = (axis for axis, values in axes.items() if len(values) > 1 and _numbers(values))
+    return next(of_numbers, next(iter(axes)))
+
+
+def _numbers(values: Sequence[Label]) -> list[float]:
+    """An axis's values, where they are numbers all of them; else nothing."""
+    found = [
+        value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return found if len(found) == len(values) else []
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    """Whether values are better drawn on a logarithmic scale."""
+    return bool(values) and 0 < _LOGARITHMIC_FROM * min(values) <= max(values)
+
+
+def _axis_label(swept: Sweep, quantity: str) -> str:
+    if quantity == TIME:
+        return "time (µs)"
+    units = (point.counters.units.get(quantity) for point in swept.points if point.counters)
+    return printable(f"{quantity} ({next(filter(None, units), '')})".removesuffix(" ()"))
+
+
+def _draw_quantity(
+    panel: Any, swept: Sweep, points: Sequence[SweepPoint], x: str, quantity: str
+) -> None:
+    """A line and a band for each application; marks apart where the axis is not of numbers."""
+    values = swept.plan.axes[x]
+    numbers = _numbers(values)
+    places = dict(zip(map(str, values), numbers or range(len(values)), strict=True))
+    for number, application in enumerate(swept.plan.applications):
+        colour = _SERIES[number % len(_SERIES)]
+        found = sorted(
+            (places[str(point.values[x])], _quantity_of(point, quantity))
+            for point in points
+            if point.application == application
+        )
+        at = [place for place, _ in found]
+        low, mean, high = zip(*(band for _, band in found), strict=True) if found else ((), (), ())
+        # Otherwise, what stands between two "$" would be a formula, and "_" first hide it.
+        label = printable(application).replace("$", r"\$").lstrip("_")
+        if numbers:
+            panel.plot(at, mean, "o-", markersize=3, color=colour, label=label)
+            panel.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+        else:
+            at = [place + 0.1 * number for place in at]
+            panel.vlines(at, low, high, color=colour, alpha=0.4, linewidth=4)
+            panel.plot(at, mean, "o", markersize=4, color=colour, label=label)
+    if not numbers:
+        names = [printable(str(value)) for value in values]
+        panel.set_xticks(range(len(values)), names, fontsize=8, parse_math=False)
+    elif _is_wide(numbers):
+        panel.set_xscale("log")
+        panel.set_xticks(numbers, [f"{number:g}" for number in numbers], fontsize=8)
+        panel.minorticks_off()
+    panel.grid(alpha=0.25)
+
+
+def _quantity_of(point: SweepPoint, quantity: str) -> tuple[float, float, float]:
+    """The least value, the mean and the largest; not numbers where there are none."""
+    scale, found = 1.0, {}
+    if quantity == TIME and point.measurement is not None:
+        scale, found = 1e6, time_statistics(point.measurement)
+    elif quantity != TIME and point.counters is not None:
+        found = counter_statistics(point.counters, quantity)
+    low, mean, high = (scale * found.get(name, math.nan) for name in ("min", "mean", "max"))
+    return low, mean, high
