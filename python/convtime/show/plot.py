@@ -430,6 +430,18 @@ def sweep_figure(swept: Sweep, x: str | None, quantities: Sequence[str] | None) 
     return figure
 
 
+def draw_sweep(swept: Sweep, suffix: str) -> bytes:
+    """The content of a picture's file, of :func:`sweep_figure`.
+
+    Args:
+        swept: of which something was measured.
+        suffix: of the file, which says its type.
+    """
+    picture = io.BytesIO()
+    sweep_figure(swept, None, None).savefig(picture, format=_file_type(suffix))
+    return picture.getvalue()
+
+
 def _default_x(axes: Mapping[str, Sequence[Label]]) -> str:
     if ITERATIONS in axes:
         return ITERATIONS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convtime.results.regression import Change
@@ -43,7 +43,7 @@ def point_line(point: SweepPoint) -> str:
 def brief(swept: Sweep) -> str:
     """A table of the times, and below it what is to be known beside them."""
     headers, rows = _table(swept)
-    parts = [text.table(headers, rows, right=headers), text.sentences(_sentences(swept))]
+    parts = [text.table(headers, rows, right=headers[1:]), text.sentences(_sentences(swept))]
     return "\n\n".join(filter(None, parts))
 
 
@@ -52,7 +52,7 @@ def sheet(swept: Sweep) -> str:
     parts = [brief(swept)]
     if swept.metrics:
         headers, rows = _counted(swept)
-        parts.append(text.table(headers, rows, right=headers))
+        parts.append(text.table(headers, rows, right=headers[1:]))
     if swept.controls:
         headers, rows = _controls(swept)
         parts.append(text.table(headers, rows, right=headers))
@@ -108,16 +108,11 @@ def _with_axes(
     swept: Sweep, headers: tuple[str, ...], cells: Callable[[SweepPoint], list[str]]
 ) -> tuple[list[str], list[list[str]]]:
     """Headers and rows of a table with a row for each point."""
-    several = len(swept.plan.applications) > 1
     rows = [
-        [
-            *([point.application] if several else []),
-            *map(str, point.values.values()),
-            *cells(point),
-        ]
+        [point.application, *map(str, point.values.values()), *cells(point)]
         for point in swept.points
     ]
-    return [*([""] if several else []), *swept.plan.axes, *headers], rows
+    return ["", *swept.plan.axes, *headers], rows
 
 
 def _controls(swept: Sweep) -> tuple[list[str], list[list[str]]]:
@@ -133,28 +128,34 @@ def _sentences(swept: Sweep) -> Iterator[str]:
             f"{_named(swept.missing)} not measured: the sweep was interrupted, and goes on when it "
             "is called again with its file"
         )
-    for point in swept.failed:
-        yield f"{point.name} failed: {point.error}"
+    for error, points in _grouped((point.error, point) for point in swept.failed).items():
+        yield f"{_named(points)} failed: {error}"
     yield _drift_sentence(swept)
-    by_reservation: dict[str, list[SweepPoint]] = {}
-    for point in swept.points:
-        for reservation in () if point.measurement is None else reservations(point.measurement):
-            by_reservation.setdefault(reservation, []).append(point)
-    for reservation, points in by_reservation.items():
+    reserved = (
+        (reservation, point)
+        for point in swept.points
+        if point.measurement is not None
+        for reservation in reservations(point.measurement)
+    )
+    for reservation, points in _grouped(reserved).items():
         yield f"{reservation}: {_named(points)}"
-    why_uncounted: dict[str, list[SweepPoint]] = {}
-    for point in swept.points:
-        if point.counters_reason:
-            why_uncounted.setdefault(point.counters_reason, []).append(point)
-    for reason, points in why_uncounted.items():
+    uncounted = ((point.counters_reason, point) for point in swept.points if point.counters_reason)
+    for reason, points in _grouped(uncounted).items():
         yield f"counters were not read at {_named(points)}: {reason}"
     if swept.metrics:
         yield f"{len(swept.metrics)} metrics were counted, too, which details() has"
 
 
-def _named(points: Any) -> str:
+def _grouped(pairs: Iterable[tuple[str, SweepPoint]]) -> dict[str, list[SweepPoint]]:
+    """The points of which the same is to be said."""
+    found: dict[str, list[SweepPoint]] = {}
+    for said, point in pairs:
+        found.setdefault(said, []).append(point)
+    return found
+
+
+def _named(points: Sequence[SweepPoint]) -> str:
     """A few points by their names, more by their number."""
-    points = [*points]
     if len(points) <= _MOST_NAMED:
         return ", ".join(point.name for point in points)
     return f"{len(points)} points"
