@@ -13,6 +13,7 @@ from .results.ceilings import Ceilings
 from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
 from .results.comparison import Comparison, Judgement, Ratio
+from .results.costs import Energy, PeakMemory
 from .results.counters import Counters, CountersUnavailable, KernelCounters
 from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
@@ -24,6 +25,8 @@ from .results.sweep import Sweep, SweepPlan, SweepPoint
 from .study.sweep.running import sweep
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
+from .timing.costs import energy, peak_memory
+from .timing.counters.listing import CounterName, counter_names
 from .timing.counters.reading import counters
 from .timing.stopwatch import compare, time_op
 
@@ -39,14 +42,17 @@ __all__ = [
     "ClockReading",
     "ClockTrace",
     "Comparison",
+    "CounterName",
     "Counters",
     "CountersUnavailable",
+    "Energy",
     "Explanation",
     "Interference",
     "Judgement",
     "KernelCounters",
     "LockedClocks",
     "Measurement",
+    "PeakMemory",
     "PlanChoice",
     "Ratio",
     "ScaledTime",
@@ -60,11 +66,14 @@ __all__ = [
     "cmake_prefix_path",
     "compare",
     "compare_runs",
+    "counter_names",
     "counters",
+    "energy",
     "explain",
     "locked_clocks",
     "nn",
     "ops",
+    "peak_memory",
     "plan_cache",
     "read_measurements",
     "reset_clocks",

@@ -74,6 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
         completion,
         config,
         conv,
+        counters,
         doctor,
         show,
         sweep,
@@ -91,6 +92,17 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"convtime {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (time, compare, conv, sweep, show, compare_files, doctor, config, completion):
+    for command in (
+        time,
+        compare,
+        conv,
+        sweep,
+        counters,
+        show,
+        compare_files,
+        doctor,
+        config,
+        completion,
+    ):
         command.add_to(commands)
     return parser

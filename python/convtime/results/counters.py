@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -47,8 +48,8 @@ class KernelCounters:
 class Counters:
     """Hardware counters of one operation, and how they were read; see :func:`convtime.counters`.
 
-    ``counters["dram__bytes_write.sum"]`` is the total of a metric; so is ``counters[name]`` for
-    an old name that it was asked for by.
+    ``counters["dram__bytes_write.sum"]`` is the total of a metric, and so is
+    ``counters["dram_write_bytes"]`` for an old name that was asked for.
 
     Attributes:
         name: what was counted.
@@ -59,7 +60,8 @@ class Counters:
         samples: by metric, what ``totals`` is the median of, in the order of the repeats.
         units: by metric: ``byte``, ``sector``, ``%``, ``s`` and the like.
         descriptions: by metric, in words.
-        translated: metrics by the old names of nvprof's that they were asked for by.
+        translated: by the old names of nvprof's that were asked for, metrics and what each counts
+            for in their sum.
         left_out: metrics of the groups asked for that this GPU does not have, and why.
         method: how the counters were read; ``range profiler`` is CUPTI's.
         replay: what was repeated, since the hardware counts a few events at a time: ``call`` (the
@@ -85,7 +87,7 @@ class Counters:
     passes: int
     cache: str
     device: str
-    translated: dict[str, str] = dataclasses.field(default_factory=dict)
+    translated: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     left_out: dict[str, str] = dataclasses.field(default_factory=dict)
     cache_reason: str = ""
     kernels_reason: str = ""
@@ -93,8 +95,35 @@ class Counters:
     exclusive_reason: str = ""
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
 
-    def __getitem__(self, metric: str) -> float | None:
-        return self.totals[self.translated.get(metric, metric)]
+    def __getitem__(self, name: str) -> float | None:
+        terms = self.translated.get(name, {name: 1.0})
+        values = [self.totals[metric] for metric in terms]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return sum(map(operator.mul, terms.values(), known))
+
+    def __str__(self) -> str:
+        """What was counted of a call, a line for each metric."""
+        from convtime.show.counters import brief
+
+        return brief(self)
+
+    def __repr__(self) -> str:
+        from convtime.show.counters import line
+
+        return f"<convtime.Counters {line(self)}>"
+
+    def details(self) -> str:
+        """What was counted of each kernel, too, and how."""
+        from convtime.show.counters import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.counters import html_sheet
+
+        return html_sheet(self)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, with a schema version."""

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
 
 from convtime.core.load import _C
+from convtime.core.provenance import provenance
 from convtime.results.counters import Counters, CountersUnavailable
-from convtime.timing.candidate import Candidate
+from convtime.timing.cache import flush_buffers, without_persisting_lines
+from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
+from convtime.timing.counters.chip import GpuChip, telling_refusals
+from convtime.timing.counters.names import describe, resolve, split_names
+from convtime.timing.counters.summing import make_counters
+from convtime.timing.options import Options
+from convtime.timing.profilers import make_way_for_profilers
+from convtime.timing.sampling import Place, find_place, on, turn_on
+from convtime.timing.supervision import TimeLimit
 
 Replay = Literal["call", "kernel"]
 CounterCache = Literal["cold", "cold-clean", "warm"]
@@ -22,15 +31,15 @@ def counters(
     fn: Callable[..., object],
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
-    metrics: str | Iterable[str] = DEFAULT_METRICS,  # noqa: ARG001
+    metrics: str | Iterable[str] = DEFAULT_METRICS,
     name: str | None = None,
     setup: Callable[[], object] | None = None,
     backward: bool = False,
     repeats: int = 1,
     replay: Replay = "call",
     cache: CounterCache = "cold",
-    device: torch.device | str | int | None = None,  # noqa: ARG001
-    exclusive: bool = True,  # noqa: ARG001
+    device: torch.device | str | int | None = None,
+    exclusive: bool = True,
 ) -> Counters:
     """Reads the GPU's hardware counters for each kernel of ``fn(*args, **kwargs)``.
 
@@ -64,7 +73,8 @@ def counters(
         RuntimeError: while a profiler runs, and for a failure of CUDA or CUPTI. Whatever ``fn``
             raises passes through.
     """
-    Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
+    candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
+    asked = split_names(metrics)
     for what, value, allowed in (
         ("replay", replay, get_args(Replay)),
         ("cache", cache, get_args(CounterCache)),
@@ -73,8 +83,79 @@ def counters(
             raise ValueError(f"{what} must be one of {str(allowed)[1:-1]}, got {value!r}")
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats must be a whole number, 1 or more, got {repeats!r}")
+    options = Options(cache=cache, device=device, exclusive=exclusive)
+    place = gpu_place(candidate, options, "hardware counters are a GPU's")
+    before = provenance(place.device)
+    with turn_on(place, options, TimeLimit.of(None)) as turn, on(place.device, None):
+        make_way_for_profilers()
+        chip = GpuChip(place.device)
+        wanted = resolve(asked, chip)
+        described = describe(wanted.metrics, chip)
+        with without_persisting_lines(cache, place.gpus) as set_aside:
+            counted = _count(candidate, wanted.metrics, replay, repeats, options, place)
+    return make_counters(
+        counted,
+        wanted,
+        described,
+        name=candidate.name,
+        method="range profiler",
+        replay=replay,
+        cache=cache,
+        cache_reason=set_aside,
+        device=str(place.device),
+        exclusive=turn["exclusive"],
+        exclusive_reason=turn["exclusive_reason"],
+        provenance=before,
+    )
+
+
+def gpu_place(candidate: Candidate, options: Options, why: str) -> Place:
+    """Where a candidate's work runs.
+
+    Args:
+        candidate: what is called.
+        options: with the device that is asked for.
+        why: that has to be a GPU, for the error.
+
+    Raises:
+        CountersUnavailable: where it is none.
+    """
     if not _C.cuda_available():
-        raise CountersUnavailable(
-            "hardware counters are a GPU's, and PyTorch finds no GPU that it can use"
+        raise CountersUnavailable(f"{why}, and PyTorch finds no GPU that it can use")
+    place = find_place([candidate], options.device)
+    if not place.on_gpu:
+        raise CountersUnavailable(f"{why}, and the work of {candidate.name!r} is on the CPU")
+    return place
+
+
+def _count(
+    candidate: Candidate,
+    metrics: Sequence[str],
+    replay: Replay,
+    repeats: int,
+    options: Options,
+    place: Place,
+) -> dict[str, Any]:
+    """What ``_C.count_kernels`` gives."""
+    called = clearing_gradients(candidate)
+    if candidate.backward:
+        called = backward_of(called)
+    buffers = flush_buffers(options.cache, [place.device])
+    stream = torch.cuda.current_stream(place.device).cuda_stream
+    with telling_refusals(place.device):
+        return _C.count_kernels(
+            call=(called.fn, called.args, dict(called.kwargs), called.setup),
+            metrics=list(metrics),
+            replays_kernels=replay == "kernel",
+            repeats=repeats,
+            flush=[
+                (
+                    buffer.data_ptr(),
+                    buffer.nbytes,
+                    buffer.get_device(),
+                    stream,
+                    options.cache == "cold-clean",
+                )
+                for buffer in buffers
+            ],
         )
-    raise CountersUnavailable("this build of convtime does not read hardware counters yet")
