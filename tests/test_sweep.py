@@ -90,7 +90,23 @@ def test_iterations_are_all_the_calls_of_a_run_but_the_one_that_loads() -> None:
     assert swept.plan.rest == 0
     for measured in swept.measurements.values():
         assert (measured.cache_requested, measured.placement_requested) == ("warm", "as-is")
-        assert measured.regime_requested == "as-is"
+        assert (measured.regime_requested, measured.queue_requested) == ("as-is", "none")
+
+
+@pytest.mark.cuda
+def test_iterations_on_a_gpu_have_kernels_and_clocks() -> None:
+    x = torch.randn(1 << 16, device="cuda")
+    swept = convtime.sweep(
+        lambda: torch.relu(x), {"iterations": [1, 10, 100]}, method="kernel", counters="dram"
+    )
+    for point in swept.points:
+        measured = point.measurement
+        assert measured is not None
+        assert len(measured.seconds) == len(measured.sm_clocks_hz) == point.values["iterations"]
+        assert (measured.cache, measured.placement, measured.discarded) == ("warm", "as-is", ())
+        assert bool(point.counters_reason) == (point.counters is None)
+    kernels = {row["kernel"] for row in swept.to_rows(kernels=True) if row.get("kernel")}
+    assert len(kernels) == 1
 
 
 def test_iterations_begin_behind_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -509,7 +525,7 @@ def test_a_sweep_shows_itself() -> None:
     assert "<b>" not in swept._repr_html_()
     assert str(swept.points[0]).startswith("relu: 1.000 µs")
     assert str(dataclasses.replace(PLAN.points()[0], error="E: x")).endswith("layout=x: E: x")
-    with pytest.raises(KeyError, match="'x' is no point of this sweep; its first is 'PyTorch"):
+    with pytest.raises(KeyError, match="'x' is no point that was visited; the first is called 'P"):
         swept["x"]
 
 
@@ -586,18 +602,34 @@ def test_counters_that_cannot_be_read_are_said_and_the_rest_goes_on(
 def test_counters_are_read_at_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def read(fn: object, *_: object, metrics: object, repeats: int, **__: object) -> Counters:
+    def read(fn: object, *_: object, metrics: object, repeats: int = 1, **__: object) -> Counters:
         asked.append((fn, metrics, repeats))
         return counters_of(written=(1.0, 3.0))
 
     monkeypatch.setattr(running, "read_counters", read)
-    swept = convtime.sweep(nothing, {"iterations": [2, 9]}, rest=0, counters=["dram", "l2"])
-    assert sorted(asked, key=lambda each: each[2]) == [
+    swept = convtime.sweep(nothing, {"iterations": [2, 9]}, rest=0, counters="dram, l2")
+    assert sorted(asked[1:], key=lambda each: each[2]) == [
         (nothing, ("dram", "l2"), 2),
         (nothing, ("dram", "l2"), 5),
     ]
     assert swept.metrics == ("written",)
     assert [row["mean"] for row in swept.to_rows() if row["quantity"] == "written"] == [2.0, 2.0]
+
+
+def test_a_metric_that_there_is_not_is_refused_before_anything_runs() -> None:
+    with pytest.raises(InputError, match="'dramm'.*dram"):
+        convtime.sweep(lambda: pytest.fail("it ran"), {"warmup": [1]}, counters="dramm")
+
+
+def test_old_names_of_metrics_stand_for_what_they_are_of() -> None:
+    old = {"written": {"a": 32.0, "b": 1.0}}
+    counted = dataclasses.replace(
+        counters_of(a=(1.0, None, 2.0), b=(5.0, 6.0, 7.0), c=(4.0,)), translated=old
+    )
+    swept = swept_of(counters=dataclasses.replace(counted, units={"a": "byte"}))
+    assert swept.metrics == ("written", "c")
+    row = next(row for row in swept.to_rows() if row["quantity"] == "written")
+    assert (row["count"], row["min"], row["max"], row["unit"]) == (2, 37.0, 71.0, "byte")
 
 
 def test_points_are_of_their_plan() -> None:

@@ -87,6 +87,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument(
         "--counters",
+        default="",
         metavar="METRIC,...",
         help="read these hardware counters, or groups of them, too",
     )
@@ -128,7 +129,7 @@ def _run(options: argparse.Namespace) -> None:
             applications,
             axes,
             file=options.file,
-            counters=options.counters.split(",") if options.counters else (),
+            counters=options.counters,
             rest=options.rest,
             seed=options.seed,
         )

@@ -179,8 +179,8 @@ class Sweep:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that were counted at any point."""
-        counted = [point.counters.totals for point in self.points if point.counters is not None]
+        """The metrics that were counted at any point; nvprof's by the names they were asked for."""
+        counted = [_metrics(point.counters) for point in self.points if point.counters is not None]
         return tuple(dict.fromkeys(itertools.chain.from_iterable(counted)))
 
     def __getitem__(self, name: str) -> SweepPoint:
@@ -188,7 +188,8 @@ class Sweep:
         for point in self.points:
             if point.name == name:
                 return point
-        raise KeyError(f"{name!r} is no point of this sweep; its first is {self.points[0].name!r}")
+        first = self.plan.points()[0].name
+        raise KeyError(f"{name!r} is no point that was visited; the first is called {first!r}")
 
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
         """How the control's time changed from its first visit to its last.
@@ -315,8 +316,8 @@ def _rows(point: SweepPoint, *, kernels: bool) -> Iterator[dict[str, Any]]:
     counted = point.counters
     if counted is None:
         return
-    for metric in counted.samples:
-        told = {"quantity": metric, "unit": counted.units.get(metric, "")}
+    for metric in _metrics(counted):
+        told = {"quantity": metric, "unit": counter_unit(counted, metric)}
         yield {**same, **told, **counter_statistics(counted, metric), **used}
     if kernels:
         for kernel in counted.kernels:
@@ -343,7 +344,25 @@ def _statistics(values: Sequence[float]) -> dict[str, Any]:
     return dict(zip(_STATISTICS, found, strict=False))
 
 
+def _metrics(counted: Counters) -> list[str]:
+    """What was counted: nvprof's names that were asked for stand in place of what they are of."""
+    terms = set().union(*counted.translated.values())
+    return [*counted.translated, *(metric for metric in counted.samples if metric not in terms)]
+
+
+def counter_unit(counted: Counters, metric: str) -> str:
+    """The unit of a metric; of one of nvprof's, that of what it is of."""
+    first = next(iter(counted.translated.get(metric, (metric,))))
+    return counted.units.get(first, "")
+
+
 def counter_statistics(counted: Counters, metric: str) -> dict[str, Any]:
     """Of what was counted of a metric; empty where the hardware had no value."""
-    known = [value for value in counted.samples.get(metric, ()) if value is not None]
+    terms = counted.translated.get(metric, {metric: 1.0})
+    repeats = zip(*(counted.samples.get(term, ()) for term in terms), strict=True)
+    known = [
+        math.fsum(weight * value for weight, value in zip(terms.values(), values, strict=True))
+        for values in repeats
+        if None not in values
+    ]
     return _statistics(known) if known else {}

@@ -23,6 +23,7 @@ from convtime.results.sweep import (
     Sweep,
     SweepPoint,
     counter_statistics,
+    counter_unit,
     time_statistics,
 )
 from convtime.show.text import printable
@@ -465,7 +466,7 @@ def _is_wide(values: Sequence[float]) -> bool:
 def _axis_label(swept: Sweep, quantity: str) -> str:
     if quantity == TIME:
         return "time (µs)"
-    units = (point.counters.units.get(quantity) for point in swept.points if point.counters)
+    units = (counter_unit(point.counters, quantity) for point in swept.points if point.counters)
     return printable(f"{quantity} ({next(filter(None, units), '')})".removesuffix(" ()"))
 
 

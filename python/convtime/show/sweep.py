@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convtime.results.regression import Change
-from convtime.results.sweep import DRIFT_MARGIN, Sweep, SweepPoint, counter_statistics
+from convtime.results.sweep import DRIFT_MARGIN, Sweep, SweepPoint, counter_statistics, counter_unit
 from convtime.results.units import format_seconds
 from convtime.show import html, text
 from convtime.show.measurement import estimate, facts_of, reservations
@@ -90,7 +90,7 @@ def _counted(swept: Sweep) -> tuple[list[str], list[list[str]]]:
         for metric in swept.metrics:
             counted = point.counters
             known = counter_statistics(counted, metric) if counted is not None else {}
-            unit = "" if counted is None else counted.units.get(metric, "")
+            unit = "" if counted is None else counter_unit(counted, metric)
             found.append(_written(known, unit) if known else "–")
         return found
 

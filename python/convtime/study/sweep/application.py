@@ -132,7 +132,7 @@ def described(fn: object) -> str:
     if isinstance(fn, functools.partial):
         return f"{described(fn.func)}({', '.join(_arguments(fn.args, fn.keywords))}, …)"
     named = fn if hasattr(fn, "__qualname__") else type(fn)
-    words = f"{named.__module__}.{named.__qualname__}"
+    words = ".".join(filter(None, (named.__module__, named.__qualname__)))
     code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
     return words if code is None else f"{words} ({_digest(code)})"
 

@@ -21,10 +21,11 @@ AXIS_OPTIONS = tuple(
     if field.name not in ("device", "stream", "log", "margin")
 )
 
-# A run of so many iterations is as a program that begins makes it: by default nothing comes between
-# two calls, and nothing before them.
+# A run of so many iterations is as a program makes it that has just begun: by default nothing comes
+# between two calls, nothing before them, and no batch is discarded because it was not held.
 _OF_ITERATIONS: Mapping[str, Any] = {
     "warmup": 0,
+    "queue": "none",
     "cache": "warm",
     "placement": "as-is",
     "regime": "as-is",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import random
@@ -24,6 +25,7 @@ from convtime.study.sweep.application import Application, read_applications
 from convtime.study.sweep.axes import Axes, read_axes
 from convtime.study.sweep.journal import Journal, opened
 from convtime.timing.candidate import Candidate
+from convtime.timing.counters.names import split_names
 from convtime.timing.counters.reading import CounterCache
 from convtime.timing.counters.reading import counters as read_counters
 from convtime.timing.options import Stop, is_finite, takes_options
@@ -67,8 +69,8 @@ def sweep(
 
     ``iterations`` are the consecutive calls of one run: behind a rest and the calls that load and
     compile, so many calls are made and timed one by one, and these are the point's samples. Unless
-    given, there is no warm-up, the cache is warm, tensors stay where they are, and the GPU's clock
-    is left alone.
+    given, there is no warm-up, the cache is warm, tensors stay where they are, nothing holds the
+    queue, and the GPU's clock is left alone.
 
     Points are visited in random order. One of them, the control, is visited first, last, and behind
     every eighth point: its times tell whether the machine drifted. A point that fails is marked
@@ -127,11 +129,13 @@ def run(
         raise InputError(f"rest must be a number of seconds, 0 or more, got {rest!r}")
     if not (seed is None or (isinstance(seed, int) and not isinstance(seed, bool))):
         raise InputError(f"seed must be a whole number, got {seed!r}")
+    names = split_names(counters) if counters else ()
+    _check_metrics(names, axes.options.get("device"))
     plan = SweepPlan(
         applications={name: each.identity for name, each in applications.items()},
         axes=axes.labels,
         options=_written(axes.options),
-        counters=(counters,) if isinstance(counters, str) else tuple(counters),
+        counters=names,
         rest=float(rest),
         seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
         machine=_machine(axes.options.get("device")),
@@ -147,10 +151,22 @@ def run(
             leave=False,
         ) as bar:
             for point in remaining:
-                bar.set_description_str(point.name)
+                bar.set_description_str(" ".join(point.name.split()))
                 journal.add(visits.make(dataclasses.replace(point, visit=len(journal.visits))))
                 bar.update()
         return Sweep.of_visits(journal.plan, journal.visits)
+
+
+def _check_metrics(names: tuple[str, ...], device: Any) -> None:
+    """Refuses metrics that there are not; that none can be read is said at each point.
+
+    Raises:
+        InputError: with the nearest metrics.
+    """
+    if not names:
+        return
+    with contextlib.suppress(RuntimeError):
+        read_counters(lambda: None, metrics=names, cache="warm", device=device)
 
 
 def _written(options: Mapping[str, Any]) -> dict[str, Any]:
