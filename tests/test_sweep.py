@@ -490,14 +490,16 @@ def test_the_table_has_kernels_where_they_are_asked_for() -> None:
     point = dataclasses.replace(
         PLAN.points()[0], measurement=make(), counters=counters_of(written=(7.0, 9.0))
     )
-    rows = Sweep(PLAN, (point,)).to_rows(kernels=True)
-    assert [(row["quantity"], row.get("kernel")) for row in rows] == [
-        ("time", None),
+    swept = Sweep(PLAN, (point,))
+    rows = swept.to_rows(kernels=True)
+    assert [(row["quantity"], row["kernel"]) for row in rows] == [
+        ("time", ""),
         ("time", "relu_kernel"),
-        ("written", None),
+        ("written", ""),
         ("written", "relu_kernel"),
     ]
     assert (rows[1]["count"], rows[1]["median"], rows[3]["median"]) == (3, 2e-6, 7.0)
+    assert swept.kernels == ("relu_kernel",)
 
 
 def test_a_failed_point_has_a_row_with_its_error() -> None:
@@ -556,8 +558,16 @@ def test_the_picture_has_a_line_and_a_band_for_each_application() -> None:
     assert alone.get_xlabel() == "iterations"
     (by_layout,) = swept.plot(x="layout", quantities=["time"]).axes[:1]
     assert by_layout.get_title() == "iterations=1"
+    kernels = Sweep(PLAN, (dataclasses.replace(PLAN.points()[0], measurement=make()),))
+    (of_kernel,) = kernels.plot(kernel="relu_kernel").axes
+    drawn: Any = of_kernel.lines[0]
+    assert list(drawn.get_ydata()) == pytest.approx([7 / 3])
     wrong: Any
-    for wrong, said in (({"x": "y"}, "x must be one of"), ({"quantities": ["y"]}, "some of time")):
+    for wrong, said in (
+        ({"x": "y"}, "x must be one of"),
+        ({"quantities": ["y"]}, "some of time"),
+        ({"kernel": "y"}, "kernel must be one of relu_kernel"),
+    ):
         with pytest.raises(InputError, match=said):
             swept.plot(**wrong)
     with pytest.raises(InputError, match="nothing was measured cannot be drawn"):

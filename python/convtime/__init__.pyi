@@ -21,7 +21,8 @@ from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
 from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
-from .results.sweep import Sweep, SweepPlan, SweepPoint
+from .results.sweep import Sweep
+from .results.sweep_plan import SweepPlan, SweepPoint
 from .study.sweep.running import sweep
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings

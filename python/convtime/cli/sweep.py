@@ -30,7 +30,8 @@ from convtime.core.errors import InputError, first_line
 from convtime.core.files import check_writable, write_file
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
-from convtime.results.sweep import ITERATIONS, Sweep
+from convtime.results.sweep import Sweep
+from convtime.results.sweep_plan import ITERATIONS
 from convtime.show import plot
 from convtime.study.sweep.application import Application
 from convtime.study.sweep.axes import AXIS_OPTIONS, Axes, read_axes

@@ -16,16 +16,9 @@ from convtime.results.clock_reading import ClockReading
 from convtime.results.clock_trace import ClockTrace
 from convtime.results.comparison import Comparison
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
-from convtime.results.sweep import (
-    ITERATIONS,
-    TIME,
-    Label,
-    Sweep,
-    SweepPoint,
-    counter_statistics,
-    counter_unit,
-    time_statistics,
-)
+from convtime.results.sweep import Sweep
+from convtime.results.sweep_plan import ITERATIONS, Label, SweepPoint
+from convtime.results.sweep_rows import TIME, summary, unit
 from convtime.show.text import printable
 
 if TYPE_CHECKING:
@@ -384,17 +377,20 @@ def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
     axis.set_yticks(range(len(reasons)), labels, fontsize=7, parse_math=False)
 
 
-def sweep_figure(swept: Sweep, x: str | None, quantities: Sequence[str] | None) -> Figure:
+def sweep_figure(
+    swept: Sweep, x: str | None = None, quantities: Sequence[str] | None = None, kernel: str = ""
+) -> Figure:
     """Draws each quantity over an axis, with a band from the least to the largest value.
 
     Args:
         swept: what was measured.
         x: the axis; None for ``iterations``, or else the first of numbers, or the first.
         quantities: ``time`` and metrics; None for all.
+        kernel: a short name; empty for whole calls.
 
     Raises:
-        InputError: there is no such axis or quantity, nothing was measured, or matplotlib is
-            missing.
+        InputError: there is no such axis, quantity or kernel, nothing was measured, or there is no
+            matplotlib.
     """
     axes = swept.plan.axes
     x = _default_x(axes) if x is None else x
@@ -405,6 +401,9 @@ def sweep_figure(swept: Sweep, x: str | None, quantities: Sequence[str] | None) 
     for quantity in wanted:
         if quantity not in known:
             raise InputError(f"quantities must be some of {', '.join(known)}, got {quantity!r}")
+    if kernel and kernel not in swept.kernels:
+        names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
+        raise InputError(f"kernel must be one of {names}, got {kernel!r}")
     if not (swept.measurements and wanted):
         raise InputError("a sweep of which nothing was measured cannot be drawn")
     columns: dict[str, list[SweepPoint]] = {}
@@ -418,10 +417,10 @@ def sweep_figure(swept: Sweep, x: str | None, quantities: Sequence[str] | None) 
     panels = figure.subplots(len(wanted), len(columns), squeeze=False, sharex=True, sharey="row")
     for row, quantity in zip(panels, wanted, strict=True):
         for panel, points in zip(row, columns.values(), strict=True):
-            _draw_quantity(panel, swept, points, x, quantity)
+            _draw_quantity(panel, swept, points, x, (quantity, kernel))
         row[0].set_ylabel(_axis_label(swept, quantity), fontsize=8, parse_math=False)
-        means = [mean for point in swept.points for _, mean, _ in [_quantity_of(point, quantity)]]
-        if _is_wide([mean for mean in means if not math.isnan(mean)]):
+        ends = [end for point in swept.points for end in _band(point, quantity, kernel)]
+        if _is_wide([end for end in ends if not math.isnan(end)]):
             row[0].set_yscale("log")
     for panel, title in zip(panels[0], columns, strict=True):
         panel.set_title(printable(title), fontsize=9, parse_math=False)
@@ -439,7 +438,7 @@ def draw_sweep(swept: Sweep, suffix: str) -> bytes:
         suffix: of the file, which says its type.
     """
     picture = io.BytesIO()
-    sweep_figure(swept, None, None).savefig(picture, format=_file_type(suffix))
+    sweep_figure(swept).savefig(picture, format=_file_type(suffix))
     return picture.getvalue()
 
 
@@ -466,21 +465,24 @@ def _is_wide(values: Sequence[float]) -> bool:
 def _axis_label(swept: Sweep, quantity: str) -> str:
     if quantity == TIME:
         return "time (µs)"
-    units = (counter_unit(point.counters, quantity) for point in swept.points if point.counters)
+    units = (unit(point, quantity) for point in swept.points)
     return printable(f"{quantity} ({next(filter(None, units), '')})".removesuffix(" ()"))
 
 
 def _draw_quantity(
-    panel: Any, swept: Sweep, points: Sequence[SweepPoint], x: str, quantity: str
+    panel: Any, swept: Sweep, points: Sequence[SweepPoint], x: str, of: tuple[str, str]
 ) -> None:
-    """A line and a band for each application; marks apart where the axis is not of numbers."""
+    """A line and a band for each application; marks apart where the axis is not of numbers.
+
+    ``of`` are the quantity and the kernel.
+    """
     values = swept.plan.axes[x]
     numbers = _numbers(values)
     places = dict(zip(map(str, values), numbers or range(len(values)), strict=True))
     for number, application in enumerate(swept.plan.applications):
         colour = _SERIES[number % len(_SERIES)]
         found = sorted(
-            (places[str(point.values[x])], _quantity_of(point, quantity))
+            (places[str(point.values[x])], _band(point, *of))
             for point in points
             if point.application == application
         )
@@ -505,12 +507,9 @@ def _draw_quantity(
     panel.grid(alpha=0.25)
 
 
-def _quantity_of(point: SweepPoint, quantity: str) -> tuple[float, float, float]:
+def _band(point: SweepPoint, quantity: str, kernel: str) -> tuple[float, float, float]:
     """The least value, the mean and the largest; not numbers where there are none."""
-    scale, found = 1.0, {}
-    if quantity == TIME and point.measurement is not None:
-        scale, found = 1e6, time_statistics(point.measurement)
-    elif quantity != TIME and point.counters is not None:
-        found = counter_statistics(point.counters, quantity)
+    found = summary(point, quantity, kernel)
+    scale = 1e6 if quantity == TIME else 1.0
     low, mean, high = (scale * found.get(name, math.nan) for name in ("min", "mean", "max"))
     return low, mean, high

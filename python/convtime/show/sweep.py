@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from convtime.results.regression import Change
-from convtime.results.sweep import DRIFT_MARGIN, Sweep, SweepPoint, counter_statistics, counter_unit
+from convtime.results.sweep import DRIFT_MARGIN, Sweep
+from convtime.results.sweep_plan import SweepPoint
+from convtime.results.sweep_rows import summary, unit
 from convtime.results.units import format_seconds
 from convtime.show import html, text
 from convtime.show.measurement import estimate, facts_of, reservations
@@ -86,18 +88,14 @@ def _counted(swept: Sweep) -> tuple[list[str], list[list[str]]]:
     """The mean of each metric, with the least and the largest value where they are not the same."""
 
     def cells(point: SweepPoint) -> list[str]:
-        found = []
-        for metric in swept.metrics:
-            counted = point.counters
-            known = counter_statistics(counted, metric) if counted is not None else {}
-            unit = "" if counted is None else counter_unit(counted, metric)
-            found.append(_written(known, unit) if known else "–")
-        return found
+        return [_written(summary(point, metric), unit(point, metric)) for metric in swept.metrics]
 
     return _with_axes(swept, swept.metrics, cells)
 
 
 def _written(known: Mapping[str, Any], unit: str) -> str:
+    if not known:
+        return "–"
     ends = ""
     if known["min"] < known["max"]:
         ends = f" ({known['min']:.4g} .. {known['max']:.4g})"

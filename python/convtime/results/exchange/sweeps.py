@@ -12,7 +12,8 @@ from typing import Any
 
 from convtime.core import codec
 from convtime.core.errors import InputError
-from convtime.results.sweep import SCHEMA, Sweep, SweepPlan, SweepPoint
+from convtime.results.sweep import SCHEMA, Sweep
+from convtime.results.sweep_plan import SweepPlan, SweepPoint
 
 _KIND = "convtime sweep"
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from convtime.core.errors import InputError
-from convtime.results.sweep import COLUMNS, ITERATIONS, Label
+from convtime.results.sweep_plan import ITERATIONS, Label
+from convtime.results.sweep_rows import COLUMNS
 from convtime.timing.options import Options, make_options
 
 #: What an axis may be of time_op's options: a device is mostly a factory's parameter, where its

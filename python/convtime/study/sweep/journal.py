@@ -13,7 +13,7 @@ from typing import Any
 from convtime.core.errors import InputError
 from convtime.core.files import check_writable, write_file
 from convtime.results.exchange import sweeps
-from convtime.results.sweep import SweepPlan, SweepPoint
+from convtime.results.sweep_plan import SweepPlan, SweepPoint
 
 
 class Journal:

@@ -20,7 +20,8 @@ from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.results.counters import Counters
 from convtime.results.measurement import Measurement
-from convtime.results.sweep import ITERATIONS, Sweep, SweepPlan, SweepPoint
+from convtime.results.sweep import Sweep
+from convtime.results.sweep_plan import ITERATIONS, SweepPlan, SweepPoint
 from convtime.study.sweep.application import Application, read_applications
 from convtime.study.sweep.axes import Axes, read_axes
 from convtime.study.sweep.journal import Journal, opened
