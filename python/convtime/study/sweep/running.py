@@ -26,7 +26,8 @@ from convtime.study.sweep.application import Application, read_applications
 from convtime.study.sweep.axes import Axes, read_axes
 from convtime.study.sweep.journal import Journal, opened
 from convtime.timing.candidate import Candidate
-from convtime.timing.counters.names import split_names
+from convtime.timing.counters.chip import GpuChip
+from convtime.timing.counters.names import resolve, split_names
 from convtime.timing.counters.reading import CounterCache
 from convtime.timing.counters.reading import counters as read_counters
 from convtime.timing.options import Stop, is_finite, takes_options
@@ -130,8 +131,10 @@ def run(
         raise InputError(f"rest must be a number of seconds, 0 or more, got {rest!r}")
     if not (seed is None or (isinstance(seed, int) and not isinstance(seed, bool))):
         raise InputError(f"seed must be a whole number, got {seed!r}")
+    device = resolve_device(axes.options.get("device"))
     names = split_names(counters) if counters else ()
-    _check_metrics(names, axes.options.get("device"))
+    if names:
+        _check_metrics(names, device)
     plan = SweepPlan(
         applications={name: each.identity for name, each in applications.items()},
         axes=axes.labels,
@@ -139,7 +142,7 @@ def run(
         counters=names,
         rest=float(rest),
         seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
-        machine=_machine(axes.options.get("device")),
+        machine=_machine(device),
     )
     path = None if file is None else Path(file)
     with opened(path, plan, seed_given=seed is not None) as journal:
@@ -158,16 +161,15 @@ def run(
         return Sweep.of_visits(journal.plan, journal.visits)
 
 
-def _check_metrics(names: tuple[str, ...], device: Any) -> None:
-    """Refuses metrics that there are not; that none can be read is said at each point.
+def _check_metrics(names: Iterable[str], device: torch.device) -> None:
+    """Refuses metrics that a GPU does not have; that none can be read is said at each point.
 
     Raises:
         InputError: with the nearest metrics.
     """
-    if not names:
-        return
-    with contextlib.suppress(RuntimeError):
-        read_counters(lambda: None, metrics=names, cache="warm", device=device)
+    if device.type == "cuda":
+        with contextlib.suppress(RuntimeError):
+            resolve(names, GpuChip(device))
 
 
 def _written(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,8 +181,8 @@ def _written(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _machine(device: Any) -> dict[str, Any]:
-    facts = provenance(resolve_device(device))
+def _machine(device: torch.device) -> dict[str, Any]:
+    facts = provenance(device)
     return {what: facts[what] for what in _MACHINE if facts[what] is not None}
 
 
