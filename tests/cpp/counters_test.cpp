@@ -1,9 +1,12 @@
 #include <cuda.h>
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <link.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <stdexcept>
@@ -14,7 +17,9 @@
 #include "timing/counters/metric_host.h"
 #include "timing/counters/passes.h"
 #include "timing/counters/profiler_api.h"
+#include "timing/counters/profiler_libraries.h"
 #include "timing/counters/range_profiler.h"
+#include "timing/trace/cupti_session.h"
 
 // Reading counters, on a stand-in for CUPTI: what is asked of it, in which order, and what is left
 // behind where it fails.
@@ -356,6 +361,57 @@ TEST_F(CountersTest, DoesNotCallForEver) {
   EXPECT_THROW(count(), std::runtime_error);
   EXPECT_LT(call_.calls, 100);
   expect_nothing_left();
+}
+
+TEST(CountingTurn, IsForOneAtATime) {
+  const CountingTurn turn;
+  EXPECT_NO_THROW(turn.require());
+  EXPECT_THROW(CountingTurn(), std::runtime_error);
+}
+
+TEST(CountingTurn, IsAgainFreeBehindTheLast) {
+  {
+    const CountingTurn turn;
+  }
+  EXPECT_NO_THROW(CountingTurn());
+}
+
+TEST(CountingTurn, IsNoneWhileAProfilerRecordsOrIsAboutTo) {
+  {
+    const MakeWay way;
+    EXPECT_THROW(CountingTurn(), std::runtime_error);
+  }
+  set_profiler_check([] { return true; });
+  EXPECT_THROW(CountingTurn(), std::runtime_error);
+  set_profiler_check(nullptr);
+  EXPECT_NO_THROW(CountingTurn());
+}
+
+TEST(CountingTurn, EndsWithAProfilerThatBegins) {
+  const CountingTurn turn;
+  {
+    const MakeWay way;
+  }  // it may be over again before anyone looks
+  EXPECT_THROW(turn.require(), std::runtime_error);
+}
+
+/// The folder of a library that is loaded already, asked for as CUPTI asks for it.
+std::filesystem::path folder_of(const char* library) {
+  void* const loaded = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+  link_map* map = nullptr;
+  if (loaded == nullptr || dlinfo(loaded, RTLD_DI_LINKMAP, &map) != 0) {
+    return "not loaded";
+  }
+  return std::filesystem::canonical(map->l_name).parent_path();
+}
+
+TEST(ProfilerLibraries, AreThoseBesideCupti) {
+  EXPECT_EQ(load_profiler_libraries(), "");
+  Dl_info cupti{};
+  ASSERT_NE(dladdr(reinterpret_cast<void*>(&cuptiProfilerInitialize), &cupti), 0);
+  const auto folder = std::filesystem::canonical(cupti.dli_fname).parent_path();
+  EXPECT_EQ(folder_of("libnvperf_host.so"), folder);
+  EXPECT_EQ(folder_of("libnvperf_target.so"), folder);
 }
 
 TEST_F(CountersTest, KnowsAChipsMetrics) {

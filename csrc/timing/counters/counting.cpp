@@ -15,6 +15,7 @@
 #include "timing/counters/metric_host.h"
 #include "timing/counters/passes.h"
 #include "timing/counters/profiler_api.h"
+#include "timing/counters/profiler_libraries.h"
 #include "timing/counters/range_profiler.h"
 #include "timing/trace/attribution.h"
 #include "timing/trace/cupti_session.h"
@@ -39,7 +40,6 @@ auto telling_refusals(Function function) {
 /// The context that the runtime uses for the current device. libcuda is asked for it through the
 /// runtime, since convtime is not linked with it: it comes with the driver.
 CUcontext current_context() {
-  CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // makes the context where there is none yet
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
   CONVTIME_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, 12000,
@@ -56,6 +56,11 @@ void require_cupti() {
   if (const auto problem = CuptiSession::unavailable(); problem.has_value()) {
     throw CountersRefused("no CUPTI", *problem);
   }
+  static const std::string missing = load_profiler_libraries();
+  if (!missing.empty()) {
+    throw CountersRefused("no CUPTI", missing);
+  }
+  CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // CUPTI knows no device before there is a context
 }
 
 /// The kernels that a call launches on this device, in order.
@@ -112,6 +117,13 @@ Launches trace_launches(Callable& call, const HostHooks& hooks) {
   return launches;
 }
 
+/// The kernels that a call may launch.
+std::size_t room_for(const Launches& launches) {
+  constexpr std::size_t kFew = 16;
+  const std::size_t known = launches.kernels.size();
+  return launches.differ ? 2 * known + kFew : known;
+}
+
 std::vector<const char*> pointers_to(std::span<const std::string> texts) {
   std::vector<const char*> pointers;
   for (const std::string& text : texts) {
@@ -120,8 +132,10 @@ std::vector<const char*> pointers_to(std::span<const std::string> texts) {
   return pointers;
 }
 
-/// Counts as often as asked for, and leaves nothing of the profiler behind, however it ends.
-void count_repeats(Callable& call, const CountingOptions& options, Counted& result) {
+/// Counts up to `room` kernels as often as asked for, and leaves nothing of the profiler behind,
+/// however it ends.
+void count_repeats(Callable& call, std::size_t room, const CountingOptions& options,
+                   Counted& result) {
   const CountingTurn turn;
   const CountingHooks hooks{options.hooks, [] { CONVTIME_CUDA_CHECK(cudaDeviceSynchronize()); },
                             [&] { turn.require(); }};
@@ -140,7 +154,7 @@ void count_repeats(Callable& call, const CountingOptions& options, Counted& resu
     profiler.emplace(kCupti, context);
   });
   result.passes = schedule.passes;
-  const CountedCall counted{call, metrics, schedule, result.launches.size(),
+  const CountedCall counted{call, metrics, schedule, room,
                             options.replays_kernels ? Replay::kKernel : Replay::kCall};
   for (std::size_t repeat = 0; repeat < options.repeats; ++repeat) {
     result.values.push_back(count_passes(counted, *profiler, *host, hooks));
@@ -193,7 +207,7 @@ Counted count_kernels(Callable& call, const CountingOptions& options) {
     }
     Counted result;
     result.launches = launches.kernels;
-    count_repeats(conditioned, options, result);
+    count_repeats(conditioned, room_for(launches), options, result);
     explain_unnamed(launches, result);
     return result;
   });

@@ -1,5 +1,7 @@
 #include "timing/counters/metric_host.h"
 
+#include <cupti_version.h>
+
 #include <limits>
 #include <utility>
 
@@ -23,6 +25,26 @@ constexpr Kind kKinds[] = {
     {CUPTI_METRIC_TYPE_RATIO, ".ratio"},
     {CUPTI_METRIC_TYPE_THROUGHPUT, ".avg.pct_of_peak_sustained_elapsed"},
 };
+
+using Properties = CUpti_Profiler_Host_GetMetricProperties_Params;
+
+/// Links between devices, for example, are counted for all contexts together.
+bool is_of_device([[maybe_unused]] const Properties& properties) {
+#if CUPTI_API_VERSION >= 130200
+  return properties.metricCollectionScope == CUPTI_METRIC_COLLECTION_SCOPE_DEVICE;
+#else
+  return false;
+#endif
+}
+
+/// Returns CUPTI's result.
+CUptiResult read_properties(const ProfilerApi& api, CUpti_Profiler_Host_Object* host,
+                            const char* metric, Properties& properties) {
+  properties = sized<Properties>(CUpti_Profiler_Host_GetMetricProperties_Params_STRUCT_SIZE);
+  properties.pHostObject = host;
+  properties.pMetricName = metric;
+  return api.metric_properties(&properties);
+}
 
 }  // namespace
 
@@ -54,24 +76,27 @@ std::vector<std::string> MetricHost::metrics() const {
     params.metricType = kind.type;
     api_.check(api_.base_metrics(&params), "cuptiProfilerHostGetBaseMetrics");
     for (std::size_t i = 0; i < params.numMetrics; ++i) {
-      names.push_back(std::string(params.ppMetricNames[i]) + kind.suffix);
+      const char* const name = params.ppMetricNames[i];
+      Properties properties{};
+      api_.check(read_properties(api_, host_, name, properties),
+                 "cuptiProfilerHostGetMetricProperties");
+      if (!is_of_device(properties)) {
+        names.push_back(std::string(name) + kind.suffix);
+      }
     }
   }
   return names;
 }
 
 std::optional<MetricInfo> MetricHost::describe(const std::string& metric) const {
-  auto params = sized<CUpti_Profiler_Host_GetMetricProperties_Params>(
-      CUpti_Profiler_Host_GetMetricProperties_Params_STRUCT_SIZE);
-  params.pHostObject = host_;
-  params.pMetricName = metric.c_str();
-  const CUptiResult status = api_.metric_properties(&params);
+  Properties properties{};
+  const CUptiResult status = read_properties(api_, host_, metric.c_str(), properties);
   if (status == CUPTI_ERROR_INVALID_METRIC_NAME) {
     return std::nullopt;
   }
   api_.check(status, "cuptiProfilerHostGetMetricProperties");
-  return MetricInfo{text_or_nothing(params.pDescription), text_or_nothing(params.pDimUnit),
-                    text_or_nothing(params.pHwUnit)};
+  return MetricInfo{text_or_nothing(properties.pDescription), text_or_nothing(properties.pDimUnit),
+                    text_or_nothing(properties.pHwUnit)};
 }
 
 CounterSchedule MetricHost::schedule(std::span<const char* const> metrics) {

@@ -35,8 +35,9 @@ class MetricHost {
   MetricHost(const MetricHost&) = delete;
   MetricHost& operator=(const MetricHost&) = delete;
 
-  /// The names of what is counted, such as "dram__bytes_read", each with the suffix of the value
-  /// that is mostly meant: ".sum", ".ratio" or ".avg.pct_of_peak_sustained_elapsed".
+  /// The names of what is counted of single contexts, such as "dram__bytes_read", each with the
+  /// suffix of the value that is mostly meant: ".sum", ".ratio" or
+  /// ".avg.pct_of_peak_sustained_elapsed".
   std::vector<std::string> metrics() const;
 
   /// Nothing for a name that the chip does not have.

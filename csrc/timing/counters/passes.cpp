@@ -67,8 +67,8 @@ std::vector<std::vector<double>> count_passes(const CountedCall& counted, RangeP
   if (dropped > 0) {
     throw std::runtime_error(std::to_string(dropped) + " kernels ran beside the " +
                              std::to_string(counted.launches) +
-                             " that the call launches: let no other thread of this process use "
-                             "the GPU meanwhile");
+                             " that the call was seen to launch: let no other thread of this "
+                             "process use the GPU meanwhile");
   }
   return values;
 }

@@ -17,7 +17,7 @@ struct CountedCall {
   Callable& call;
   std::span<const char* const> metrics;
   const CounterSchedule& schedule;
-  std::size_t launches = 0;  ///< kernels that the call launches
+  std::size_t launches = 0;  ///< kernels that the call launches at most
   Replay replay = Replay::kCall;
 };
 

@@ -86,7 +86,9 @@ void RangeProfiler::configure(std::span<const std::uint8_t> config_image,
   params.minNestingLevel = 1;
   params.passIndex = 0;
   params.targetNestingLevel = 1;
-  api_.check(api_.set_config(&params), "cuptiRangeProfilerSetConfig");
+  // Refused for thousands of kernels, among other reasons, which CUPTI does not tell.
+  const std::string call = "cuptiRangeProfilerSetConfig for " + std::to_string(ranges) + " kernels";
+  api_.check(api_.set_config(&params), call.c_str());
 }
 
 void RangeProfiler::make_counter_data(std::span<const char* const> metrics, std::size_t ranges) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import operator
 from collections.abc import Mapping
 from typing import Any
@@ -101,7 +102,7 @@ class Counters:
         known = [value for value in values if value is not None]
         if len(known) < len(values):
             return None
-        return sum(map(operator.mul, terms.values(), known))
+        return math.fsum(map(operator.mul, terms.values(), known))
 
     def __str__(self) -> str:
         """What was counted of a call, a line for each metric."""

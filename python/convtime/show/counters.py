@@ -81,7 +81,8 @@ def format_value(value: float | None, unit: str) -> str:
         size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s), (1.0, ""))
         return f"{value / size:.4g} {prefix}B{unit.removeprefix('byte')}"
     told = f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
-    return f"{told} {unit}" if unit else told
+    plural = f"{unit}s" if unit.isalpha() and value != 1 else unit
+    return f"{told} {plural}" if unit else told
 
 
 def _totals(counters: Counters) -> Iterator[tuple[str, str, str]]:

@@ -6,6 +6,7 @@ import dataclasses
 
 import torch
 
+from convtime.core.errors import InputError
 from convtime.core.load import _C
 from convtime.device.resolve import resolve_device
 from convtime.results.counters import CountersUnavailable
@@ -57,7 +58,7 @@ def counter_names(
         )
     gpu = resolve_device(device)
     if gpu.type != "cuda":
-        raise ValueError(f"device must be a CUDA device, got {str(device)!r}")
+        raise InputError(f"device must be a CUDA device, got {str(device)!r}")
     return names_of(GpuChip(gpu), containing)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -109,7 +110,8 @@ def _total(metric: str, launches: Sequence[Values]) -> float | None:
     ]
     if not weighted:
         return None
-    return sum(itertools.starmap(operator.mul, weighted)) / sum(weight for _, weight in weighted)
+    total = math.fsum(itertools.starmap(operator.mul, weighted))
+    return total / math.fsum(weight for _, weight in weighted)
 
 
 def _median(values: Iterable[float | None]) -> float | None:

@@ -1,0 +1,264 @@
+"""How far convtime's hardware counters lie from ncu's on the same kernels, and what they leave.
+
+A row is an operation of one kernel, counted in this process by `convtime.counters` behind a flush
+that leaves clean lines, and in a process of its own by `ncu --clock-control none --cache-control
+all`, which flushes likewise. Errors are of medians; those of bytes are of what ncu counted more
+than 1 MB of. Two more rows have an operation's time before and behind the counting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import functools
+import glob
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import results
+from common import running
+
+if TYPE_CHECKING:
+    import torch
+    from common.operations import Operations
+
+    Make = Callable[[Operations], running.Call]
+
+READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+CYCLES = "sm__cycles_elapsed.max"
+METRICS = (READ, WRITTEN, CYCLES)
+REPEATS = 5
+SMALLEST_BYTES = 1e6
+# Each of one kernel: ncu flushes the cache before each, and convtime before each call.
+COUNTED: dict[str, Make] = {
+    "relu 4Mi fp32": lambda make: make.relu(1 << 22),
+    "relu 64Mi fp32": lambda make: make.relu(1 << 26),
+    "add 16Mi fp32": lambda make: make.add(1 << 24),
+    "softmax 4096 fp32": lambda make: make.softmax(4096),
+    "matmul 2048 bf16": lambda make: make.matmul(2048),
+    "matmul 4096 bf16": lambda make: make.matmul(4096),
+    "conv 32x64x56x56 fp16 channels_last": lambda make: make.conv(32),
+}
+TIMED: dict[str, Make] = {
+    "relu 1Mi fp32": lambda make: make.relu(1 << 20),
+    "matmul 2048 bf16": COUNTED["matmul 2048 bf16"],
+}
+NCU_TIMEOUT = 120  # seconds
+_NCU_PLACES = ("/usr/local/cuda*/bin/ncu", "/opt/nvidia/nsight-compute/*/ncu")
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """The largest errors, once both have counted, and the largest ratio of times."""
+    summary: dict[str, float] = {}
+    counted = [row for row in rows if "ncu" in row]
+    bytes_errors = [
+        _error(row, metric)
+        for row in counted
+        for metric in (READ, WRITTEN)
+        if row["ncu"][metric] > SMALLEST_BYTES
+    ]
+    if bytes_errors:
+        summary["dram_bytes_error"] = max(bytes_errors)
+    if counted:
+        summary["cycles_error"] = max(_error(row, CYCLES) for row in counted)
+    ratios = [row["after"] / row["before"] for row in rows if "after" in row]
+    if ratios:
+        summary["time_after_over_before"] = max(ratios)
+    return summary
+
+
+def _error(row: results.Row, metric: str) -> float:
+    return float(abs(row["convtime"][metric] / row["ncu"][metric] - 1))
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line an operation that both have counted."""
+    header = (
+        "| operation | MB read | ncu | MB written | ncu | cycles | ncu |",
+        "|---|--:|--:|--:|--:|--:|--:|",
+    )
+    lines = [
+        f"| {row['key']} | "
+        + " | ".join(
+            f"{row[tool][metric] * scale:,.{decimals}f}"
+            for metric, scale, decimals in ((READ, 1e-6, 2), (WRITTEN, 1e-6, 2), (CYCLES, 1, 0))
+            for tool in ("convtime", "ncu")
+        )
+        + " |"
+        for row in rows
+        if "ncu" in row
+    ]
+    return "\n".join((*header, *lines))
+
+
+def count(device: torch.device, name: str) -> results.Row:
+    """What convtime and ncu count in an operation."""
+    from common.operations import Operations
+
+    import convtime
+
+    counters = convtime.counters(
+        COUNTED[name](Operations(device)),
+        metrics=METRICS,
+        repeats=REPEATS,
+        cache="cold-clean",
+        device=device,
+    )
+    launches = sum(kernel.launches for kernel in counters.kernels)
+    if launches != 1:
+        raise RuntimeError(f"{name} launches {launches} kernels, and is to launch one")
+    return {
+        "key": name,
+        "kernel": counters.kernels[0].name,
+        "passes": counters.passes,
+        "convtime": {metric: counters[metric] for metric in METRICS},
+        "samples": {metric: counters.samples[metric] for metric in METRICS},
+        "ncu": run_ncu(str(device))[name],
+    }
+
+
+def time_around(device: torch.device, name: str) -> results.Row:
+    """An operation's time before and behind counting it."""
+    from common.operations import Operations
+
+    import convtime
+
+    call = TIMED[name](Operations(device))
+    before = convtime.time_op(call, device=device)
+    counters = convtime.counters(call, device=device)
+    after = convtime.time_op(call, device=device)
+    return {
+        "key": f"time of {name}",
+        "before": before.median,
+        "after": after.median,
+        "methods": [before.method, after.method],
+        "passes": counters.passes,
+    }
+
+
+def launch(device: torch.device) -> results.Row:
+    """What ncu watches: each operation as often as convtime counts it, behind a call that loads."""
+    import torch
+    from common.operations import Operations
+
+    runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    for make in COUNTED.values():
+        call = make(Operations(device))
+        call()
+        torch.cuda.synchronize()
+        runtime.cudaProfilerStart()
+        for _ in range(REPEATS):
+            call()
+        torch.cuda.synchronize()
+        runtime.cudaProfilerStop()
+    return {}
+
+
+def run_ncu(device: str) -> dict[str, dict[str, float]]:
+    """By operation, the medians of what ncu counts in a process that launches all of them.
+
+    Raises:
+        RuntimeError: There is no ncu, or it failed.
+    """
+    found = _ncu_found(device)
+    if isinstance(found, str):
+        raise RuntimeError(found)
+    return found
+
+
+@functools.cache  # a failure, too, which would take as long each time
+def _ncu_found(device: str) -> dict[str, dict[str, float]] | str:
+    try:
+        return medians(read_csv(_ncu_output(find_ncu(), device)), COUNTED)
+    except (RuntimeError, subprocess.TimeoutExpired) as error:
+        return str(error)
+
+
+def _ncu_output(ncu: str, device: str) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "ncu.csv"
+        done = subprocess.run(
+            [
+                *(ncu, "--clock-control", "none", "--cache-control", "all"),
+                *("--profile-from-start", "off", "--target-processes", "application-only"),
+                *("--metrics", ",".join(METRICS), "--csv", "--print-units", "base"),
+                *("--log-file", str(log)),
+                *(sys.executable, __file__, "--probe", "launch", "--device", device),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=NCU_TIMEOUT,
+            check=False,
+        )
+        told = log.read_text() if log.exists() else ""
+    errors = [line for line in told.splitlines() if line.startswith("==ERROR==")]
+    if done.returncode or errors:
+        said = [*errors, *done.stderr.strip().splitlines(), f"it ended with {done.returncode}"]
+        raise RuntimeError(f"ncu failed: {said[0]}")
+    return told
+
+
+def find_ncu() -> str:
+    """The path of ncu.
+
+    Raises:
+        RuntimeError: There is none.
+    """
+    on_path = shutil.which("ncu")
+    places = sorted(path for pattern in _NCU_PLACES for path in glob.glob(pattern))
+    usable = [path for path in (on_path, *reversed(places)) if path and os.access(path, os.X_OK)]
+    if not usable:
+        raise RuntimeError("there is no ncu on this machine to compare with")
+    return usable[0]
+
+
+def read_csv(text: str) -> list[dict[str, float]]:
+    """Of each kernel that ncu profiled, in order, its metrics."""
+    lines = [line for line in text.splitlines() if line.startswith('"')]
+    kernels: dict[str, dict[str, float]] = {}
+    for line in csv.DictReader(lines):
+        with contextlib.suppress(ValueError):  # of what ncu has no value for
+            value = float(line["Metric Value"].replace(",", ""))
+            kernels.setdefault(line["ID"], {})[line["Metric Name"]] = value
+    return list(kernels.values())
+
+
+def medians(kernels: list[dict[str, float]], names: Iterable[str]) -> dict[str, dict[str, float]]:
+    """Of each operation, whose kernels follow each other, the medians of its metrics.
+
+    Raises:
+        RuntimeError: There are more kernels than launches, or fewer, or some were not counted.
+    """
+    names = [*names]
+    if len(kernels) != REPEATS * len(names):
+        raise RuntimeError(
+            f"ncu profiled {len(kernels)} kernels of {REPEATS * len(names)} launches"
+        )
+    if any(metric not in kernel for kernel in kernels for metric in METRICS):
+        raise RuntimeError(f"ncu has no value for some of {', '.join(METRICS)}")
+    found: dict[str, dict[str, float]] = {}
+    for place, name in enumerate(names):
+        own: list[Mapping[str, float]] = [*kernels[REPEATS * place : REPEATS * (place + 1)]]
+        found[name] = {
+            metric: statistics.median(kernel[metric] for kernel in own) for metric in METRICS
+        }
+    return found
+
+
+def make_cases(device: torch.device) -> dict[str, running.Measure]:
+    """Times first: nothing is to have been counted in the process before."""
+    return {
+        **{f"time of {name}": functools.partial(time_around, device, name) for name in TIMED},
+        **{name: functools.partial(count, device, name) for name in COUNTED},
+    }
+
+
+if __name__ == "__main__":
+    running.run_on_gpu("counters", __doc__, summarise, make_cases, probes={"launch": launch})

@@ -1,0 +1,116 @@
+"""Energy and memory of a call: the counter's steps, on a fake of NVML; and on a GPU."""
+
+import pytest
+import torch
+
+import convtime
+from convtime.results.costs import Energy, PeakMemory
+from convtime.results.counters import CountersUnavailable
+from convtime.timing.costs import _counter, watch
+
+
+class Machine:
+    """A GPU that draws so many watts, with a counter that moves every tenth of a second."""
+
+    def __init__(self, watts, batch_seconds, calls_of_batch, step_seconds=0.1):
+        self.now = 0.0
+        self.watts = watts
+        self.batch_seconds = batch_seconds
+        self.calls_of_batch = calls_of_batch
+        self.step_seconds = step_seconds
+
+    def next(self):
+        self.now += self.batch_seconds
+        return self.calls_of_batch
+
+    def joules(self):
+        return self.watts * (self.now // self.step_seconds) * self.step_seconds
+
+    def clock(self):
+        return self.now
+
+
+def test_energy_is_that_between_two_steps_of_the_counter():
+    machine = Machine(watts=500, batch_seconds=0.005, calls_of_batch=100)
+    watched = watch(machine, machine.joules, 2.0, machine.clock)
+    truth = 500 * 0.005 / 100
+    assert watched.joules / watched.calls == pytest.approx(truth, rel=0.01)
+    assert 2.0 <= watched.seconds <= 2.2
+    resolution = watched.resolution / watched.calls
+    assert abs(watched.joules / watched.calls - truth) <= resolution < 0.06 * truth
+
+
+def test_long_calls_are_known_less_well():
+    machine = Machine(watts=500, batch_seconds=0.3, calls_of_batch=1)
+    watched = watch(machine, machine.joules, 3.0, machine.clock)
+    truth = 500 * 0.3
+    assert abs(watched.joules / watched.calls - truth) <= watched.resolution / watched.calls
+
+
+def test_a_counter_that_stands_still_is_said_to():
+    machine = Machine(watts=0, batch_seconds=0.01, calls_of_batch=1)
+    with pytest.raises(CountersUnavailable, match="counter stood still for 1.0 s of work"):
+        watch(machine, machine.joules, 1.0, machine.clock)
+
+
+def test_the_counter_is_nvmls_in_joules(gpu):
+    steps = iter([1000, 1000, 2500])
+    gpu.answers["TotalEnergyConsumption"] = lambda: next(steps)
+    with _counter(torch.device("cuda", 0)) as joules:
+        assert [joules(), joules()] == [1.0, 2.5]
+
+
+@pytest.mark.parametrize("error", ["NotSupported", "NoPermission"])
+def test_a_gpu_that_does_not_count_its_energy(gpu, error):
+    gpu.answers["TotalEnergyConsumption"] = getattr(gpu, f"NVMLError_{error}")()
+    with (
+        pytest.raises(CountersUnavailable, match="cuda:0 or its driver does not count it"),
+        _counter(torch.device("cuda", 0)),
+    ):
+        pass
+
+
+def test_without_nvml_the_reason_is_told(gpu):
+    gpu.failures["Init"] = gpu.NVMLError_DriverNotLoaded()
+    with (
+        pytest.raises(CountersUnavailable, match="energy cannot be read: NVML cannot be asked"),
+        _counter(torch.device("cuda", 0)),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "long"])
+def test_seconds_must_be_positive(seconds):
+    with pytest.raises(ValueError, match="seconds must be a positive number, got"):
+        convtime.energy(torch.relu, torch.zeros(3), seconds=seconds)
+
+
+def test_costs_are_sentences():
+    told = str(Energy("mm", 0.0123, 0.0002, 650.4, 2.04, 108_000, "cuda:0"))
+    assert told == "mm: 12.3 mJ ± 200 µJ a call, at 650 W over 108,000 calls in 2 s on cuda:0"
+    told = str(PeakMemory("mm", 8_388_608, 4_194_304, "cuda:0"))
+    assert told == "mm: 8.389 MB at most on cuda:0, 4.194 MB of them its result"
+
+
+@pytest.mark.cuda
+def test_a_matmul_takes_energy():
+    x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    found = convtime.energy(torch.mm, x, x, seconds=1.0)
+    seconds = convtime.time_op(torch.mm, x, x, cache="warm", regime="sustained").median
+    assert 50 < found.watts < 2000
+    assert found.joules == pytest.approx(found.watts * seconds, rel=0.5)
+    assert 0 < found.resolution < found.joules
+
+
+@pytest.mark.cuda
+def test_peak_memory_is_the_allocators():
+    x = torch.randn(1 << 20, device="cuda")
+
+    def work():
+        twice = torch.cat([x, x])
+        return twice.sum()
+
+    found = convtime.peak_memory(work)
+    assert 8 << 20 <= found.bytes < 9 << 20
+    assert 0 < found.result_bytes < 1 << 20
+    assert found.device == "cuda:0"
