@@ -392,6 +392,11 @@ def test_code_is_known_again_wherever_it_stands() -> None:
     assert one.startswith("m.f (")
     assert application.described(function_of("\n\n" + source, file="b.py")) == one
     assert application.described(function_of(source.replace("'x'", "'y'"))) != one
+    decorated = [
+        function_of("import torch\n@torch.no_grad()\n" + source.replace("'x'", letter))
+        for letter in ("'x'", "'y'")
+    ]
+    assert application.described(decorated[0]) == one != application.described(decorated[1])
     x = torch.ones(2, 3, dtype=torch.float16)
     named = application.described(convtime.Candidate(torch.relu, x, kwargs={"n": 1}))
     assert named.endswith("relu(float16[2×3], n=1)")
@@ -588,6 +593,12 @@ def test_a_file_and_a_document_hold_the_same(tmp_path: Path) -> None:
         assert convtime.read_measurements(path) == swept.measurements
     with pytest.raises(ValueError, match="of schema '2.0' cannot be read"):
         Sweep.from_dict({**swept.to_dict(), "schema": "2.0"})
+
+
+def test_a_bar_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    for progress, shown in ((None, False), (False, False), (True, True)):
+        convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, progress=progress)
+        assert ("nothing warmup=1" in capsys.readouterr().err) == shown
 
 
 def test_a_line_may_have_any_letters(tmp_path: Path) -> None:

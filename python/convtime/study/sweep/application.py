@@ -125,12 +125,13 @@ def _why_needed(name: str, parameter: str, parameters: Sequence[str]) -> str:
     )
 
 
-def described(fn: object) -> str:
+def described(fn: Callable[..., object] | Candidate) -> str:
     """A callable in words, with a hash of its code: what it refers to by variables is not in it."""
     if isinstance(fn, Candidate):
         return f"{described(fn.fn)}({', '.join(_arguments(fn.args, fn.kwargs))})"
     if isinstance(fn, functools.partial):
         return f"{described(fn.func)}({', '.join(_arguments(fn.args, fn.keywords))}, …)"
+    fn = inspect.unwrap(fn)  # or all that has the same decorator would be the same
     named = fn if hasattr(fn, "__qualname__") else type(fn)
     words = ".".join(filter(None, (named.__module__, named.__qualname__)))
     code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
