@@ -532,6 +532,7 @@ def test_a_sweep_shows_itself() -> None:
         assert fact in flat(swept)
     assert "&lt;b&gt;" in swept._repr_html_()
     assert "<b>" not in swept._repr_html_()
+    assert swept._repr_html_().count("<svg") == 2
     assert str(swept.points[0]).startswith("relu: 1.000 µs")
     assert str(dataclasses.replace(PLAN.points()[0], error="E: x")).endswith("layout=x: E: x")
     with pytest.raises(KeyError, match="'x' is no point that was visited; the first is called 'P"):

@@ -10,7 +10,7 @@ from convtime.results.sweep import DRIFT_MARGIN, Sweep
 from convtime.results.sweep_plan import SweepPoint
 from convtime.results.sweep_rows import summary, unit
 from convtime.results.units import format_seconds
-from convtime.show import html, text
+from convtime.show import html, svg, text
 from convtime.show.measurement import estimate, facts_of, reservations
 from convtime.show.measurement import line as measurement_line
 
@@ -64,11 +64,27 @@ def sheet(swept: Sweep) -> str:
 
 def html_sheet(swept: Sweep) -> str:
     """As HTML, with everything escaped."""
-    parts = [html.table(*_table(swept)), html.items(_sentences(swept))]
+    parts = [html.table(*_table(swept)), _pictures(swept), html.items(_sentences(swept))]
     if swept.metrics:
         parts.append(html.table(*_counted(swept)))
     details = html.table(*_controls(swept)) if swept.controls else ""
     parts.append(html.hidden("details", details + html.facts("the plan", _facts(swept))))
+    return "".join(parts)
+
+
+def _pictures(swept: Sweep) -> str:
+    """The means of each application that was measured, in the order of the table."""
+    parts = []
+    for application in swept.plan.applications:
+        means = [
+            None if point.measurement is None else point.measurement.mean
+            for point in swept.points
+            if point.application == application
+        ]
+        known = [mean for mean in means if mean is not None]
+        if known:
+            ends = (format_seconds(min(known)), format_seconds(max(known)))
+            parts.append(html.paragraph(application) + svg.course(range(len(means)), means, ends))
     return "".join(parts)
 
 
