@@ -466,6 +466,9 @@ def test_one_control_shows_no_drift() -> None:
     swept = swept_of(controls=(2,))
     assert swept.drift() is None
     assert "drift is not known: the control is PyTorch iterations=10 layout=x, and" in str(swept)
+    idle = swept_of(controls=(0, 0))
+    assert "layout=x, and its median before is 0 s, which gives no ratio" in str(idle)
+    assert "drift" not in repr(idle)
 
 
 def test_the_table_has_a_row_for_each_point_and_quantity() -> None:

@@ -30,7 +30,7 @@ def line(swept: Sweep) -> str:
     if swept.missing:
         told.append(f"{len(swept.missing)} missing")
     drift = swept.drift()
-    if drift is not None:
+    if drift is not None and drift.ratio is not None:
         told.append(f"drift {drift.ratio}")
     return text.printable(", ".join(told))
 
@@ -182,6 +182,8 @@ def _drift_sentence(swept: Sweep) -> str:
         failed = next((point.error for point in swept.controls if point.error), "")
         why = f"it failed: {failed}" if failed else "it was measured less than twice"
         return f"drift is not known: the control is {control}, and {why}"
+    if drift.ratio is None:
+        return f"drift is not known: the control is {control}, and {drift.sentence}"
     return f"drift: {control} took {drift.ratio} of its first time in the end; {_in_words(drift)}"
 
 
