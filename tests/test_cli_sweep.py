@@ -109,6 +109,8 @@ def test_one_side_alone_is_timed_of_several_problems(capsys):
         (["conv1d:n{n}c2w{k+1}k4s3", "--axis", "n=1"], "has {k+1}, and a hole is a name"),
         (["conv1d:n{n", "--axis", "n=1"], "expected '}' before end of string; a hole is"),
         (["conv1d:n{n}c2w9k4s3", "--axis", "n=1", "-s", "1"], "--setup and --before go with st"),
+        (["conv1d:n1c2w9k4s3", "1", "--axis", "n=1"], "statements and problems cannot be timed"),
+        (["n", "--axis", "n=1", "--side", "pytorch"], "--side goes with problems, and not with"),
         (["n", "--axis", "n=1", "--file", "a", "--csv", "./a"], "must name different files"),
         (["n", "--axis", "n=1", "--plot", "a.txt"], "a picture's name must end in one of"),
         (["n", "--axis", "n=1", "--file", "/nowhere/a"], "/nowhere/a: cannot be written"),

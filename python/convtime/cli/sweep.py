@@ -77,7 +77,6 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--side",
         choices=(*SIDES, "both"),
-        default="both",
         help="of a problem: whose layer is timed (default: both)",
     )
     parser.add_argument(
@@ -113,7 +112,7 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     _check_files(options)
     device = resolve_device(options.device)
-    are_problems = bool(options.statements) and all(map(_is_problem, options.statements))
+    are_problems = _are_problems(options)
 
     def values(axis: str, text: str) -> object:
         if axis in (*AXIS_OPTIONS, ITERATIONS):
@@ -229,8 +228,14 @@ def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[A
     return dict(zip(labels, values, strict=True))
 
 
-def _is_problem(text: str) -> bool:
-    return text.startswith(_PROBLEMS)
+def _are_problems(options: argparse.Namespace) -> bool:
+    """Whether convolutions are given, and not statements."""
+    found = {statement.startswith(_PROBLEMS) for statement in options.statements}
+    if True in found and (False in found or options.named):
+        raise InputError("statements and problems cannot be timed in one sweep; give either")
+    if True not in found and options.side is not None:
+        raise InputError("--side goes with problems, and not with statements")
+    return True in found
 
 
 def _statements(
@@ -285,7 +290,7 @@ def _layers(
             if hole not in axes.parameters:
                 raise InputError(f"problem {line!r} has {{{hole}}}, which no axis gives")
         _check_problem(line, axes)
-    sides = SIDES if options.side == "both" else (options.side,)
+    sides = SIDES if options.side in (None, "both") else (options.side,)
     pass_name = BACKWARD if options.backward else FORWARD
     return {
         side if len(lines) == 1 else f"{side} {line}": Application(
