@@ -89,7 +89,7 @@ def test_log_goes_to_standard_error(capsys):
         (["time", "1", "--json", "none/out.json", *CPU], "none/out.json: cannot be written"),
         (["time", "1", "--flops", "-1", *CPU], "flops must be a positive number"),
         (["time", "1", "--margin", "1"], "unrecognized arguments: --margin"),
-        (["compare", *CPU], "there is nothing to compare; give statements, or --named"),
+        (["compare", *CPU], "there is nothing to time; give statements, or --named"),
         (["compare", "1", "1", *CPU], "'1' is there more than once; give each a name"),
         (["compare", "-n", "1", *CPU], "--named must be NAME=STATEMENT, got '1'"),
         (["compare", "-n", "=1", *CPU], "--named must be NAME=STATEMENT, got '=1'"),

@@ -11,7 +11,7 @@ import torch
 
 import convtime
 from convtime.conv import compare as conv_compare
-from convtime.conv.compare import PASSES, LayerResult, compare_layers
+from convtime.conv.compare import PASSES, SIDES, LayerResult, compare_layers, layer_call
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import DTYPES, LAYOUTS, memory_format
 from convtime.conv.problem import ConvLayer, ConvProblem
@@ -354,3 +354,16 @@ def test_flags_are_those_that_were_set(device):
     assert result.flags == dataclasses.replace(usual.flags, **changes) != usual.flags
     again = LayerResult.from_dict(json.loads(json.dumps(result.to_dict())), {})
     assert again.flags == result.flags
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_one_sides_layer_is_called_alone(side):
+    problem = SMALL.problem
+    of: dict[str, Any] = {"device": CPU, "dtype": "float64", "layout": "nhwc"}
+    (output,) = layer_call(problem, side, **of)()
+    assert output.shape == problem.output_shape
+    assert not output.requires_grad
+    gradients = layer_call(problem, side, **of, pass_name="backward")()
+    assert [each.shape for each in gradients] == [problem.input_shape, problem.weight_shape]
+    other = SIDES[1 - SIDES.index(side)]
+    assert torch.equal(output, layer_call(problem, other, **of)()[0])

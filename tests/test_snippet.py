@@ -12,7 +12,7 @@ from convtime.core.errors import InputError
 from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original
 from convtime.timing.placement import make_copies
-from convtime.timing.snippet import function_of
+from convtime.timing.snippet import function_of, names_in
 
 CPU = torch.device("cpu")
 
@@ -132,3 +132,9 @@ def test_options_are_read_as_what_they_are(capsys, given, says):
 def test_an_option_outside_of_its_range_is_found_before_the_setup_runs():
     with pytest.raises(InputError, match="timeout must be a positive number"):
         snippet.set_up(options_of("--timeout", "0", "-s", "1 / 0"), {})
+
+
+def test_the_names_that_statements_refer_to_are_found() -> None:
+    assert names_in("y = f(x.z)\ndef g(): return w", what="it") == {"y", "f", "x", "w"}
+    with pytest.raises(InputError, match="line 1 of it is not Python"):
+        names_in("(", what="it")

@@ -23,7 +23,10 @@ from .results.plan import PlanChoice, TensorDescriptor
 from .results.recording import Recording, RegionTimes
 from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
+from .results.sweep import Sweep
+from .results.sweep_plan import SweepPlan, SweepPoint
 from .study.modules import time_modules
+from .study.sweep.running import sweep
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.costs import energy, peak_memory
@@ -63,6 +66,9 @@ __all__ = [
     "Recording",
     "RegionTimes",
     "ScaledTime",
+    "Sweep",
+    "SweepPlan",
+    "SweepPoint",
     "TensorDescriptor",
     "__version__",
     "ceilings",
@@ -84,6 +90,7 @@ __all__ = [
     "region",
     "reset_clocks",
     "show_config",
+    "sweep",
     "time_modules",
     "time_op",
     "trace_clocks",

@@ -77,6 +77,7 @@ def make_parser() -> argparse.ArgumentParser:
         counters,
         doctor,
         show,
+        sweep,
         time,
     )
 
@@ -95,6 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
         time,
         compare,
         conv,
+        sweep,
         counters,
         show,
         compare_files,

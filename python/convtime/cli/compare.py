@@ -36,14 +36,7 @@ def add_to(commands: Any) -> None:
         metavar="STATEMENT",
         help="what is compared, each under its own text as a name",
     )
-    parser.add_argument(
-        "-n",
-        "--named",
-        action="append",
-        default=[],
-        metavar="NAME=STATEMENT",
-        help="a statement with a name; may be given several times, behind those without",
-    )
+    snippet.add_named(parser)
     parser.add_argument(
         "--baseline",
         metavar="NAME",
@@ -82,7 +75,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     check_json(options.json)
-    statements = _statements(options)
+    statements = snippet.named_statements(options)
     if options.baseline is not None and options.baseline not in statements:
         raise InputError(
             f"--baseline must be one of {', '.join(map(repr, statements))}, got "
@@ -113,23 +106,6 @@ def _run(options: argparse.Namespace) -> int:
         lambda: codec.to_json(compared.to_dict()),
     )
     return code
-
-
-def _statements(options: argparse.Namespace) -> dict[str, str]:
-    """The statements by name."""
-    pairs = [(statement, statement) for statement in options.statements]
-    for named in options.named:
-        name, equals, statement = named.partition("=")
-        if not (name.strip() and equals):
-            raise InputError(f"--named must be NAME=STATEMENT, got {named!r}")
-        pairs.append((name.strip(), statement))
-    if not pairs:
-        raise InputError("there is nothing to compare; give statements, or --named NAME=STATEMENT")
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"{name!r} is there more than once; give each a name with --named")
-    return dict(pairs)
 
 
 def _found(compared: Comparison) -> Iterator[Finding]:

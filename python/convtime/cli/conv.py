@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import functools
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, get_args
@@ -15,7 +14,13 @@ import torch
 from tqdm import tqdm
 
 from convtime.cli import arguments
-from convtime.cli.output import STANDARD_OUTPUT, add_json, check_json, deliver_result
+from convtime.cli.output import (
+    STANDARD_OUTPUT,
+    add_json,
+    check_different,
+    check_json,
+    deliver_result,
+)
 from convtime.cli.verdicts import Finding, add_verdict_options, judge
 from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
 from convtime.conv.layouts import DTYPES, LAYOUTS
@@ -205,14 +210,13 @@ def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[
 
 def _check_files(options: argparse.Namespace) -> None:
     check_json(options.json)
-    outputs = [path for path in (options.csv, options.plot) if path]
-    for path in outputs:
-        check_writable(path)
-    if options.json not in (None, STANDARD_OUTPUT):
-        outputs.append(options.json)
-    files = [path for path in (options.layers, *outputs) if path]
-    if len(set(map(os.path.realpath, files))) < len(files):
-        raise InputError("--layers, --json, --csv and --plot must name different files")
+    for path in (options.csv, options.plot):
+        if path:
+            check_writable(path)
+    json = None if options.json == STANDARD_OUTPUT else options.json
+    check_different(
+        {"--layers": options.layers, "--json": json, "--csv": options.csv, "--plot": options.plot}
+    )
     if options.plot:
         plot.check_plot(options.plot)
 

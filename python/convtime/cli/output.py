@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -40,6 +40,18 @@ def check_json(file: Path | None) -> None:
     """
     if file not in (None, STANDARD_OUTPUT):
         check_writable(file)
+
+
+def check_different(files: Mapping[str, Path | None]) -> None:
+    """Makes sure that a command's files, by the options that name them, are different ones.
+
+    Raises:
+        InputError: Two of them are one.
+    """
+    named = [path for path in files.values() if path]
+    if len(set(map(os.path.realpath, named))) < len(named):
+        *first, last = files
+        raise InputError(f"{', '.join(first)} and {last} must name different files")
 
 
 def deliver_result(

@@ -8,7 +8,6 @@ from typing import Any
 from convtime.cli import arguments
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
 from convtime.core import codec
-from convtime.results.comparison import Comparison
 from convtime.results.exchange.files import document_of, read_file
 
 
@@ -30,7 +29,7 @@ def add_to(commands: Any) -> None:
 def _run(options: argparse.Namespace) -> None:
     check_json(options.json)
     found = read_file(options.file)
-    shown = [found] if isinstance(found, Comparison) else list(found.values())
+    shown = list(found.values()) if isinstance(found, dict) else [found]
     texts = [result.details() if options.verbose else str(result) for result in shown]
     separator = "\n\n" if options.verbose else "\n"
     deliver_result(

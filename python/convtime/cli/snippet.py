@@ -69,6 +69,39 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_named(parser: argparse.ArgumentParser) -> None:
+    """Adds --named, for commands that take several statements."""
+    parser.add_argument(
+        "-n",
+        "--named",
+        action="append",
+        default=[],
+        metavar="NAME=STATEMENT",
+        help="a statement with a name; may be given several times, behind those without",
+    )
+
+
+def named_statements(options: argparse.Namespace) -> dict[str, str]:
+    """The statements of a command line by name, with those by :func:`add_named`.
+
+    Raises:
+        InputError: for none, and for two of one name.
+    """
+    pairs = [(statement, statement) for statement in options.statements]
+    for named in options.named:
+        name, equals, statement = named.partition("=")
+        if not (name.strip() and equals):
+            raise InputError(f"--named must be NAME=STATEMENT, got {named!r}")
+        pairs.append((name.strip(), statement))
+    if not pairs:
+        raise InputError("there is nothing to time; give statements, or --named NAME=STATEMENT")
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise InputError(f"{name!r} is there more than once; give each a name with --named")
+    return dict(pairs)
+
+
 def fresh_namespace(device: torch.device) -> dict[str, Any]:
     """What statements of a command line find; they may also import from the working directory."""
     import_from_working_directory()

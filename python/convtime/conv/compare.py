@@ -24,6 +24,7 @@ from convtime.results.comparison import Ratio, Verdict
 from convtime.results.measurement import Measurement
 from convtime.timing.stopwatch import compare
 
+SIDES = ("pytorch", "convtime")
 PASSES = FORWARD, BACKWARD = ("forward", "backward")
 MARGIN = 0.01  # share of PyTorch's time up to which convtime's counts as the same
 
@@ -225,6 +226,35 @@ def _compare_layer(
         flags=Flags.current(),
         pass_name=pass_name,
     )
+
+
+def layer_call(
+    problem: ConvProblem,
+    side: str,
+    *,
+    device: torch.device,
+    dtype: str,
+    layout: str,
+    pass_name: str = FORWARD,
+    seed: int = 0,
+) -> Callable[[], tuple[torch.Tensor, ...]]:
+    """A pass of a side's layer, as :func:`compare_layers` times it.
+
+    Args:
+        problem: The convolution.
+        side: A member of SIDES.
+        device: Where it runs.
+        dtype: A key of convtime.conv.layouts.DTYPES.
+        layout: A member of convtime.conv.layouts.LAYOUTS.
+        pass_name: A member of PASSES.
+        seed: Of weights and input.
+    """
+    with torch.no_grad():
+        ours, pytorch, x = _build(problem, device, dtype, layout, seed)
+    module = ours if side == "convtime" else pytorch
+    if pass_name == FORWARD:
+        module.requires_grad_(False)  # it is called outside of torch.no_grad
+    return _call_of(module, x, pass_name)
 
 
 def _call_of(

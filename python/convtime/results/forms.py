@@ -59,23 +59,35 @@ def to_frame(measurements: Iterable[Samples]) -> pandas.DataFrame:
     Raises:
         ImportError: where pandas is not installed.
     """
+    return frame_of(itertools.chain.from_iterable(map(rows, measurements)), COLUMNS)
+
+
+def to_csv(measurements: Iterable[Samples]) -> str:
+    """:func:`rows` as CSV, each number with all of its digits."""
+    return csv_of(itertools.chain.from_iterable(map(rows, measurements)), COLUMNS)
+
+
+def frame_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
+    """Rows as a data frame.
+
+    Raises:
+        ImportError: where pandas is not installed.
+    """
     try:
         import pandas
     except ImportError as error:
         raise ImportError(
             "to_frame needs pandas; install it with pip install 'convtime[frame]'"
         ) from error
-    found = itertools.chain.from_iterable(map(rows, measurements))
-    return pandas.DataFrame(found, columns=list(COLUMNS))
+    return pandas.DataFrame(found, columns=list(columns))
 
 
-def to_csv(measurements: Iterable[Samples]) -> str:
-    """:func:`rows` as CSV, each number with all of its digits."""
+def csv_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """Rows as CSV, each number with all of its digits."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
     writer.writeheader()
-    for measured in measurements:
-        writer.writerows(rows(measured))
+    writer.writerows(found)
     return text.getvalue()
 
 

@@ -24,9 +24,9 @@ def line(measured: Measurement) -> str:
     told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
     if measured.sustained is not None and measured.sustained.regime == "sustained":
         told += f"; sustained {estimate(measured.sustained)}"
-    reservations = [*_reservations(measured)]
-    if reservations:
-        told += f"; but {', '.join(reservations)}"
+    reserved = [*reservations(measured)]
+    if reserved:
+        told += f"; but {', '.join(reserved)}"
     return text.printable(told)
 
 
@@ -64,7 +64,7 @@ def estimate(measured: Measurement) -> str:
     return format_estimate(measured.median, *measured.median_interval)
 
 
-def _reservations(measured: Measurement) -> Iterator[str]:
+def reservations(measured: Measurement) -> Iterator[str]:
     """What is not as it was asked for, or should be known before the time is used; a word each."""
     if math.isinf(measured.median_interval[0]):
         yield f"{len(measured.seconds)} samples are too few for an interval"

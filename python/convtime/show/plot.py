@@ -1,4 +1,4 @@
-"""Pictures of compared layers, of samples, of comparisons, and of a GPU's clocks over time."""
+"""Pictures of compared layers, samples, comparisons, sweeps, and a GPU's clocks over time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ from convtime.results.clock_trace import ClockTrace
 from convtime.results.comparison import Comparison
 from convtime.results.measurement import THROTTLED_BELOW, Measurement
 from convtime.results.modules import ModuleTimes
+from convtime.results.sweep import Sweep
+from convtime.results.sweep_plan import ITERATIONS, Label, SweepPoint
+from convtime.results.sweep_rows import TIME, summary, unit
 from convtime.show.text import printable
 
 if TYPE_CHECKING:
@@ -24,7 +27,10 @@ if TYPE_CHECKING:
 
 # Okabe and Ito's palette, which holds for colour-blind readers too.
 COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
+# Of the same palette, in the order in which applications take them.
+_SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 BAND = (0.97, 1.03)
+_LOGARITHMIC_FROM = 20  # the largest value over the least
 _SMALL: dict[str, Any] = {"markersize": 3, "color": COLOURS["convtime"]}
 FILE_TYPES = ("png", "svg", "pdf")  # of those that matplotlib has, what needs no other program
 
@@ -416,3 +422,141 @@ def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
         axis.broken_barh(stretches, (place - 0.3, 0.6), color=COLOURS["PyTorch"])
     labels = [printable(reason) for reason in reasons]
     axis.set_yticks(range(len(reasons)), labels, fontsize=7, parse_math=False)
+
+
+def sweep_figure(
+    swept: Sweep, x: str | None = None, quantities: Sequence[str] | None = None, kernel: str = ""
+) -> Figure:
+    """Draws each quantity over an axis, with a band from the least to the largest value.
+
+    Args:
+        swept: what was measured.
+        x: the axis; None for ``iterations``, or else the first of numbers, or the first.
+        quantities: ``time`` and metrics; None for all.
+        kernel: a short name; empty for whole calls.
+
+    Raises:
+        InputError: there is no such axis, quantity or kernel, nothing was measured, or there is no
+            matplotlib.
+    """
+    axes = swept.plan.axes
+    x = _default_x(axes) if x is None else x
+    if x not in axes:
+        raise InputError(f"x must be one of the axes {', '.join(axes)}, got {x!r}")
+    known = (TIME, *swept.metrics)
+    wanted = known if quantities is None else tuple(quantities)
+    for quantity in wanted:
+        if quantity not in known:
+            raise InputError(f"quantities must be some of {', '.join(known)}, got {quantity!r}")
+    if kernel and kernel not in swept.kernels:
+        names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
+        raise InputError(f"kernel must be one of {names}, got {kernel!r}")
+    if not (swept.measurements and wanted):
+        raise InputError("a sweep of which nothing was measured cannot be drawn")
+    columns: dict[str, list[SweepPoint]] = {}
+    for point in swept.points:
+        others = [axis for axis, values in axes.items() if axis != x and len(values) > 1]
+        title = ", ".join(f"{axis}={point.values[axis]}" for axis in others)
+        columns.setdefault(title, []).append(point)
+    figure: Figure = _figure_class()(
+        figsize=(1 + 4 * len(columns), 0.8 + 3 * len(wanted)), dpi=130, layout="constrained"
+    )
+    panels = figure.subplots(len(wanted), len(columns), squeeze=False, sharex=True, sharey="row")
+    for row, quantity in zip(panels, wanted, strict=True):
+        for panel, points in zip(row, columns.values(), strict=True):
+            _draw_quantity(panel, swept, points, x, (quantity, kernel))
+        row[0].set_ylabel(_axis_label(swept, quantity), fontsize=8, parse_math=False)
+        ends = [end for point in swept.points for end in _band(point, quantity, kernel)]
+        if _is_wide([end for end in ends if not math.isnan(end)]):
+            row[0].set_yscale("log")
+    for panel, title in zip(panels[0], columns, strict=True):
+        panel.set_title(printable(title), fontsize=9, parse_math=False)
+    for panel in panels[-1]:
+        panel.set_xlabel(printable(x), fontsize=8, parse_math=False)
+    panels[0][0].legend(loc="best", fontsize=7, title="mean; min to max", title_fontsize=7)
+    return figure
+
+
+def draw_sweep(swept: Sweep, suffix: str) -> bytes:
+    """The content of a picture's file, of :func:`sweep_figure`.
+
+    Args:
+        swept: of which something was measured.
+        suffix: of the file, which says its type.
+    """
+    picture = io.BytesIO()
+    sweep_figure(swept).savefig(picture, format=_file_type(suffix))
+    return picture.getvalue()
+
+
+def _default_x(axes: Mapping[str, Sequence[Label]]) -> str:
+    if ITERATIONS in axes:
+        return ITERATIONS
+    of_numbers = (axis for axis, values in axes.items() if len(values) > 1 and _numbers(values))
+    return next(of_numbers, next(iter(axes)))
+
+
+def _numbers(values: Sequence[Label]) -> list[float]:
+    """An axis's values, where they are numbers all of them; else nothing."""
+    found = [
+        value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+    return found if len(found) == len(values) else []
+
+
+def _is_wide(values: Sequence[float]) -> bool:
+    """Whether values are better drawn on a logarithmic scale."""
+    return bool(values) and 0 < _LOGARITHMIC_FROM * min(values) <= max(values)
+
+
+def _axis_label(swept: Sweep, quantity: str) -> str:
+    if quantity == TIME:
+        return "time (µs)"
+    units = (unit(point, quantity) for point in swept.points)
+    return printable(f"{quantity} ({next(filter(None, units), '')})".removesuffix(" ()"))
+
+
+def _draw_quantity(
+    panel: Any, swept: Sweep, points: Sequence[SweepPoint], x: str, of: tuple[str, str]
+) -> None:
+    """A line and a band for each application; marks apart where the axis is not of numbers.
+
+    ``of`` are the quantity and the kernel.
+    """
+    values = swept.plan.axes[x]
+    numbers = _numbers(values)
+    places = dict(zip(map(str, values), numbers or range(len(values)), strict=True))
+    for number, application in enumerate(swept.plan.applications):
+        colour = _SERIES[number % len(_SERIES)]
+        found = sorted(
+            (places[str(point.values[x])], _band(point, *of))
+            for point in points
+            if point.application == application
+        )
+        at = [place for place, _ in found]
+        low, mean, high = zip(*(band for _, band in found), strict=True) if found else ((), (), ())
+        # Otherwise, what stands between two "$" would be a formula, and "_" first hide it.
+        label = printable(application).replace("$", r"\$").lstrip("_")
+        if numbers:
+            panel.plot(at, mean, "o-", markersize=3, color=colour, label=label)
+            panel.fill_between(at, low, high, color=colour, alpha=0.2, linewidth=0)
+        else:
+            at = [place + 0.1 * number for place in at]
+            panel.vlines(at, low, high, color=colour, alpha=0.4, linewidth=4)
+            panel.plot(at, mean, "o", markersize=4, color=colour, label=label)
+    if not numbers:
+        names = [printable(str(value)) for value in values]
+        panel.set_xticks(range(len(values)), names, fontsize=8, parse_math=False)
+    elif _is_wide(numbers):
+        panel.set_xscale("log")
+        panel.set_xticks(numbers, [f"{number:g}" for number in numbers], fontsize=8)
+        panel.minorticks_off()
+    panel.grid(alpha=0.25)
+
+
+def _band(point: SweepPoint, quantity: str, kernel: str) -> tuple[float, float, float]:
+    """The least value, the mean and the largest; not numbers where there are none."""
+    found = summary(point, quantity, kernel)
+    scale = 1e6 if quantity == TIME else 1.0
+    low, mean, high = (scale * found.get(name, math.nan) for name in ("min", "mean", "max"))
+    return low, mean, high

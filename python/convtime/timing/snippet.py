@@ -65,6 +65,16 @@ def function_of(code: str, namespace: dict[str, Any], *, what: str) -> types.Fun
     return types.FunctionType(made["statements"].__code__, namespace, name)
 
 
+def names_in(code: str, *, what: str) -> set[str]:
+    """All names that statements refer to.
+
+    Raises:
+        InputError: for what is not Python.
+    """
+    nodes = ast.walk(_parsed(_dedented(code), what))
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
 def raised_by(error: BaseException) -> str:
     """What a snippet raised, as a sentence with its line; empty where none did."""
     where = ""

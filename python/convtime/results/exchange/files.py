@@ -16,9 +16,10 @@ from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
-from convtime.results.exchange import frame, nvbench, pytest_benchmark, torch_benchmark
+from convtime.results.exchange import frame, nvbench, pytest_benchmark, sweeps, torch_benchmark
 from convtime.results.exchange.unknown import named, shown
 from convtime.results.measurement import SCHEMA, Measurement
+from convtime.results.sweep import Sweep
 
 if TYPE_CHECKING:
     import pandas
@@ -30,8 +31,8 @@ RUN_SCHEMA = "1.0"
 Format = Literal["convtime", "pytest-benchmark", "nvbench", "csv"]
 
 _READABLE = (
-    "a Measurement, a Comparison or a saved run of convtime's, JSON of pytest-benchmark or "
-    "nvbench, or CSV with the columns name and seconds"
+    "a Measurement, a Comparison, a Sweep or a saved run of convtime's, JSON of pytest-benchmark "
+    "or nvbench, or CSV with the columns name and seconds"
 )
 _FOR_EACH_SAMPLE = ("raw_seconds", "spans", "unions", "sm_clocks_hz", "places", "batches")
 _LONGEST_WHOLE_NUMBER = 20  # digits of 2**64
@@ -51,12 +52,13 @@ def read_measurements(
     the field's reason names the tool. ``provenance["tool"]`` names it, too.
 
     Args:
-        source: a file, whose form is found out: JSON of convtime's (a Measurement, a Comparison,
-            ``convtime conv --json``, a saved run), of pytest-benchmark (with its samples:
-            ``--benchmark-json``, or ``--benchmark-save-data``) or of nvbench (with its samples:
-            ``--jsonbin``), or CSV with the columns of :meth:`Measurement.to_frame`, of which
-            ``name`` and ``seconds`` must be there. Or a data frame of such columns, or a
-            Measurement, several, or a Compare of ``torch.utils.benchmark``.
+        source: a file, whose form is found out: JSON of convtime's (a Measurement, a Comparison, a
+            Sweep, ``convtime conv --json``, a saved run), the file of a sweep, JSON of
+            pytest-benchmark (with its samples: ``--benchmark-json``, or ``--benchmark-save-data``)
+            or of nvbench (with its samples: ``--jsonbin``), or CSV with the columns of
+            :meth:`Measurement.to_frame`, of which ``name`` and ``seconds`` must be there. Or a data
+            frame of such columns, or a Measurement, several, or a Compare of
+            ``torch.utils.benchmark``.
 
     Returns:
         The measurements by name, in the order of the source.
@@ -66,15 +68,19 @@ def read_measurements(
     """
     if isinstance(source, str | os.PathLike):
         found = read_file(source)
-        return dict(found.measurements) if isinstance(found, Comparison) else found
+        return _by_name(found)
     pandas_loaded = sys.modules.get("pandas")
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
         return frame.read(source.to_dict("records"), "the data frame", "a data frame")
     return torch_benchmark.read(source)
 
 
-def read_file(path: str | os.PathLike[str]) -> Comparison | dict[str, Measurement]:
-    """As :func:`read_measurements` of a file, but a comparison with its verdicts.
+#: What a file may hold.
+Found = Comparison | Sweep | dict[str, Measurement]
+
+
+def read_file(path: str | os.PathLike[str]) -> Found:
+    """As :func:`read_measurements` of a file, but a comparison or a sweep as a whole.
 
     Raises:
         InputError: in one sentence, why it cannot be read.
@@ -90,11 +96,17 @@ def read_file(path: str | os.PathLike[str]) -> Comparison | dict[str, Measuremen
         raise InputError(f"{path}: is no text, and must be {_READABLE}") from error
     if path.suffix.lower() == ".csv":
         return frame.read_csv(text, str(path))
-    found = _read_document(_parse(text, path), path)
-    by_name = found.measurements if isinstance(found, Comparison) else found
-    for measured in by_name.values():
+    if sweeps.is_one(text):
+        found: Found = sweeps.read(text, str(path)).sweep
+    else:
+        found = _read_document(_parse(text, path), path)
+    for measured in _by_name(found).values():
         _check_lengths(measured, path)
     return found
+
+
+def _by_name(found: Found) -> dict[str, Measurement]:
+    return found if isinstance(found, dict) else dict(found.measurements)
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
@@ -142,11 +154,13 @@ def _parse(text: str, path: Path) -> Any:
         raise InputError(f"{path}: is JSON that is nested too deep to be read") from error
 
 
-def _read_document(document: Any, path: Path) -> Comparison | dict[str, Measurement]:
+def _read_document(document: Any, path: Path) -> Found:
     try:
         if isinstance(document, Mapping):
             if "seconds" in document:
                 return named([Measurement.from_dict(document)], str(path))
+            if "plan" in document and "points" in document:
+                return Sweep.from_dict(document)
             if isinstance(document.get("measurements"), Mapping):
                 return _read_by_name(document, path)
             if pytest_benchmark.is_one(document):
@@ -200,14 +214,14 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
 
 
 def write_measurements(
-    measurements: Measurement | Comparison | Mapping[str, Measurement],
+    measurements: Measurement | Comparison | Sweep | Mapping[str, Measurement],
     path: str | os.PathLike[str],
     format: Format | None = None,
 ) -> None:
     """Writes measurements to a file, whole or not at all.
 
     Args:
-        measurements: one, a comparison, or several by name.
+        measurements: one, a comparison, a sweep, or several by name.
         path: the file.
         format: ``convtime`` (JSON with all that there is), ``pytest-benchmark`` and ``nvbench``
             (JSON for those tools, in which convtime finds all that there was), or ``csv`` (the
@@ -223,7 +237,7 @@ def write_measurements(
         raise InputError(f"format must be one of {str(get_args(Format))[1:-1]}, got {format!r}")
     if isinstance(measurements, Measurement):
         by_name: Mapping[str, Measurement] = {measurements.name: measurements}
-    elif isinstance(measurements, Comparison):
+    elif isinstance(measurements, Comparison | Sweep):
         by_name = measurements.measurements
     else:
         by_name = measurements
@@ -247,10 +261,10 @@ def write_measurements(
 
 
 def document_of(
-    measurements: Measurement | Comparison | Mapping[str, Measurement],
+    measurements: Measurement | Comparison | Sweep | Mapping[str, Measurement],
 ) -> dict[str, Any]:
-    """What convtime's own JSON holds of one measurement, a comparison, or several by name."""
-    if isinstance(measurements, Measurement | Comparison):
+    """What convtime's own JSON holds of one measurement, a whole result, or several by name."""
+    if isinstance(measurements, Measurement | Comparison | Sweep):
         return measurements.to_dict()
     entries = {name: measured.to_dict() for name, measured in measurements.items()}
     return {"schema": RUN_SCHEMA, "measurements": entries}

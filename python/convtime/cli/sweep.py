@@ -1,0 +1,346 @@
+"""`convtime sweep`: statements, or convolutions in one line with holes, over axes."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import functools
+import itertools
+import string
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from convtime.cli import arguments, snippet
+from convtime.cli.output import (
+    STANDARD_OUTPUT,
+    add_json,
+    add_verbose,
+    check_different,
+    check_json,
+    deliver_result,
+    print_error,
+)
+from convtime.cli.timing_options import add_timing_options, timing_options
+from convtime.conv.compare import BACKWARD, FORWARD, SIDES, layer_call
+from convtime.conv.problem_line import ProblemLine
+from convtime.core import codec
+from convtime.core.errors import InputError, first_line
+from convtime.core.files import check_writable, write_file
+from convtime.core.kinds import KINDS
+from convtime.device.resolve import resolve_device
+from convtime.results.sweep import Sweep
+from convtime.results.sweep_plan import ITERATIONS
+from convtime.show import plot
+from convtime.study.sweep.application import Application
+from convtime.study.sweep.axes import AXIS_OPTIONS, Axes, read_axes
+from convtime.study.sweep.running import run
+from convtime.timing.candidate import Candidate
+from convtime.timing.snippet import names_in
+
+_EXAMPLE = "conv2d:n{n}c64h56w56k{k}r3s3p1:{dtype}"
+_PROBLEMS = tuple(f"{kind.function}:" for kind in KINDS)
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser(
+        "sweep",
+        allow_abbrev=False,
+        help="time statements or convolutions over axes: sizes, dtypes, options, iterations",
+        description="Times statements, or PyTorch's and convtime's layer of a convolution, at each "
+        "combination of the values of some axes, by convtime.sweep. "
+        f"{snippet.NAMESPACE_HELP} They find the axes' values as variables, too. For example: "
+        "convtime sweep 'torch.relu(x)' --setup 'x = torch.randn(n, n)' --axis n=64,256,1024; or: "
+        f"convtime sweep '{_EXAMPLE}' --axis n=1,8,64 --axis k=64,128 --axis dtype=float32,float16",
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "statements",
+        nargs="*",
+        metavar="STATEMENT|PROBLEM",
+        help="what is timed, each under its own text as a name; or convolutions in one line, as "
+        "convtime conv takes them, with the names of axes in braces",
+    )
+    snippet.add_named(parser)
+    parser.add_argument(
+        "-a",
+        "--axis",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE,...",
+        help="an axis and its values; may be given several times. It is a variable of statements "
+        "(its values are Python), a name in braces in a problem, an option of how to time such as "
+        f"method, or {ITERATIONS} (numbers of consecutive calls)",
+    )
+    parser.add_argument(
+        "--side",
+        choices=(*SIDES, "both"),
+        help="of a problem: whose layer is timed (default: both)",
+    )
+    parser.add_argument(
+        "--file",
+        type=arguments.file_name,
+        metavar="FILE",
+        help="write each point as it is done; where the file is there, go on from it",
+    )
+    parser.add_argument(
+        "--counters",
+        default="",
+        metavar="METRIC,...",
+        help="read these hardware counters, or groups of them, too",
+    )
+    parser.add_argument(
+        "--rest",
+        type=arguments.number,
+        metavar="SECONDS",
+        help=f"idle so long before each point (default: 0.3 with an axis {ITERATIONS}, else 0)",
+    )
+    parser.add_argument(
+        "--seed", type=arguments.count, metavar="N", help="of the order of the points"
+    )
+    snippet.add_setup_options(parser)
+    add_timing_options(parser, but=("margin",))
+    add_verbose(parser)
+    add_json(parser)
+    output = functools.partial(parser.add_argument, type=arguments.file_name)
+    output("--csv", metavar="FILE", help="write the table")
+    output("--plot", metavar="FILE", help="draw a picture of the result: PNG, SVG or PDF")
+
+
+def _run(options: argparse.Namespace) -> None:
+    _check_files(options)
+    device = resolve_device(options.device)
+    are_problems = _are_problems(options)
+
+    def values(axis: str, text: str) -> object:
+        if axis in (*AXIS_OPTIONS, ITERATIONS):
+            return _of_option(text)
+        return _of_problem(text) if are_problems else _of_python(axis, text, device)
+
+    axes = read_axes(
+        {axis: values(axis, text) for axis, text in _texts(options.axis).items()},
+        timing_options(options),
+    )
+    applications = (_layers if are_problems else _statements)(options, axes, device)
+    try:
+        swept = run(
+            applications,
+            axes,
+            file=options.file,
+            counters=options.counters,
+            rest=options.rest,
+            seed=options.seed,
+        )
+    except KeyboardInterrupt:
+        if options.file is not None:
+            print_error(
+                f"convtime: what was measured is in {options.file}, and the same command goes on"
+            )
+        raise
+    _deliver(options, swept)
+    if not swept.measurements:
+        first = swept.failed[0]
+        raise InputError(f"every point failed; {first.name} did so: {first.error}")
+
+
+def _deliver(options: argparse.Namespace, swept: Sweep) -> None:
+    others: list[Callable[[], None]] = []
+    if options.csv:
+        others.append(lambda: write_file(options.csv, swept.to_csv()))
+    if options.plot and swept.measurements:
+        others.append(lambda: write_file(options.plot, plot.draw_sweep(swept, options.plot.suffix)))
+    deliver_result(
+        options,
+        lambda: swept.details() if options.verbose else str(swept),
+        lambda: codec.to_json(swept.to_dict()),
+        others,
+    )
+
+
+def _check_files(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    for path in (options.csv, options.plot):
+        if path:
+            check_writable(path)
+    json = None if options.json == STANDARD_OUTPUT else options.json
+    check_different(
+        {"--file": options.file, "--json": json, "--csv": options.csv, "--plot": options.plot}
+    )
+    if options.plot:
+        plot.check_plot(options.plot)
+
+
+def _texts(given: Sequence[str]) -> dict[str, str]:
+    """The values of each axis, as they were given."""
+    if not given:
+        raise InputError("there is no axis to sweep over; give --axis NAME=VALUE,VALUE")
+    texts: dict[str, str] = {}
+    for each in given:
+        name, equals, values = each.partition("=")
+        if not (name.strip() and equals and values.strip()):
+            raise InputError(f"--axis must be NAME=VALUE,VALUE, got {each!r}")
+        if name.strip() in texts:
+            raise InputError(f"axis {name.strip()!r} is given more than once")
+        texts[name.strip()] = values
+    return texts
+
+
+def _of_option(text: str) -> list[Any]:
+    """Numbers, True and False, and else texts."""
+    return [_number_or_text(part.strip()) for part in text.split(",")]
+
+
+def _number_or_text(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _of_problem(text: str) -> list[Any]:
+    """Whole numbers, and else texts, such as 1x0."""
+    parts = map(str.strip, text.split(","))
+    return [int(part) if part.isdecimal() else part for part in parts]
+
+
+def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[Any, Any]:
+    """Values of a variable; those that are neither numbers nor texts by their expressions."""
+    try:
+        parsed = ast.parse(f"[{text}]", mode="eval")
+        values = eval(compile(parsed, "axis", "eval"), snippet.fresh_namespace(device))  # noqa: S307
+    except Exception as error:
+        raise InputError(
+            f"values of axis {axis!r} must be Python, such as 64, torch.float16 or 'text', got "
+            f"{text!r} ({first_line(error)})"
+        ) from error
+    plain = [isinstance(value, bool | int | float | str | None) for value in values]
+    assert isinstance(parsed.body, ast.List)
+    if all(plain) or len(parsed.body.elts) != len(values):  # the latter for [*range(9)]
+        return list(values)
+    labels = [
+        value if is_plain else ast.unparse(expression)
+        for value, is_plain, expression in zip(values, plain, parsed.body.elts, strict=True)
+    ]
+    if len(set(labels)) < len(labels):
+        raise InputError(f"axis {axis!r} has a value more than once, got {text!r}")
+    return dict(zip(labels, values, strict=True))
+
+
+def _are_problems(options: argparse.Namespace) -> bool:
+    """Whether convolutions are given, and not statements."""
+    found = {statement.startswith(_PROBLEMS) for statement in options.statements}
+    if True in found and (False in found or options.named):
+        raise InputError("statements and problems cannot be timed in one sweep; give either")
+    if True not in found and options.side is not None:
+        raise InputError("--side goes with problems, and not with statements")
+    return True in found
+
+
+def _statements(
+    options: argparse.Namespace, axes: Axes, device: torch.device
+) -> dict[str, Application]:
+    """The statements by name, each with the setup that is run for each point."""
+    statements = snippet.named_statements(options)
+    setup, before = "\n".join(options.setup), "\n".join(options.before)
+    shared = names_in(setup, what="the setup") | names_in(before, what="--before")
+    found = {}
+    used = set(shared)
+    for name, statement in statements.items():
+        used |= names_in(statement, what=f"statement {name!r}")
+        snippet.candidate_of(statement, options, {}, what=f"statement {name!r}")
+        parts = {"setup": setup, "before": before, "backward": options.backward}
+        told = ", ".join(f"{what} {part!r}" for what, part in parts.items() if part)
+        found[name] = Application(
+            functools.partial(_prepared, statement, options, device),
+            f"{statement!r}{told and f' with {told}'}",
+        )
+    _check_used(axes, used, "a variable of statement or setup")
+    return found
+
+
+def _prepared(
+    statement: str, options: argparse.Namespace, device: torch.device, **values: Any
+) -> Candidate:
+    namespace = snippet.fresh_namespace(device) | values
+    snippet.set_up(options, namespace, device)
+    return snippet.candidate_of(statement, options, namespace)
+
+
+def _check_used(axes: Axes, used: Collection[str], what: str) -> None:
+    for axis in axes.parameters:
+        if axis not in used:
+            raise InputError(
+                f"axis {axis!r} is neither {what}, nor {ITERATIONS}, nor one of the options "
+                f"{', '.join(AXIS_OPTIONS)}"
+            )
+
+
+def _layers(
+    options: argparse.Namespace, axes: Axes, device: torch.device
+) -> dict[str, Application]:
+    """PyTorch's layer of each problem, and convtime's."""
+    if options.setup or options.before:
+        raise InputError("--setup and --before go with statements, and not with problems")
+    lines = options.statements
+    _check_used(axes, set().union(*map(_holes, lines)), "a name in braces in a problem")
+    for line in lines:
+        for hole in _holes(line):
+            if hole not in axes.parameters:
+                raise InputError(f"problem {line!r} has {{{hole}}}, which no axis gives")
+        _check_problem(line, axes)
+    sides = SIDES if options.side in (None, "both") else (options.side,)
+    pass_name = BACKWARD if options.backward else FORWARD
+    return {
+        side if len(lines) == 1 else f"{side} {line}": Application(
+            functools.partial(_layer, line, side, device, pass_name),
+            f"the {pass_name} pass of {side}'s {line}",
+        )
+        for line, side in itertools.product(lines, sides)
+    }
+
+
+def _holes(line: str) -> list[str]:
+    """The names in braces."""
+    try:
+        fields = [(name, form) for _, name, form, _ in string.Formatter().parse(line)]
+    except ValueError as error:
+        raise InputError(f"problem {line!r}: {error}; a hole is a name in braces") from error
+    names = [name for name, _ in fields if name is not None]
+    for name in names:
+        if not name.isidentifier():
+            raise InputError(f"problem {line!r} has {{{name}}}, and a hole is a name in braces")
+    return names
+
+
+def _check_problem(line: str, axes: Axes) -> None:
+    """Where no values of the axes make a convolution of a line, it is the line that is wrong."""
+    combinations = itertools.product(*(axes.values[axis] for axis in axes.parameters))
+    refusals = [
+        _refusal(line, dict(zip(axes.parameters, values, strict=True))) for values in combinations
+    ]
+    if refusals[0] is not None and all(refusals):
+        raise refusals[0]
+
+
+def _refusal(line: str, values: Mapping[str, Any]) -> InputError | None:
+    try:
+        ProblemLine.parse(line.format(**values))
+    except InputError as error:
+        return error
+    return None
+
+
+def _layer(
+    line: str, side: str, device: torch.device, pass_name: str, **values: Any
+) -> Callable[[], object]:
+    parsed = ProblemLine.parse(line.format(**values))
+    return layer_call(
+        parsed.problem,
+        side,
+        device=device,
+        dtype=parsed.dtype or "float32",
+        layout=parsed.layout or "nchw",
+        pass_name=pass_name,
+    )

@@ -1,0 +1,96 @@
+"""Files that a sweep is written to while it runs: a line of JSON for the plan, and for each visit.
+
+A line is whole once it ends, so that one that was being written when the process died is known by
+its missing end, and left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+from convtime.core import codec
+from convtime.core.errors import InputError
+from convtime.results.sweep import SCHEMA, Sweep
+from convtime.results.sweep_plan import SweepPlan, SweepPoint
+
+_KIND = "convtime sweep"
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepFile:
+    """What is in a file.
+
+    Attributes:
+        plan: of the sweep.
+        visits: in the order in which they were written.
+        length: of what is whole in it, in bytes.
+    """
+
+    plan: SweepPlan
+    visits: tuple[SweepPoint, ...]
+    length: int
+
+    @property
+    def sweep(self) -> Sweep:
+        """What was measured so far."""
+        return Sweep.of_visits(self.plan, self.visits)
+
+
+def first_line(plan: SweepPlan) -> str:
+    """The line that a file begins with."""
+    return _line({"kind": _KIND, "plan": codec.encode(plan, SCHEMA)})
+
+
+def visit_line(visit: SweepPoint) -> str:
+    """The line of a visit."""
+    return _line(codec.encode(visit))
+
+
+def _line(document: dict[str, Any]) -> str:
+    return json.dumps(codec.finite(document), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def is_one(content: str) -> bool:
+    """Whether a file's content is a sweep's."""
+    return content.startswith(f'{{"kind": "{_KIND}"')
+
+
+def read(content: str, source: str) -> SweepFile:
+    """Reads what is in a file.
+
+    Raises:
+        InputError: says which line cannot be read, and why.
+    """
+    whole = content[: content.rfind("\n") + 1]
+    first, *others = whole.split("\n")[:-1] or [""]
+    if not first:
+        raise InputError(f"{source}: ends in its first line, so that nothing of it can be read")
+    header = _parsed(first, source, 1)
+    plan = _decoded(SweepPlan, header.get("plan"), source, 1, SCHEMA)
+    visits = [
+        _decoded(SweepPoint, _parsed(line, source, number), source, number)
+        for number, line in enumerate(others, start=2)
+    ]
+    known = {point.key for point in plan.points()}
+    for number, visit in enumerate(visits, start=2):
+        if visit.key not in known:
+            raise InputError(f"{source}: line {number} has a point that its plan does not have")
+    return SweepFile(plan, tuple(visits), len(whole.encode()))
+
+
+def _parsed(line: str, source: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise InputError(f"{source}: line {number} is no JSON ({error})") from error
+
+
+def _decoded(
+    kind: type[Any], data: Any, source: str, number: int, schema: str | None = None
+) -> Any:
+    try:
+        return codec.decode(kind, data, schema)
+    except ValueError as error:
+        raise InputError(f"{source}: line {number}: {error}") from error

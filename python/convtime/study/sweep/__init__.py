@@ -1,0 +1,1 @@
+"""Measures applications over axes: what is asked for, and its running."""

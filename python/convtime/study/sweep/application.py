@@ -1,0 +1,165 @@
+"""What a sweep measures at each point, and how it is known again when the sweep goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import inspect
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from convtime.core.errors import InputError
+from convtime.timing.candidate import Candidate, name_of
+from convtime.timing.options import Options
+
+_OPTION_NAMES = [field.name for field in dataclasses.fields(Options)]
+_BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+@dataclasses.dataclass(frozen=True)
+class Application:
+    """What is measured.
+
+    Attributes:
+        make: called with the parameters of a point; gives what is timed.
+        identity: what it is in words, which is another one for other code.
+    """
+
+    make: Callable[..., object]
+    identity: str
+
+    def candidate(self, parameters: Mapping[str, Any], name: str) -> Candidate:
+        """What is timed at a point."""
+        made = self.make(**parameters)
+        if isinstance(made, Candidate):
+            return made.but(name=name)
+        if not callable(made):
+            raise InputError(
+                "a factory must return what is timed, a callable or a convtime.Candidate, got "
+                f"{type(made).__name__}; return a function that does the work"
+            )
+        return Candidate(made, name=name)
+
+
+def read_applications(given: object, parameters: Sequence[str]) -> dict[str, Application]:
+    """The applications of a call, by name.
+
+    Args:
+        given: a callable or a Candidate, or a mapping of names to several.
+        parameters: the axes that factories are called with. Where there are none, what is given is
+            what is timed.
+
+    Raises:
+        InputError: for anything else, and for factories that do not take these parameters alone.
+    """
+    if not isinstance(given, Mapping):
+        if not (callable(given) or isinstance(given, Candidate)):
+            raise InputError(
+                "what a sweep is of must be a callable, a Candidate, or a mapping of names to "
+                f"several, got {type(given).__name__}"
+            )
+        given = {given.name if isinstance(given, Candidate) else name_of(given): given}
+    if not given:
+        raise InputError("a sweep must be of one application at least, got none")
+    return {_name(name): _application(name, each, parameters) for name, each in given.items()}
+
+
+def _name(name: object) -> str:
+    if not (isinstance(name, str) and name):
+        raise InputError(f"an application's name must be a text, got {name!r}")
+    return name
+
+
+def _application(name: str, given: Any, parameters: Sequence[str]) -> Application:
+    if isinstance(given, Candidate):
+        if parameters:
+            raise InputError(
+                f"{name!r} is a Candidate, which takes no parameters, and {parameters[0]!r} is no "
+                "option of time_op; give a factory that returns the Candidate"
+            )
+        return Application(lambda: given, described(given))
+    if not callable(given):
+        raise InputError(f"{name!r} must be callable, or a Candidate, got {type(given).__name__}")
+    _check_signature(name, given, parameters)
+    return Application(given if parameters else lambda: given, described(given))
+
+
+def _check_signature(name: str, given: Callable[..., object], parameters: Sequence[str]) -> None:
+    try:
+        signature = inspect.signature(given)
+    except (TypeError, ValueError):  # of some that are written in C
+        return
+    own = [each for each in signature.parameters.values() if each.kind in _BY_NAME]
+    takes_any = any(
+        each.kind is inspect.Parameter.VAR_KEYWORD for each in signature.parameters.values()
+    )
+    names = [each.name for each in own]
+    for axis in parameters:
+        if axis not in names and not takes_any:
+            raise InputError(
+                f"axis {axis!r} is no parameter of {name!r}, which takes "
+                f"{', '.join(names) or 'none'}, and no option of a sweep"
+            )
+    for each in signature.parameters.values():
+        if each.default is not inspect.Parameter.empty or each.name in parameters:
+            continue
+        if each.kind in (*_BY_NAME, inspect.Parameter.POSITIONAL_ONLY):
+            raise InputError(_why_needed(name, each.name, parameters))
+
+
+def _why_needed(name: str, parameter: str, parameters: Sequence[str]) -> str:
+    if parameter in _OPTION_NAMES and parameter != "device":
+        return (
+            f"{name!r} has a parameter {parameter!r}, which is an option of time_op and not passed "
+            "to factories; call it otherwise"
+        )
+    if parameters:
+        return f"{name!r} needs {parameter!r}, which no axis gives"
+    return (
+        f"{name!r} needs {parameter!r}, and no axis is a parameter of it; make it one, or give "
+        "convtime.Candidate(fn, *args)"
+    )
+
+
+def described(fn: Callable[..., object] | Candidate) -> str:
+    """A callable in words, with a hash of its code: what it refers to by variables is not in it."""
+    if isinstance(fn, Candidate):
+        return f"{described(fn.fn)}({', '.join(_arguments(fn.args, fn.kwargs))})"
+    if isinstance(fn, functools.partial):
+        return f"{described(fn.func)}({', '.join(_arguments(fn.args, fn.keywords))}, …)"
+    fn = inspect.unwrap(fn)  # or all that has the same decorator would be the same
+    named = fn if hasattr(fn, "__qualname__") else type(fn)
+    words = ".".join(filter(None, (named.__module__, named.__qualname__)))
+    code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
+    return words if code is None else f"{words} ({_digest(code)})"
+
+
+def _arguments(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[str]:
+    yield from map(_argument, args)
+    for name, value in kwargs.items():
+        yield f"{name}={_argument(value)}"
+
+
+def _argument(value: object) -> str:
+    if isinstance(value, torch.Tensor):
+        kind = str(value.dtype).removeprefix("torch.")
+        return f"{kind}[{'×'.join(map(str, value.shape))}]"
+    plain = isinstance(value, bool | int | float | str | None)
+    return repr(value) if plain else type(value).__name__
+
+
+def _digest(code: types.CodeType) -> str:
+    """The same for the same code, wherever it stands and whichever process asks."""
+    parts = [code.co_code, repr((code.co_names, code.co_varnames, code.co_freevars)).encode()]
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            parts.append(_digest(constant).encode())
+        elif isinstance(constant, frozenset):  # whose order is another one in each process
+            parts.append(repr(sorted(map(repr, constant))).encode())
+        else:
+            parts.append(repr(constant).encode())
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]

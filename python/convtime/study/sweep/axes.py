@@ -1,0 +1,187 @@
+"""The axes of a sweep: their values, and whether they fit what is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from convtime.core.errors import InputError
+from convtime.results.sweep_plan import ITERATIONS, Label
+from convtime.results.sweep_rows import COLUMNS
+from convtime.timing.options import Options, make_options
+
+#: What an axis may be of time_op's options: a device is mostly a factory's parameter, where its
+#: tensors are made, and the others are the process's own.
+AXIS_OPTIONS = tuple(
+    field.name
+    for field in dataclasses.fields(Options)
+    if field.name not in ("device", "stream", "log", "margin")
+)
+
+# A run of so many iterations is as a program makes it that has just begun: by default nothing comes
+# between two calls, nothing before them, and no batch is discarded because it was not held.
+_OF_ITERATIONS: Mapping[str, Any] = {
+    "warmup": 0,
+    "queue": "none",
+    "cache": "warm",
+    "placement": "as-is",
+    "regime": "as-is",
+}
+_SAID_BY_ITERATIONS = ("stop", "tolerance", "min_samples", "max_samples", "budget")
+_TORCH_VALUES = (torch.dtype, torch.memory_format, torch.layout, torch.device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """The axes by name.
+
+    Attributes:
+        values: of each axis, by how they are written down.
+        options: of time_op, the same at all points.
+    """
+
+    values: Mapping[str, Mapping[Label, Any]]
+    options: Mapping[str, Any]
+
+    @property
+    def labels(self) -> dict[str, tuple[Label, ...]]:
+        """How the values of each axis are written down."""
+        return {axis: tuple(values) for axis, values in self.values.items()}
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The axes that are parameters of factories."""
+        return tuple(axis for axis in self.values if axis not in (*AXIS_OPTIONS, ITERATIONS))
+
+    @property
+    def count_iterations(self) -> bool:
+        """Whether an axis is the number of calls."""
+        return ITERATIONS in self.values
+
+    def parameters_at(self, point: Mapping[str, Label]) -> dict[str, Any]:
+        """What factories are called with at a point."""
+        return {axis: self.values[axis][point[axis]] for axis in self.parameters}
+
+    def options_at(self, point: Mapping[str, Label]) -> dict[str, Any]:
+        """time_op's options at a point."""
+        own = {axis: self.values[axis][point[axis]] for axis in point if axis in AXIS_OPTIONS}
+        given = {**self.options, **own}
+        if not self.count_iterations:
+            return given
+        count = self.values[ITERATIONS][point[ITERATIONS]]
+        counted = {"stop": "count", "min_samples": count, "max_samples": count}
+        return {**_OF_ITERATIONS, **given, **counted}
+
+
+def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
+    """The axes of a call, and its options.
+
+    Raises:
+        InputError: for what is no axis, values that cannot be told apart, and options that are out
+            of range, given twice, or contradict each other.
+        TypeError: for an option that there is not.
+    """
+    if not isinstance(given, Mapping) or not given:
+        raise InputError(
+            "axes must be a mapping of names to values, such as {'batch': [1, 8, 64]}, got "
+            f"{given!r:.80}"
+        )
+    make_options("sweep", options, but=("margin",))
+    axes = Axes({_name(axis): _values(axis, values) for axis, values in given.items()}, options)
+    for axis in axes.values:
+        if axis in options:
+            raise InputError(f"{axis} is an axis and an option, and can be only one of them")
+        if axis in AXIS_OPTIONS:
+            _check_option(axis, axes.values[axis].values())
+    for option, value, advice in (
+        ("regime", "both", "make regime an axis with the values 'burst' and 'sustained'"),
+        ("stop", "verdict", "which is for convtime.compare; use 'interval'"),
+    ):
+        if value in (options.get(option), *axes.values.get(option, ())):
+            raise InputError(f"{option} of a sweep cannot be {value!r}; {advice}")
+    if axes.count_iterations:
+        _check_iterations(axes)
+    return axes
+
+
+def _name(axis: object) -> str:
+    if not (isinstance(axis, str) and axis.isidentifier()):
+        raise InputError(f"an axis must have the name of a parameter or an option, got {axis!r}")
+    if axis in COLUMNS:
+        raise InputError(
+            f"an axis cannot be called {axis!r}, as a column of the table is; call it otherwise"
+        )
+    return axis
+
+
+def _values(axis: str, given: Any) -> dict[Label, Any]:
+    """The values of an axis, by how they are written down."""
+    if isinstance(given, Mapping):
+        pairs = [(_plain(name), value) for name, value in given.items()]
+    elif isinstance(given, Iterable) and not isinstance(given, str | bytes | torch.Tensor):
+        pairs = [(_label(axis, value), value) for value in given]
+    else:
+        raise InputError(f"axis {axis!r} must have a sequence of values, got {given!r:.80}")
+    if not pairs:
+        raise InputError(f"axis {axis!r} has no values, and must have one at least")
+    labels = [label for label, _ in pairs]
+    for place, label in enumerate(labels):
+        if str(label) in map(str, labels[:place]):
+            raise InputError(f"axis {axis!r} has the value {label!r} more than once")
+    return dict(pairs)
+
+
+def _label(axis: str, value: Any) -> Label:
+    if isinstance(value, _TORCH_VALUES):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, tuple | list):
+        return str(tuple(_label(axis, each) for each in value))
+    label = _plain(value)
+    if label is None and value is not None:
+        raise InputError(
+            f"axis {axis!r} has a value of type {type(value).__name__}, which cannot be written "
+            "down; give a mapping of names to values"
+        )
+    return label
+
+
+def _plain(value: Any) -> Label:
+    """A number or a text, of whatever library; None for what is neither."""
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    item = getattr(value, "item", None)  # of a number of numpy's
+    return _plain(item()) if callable(item) and getattr(value, "shape", None) == () else None
+
+
+def _check_option(axis: str, values: Iterable[Any]) -> None:
+    try:
+        for value in values:
+            Options(**{axis: value})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"axis {axis!r}: {error}") from error
+
+
+def _check_iterations(axes: Axes) -> None:
+    for count in axes.values[ITERATIONS].values():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InputError(
+                f"axis {ITERATIONS!r} must have whole numbers of calls, 1 or more, got {count!r}"
+            )
+    both = {*axes.options, *axes.values}
+    said = [name for name in _SAID_BY_ITERATIONS if name in both]
+    if said:
+        raise InputError(
+            f"{ITERATIONS!r} says how many calls are timed, so that {' and '.join(said)} cannot be "
+            "given beside it"
+        )
+    if "graph" in (axes.options.get("method"), *axes.values.get("method", ())):
+        raise InputError(
+            f"{ITERATIONS!r} are calls that are timed one by one, and method 'graph' times many at "
+            "once; use another method"
+        )

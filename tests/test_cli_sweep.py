@@ -1,0 +1,146 @@
+"""`convtime sweep`: statements and convolutions over axes, on the command line."""
+
+import csv
+import json
+
+import pytest
+
+from convtime import Sweep, cli
+from convtime.study.sweep import running
+
+COUNTED = ["--device", "cpu", "--stop", "count", "--max-samples", "3", "--min-samples", "3"]
+QUICK = [*COUNTED, "--warmup", "1"]
+RELU = ["sweep", "torch.relu(x)", "-s", "x = torch.ones(n, dtype=kind)"]
+AXES = ["--axis", "n=[1, 2][0], 4", "--axis", "kind=torch.float32, torch.float64"]
+CONV = "conv2d:n{n}c4h8w8k4r{r}s3p{pad}:{dtype}"
+
+
+def error_of(capsys):
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    return captured.err.removeprefix("convtime: error: ").rstrip("\n")
+
+
+def test_statements_find_the_axes_as_variables(tmp_path, capsys):
+    files = {name: tmp_path / f"a.{name}" for name in ("json", "csv", "jsonl", "png")}
+    pytest.importorskip("matplotlib")
+    given = [*RELU, "-n", "kind=kind", *AXES, *QUICK, "--seed", "3"]
+    outputs = ["--json", files["json"], "--csv", files["csv"], "--file", files["jsonl"]]
+    assert cli.main([*given, *map(str, [*outputs, "--plot", files["png"]])]) == 0
+    printed = capsys.readouterr().out
+    assert "torch.relu(x)" in printed
+    swept = Sweep.from_dict(json.loads(files["json"].read_text()))
+    assert swept.plan.axes == {"n": (1, 4), "kind": ("torch.float32", "torch.float64")}
+    assert list(swept.plan.applications) == ["torch.relu(x)", "kind"]
+    assert swept.plan.seed == 3
+    assert len(swept.measurements) == 8
+    assert {len(each.seconds) for each in swept.measurements.values()} == {3}
+    assert len(list(csv.DictReader(files["csv"].open()))) == 8
+    assert files["png"].read_bytes().startswith(b"\x89PNG")
+    for path in (files["json"], files["jsonl"]):
+        assert cli.main(["show", str(path)]) == 0
+        assert capsys.readouterr().out == printed
+    assert cli.main([*given, "--file", str(files["jsonl"])]) == 0
+    assert capsys.readouterr().out == printed
+    changed = ["sweep", "torch.relu(x)", "-s", "x = torch.zeros(n, dtype=kind)", "-n", "kind=kind"]
+    assert cli.main([*changed, *AXES, *QUICK, "--file", str(files["jsonl"])]) == 2
+    assert "is of another sweep: application torch.relu(x) is" in error_of(capsys)
+
+
+def test_axes_may_be_options_and_iterations(capsys):
+    axes = ["--axis", "iterations=1,4", "--axis", "cache=auto,warm", "--rest", "0"]
+    assert cli.main(["sweep", "1 + 1", *axes, "--device", "cpu", "--json", "-"]) == 0
+    swept = Sweep.from_dict(json.loads(capsys.readouterr().out))
+    assert [len(each.seconds) for each in swept.measurements.values()] == [1, 1, 4, 4]
+    assert [each.cache_requested for each in swept.measurements.values()] == ["auto", "warm"] * 2
+
+
+def test_values_that_are_neither_numbers_nor_texts_go_by_their_expressions(capsys):
+    given = ["sweep", "f(torch.ones(n))", "--axis", "f=torch.relu,F.gelu", "--axis", "n=*range(2)"]
+    assert cli.main([*given, *QUICK, "--json", "-"]) == 0
+    swept = Sweep.from_dict(json.loads(capsys.readouterr().out))
+    assert swept.plan.axes == {"f": ("torch.relu", "F.gelu"), "n": (0, 1)}
+    assert not swept.failed
+
+
+@pytest.mark.parametrize("backward", [[], ["--backward"]])
+def test_convolutions_have_holes(capsys, backward):
+    axes = ["n=1,2", "r=3,11", "pad=1x0", "dtype=float32"]
+    given = ["sweep", CONV, *(f"--axis={axis}" for axis in axes), *QUICK, *backward]
+    assert cli.main([*given, "--json", "-"]) == 0
+    swept = Sweep.from_dict(json.loads(capsys.readouterr().out))
+    assert list(swept.plan.applications) == ["pytorch", "convtime"]
+    assert swept.plan.axes == {"n": (1, 2), "r": (3, 11), "pad": ("1x0",), "dtype": ("float32",)}
+    failed = [(point.application, point.values["n"]) for point in swept.failed]
+    assert failed == [("pytorch", 1), ("pytorch", 2), ("convtime", 1), ("convtime", 2)]
+    assert "the kernel spans 11 pixels of height" in swept.failed[0].error
+    assert len(swept.measurements) == 4
+
+
+def test_one_side_alone_is_timed_of_several_problems(capsys):
+    lines = ["conv1d:n{n}c2w9k4s3", "conv1d:n{n}c4w9k4s3"]
+    given = ["sweep", *lines, "--axis", "n=1", "--side", "pytorch", *QUICK, "--json", "-"]
+    assert cli.main(given) == 0
+    swept = Sweep.from_dict(json.loads(capsys.readouterr().out))
+    assert list(swept.plan.applications) == [f"pytorch {line}" for line in lines]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["1"], "there is no axis to sweep over; give --axis NAME=VALUE,VALUE"),
+        (["1", "--axis", "n"], "--axis must be NAME=VALUE,VALUE, got 'n'"),
+        (["1", "--axis", "n="], "--axis must be NAME=VALUE,VALUE, got 'n='"),
+        (["n", "--axis", "n=1", "--axis", "n=2"], "axis 'n' is given more than once"),
+        (["n", "--axis", "n=1,1"], "axis 'n' has the value 1 more than once"),
+        (["n", "--axis", "n=abs,abs"], "axis 'n' has a value more than once, got 'abs,abs'"),
+        (["n", "--axis", "n=float16"], "must be Python, such as 64, torch.float16 or 'text', got"),
+        (["n", "--axis", "m=1"], "axis 'm' is neither a variable of statement or setup, nor"),
+        (["n", "--axis", "n=1", "--axis", "method=x"], "axis 'method': method must be one of"),
+        (["n +", "--axis", "n=1"], "line 1 of statement 'n +' is not Python"),
+        (["n", "-s", "(", "--axis", "n=1"], "line 1 of the setup is not Python"),
+        (["--axis", "n=1"], "there is nothing to time; give statements"),
+        ([CONV, "--axis", "n=1"], "has {r}, which no axis gives"),
+        (["conv1d:n{n}c2w9k4s3", "--axis", "n=x"], "problem 'conv1d:nxc2w9k4s3': "),
+        (
+            ["conv1d:n{n}c2w9k4s3", "--axis=n=1", "--axis=m=1"],
+            "'m' is neither a name in braces",
+        ),
+        (["conv1d:n{n}c2w{k+1}k4s3", "--axis", "n=1"], "has {k+1}, and a hole is a name"),
+        (["conv1d:n{n", "--axis", "n=1"], "expected '}' before end of string; a hole is"),
+        (["conv1d:n{n}c2w9k4s3", "--axis", "n=1", "-s", "1"], "--setup and --before go with st"),
+        (["conv1d:n1c2w9k4s3", "1", "--axis", "n=1"], "statements and problems cannot be timed"),
+        (["n", "--axis", "n=1", "--side", "pytorch"], "--side goes with problems, and not with"),
+        (["n", "--axis", "n=1", "--file", "a", "--csv", "./a"], "must name different files"),
+        (["n", "--axis", "n=1", "--plot", "a.txt"], "a picture's name must end in one of"),
+        (["n", "--axis", "n=1", "--file", "/nowhere/a"], "/nowhere/a: cannot be written"),
+        (["n", "--axis", "n=1", "--rest", "-1"], "rest must be a number of seconds, 0 or more"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_before_anything_runs(
+    monkeypatch, tmp_path, capsys, given, said
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(running, "time_op", lambda *_, **__: pytest.fail("it was timed"))
+    assert cli.main(["sweep", *given, "--device", "cpu"]) == 2
+    assert said in error_of(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_every_point_fails_the_command_does(capsys):
+    assert cli.main(["sweep", "n / 0", "--axis", "n=1,2", *QUICK]) == 2
+    captured = capsys.readouterr()
+    assert captured.out.count("failed") == 4
+    assert captured.err == (
+        "convtime: error: every point failed; n / 0 n=1 did so: line 1 of the statement "
+        "raised ZeroDivisionError: division by zero\n"
+    )
+
+
+def test_an_interrupted_command_says_how_it_goes_on(tmp_path, capsys):
+    file = tmp_path / "a.jsonl"
+    interrupting = "if n == 2: raise KeyboardInterrupt"
+    given = ["sweep", "n", "-s", interrupting, "--axis", "n=1,2,3", *QUICK, "--file", str(file)]
+    assert cli.main(given) == 130
+    said = f"convtime: what was measured is in {file}, and the same command goes on\n"
+    assert capsys.readouterr().err == f"{said}convtime: interrupted\n"
