@@ -158,7 +158,7 @@ ActivationRequest check_activation(const at::Tensor& input,
   return {step, build, *activation};
 }
 
-// --- The ops: without CUDA, what is asked for is checked all the same, and refused for its device 
+// --- The ops; without CUDA, they check what they are given, and refuse its device ---------------
 
 #ifdef CONVTIME_WITH_CUDA
 std::vector<std::int64_t> listed(const KernelFacts& facts) {
