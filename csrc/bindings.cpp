@@ -14,8 +14,11 @@
 #include <utility>
 #include <vector>
 
+#include "bindings_callable.h"
 #include "bindings_conv.h"
+#include "bindings_counters.h"
 #include "bindings_thread.h"
+#include "bindings_trace.h"
 #include "timing/callable.h"
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
@@ -37,96 +40,6 @@
 namespace py = pybind11;
 
 namespace {
-
-/// What a call of Python's returned, or the exception that it raised.
-py::object checked(PyObject* result) {
-  if (result == nullptr) {
-    throw py::error_already_set();
-  }
-  return py::reinterpret_steal<py::object>(result);
-}
-
-/// Here, and not in a destructor, since what an object's end runs may ask for the GIL.
-void drop(py::object object) {
-  PyObject* const owned = object.release().ptr();
-  hanging_at_exit([owned] { Py_XDECREF(owned); });
-}
-
-/// A Python callable with its arguments laid out once, so that a call is one vectorcall.
-class PythonCallable final : public convtime::Callable {
- public:
-  /// `blocks_of`, which may be None, gives (address, bytes) of each block that a result takes.
-  PythonCallable(py::object function, const py::tuple& args, const py::dict& kwargs,
-                 py::object setup, py::object blocks_of)
-      : function_(std::move(function)), setup_(std::move(setup)), blocks_of_(std::move(blocks_of)) {
-    for (const py::handle arg : args) {
-      values_.push_back(py::reinterpret_borrow<py::object>(arg));
-    }
-    positional_ = values_.size();
-    py::list names;
-    for (const auto& [name, value] : kwargs) {
-      names.append(name);
-      values_.push_back(py::reinterpret_borrow<py::object>(value));
-    }
-    if (!names.empty()) {
-      names_ = py::tuple(names);
-    }
-    for (const py::object& value : values_) {
-      pointers_.push_back(value.ptr());
-    }
-  }
-
-  void prepare() override {
-    if (!setup_.is_none()) {
-      PyObject* const ignored = hanging_at_exit([&] { return PyObject_CallNoArgs(setup_.ptr()); });
-      drop(checked(ignored));
-    }
-  }
-
-  bool prepares_work() const override { return !setup_.is_none(); }
-
-  void call() override {
-    result_ = checked(hanging_at_exit([&] {
-      return PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());
-    }));
-  }
-
-  void discard_result() override { drop(std::move(result_)); }
-
-  std::vector<convtime::MemoryBlock> result_blocks() override {
-    std::vector<convtime::MemoryBlock> blocks;
-    if (!blocks_of_.is_none()) {
-      const py::object found = checked(
-          hanging_at_exit([&] { return PyObject_CallOneArg(blocks_of_.ptr(), result_.ptr()); }));
-      for (const auto& [address, bytes] :
-           found.cast<std::vector<std::pair<std::uintptr_t, std::size_t>>>()) {
-        blocks.push_back({address, bytes});
-      }
-    }
-    return blocks;
-  }
-
- private:
-  py::object function_;
-  py::object setup_;                 // or None
-  py::object blocks_of_;             // or None
-  std::vector<py::object> values_;   // positional ones first, then those of names_
-  std::vector<PyObject*> pointers_;  // of values_
-  std::size_t positional_ = 0;
-  py::object names_;  // tuple, or null without keyword arguments
-  py::object result_;
-};
-
-convtime::HostHooks python_hooks() {
-  convtime::HostHooks hooks;
-  hooks.wait = without_interpreter_lock;
-  hooks.poll = [] {
-    if (hanging_at_exit(PyErr_CheckSignals) != 0) {
-      throw py::error_already_set();
-    }
-  };
-  return hooks;
-}
 
 /// NaN, which says that a number is not known, as None.
 py::object or_none(double value) {
@@ -156,19 +69,6 @@ convtime::Supervision supervision(double seconds_left, py::handle on_batch) {
     };
   }
   return supervision;
-}
-
-/// Throws the exception that another one was made of, if it was to end more than the timing
-/// (KeyboardInterrupt, SystemExit).
-void rethrow_interrupt(const std::exception& error) {
-  try {
-    std::rethrow_if_nested(error);
-  } catch (const py::error_already_set& cause) {
-    if (!cause.matches(PyExc_Exception)) {
-      throw;
-    }
-  } catch (const std::exception&) {
-  }
 }
 
 py::tuple with_none(const std::vector<double>& values) {
@@ -254,14 +154,6 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("stop_reason") = convtime::to_string(run.stop_reason));
 }
 
-using CallOfPython = std::tuple<py::object, py::tuple, py::dict, py::object>;
-
-std::unique_ptr<convtime::Callable> make_callable(const CallOfPython& described,
-                                                  const py::object& blocks_of) {
-  const auto& [function, args, kwargs, setup] = described;
-  return std::make_unique<PythonCallable>(function, args, kwargs, setup, blocks_of);
-}
-
 /// What `candidate` describes: a dict with the fields of convtime.timing.calls.PreparedCalls.
 std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candidate) {
   const py::object blocks_of = candidate["result_blocks"];
@@ -286,19 +178,6 @@ std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candid
   }
 #endif
   return std::make_unique<convtime::RotatingCallable>(std::move(copies), std::move(rotation));
-}
-
-using FlushBuffers =
-    std::vector<std::tuple<std::uintptr_t, std::size_t, int, std::uintptr_t, bool>>;
-
-std::vector<convtime::FlushBuffer> flush_buffers(const FlushBuffers& described) {
-  std::vector<convtime::FlushBuffer> buffers;
-  for (const auto& [data, bytes, device, stream, clean] : described) {
-    buffers.push_back({reinterpret_cast<void*>(data), bytes, device,
-                       reinterpret_cast<void*>(stream),
-                       clean ? convtime::L2Lines::kClean : convtime::L2Lines::kDirty});
-  }
-  return buffers;
 }
 
 convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
@@ -405,6 +284,8 @@ class WithoutPersistingL2Context {
 PYBIND11_MODULE(_C, module) {
   module.doc() = "The C++ core of convtime; use it through the convtime package.";
   bind_conv(module);
+  bind_counters(module);
+  bind_trace(module);
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("queue"), py::arg("regime"), py::arg("on_gpu"),
              py::arg("stream"), py::arg("flush"), py::arg("other_devices"), py::arg("warmup_calls"),

@@ -707,8 +707,8 @@ def test_a_thread_that_finds_cupti_taken_is_told_so_once() -> None:
         started.set()
         thread.join()
     assert errors == [
-        "method 'kernel' cannot be used: another timing of this process uses it, and CUPTI "
-        "serves one at a time; use 'event' or 'auto'"
+        "method 'kernel' cannot be used: another timing or recording of this process uses it, and "
+        "CUPTI serves one at a time; use 'event' or 'auto'"
     ]
 
 

@@ -13,6 +13,8 @@ from .results.ceilings import Ceilings
 from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
 from .results.comparison import Comparison, Judgement, Ratio
+from .results.costs import Energy, PeakMemory
+from .results.counters import Counters, CountersUnavailable, KernelCounters
 from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
@@ -21,6 +23,9 @@ from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
+from .timing.costs import energy, peak_memory
+from .timing.counters.listing import CounterName, counter_names
+from .timing.counters.reading import counters
 from .timing.stopwatch import compare, time_op
 
 __version__: str
@@ -35,11 +40,17 @@ __all__ = [
     "ClockReading",
     "ClockTrace",
     "Comparison",
+    "CounterName",
+    "Counters",
+    "CountersUnavailable",
+    "Energy",
     "Explanation",
     "Interference",
     "Judgement",
+    "KernelCounters",
     "LockedClocks",
     "Measurement",
+    "PeakMemory",
     "PlanChoice",
     "Ratio",
     "ScaledTime",
@@ -50,10 +61,14 @@ __all__ = [
     "cmake_prefix_path",
     "compare",
     "compare_runs",
+    "counter_names",
+    "counters",
+    "energy",
     "explain",
     "locked_clocks",
     "nn",
     "ops",
+    "peak_memory",
     "plan_cache",
     "read_measurements",
     "reset_clocks",

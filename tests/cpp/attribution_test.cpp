@@ -86,6 +86,41 @@ TEST_F(Attribute, LeavesOutWhatNoCallIssued) {
   EXPECT_EQ(result.faults.count(), 0U);
 }
 
+TEST_F(Attribute, SaysWhenAndOnWhichThreadWorkWasIssued) {
+  const Attribution result =
+      run({.activities = {work("a", 50, 51, 1)}, .api_calls = {call(13, 1, ApiKind::kLaunch, 2)}});
+  ASSERT_EQ(result.calls[0].size(), 1U);
+  EXPECT_EQ(result.calls[0][0].issued_ns, 13 * kTick);
+  EXPECT_EQ(result.calls[0][0].issued_by, kAutograd);
+}
+
+TEST_F(Attribute, TakesTheWorkOfEveryThreadWhereThatIsAskedFor) {
+  const TraceRecords records = {
+      .activities = {work("a", 50, 51, 1), work("theirs", 52, 53, 2), work("after", 54, 55, 3)},
+      .api_calls = {call(13, 1), call(23, 2, ApiKind::kLaunch, kStranger),
+                    call(30, 3, ApiKind::kLaunch, kStranger)}};
+  EXPECT_TRUE(run(records).calls[1].empty());
+  TraceContext context = kContext;
+  context.every_thread = true;
+  const Attribution result = attribute(kWindows, records, context, memory_);
+  EXPECT_EQ(names(result.calls[1]), Names{"theirs"});
+  EXPECT_EQ(result.of_other_threads, 0U);
+  EXPECT_EQ(result.faults.count(), 0U);
+}
+
+TEST_F(Attribute, MissesNoWorkOfAnotherThreadBeforeTheWindowOfEveryThread) {
+  TraceContext context = kContext;
+  context.every_thread = true;
+  const Window all{.prepare = 0, .begin = 10 * kTick, .end = 24 * kTick};
+  const TraceRecords records = {.activities = {work("a", 50, 51, 2)},
+                                .api_calls = {call(5, 1, ApiKind::kLaunch, kStranger),
+                                              call(13, 2, ApiKind::kLaunch, kStranger),
+                                              call(30, 3, ApiKind::kLaunch, kStranger)}};
+  const Attribution result = attribute({&all, 1}, records, context, memory_);
+  EXPECT_EQ(names(result.calls[0]), Names{"a"});
+  EXPECT_EQ(result.faults.describe(), "");
+}
+
 TEST_F(Attribute, TakesTheEarlierOfTwoApiCallsOfOneCorrelation) {
   const Attribution result =
       run({.activities = {work("a", 50, 51, 1)}, .api_calls = {call(15, 1), call(13, 1)}});

@@ -23,6 +23,7 @@
 #include "timing/time_op.h"
 #include "timing/trace/cupti_buffers.h"
 #include "timing/trace/cupti_functions.h"
+#include "timing/trace/process_trace.h"
 #include "timing/trace/trace_lost.h"
 
 namespace convtime {
@@ -236,6 +237,29 @@ TEST(CuptiSession, SeesWhatIsDoneWithinIt) {
     EXPECT_EQ(kernels_seen(session, 5), 5U);
     EXPECT_EQ(kernels_seen(session, 2), 2U);
   }
+}
+
+TEST(ProcessTrace, SeesTheWorkOfEveryThreadWhileItLasts) {
+  SKIP_WITHOUT_GPU();
+  launch(1);
+  ProcessTrace trace;
+  const std::uint64_t before = trace.now();
+  launch(2);
+  std::uint32_t other = 0;
+  std::thread([&other] {
+    launch(3);
+    other = ProcessTrace::thread();
+  }).join();
+  const ProcessWork work = trace.take({});
+  EXPECT_EQ(work.faults, "");
+  ASSERT_EQ(work.activities.size(), 5U);
+  for (const DeviceActivity& activity : work.activities) {
+    EXPECT_GE(activity.issued_ns, before);
+    EXPECT_LE(activity.issued_ns, activity.start_ns + kStampToleranceNs);
+  }
+  EXPECT_EQ(work.activities.front().issued_by, ProcessTrace::thread());
+  EXPECT_EQ(work.activities.back().issued_by, other);
+  EXPECT_THROW(ProcessTrace(), std::runtime_error);  // one at a time
 }
 
 TEST(CuptiSession, SeesNothingWhileItPauses) {

@@ -93,9 +93,12 @@ std::optional<Place> find_place(std::span<const Window> windows, std::uint64_t t
 
 /// Threads that issue work while no call is prepared or made.
 void add_other_threads(std::span<const Window> windows, std::span<const ApiCall> api_calls,
-                       std::uint32_t own_thread, std::unordered_set<std::uint32_t>& others) {
+                       const TraceContext& context, std::unordered_set<std::uint32_t>& others) {
+  if (context.every_thread) {
+    return;
+  }
   for (const ApiCall& call : api_calls) {
-    if (call.thread != own_thread && gives_work(call) &&
+    if (call.thread != context.own_thread && gives_work(call) &&
         !find_place(windows, call.start).has_value()) {
       others.insert(call.thread);
     }
@@ -196,7 +199,7 @@ class Attributing {
         filled_(before.filled),
         marks_(windows.size()) {
     result_.calls.resize(windows.size());
-    add_other_threads(windows, records.api_calls, context.own_thread, other_threads_);
+    add_other_threads(windows, records.api_calls, context, other_threads_);
     steps_ = steps_of(windows, issues_, other_threads_);
     add_filled(records, issues_, steps_, filled_);
   }
@@ -236,7 +239,9 @@ class Attributing {
     ++issue.activities;
     issue.graph = activity.graph;
     if (has_sound_times(activity, issue.call)) {
-      result_.calls[place->window].push_back(activity);
+      DeviceActivity& added = result_.calls[place->window].emplace_back(activity);
+      added.issued_ns = issue.call.start;
+      added.issued_by = issue.call.thread;
     }
   }
 
@@ -264,6 +269,7 @@ class Attributing {
       activity.ran_ahead = marks.ran_ahead(activity);
       activity.start_ns = context_.clock.nanoseconds(activity.start_ns);
       activity.end_ns = context_.clock.nanoseconds(activity.end_ns);
+      activity.issued_ns = context_.clock.nanoseconds(activity.issued_ns);
     }
   }
 
@@ -344,7 +350,7 @@ void remember(std::span<const Window> windows, const TraceRecords& records,
   for (const ApiCall& call : records.api_calls) {
     memory.read_up_to = std::max(memory.read_up_to, call.correlation);
   }
-  add_other_threads(windows, records.api_calls, context.own_thread, memory.other_threads);
+  add_other_threads(windows, records.api_calls, context, memory.other_threads);
   const Issues issues = merge(records.api_calls);
   add_filled(records, issues, steps_of(windows, issues, memory.other_threads), memory.filled);
 }

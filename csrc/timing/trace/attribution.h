@@ -101,6 +101,8 @@ struct TraceContext {
   TraceClock clock;
   std::uint32_t own_thread = 0;  ///< the thread that makes the calls
   std::uint64_t read_at = 0;     ///< the tick at which the records were read
+  /// Whether the windows are of all that the process does, on whatever thread's account.
+  bool every_thread = false;
 };
 
 /// By how much the stamps of the host and of a device may differ: kernels begin 2 us and more after
@@ -113,10 +115,10 @@ inline constexpr double kStampToleranceNs = 20'000;
 /// (autograd's), and work that runs later than its window.
 ///
 /// A thread that issues work while no call is prepared or made works on its own account: none of
-/// its work is any call's. A transfer without a record is taken to have had no bytes, as those that
-/// cuDNN and cuBLAS issue, unless nothing else of its call is there, or another call of the same
-/// callable had a record of it at the same place. Work of API calls that were read before is passed
-/// over.
+/// its work is any call's, unless the windows are of every thread. A transfer without a record is
+/// taken to have had no bytes, as those that cuDNN and cuBLAS issue, unless nothing else of its
+/// call is there, or another call of the same callable had a record of it at the same place. Work
+/// of API calls that were read before is passed over.
 CONVTIME_API Attribution attribute(std::span<const Window> windows, const TraceRecords& records,
                                    const TraceContext& context, const TraceMemory& before);
 

@@ -22,6 +22,10 @@
 namespace convtime {
 namespace {
 
+constexpr char kInUse[] =
+    "another timing or recording of this process uses it, and CUPTI serves one at a time";
+constexpr char kCounting[] =
+    "hardware counters are being read in this process, and CUPTI serves one at a time";
 constexpr char kProfilerActive[] =
     "a torch.profiler session is active in this process, and CUPTI serves one at a time";
 constexpr char kProfilerStarted[] =
@@ -60,6 +64,8 @@ struct Turn {
   std::mutex mutex;
   CuptiSession* session = nullptr;
   std::size_t making_way = 0;
+  bool counting = false;   ///< hardware counters are read
+  bool disturbed = false;  ///< a profiler has begun since
 };
 
 Turn& turn() {
@@ -89,6 +95,10 @@ double measure_ticks_per_ns() {
   return std::abs(measured - 1) < kTolerance ? 1 : measured;
 }
 
+[[noreturn]] void refuse_counting(const std::string& reason) {
+  throw std::runtime_error("hardware counters cannot be read: " + reason);
+}
+
 void append(TraceRecords&& more, TraceRecords& records) {
   records.activities.insert(records.activities.end(), more.activities.begin(),
                             more.activities.end());
@@ -98,28 +108,31 @@ void append(TraceRecords&& more, TraceRecords& records) {
 
 }  // namespace
 
-CuptiSession::CuptiSession() {
+CuptiSession::CuptiSession(TracedThreads threads) {
   if (const auto problem = unavailable(); problem.has_value()) {
     throw std::runtime_error(*problem);
   }
   const std::lock_guard lock(turn().mutex);
   if (turn().session != nullptr) {
-    throw std::runtime_error(
-        "another timing of this process uses it, and CUPTI serves one at a time");
+    throw std::runtime_error(kInUse);
+  }
+  if (turn().counting) {
+    throw std::runtime_error(kCounting);
   }
   if (turn().making_way > 0 || (profiler_is_active() && !shared())) {
     throw std::runtime_error(kProfilerActive);
   }
-  open();
+  open(threads);
   turn().session = this;
 }
 
-void CuptiSession::open() {
+void CuptiSession::open(TracedThreads threads) {
   collector().hand_over();  // what an earlier session left
   scope_ = open_activity_scope(kActivityKinds, collector());
   try {
     context_.clock = {.origin = now(), .ticks_per_ns = measure_ticks_per_ns()};
     context_.own_thread = activity_thread();
+    context_.every_thread = threads == TracedThreads::kEvery;
     check_records_arrive();
   } catch (...) {
     scope_.reset();
@@ -282,9 +295,37 @@ std::string CuptiSession::taken() {
   return profiled && !shared() ? kProfilerActive : "";
 }
 
+CountingTurn::CountingTurn() {
+  const std::lock_guard lock(turn().mutex);
+  if (turn().session != nullptr) {
+    refuse_counting(kInUse);
+  }
+  if (turn().counting) {
+    refuse_counting(kCounting);
+  }
+  if (turn().making_way > 0 || profiler_is_active()) {
+    refuse_counting(kProfilerActive);
+  }
+  turn().counting = true;
+  turn().disturbed = false;
+}
+
+CountingTurn::~CountingTurn() {
+  const std::lock_guard lock(turn().mutex);
+  turn().counting = false;
+}
+
+void CountingTurn::require() const {
+  const std::lock_guard lock(turn().mutex);
+  if (turn().disturbed || profiler_is_active()) {
+    refuse_counting(kProfilerStarted);
+  }
+}
+
 MakeWay::MakeWay() {
   const std::lock_guard lock(turn().mutex);
   ++turn().making_way;
+  turn().disturbed = true;
   if (turn().session != nullptr && !CuptiSession::shared()) {
     turn().session->give_way(kProfilerStarted);
   }

@@ -15,6 +15,12 @@ namespace convtime {
 
 class ActivityScope;
 
+/// Whose work a session's windows are of.
+enum class TracedThreads {
+  kOfTheCalls,  ///< that of the thread that makes the calls, and of those that work for it
+  kEvery,
+};
+
 /// Collects what the device does and which API calls issued it, from construction to destruction,
 /// through CUPTI's activity API. There can be one session at a time. Beside another tool there can
 /// be one where that tool subscribes to CUPTI and shares it (see shared()), and none where it uses
@@ -22,13 +28,16 @@ class ActivityScope;
 class CONVTIME_API CuptiSession {
  public:
   /// For the calls of this thread. Throws std::runtime_error where CUPTI cannot be used.
-  CuptiSession();
+  explicit CuptiSession(TracedThreads threads = TracedThreads::kOfTheCalls);
   ~CuptiSession();
   CuptiSession(const CuptiSession&) = delete;
   CuptiSession& operator=(const CuptiSession&) = delete;
 
   /// Now, in ticks of the clock of API calls.
   static std::uint64_t now();
+
+  /// What makes nanoseconds of these ticks, as those of activities are.
+  const TraceClock& clock() const { return context_.clock; }
 
   /// What was issued in the windows, since the last call. Waits a little for records that CUPTI
   /// still holds. The device must have done the work; what other threads give it may still run.
@@ -53,7 +62,7 @@ class CONVTIME_API CuptiSession {
  private:
   friend class MakeWay;
 
-  void open();
+  void open(TracedThreads threads);
   void check_records_arrive();
   Attribution take_complete(std::span<const Window> windows);
   Attribution read(std::span<const Window> windows);
@@ -69,6 +78,21 @@ class CONVTIME_API CuptiSession {
   TraceContext context_;
   TraceRecords records_;  // of the windows that are being waited for
   TraceMemory memory_;
+};
+
+/// CUPTI's turn for hardware counters. Reading them makes every kernel of the process take longer,
+/// so that no session begins while it lives.
+class CONVTIME_API CountingTurn {
+ public:
+  /// Throws std::runtime_error while a session is open, hardware counters are read, or a profiler
+  /// of this process records, whether or not it shares CUPTI.
+  CountingTurn();
+  ~CountingTurn();
+  CountingTurn(const CountingTurn&) = delete;
+  CountingTurn& operator=(const CountingTurn&) = delete;
+
+  /// Throws std::runtime_error where a profiler has begun since.
+  void require() const;
 };
 
 /// Keeps CUPTI free while a profiler takes it: ends the session that is open, before the profiler

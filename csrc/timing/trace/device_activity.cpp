@@ -14,35 +14,9 @@
 namespace convtime {
 namespace {
 
-std::string demangle(std::string_view name) {
-  const std::string mangled(name);
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> readable(
-      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
-  return status == 0 ? readable.get() : mangled;
-}
-
 double seconds_of(const DeviceActivity& activity) {
   return static_cast<double>(activity.end_ns - activity.start_ns) * 1e-9;
 }
-
-struct HashInfo {
-  std::size_t operator()(const ActivityInfo& info) const {
-    std::size_t hash = std::hash<std::string_view>{}(info.name);
-    const auto mix = [&hash](std::uint64_t value) {
-      hash ^= std::hash<std::uint64_t>{}(value) + 0x9e3779b97f4a7c15U + (hash << 6) + (hash >> 2);
-    };
-    mix(static_cast<std::uint64_t>(info.kind));
-    for (const std::int32_t size : info.grid) {
-      mix(static_cast<std::uint64_t>(size));
-    }
-    for (const std::int32_t size : info.block) {
-      mix(static_cast<std::uint64_t>(size));
-    }
-    mix(info.bytes);
-    return hash;
-  }
-};
 
 /// The columns of one activity: the n-th is of its n-th occurrence in a call.
 struct Occurrences {
@@ -60,6 +34,22 @@ void add_stream(std::uint32_t stream, std::vector<std::uint32_t>& streams) {
 
 }  // namespace
 
+std::size_t HashActivityInfo::operator()(const ActivityInfo& info) const {
+  std::size_t hash = std::hash<std::string_view>{}(info.name);
+  const auto mix = [&hash](std::uint64_t value) {
+    hash ^= std::hash<std::uint64_t>{}(value) + 0x9e3779b97f4a7c15U + (hash << 6) + (hash >> 2);
+  };
+  mix(static_cast<std::uint64_t>(info.kind));
+  for (const std::int32_t size : info.grid) {
+    mix(static_cast<std::uint64_t>(size));
+  }
+  for (const std::int32_t size : info.block) {
+    mix(static_cast<std::uint64_t>(size));
+  }
+  mix(info.bytes);
+  return hash;
+}
+
 const char* to_string(ActivityKind kind) {
   switch (kind) {
     case ActivityKind::kKernel:
@@ -72,6 +62,14 @@ const char* to_string(ActivityKind kind) {
   return "unknown";
 }
 
+std::string demangle(std::string_view name) {
+  const std::string mangled(name);
+  int status = 0;
+  const std::unique_ptr<char, decltype(&std::free)> readable(
+      abi::__cxa_demangle(mangled.c_str(), nullptr, nullptr, &status), &std::free);
+  return status == 0 ? readable.get() : mangled;
+}
+
 std::string_view interned(std::string_view name) {
   // Never destroyed: activities may be looked at while the process ends.
   static auto* const mutex = new std::mutex;
@@ -82,7 +80,7 @@ std::string_view interned(std::string_view name) {
 
 std::vector<ActivityColumn> tabulate(std::span<const std::vector<DeviceActivity>> calls) {
   std::vector<ActivityColumn> columns;
-  std::unordered_map<ActivityInfo, Occurrences, HashInfo> occurrences_of;
+  std::unordered_map<ActivityInfo, Occurrences, HashActivityInfo> occurrences_of;
   for (std::size_t call = 0; call < calls.size(); ++call) {
     for (const DeviceActivity& activity : calls[call]) {
       Occurrences& occurrences = occurrences_of[activity.info];

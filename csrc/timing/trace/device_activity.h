@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -30,6 +31,10 @@ struct ActivityInfo {
   bool operator==(const ActivityInfo&) const = default;
 };
 
+struct CONVTIME_API HashActivityInfo {
+  std::size_t operator()(const ActivityInfo& info) const;
+};
+
 /// One piece of work that a device did.
 struct DeviceActivity {
   ActivityInfo info;
@@ -38,10 +43,15 @@ struct DeviceActivity {
   std::uint32_t correlation = 0;  ///< of the API call that issued it
   std::uint32_t stream = 0;       ///< as the tracer numbers them
   std::uint32_t graph = 0;        ///< that it is a node of, as the tracer numbers them; 0 for none
+  std::uint64_t issued_ns = 0;    ///< when that call was made
+  std::uint32_t issued_by = 0;    ///< the thread that made it, as the tracer numbers them
   /// Whether it began before what its call was to come after, on the stream that is held and
   /// flushed: it is on another one, and nothing made it wait.
   bool ran_ahead = false;
 };
+
+/// A kernel's name as its source has it, or the same name where it is none of C++'s.
+CONVTIME_API std::string demangle(std::string_view name);
 
 /// The same text for as long as the process lives: many activities share a few names.
 CONVTIME_API std::string_view interned(std::string_view name);

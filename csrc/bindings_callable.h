@@ -1,0 +1,145 @@
+#pragma once
+
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings_thread.h"
+#include "timing/callable.h"
+#include "timing/conditions/cache_flush.h"
+#include "timing/host_hooks.h"
+
+// Calls of Python's as the timing layer makes them, with what they need before and behind them.
+
+namespace py = pybind11;
+
+/// What a call of Python's returned, or the exception that it raised.
+inline py::object checked(PyObject* result) {
+  if (result == nullptr) {
+    throw py::error_already_set();
+  }
+  return py::reinterpret_steal<py::object>(result);
+}
+
+/// Here, and not in a destructor, since what an object's end runs may ask for the GIL.
+inline void drop(py::object object) {
+  PyObject* const owned = object.release().ptr();
+  hanging_at_exit([owned] { Py_XDECREF(owned); });
+}
+
+/// A Python callable with its arguments laid out once, so that a call is one vectorcall.
+class PythonCallable final : public convtime::Callable {
+ public:
+  /// `blocks_of`, which may be None, gives (address, bytes) of each block that a result takes.
+  PythonCallable(py::object function, const py::tuple& args, const py::dict& kwargs,
+                 py::object setup, py::object blocks_of)
+      : function_(std::move(function)), setup_(std::move(setup)), blocks_of_(std::move(blocks_of)) {
+    for (const py::handle arg : args) {
+      values_.push_back(py::reinterpret_borrow<py::object>(arg));
+    }
+    positional_ = values_.size();
+    py::list names;
+    for (const auto& [name, value] : kwargs) {
+      names.append(name);
+      values_.push_back(py::reinterpret_borrow<py::object>(value));
+    }
+    if (!names.empty()) {
+      names_ = py::tuple(names);
+    }
+    for (const py::object& value : values_) {
+      pointers_.push_back(value.ptr());
+    }
+  }
+
+  void prepare() override {
+    if (!setup_.is_none()) {
+      PyObject* const ignored = hanging_at_exit([&] { return PyObject_CallNoArgs(setup_.ptr()); });
+      drop(checked(ignored));
+    }
+  }
+
+  bool prepares_work() const override { return !setup_.is_none(); }
+
+  void call() override {
+    result_ = checked(hanging_at_exit([&] {
+      return PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());
+    }));
+  }
+
+  void discard_result() override { drop(std::move(result_)); }
+
+  std::vector<convtime::MemoryBlock> result_blocks() override {
+    std::vector<convtime::MemoryBlock> blocks;
+    if (!blocks_of_.is_none()) {
+      const py::object found = checked(
+          hanging_at_exit([&] { return PyObject_CallOneArg(blocks_of_.ptr(), result_.ptr()); }));
+      for (const auto& [address, bytes] :
+           found.cast<std::vector<std::pair<std::uintptr_t, std::size_t>>>()) {
+        blocks.push_back({address, bytes});
+      }
+    }
+    return blocks;
+  }
+
+ private:
+  py::object function_;
+  py::object setup_;                 // or None
+  py::object blocks_of_;             // or None
+  std::vector<py::object> values_;   // positional ones first, then those of names_
+  std::vector<PyObject*> pointers_;  // of values_
+  std::size_t positional_ = 0;
+  py::object names_;  // tuple, or null without keyword arguments
+  py::object result_;
+};
+
+inline convtime::HostHooks python_hooks() {
+  convtime::HostHooks hooks;
+  hooks.wait = without_interpreter_lock;
+  hooks.poll = [] {
+    if (hanging_at_exit(PyErr_CheckSignals) != 0) {
+      throw py::error_already_set();
+    }
+  };
+  return hooks;
+}
+
+/// Throws the exception that another one was made of, if it was to end more than the timing
+/// (KeyboardInterrupt, SystemExit).
+inline void rethrow_interrupt(const std::exception& error) {
+  try {
+    std::rethrow_if_nested(error);
+  } catch (const py::error_already_set& cause) {
+    if (!cause.matches(PyExc_Exception)) {
+      throw;
+    }
+  } catch (const std::exception&) {
+  }
+}
+
+using CallOfPython = std::tuple<py::object, py::tuple, py::dict, py::object>;
+
+inline std::unique_ptr<convtime::Callable> make_callable(const CallOfPython& described,
+                                                         const py::object& blocks_of) {
+  const auto& [function, args, kwargs, setup] = described;
+  return std::make_unique<PythonCallable>(function, args, kwargs, setup, blocks_of);
+}
+
+using FlushBuffers =
+    std::vector<std::tuple<std::uintptr_t, std::size_t, int, std::uintptr_t, bool>>;
+
+inline std::vector<convtime::FlushBuffer> flush_buffers(const FlushBuffers& described) {
+  std::vector<convtime::FlushBuffer> buffers;
+  for (const auto& [data, bytes, device, stream, clean] : described) {
+    buffers.push_back({reinterpret_cast<void*>(data), bytes, device,
+                       reinterpret_cast<void*>(stream),
+                       clean ? convtime::L2Lines::kClean : convtime::L2Lines::kDirty});
+  }
+  return buffers;
+}

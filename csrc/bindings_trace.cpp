@@ -1,0 +1,83 @@
+#include "bindings_trace.h"
+
+#ifdef CONVTIME_WITH_CUDA
+
+#include <pybind11/stl.h>
+
+#include <cstddef>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "bindings_thread.h"
+#include "timing/trace/device_activity.h"
+#include "timing/trace/process_trace.h"
+
+namespace py = pybind11;
+
+namespace {
+
+/// The fields of convtime.results.recording.Launch.
+py::dict to_dict(const convtime::ActivityInfo& info) {
+  return py::dict(py::arg("kind") = convtime::to_string(info.kind),
+                  py::arg("name") = convtime::demangle(info.name),
+                  py::arg("grid") = py::tuple(py::cast(info.grid)),
+                  py::arg("block") = py::tuple(py::cast(info.block)),
+                  py::arg("registers_per_thread") = info.registers_per_thread,
+                  py::arg("shared_memory_bytes") = info.shared_memory_bytes,
+                  py::arg("bytes") = info.bytes, py::arg("device") = info.device);
+}
+
+/// convtime::ProcessTrace, which begins and ends without the interpreter's lock.
+class Trace {
+ public:
+  Trace() {
+    without_interpreter_lock([this] { trace_ = std::make_unique<convtime::ProcessTrace>(); });
+  }
+
+  std::uint64_t now() const { return trace_->now(); }
+
+  /// What was launched, each once; of each activity the place there, start, end, when and by which
+  /// thread it was issued, and its stream; and what is wrong with the records.
+  py::tuple take(const std::vector<int>& other_devices) {
+    convtime::ProcessWork work;
+    without_interpreter_lock([&] { work = trace_->take(other_devices); });
+    py::list launches;
+    py::list activities;
+    std::unordered_map<convtime::ActivityInfo, std::size_t, convtime::HashActivityInfo> places;
+    for (const convtime::DeviceActivity& activity : work.activities) {
+      const auto [place, is_new] = places.try_emplace(activity.info, places.size());
+      if (is_new) {
+        launches.append(to_dict(activity.info));
+      }
+      activities.append(py::make_tuple(place->second, activity.start_ns, activity.end_ns,
+                                       activity.issued_ns, activity.issued_by, activity.stream));
+    }
+    return py::make_tuple(launches, activities, work.faults);
+  }
+
+  /// Ends the recording, whatever became of it.
+  void close() {
+    without_interpreter_lock([this] { trace_.reset(); });
+  }
+
+ private:
+  std::unique_ptr<convtime::ProcessTrace> trace_;
+};
+
+}  // namespace
+
+void bind_trace(py::module_& module) {
+  py::class_<Trace>(module, "Trace")
+      .def(py::init())
+      .def("now", &Trace::now)
+      .def_static("thread", &convtime::ProcessTrace::thread)
+      .def("take", &Trace::take, py::arg("other_devices"))
+      .def("close", &Trace::close);
+}
+
+#else
+
+void bind_trace(pybind11::module_&) {}
+
+#endif

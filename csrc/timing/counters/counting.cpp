@@ -1,0 +1,229 @@
+#include "timing/counters/counting.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <stdexcept>
+#include <utility>
+
+#include "core/cuda_check.h"
+#include "core/cupti_check.h"
+#include "core/current_device.h"
+#include "timing/counters/metric_host.h"
+#include "timing/counters/passes.h"
+#include "timing/counters/profiler_api.h"
+#include "timing/counters/range_profiler.h"
+#include "timing/trace/attribution.h"
+#include "timing/trace/cupti_session.h"
+
+namespace convtime {
+namespace {
+
+const ProfilerApi kCupti;
+
+/// Runs something that may throw CuptiError, which is the timing layer's own.
+template <typename Function>
+auto telling_refusals(Function function) {
+  try {
+    return function();
+  } catch (const CuptiError& error) {
+    const char* name = nullptr;
+    kCupti.result_string(error.status(), &name);
+    throw CountersRefused(name == nullptr ? "" : name, error.what());
+  }
+}
+
+/// The context that the runtime uses for the current device. libcuda is asked for it through the
+/// runtime, since convtime is not linked with it: it comes with the driver.
+CUcontext current_context() {
+  CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // makes the context where there is none yet
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  CONVTIME_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuCtxGetCurrent", &function, 12000,
+                                                       cudaEnableDefault, &found));
+  CUcontext context = nullptr;
+  if (found != cudaDriverEntryPointSuccess ||
+      reinterpret_cast<decltype(&cuCtxGetCurrent)>(function)(&context) != CUDA_SUCCESS) {
+    throw std::runtime_error("the CUDA driver does not tell its current context");
+  }
+  return context;
+}
+
+void require_cupti() {
+  if (const auto problem = CuptiSession::unavailable(); problem.has_value()) {
+    throw CountersRefused("no CUPTI", *problem);
+  }
+}
+
+/// The kernels that a call launches on this device, in order.
+struct Launches {
+  std::vector<ActivityInfo> kernels;
+  bool differ = false;  ///< from one call to the next
+};
+
+std::vector<ActivityInfo> kernels_of(std::vector<DeviceActivity> activities, int device) {
+  std::erase_if(activities, [device](const DeviceActivity& activity) {
+    return activity.info.kind != ActivityKind::kKernel ||
+           activity.info.device != static_cast<std::uint32_t>(device);
+  });
+  // Not by their starts alone, since launches on several streams overtake each other. Those of one
+  // graph are issued at one time.
+  std::sort(activities.begin(), activities.end(),
+            [](const DeviceActivity& a, const DeviceActivity& b) {
+              return std::pair(a.issued_ns, a.start_ns) < std::pair(b.issued_ns, b.start_ns);
+            });
+  std::vector<ActivityInfo> kernels;
+  for (const DeviceActivity& activity : activities) {
+    kernels.push_back(activity.info);
+  }
+  return kernels;
+}
+
+Launches trace_launches(Callable& call, const HostHooks& hooks) {
+  constexpr std::size_t kCalls = 2;
+  std::optional<CuptiSession> session;
+  hooks.wait([&] { session.emplace(); });
+  std::array<Window, kCalls> windows;
+  for (Window& window : windows) {
+    window.of = &call;
+    window.prepare = CuptiSession::now();
+    call.prepare();
+    window.begin = CuptiSession::now();
+    call.call();
+    window.end = CuptiSession::now();
+    call.discard_result();
+  }
+  Attribution attribution;
+  hooks.wait([&] {
+    CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
+    attribution = session->take(windows);
+    session.reset();
+  });
+  if (attribution.faults.count() > 0) {
+    throw std::runtime_error("CUPTI's records of the call's kernels are incomplete (" +
+                             attribution.faults.describe() + ")");
+  }
+  const int device = current_device();
+  Launches launches{kernels_of(std::move(attribution.calls[0]), device)};
+  launches.differ = kernels_of(std::move(attribution.calls[1]), device) != launches.kernels;
+  return launches;
+}
+
+std::vector<const char*> pointers_to(std::span<const std::string> texts) {
+  std::vector<const char*> pointers;
+  for (const std::string& text : texts) {
+    pointers.push_back(text.c_str());
+  }
+  return pointers;
+}
+
+/// Counts as often as asked for, and leaves nothing of the profiler behind, however it ends.
+void count_repeats(Callable& call, const CountingOptions& options, Counted& result) {
+  const CountingTurn turn;
+  const CountingHooks hooks{options.hooks, [] { CONVTIME_CUDA_CHECK(cudaDeviceSynchronize()); },
+                            [&] { turn.require(); }};
+  const std::vector<const char*> metrics = pointers_to(options.metrics);
+
+  std::optional<ProfilerLibrary> library;
+  std::optional<MetricHost> host;
+  std::optional<RangeProfiler> profiler;
+  CounterSchedule schedule;
+  options.hooks.wait([&] {
+    const CUcontext context = current_context();
+    library.emplace(kCupti);
+    host.emplace(kCupti, library->chip_name(current_device()),
+                 library->counter_availability(context));
+    schedule = host->schedule(metrics);
+    profiler.emplace(kCupti, context);
+  });
+  result.passes = schedule.passes;
+  const CountedCall counted{call, metrics, schedule, result.launches.size(),
+                            options.replays_kernels ? Replay::kKernel : Replay::kCall};
+  for (std::size_t repeat = 0; repeat < options.repeats; ++repeat) {
+    result.values.push_back(count_passes(counted, *profiler, *host, hooks));
+  }
+  options.hooks.wait([&] {
+    profiler.reset();
+    host.reset();
+    library.reset();
+  });
+}
+
+void explain_unnamed(const Launches& launches, Counted& result) {
+  if (launches.differ) {
+    result.unnamed = "calls do not launch the same kernels each time";
+    return;
+  }
+  for (const auto& repeat : result.values) {
+    if (repeat.size() != result.launches.size()) {
+      result.unnamed = "CUPTI counted " + std::to_string(repeat.size()) +
+                       " pieces of work where a call launches " +
+                       std::to_string(result.launches.size()) +
+                       " kernels, as it does with CUDA graphs";
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+Counted count_kernels(Callable& call, const CountingOptions& options) {
+  require_cupti();
+  {
+    const CountingTurn refused_early;
+  }
+  ColdCallable cold(call, options.flush);
+  Callable& conditioned = options.flush.empty() ? call : static_cast<Callable&>(cold);
+  // Code is loaded and algorithms are chosen in the first.
+  conditioned.prepare();
+  conditioned.call();
+  conditioned.discard_result();
+  return telling_refusals([&] {
+    const Launches launches = trace_launches(conditioned, options.hooks);
+    if (launches.kernels.empty()) {
+      throw std::invalid_argument("the call launches no kernel on this GPU");
+    }
+    if (launches.differ && !options.replays_kernels) {
+      throw std::invalid_argument(
+          "calls do not launch the same kernels each time, so that passes of several calls cannot "
+          "be put together; use replay='kernel'");
+    }
+    Counted result;
+    result.launches = launches.kernels;
+    count_repeats(conditioned, options, result);
+    explain_unnamed(launches, result);
+    return result;
+  });
+}
+
+std::vector<std::optional<DescribedMetric>> describe_metrics(std::span<const std::string> names) {
+  require_cupti();
+  const CountingTurn turn;
+  return telling_refusals([&] {
+    const ProfilerLibrary library(kCupti);
+    const MetricHost host(kCupti, library.chip_name(current_device()));
+    std::vector<std::optional<DescribedMetric>> described;
+    for (const std::string& name : names) {
+      const std::optional<MetricInfo> info = host.describe(name);
+      described.push_back(
+          info.has_value()
+              ? std::optional<DescribedMetric>({info->description, info->unit, info->hardware_unit})
+              : std::nullopt);
+    }
+    return described;
+  });
+}
+
+std::vector<std::string> metric_names() {
+  require_cupti();
+  const CountingTurn turn;
+  return telling_refusals([&] {
+    const ProfilerLibrary library(kCupti);
+    return MetricHost(kCupti, library.chip_name(current_device())).metrics();
+  });
+}
+
+}  // namespace convtime

@@ -1,0 +1,125 @@
+#include "timing/counters/metric_host.h"
+
+#include <limits>
+#include <utility>
+
+namespace convtime {
+namespace {
+
+std::string text_or_nothing(const char* text) { return text == nullptr ? "" : text; }
+
+/// CUPTI takes arrays of names that it does not change as arrays that it may.
+const char** names_of(std::span<const char* const> metrics) {
+  return const_cast<const char**>(metrics.data());
+}
+
+struct Kind {
+  CUpti_MetricType type;
+  const char* suffix;
+};
+
+constexpr Kind kKinds[] = {
+    {CUPTI_METRIC_TYPE_COUNTER, ".sum"},
+    {CUPTI_METRIC_TYPE_RATIO, ".ratio"},
+    {CUPTI_METRIC_TYPE_THROUGHPUT, ".avg.pct_of_peak_sustained_elapsed"},
+};
+
+}  // namespace
+
+MetricHost::MetricHost(const ProfilerApi& api, std::string chip,
+                       std::span<const std::uint8_t> availability)
+    : api_(api), chip_(std::move(chip)) {
+  auto params = sized<CUpti_Profiler_Host_Initialize_Params>(
+      CUpti_Profiler_Host_Initialize_Params_STRUCT_SIZE);
+  params.profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER;
+  params.pChipName = chip_.c_str();
+  params.pCounterAvailabilityImage = availability.empty() ? nullptr : availability.data();
+  api_.check(api_.host_initialize(&params), "cuptiProfilerHostInitialize");
+  host_ = params.pHostObject;
+}
+
+MetricHost::~MetricHost() {
+  auto params = sized<CUpti_Profiler_Host_Deinitialize_Params>(
+      CUpti_Profiler_Host_Deinitialize_Params_STRUCT_SIZE);
+  params.pHostObject = host_;
+  api_.warn(api_.host_deinitialize(&params), "cuptiProfilerHostDeinitialize");
+}
+
+std::vector<std::string> MetricHost::metrics() const {
+  std::vector<std::string> names;
+  for (const Kind& kind : kKinds) {
+    auto params = sized<CUpti_Profiler_Host_GetBaseMetrics_Params>(
+        CUpti_Profiler_Host_GetBaseMetrics_Params_STRUCT_SIZE);
+    params.pHostObject = host_;
+    params.metricType = kind.type;
+    api_.check(api_.base_metrics(&params), "cuptiProfilerHostGetBaseMetrics");
+    for (std::size_t i = 0; i < params.numMetrics; ++i) {
+      names.push_back(std::string(params.ppMetricNames[i]) + kind.suffix);
+    }
+  }
+  return names;
+}
+
+std::optional<MetricInfo> MetricHost::describe(const std::string& metric) const {
+  auto params = sized<CUpti_Profiler_Host_GetMetricProperties_Params>(
+      CUpti_Profiler_Host_GetMetricProperties_Params_STRUCT_SIZE);
+  params.pHostObject = host_;
+  params.pMetricName = metric.c_str();
+  const CUptiResult status = api_.metric_properties(&params);
+  if (status == CUPTI_ERROR_INVALID_METRIC_NAME) {
+    return std::nullopt;
+  }
+  api_.check(status, "cuptiProfilerHostGetMetricProperties");
+  return MetricInfo{text_or_nothing(params.pDescription), text_or_nothing(params.pDimUnit),
+                    text_or_nothing(params.pHwUnit)};
+}
+
+CounterSchedule MetricHost::schedule(std::span<const char* const> metrics) {
+  auto added = sized<CUpti_Profiler_Host_ConfigAddMetrics_Params>(
+      CUpti_Profiler_Host_ConfigAddMetrics_Params_STRUCT_SIZE);
+  added.pHostObject = host_;
+  added.ppMetricNames = names_of(metrics);
+  added.numMetrics = metrics.size();
+  api_.check(api_.add_metrics(&added), "cuptiProfilerHostConfigAddMetrics");
+
+  auto size = sized<CUpti_Profiler_Host_GetConfigImageSize_Params>(
+      CUpti_Profiler_Host_GetConfigImageSize_Params_STRUCT_SIZE);
+  size.pHostObject = host_;
+  api_.check(api_.config_image_size(&size), "cuptiProfilerHostGetConfigImageSize");
+
+  CounterSchedule schedule;
+  schedule.config_image.resize(size.configImageSize);
+  auto image = sized<CUpti_Profiler_Host_GetConfigImage_Params>(
+      CUpti_Profiler_Host_GetConfigImage_Params_STRUCT_SIZE);
+  image.pHostObject = host_;
+  image.configImageSize = schedule.config_image.size();
+  image.pConfigImage = schedule.config_image.data();
+  api_.check(api_.config_image(&image), "cuptiProfilerHostGetConfigImage");
+
+  auto passes = sized<CUpti_Profiler_Host_GetNumOfPasses_Params>(
+      CUpti_Profiler_Host_GetNumOfPasses_Params_STRUCT_SIZE);
+  passes.configImageSize = schedule.config_image.size();
+  passes.pConfigImage = schedule.config_image.data();
+  api_.check(api_.number_of_passes(&passes), "cuptiProfilerHostGetNumOfPasses");
+  schedule.passes = passes.numOfPasses;
+  return schedule;
+}
+
+std::vector<double> MetricHost::evaluate(std::span<const char* const> metrics,
+                                         std::span<const std::uint8_t> counter_data,
+                                         std::size_t range) const {
+  std::vector<double> values(metrics.size(), std::numeric_limits<double>::quiet_NaN());
+  auto params = sized<CUpti_Profiler_Host_EvaluateToGpuValues_Params>(
+      CUpti_Profiler_Host_EvaluateToGpuValues_Params_STRUCT_SIZE);
+  params.pHostObject = host_;
+  params.pCounterDataImage = counter_data.data();
+  params.counterDataImageSize = counter_data.size();
+  params.rangeIndex = range;
+  params.ppMetricNames = names_of(metrics);
+  params.numMetrics = metrics.size();
+  params.pMetricValues = values.data();
+  api_.check(api_.evaluate(&params), "cuptiProfilerHostEvaluateToGpuValues");
+  return values;
+}
+
+}  // namespace convtime

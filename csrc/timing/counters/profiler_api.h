@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cupti_profiler_host.h>
+#include <cupti_profiler_target.h>
+#include <cupti_range_profiler.h>
+#include <cupti_result.h>
+#include <cupti_target.h>
+
+#include <cstddef>
+
+namespace convtime {
+
+/// CUPTI's functions for hardware counters. A table of them, so that tests can have each fail where
+/// there is no GPU.
+struct ProfilerApi {
+  decltype(&cuptiGetResultString) result_string = cuptiGetResultString;
+  decltype(&cuptiProfilerInitialize) initialize = cuptiProfilerInitialize;
+  decltype(&cuptiProfilerDeInitialize) deinitialize = cuptiProfilerDeInitialize;
+  decltype(&cuptiDeviceGetChipName) chip_name = cuptiDeviceGetChipName;
+  decltype(&cuptiProfilerGetCounterAvailability) counter_availability =
+      cuptiProfilerGetCounterAvailability;
+
+  decltype(&cuptiProfilerHostInitialize) host_initialize = cuptiProfilerHostInitialize;
+  decltype(&cuptiProfilerHostDeinitialize) host_deinitialize = cuptiProfilerHostDeinitialize;
+  decltype(&cuptiProfilerHostGetBaseMetrics) base_metrics = cuptiProfilerHostGetBaseMetrics;
+  decltype(&cuptiProfilerHostGetMetricProperties) metric_properties =
+      cuptiProfilerHostGetMetricProperties;
+  decltype(&cuptiProfilerHostConfigAddMetrics) add_metrics = cuptiProfilerHostConfigAddMetrics;
+  decltype(&cuptiProfilerHostGetConfigImageSize) config_image_size =
+      cuptiProfilerHostGetConfigImageSize;
+  decltype(&cuptiProfilerHostGetConfigImage) config_image = cuptiProfilerHostGetConfigImage;
+  decltype(&cuptiProfilerHostGetNumOfPasses) number_of_passes = cuptiProfilerHostGetNumOfPasses;
+  decltype(&cuptiProfilerHostEvaluateToGpuValues) evaluate = cuptiProfilerHostEvaluateToGpuValues;
+
+  decltype(&cuptiRangeProfilerEnable) enable = cuptiRangeProfilerEnable;
+  decltype(&cuptiRangeProfilerDisable) disable = cuptiRangeProfilerDisable;
+  decltype(&cuptiRangeProfilerGetCounterDataSize) counter_data_size =
+      cuptiRangeProfilerGetCounterDataSize;
+  decltype(&cuptiRangeProfilerCounterDataImageInitialize) initialize_counter_data =
+      cuptiRangeProfilerCounterDataImageInitialize;
+  decltype(&cuptiRangeProfilerSetConfig) set_config = cuptiRangeProfilerSetConfig;
+  decltype(&cuptiRangeProfilerStart) start = cuptiRangeProfilerStart;
+  decltype(&cuptiRangeProfilerStop) stop = cuptiRangeProfilerStop;
+  decltype(&cuptiRangeProfilerDecodeData) decode = cuptiRangeProfilerDecodeData;
+  decltype(&cuptiRangeProfilerGetCounterDataInfo) counter_data_info =
+      cuptiRangeProfilerGetCounterDataInfo;
+  decltype(&cuptiRangeProfilerCounterDataGetRangeInfo) range_info =
+      cuptiRangeProfilerCounterDataGetRangeInfo;
+
+  /// Throws CuptiError with CUPTI's own text where a call failed.
+  void check(CUptiResult status, const char* call) const;
+
+  /// For destructors: says on stderr what check() would have thrown.
+  void warn(CUptiResult status, const char* call) const noexcept;
+};
+
+/// Arguments of one of these functions. They are told how many bytes of a structure there are: not
+/// sizeof, which counts padding behind the last field.
+template <typename Params>
+Params sized(std::size_t bytes) {
+  Params params{};
+  params.structSize = bytes;
+  return params;
+}
+
+}  // namespace convtime

@@ -1,0 +1,151 @@
+"""`convtime counters`: hardware counters of a statement's kernels."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, get_args
+
+from convtime.cli import arguments, snippet
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.core import codec
+from convtime.core.errors import InputError
+from convtime.device.resolve import resolve_device
+from convtime.results.counters import CountersUnavailable
+from convtime.show import text
+from convtime.timing.costs import energy, peak_memory
+from convtime.timing.counters.groups import GROUPS
+from convtime.timing.counters.listing import counter_names
+from convtime.timing.counters.nvprof import NVPROF
+from convtime.timing.counters.reading import DEFAULT_METRICS, CounterCache, Replay, counters
+from convtime.timing.snippet import run
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser(
+        "counters",
+        allow_abbrev=False,
+        help="read hardware counters of a statement's kernels",
+        description="Reads hardware counters of each kernel that a statement launches, by "
+        f"convtime.counters. {snippet.NAMESPACE_HELP} "
+        "For example: convtime counters 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "statement", nargs="*", metavar="STATEMENT", help="what is counted; several are its lines"
+    )
+    parser.add_argument(
+        "--metrics",
+        default=",".join(DEFAULT_METRICS),
+        metavar="NAME,...",
+        help="groups, metrics by NVIDIA's or nvprof's names, or all (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--list",
+        nargs="?",
+        const="",
+        metavar="PART",
+        help="list the groups, and the metrics of this GPU that have PART in them, and no more",
+    )
+    parser.add_argument("--name", help="what the result is called (default: the statement)")
+    snippet.add_setup_options(parser)
+    parser.add_argument(
+        "--repeats", type=arguments.count, default=1, metavar="N", help="count all N times"
+    )
+    parser.add_argument(
+        "--replay",
+        choices=get_args(Replay),
+        default="call",
+        help="what is repeated for each pass (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--cache",
+        choices=get_args(CounterCache),
+        default="cold",
+        help="what calls find in the L2 cache (default: %(default)s)",
+    )
+    parser.add_argument("--energy", action="store_true", help="also read the energy of a call")
+    parser.add_argument("--memory", action="store_true", help="also read a call's peak memory")
+    parser.add_argument("--device", help=arguments.DEVICE_HELP)
+    add_verbose(parser)
+    add_json(parser)
+
+
+def _run(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    if options.list is not None:
+        _list(options)
+        return
+    if not options.statement:
+        raise InputError("there must be a STATEMENT, or --list (see convtime counters --help)")
+    device = resolve_device(options.device)
+    namespace = snippet.fresh_namespace(device)
+    with snippet.told_in_one_sentence():
+        with device:
+            run("\n".join(options.setup), namespace, what="the setup")
+        found = _read(options, namespace)
+    texts = [found["counters"].details() if options.verbose else str(found["counters"])]
+    texts += [str(cost) for what, cost in found.items() if what != "counters"]
+    document = {**found["counters"].to_dict()}
+    document |= {what: codec.encode(cost) for what, cost in found.items() if what != "counters"}
+    deliver_result(options, lambda: "\n".join(texts), lambda: codec.to_json(document))
+
+
+def _read(options: argparse.Namespace, namespace: dict[str, Any]) -> dict[str, Any]:
+    """The counters, and what else is asked for."""
+    candidate = snippet.candidate_of(
+        "\n".join(options.statement), options, namespace, name=options.name
+    )
+    found: dict[str, Any] = {
+        "counters": counters(
+            candidate.fn,
+            metrics=options.metrics,
+            name=candidate.name,
+            setup=candidate.setup,
+            backward=candidate.backward,
+            repeats=options.repeats,
+            replay=options.replay,
+            cache=options.cache,
+            device=options.device,
+        )
+    }
+    if options.energy:
+        found["energy"] = energy(candidate.fn, name=candidate.name, device=options.device)
+    if options.memory:
+        found["peak_memory"] = peak_memory(candidate.fn, name=candidate.name, device=options.device)
+    return found
+
+
+def _list(options: argparse.Namespace) -> None:
+    part = options.list.casefold()
+    groups = [
+        (name, f"{group.description}: {', '.join(metric.names[0] for metric in group.metrics)}")
+        for name, group in GROUPS.items()
+    ]
+    old = [(name, " + ".join(terms)) for name, terms in NVPROF.items() if part in name or not part]
+    try:
+        metrics, why_not = counter_names(options.list, options.device), ""
+    except CountersUnavailable as error:
+        metrics, why_not = (), f"the metrics of a GPU are not listed: {error}"
+    document = {
+        "groups": {
+            name: [metric.names for metric in group.metrics] for name, group in GROUPS.items()
+        },
+        "nvprof": {name: dict(NVPROF[name]) for name, _ in old},
+        "metrics": [codec.encode(metric) for metric in metrics],
+        "metrics_reason": why_not,
+    }
+    parts = [
+        text.table(("group", ""), groups),
+        text.table(
+            ("metric", "unit", ""),
+            [(metric.name, metric.unit, metric.description) for metric in metrics],
+        )
+        if metrics
+        else "",
+        text.table(("nvprof's name", "today's"), old) if old else "",
+        why_not,
+    ]
+    deliver_result(
+        options, lambda: "\n\n".join(filter(None, parts)), lambda: codec.to_json(document)
+    )

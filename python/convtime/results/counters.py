@@ -1,0 +1,144 @@
+"""Hardware counters of one operation's kernels."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from convtime.core import codec
+from convtime.results.kernel_names import shorten
+
+SCHEMA = "1.0"
+
+
+class CountersUnavailable(RuntimeError):  # noqa: N818 (a state of the machine, and no fault in the call)
+    """Hardware counters may not or cannot be read here; one sentence says what would change it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCounters:
+    """What was counted of one kernel.
+
+    Attributes:
+        name: the kernel's own.
+        launches: how many times a call launches it.
+        values: by metric, of one launch: the mean over the launches of a call, and of that the
+            median over the repeats; None where the hardware has no value, such as the hit rate of
+            a cache that was not asked.
+        grid: blocks of the launch, in x, y and z; all 0 where that is not known.
+        block: threads of a block, likewise.
+    """
+
+    name: str
+    launches: int
+    values: dict[str, float | None]
+    grid: tuple[int, int, int] = (0, 0, 0)
+    block: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def short_name(self) -> str:
+        """The name without what only a compiler needs."""
+        return shorten(self.name)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Counters:
+    """Hardware counters of one operation, and how they were read; see :func:`convtime.counters`.
+
+    ``counters["dram__bytes_write.sum"]`` is the total of a metric, and so is
+    ``counters["dram_write_bytes"]`` for an old name that was asked for.
+
+    Attributes:
+        name: what was counted.
+        kernels: in the order in which a call first launches each.
+        totals: by metric, of one call: the sum over its launches of what adds up (bytes, sectors,
+            cycles, seconds), and of what does not (percentages, rates) the mean over them, weighted
+            by their durations; of that the median over the repeats.
+        samples: by metric, what ``totals`` is the median of, in the order of the repeats.
+        units: by metric: ``byte``, ``sector``, ``%``, ``s`` and the like.
+        descriptions: by metric, in words.
+        translated: by the old names of nvprof's that were asked for, metrics and what each counts
+            for in their sum.
+        left_out: metrics of the groups asked for that this GPU does not have, and why.
+        method: how the counters were read; ``range profiler`` is CUPTI's.
+        replay: what was repeated, since the hardware counts a few events at a time: ``call`` (the
+            whole call) or ``kernel`` (each kernel, with the memory that it wrote restored).
+        passes: how many times that was repeated for all metrics.
+        cache: what each call finds in the L2 cache: ``cold``, ``cold-clean`` or ``warm``.
+        cache_reason: why, where that is not what was asked for.
+        kernels_reason: why kernels have no names; empty where they have.
+        device: the GPU, e.g. ``cuda:0``.
+        exclusive: whether no other timing of this user ran on the GPU meanwhile.
+        exclusive_reason: why not, where that was asked for.
+        provenance: hardware, software and source state.
+    """
+
+    name: str
+    kernels: tuple[KernelCounters, ...]
+    totals: dict[str, float | None]
+    samples: dict[str, tuple[float | None, ...]]
+    units: dict[str, str]
+    descriptions: dict[str, str]
+    method: str
+    replay: str
+    passes: int
+    cache: str
+    device: str
+    translated: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    left_out: dict[str, str] = dataclasses.field(default_factory=dict)
+    cache_reason: str = ""
+    kernels_reason: str = ""
+    exclusive: bool = False
+    exclusive_reason: str = ""
+    provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> float | None:
+        terms = self.translated.get(name, {name: 1.0})
+        values = [self.totals[metric] for metric in terms]
+        known = [value for value in values if value is not None]
+        if len(known) < len(values):
+            return None
+        return sum(map(operator.mul, terms.values(), known))
+
+    def __str__(self) -> str:
+        """What was counted of a call, a line for each metric."""
+        from convtime.show.counters import brief
+
+        return brief(self)
+
+    def __repr__(self) -> str:
+        from convtime.show.counters import line
+
+        return f"<convtime.Counters {line(self)}>"
+
+    def details(self) -> str:
+        """What was counted of each kernel, too, and how."""
+        from convtime.show.counters import sheet
+
+        return sheet(self)
+
+    def _repr_html_(self) -> str:
+        from convtime.show.counters import html_sheet
+
+        return html_sheet(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with a schema version."""
+        return codec.encode(self, SCHEMA)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Counters:
+        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
+
+        Raises:
+            ValueError: for another major schema version, and for fields that are missing or of
+                another type.
+        """
+        return codec.decode(cls, data, SCHEMA)
+
+    def to_json(self) -> str:
+        """As :meth:`to_dict`, in one line of text."""
+        return json.dumps(self.to_dict(), allow_nan=False)

@@ -1,0 +1,1 @@
+"""Hardware counters: their names, and reading them."""

@@ -1,0 +1,66 @@
+"""What a GPU of this process can count, as CUPTI tells."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from convtime.core.load import _C
+from convtime.core.provenance import gpu_uuid
+from convtime.results.counters import CountersUnavailable
+from convtime.timing.counters.refusals import explain
+
+
+@contextlib.contextmanager
+def telling_refusals(device: torch.device) -> Iterator[None]:
+    """Says in a sentence what CUPTI refuses.
+
+    Raises:
+        CountersUnavailable: where nobody gets counters here as things stand.
+        RuntimeError: for another failure of CUPTI.
+    """
+    try:
+        yield
+    except _C.CuptiError as error:
+        result, text = error.args
+        reason = explain(result, text, str(device))
+        if reason is not None:
+            raise CountersUnavailable(reason) from error
+        raise RuntimeError(f"hardware counters of {device} could not be read: {text}") from error
+
+
+class GpuChip:
+    """The chip of a GPU. It is asked once for each name, since CUPTI takes its time to begin."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._uuid = gpu_uuid(device)
+
+    @property
+    def name(self) -> str:
+        return str(self._device)
+
+    def metrics(self) -> Sequence[str]:
+        return _metrics(self._uuid, self._device)
+
+    def describe(self, names: Sequence[str]) -> Sequence[tuple[str, str, str] | None]:
+        known = _descriptions(self._uuid)
+        if unknown := [name for name in names if name not in known]:
+            with telling_refusals(self._device), torch.cuda.device(self._device):
+                known.update(zip(unknown, _C.describe_metrics(unknown), strict=True))
+        return [known[name] for name in names]
+
+
+@functools.cache
+def _metrics(_uuid: str, device: torch.device) -> tuple[str, ...]:
+    with telling_refusals(device), torch.cuda.device(device):
+        return tuple(_C.metric_names())
+
+
+@functools.cache
+def _descriptions(_uuid: str) -> dict[str, tuple[str, str, str] | None]:
+    """Those that were asked for, which grow."""
+    return {}
