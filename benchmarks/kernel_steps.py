@@ -227,12 +227,12 @@ def measure_pool(dtype: str, layout: str, device: torch.device) -> results.Row:
     moved = x.nbytes + expected.nbytes
     copied = torch.randn(moved // (2 * x.itemsize), device=device, dtype=x.dtype)
     variants = {
-        f"{step}/{build}": {"step": step, "build": build}
+        f"{step}/{build}": (step, build)
         for step, build in itertools.product(tutorial.POOL_STEPS, tutorial.POOL_BUILDS)
     }
     pools: dict[str, Call] = {
-        name: functools.partial(tutorial.relu_max_pool2d, x, *WINDOW, **variant)
-        for name, variant in variants.items()
+        name: functools.partial(tutorial.relu_max_pool2d, x, *WINDOW, step=step, build=build)
+        for name, (step, build) in variants.items()
     }
     pools["convtime"] = functools.partial(ops.relu_max_pool2d, x, *WINDOW)
     pools["eager"] = lambda: F.max_pool2d(F.relu(x), *WINDOW)
@@ -244,8 +244,10 @@ def measure_pool(dtype: str, layout: str, device: torch.device) -> results.Row:
         "bytes": moved,
         "seconds": medians(compared({"copy": functools.partial(torch.relu, copied), **pools})),
         "facts": {
-            name: dataclasses.asdict(tutorial.relu_max_pool2d_facts(x, *WINDOW, **variant))
-            for name, variant in variants.items()
+            name: dataclasses.asdict(
+                tutorial.relu_max_pool2d_facts(x, *WINDOW, step=step, build=build)
+            )
+            for name, (step, build) in variants.items()
         },
         "differ": differ,
     }
@@ -350,11 +352,11 @@ def measure_convolution(label: str, device: torch.device) -> results.Row:
 
     calls: dict[str, Call] = {}
     for precision, name in PRECISIONS.items():
-        tensors = (
+        ours, weight = (
             tensor.to(device, getattr(torch, name)).contiguous(memory_format=torch.channels_last)
             for tensor in (x, w)
         )
-        calls[precision] = functools.partial(convolve, *tensors, precision == "tf32")
+        calls[precision] = functools.partial(convolve, ours, weight, precision == "tf32")
     differences = {name: _tensor(call()).double() - exact for name, call in calls.items()}
     return {
         "subject": "convolution",
@@ -378,8 +380,10 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
     for subject, measure in (("pool", measure_pool), ("counters", measure_counters)):
         for case in itertools.product(DTYPES, LAYOUTS):
             cases[" ".join((subject, *case))] = functools.partial(measure, *case, device)
-    for case in itertools.product(tutorial.ACTIVATIONS, DIRECTIONS, DTYPES):
-        cases[" ".join(case)] = functools.partial(measure_activation, *case, device)
+    for function, direction, dtype in itertools.product(tutorial.ACTIVATIONS, DIRECTIONS, DTYPES):
+        cases[f"{function} {direction} {dtype}"] = functools.partial(
+            measure_activation, function, direction, dtype, device
+        )
     for label in CONVOLUTIONS:
         cases[f"convolution {label}"] = functools.partial(measure_convolution, label, device)
     return cases
