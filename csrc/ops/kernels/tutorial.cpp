@@ -168,7 +168,8 @@ std::vector<std::int64_t> listed(const KernelFacts& facts) {
 
 at::Tensor pool(const at::Tensor& input, std::int64_t kernel_size, std::int64_t stride,
                 std::int64_t padding, std::string_view step, std::string_view build) {
-  const PoolRequest request = check_pool(input, {kernel_size, stride, padding}, step, build);
+  [[maybe_unused]] const PoolRequest request =
+      check_pool(input, {kernel_size, stride, padding}, step, build);
 #ifdef CONVTIME_WITH_CUDA
   const c10::cuda::CUDAGuard guard(input.device());
   const at::MemoryFormat format = input.suggest_memory_format();
@@ -190,7 +191,8 @@ at::Tensor pool(const at::Tensor& input, std::int64_t kernel_size, std::int64_t 
 std::vector<std::int64_t> facts_of_pool(const at::Tensor& input, std::int64_t kernel_size,
                                         std::int64_t stride, std::int64_t padding,
                                         std::string_view step, std::string_view build) {
-  const PoolRequest request = check_pool(input, {kernel_size, stride, padding}, step, build);
+  [[maybe_unused]] const PoolRequest request =
+      check_pool(input, {kernel_size, stride, padding}, step, build);
 #ifdef CONVTIME_WITH_CUDA
   const c10::cuda::CUDAGuard guard(input.device());
   return listed(pool_facts(
@@ -202,7 +204,8 @@ std::vector<std::int64_t> facts_of_pool(const at::Tensor& input, std::int64_t ke
 
 at::Tensor activation(const at::Tensor& input, const std::optional<at::Tensor>& grad_output,
                       std::string_view name, std::string_view step, std::string_view build) {
-  const ActivationRequest request = check_activation(input, grad_output, name, step, build);
+  [[maybe_unused]] const ActivationRequest request =
+      check_activation(input, grad_output, name, step, build);
 #ifdef CONVTIME_WITH_CUDA
   const c10::cuda::CUDAGuard guard(input.device());
   const at::MemoryFormat format = input.suggest_memory_format();
@@ -227,7 +230,8 @@ std::vector<std::int64_t> facts_of_activation(const at::Tensor& input,
                                               const std::optional<at::Tensor>& grad_output,
                                               std::string_view name, std::string_view step,
                                               std::string_view build) {
-  const ActivationRequest request = check_activation(input, grad_output, name, step, build);
+  [[maybe_unused]] const ActivationRequest request =
+      check_activation(input, grad_output, name, step, build);
 #ifdef CONVTIME_WITH_CUDA
   const c10::cuda::CUDAGuard guard(input.device());
   return listed(
