@@ -74,6 +74,10 @@ REFUSED: dict[str, tuple[Any, str]] = {
         lambda: pool(torch.ones(1, 1, 400, 400), 200, 1, 0, step="shared_memory"),
         "room for 49152 bytes",
     ),
+    "a stride beyond all memory": (
+        lambda: pool(ONES, 1, 2**31 - 1, 0, step="shared_memory"),
+        "room for 49152 bytes",
+    ),
     "activation": (
         lambda: tutorial.activation(ONES, "silu", step="naive"),
         "one of 'relu', 'gelu', 'gelu_tanh', got 'silu'",
@@ -225,7 +229,7 @@ def test_fast_math_is_close(name: str, gradient: bool) -> None:
     grad = torch.randn_like(x) if gradient else None
     for step in tutorial.ACTIVATION_STEPS:
         output = tutorial.activation(x, name, grad, step=step, build="fast_math")
-        torch.testing.assert_close(output, activated(x, name, grad), rtol=5e-3, atol=5e-3)
+        torch.testing.assert_close(output, activated(x, name, grad), rtol=5e-2, atol=5e-2)
 
 
 @pytest.mark.cuda

@@ -1,7 +1,7 @@
 #include <ATen/core/Tensor.h>
-#include <ATen/native/Pool.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <limits>
@@ -75,16 +75,18 @@ void check_step(PoolStep step, const at::Tensor& input, const Window& window, bo
                 "' is compiled for kernel_size 3 and padding 1, and for kernel_size 2 and padding "
                 "0, both with stride 2, got kernel_size ",
                 kernel, ", stride ", stride, " and padding ", padding,
-                "; the steps before it take any window");
+                "; 'naive', 'coalesced' and 'constant_memory' take any window");
   }
   if (step == PoolStep::kSharedMemory) {
+    // So that sizes are multiplied without overflow; what is larger has no room either way.
+    const std::int64_t k = std::min(kernel, kMaxSharedBytes);
+    const std::int64_t step_by = std::min(stride, kMaxSharedBytes);
     const std::int64_t size = input.element_size();
-    const std::int64_t bytes = channels_last ? Tile<true>::bytes(kernel, stride, size)
-                                             : Tile<false>::bytes(kernel, stride, size);
-    TORCH_CHECK(kernel <= kMaxSharedBytes && stride <= kMaxSharedBytes && bytes <= kMaxSharedBytes,
-                kPool, ": step 'shared_memory' has room for ", kMaxSharedBytes,
-                " bytes of a block's input, and kernel_size ", kernel, " with stride ", stride,
-                " needs more; take a smaller window or another step");
+    const std::int64_t bytes =
+        channels_last ? Tile<true>::bytes(k, step_by, size) : Tile<false>::bytes(k, step_by, size);
+    TORCH_CHECK(bytes <= kMaxSharedBytes, kPool, ": step 'shared_memory' has room for ",
+                kMaxSharedBytes, " bytes of a block's input, and kernel_size ", kernel,
+                " with stride ", stride, " needs more; take a smaller window or another step");
   }
 }
 
