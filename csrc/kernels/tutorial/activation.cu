@@ -5,7 +5,7 @@ namespace {
 
 struct Plain {
   template <typename Step, typename... Arguments>
-  static auto kernel(Build) -> void (*)(Arguments...) {
+  static Kernel<Arguments...> kernel(Build) {
     return plain<Step, Arguments...>;
   }
 };

@@ -48,10 +48,13 @@ __global__ void fast_math(Arguments... arguments) {
   Step()(arguments...);
 }
 
+template <typename... Arguments>
+using Kernel = void (*)(Arguments...);
+
 /// The kernel of a build that one file compiles with another; fast_math is in files of its own.
 struct Attributes {
   template <typename Step, typename... Arguments>
-  static auto kernel(Build build) -> void (*)(Arguments...) {
+  static Kernel<Arguments...> kernel(Build build) {
     switch (build) {
       case Build::kLaunchBounds:
         return launch_bounds<Step, Arguments...>;
@@ -69,12 +72,12 @@ struct Attributes {
 
 struct FastMath {
   template <typename Step, typename... Arguments>
-  static auto kernel(Build) -> void (*)(Arguments...) {
+  static Kernel<Arguments...> kernel(Build) {
     return fast_math<Step, Arguments...>;
   }
 };
 
-/// Calls function(T()) for the type's T.
+/// Calls function(T()) for the type's T, of the two that the steps are there for.
 template <typename Function>
 void for_step_type(ElementType type, const Function& function) {
   if (type == ElementType::kHalf) {
@@ -83,9 +86,6 @@ void for_step_type(ElementType type, const Function& function) {
     function(float());
   }
 }
-
-template <typename... Arguments>
-using Kernel = void (*)(Arguments...);
 
 struct Launch {
   std::size_t blocks;
