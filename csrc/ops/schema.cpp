@@ -68,6 +68,18 @@ TORCH_LIBRARY(convtime, library) {
       "bool scaled, int growth_interval, int steps=1) -> ()");
   library.def("mlp_scratch_bytes(Tensor weights, int inputs, int outputs, int batch) -> int");
 
+  // Kernels to learn from, step by step: kernels/tutorial/names.h has the names of steps and
+  // builds. The activation's gradient, if grad_output is given. Facts are those of KernelFacts, in
+  // order.
+  const std::string pool_step =
+      "(Tensor input, int kernel_size, int stride, int padding, *, str step, str build) -> ";
+  library.def(("tutorial_relu_max_pool2d" + pool_step + "Tensor").c_str());
+  library.def(("tutorial_relu_max_pool2d_facts" + pool_step + "int[]").c_str());
+  const std::string activation_step =
+      "(Tensor input, Tensor? grad_output, str activation, *, str step, str build) -> ";
+  library.def(("tutorial_activation" + activation_step + "Tensor").c_str());
+  library.def(("tutorial_activation_facts" + activation_step + "int[]").c_str());
+
   // The building blocks of timing, on the current CUDA device and stream. Stamps are of int64.
   library.def("spin_ns(int nanoseconds, int blocks=1, int threads=1) -> Tensor");
   library.def("sleep_cycles(int cycles) -> ()");

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "core/cuda_check.h"
+#include "kernels/activate.cuh"
 #include "kernels/elements.cuh"
 
 namespace convtime {
@@ -15,32 +16,6 @@ using namespace elements;
 /// needed.
 template <int N>
 using IndexOf = std::conditional_t<N == 1, std::uint64_t, std::uint32_t>;
-
-// As PyTorch's own kernels compute them, so that NaN and infinities become what they become there.
-
-template <Activation kActivation, typename Number>
-__device__ Number activate(Number x, Number negative_slope) {
-  if constexpr (kActivation == Activation::kRelu) {
-    return x < 0 ? Number(0) : x;
-  } else if constexpr (kActivation == Activation::kRelu6) {
-    return x < 0 ? Number(0) : (x > 6 ? Number(6) : x);
-  } else if constexpr (kActivation == Activation::kLeakyRelu) {
-    return x > 0 ? x : x * negative_slope;
-  } else if constexpr (kActivation == Activation::kGelu) {
-    return x * Number(0.5) * (Number(1) + erf(x * Number(0.70710678118654752440)));
-  } else if constexpr (kActivation == Activation::kGeluTanh) {
-    const Number inner = Number(0.79788456080286535588) * (x + Number(0.044715) * x * x * x);
-    return Number(0.5) * x * (Number(1) + tanh(inner));
-  } else if constexpr (kActivation == Activation::kSilu) {
-    return x / (Number(1) + exp(-x));
-  } else if constexpr (kActivation == Activation::kSigmoid) {
-    return Number(1) / (Number(1) + exp(-x));
-  } else if constexpr (kActivation == Activation::kTanh) {
-    return tanh(x);
-  } else {
-    return x;
-  }
-}
 
 /// Packs are N elements side by side. `side` and `channels` count packs: of one channel that lie
 /// side by side, and channels, or where these are last (side is 0), packs of N channels.

@@ -247,6 +247,31 @@ def _pool_format(tensor: torch.Tensor) -> torch.memory_format:
     return torch._prims_common.suggest_memory_format(tensor)
 
 
+@torch.library.register_fake("convtime::tutorial_relu_max_pool2d")  # type: ignore[untyped-decorator]
+def _tutorial_relu_max_pool2d_fake(
+    input: torch.Tensor,
+    kernel_size: int,
+    stride: int,
+    padding: int,
+    *,
+    step: str,  # noqa: ARG001
+    build: str,  # noqa: ARG001
+) -> torch.Tensor:
+    return F.max_pool2d(input, kernel_size, stride, padding)
+
+
+@torch.library.register_fake("convtime::tutorial_activation")  # type: ignore[untyped-decorator]
+def _tutorial_activation_fake(
+    input: torch.Tensor,
+    grad_output: torch.Tensor | None,  # noqa: ARG001
+    activation: str,  # noqa: ARG001
+    *,
+    step: str,  # noqa: ARG001
+    build: str,  # noqa: ARG001
+) -> torch.Tensor:
+    return torch.empty_like(input)
+
+
 @torch.library.register_fake("convtime::mlp")  # type: ignore[untyped-decorator]
 def _mlp_fake(
     input: torch.Tensor,

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace convtime::tutorial {
+
+// What users choose between, each with the name that they know it by, and what it is there for.
+
+/// Of ReLU and max-pooling, each with one idea more than a step before it.
+enum class PoolStep : std::int8_t {
+  kNaive,           ///< an output per thread; neighbouring threads are far apart in memory
+  kCoalesced,       ///< as kNaive; neighbouring threads are neighbours in memory
+  kConstantMemory,  ///< as kCoalesced; the geometry is read from constant memory
+  kUnrolled,        ///< as kCoalesced; the window is known when the kernel is compiled
+  kSharedMemory,    ///< a block loads what its outputs need into shared memory once
+  kVectorised,      ///< as kUnrolled; a thread loads 16 bytes at a time
+};
+inline constexpr std::array kPoolSteps = {PoolStep::kNaive,          PoolStep::kCoalesced,
+                                          PoolStep::kConstantMemory, PoolStep::kUnrolled,
+                                          PoolStep::kSharedMemory,   PoolStep::kVectorised};
+
+constexpr const char* to_string(PoolStep step) {
+  switch (step) {
+    case PoolStep::kNaive:
+      return "naive";
+    case PoolStep::kCoalesced:
+      return "coalesced";
+    case PoolStep::kConstantMemory:
+      return "constant_memory";
+    case PoolStep::kUnrolled:
+      return "unrolled";
+    case PoolStep::kSharedMemory:
+      return "shared_memory";
+    case PoolStep::kVectorised:
+      return "vectorised";
+  }
+  return "";
+}
+
+/// Of an activation and its gradient.
+enum class ActivationStep : std::int8_t {
+  kNaive,       ///< an element per thread
+  kVectorised,  ///< 16 bytes per thread
+};
+inline constexpr std::array kActivationSteps = {ActivationStep::kNaive,
+                                                ActivationStep::kVectorised};
+
+constexpr const char* to_string(ActivationStep step) {
+  return step == ActivationStep::kNaive ? "naive" : "vectorised";
+}
+
+/// What the compiler is told, of the same source.
+enum class Build : std::int8_t {
+  kPlain,         ///< nothing
+  kLaunchBounds,  ///< how many threads a block has
+  kMinBlocks,     ///< and that as many blocks are to fit as there is room for threads
+  kMaxRegisters,  ///< a cap on the registers of a thread
+  kFastMath,      ///< --use_fast_math
+};
+inline constexpr std::array kBuilds = {Build::kPlain, Build::kLaunchBounds, Build::kMinBlocks,
+                                       Build::kMaxRegisters, Build::kFastMath};
+/// Activations need few registers.
+inline constexpr std::array kActivationBuilds = {Build::kPlain, Build::kFastMath};
+
+constexpr const char* to_string(Build build) {
+  switch (build) {
+    case Build::kPlain:
+      return "plain";
+    case Build::kLaunchBounds:
+      return "launch_bounds";
+    case Build::kMinBlocks:
+      return "min_blocks";
+    case Build::kMaxRegisters:
+      return "max_registers";
+    case Build::kFastMath:
+      return "fast_math";
+  }
+  return "";
+}
+
+/// Of a square window without dilation. Tensors are dense: (N, C, H, W) in memory, or (N, H, W, C)
+/// if channels_last; neither has more than kMaxElements.
+struct PoolSizes {
+  int batch;
+  int channels;
+  int height;
+  int width;
+  int out_height;
+  int out_width;
+  int kernel;
+  int stride;
+  int padding;
+  bool channels_last;
+
+  bool operator==(const PoolSizes&) const = default;
+};
+
+/// So that int has room for each index, and for those a tile beyond the edge.
+inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;
+
+/// kUnrolled and kVectorised are there for two windows: 3 × 3 with a padding of 1 and 2 × 2 with
+/// none, both with a stride of 2.
+constexpr bool is_compiled(std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
+  return (kernel == 2 || kernel == 3) && stride == 2 && padding == kernel - 2;
+}
+
+/// Outputs of a block of kSharedMemory.
+template <bool kChannelsLast>
+struct Tile {
+  static constexpr int kChannels = kChannelsLast ? 32 : 1;
+  static constexpr int kRows = kChannelsLast ? 2 : 4;
+  static constexpr int kColumns = kChannelsLast ? 2 : 32;
+
+  /// Shared memory that it needs, at most kMaxSharedBytes.
+  static constexpr std::int64_t bytes(std::int64_t kernel, std::int64_t stride,
+                                      std::int64_t element_bytes) {
+    return kChannels * ((kRows - 1) * stride + kernel) * ((kColumns - 1) * stride + kernel) *
+           element_bytes;
+  }
+};
+inline constexpr std::int64_t kMaxSharedBytes = 48 * 1024;
+
+}  // namespace convtime::tutorial

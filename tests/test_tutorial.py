@@ -1,0 +1,246 @@
+"""The tutorial's kernels against PyTorch's operations in 64 bits, and what they refuse."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from convtime.ops import tutorial
+
+DTYPES = [torch.float32, torch.float16]
+COMPILED = {"3×3/2": (3, 2, 1), "2×2/2": (2, 2, 0)}  # kernel size, stride, padding
+ANY_WINDOW = ("naive", "coalesced", "constant_memory", "shared_memory")
+# Rows and channels that are multiples of 16 bytes, and that are not; blocks that are full, and not.
+SIZES = [
+    (1, 1, 3, 3),
+    (2, 3, 17, 33),
+    (2, 8, 16, 64),
+    (3, 33, 9, 15),
+    (1, 40, 12, 70),
+    (2, 64, 7, 8),
+]
+GELU_TANH = {"approximate": "tanh"}
+
+
+def with_specials(x: torch.Tensor) -> torch.Tensor:
+    drawn = torch.rand(x.shape, generator=torch.Generator().manual_seed(1)).to(x.device)
+    x[drawn < 0.1] = math.nan
+    x[(drawn > 0.1) & (drawn < 0.2)] = math.inf
+    x[(drawn > 0.2) & (drawn < 0.5)] = -math.inf
+    return x
+
+
+def activated(x: torch.Tensor, name: str, grad_output: torch.Tensor | None) -> torch.Tensor:
+    """The activation or its gradient by PyTorch, in 64 bits, rounded to the input's dtype."""
+    wide = x.double().requires_grad_()
+    y = F.relu(wide) if name == "relu" else F.gelu(wide, **(GELU_TANH if "tanh" in name else {}))
+    if grad_output is None:
+        return y.detach().to(x.dtype)
+    return torch.autograd.grad(y, wide, grad_output.double())[0].to(x.dtype)
+
+
+# --- What is checked before a GPU is needed -------------------------------------------------------
+
+
+def pool(x: torch.Tensor, *window: int, step: str = "naive", build: str = "plain") -> torch.Tensor:
+    return tutorial.relu_max_pool2d(x, *(window or (3, 2, 1)), step=step, build=build)
+
+
+ONES = torch.ones(1, 2, 5, 5)
+REFUSED: dict[str, tuple[Any, str]] = {
+    "step": (lambda: pool(ONES, step="fast"), "step must be one of 'naive', 'coal"),
+    "build": (lambda: pool(ONES, build="O3"), "build must be one of 'plain', 'launch_"),
+    "dtype": (lambda: pool(ONES.double()), "float16 or float32, got Double"),
+    "dimensions": (lambda: pool(ONES[0]), r"\(N, C, H, W\) .* got \[2, 5, 5\]"),
+    "no rows": (lambda: pool(ONES[:, :, :0]), "at least one channel, row and column"),
+    "kernel": (lambda: pool(ONES, 0, 1, 0), "kernel_size must lie between 1"),
+    "stride": (lambda: pool(ONES, 2, 0, 0), "stride must lie between 1"),
+    "padding": (lambda: pool(ONES, 3, 1, 2), "at most half of kernel_size 3, got 2"),
+    "too large a window": (lambda: pool(ONES, 6, 1, 0), "at most height and width"),
+    "elements": (
+        lambda: pool(torch.ones(1).expand(2**10, 2**10, 2**5, 2**6)),
+        "at most 1073741824 elements, got 2147483648 and 536870912",
+    ),
+    "window not compiled": (
+        lambda: pool(ONES, 3, 1, 1, step="vectorised"),
+        "'vectorised' is compiled for kernel_size 3 and padding 1.*got kernel_size 3, stride 1",
+    ),
+    "shared memory": (
+        lambda: pool(torch.ones(1, 1, 400, 400), 200, 1, 0, step="shared_memory"),
+        "room for 49152 bytes",
+    ),
+    "a stride beyond all memory": (
+        lambda: pool(ONES, 1, 2**31 - 1, 0, step="shared_memory"),
+        "room for 49152 bytes",
+    ),
+    "activation": (
+        lambda: tutorial.activation(ONES, "silu", step="naive"),
+        "one of 'relu', 'gelu', 'gelu_tanh', got 'silu'",
+    ),
+    "build of activations": (
+        lambda: tutorial.activation(ONES, "relu", step="naive", build="min_blocks"),
+        "build must be one of 'plain', 'fast_math'",
+    ),
+    "gradient": (
+        lambda: tutorial.activation(ONES, "relu", ONES[0], step="naive"),
+        "grad_output must be of the input's shape",
+    ),
+    "no tensor": (lambda: pool([1.0]), "input must be a tensor, got list"),  # type: ignore[arg-type]
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused(case: str) -> None:
+    call, message = REFUSED[case]
+    with pytest.raises(RuntimeError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("step", tutorial.POOL_STEPS)
+@pytest.mark.parametrize("build", tutorial.POOL_BUILDS)
+def test_each_pool_step_and_build_is_known_and_wants_a_gpu(step: str, build: str) -> None:
+    x = torch.ones(2, 3, 8, 8)
+    for call in (tutorial.relu_max_pool2d, tutorial.relu_max_pool2d_facts):
+        with pytest.raises(RuntimeError, match="must be on a CUDA device.* got cpu"):
+            call(x, 3, 2, 1, step=step, build=build)
+
+
+@pytest.mark.parametrize("step", tutorial.ACTIVATION_STEPS)
+@pytest.mark.parametrize("build", tutorial.ACTIVATION_BUILDS)
+def test_each_activation_step_and_build_is_known_and_wants_a_gpu(step: str, build: str) -> None:
+    x = torch.ones(5)
+    for call, name in itertools.product(
+        (tutorial.activation, tutorial.activation_facts), tutorial.ACTIVATIONS
+    ):
+        with pytest.raises(RuntimeError, match="must be on a CUDA device.* got cpu"):
+            call(x, name, x, step=step, build=build)
+
+
+def test_facts_say_what_a_multiprocessor_has_room_for() -> None:
+    facts = tutorial.KernelFacts(32, 0, 0, 128, 16, 1.0)
+    assert str(facts) == (
+        "32 registers: 16 blocks of 128 threads, 100 % of a multiprocessor's threads"
+    )
+    facts = tutorial.KernelFacts(24, 40, 2340, 128, 8, 0.5)
+    assert str(facts) == (
+        "24 registers, 40 bytes of local memory, 2340 bytes of shared memory a block: "
+        "8 blocks of 128 threads, 50 % of a multiprocessor's threads"
+    )
+
+
+# --- What needs a GPU -----------------------------------------------------------------------------
+
+
+def make_input(
+    shape: tuple[int, ...], dtype: torch.dtype, *, channels_last: bool, specials: bool
+) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    x = torch.randn(shape, generator=generator).mul(2).round().div(2)
+    x = (with_specials(x) if specials else x).to("cuda", dtype)
+    return x.contiguous(memory_format=torch.channels_last) if channels_last else x
+
+
+def assert_pools(x: torch.Tensor, window: tuple[int, int, int], step: str, build: str) -> None:
+    expected = F.max_pool2d(F.relu(x), *window)
+    output = tutorial.relu_max_pool2d(x, *window, step=step, build=build)
+    assert output.stride() == expected.stride()
+    torch.testing.assert_close(output, expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("step", tutorial.POOL_STEPS)
+def test_every_build_of_a_pool_step_is_pytorchs(
+    step: str, channels_last: bool, dtype: torch.dtype
+) -> None:
+    for shape, window, specials, build in itertools.product(
+        SIZES, COMPILED.values(), (False, True), tutorial.POOL_BUILDS
+    ):
+        x = make_input(shape, dtype, channels_last=channels_last, specials=specials)
+        try:
+            assert_pools(x, window, step, build)
+        except AssertionError as error:
+            raise AssertionError(f"{shape} {window} {specials=} {build}: {error}") from error
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("step", ANY_WINDOW)
+def test_steps_that_are_not_compiled_for_a_window_take_any(step: str, channels_last: bool) -> None:
+    for window in ((1, 1, 0), (2, 1, 1), (5, 3, 2), (4, 2, 1), (3, 4, 0)):
+        x = make_input((2, 5, 13, 21), torch.float32, channels_last=channels_last, specials=True)
+        assert_pools(x, window, step, "plain")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("step", tutorial.POOL_STEPS)
+def test_pool_steps_take_any_strides_and_empty_batches(step: str) -> None:
+    x = make_input((2, 8, 16, 32), torch.float16, channels_last=False, specials=True)
+    misaligned = torch.empty(x.numel() + 3, device="cuda", dtype=x.dtype)[3:].view(x.shape)
+    for given in (x.transpose(2, 3), x[:, ::2, :, 1:], misaligned.copy_(x), x[:0]):
+        assert_pools(given, (3, 2, 1), step, "plain")
+
+
+@pytest.mark.cuda
+def test_constant_memory_holds_sizes_apart_on_two_streams() -> None:
+    inputs = [torch.randn(4, 8, 32 + 2 * i, 64, device="cuda") for i in range(8)]
+    expected = [F.max_pool2d(F.relu(x), 3, 2, 1) for x in inputs]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(2)]
+    outputs = []
+    for i, x in enumerate(inputs * 2):
+        with torch.cuda.stream(streams[i % 2]):
+            torch.ops.convtime.spin_ns(1_000_000)  # the next sizes are written meanwhile
+            outputs.append(tutorial.relu_max_pool2d(x, 3, 2, 1, step="constant_memory"))
+    torch.cuda.synchronize()
+    for output, one in zip(outputs, expected * 2, strict=True):
+        assert torch.equal(output, one)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", tutorial.ACTIVATIONS)
+def test_activations_are_pytorchs(name: str, gradient: bool, dtype: torch.dtype) -> None:
+    for count, shift, specials in itertools.product((1, 7, 8, 129, 4096, 100_003), (0, 1), (0, 1)):
+        x = torch.randn(count + shift).mul(3)
+        x = (with_specials(x) if specials else x).to("cuda", dtype)[shift:]
+        grad = torch.randn_like(x) if gradient else None
+        expected = activated(x, name, grad)
+        for step in tutorial.ACTIVATION_STEPS:
+            output = tutorial.activation(x, name, grad, step=step)
+            tolerance = 2e-3 if dtype == torch.float16 else 1e-5
+            torch.testing.assert_close(
+                output, expected, rtol=tolerance, atol=tolerance, equal_nan=True
+            )
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("name", tutorial.ACTIVATIONS)
+def test_fast_math_is_close(name: str, gradient: bool) -> None:
+    x = torch.randn(10_001, device="cuda").mul(3)
+    grad = torch.randn_like(x) if gradient else None
+    for step in tutorial.ACTIVATION_STEPS:
+        output = tutorial.activation(x, name, grad, step=step, build="fast_math")
+        torch.testing.assert_close(output, activated(x, name, grad), rtol=5e-2, atol=5e-2)
+
+
+@pytest.mark.cuda
+def test_facts_are_those_of_the_launched_kernel() -> None:
+    x = torch.randn(2, 8, 32, 64, device="cuda")
+    room = torch.cuda.get_device_properties(0)
+    for step, build in itertools.product(tutorial.POOL_STEPS, tutorial.POOL_BUILDS):
+        facts = tutorial.relu_max_pool2d_facts(x, 3, 2, 1, step=step, build=build)
+        assert facts.threads == 128
+        assert 1 <= facts.blocks <= room.max_threads_per_multi_processor // facts.threads
+        assert facts.registers * facts.threads * facts.blocks <= 65536
+        assert (facts.shared_bytes > 0) == (step == "shared_memory")
+        if build == "max_registers":
+            assert facts.registers <= 24
