@@ -5,10 +5,9 @@
 
 #include "core/cuda_check.h"
 #include "core/current_device.h"
+#include "kernels/mlp/kernels.h"
 #include "kernels/mlp/mlp.h"
-#include "kernels/mlp/on_chip.cuh"
-#include "kernels/mlp/slots.cuh"
-#include "kernels/mlp/spilled.cuh"
+#include "kernels/mlp/step.cuh"
 
 namespace convtime {
 namespace {
@@ -52,7 +51,7 @@ int attribute(cudaDeviceAttr which, int device) {
 
 /// The largest cluster of blocks that fill a multiprocessor each. It is the same for all nets.
 int find_cluster_blocks(int device, std::size_t shared_bytes) {
-  const auto* const kernel = reinterpret_cast<const void*>(step_kernel<__half, 64, true>);
+  const void* const kernel = kernels<__half, 64>().step;
   cudaFuncAttributes attributes{};
   CONVTIME_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   if (attribute(cudaDevAttrClusterLaunch, device) == 0 || attributes.ptxVersion < 90) {
@@ -128,18 +127,17 @@ Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
 
 /// All multiprocessors, one layer after the other; without blocks where that is not made for.
 Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
-  using Block = Spilled<__half>;  // of both types alike
+  const SpilledSizes& sizes = kSpilledSizes;
   const Device& device = device_in_use();
-  if (net.width != Block::kWidth || Block::kSharedBytes > device.shared_bytes) {
+  if (net.width != sizes.width || sizes.shared_bytes > device.shared_bytes) {
     return {};
   }
-  const std::int64_t rounds = ceil_div(batch, device.multiprocessors * Block::kStateRows);
+  const std::int64_t rounds = ceil_div(batch, device.multiprocessors * sizes.state_rows);
   const std::int64_t tiles =
-      ceil_div(ceil_div(batch, device.multiprocessors * rounds), Block::kTileRows);
-  const std::int64_t rows = tiles * Block::kTileRows;
+      ceil_div(ceil_div(batch, device.multiprocessors * rounds), sizes.tile_rows);
+  const std::int64_t rows = tiles * sizes.tile_rows;
   const std::int64_t blocks = ceil_div(ceil_div(batch, rows), rounds);
-  return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false,
-          Block::kSharedBytes};
+  return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false, sizes.shared_bytes};
 }
 
 /// All multiprocessors, with tiles as large as keep them busy; without blocks where a net is too
@@ -212,6 +210,7 @@ Step<T> step_of(const MlpNet& net, const Plan& plan, const void* weights, const 
   step.vector_inputs = reinterpret_cast<std::uintptr_t>(inputs) % 16 == 0;
   step.tile_rows = plan.tile_rows;
   step.gradients_on_chip = plan.gradients_on_chip;
+  step.one_cluster = plan.one_cluster;
   step.steps = 1;
   step.batch = batch;
   step.batches = 1;
@@ -237,20 +236,9 @@ void set_scratch(Step<T>& step, const Scratch& scratch) {
 }
 
 template <int W, typename T>
-auto kernel_of(const Plan& plan) {
-  if constexpr (W == Spilled<T>::kWidth) {
-    if (plan.spilled) {
-      return spilled_kernel<T>;
-    }
-  }
-  return plan.one_cluster ? step_kernel<T, W, true> : step_kernel<T, W, false>;
-}
-
-template <int W, typename T>
-void launch_step(const Step<T>& step, const Plan& plan, cudaStream_t stream) {
-  const auto kernel = kernel_of<W, T>(plan);
-  const auto* const symbol = reinterpret_cast<const void*>(kernel);
-  CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize,
+void launch_step(Step<T> step, const Plan& plan, cudaStream_t stream) {
+  const void* const kernel = plan.spilled ? kernels<T, W>().spilled : kernels<T, W>().step;
+  CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(plan.shared_bytes)));
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -262,17 +250,23 @@ void launch_step(const Step<T>& step, const Plan& plan, cudaStream_t stream) {
   config.stream = stream;
   if (plan.one_cluster) {
     CONVTIME_CUDA_CHECK(
-        cudaFuncSetAttribute(symbol, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     config.attrs = &cluster;
     config.numAttrs = 1;
   }
-  CONVTIME_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, step));
+  void* arguments[] = {&step};
+  CONVTIME_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
-/// Blocks of the kernels that add up the slots.
+/// One of the kernels that add up the slots; `result` is its last argument.
 template <int W, typename T>
-unsigned sum_blocks(const Step<T>& step) {
-  return static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
+void launch_sum(const void* kernel, Step<T> step, const Plan& plan, void* result,
+                cudaStream_t stream) {
+  int slots = plan.blocks;
+  void* arguments[] = {&step, &slots, &result};
+  const auto blocks = static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
+  CONVTIME_CUDA_CHECK(
+      cudaLaunchKernel(kernel, blocks, kThreads, arguments, kThreads * sizeof(float4), stream));
 }
 
 }  // namespace
@@ -324,9 +318,7 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
     }
     for (int i = 0; i < steps; ++i) {
       launch_step<W>(step, plan, stream);
-      learn_kernel<T, W><<<sum_blocks<W>(step), kThreads, kThreads * sizeof(float4), stream>>>(
-          step, plan.blocks, parts.arrived);
-      CONVTIME_CUDA_CHECK(cudaGetLastError());
+      launch_sum<W>(kernels<T, W>().learn, step, plan, parts.arrived, stream);
     }
   });
 }
@@ -359,9 +351,7 @@ void launch_mlp_backward(const MlpNet& net, const void* weights, const void* inp
     step.results = static_cast<T*>(grad_inputs);
     set_scratch(step, parts);
     launch_step<W>(step, plan, stream);
-    sum_kernel<T, W><<<sum_blocks<W>(step), kThreads, kThreads * sizeof(float4), stream>>>(
-        step, plan.blocks, static_cast<T*>(grad_weights));
-    CONVTIME_CUDA_CHECK(cudaGetLastError());
+    launch_sum<W>(kernels<T, W>().sum, step, plan, grad_weights, stream);
   });
 }
 
