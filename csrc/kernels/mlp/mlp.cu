@@ -24,7 +24,7 @@ auto for_net(const MlpNet& net, const Function& function) {
     return net.width == 64 ? function(number, std::integral_constant<int, 64>())
                            : function(number, std::integral_constant<int, 128>());
   };
-  return net.type == MlpType::kHalf ? with_width(__half()) : with_width(__nv_bfloat16());
+  return net.type == ElementType::kHalf ? with_width(__half()) : with_width(__nv_bfloat16());
 }
 
 /// How the work is divided.
@@ -238,8 +238,9 @@ void set_scratch(Step<T>& step, const Scratch& scratch) {
 template <int W, typename T>
 void launch_step(Step<T> step, const Plan& plan, cudaStream_t stream) {
   const void* const kernel = plan.spilled ? kernels<T, W>().spilled : kernels<T, W>().step;
+  // All that there is: another thread may be about to launch it for a larger net.
   CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(plan.shared_bytes)));
+                                           static_cast<int>(device_in_use().shared_bytes)));
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(plan.blocks), 1, 1};

@@ -6,27 +6,31 @@
 #include <cstdint>
 
 #include "core/export.h"
+#include "kernels/element_type.h"
 
 namespace convtime {
 
-// Training of multi-layer perceptrons on tensor cores, with weights and activations of a tile of
-// the batch on chip. Sums are made in a fixed order: the same bits each time. Launches throw
-// std::runtime_error where CUDA refuses them, allocate nothing and wait for nothing.
+// Training of multi-layer perceptrons on tensor cores. What is declared here has weights and
+// activations of a tile of the batch on chip; wide.h has nets that are too wide for that. Sums are
+// made in a fixed order: the same bits each time. Launches throw std::runtime_error where CUDA
+// refuses them, allocate nothing and wait for nothing.
 
-enum class MlpType : std::int8_t { kHalf, kBFloat16 };
 enum class MlpActivation : std::int8_t { kRelu, kTanh };
 enum class MlpLoss : std::int8_t { kMse, kCrossEntropy };
 enum class MlpOptimizer : std::int8_t { kSgd, kAdam, kAdamW };
 
-/// Layers without bias, with the activation between them. Each has a dense width × width matrix,
-/// whose rows are its outputs; where a layer is narrower, the rest of its matrix is zero.
+/// Layers with the activation between them. Each has a dense width × width matrix, whose rows are
+/// its outputs, and behind it a row of biases if it has any; where a layer is narrower, the rest of
+/// its matrix is zero.
 struct MlpNet {
-  MlpType type;
+  ElementType type;  // on chip, one of 16 bits; not kDouble
   MlpActivation activation;
-  int width;    // 64 or 128
+  int width;    // on chip, 64 or 128; else a multiple of 64
   int layers;   // at least 1
   int inputs;   // of the first layer, at most width
   int outputs;  // of the last layer, at most width
+  bool bias;    // not on chip
+  bool tf32;    // whether products of 32 bits may be rounded to 19
 };
 
 /// What one row of the arrays is, a batch after the other: `batch` rows × `batches`, dense.
