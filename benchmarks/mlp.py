@@ -2,7 +2,7 @@
 
 Speed: forward pass, loss, backward pass and SGD with momentum, in float16 with weights and momentum
 of that dtype too, on another batch of resident data each step, which every side chooses by a
-counter on the device. Nets that are wide for convtime train by tuned products. "eager" and
+counter on the device. convtime's steps are tuned. "eager" and
 "compiled" (max-autotune, fullgraph) call PyTorch step by step; "eager graph" and "compiled graph"
 replay the whole step as one CUDA graph, and so does convtime. Seconds are those of one step, of
 many between two idle states of the device. The roofline is what a step's products or its least
@@ -254,7 +254,7 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
         master_weights=False,
         # To look for overflow takes a wide net another launch, and PyTorch's side does not look.
         loss_scale=None if is_wide else SCALE,
-        tune=is_wide,
+        tune=True,
     )
     steps: dict[str, Step] = {"convtime": capture(trainer.step)}
     torch.compiler.reset()

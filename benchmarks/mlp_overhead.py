@@ -2,9 +2,9 @@
 
 A net is trained by PyTorch, step by step in float32, then in TF32, then in float16, compiled,
 compiled with max-autotune, with the whole step in one CUDA graph, and then by convtime: as its
-products are chosen untuned, and tuned. Each stage has what the one before has, too. Nets run from
-small, where a step is all launches, to large, where it is all products; small ones run on chip
-in convtime, and have nothing to tune.
+steps are divided or its products chosen untuned, and tuned for this GPU. Each stage has what the
+one before has, too. Nets run from small, where a step is all launches, to large, where it is all
+products.
 
 All stages of a net take turns. They train alike: mean squared error, SGD with momentum, weights and
 momentum in the stage's dtype, another batch of resident data each step. Seconds are those of one
@@ -49,18 +49,17 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     by_net = {row["key"]: row["seconds"] for row in rows}
     for name, net in (("smallest", next(iter(NETS))), ("largest", next(reversed(NETS)))):
         if net in by_net:
-            best = min(by_net[net][stage] for stage in (UNTUNED, TUNED) if stage in by_net[net])
-            summary[f"{name}_max_autotune_over_convtime"] = by_net[net][AUTOTUNED] / best
-            summary[f"{name}_float32_over_convtime"] = by_net[net][FLOAT32] / best
+            seconds = by_net[net]
+            summary[f"{name}_max_autotune_over_convtime"] = seconds[AUTOTUNED] / seconds[TUNED]
+            summary[f"{name}_float32_over_convtime"] = seconds[FLOAT32] / seconds[TUNED]
     return summary
 
 
 def shares(seconds: dict[str, float]) -> dict[str, float]:
-    """What each stage that was measured takes off the one before, over the first one's time."""
-    measured = [stage for stage in STAGES if stage in seconds]
+    """What each stage takes off the one before, over the first one's time."""
     return {
-        stage: (seconds[before] - seconds[stage]) / seconds[measured[0]]
-        for before, stage in itertools.pairwise(measured)
+        stage: (seconds[before] - seconds[stage]) / seconds[FLOAT32]
+        for before, stage in itertools.pairwise(STAGES)
     }
 
 
@@ -74,9 +73,8 @@ def table(rows: list[results.Row]) -> str:
     for stage in STAGES:
         cells = []
         for row in rows:
-            seconds = row["seconds"].get(stage)
             share = shares(row["seconds"]).get(stage)
-            cells.append("–" if seconds is None else f"{1e6 * seconds:.1f}")
+            cells.append(f"{1e6 * row['seconds'][stage]:.1f}")
             cells.append("" if share is None else f"{100 * share:.1f} %")
         lines.append(f"| {stage} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -94,8 +92,6 @@ def picture(document: dict[str, Any]) -> bytes:
         seconds = row["seconds"]
         before = None
         for place, stage in enumerate(STAGES):
-            if stage not in seconds:
-                continue
             left = 100 * seconds[stage] / seconds[FLOAT32]
             if before is not None:
                 colour = "tab:green" if left <= before else "tab:red"
@@ -175,9 +171,8 @@ def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, 
         # Inside of a graph, the compiler's own graphs cannot be.
         GRAPH: mlp.capture(pytorch(half, "max-autotune-no-cudagraphs")),
         UNTUNED: ours(tune=False),
+        TUNED: ours(tune=True),
     }
-    if width > mlp.ON_CHIP:
-        plain[TUNED] = ours(tune=True)
     return steps | {
         stage: functools.partial(mlp.repeat, step, count) for stage, step in plain.items()
     }

@@ -66,11 +66,14 @@ TORCH_LIBRARY(convtime, library) {
       "Tensor(c!)? first, Tensor(d!)? second, Tensor(e!) counters, Tensor(f!) rates, "
       "Tensor(g!) losses, Tensor(h!) scratch, *, int batch, int outputs, str activation, "
       "str loss, str optimizer, float momentum, float beta2, float epsilon, float weight_decay, "
-      "bool scaled, int growth_interval, bool tf32=False, bool tuned=False, int steps=1) -> ()");
+      "bool scaled, int growth_interval, bool tf32=False, bool tuned=False, "
+      "int plan=0, int steps=1) -> ()");
   library.def(
       "mlp_tune(Tensor inputs, Tensor weights, Tensor(a!) scratch, *, int batch, int outputs, "
       "str activation, bool has_master, bool tf32) -> ()");
   library.def("mlp_scratch_bytes(Tensor weights, int inputs, int outputs, int batch) -> int");
+  // The ways in which a step on chip can be divided, in words; a step's plan is one's number.
+  library.def("mlp_plans(Tensor weights, int inputs, int outputs, int batch) -> str[]");
   library.def(
       "mlp_path(Tensor weights, int inputs, int outputs, int batch, str activation, bool tf32) "
       "-> (str, str)");

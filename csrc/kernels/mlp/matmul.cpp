@@ -58,16 +58,17 @@ cudaDataType_t data_type(ElementType type) {
   throw std::logic_error("nets on a GPU have no products in 64 bits");
 }
 
-cublasLtEpilogue_t epilogue_of(Epilogue epilogue) {
-  switch (epilogue) {
+cublasLtEpilogue_t epilogue_of(const Matmul& matmul) {
+  const bool has_mask = matmul.mask_ld > 0;
+  switch (matmul.epilogue) {
     case Epilogue::kNone:
       return CUBLASLT_EPILOGUE_DEFAULT;
     case Epilogue::kBias:
       return CUBLASLT_EPILOGUE_BIAS;
     case Epilogue::kRelu:
-      return CUBLASLT_EPILOGUE_RELU_AUX;
+      return has_mask ? CUBLASLT_EPILOGUE_RELU_AUX : CUBLASLT_EPILOGUE_RELU;
     case Epilogue::kReluBias:
-      return CUBLASLT_EPILOGUE_RELU_AUX_BIAS;
+      return has_mask ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_BIAS;
     case Epilogue::kReluBackward:
       return CUBLASLT_EPILOGUE_DRELU;
   }
@@ -112,7 +113,7 @@ class Described {
     const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
     set(CUBLASLT_MATMUL_DESC_TRANSA, operation(matmul.transpose_a));
     set(CUBLASLT_MATMUL_DESC_TRANSB, operation(matmul.transpose_b));
-    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(matmul.epilogue));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(matmul));
     if (matmul.epilogue == Epilogue::kBias || matmul.epilogue == Epilogue::kReluBias) {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     }

@@ -16,7 +16,7 @@ namespace convtime::mlp {
 enum class Epilogue : std::int8_t {
   kNone,
   kBias,
-  kRelu,          // and writes where it let through
+  kRelu,          // and writes where it let through if there is a mask
   kReluBias,      // likewise
   kReluBackward,  // zero where a ReLU did not let through
 };
@@ -35,7 +35,7 @@ struct Matmul {
   std::int64_t ldb;
   std::int64_t ldd;
   Epilogue epilogue = Epilogue::kNone;
-  std::int64_t mask_ld = 0;  // in bits
+  std::int64_t mask_ld = 0;  // in bits; 0: there is no mask
   int count = 1;             // of such products, so many numbers apart:
   std::int64_t stride_a = 0;
   std::int64_t stride_b = 0;

@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "core/export.h"
 #include "kernels/element_type.h"
@@ -75,11 +77,15 @@ CONVTIME_API bool mlp_fits(const MlpNet& net);
 /// Of the scratch memory for batches of so many rows, which begins as zeros.
 CONVTIME_API std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch);
 
-/// Step i takes batch i % batches, where i is the first of the counters. Where one cluster of
-/// blocks is enough for a batch, all steps are one launch; else, each is two.
+/// The ways to divide a training step's work on the device in use, in words; the first is likely to
+/// be the fastest.
+CONVTIME_API std::vector<std::string> mlp_plans(const MlpNet& net, std::int64_t batch);
+
+/// Step i takes batch i % batches, where i is the first of the counters. Where the plan is one
+/// cluster of blocks, all steps are one launch; else, each is two.
 CONVTIME_API void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rule,
                                    const MlpScaling& scaling, const MlpState& state, void* scratch,
-                                   int steps, cudaStream_t stream);
+                                   int steps, int plan, cudaStream_t stream);
 
 /// Of (rows, inputs) gives (rows, outputs).
 CONVTIME_API void launch_mlp_forward(const MlpNet& net, const void* weights, const void* inputs,

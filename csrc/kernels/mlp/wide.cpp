@@ -26,27 +26,30 @@ void* at(const void* memory, std::int64_t bytes) {
 
 /// How scratch memory is divided.
 struct Scratch {
-  void* inputs;     // a slot for each layer
-  void* deltas;     // likewise: gradients of each layer's output, before its activation
-  void* masks;      // where the ReLU before each layer let through
+  void* inputs;  // a slot for each layer; to go forward alone, two that take turns
+  void* deltas;  // likewise: gradients of each layer's output, before its activation; or the output
+  void* masks;   // where the ReLU before each layer let through
   void* gradients;  // of the weights
   WideLoss* loss;
   void* workspace;
   std::size_t bytes;
 
-  Scratch(const MlpNet& net, std::int64_t rows, void* memory) {
+  Scratch(const MlpNet& net, std::int64_t rows, MlpWork work, void* memory) {
     std::int64_t taken = 0;
     const auto take = [&](std::int64_t bytes_wanted) {
       void* const part = at(memory, taken);
       taken += round_up(bytes_wanted, kMemoryAlignment);
       return part;
     };
-    const std::int64_t slots = bytes_of(net.type) * net.layers * rows * net.width;
-    inputs = take(slots);
-    deltas = take(slots);
-    masks = take(net.layers * rows * round_up(net.width, kMaskAlignment) / 8);
-    gradients = take(static_cast<std::int64_t>(sizeof(float)) * weight_count(net));
-    loss = static_cast<WideLoss*>(take(sizeof(WideLoss)));
+    const bool keeps = work != MlpWork::kForward;
+    const bool trains = work == MlpWork::kTraining;
+    const std::int64_t slot = bytes_of(net.type) * rows * net.width;
+    const std::int64_t mask = rows * round_up(net.width, kMaskAlignment) / 8;
+    inputs = take(slot * (keeps ? net.layers : 2));
+    deltas = take(slot * (keeps ? net.layers : 1));
+    masks = take(keeps ? net.layers * mask : 0);
+    gradients = take(trains ? static_cast<std::int64_t>(sizeof(float)) * weight_count(net) : 0);
+    loss = static_cast<WideLoss*>(take(trains ? sizeof(WideLoss) : 0));
     workspace = take(BlasLt::kWorkspaceBytes);
     bytes = static_cast<std::size_t>(taken);
   }
@@ -67,21 +70,22 @@ class Products {
   }
 
   /// From a layer's input to what it gives before its activation, or behind it where that is fused.
-  Matmul forward(int layer, std::int64_t input_ld, std::int64_t output_ld, bool fused) const {
-    Matmul matmul{net_.type, net_.type,         net_.tf32,  true,     false,    columns_out(layer),
-                  rows_,     columns_in(layer), net_.width, input_ld, output_ld};
+  Matmul forward(int layer, bool fused, bool keeps) const {
+    Matmul matmul{net_.type,  net_.type,          net_.tf32, true,
+                  false,      columns_out(layer), rows_,     columns_in(layer),
+                  net_.width, net_.width,         net_.width};
     const bool activates = fused && layer < net_.layers - 1;
     matmul.epilogue = activates ? (net_.bias ? Epilogue::kReluBias : Epilogue::kRelu)
                                 : (net_.bias ? Epilogue::kBias : Epilogue::kNone);
-    matmul.mask_ld = activates ? mask_ld() : 0;
+    matmul.mask_ld = activates && keeps ? mask_ld() : 0;
     return matmul;
   }
 
   /// From the gradient of a layer's output to that of its input.
-  Matmul backward(int layer, std::int64_t result_ld, bool fused) const {
+  Matmul backward(int layer, bool fused) const {
     Matmul matmul{net_.type,  net_.type,         net_.tf32, false,
                   false,      columns_in(layer), rows_,     columns_out(layer),
-                  net_.width, net_.width,        result_ld};
+                  net_.width, net_.width,        net_.width};
     const bool differentiates = fused && layer > 0;
     matmul.epilogue = differentiates ? Epilogue::kReluBackward : Epilogue::kNone;
     matmul.mask_ld = differentiates ? mask_ld() : 0;
@@ -89,9 +93,9 @@ class Products {
   }
 
   /// Gradients of the weights of so many layers alike, from one on.
-  Matmul gradients(int layer, int count, std::int64_t input_ld) const {
-    Matmul matmul{net_.type,          stored_, net_.tf32, false,      true,      columns_in(layer),
-                  columns_out(layer), rows_,   input_ld,  net_.width, net_.width};
+  Matmul gradients(int layer, int count) const {
+    Matmul matmul{net_.type,          stored_, net_.tf32,  false,      true,      columns_in(layer),
+                  columns_out(layer), rows_,   net_.width, net_.width, net_.width};
     matmul.count = count;
     if (count > 1) {
       matmul.stride_a = slot();
@@ -108,13 +112,13 @@ class Products {
   }
   std::int64_t mask_ld() const { return round_up(net_.width, kMaskAlignment); }
 
-  bool fuses(cublasLtContext* cublas) const {
+  bool fuses(cublasLtContext* cublas, bool keeps) const {
     if (net_.activation != MlpActivation::kRelu) {
       return false;
     }
     for (int layer = 1; layer < net_.layers; ++layer) {
-      if (!BlasLt::can_multiply(cublas, forward(layer - 1, net_.width, net_.width, true)) ||
-          !BlasLt::can_multiply(cublas, backward(layer, net_.width, true))) {
+      if (!BlasLt::can_multiply(cublas, forward(layer - 1, true, keeps)) ||
+          (keeps && !BlasLt::can_multiply(cublas, backward(layer, true)))) {
         return false;
       }
     }
@@ -130,17 +134,18 @@ class Products {
 /// Takes rows forward and back through a net.
 class Pass {
  public:
-  Pass(const MlpWide& wide, const MlpNet& net, const void* weights, std::int64_t rows,
+  Pass(const MlpWide& wide, const MlpNet& net, const void* weights, std::int64_t rows, MlpWork work,
        ElementType stored, void* scratch, Choosing choosing)
       : net_(net),
         weights_(weights),
         rows_(rows),
+        keeps_(work != MlpWork::kForward),
         stored_(stored),
         stream_(wide.stream),
-        scratch_(net, rows, scratch),
+        scratch_(net, rows, work, scratch),
         products_(net, rows, stored),
         cublas_(wide.cublas, scratch_.workspace, choosing, wide.stream),
-        fused_(products_.fuses(wide.cublas)) {}
+        fused_(products_.fuses(wide.cublas, keeps_)) {}
 
   const Scratch& scratch() const { return scratch_; }
   void* outputs() const { return deltas(net_.layers - 1); }
@@ -157,9 +162,9 @@ class Pass {
     for (int layer = 0; layer < net_.layers; ++layer) {
       const bool is_last = layer == net_.layers - 1;
       void* const output = is_last ? outputs() : inputs(layer + 1);
-      cublas_.multiply(products_.forward(layer, net_.width, net_.width, fused_),
+      cublas_.multiply(products_.forward(layer, fused_, keeps_),
                        {weights(layer), inputs(layer), output, biases(layer),
-                        is_last ? nullptr : mask(layer + 1)});
+                        is_last || !keeps_ ? nullptr : mask(layer + 1)});
       if (!is_last && !fused_) {
         launch_activation(net_.type, net_.activation, output, products_.slot(), stream_);
       }
@@ -170,7 +175,7 @@ class Pass {
   void backward() const {
     for (int layer = net_.layers - 1; layer > 0; --layer) {
       void* const result = deltas(layer - 1);
-      cublas_.multiply(products_.backward(layer, net_.width, fused_),
+      cublas_.multiply(products_.backward(layer, fused_),
                        {weights(layer), deltas(layer), result, nullptr, mask(layer)});
       if (!fused_) {
         launch_activation_backward(net_.type, net_.activation, result, inputs(layer),
@@ -186,7 +191,7 @@ class Pass {
       while (is_square(layer) && layer + count < net_.layers && is_square(layer + count)) {
         ++count;
       }
-      cublas_.multiply(products_.gradients(layer, count, net_.width),
+      cublas_.multiply(products_.gradients(layer, count),
                        {inputs(layer), deltas(layer),
                         at(gradients, bytes_of(stored_) * layer * products_.matrix())});
       layer += count;
@@ -200,7 +205,7 @@ class Pass {
   /// From the gradient of the first layer's output to that of its inputs, which it takes the place
   /// of.
   void differentiate_inputs(void* to) const {
-    cublas_.multiply(products_.backward(0, net_.width, fused_), {weights(0), deltas(0), inputs(0)});
+    cublas_.multiply(products_.backward(0, fused_), {weights(0), deltas(0), inputs(0)});
     launch_copy_rows(net_.type, inputs(0), net_.width, to, net_.inputs, net_.inputs, net_.inputs,
                      rows_, {}, stream_);
   }
@@ -213,8 +218,8 @@ class Pass {
   void* slot(void* slots, int layer) const {
     return at(slots, bytes_of(net_.type) * layer * products_.slot());
   }
-  void* inputs(int layer) const { return slot(scratch_.inputs, layer); }
-  void* deltas(int layer) const { return slot(scratch_.deltas, layer); }
+  void* inputs(int layer) const { return slot(scratch_.inputs, keeps_ ? layer : layer % 2); }
+  void* deltas(int layer) const { return slot(scratch_.deltas, keeps_ ? layer : 0); }
   void* mask(int layer) const {
     return at(scratch_.masks, layer * rows_ * products_.mask_ld() / 8);
   }
@@ -229,6 +234,7 @@ class Pass {
   const MlpNet& net_;
   const void* weights_;
   std::int64_t rows_;
+  bool keeps_;  // what the way back needs
   ElementType stored_;
   cudaStream_t stream_;
   Scratch scratch_;
@@ -248,18 +254,18 @@ Choosing choosing_of(const MlpWide& wide) {
 
 }  // namespace
 
-std::size_t mlp_wide_scratch_bytes(const MlpNet& net, std::int64_t batch) {
-  return Scratch(net, batch, nullptr).bytes;
+std::size_t mlp_wide_scratch_bytes(const MlpNet& net, std::int64_t batch, MlpWork work) {
+  return Scratch(net, batch, work, nullptr).bytes;
 }
 
 bool mlp_wide_fuses_activation(const MlpNet& net, std::int64_t batch, cublasLtContext* cublas) {
-  return Products(net, batch, net.type).fuses(cublas);
+  return Products(net, batch, net.type).fuses(cublas, true);
 }
 
 void tune_mlp_wide(const MlpWide& wide, const MlpNet& net, const void* weights, const void* inputs,
                    std::int64_t batch, bool has_master, void* scratch) {
-  const Pass pass(wide, net, weights, batch, stored_type(net, has_master), scratch,
-                  Choosing::kTune);
+  const Pass pass(wide, net, weights, batch, MlpWork::kTraining, stored_type(net, has_master),
+                  scratch, Choosing::kTune);
   pass.take_inputs(inputs, {});
   pass.forward();
   pass.backward();
@@ -269,8 +275,8 @@ void tune_mlp_wide(const MlpWide& wide, const MlpNet& net, const void* weights, 
 void launch_mlp_wide_steps(const MlpWide& wide, const MlpNet& net, const MlpData& data,
                            const MlpRule& rule, const MlpScaling& scaling, const MlpState& state,
                            void* scratch, int steps) {
-  const Pass pass(wide, net, state.weights, data.batch, stored_type(net, state.master != nullptr),
-                  scratch, choosing_of(wide));
+  const Pass pass(wide, net, state.weights, data.batch, MlpWork::kTraining,
+                  stored_type(net, state.master != nullptr), scratch, choosing_of(wide));
   void* const gradients = pass.scratch().gradients;
   WideLoss* const loss = pass.scratch().loss;
   for (int i = 0; i < steps; ++i) {
@@ -286,7 +292,8 @@ void launch_mlp_wide_steps(const MlpWide& wide, const MlpNet& net, const MlpData
 
 void launch_mlp_wide_forward(const MlpWide& wide, const MlpNet& net, const void* weights,
                              const void* inputs, void* outputs, std::int64_t rows, void* scratch) {
-  const Pass pass(wide, net, weights, rows, net.type, scratch, choosing_of(wide));
+  const Pass pass(wide, net, weights, rows, MlpWork::kForward, net.type, scratch,
+                  choosing_of(wide));
   pass.take_inputs(inputs, {});
   pass.forward();
   launch_copy_rows(net.type, pass.outputs(), net.width, outputs, net.outputs, net.outputs,
@@ -296,7 +303,8 @@ void launch_mlp_wide_forward(const MlpWide& wide, const MlpNet& net, const void*
 void launch_mlp_wide_backward(const MlpWide& wide, const MlpNet& net, const void* weights,
                               const void* inputs, const void* grad_outputs, void* grad_inputs,
                               void* grad_weights, std::int64_t rows, void* scratch) {
-  const Pass pass(wide, net, weights, rows, net.type, scratch, choosing_of(wide));
+  const Pass pass(wide, net, weights, rows, MlpWork::kBackward, net.type, scratch,
+                  choosing_of(wide));
   pass.take_inputs(inputs, {});
   pass.forward();
   launch_copy_rows(net.type, grad_outputs, net.outputs, pass.outputs(), net.width, net.outputs,

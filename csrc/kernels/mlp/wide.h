@@ -23,8 +23,12 @@ struct MlpWide {
   cudaStream_t stream;
 };
 
-/// Of the scratch memory for batches of so many rows, which begins as zeros.
-CONVTIME_API std::size_t mlp_wide_scratch_bytes(const MlpNet& net, std::int64_t batch);
+/// What scratch memory is for.
+enum class MlpWork : std::int8_t { kForward, kBackward, kTraining };
+
+/// Of the scratch memory for batches of so many rows, which begins as zeros for training.
+CONVTIME_API std::size_t mlp_wide_scratch_bytes(const MlpNet& net, std::int64_t batch,
+                                                MlpWork work);
 
 /// Whether cuBLASLt applies the activation and its derivative to its products as it writes them;
 /// else, that is a kernel behind each.

@@ -108,6 +108,7 @@ struct Steps {
   std::int64_t growth_interval;
   bool tf32;
   bool tuned;
+  std::int64_t plan;
   std::int64_t steps;
 
   bool classifies() const { return loss == "cross_entropy"; }
@@ -382,8 +383,8 @@ struct Choice {
   std::string why_wide;  // empty: it is on chip
 
   bool is_wide() const { return !why_wide.empty(); }
-  std::size_t scratch_bytes(std::int64_t batch) const {
-    return is_wide() ? mlp_wide_scratch_bytes(net, batch) : mlp_scratch_bytes(net, batch);
+  std::size_t scratch_bytes(std::int64_t batch, MlpWork work) const {
+    return is_wide() ? mlp_wide_scratch_bytes(net, batch, work) : mlp_scratch_bytes(net, batch);
   }
 };
 
@@ -441,7 +442,8 @@ std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::
   const c10::cuda::CUDAGuard guard(weights.device());
   const Net net = check_net(kName, weights, inputs, outputs, "relu");
   TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
-  return static_cast<std::int64_t>(choose(kName, net, weights, false).scratch_bytes(batch));
+  return static_cast<std::int64_t>(
+      choose(kName, net, weights, false).scratch_bytes(batch, MlpWork::kTraining));
 }
 
 std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_t inputs,
@@ -464,8 +466,20 @@ std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_
                    is_fused ? "fused" : "as a kernel behind each")};
 }
 
-at::Tensor make_scratch(const Choice& choice, std::int64_t rows, const at::Tensor& like) {
-  const auto bytes = static_cast<std::int64_t>(choice.scratch_bytes(rows));
+std::vector<std::string> plans(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
+                               std::int64_t batch) {
+  constexpr const char* kName = "mlp_plans";
+  const c10::cuda::CUDAGuard guard(weights.device());
+  const Net net = check_net(kName, weights, inputs, outputs, "relu");
+  TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
+  const Choice choice = choose(kName, net, weights, false);
+  TORCH_CHECK(!choice.is_wide(), kName, ": the net does not run on chip: ", choice.why_wide);
+  return mlp_plans(choice.net, batch);
+}
+
+at::Tensor make_scratch(const Choice& choice, std::int64_t rows, MlpWork work,
+                        const at::Tensor& like) {
+  const auto bytes = static_cast<std::int64_t>(choice.scratch_bytes(rows, work));
   return at::empty({bytes}, like.options().dtype(at::kByte));
 }
 
@@ -478,7 +492,7 @@ at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int6
   const at::Tensor dense = input.contiguous();
   const at::Tensor result = at::empty({input.size(0), outputs}, input.options());
   if (choice.is_wide()) {
-    const at::Tensor scratch = make_scratch(choice, input.size(0), input);
+    const at::Tensor scratch = make_scratch(choice, input.size(0), MlpWork::kForward, input);
     launch_mlp_wide_forward(on_current_stream(false), choice.net, weights.const_data_ptr(),
                             dense.const_data_ptr(), result.mutable_data_ptr(), input.size(0),
                             scratch.mutable_data_ptr());
@@ -498,7 +512,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const
   const at::Tensor dense = input.contiguous();
   const at::Tensor gradient = grad_output.contiguous();
   const at::Tensor of_input = at::empty(input.sizes(), input.options());
-  const at::Tensor scratch = make_scratch(choice, input.size(0), input);
+  const at::Tensor scratch = make_scratch(choice, input.size(0), MlpWork::kBackward, input);
   if (choice.is_wide()) {
     const at::Tensor of_weights = at::zeros(weights.sizes(), weights.options());
     launch_mlp_wide_backward(on_current_stream(false), choice.net, weights.const_data_ptr(),
@@ -538,7 +552,7 @@ void tune(const at::Tensor& inputs, const at::Tensor& weights, const at::Tensor&
   TORCH_CHECK(inputs.is_contiguous() && 1 <= batch && batch <= inputs.size(0), kName,
               ": inputs must be contiguous and hold a batch of ", batch, " rows, got shape ",
               inputs.sizes());
-  check_scratch(kName, scratch, weights, choice.scratch_bytes(batch));
+  check_scratch(kName, scratch, weights, choice.scratch_bytes(batch, MlpWork::kTraining));
   tune_mlp_wide(on_current_stream(true), choice.net, weights.const_data_ptr(),
                 inputs.const_data_ptr(), batch, has_master, scratch.mutable_data_ptr());
 }
@@ -554,7 +568,7 @@ void take_steps(const Steps& s) {
               ": master must be of float32, got ", s.master->scalar_type());
   TORCH_CHECK(!s.master || s.weights.scalar_type() != at::kFloat, kSteps,
               ": weights of float32 need no master, got one");
-  check_scratch(kSteps, s.scratch, s.weights, choice.scratch_bytes(s.batch));
+  check_scratch(kSteps, s.scratch, s.weights, choice.scratch_bytes(s.batch, MlpWork::kTraining));
   for (const auto& state : {s.master, s.first, s.second}) {
     if (state) {
       check_aligned(kSteps, "the optimizer's state", *state);
@@ -583,7 +597,7 @@ void take_steps(const Steps& s) {
                           scratch, steps);
   } else {
     launch_mlp_steps(choice.net, data, rule, scaling, state, scratch, steps,
-                     at::cuda::getCurrentCUDAStream());
+                     static_cast<int>(s.plan), at::cuda::getCurrentCUDAStream());
   }
 }
 
@@ -600,10 +614,11 @@ void steps(const at::Tensor& inputs, const at::Tensor& targets, const at::Tensor
            std::int64_t batch, std::int64_t outputs, std::string_view activation,
            std::string_view loss, std::string_view optimizer, double momentum, double beta2,
            double epsilon, double weight_decay, bool scaled, std::int64_t growth_interval,
-           bool tf32, bool tuned, std::int64_t count) {
-  take_steps({inputs, targets, weights,      master,  first,           second, counters,  rates,
-              losses, scratch, batch,        outputs, activation,      loss,   optimizer, momentum,
-              beta2,  epsilon, weight_decay, scaled,  growth_interval, tf32,   tuned,     count});
+           bool tf32, bool tuned, std::int64_t plan, std::int64_t count) {
+  take_steps({inputs,    targets,  weights, master,  first,        second,     counters,
+              rates,     losses,   scratch, batch,   outputs,      activation, loss,
+              optimizer, momentum, beta2,   epsilon, weight_decay, scaled,     growth_interval,
+              tf32,      tuned,    plan,    count});
 }
 
 }  // namespace
@@ -623,6 +638,7 @@ TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
   library.impl("mlp_steps", steps<mlp_cuda::take_steps>);
   library.impl("mlp_scratch_bytes", mlp_cuda::scratch_bytes);
   library.impl("mlp_path", mlp_cuda::path);
+  library.impl("mlp_plans", mlp_cuda::plans);
   library.impl("mlp_tune", mlp_cuda::tune);
 }
 #endif

@@ -11,6 +11,7 @@ import torch
 
 from convtime import ops
 from convtime.core.errors import InputError
+from convtime.timing.stopwatch import compare
 
 _ACTIVATIONS: dict[str, type[torch.nn.Module]] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
 _LOSSES = ("mse", "cross_entropy")
@@ -21,6 +22,8 @@ _GPU_DTYPES = (*_SHORT_DTYPES, torch.float32)
 _PADDING = 64  # that widths are a multiple of
 _FIRST_SCALE = 65536.0  # as torch.amp.GradScaler's
 _GROWTH_INTERVAL = 2000
+_TUNING_STEPS = 20  # in a graph
+_TUNING_SECONDS = 1.0
 
 
 class FusedMLP(torch.nn.Module):
@@ -209,14 +212,17 @@ class MLPTrainer:
             gradients overflow are skipped, and counted. None, to neither scale nor skip; NaN then
             spreads as it does with PyTorch. ``"auto"`` is ``"dynamic"`` for float16, and None for
             other dtypes.
-        tune: of nets whose products are cuBLASLt's, whether each is timed by all algorithms that
-            cuBLASLt suggests, once in a process for each shape, to take the fastest; else, it is
-            the first suggestion. Processes may choose differently, and then get other last digits.
+        tune: on a GPU, whether what may be fastest is timed, and the fastest taken: for nets on
+            chip the ways to divide a step, which takes a second and leaves the trainer as it was;
+            for others the algorithms that cuBLASLt suggests for each product, once in a process for
+            each shape. Else, it is what is likely to be. Processes may choose differently, and then
+            get other last digits.
         history: how many steps' losses are kept.
 
     Attributes:
         path: ``"on-chip"``, ``"wide"`` (products by cuBLASLt) or ``"cpu"``.
-        path_reason: Why, and how: in TF32 or not, and whether cuBLASLt applies the activation.
+        path_reason: Why, and how: in TF32 or not, whether cuBLASLt applies the activation, and how
+            a step on chip is divided.
 
     Raises:
         InputError: for what does not fit together.
@@ -299,12 +305,11 @@ class MLPTrainer:
         self.path, self.path_reason = torch.ops.convtime.mlp_path(
             self._weights, model.widths[0], **net
         )
-        if tune and self.path != "wide":
+        if tune and self.path == "cpu":
             raise InputError(
-                f"tune must be False for a net without products by cuBLASLt; got {tune}, and the "
-                f"net's path is {self.path}: {self.path_reason}"
+                f"tune must be False on a CPU, where there is nothing to choose; got {tune}"
             )
-        if tune:
+        if tune and self.path == "wide":
             torch.ops.convtime.mlp_tune(
                 self._inputs,
                 self._weights,
@@ -315,6 +320,7 @@ class MLPTrainer:
         self._options: dict[str, Any] = {
             **net,
             "tuned": tune,
+            "plan": 0,
             "loss": loss,
             "optimizer": optimizer,
             "momentum": betas[0] if adam else momentum,
@@ -327,6 +333,13 @@ class MLPTrainer:
         self.lr = lr
         if scale is not None:
             self._rates[1] = scale
+        if self.path == "on-chip":
+            plans = torch.ops.convtime.mlp_plans(
+                self._weights, model.widths[0], model.widths[-1], batch_size
+            )
+            if tune:
+                self._options["plan"] = self._fastest_plan(len(plans))
+            self.path_reason += f"; {plans[self._options['plan']]}"
 
     def step(self) -> None:
         """One step, on the next batch."""
@@ -402,6 +415,31 @@ class MLPTrainer:
             )
         for name, tensor in own.items():
             tensor.copy_(state[name])
+
+    def _fastest_plan(self, count: int) -> int:
+        """Of so many, by turns; the weights and all else are then as before."""
+        state = self.state_dict()
+        graphs = {}
+        for plan in range(count):
+            self._options["plan"] = plan
+            self.step()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(_TUNING_STEPS):
+                    self.step()
+            graphs[str(plan)] = graph.replay
+        timed = compare(
+            graphs,
+            method="sync",
+            cache="warm",
+            placement="as-is",  # the steps change what they read
+            check=None,
+            interference=False,
+            budget=_TUNING_SECONDS,
+        )
+        self.load_state_dict(state)
+        medians = {plan: timed.measurements[str(plan)].median for plan in range(count)}
+        return min(medians, key=medians.__getitem__)
 
     def _state(self) -> dict[str, torch.Tensor]:
         tensors = {
