@@ -215,8 +215,8 @@ class MLPTrainer:
         tune: on a GPU, whether what may be fastest is timed, and the fastest taken: for nets on
             chip the ways to divide a step, which takes a second and leaves the trainer as it was;
             for others the algorithms that cuBLASLt suggests for each product, once in a process for
-            each shape. Else, it is what is likely to be. Processes may choose differently, and then
-            get other last digits.
+            each shape. Else, it is what is likely to be. Another trainer may find another way
+            faster, and then gets other last digits.
         history: how many steps' losses are kept.
 
     Attributes:
