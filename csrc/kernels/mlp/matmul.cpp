@@ -3,7 +3,6 @@
 #include <cublasLt.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -138,7 +137,8 @@ class Described {
 
 /// Suggestions of cuBLASLt's, the one it thinks fastest first; of sums in 32 bits and a fixed
 /// order.
-std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtContext* handle, const Matmul& matmul) {
+std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtContext* handle, const Matmul& matmul,
+                                              int count) {
   cublasLtMatmulPreference_t made = nullptr;
   check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
   const Preference preference(made);
@@ -158,17 +158,17 @@ std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtContext* handle, const Mat
   // Of the pointers, the heuristic wants to know the alignment alone.
   const auto* const pointer = reinterpret_cast<const void*>(std::uintptr_t{kAlignment});
   const Described described(matmul, pointer, pointer);
-  std::array<cublasLtMatmulHeuristicResult_t, kCandidates> results{};
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
       handle, described.description.get(), described.a.get(), described.b.get(), described.d.get(),
-      described.d.get(), made, kCandidates, results.data(), &found);
+      described.d.get(), made, count, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
     check(status, "cublasLtMatmulAlgoGetHeuristic");
   }
+  results.resize(static_cast<std::size_t>(found));
   std::vector<cublasLtMatmulAlgo_t> algorithms;
-  for (int i = 0; i < found; ++i) {
-    const auto& result = results.at(static_cast<std::size_t>(i));
+  for (const auto& result : results) {
     if (result.state == CUBLAS_STATUS_SUCCESS) {
       algorithms.push_back(result.algo);
     }
@@ -188,7 +188,7 @@ cublasStatus_t run(cublasLtContext* handle, const Described& described, const Op
 
 /// What is known of a product on a device.
 struct Choice {
-  std::vector<cublasLtMatmulAlgo_t> suggested;
+  std::optional<cublasLtMatmulAlgo_t> first;  // none: cuBLASLt has no algorithm for it
   std::optional<cublasLtMatmulAlgo_t> fastest;
 };
 
@@ -200,7 +200,11 @@ Choice& choice_of(cublasLtContext* handle, const Matmul& matmul) {
   const std::pair key(current_device(), matmul);
   auto found = choices->find(key);
   if (found == choices->end()) {
-    found = choices->emplace(key, Choice{suggestions(handle, matmul), {}}).first;
+    const auto suggested = suggestions(handle, matmul, 1);
+    found = choices->emplace(key, Choice{}).first;
+    if (!suggested.empty()) {
+      found->second.first = suggested.front();
+    }
   }
   return found->second;
 }
@@ -238,24 +242,24 @@ cublasLtMatmulAlgo_t find_fastest(cublasLtContext* handle, const Described& desc
 
 bool BlasLt::can_multiply(cublasLtContext* handle, const Matmul& matmul) {
   const std::lock_guard lock(mutex);
-  return !choice_of(handle, matmul).suggested.empty();
+  return choice_of(handle, matmul).first.has_value();
 }
 
 void BlasLt::multiply(const Matmul& matmul, const Operands& operands) const {
   const Described described(matmul, operands.bias, operands.mask);
   std::unique_lock lock(mutex);
   Choice& choice = choice_of(handle_, matmul);
-  if (choice.suggested.empty()) {
+  if (!choice.first) {
     throw std::runtime_error("cuBLASLt has no algorithm for a product of " +
                              std::to_string(matmul.m) + " × " + std::to_string(matmul.k) + " by " +
                              std::to_string(matmul.k) + " × " + std::to_string(matmul.n));
   }
   if (choosing_ == Choosing::kTune && !choice.fastest) {
-    choice.fastest =
-        find_fastest(handle_, described, operands, choice.suggested, workspace_, stream_);
+    choice.fastest = find_fastest(handle_, described, operands,
+                                  suggestions(handle_, matmul, kCandidates), workspace_, stream_);
   }
   const bool is_first = choosing_ == Choosing::kFirst || !choice.fastest;
-  const cublasLtMatmulAlgo_t algorithm = is_first ? choice.suggested.front() : *choice.fastest;
+  const cublasLtMatmulAlgo_t algorithm = is_first ? *choice.first : *choice.fastest;
   lock.unlock();
   check(run(handle_, described, operands, algorithm, workspace_, stream_), "cublasLtMatmul");
 }
