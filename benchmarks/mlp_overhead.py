@@ -93,12 +93,13 @@ def picture(document: dict[str, Any]) -> bytes:
         before = None
         for place, stage in enumerate(STAGES):
             left = 100 * seconds[stage] / seconds[FLOAT32]
-            if before is not None:
-                colour = "tab:green" if left <= before else "tab:red"
-                axes.barh(place, before - left, left=left, color=colour, alpha=0.6)
-            axes.barh(place, left, color="tab:blue", alpha=0.35)
+            before = left if before is None else before
+            colour = "tab:green" if left <= before else "tab:red"
+            axes.barh(place, min(left, before), color="tab:blue", alpha=0.35)
+            axes.barh(place, before - left, left=left, color=colour, alpha=0.6)
             axes.text(left, place, f" {1e6 * seconds[stage]:.4g} µs", va="center", size=7)
             before = left
+        axes.set_xlim(0, 1.35 * axes.get_xlim()[1])  # room for the numbers
         axes.set_title(row["key"], size=9)
         axes.set_yticks(range(len(STAGES)), STAGES, size=8)
         axes.set_xlabel("% of float32's time", size=8)
