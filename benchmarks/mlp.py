@@ -2,9 +2,11 @@
 
 Speed: forward pass, loss, backward pass and SGD with momentum, in float16 with weights and momentum
 of that dtype too, on another batch of resident data each step, which every side chooses by a
-counter on the device. "eager" and "compiled" (max-autotune, fullgraph) call PyTorch step by step;
-"eager graph" and "compiled graph" replay the whole step as one CUDA graph, and so does convtime.
-Seconds are those of one step, of many between two idle states of the device.
+counter on the device. convtime's steps are tuned. "eager" and
+"compiled" (max-autotune, fullgraph) call PyTorch step by step; "eager graph" and "compiled graph"
+replay the whole step as one CUDA graph, and so does convtime. Seconds are those of one step, of
+many between two idle states of the device. The roofline is what a step's products or its least
+traffic to memory take at the rates that the GPU reaches in a large matmul and a large copy.
 
 Training: losses of 2,000 steps on a task to fit and one to classify, with weights in 32 bits and
 dynamic scaling: by convtime, and by PyTorch's autocast and GradScaler. Weights after 100 steps are
@@ -29,10 +31,14 @@ SHAPES = {
     "w64_l4_b1024": (64, 4, 1024),
     "w64_l4_b65536": (64, 4, 65_536),
     "w128_l5_b65536": (128, 5, 65_536),
+    "w1024_l4_b4096": (1024, 4, 4096),
+    "w4096_l4_b8192": (4096, 4, 8192),
 }
+ON_CHIP = 128  # width
 PEERS = ("eager", "compiled", "eager graph", "compiled graph")
 BATCHES = 16  # of resident data
-STEPS = 100  # in a timed call
+FLOPS = 2e13  # of a timed call, in which there are MOST_STEPS at most
+LEAST_STEPS, MOST_STEPS = 5, 100
 SECONDS = 20.0  # a comparison's budget
 LR, MOMENTUM = 1e-2, 0.9
 SCALE = 1024.0
@@ -82,10 +88,10 @@ def _final(row: results.Row, name: str) -> float:
 def table(rows: list[results.Row]) -> str:
     """Markdown: a line for each net's speed, and one for each task's training."""
     lines = [
-        "| width × layers, batch | convtime (µs) | TFLOP/s | "
+        "| width × layers, batch | convtime (µs) | TFLOP/s | roofline (µs) | "
         + " | ".join(f"{peer} (µs)" for peer in PEERS)
         + " |",
-        "|---|--:|--:|" + "--:|" * len(PEERS),
+        "|---|--:|--:|--:|" + "--:|" * len(PEERS),
     ]
     for row in rows:
         if row["kind"] == "speed":
@@ -96,6 +102,7 @@ def table(rows: list[results.Row]) -> str:
                 f"{width} × {layers}, {batch}",
                 f"{1e6 * ours:.1f}",
                 f"{1e-12 * flops(width, layers, batch) / ours:.0f}",
+                f"{1e6 * roofline(row):.1f}",
                 *("–" if seconds is None else f"{1e6 * seconds:.1f}" for seconds in peers),
             ]
             lines.append(f"| {' | '.join(cells)} |")
@@ -117,6 +124,26 @@ def table(rows: list[results.Row]) -> str:
 def flops(width: int, layers: int, batch: int) -> int:
     """Of a step: nobody needs the gradient of the first layer's input."""
     return 2 * batch * width * width * (3 * layers - 1)
+
+
+def least_bytes(width: int, layers: int, batch: int) -> int:
+    """Of a step, from memory and to it: a batch, and weights and momentum read and written."""
+    numbers = 2 * batch * width + 4 * layers * width * width
+    return 2 * numbers
+
+
+def roofline(row: results.Row) -> float:
+    """Seconds that a step takes at least, at the rates that the GPU reached."""
+    shape = SHAPES[row["shape"]]
+    rates: dict[str, float] = row["ceilings"]
+    return max(
+        flops(*shape) / rates["flops_per_second"], least_bytes(*shape) / rates["bytes_per_second"]
+    )
+
+
+def steps_of(shape: tuple[int, int, int]) -> int:
+    """How many steps a timed call takes."""
+    return max(LEAST_STEPS, min(MOST_STEPS, int(FLOPS / flops(*shape))))
 
 
 # --- Both sides of a comparison
@@ -199,18 +226,20 @@ def capture(step: Step) -> Step:
     return graph.replay
 
 
-def repeat(step: Step) -> None:
-    for _ in range(STEPS):
+def repeat(step: Step, count: int) -> None:
+    for _ in range(count):
         step()
 
 
 def measure_speed(shape: str, device: torch.device) -> results.Row:
     import torch
 
-    from convtime import compare
+    from convtime import ceilings, compare
     from convtime.nn import FusedMLP, MLPTrainer
 
     width, layers, batch = SHAPES[shape]
+    is_wide = width > ON_CHIP
+    count = steps_of(SHAPES[shape])
     inputs, targets = make_data(width, width, BATCHES * batch, "mse", device)
     torch.manual_seed(0)
     model = make_model(width, layers, width, device=device, dtype=torch.float16)
@@ -223,11 +252,13 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
         lr=LR,
         momentum=MOMENTUM,
         master_weights=False,
-        loss_scale=SCALE,
+        # To look for overflow takes a wide net another launch, and PyTorch's side does not look.
+        loss_scale=None if is_wide else SCALE,
+        tune=True,
     )
     steps: dict[str, Step] = {"convtime": capture(trainer.step)}
+    torch.compiler.reset()
     for name in PEERS:
-        torch.compiler.reset()
         own = make_model(width, layers, width, device=device, dtype=torch.float16)
         own.load_state_dict(model.state_dict())
 
@@ -242,7 +273,7 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
         for _ in range(5):
             steps[name]()
     compared = compare(
-        {name: functools.partial(repeat, step) for name, step in steps.items()},
+        {name: functools.partial(repeat, step, count) for name, step in steps.items()},
         method="sync",
         cache="warm",
         placement="as-is",  # the steps change what they read
@@ -251,11 +282,17 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
         budget=SECONDS,
     )
     measured = compared.measurements
+    rates = ceilings(device)
     return {
         "kind": "speed",
         "shape": shape,
+        "path": trainer.path_reason,
         "flops": flops(width, layers, batch),
-        "seconds": {name: one.median / STEPS for name, one in measured.items()},
+        "ceilings": {
+            "flops_per_second": rates.flops_per_second,
+            "bytes_per_second": rates.bytes_per_second,
+        },
+        "seconds": {name: one.median / count for name, one in measured.items()},
         "samples": {name: len(one.seconds) for name, one in measured.items()},
         "skipped": trainer.steps_skipped,
     }

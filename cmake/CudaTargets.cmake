@@ -1,6 +1,6 @@
 # Enables the CUDA language with an nvcc that fits torch, and defines imported targets for the CUDA
-# libraries that libtorch_cuda itself loads: convtime::cudart, convtime::cudnn, convtime::cupti,
-# convtime::cudnn_frontend.
+# libraries that libtorch_cuda itself loads: convtime::cudart, convtime::cublasLt, convtime::cudnn,
+# convtime::cupti, convtime::cudnn_frontend.
 
 if(NOT CONVTIME_NVCC)
   message(FATAL_ERROR
@@ -9,7 +9,8 @@ if(NOT CONVTIME_NVCC)
     "'cuda-toolkit[nvcc,crt,nvvm,cccl,cudart]==${CONVTIME_TORCH_CUDA_VERSION}.*', "
     "or build without CUDA (-DCONVTIME_CUDA=OFF).")
 endif()
-foreach(required LIBCUDART_PATH LIBCUDNN_PATH LIBCUPTI_PATH CUDNN_INCLUDE_DIR CUDNN_FRONTEND_INCLUDE_DIR)
+foreach(required
+    LIBCUDART_PATH LIBCUBLASLT_PATH LIBCUDNN_PATH LIBCUPTI_PATH CUDNN_INCLUDE_DIR CUDNN_FRONTEND_INCLUDE_DIR)
   if(NOT CONVTIME_${required})
     message(FATAL_ERROR
       "${required} was not found for ${CONVTIME_TORCH_DIR}: reinstall torch with its nvidia packages, "
@@ -41,7 +42,7 @@ enable_language(CUDA)
 # which belong together; then those of torch's wheels, for what a small toolkit lacks (cuBLAS, cuSPARSE …).
 cmake_path(GET CONVTIME_LIBCUDART_PATH PARENT_PATH wheel)
 cmake_path(GET wheel PARENT_PATH wheel)
-foreach(name cudart cudnn cupti)
+foreach(name cudart cublasLt cudnn cupti)
   string(TOUPPER CONVTIME_LIB${name}_PATH path)
   add_library(convtime::${name} SHARED IMPORTED)
   set_target_properties(convtime::${name} PROPERTIES IMPORTED_LOCATION ${${path}})

@@ -126,7 +126,7 @@ def loaded_libraries(torch: Torch) -> dict[str, Path]:
     loaders = [
         str(torch.directory / "lib" / name) for name in ("libtorch_cuda.so", "libcaffe2_nvrtc.so")
     ]
-    wanted = ("libcudart", "libcudnn", "libcupti", "libnvrtc")
+    wanted = ("libcudart", "libcublasLt", "libcudnn", "libcupti", "libnvrtc")
     resolved = re.findall(r"(lib\w+)\.so[.\d]* => (\S+) \(", _run(["ldd", *loaders]))
     return {name: Path(os.path.normpath(path)) for name, path in resolved if name in wanted}
 

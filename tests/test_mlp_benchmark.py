@@ -22,7 +22,13 @@ def speed(shape="w64_l4_b1024", **changes):
         "eager graph": 60e-6,
         "compiled graph": 40e-6,
     }
-    return {"key": shape, "kind": "speed", "shape": shape, "seconds": seconds | changes}
+    return {
+        "key": shape,
+        "kind": "speed",
+        "shape": shape,
+        "ceilings": {"flops_per_second": 1e15, "bytes_per_second": 4e12},
+        "seconds": seconds | changes,
+    }
 
 
 def trained(task, ours, theirs, error=1e-3):
@@ -58,12 +64,26 @@ def test_the_worse_task_counts():
 
 def test_the_table_has_each_net_and_task():
     lines = mlp.table([speed(), trained("mse", 0.102, 0.1)]).splitlines()
-    assert "| 64 × 4, 1024 | 10.0 | 9 | 1000.0 | 900.0 | 60.0 | 40.0 |" in lines
+    assert "| 64 × 4, 1024 | 10.0 | 9 | 0.1 | 1000.0 | 900.0 | 60.0 | 40.0 |" in lines
     assert "| mse | 0.10200 | 0.10000 | 1.00e-03 | 2.00e-03 |" in lines
 
 
 def test_the_first_layers_input_has_no_gradient():
     assert mlp.flops(64, 4, 1024) == 2 * 1024 * 64 * 64 * (4 + 4 + 3)
+
+
+def test_the_roofline_is_the_slower_of_products_and_memory():
+    small, large = speed(), speed("w4096_l4_b8192")
+    numbers = 2 * 1024 * 64 + 4 * 4 * 64 * 64
+    assert mlp.roofline(small) == pytest.approx(2 * numbers / 4e12)
+    assert mlp.roofline(large) == pytest.approx(2 * 8192 * 4096 * 4096 * 11 / 1e15)
+
+
+def test_heavy_steps_are_timed_in_smaller_numbers():
+    counts = [mlp.steps_of(shape) for shape in mlp.SHAPES.values()]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] == 100
+    assert 5 <= counts[-1] < 10
 
 
 def test_pytorchs_steps_take_one_batch_after_the_other():

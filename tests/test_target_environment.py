@@ -150,6 +150,7 @@ class TestLibraries:
 \tlinux-vdso.so.1 (0x00007ffc)
 \tlibcudnn.so.9 => /site/torch/lib/../../nvidia/cudnn/lib/libcudnn.so.9 (0x00007f1)
 \tlibcudart.so.13 => /site/torch/lib/../../nvidia/cu13/lib/libcudart.so.13 (0x00007f2)
+\tlibcublasLt.so.13 => /site/torch/lib/../../nvidia/cu13/lib/libcublasLt.so.13 (0x00007f5)
 \tlibcupti.so.13 => not found
 \tlibcudnn_graph.so.9 => /elsewhere/libcudnn_graph.so.9 (0x00007f3)
 \tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f4)
@@ -165,6 +166,7 @@ class TestLibraries:
         assert target_environment.loaded_libraries(torch) == {
             "libcudnn": Path("/site/nvidia/cudnn/lib/libcudnn.so.9"),
             "libcudart": Path("/site/nvidia/cu13/lib/libcudart.so.13"),
+            "libcublasLt": Path("/site/nvidia/cu13/lib/libcublasLt.so.13"),
         }
         assert str(torch.directory / "lib" / "libtorch_cuda.so") in (tmp_path / "asked").read_text()
 

@@ -54,8 +54,9 @@ TORCH_LIBRARY(convtime, library) {
       ("relu_max_pool2d_indices(Tensor winners, SymInt[] input_size, " + window + " -> Tensor")
           .c_str());
 
-  // Nets without bias, whose weights are one tensor (layers, width, width): kernels/mlp/mlp.h says
-  // what of it counts, and what the state of a training is.
+  // Nets whose weights are one tensor (layers, width, width), or (layers, width + 1, width) with
+  // biases in the last row: kernels/mlp/mlp.h says what of it counts, and what the state of a
+  // training is. Which kernels take a net, and why, says mlp_path.
   library.def("mlp(Tensor input, Tensor weights, int outputs, str activation) -> Tensor");
   library.def(
       "mlp_backward(Tensor grad_output, Tensor input, Tensor weights, str activation) "
@@ -65,8 +66,17 @@ TORCH_LIBRARY(convtime, library) {
       "Tensor(c!)? first, Tensor(d!)? second, Tensor(e!) counters, Tensor(f!) rates, "
       "Tensor(g!) losses, Tensor(h!) scratch, *, int batch, int outputs, str activation, "
       "str loss, str optimizer, float momentum, float beta2, float epsilon, float weight_decay, "
-      "bool scaled, int growth_interval, int steps=1) -> ()");
+      "bool scaled, int growth_interval, bool tf32=False, bool tuned=False, "
+      "int plan=0, int steps=1) -> ()");
+  library.def(
+      "mlp_tune(Tensor inputs, Tensor weights, Tensor(a!) scratch, *, int batch, int outputs, "
+      "str activation, bool has_master, bool tf32) -> ()");
   library.def("mlp_scratch_bytes(Tensor weights, int inputs, int outputs, int batch) -> int");
+  // The ways in which a step on chip can be divided, in words; a step's plan is one's number.
+  library.def("mlp_plans(Tensor weights, int inputs, int outputs, int batch) -> str[]");
+  library.def(
+      "mlp_path(Tensor weights, int inputs, int outputs, int batch, str activation, bool tf32) "
+      "-> (str, str)");
 
   // Kernels to learn from, step by step: kernels/tutorial/names.h has the names of steps and
   // builds. The activation's gradient, if grad_output is given. Facts are those of KernelFacts, in

@@ -2,13 +2,14 @@
 #include <array>
 #include <mutex>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "core/cuda_check.h"
 #include "core/current_device.h"
+#include "kernels/mlp/kernels.h"
 #include "kernels/mlp/mlp.h"
-#include "kernels/mlp/on_chip.cuh"
-#include "kernels/mlp/slots.cuh"
-#include "kernels/mlp/spilled.cuh"
+#include "kernels/mlp/step.cuh"
 
 namespace convtime {
 namespace {
@@ -25,7 +26,7 @@ auto for_net(const MlpNet& net, const Function& function) {
     return net.width == 64 ? function(number, std::integral_constant<int, 64>())
                            : function(number, std::integral_constant<int, 128>());
   };
-  return net.type == MlpType::kHalf ? with_width(__half()) : with_width(__nv_bfloat16());
+  return net.type == ElementType::kHalf ? with_width(__half()) : with_width(__nv_bfloat16());
 }
 
 /// How the work is divided.
@@ -36,6 +37,8 @@ struct Plan {
   bool spilled;  // or all on chip
   bool gradients_on_chip;
   std::size_t shared_bytes;
+
+  friend bool operator==(const Plan&, const Plan&) = default;
 };
 
 struct Device {
@@ -52,7 +55,7 @@ int attribute(cudaDeviceAttr which, int device) {
 
 /// The largest cluster of blocks that fill a multiprocessor each. It is the same for all nets.
 int find_cluster_blocks(int device, std::size_t shared_bytes) {
-  const auto* const kernel = reinterpret_cast<const void*>(step_kernel<__half, 64, true>);
+  const void* const kernel = kernels<__half, 64>().step;
   cudaFuncAttributes attributes{};
   CONVTIME_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   if (attribute(cudaDevAttrClusterLaunch, device) == 0 || attributes.ptxVersion < 90) {
@@ -109,18 +112,21 @@ std::size_t shared_bytes(const MlpNet& net, int tile_rows, bool keeps, bool grad
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 /// One cluster, with a tile a block or a few; without blocks where that cannot be.
+Plan cluster_of(const MlpNet& net, std::int64_t batch, int rows, int blocks) {
+  const std::size_t bytes = shared_bytes(net, rows, true, true);
+  const bool fits = blocks > 0 && bytes <= device_in_use().shared_bytes &&
+                    ceil_div(batch, std::int64_t{rows} * blocks) <= kMostTilesInCluster;
+  return fits ? Plan{rows, blocks, true, false, true, bytes} : Plan{};
+}
+
+/// The largest cluster, with the smallest tiles of which no block needs a second.
 Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
-  const Device& device = device_in_use();
+  const int blocks = device_in_use().cluster_blocks;
   Plan best{};
-  if (device.cluster_blocks == 0) {
-    return best;
-  }
   for (const int rows : kTileRows) {
-    const std::size_t bytes = shared_bytes(net, rows, true, true);
-    const std::int64_t tiles = ceil_div(ceil_div(batch, rows), device.cluster_blocks);
-    const bool is_better = best.blocks == 0 || tiles == 1;  // the smallest that need no second
-    if (bytes <= device.shared_bytes && tiles <= kMostTilesInCluster && is_better) {
-      best = {rows, device.cluster_blocks, true, false, true, bytes};
+    const Plan plan = cluster_of(net, batch, rows, blocks);
+    if (plan.blocks > 0 && (best.blocks == 0 || std::int64_t{rows} * blocks >= batch)) {
+      best = plan;
     }
   }
   return best;
@@ -128,43 +134,52 @@ Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
 
 /// All multiprocessors, one layer after the other; without blocks where that is not made for.
 Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
-  using Block = Spilled<__half>;  // of both types alike
+  const SpilledSizes& sizes = kSpilledSizes;
   const Device& device = device_in_use();
-  if (net.width != Block::kWidth || Block::kSharedBytes > device.shared_bytes) {
+  if (net.width != sizes.width || sizes.shared_bytes > device.shared_bytes) {
     return {};
   }
-  const std::int64_t rounds = ceil_div(batch, device.multiprocessors * Block::kStateRows);
+  const std::int64_t rounds = ceil_div(batch, device.multiprocessors * sizes.state_rows);
   const std::int64_t tiles =
-      ceil_div(ceil_div(batch, device.multiprocessors * rounds), Block::kTileRows);
-  const std::int64_t rows = tiles * Block::kTileRows;
+      ceil_div(ceil_div(batch, device.multiprocessors * rounds), sizes.tile_rows);
+  const std::int64_t rows = tiles * sizes.tile_rows;
   const std::int64_t blocks = ceil_div(ceil_div(batch, rows), rounds);
-  return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false,
-          Block::kSharedBytes};
+  return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false, sizes.shared_bytes};
+}
+
+/// All multiprocessors, with tiles of so many rows; without blocks where these do not fit on chip.
+Plan grid_of(const MlpNet& net, std::int64_t batch, int rows, bool keeps) {
+  const Device& device = device_in_use();
+  if (shared_bytes(net, rows, keeps, false) > device.shared_bytes) {
+    return {};
+  }
+  const std::int64_t tiles = ceil_div(batch, rows);
+  const std::int64_t rounds = ceil_div(tiles, device.multiprocessors);
+  const bool gradients_on_chip =
+      keeps && rounds > 1 && shared_bytes(net, rows, keeps, true) <= device.shared_bytes;
+  return {rows,
+          static_cast<int>(ceil_div(tiles, rounds)),
+          false,
+          false,
+          gradients_on_chip,
+          shared_bytes(net, rows, keeps, gradients_on_chip)};
 }
 
 /// All multiprocessors, with tiles as large as keep them busy; without blocks where a net is too
 /// large.
 Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
-  const Device& device = device_in_use();
+  const std::int64_t multiprocessors = device_in_use().multiprocessors;
   const Plan spilled = plan_spilled(net, batch);
   for (const int rows : kTileRows) {
-    const std::int64_t tiles = ceil_div(batch, rows);
-    const bool is_busy = tiles >= device.multiprocessors || rows == kTileRows.back();
-    if (!is_busy || shared_bytes(net, rows, keeps, false) > device.shared_bytes) {
+    const bool is_busy = ceil_div(batch, rows) >= multiprocessors || rows == kTileRows.back();
+    const Plan plan = is_busy ? grid_of(net, batch, rows, keeps) : Plan{};
+    if (plan.blocks == 0) {
       continue;
     }
-    const std::int64_t rounds = ceil_div(tiles, device.multiprocessors);
-    if (keeps && rounds > 1 && spilled.blocks > 0) {
+    if (keeps && std::int64_t{rows} * multiprocessors < batch && spilled.blocks > 0) {
       break;  // gradients would go to device memory and back with each tile
     }
-    const bool gradients_on_chip =
-        keeps && rounds > 1 && shared_bytes(net, rows, keeps, true) <= device.shared_bytes;
-    return {rows,
-            static_cast<int>(ceil_div(tiles, rounds)),
-            false,
-            false,
-            gradients_on_chip,
-            shared_bytes(net, rows, keeps, gradients_on_chip)};
+    return plan;
   }
   return spilled;
 }
@@ -172,6 +187,31 @@ Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
 Plan plan_training(const MlpNet& net, std::int64_t batch) {
   const Plan cluster = plan_cluster(net, batch);
   return cluster.blocks > 0 ? cluster : plan_grid(net, batch, true);
+}
+
+/// Whatever may be fastest, plan_training()'s first.
+std::vector<Plan> training_plans(const MlpNet& net, std::int64_t batch) {
+  std::vector<Plan> plans;
+  const auto add = [&](const Plan& plan) {
+    if (plan.blocks > 0 && std::find(plans.begin(), plans.end(), plan) == plans.end()) {
+      plans.push_back(plan);
+    }
+  };
+  add(plan_training(net, batch));
+  const int most = device_in_use().cluster_blocks;
+  for (const int rows : kTileRows) {
+    add(cluster_of(net, batch, rows, most));
+    add(cluster_of(net, batch, rows, most / 2));
+    add(grid_of(net, batch, rows, true));
+  }
+  add(plan_spilled(net, batch));
+  return plans;
+}
+
+std::string describe(const Plan& plan) {
+  return (plan.one_cluster ? "a cluster of " : "") + std::to_string(plan.blocks) + " blocks, " +
+         (plan.spilled ? "layer by layer over " : "tiles of ") + std::to_string(plan.tile_rows) +
+         " rows";
 }
 
 void check_fits(const Plan& plan) {
@@ -182,22 +222,23 @@ void check_fits(const Plan& plan) {
 
 /// How scratch memory is divided.
 struct Scratch {
+  unsigned* arrived;  // zero between steps, and at the same place for all plans
   void* spilled;
   float4* gradients;
   Report* reports;
-  unsigned* arrived;
   std::size_t bytes;
 
   Scratch(const MlpNet& net, const Plan& plan, std::int64_t batch, void* memory) {
+    constexpr std::size_t kArrivedBytes = sizeof(float4);
     const std::size_t blocks = plan.one_cluster ? 0 : std::size_t(plan.blocks);
     const std::size_t slot = std::size_t(net.layers) * net.width * net.width / 4;
     const std::size_t spilled_bytes =
         plan.spilled ? 2 * std::size_t(net.layers - 1) * std::size_t(batch) * net.width : 0;
-    spilled = memory;
-    gradients = reinterpret_cast<float4*>(static_cast<char*>(memory) + spilled_bytes);
+    arrived = static_cast<unsigned*>(memory);
+    spilled = static_cast<char*>(memory) + kArrivedBytes;
+    gradients = reinterpret_cast<float4*>(static_cast<char*>(spilled) + spilled_bytes);
     reports = reinterpret_cast<Report*>(gradients + blocks * slot);
-    arrived = reinterpret_cast<unsigned*>(reports + blocks);
-    bytes = spilled_bytes + blocks * (slot * sizeof(float4) + sizeof(Report)) + sizeof(unsigned);
+    bytes = kArrivedBytes + spilled_bytes + blocks * (slot * sizeof(float4) + sizeof(Report));
   }
 };
 
@@ -212,6 +253,7 @@ Step<T> step_of(const MlpNet& net, const Plan& plan, const void* weights, const 
   step.vector_inputs = reinterpret_cast<std::uintptr_t>(inputs) % 16 == 0;
   step.tile_rows = plan.tile_rows;
   step.gradients_on_chip = plan.gradients_on_chip;
+  step.one_cluster = plan.one_cluster;
   step.steps = 1;
   step.batch = batch;
   step.batches = 1;
@@ -237,21 +279,11 @@ void set_scratch(Step<T>& step, const Scratch& scratch) {
 }
 
 template <int W, typename T>
-auto kernel_of(const Plan& plan) {
-  if constexpr (W == Spilled<T>::kWidth) {
-    if (plan.spilled) {
-      return spilled_kernel<T>;
-    }
-  }
-  return plan.one_cluster ? step_kernel<T, W, true> : step_kernel<T, W, false>;
-}
-
-template <int W, typename T>
-void launch_step(const Step<T>& step, const Plan& plan, cudaStream_t stream) {
-  const auto kernel = kernel_of<W, T>(plan);
-  const auto* const symbol = reinterpret_cast<const void*>(kernel);
-  CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(symbol, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           static_cast<int>(plan.shared_bytes)));
+void launch_step(Step<T> step, const Plan& plan, cudaStream_t stream) {
+  const void* const kernel = plan.spilled ? kernels<T, W>().spilled : kernels<T, W>().step;
+  // All that there is: another thread may be about to launch it for a larger net.
+  CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           static_cast<int>(device_in_use().shared_bytes)));
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {static_cast<unsigned>(plan.blocks), 1, 1};
@@ -262,17 +294,23 @@ void launch_step(const Step<T>& step, const Plan& plan, cudaStream_t stream) {
   config.stream = stream;
   if (plan.one_cluster) {
     CONVTIME_CUDA_CHECK(
-        cudaFuncSetAttribute(symbol, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     config.attrs = &cluster;
     config.numAttrs = 1;
   }
-  CONVTIME_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, step));
+  void* arguments[] = {&step};
+  CONVTIME_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
-/// Blocks of the kernels that add up the slots.
+/// One of the kernels that add up the slots; `result` is its last argument.
 template <int W, typename T>
-unsigned sum_blocks(const Step<T>& step) {
-  return static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
+void launch_sum(const void* kernel, Step<T> step, const Plan& plan, void* result,
+                cudaStream_t stream) {
+  int slots = plan.blocks;
+  void* arguments[] = {&step, &slots, &result};
+  const auto blocks = static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
+  CONVTIME_CUDA_CHECK(
+      cudaLaunchKernel(kernel, blocks, kThreads, arguments, kThreads * sizeof(float4), stream));
 }
 
 }  // namespace
@@ -280,16 +318,30 @@ unsigned sum_blocks(const Step<T>& step) {
 bool mlp_fits(const MlpNet& net) { return plan_grid(net, 1, true).blocks > 0; }
 
 std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch) {
-  const Scratch trains(net, plan_training(net, batch), batch, nullptr);
-  const Scratch differentiates(net, plan_grid(net, batch, true), batch, nullptr);
-  return std::max(trains.bytes, differentiates.bytes);
+  std::size_t bytes = Scratch(net, plan_grid(net, batch, true), batch, nullptr).bytes;
+  for (const Plan& plan : training_plans(net, batch)) {
+    bytes = std::max(bytes, Scratch(net, plan, batch, nullptr).bytes);
+  }
+  return bytes;
+}
+
+std::vector<std::string> mlp_plans(const MlpNet& net, std::int64_t batch) {
+  std::vector<std::string> described;
+  for (const Plan& plan : training_plans(net, batch)) {
+    described.push_back(describe(plan));
+  }
+  return described;
 }
 
 void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rule,
                       const MlpScaling& scaling, const MlpState& state, void* scratch, int steps,
-                      cudaStream_t stream) {
-  const Plan plan = plan_training(net, data.batch);
-  check_fits(plan);
+                      int which, cudaStream_t stream) {
+  const auto plans = training_plans(net, data.batch);
+  if (which < 0 || static_cast<std::size_t>(which) >= plans.size()) {
+    throw std::runtime_error("plan must be one of the " + std::to_string(plans.size()) +
+                             " of mlp_plans, by its number from 0; got " + std::to_string(which));
+  }
+  const Plan plan = plans[static_cast<std::size_t>(which)];
   const Scratch parts(net, plan, data.batch, scratch);
   for_net(net, [&](auto number, auto width) {
     using T = decltype(number);
@@ -324,9 +376,7 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
     }
     for (int i = 0; i < steps; ++i) {
       launch_step<W>(step, plan, stream);
-      learn_kernel<T, W><<<sum_blocks<W>(step), kThreads, kThreads * sizeof(float4), stream>>>(
-          step, plan.blocks, parts.arrived);
-      CONVTIME_CUDA_CHECK(cudaGetLastError());
+      launch_sum<W>(kernels<T, W>().learn, step, plan, parts.arrived, stream);
     }
   });
 }
@@ -359,9 +409,7 @@ void launch_mlp_backward(const MlpNet& net, const void* weights, const void* inp
     step.results = static_cast<T*>(grad_inputs);
     set_scratch(step, parts);
     launch_step<W>(step, plan, stream);
-    sum_kernel<T, W><<<sum_blocks<W>(step), kThreads, kThreads * sizeof(float4), stream>>>(
-        step, plan.blocks, static_cast<T*>(grad_weights));
-    CONVTIME_CUDA_CHECK(cudaGetLastError());
+    launch_sum<W>(kernels<T, W>().sum, step, plan, grad_weights, stream);
   });
 }
 

@@ -4,29 +4,35 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "core/export.h"
+#include "kernels/element_type.h"
 
 namespace convtime {
 
-// Training of multi-layer perceptrons on tensor cores, with weights and activations of a tile of
-// the batch on chip. Sums are made in a fixed order: the same bits each time. Launches throw
-// std::runtime_error where CUDA refuses them, allocate nothing and wait for nothing.
+// Training of multi-layer perceptrons on tensor cores. What is declared here has weights and
+// activations of a tile of the batch on chip; wide.h has nets that are too wide for that. Sums are
+// made in a fixed order: the same bits each time. Launches throw std::runtime_error where CUDA
+// refuses them, allocate nothing and wait for nothing.
 
-enum class MlpType : std::int8_t { kHalf, kBFloat16 };
 enum class MlpActivation : std::int8_t { kRelu, kTanh };
 enum class MlpLoss : std::int8_t { kMse, kCrossEntropy };
 enum class MlpOptimizer : std::int8_t { kSgd, kAdam, kAdamW };
 
-/// Layers without bias, with the activation between them. Each has a dense width × width matrix,
-/// whose rows are its outputs; where a layer is narrower, the rest of its matrix is zero.
+/// Layers with the activation between them. Each has a dense width × width matrix, whose rows are
+/// its outputs, and behind it a row of biases if it has any; where a layer is narrower, the rest of
+/// its matrix is zero.
 struct MlpNet {
-  MlpType type;
+  ElementType type;  // on chip, one of 16 bits; not kDouble
   MlpActivation activation;
-  int width;    // 64 or 128
+  int width;    // on chip, 64 or 128; else a multiple of 64
   int layers;   // at least 1
   int inputs;   // of the first layer, at most width
   int outputs;  // of the last layer, at most width
+  bool bias;    // not on chip
+  bool tf32;    // whether products of 32 bits may be rounded to 19
 };
 
 /// What one row of the arrays is, a batch after the other: `batch` rows × `batches`, dense.
@@ -71,11 +77,15 @@ CONVTIME_API bool mlp_fits(const MlpNet& net);
 /// Of the scratch memory for batches of so many rows, which begins as zeros.
 CONVTIME_API std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch);
 
-/// Step i takes batch i % batches, where i is the first of the counters. Where one cluster of
-/// blocks is enough for a batch, all steps are one launch; else, each is two.
+/// The ways to divide a training step's work on the device in use, in words; the first is likely to
+/// be the fastest.
+CONVTIME_API std::vector<std::string> mlp_plans(const MlpNet& net, std::int64_t batch);
+
+/// Step i takes batch i % batches, where i is the first of the counters. Where the plan is one
+/// cluster of blocks, all steps are one launch; else, each is two.
 CONVTIME_API void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rule,
                                    const MlpScaling& scaling, const MlpState& state, void* scratch,
-                                   int steps, cudaStream_t stream);
+                                   int steps, int plan, cudaStream_t stream);
 
 /// Of (rows, inputs) gives (rows, outputs).
 CONVTIME_API void launch_mlp_forward(const MlpNet& net, const void* weights, const void* inputs,

@@ -55,32 +55,34 @@ __device__ float take_through(const Step<T>& step, const Shared<T, W>& shared,
   const int last = step.layers - 1;
 
   Rows<W> rows = load_rows<T, W>(shared.inputs, row);
-  for (int layer = 0; layer < last; ++layer) {
+  float loss = 0;
+  for (int layer = 0; layer <= last; ++layer) {
     Sums<W> sums = multiply<false>(rows, shared.weights + layer * W * W);
-    activate(sums, step.activation);
+    if (layer < last) {
+      activate(sums, step.activation);
+    } else {
+      loss = differentiate(sums, step, batch, first_row, scale);
+    }
     rows = round_rows<T>(sums);
-    if (step.objective != Objective::kNone) {
+    if (layer < last && step.objective != Objective::kNone) {
       store_rows(shared.inputs + (layer + 1) * tile, row, rows);
     }
   }
-  Sums<W> sums = multiply<false>(rows, shared.weights + last * W * W);
-
-  const float loss = differentiate(sums, step, batch, first_row, scale);
   if (step.objective == Objective::kNone) {
     return loss;
   }
 
-  rows = round_rows<T>(sums);
   store_rows(shared.deltas + last * tile, row, rows);
-  for (int layer = last; layer > 0; --layer) {
-    sums = multiply<true>(rows, shared.weights + layer * W * W);
+  const bool wants_inputs = step.objective == Objective::kGradient && step.results != nullptr;
+  for (int layer = last; layer >= (wants_inputs ? 0 : 1); --layer) {
+    Sums<W> sums = multiply<true>(rows, shared.weights + layer * W * W);
+    if (layer == 0) {
+      store_results(sums, step, first_row, step.inputs);
+      break;
+    }
     multiply_by_derivative<T>(sums, shared.inputs + layer * tile, row, step.activation);
     rows = round_rows<T>(sums);
     store_rows(shared.deltas + (layer - 1) * tile, row, rows);
-  }
-  if (step.objective == Objective::kGradient && step.results != nullptr) {
-    sums = multiply<true>(rows, shared.weights);
-    store_results(sums, step, first_row, step.inputs);
   }
   return loss;
 }
@@ -137,13 +139,13 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
   synchronize_cluster();  // until all have read, and the next step finds the new weights
 }
 
-template <typename T, int W, bool kOneCluster>
+template <typename T, int W>
 __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Step<T> step) {
   const Shared<T, W> shared(step);
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const bool keeps = step.objective != Objective::kNone;
   const std::size_t slot = static_cast<std::size_t>(step.layers) * W * W / 4;
-  float4* const own_slot = kOneCluster ? nullptr : step.gradients + blockIdx.x * slot;
+  float4* const own_slot = step.one_cluster ? nullptr : step.gradients + blockIdx.x * slot;
   float4* const gradients = step.gradients_on_chip ? shared.gradients : own_slot;
   Progress progress = find_progress(step);
 
@@ -180,8 +182,8 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     }
 
     tell(step, loss, finite, shared.losses,
-         kOneCluster ? shared.report : step.reports + blockIdx.x);
-    if constexpr (kOneCluster) {
+         step.one_cluster ? shared.report : step.reports + blockIdx.x);
+    if (step.one_cluster) {
       learn_in_cluster<T, W>(step, shared, progress);
     } else if (step.gradients_on_chip) {
       for (std::size_t p = threadIdx.x; p < slot; p += kThreads) {
@@ -189,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
       }
     }
   }
-  if (kOneCluster && blockIdx.x == 0 && threadIdx.x == 0) {
+  if (step.one_cluster && blockIdx.x == 0 && threadIdx.x == 0) {
     write_progress(step.learning, progress);
   }
 }

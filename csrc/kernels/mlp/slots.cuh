@@ -8,7 +8,6 @@
 
 namespace convtime::mlp {
 
-constexpr int kPlaces = 32;  // that a block of the second kernel adds up
 constexpr int kGroups = kThreads / kPlaces;
 
 /// The sum over the blocks' slots at a place, in the first kPlaces threads.

@@ -22,15 +22,16 @@ namespace convtime::mlp {
 
 template <typename T>
 struct Spilled {
-  static constexpr int kWidth = 128;
+  static constexpr int kWidth = kSpilledSizes.width;
   static constexpr int kMatrix = kWidth * kWidth;
-  static constexpr int kStateRows = 512;
-  static constexpr int kTileRows = 64;
+  static constexpr int kStateRows = kSpilledSizes.state_rows;
+  static constexpr int kTileRows = kSpilledSizes.tile_rows;
   static constexpr int kTile = kTileRows * kWidth;
   static_assert(Place<kWidth>::kUnits == kWarps, "a unit of a layer a warp");
 
-  static constexpr std::size_t kSharedBytes =
-      sizeof(T) * (kStateRows * kWidth + 2 * kMatrix + 2 * kTile) + kWarps * sizeof(float);
+  static_assert(kSpilledSizes.shared_bytes ==
+                sizeof(T) * (kStateRows * kWidth + 2 * kMatrix + 2 * kTile) +
+                    kWarps * sizeof(float));
 
   const Step<T>& step;
   const Batch<T> batch;

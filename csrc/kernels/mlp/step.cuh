@@ -10,6 +10,18 @@ namespace convtime::mlp {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
+constexpr int kPlaces = 32;  // that a block of the kernels behind a step adds up
+
+/// How spilled_kernel divides its work and its shared memory.
+struct SpilledSizes {
+  int width = 128;
+  int state_rows = 512;
+  int tile_rows = 64;
+  // The state, weights of two layers, inputs of two tiles, and a loss for each warp.
+  std::size_t shared_bytes =
+      std::size_t{2} * width * (state_rows + 2 * width + 2 * tile_rows) + kWarps * sizeof(float);
+};
+constexpr SpilledSizes kSpilledSizes{};
 
 /// Where the gradient comes from that is taken back, or that there is none.
 enum class Objective : std::int8_t { kMse, kCrossEntropy, kGradient, kNone };
@@ -31,6 +43,7 @@ struct Step {
   bool pair_targets;   // likewise 4 bytes
   int tile_rows;
   bool gradients_on_chip;
+  bool one_cluster;  // all blocks are
   int steps;
   std::int64_t batch;
   std::int64_t batches;

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cooperative_groups.h>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -105,12 +104,15 @@ __device__ inline void prefetch_to_l2(const void* address) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
 /// Of all blocks' threads; what they wrote before it, to whichever memory, they see after it.
-__device__ inline void synchronize_cluster() { cooperative_groups::this_cluster().sync(); }
+__device__ inline void synchronize_cluster() {
+  __cluster_barrier_arrive();
+  __cluster_barrier_wait();
+}
 
 /// The same place in the shared memory of another block.
 template <typename V>
 __device__ const V* of_block(const V* own, unsigned rank) {
-  return cooperative_groups::this_cluster().map_shared_rank(own, rank);
+  return static_cast<const V*>(__cluster_map_shared_rank(own, rank));
 }
 
 #else

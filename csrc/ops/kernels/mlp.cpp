@@ -11,36 +11,47 @@
 
 #include <cmath>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #ifdef CONVTIME_WITH_CUDA
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
+#include <ATen/ops/zeros.h>
 #include <c10/cuda/CUDAGuard.h>
 
 #include "kernels/mlp/mlp.h"
+#include "kernels/mlp/wide.h"
+#include "ops/kernels/element_type.h"
 #endif
 
 namespace convtime::ops {
 namespace {
 
-/// The sizes of a net whose weights are one tensor (layers, width, width), as mlp.h has them.
+/// The sizes of a net whose weights are one tensor, as mlp.h has them.
 struct Net {
   std::int64_t layers;
   std::int64_t width;
   std::int64_t inputs;
   std::int64_t outputs;
   bool tanh;
+  bool bias;
 };
 
 Net check_net(const char* op, const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
               std::string_view activation) {
-  TORCH_CHECK(weights.dim() == 3 && weights.size(0) >= 1 && weights.size(1) == weights.size(2) &&
-                  weights.size(1) >= 1,
-              op, ": weights must have shape (layers, width, width), got ", weights.sizes());
+  const bool has_layers = weights.dim() == 3 && weights.size(0) >= 1 && weights.size(2) >= 1;
+  const std::int64_t biases = has_layers ? weights.size(1) - weights.size(2) : -1;
+  TORCH_CHECK(
+      biases == 0 || biases == 1, op,
+      ": weights must have shape (layers, width, width), or (layers, width + 1, width) with "
+      "biases, got ",
+      weights.sizes());
   TORCH_CHECK(weights.is_contiguous(), op, ": weights must be contiguous, got strides ",
               weights.strides());
-  const Net net{weights.size(0), weights.size(1), inputs, outputs, activation == "tanh"};
+  const Net net{weights.size(0), weights.size(2),      inputs,
+                outputs,         activation == "tanh", biases == 1};
   TORCH_CHECK(1 <= inputs && inputs <= net.width, op, ": inputs must have between 1 and ",
               net.width, " columns, the width of the weights, got ", inputs);
   TORCH_CHECK(1 <= outputs && outputs <= net.width, op, ": outputs must lie between 1 and ",
@@ -95,6 +106,9 @@ struct Steps {
   double weight_decay;
   bool scaled;
   std::int64_t growth_interval;
+  bool tf32;
+  bool tuned;
+  std::int64_t plan;
   std::int64_t steps;
 
   bool classifies() const { return loss == "cross_entropy"; }
@@ -181,11 +195,16 @@ at::ScalarType wide(const at::Tensor& tensor) {
 
 /// The part of a layer's matrix that is not padding.
 at::Tensor layer_of(const at::Tensor& weights, const Net& net, std::int64_t layer) {
-  at::Tensor matrix = weights[layer];
+  at::Tensor matrix = weights[layer].narrow(0, 0, net.width);
   if (layer == 0) {
     matrix = matrix.narrow(1, 0, net.inputs);
   }
   return layer == net.layers - 1 ? matrix.narrow(0, 0, net.outputs) : matrix;
+}
+
+/// Of a net that has biases, the part of a layer's that is not padding.
+at::Tensor biases_of(const at::Tensor& weights, const Net& net, std::int64_t layer) {
+  return weights[layer][net.width].narrow(0, 0, layer == net.layers - 1 ? net.outputs : net.width);
 }
 
 /// Each layer's input, and behind them the output.
@@ -193,7 +212,10 @@ std::vector<at::Tensor> activations(const at::Tensor& input, const at::Tensor& w
                                     const Net& net) {
   std::vector<at::Tensor> values{input};
   for (std::int64_t layer = 0; layer < net.layers; ++layer) {
-    const at::Tensor sums = values.back().mm(layer_of(weights, net, layer).t());
+    at::Tensor sums = values.back().mm(layer_of(weights, net, layer).t());
+    if (net.bias) {
+      sums = sums + biases_of(weights, net, layer);
+    }
     const bool is_last = layer == net.layers - 1;
     values.push_back(is_last ? sums : net.tanh ? at::tanh(sums) : at::relu(sums));
   }
@@ -212,6 +234,9 @@ Gradients gradients_of(at::Tensor gradient, const std::vector<at::Tensor>& value
   for (std::int64_t layer = net.layers - 1;; --layer) {
     const at::Tensor& input = values[static_cast<std::size_t>(layer)];
     layer_of(result, net, layer).copy_(gradient.t().mm(input));
+    if (net.bias) {
+      biases_of(result, net, layer).copy_(gradient.sum(0));
+    }
     gradient = gradient.mm(layer_of(weights, net, layer));
     if (layer == 0) {
       return {gradient, result};
@@ -332,6 +357,13 @@ std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::
   return 0;
 }
 
+std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_t inputs,
+                                          std::int64_t outputs, std::int64_t /*batch*/,
+                                          std::string_view activation, bool /*tf32*/) {
+  check_net("mlp_path", weights, inputs, outputs, activation);
+  return {"cpu", "the weights are on a CPU: PyTorch's own kernels, in 32 bits or more"};
+}
+
 }  // namespace mlp_cpu
 
 #ifdef CONVTIME_WITH_CUDA
@@ -345,26 +377,64 @@ void check_aligned(const char* op, const char* name, const at::Tensor& tensor) {
               " beyond one; clone() it");
 }
 
-MlpNet narrow(const char* op, const Net& net, const at::Tensor& weights) {
+/// A net as kernels take it, and which of them.
+struct Choice {
+  MlpNet net;
+  std::string why_wide;  // empty: it is on chip
+
+  bool is_wide() const { return !why_wide.empty(); }
+  std::size_t scratch_bytes(std::int64_t batch, MlpWork work) const {
+    return is_wide() ? mlp_wide_scratch_bytes(net, batch, work) : mlp_scratch_bytes(net, batch);
+  }
+};
+
+std::string why_wide(const MlpNet& net) {
+  if (net.type == ElementType::kFloat) {
+    return "the dtype is float32";
+  }
+  if (net.bias) {
+    return "there are biases";
+  }
+  if (net.width > 128) {
+    return c10::str("a width of ", net.width, " is above 128");
+  }
+  if (!mlp_fits(net)) {
+    return c10::str(net.layers, " layers of width ", net.width,
+                    " do not fit into this GPU's shared memory");
+  }
+  return {};
+}
+
+Choice choose(const char* op, const Net& net, const at::Tensor& weights, bool tf32) {
   const at::ScalarType type = weights.scalar_type();
   const cudaDeviceProp& gpu = *at::cuda::getDeviceProperties(weights.get_device());
   TORCH_CHECK(gpu.major >= 8, op, ": needs a GPU of compute capability 8.0 or newer, got ",
               gpu.major, ".", gpu.minor, "; use the CPU");
   check_aligned(op, "weights", weights);
-  TORCH_CHECK(type == at::kHalf || type == at::kBFloat16, op,
-              ": dtype must be float16 or bfloat16 on a GPU, got ", type);
-  TORCH_CHECK(net.width == 64 || net.width == 128, op,
-              ": weights must be of width 64 or 128 on a GPU, padded with zeros, got ", net.width);
-  const MlpNet result{type == at::kHalf ? MlpType::kHalf : MlpType::kBFloat16,
-                      net.tanh ? MlpActivation::kTanh : MlpActivation::kRelu,
-                      static_cast<int>(net.width),
-                      static_cast<int>(net.layers),
-                      static_cast<int>(net.inputs),
-                      static_cast<int>(net.outputs)};
-  TORCH_CHECK(net.layers <= 1024 && mlp_fits(result), op, ": ", net.layers, " layers of width ",
-              net.width, " do not fit into this GPU's shared memory; use fewer or narrower ones");
-  return result;
+  TORCH_CHECK(type == at::kHalf || type == at::kBFloat16 || type == at::kFloat, op,
+              ": dtype must be float16, bfloat16 or float32 on a GPU, got ", type);
+  TORCH_CHECK(
+      net.width % 64 == 0 && net.width <= 65'536 && net.layers <= 1024, op,
+      ": weights must be of a width that is a multiple of 64, padded with zeros, and at most "
+      "65536, and of 1024 layers at most on a GPU, got ",
+      net.layers, " of width ", net.width);
+  const MlpNet sizes{element_type_of(weights),
+                     net.tanh ? MlpActivation::kTanh : MlpActivation::kRelu,
+                     static_cast<int>(net.width),
+                     static_cast<int>(net.layers),
+                     static_cast<int>(net.inputs),
+                     static_cast<int>(net.outputs),
+                     net.bias,
+                     tf32 && type == at::kFloat};
+  return {sizes, why_wide(sizes)};
 }
+
+MlpWide on_current_stream(bool tuned) {
+  return {at::cuda::getCurrentCUDABlasLtHandle(), tuned, at::cuda::getCurrentCUDAStream()};
+}
+
+/// As PyTorch's own products of floats have it.
+bool allows_tf32() { return at::globalContext().allowTF32CuBLAS(); }
 
 std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
                            std::int64_t batch) {
@@ -372,7 +442,45 @@ std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::
   const c10::cuda::CUDAGuard guard(weights.device());
   const Net net = check_net(kName, weights, inputs, outputs, "relu");
   TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
-  return static_cast<std::int64_t>(mlp_scratch_bytes(narrow(kName, net, weights), batch));
+  return static_cast<std::int64_t>(
+      choose(kName, net, weights, false).scratch_bytes(batch, MlpWork::kTraining));
+}
+
+std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_t inputs,
+                                          std::int64_t outputs, std::int64_t batch,
+                                          std::string_view activation, bool tf32) {
+  constexpr const char* kName = "mlp_path";
+  const c10::cuda::CUDAGuard guard(weights.device());
+  const Net net = check_net(kName, weights, inputs, outputs, activation);
+  const Choice choice = choose(kName, net, weights, tf32);
+  if (!choice.is_wide()) {
+    return {"on-chip", "widths are at most 128, in 16 bits and without biases"};
+  }
+  const bool is_fused =
+      mlp_wide_fuses_activation(choice.net, batch, at::cuda::getCurrentCUDABlasLtHandle());
+  const char* const products = choice.net.type != ElementType::kFloat ? ""
+                               : choice.net.tf32                      ? " in TF32"
+                                                                      : " in 32 bits";
+  return {"wide",
+          c10::str(choice.why_wide, ": products by cuBLASLt", products, ", with the activation ",
+                   is_fused ? "fused" : "as a kernel behind each")};
+}
+
+std::vector<std::string> plans(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
+                               std::int64_t batch) {
+  constexpr const char* kName = "mlp_plans";
+  const c10::cuda::CUDAGuard guard(weights.device());
+  const Net net = check_net(kName, weights, inputs, outputs, "relu");
+  TORCH_CHECK(batch >= 1, kName, ": batch must be at least 1, got ", batch);
+  const Choice choice = choose(kName, net, weights, false);
+  TORCH_CHECK(!choice.is_wide(), kName, ": the net does not run on chip: ", choice.why_wide);
+  return mlp_plans(choice.net, batch);
+}
+
+at::Tensor make_scratch(const Choice& choice, std::int64_t rows, MlpWork work,
+                        const at::Tensor& like) {
+  const auto bytes = static_cast<std::int64_t>(choice.scratch_bytes(rows, work));
+  return at::empty({bytes}, like.options().dtype(at::kByte));
 }
 
 at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int64_t outputs,
@@ -380,10 +488,17 @@ at::Tensor forward(const at::Tensor& input, const at::Tensor& weights, std::int6
   check_rows("mlp", "input", input, weights);
   const c10::cuda::CUDAGuard guard(input.device());
   const Net net = check_net("mlp", weights, input.size(1), outputs, activation);
-  const MlpNet sizes = narrow("mlp", net, weights);
+  const Choice choice = choose("mlp", net, weights, allows_tf32());
   const at::Tensor dense = input.contiguous();
   const at::Tensor result = at::empty({input.size(0), outputs}, input.options());
-  launch_mlp_forward(sizes, weights.const_data_ptr(), dense.const_data_ptr(),
+  if (choice.is_wide()) {
+    const at::Tensor scratch = make_scratch(choice, input.size(0), MlpWork::kForward, input);
+    launch_mlp_wide_forward(on_current_stream(false), choice.net, weights.const_data_ptr(),
+                            dense.const_data_ptr(), result.mutable_data_ptr(), input.size(0),
+                            scratch.mutable_data_ptr());
+    return result;
+  }
+  launch_mlp_forward(choice.net, weights.const_data_ptr(), dense.const_data_ptr(),
                      result.mutable_data_ptr(), input.size(0), at::cuda::getCurrentCUDAStream());
   return result;
 }
@@ -393,18 +508,53 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const
                                             std::string_view activation) {
   const Net net = check_gradient(grad_output, input, weights, activation);
   const c10::cuda::CUDAGuard guard(input.device());
-  const MlpNet sizes = narrow("mlp_backward", net, weights);
+  const Choice choice = choose("mlp_backward", net, weights, allows_tf32());
   const at::Tensor dense = input.contiguous();
   const at::Tensor gradient = grad_output.contiguous();
   const at::Tensor of_input = at::empty(input.sizes(), input.options());
+  const at::Tensor scratch = make_scratch(choice, input.size(0), MlpWork::kBackward, input);
+  if (choice.is_wide()) {
+    const at::Tensor of_weights = at::zeros(weights.sizes(), weights.options());
+    launch_mlp_wide_backward(on_current_stream(false), choice.net, weights.const_data_ptr(),
+                             dense.const_data_ptr(), gradient.const_data_ptr(),
+                             of_input.mutable_data_ptr(), of_weights.mutable_data_ptr(),
+                             input.size(0), scratch.mutable_data_ptr());
+    return {of_input, of_weights};
+  }
   const at::Tensor of_weights = at::empty(weights.sizes(), weights.options());
-  const auto bytes = static_cast<std::int64_t>(mlp_scratch_bytes(sizes, input.size(0)));
-  const at::Tensor scratch = at::empty({bytes}, input.options().dtype(at::kByte));
-  launch_mlp_backward(sizes, weights.const_data_ptr(), dense.const_data_ptr(),
+  launch_mlp_backward(choice.net, weights.const_data_ptr(), dense.const_data_ptr(),
                       gradient.const_data_ptr(), of_input.mutable_data_ptr(),
                       of_weights.mutable_data_ptr(), input.size(0), scratch.mutable_data_ptr(),
                       at::cuda::getCurrentCUDAStream());
   return {of_input, of_weights};
+}
+
+void check_scratch(const char* op, const at::Tensor& scratch, const at::Tensor& weights,
+                   std::size_t least) {
+  const auto bytes = static_cast<std::int64_t>(least);
+  TORCH_CHECK(scratch.scalar_type() == at::kByte && scratch.is_contiguous() &&
+                  scratch.device() == weights.device() && scratch.numel() >= bytes,
+              op, ": scratch must be ", bytes, " contiguous bytes on ", weights.device(), ", got ",
+              scratch.numel(), " of ", scratch.scalar_type(), " on ", scratch.device());
+  check_aligned(op, "scratch", scratch);
+}
+
+void tune(const at::Tensor& inputs, const at::Tensor& weights, const at::Tensor& scratch,
+          std::int64_t batch, std::int64_t outputs, std::string_view activation, bool has_master,
+          bool tf32) {
+  constexpr const char* kName = "mlp_tune";
+  check_rows(kName, "inputs", inputs, weights);
+  const c10::cuda::CUDAGuard guard(weights.device());
+  const Net net = check_net(kName, weights, inputs.size(1), outputs, activation);
+  const Choice choice = choose(kName, net, weights, tf32);
+  TORCH_CHECK(choice.is_wide(), kName,
+              ": only products by cuBLASLt are chosen among, and this net runs on chip");
+  TORCH_CHECK(inputs.is_contiguous() && 1 <= batch && batch <= inputs.size(0), kName,
+              ": inputs must be contiguous and hold a batch of ", batch, " rows, got shape ",
+              inputs.sizes());
+  check_scratch(kName, scratch, weights, choice.scratch_bytes(batch, MlpWork::kTraining));
+  tune_mlp_wide(on_current_stream(true), choice.net, weights.const_data_ptr(),
+                inputs.const_data_ptr(), batch, has_master, scratch.mutable_data_ptr());
 }
 
 void* pointer(const std::optional<at::Tensor>& tensor) {
@@ -413,16 +563,12 @@ void* pointer(const std::optional<at::Tensor>& tensor) {
 
 void take_steps(const Steps& s) {
   const c10::cuda::CUDAGuard guard(s.weights.device());
-  const MlpNet net = narrow(kSteps, check_steps(s), s.weights);
+  const Choice choice = choose(kSteps, check_steps(s), s.weights, s.tf32);
   TORCH_CHECK(!s.master || s.master->scalar_type() == at::kFloat, kSteps,
               ": master must be of float32, got ", s.master->scalar_type());
-  const auto bytes = static_cast<std::int64_t>(mlp_scratch_bytes(net, s.batch));
-  TORCH_CHECK(s.scratch.scalar_type() == at::kByte && s.scratch.is_contiguous() &&
-                  s.scratch.device() == s.weights.device() && s.scratch.numel() >= bytes,
-              kSteps, ": scratch must be ", bytes, " contiguous bytes on ", s.weights.device(),
-              ", got ", s.scratch.numel(), " of ", s.scratch.scalar_type(), " on ",
-              s.scratch.device());
-  check_aligned(kSteps, "scratch", s.scratch);
+  TORCH_CHECK(!s.master || s.weights.scalar_type() != at::kFloat, kSteps,
+              ": weights of float32 need no master, got one");
+  check_scratch(kSteps, s.scratch, s.weights, choice.scratch_bytes(s.batch, MlpWork::kTraining));
   for (const auto& state : {s.master, s.first, s.second}) {
     if (state) {
       check_aligned(kSteps, "the optimizer's state", *state);
@@ -443,9 +589,16 @@ void take_steps(const Steps& s) {
                        s.rates.mutable_data_ptr<float>(),
                        s.losses.mutable_data_ptr<float>(),
                        s.losses.size(0)};
-  launch_mlp_steps(net, data, rule, {s.scaled, static_cast<int>(s.growth_interval)}, state,
-                   s.scratch.mutable_data_ptr(), static_cast<int>(s.steps),
-                   at::cuda::getCurrentCUDAStream());
+  const MlpScaling scaling{s.scaled, static_cast<int>(s.growth_interval)};
+  const int steps = static_cast<int>(s.steps);
+  void* const scratch = s.scratch.mutable_data_ptr();
+  if (choice.is_wide()) {
+    launch_mlp_wide_steps(on_current_stream(s.tuned), choice.net, data, rule, scaling, state,
+                          scratch, steps);
+  } else {
+    launch_mlp_steps(choice.net, data, rule, scaling, state, scratch, steps,
+                     static_cast<int>(s.plan), at::cuda::getCurrentCUDAStream());
+  }
 }
 
 }  // namespace mlp_cuda
@@ -461,10 +614,11 @@ void steps(const at::Tensor& inputs, const at::Tensor& targets, const at::Tensor
            std::int64_t batch, std::int64_t outputs, std::string_view activation,
            std::string_view loss, std::string_view optimizer, double momentum, double beta2,
            double epsilon, double weight_decay, bool scaled, std::int64_t growth_interval,
-           std::int64_t count) {
-  take_steps({inputs, targets, weights,      master,  first,           second, counters,  rates,
-              losses, scratch, batch,        outputs, activation,      loss,   optimizer, momentum,
-              beta2,  epsilon, weight_decay, scaled,  growth_interval, count});
+           bool tf32, bool tuned, std::int64_t plan, std::int64_t count) {
+  take_steps({inputs,    targets,  weights, master,  first,        second,     counters,
+              rates,     losses,   scratch, batch,   outputs,      activation, loss,
+              optimizer, momentum, beta2,   epsilon, weight_decay, scaled,     growth_interval,
+              tf32,      tuned,    plan,    count});
 }
 
 }  // namespace
@@ -474,6 +628,7 @@ TORCH_LIBRARY_IMPL(convtime, CPU, library) {
   library.impl("mlp_backward", mlp_cpu::backward);
   library.impl("mlp_steps", steps<mlp_cpu::take_steps>);
   library.impl("mlp_scratch_bytes", mlp_cpu::scratch_bytes);
+  library.impl("mlp_path", mlp_cpu::path);
 }
 
 #ifdef CONVTIME_WITH_CUDA
@@ -482,6 +637,9 @@ TORCH_LIBRARY_IMPL(convtime, CUDA, library) {
   library.impl("mlp_backward", mlp_cuda::backward);
   library.impl("mlp_steps", steps<mlp_cuda::take_steps>);
   library.impl("mlp_scratch_bytes", mlp_cuda::scratch_bytes);
+  library.impl("mlp_path", mlp_cuda::path);
+  library.impl("mlp_plans", mlp_cuda::plans);
+  library.impl("mlp_tune", mlp_cuda::tune);
 }
 #endif
 

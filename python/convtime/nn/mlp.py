@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons whose training steps are one launch, or two."""
+"""Multi-layer perceptrons whose training steps are a few launches: one or two for small nets."""
 
 from __future__ import annotations
 
@@ -11,33 +11,41 @@ import torch
 
 from convtime import ops
 from convtime.core.errors import InputError
+from convtime.timing.stopwatch import compare
 
 _ACTIVATIONS: dict[str, type[torch.nn.Module]] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
 _LOSSES = ("mse", "cross_entropy")
 _OPTIMIZERS = ("sgd", "adam", "adamw")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-_GPU_DTYPES = (torch.float16, torch.bfloat16)
-_GPU_WIDTHS = (64, 128)
+_SHORT_DTYPES = (torch.float16, torch.bfloat16)
+_GPU_DTYPES = (*_SHORT_DTYPES, torch.float32)
+_PADDING = 64  # that widths are a multiple of
 _FIRST_SCALE = 65536.0  # as torch.amp.GradScaler's
 _GROWTH_INTERVAL = 2000
+_TUNING_STEPS = 20  # in a graph
+_TUNING_SECONDS = 1.0
 
 
 class FusedMLP(torch.nn.Module):
-    """Linear layers without bias, with an activation between them, by :func:`convtime.ops.mlp`.
+    """Linear layers with an activation between them, by :func:`convtime.ops.mlp`.
 
     It takes part in ordinary training; :class:`MLPTrainer` trains it without leaving the kernels.
 
     Args:
-        widths: of the input, of what is between the layers, and of the output: at least two; on a
-            GPU, at most 128.
+        widths: of the input, of what is between the layers, and of the output: at least two. On a
+            GPU, nets of at most 128, in 16 bits and without biases run on chip, all others by
+            cuBLASLt.
         activation: ``"relu"`` or ``"tanh"``.
-        dtype: of weights, inputs and outputs; float16 or bfloat16 on a GPU, on a CPU also float32
-            or float64.
+        dtype: of weights, inputs and outputs; float16, bfloat16 or float32, on a CPU also float64.
+            On a GPU, products of float32 are in TF32 where PyTorch's own are:
+            ``torch.backends.cuda.matmul.allow_tf32``.
+        bias: whether the layers have biases.
         device: of the weights.
 
     Attributes:
         weights: Shape (layers, width, width): each layer's matrix, whose rows are its outputs,
-            padded with zeros to 64 or 128. Drawn as torch.nn.Linear draws its own.
+            padded with zeros to a multiple of 64. With biases (layers, width + 1, width): the last
+            row is the layer's. Drawn as torch.nn.Linear draws its own.
 
     Raises:
         InputError: for widths, activation or dtype that cannot be used.
@@ -51,6 +59,7 @@ class FusedMLP(torch.nn.Module):
         activation: str = "relu",
         dtype: torch.dtype = torch.float16,
         *,
+        bias: bool = False,
         device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
@@ -68,11 +77,14 @@ class FusedMLP(torch.nn.Module):
             raise InputError(f"dtype must be one of {_DTYPES}; got {dtype}")
         self.widths = widths
         self.activation = activation
-        padded = _padded_width(widths)
-        weights = torch.zeros((len(widths) - 1, padded, padded), dtype=torch.float32)
-        for layer in self._layers(weights):
+        self.bias = bias
+        padded = -(-max(widths) // _PADDING) * _PADDING
+        weights = torch.zeros((len(widths) - 1, padded + int(bias), padded), dtype=torch.float32)
+        for layer, biases in self._layers(weights):
             bound = 1 / math.sqrt(layer.shape[1])
             layer.uniform_(-bound, bound)
+            if biases is not None:
+                biases.uniform_(-bound, bound)
         self.weights = torch.nn.Parameter(weights.to(device, dtype))
 
     @classmethod
@@ -86,7 +98,7 @@ class FusedMLP(torch.nn.Module):
         """Of the same weights as a model of Linear layers with activations between them.
 
         Args:
-            model: Linear layers without bias, and between each two a ReLU, or a Tanh.
+            model: Linear layers, with biases or without, and between each two a ReLU, or a Tanh.
             dtype: of the copy; the model's unless given.
             device: of the copy; the model's unless given.
 
@@ -100,6 +112,7 @@ class FusedMLP(torch.nn.Module):
             widths,
             activation,
             dtype or weight.dtype,
+            bias=linears[0].bias is not None,
             device=weight.device if device is None else device,
         )
         net.load_sequential(model)
@@ -118,21 +131,30 @@ class FusedMLP(torch.nn.Module):
                 f"the model must have widths {self.widths} and {self.activation}, as this net; got "
                 f"{widths} and {activation}"
             )
+        if (linears[0].bias is not None) != self.bias:
+            raise InputError(
+                f"the model must have {'' if self.bias else 'no '}biases, as this net; got one with"
+                f"{'out' if self.bias else ''}"
+            )
         with torch.no_grad():
-            for layer, linear in zip(self._layers(self.weights), linears, strict=True):
+            for (layer, biases), linear in zip(self._layers(self.weights), linears, strict=True):
                 layer.copy_(linear.weight)
+                if biases is not None:
+                    biases.copy_(linear.bias)
 
     def to_sequential(self) -> torch.nn.Sequential:
         """A model of PyTorch's own layers, with a copy of the weights."""
         modules: list[torch.nn.Module] = []
-        for layer in self._layers(self.weights.detach()):
+        for layer, biases in self._layers(self.weights.detach()):
             if modules:
                 modules.append(_ACTIVATIONS[self.activation]())
             outputs, inputs = layer.shape
             linear = torch.nn.Linear(
-                inputs, outputs, bias=False, device=layer.device, dtype=layer.dtype
+                inputs, outputs, bias=self.bias, device=layer.device, dtype=layer.dtype
             )
             linear.weight.data.copy_(layer)
+            if biases is not None:
+                linear.bias.data.copy_(biases)
             modules.append(linear)
         return torch.nn.Sequential(*modules)
 
@@ -148,21 +170,26 @@ class FusedMLP(torch.nn.Module):
         return output.reshape(*input.shape[:-1], self.widths[-1])
 
     def extra_repr(self) -> str:
-        return f"{list(self.widths)}, {self.activation!r}, {self.weights.dtype}"
+        return f"{list(self.widths)}, {self.activation!r}, {self.weights.dtype}, bias={self.bias}"
 
-    def _layers(self, weights: torch.Tensor) -> list[torch.Tensor]:
-        """The parts of the matrices that are not padding."""
+    def _layers(self, weights: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Of each layer the parts of matrix and biases that are not padding."""
         sizes = zip(self.widths[1:], self.widths[:-1], strict=True)
-        return [weights[i, :outputs, :inputs] for i, (outputs, inputs) in enumerate(sizes)]
+        return [
+            (weights[i, :outputs, :inputs], weights[i, -1, :outputs] if self.bias else None)
+            for i, (outputs, inputs) in enumerate(sizes)
+        ]
 
 
 class MLPTrainer:
     """Trains a :class:`FusedMLP` on data that stay on its device, a batch a step.
 
-    On a GPU, a step is one launch where a cluster of blocks is enough for the batch, and two
-    otherwise: the forward pass, loss, backward pass and optimizer are in there, and so is the
-    choice of the batch. Nothing is allocated and nothing waited for, so that steps can be captured
-    in a CUDA graph, whose replays go on with the next batches. Steps are deterministic.
+    On a GPU, a step of a net that runs on chip is one launch where a cluster of blocks is enough
+    for the batch, and two otherwise: the forward pass, loss, backward pass and optimizer are in
+    there, and so is the choice of the batch. Other nets' steps are a product of cuBLASLt's or two
+    for each layer, and kernels for the batch, the loss and the optimizer; ``path`` says which a net
+    is. Nothing is allocated and nothing waited for, so that steps can be captured in a CUDA graph,
+    whose replays go on with the next batches. Steps are deterministic.
 
     Args:
         model: what is trained, in place.
@@ -185,7 +212,17 @@ class MLPTrainer:
             gradients overflow are skipped, and counted. None, to neither scale nor skip; NaN then
             spreads as it does with PyTorch. ``"auto"`` is ``"dynamic"`` for float16, and None for
             other dtypes.
+        tune: on a GPU, whether what may be fastest is timed, and the fastest taken: for nets on
+            chip the ways to divide a step, which takes a second and leaves the trainer as it was;
+            for others the algorithms that cuBLASLt suggests for each product, once in a process for
+            each shape. Else, it is what is likely to be. Another trainer may find another way
+            faster, and then gets other last digits.
         history: how many steps' losses are kept.
+
+    Attributes:
+        path: ``"on-chip"``, ``"wide"`` (products by cuBLASLt) or ``"cpu"``.
+        path_reason: Why, and how: in TF32 or not, whether cuBLASLt applies the activation, and how
+            a step on chip is divided.
 
     Raises:
         InputError: for what does not fit together.
@@ -207,6 +244,7 @@ class MLPTrainer:
         weight_decay: float = 0.0,
         master_weights: bool = True,
         loss_scale: str | float | None = "auto",
+        tune: bool = False,
         history: int = 10_000,
     ) -> None:
         weights = model.weights
@@ -226,7 +264,7 @@ class MLPTrainer:
         _check_number("momentum", momentum, least=0, below=1)
         for i in range(2):
             _check_number(f"betas[{i}]", betas[i], least=0, below=1)
-        _check_number("eps", eps, least=0)
+        _check_number("eps", eps, above=0)  # with 0, padding would become 0/0
         _check_number("weight_decay", weight_decay, least=0)
         if history < 1:
             raise InputError(f"history must be at least 1; got {history}")
@@ -243,7 +281,7 @@ class MLPTrainer:
         self._targets = targets.contiguous()
         self._weights = weights.detach()
         # In 32 bits there is nothing more exact to keep.
-        keeps_master = master_weights and dtype in _GPU_DTYPES
+        keeps_master = master_weights and dtype in _SHORT_DTYPES
         self._master = self._weights.float() if keeps_master else None
         moment = self._weights if self._master is None else self._master
         self._first = torch.zeros_like(moment) if adam or momentum > 0 else None
@@ -258,10 +296,31 @@ class MLPTrainer:
             dtype=torch.uint8,
             device=device,
         )
-        self._options: dict[str, Any] = {
+        net = {
             "batch": batch_size,
             "outputs": model.widths[-1],
             "activation": model.activation,
+            "tf32": _allows_tf32(),
+        }
+        self.path, self.path_reason = torch.ops.convtime.mlp_path(
+            self._weights, model.widths[0], **net
+        )
+        if tune and self.path == "cpu":
+            raise InputError(
+                f"tune must be False on a CPU, where there is nothing to choose; got {tune}"
+            )
+        if tune and self.path == "wide":
+            torch.ops.convtime.mlp_tune(
+                self._inputs,
+                self._weights,
+                self._scratch,
+                has_master=self._master is not None,
+                **net,
+            )
+        self._options: dict[str, Any] = {
+            **net,
+            "tuned": tune,
+            "plan": 0,
             "loss": loss,
             "optimizer": optimizer,
             "momentum": betas[0] if adam else momentum,
@@ -274,6 +333,13 @@ class MLPTrainer:
         self.lr = lr
         if scale is not None:
             self._rates[1] = scale
+        if self.path == "on-chip":
+            plans = torch.ops.convtime.mlp_plans(
+                self._weights, model.widths[0], model.widths[-1], batch_size
+            )
+            if tune:
+                self._options["plan"] = self._fastest_plan(len(plans))
+            self.path_reason += f"; {plans[self._options['plan']]}"
 
     def step(self) -> None:
         """One step, on the next batch."""
@@ -350,6 +416,31 @@ class MLPTrainer:
         for name, tensor in own.items():
             tensor.copy_(state[name])
 
+    def _fastest_plan(self, count: int) -> int:
+        """Of so many, by turns; the weights and all else are then as before."""
+        state = self.state_dict()
+        graphs = {}
+        for plan in range(count):
+            self._options["plan"] = plan
+            self.step()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                for _ in range(_TUNING_STEPS):
+                    self.step()
+            graphs[str(plan)] = graph.replay
+        timed = compare(
+            graphs,
+            method="sync",
+            cache="warm",
+            placement="as-is",  # the steps change what they read
+            check=None,
+            interference=False,
+            budget=_TUNING_SECONDS,
+        )
+        self.load_state_dict(state)
+        medians = {plan: timed.measurements[str(plan)].median for plan in range(count)}
+        return min(medians, key=medians.__getitem__)
+
     def _state(self) -> dict[str, torch.Tensor]:
         tensors = {
             "weights": self._weights,
@@ -363,13 +454,9 @@ class MLPTrainer:
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
-def _padded_width(widths: Sequence[int]) -> int:
-    """What the matrices are padded to: what there are kernels for, else a multiple of it."""
-    widest = max(widths)
-    for width in _GPU_WIDTHS:
-        if widest <= width:
-            return width
-    return -(-widest // _GPU_WIDTHS[0]) * _GPU_WIDTHS[0]
+def _allows_tf32() -> bool:
+    """Whether PyTorch's own products of float32 may be in TF32 on a GPU."""
+    return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def _parts(model: torch.nn.Sequential) -> tuple[list[torch.nn.Linear], str]:
@@ -388,10 +475,11 @@ def _parts(model: torch.nn.Sequential) -> tuple[list[torch.nn.Linear], str]:
             f"{', '.join(type(module).__name__ for module in modules) or 'nothing'}"
         )
     for i, layer in enumerate(layers):
-        if layer.bias is not None:
+        if (layer.bias is None) != (layers[0].bias is None):
             raise InputError(
-                f"the model's layers must have no bias, got one in layer {2 * i}; "
-                "make them with bias=False"
+                "the model's layers must all have biases, or none; got layer 0 "
+                f"with{'out' if layers[0].bias is None else ''} and layer {2 * i} "
+                f"with{'out' if layer.bias is None else ''}"
             )
     for i, (before, behind) in enumerate(itertools.pairwise(layers)):
         if before.out_features != behind.in_features:
@@ -430,10 +518,6 @@ def _check_data(
     columns, outputs = model.widths[0], model.widths[-1]
     if weights.device.type == "cuda" and weights.dtype not in _GPU_DTYPES:
         raise InputError(f"dtype must be one of {_GPU_DTYPES} on a GPU; got {weights.dtype}")
-    if weights.device.type == "cuda" and weights.shape[-1] not in _GPU_WIDTHS:
-        raise InputError(
-            f"widths must be at most {_GPU_WIDTHS[-1]} on a GPU; got {max(model.widths)}"
-        )
     if inputs.dim() != 2 or inputs.shape[1] != columns:
         raise InputError(
             f"inputs must have shape (rows, {columns}), the first of widths; got "

@@ -14,19 +14,22 @@ from convtime.ops.arguments import check_tensors
 def mlp(
     input: torch.Tensor, weights: torch.Tensor, outputs: int, activation: str = "relu"
 ) -> torch.Tensor:
-    """Takes rows through linear layers without bias, with an activation between them.
+    """Takes rows through linear layers, with an activation between them.
 
-    On a GPU that is one kernel, with the weights and what lies between the layers on chip, sums in
-    32 bits, and what lies between rounded to the dtype. Nothing is kept for the gradients, which
-    are deterministic: another kernel computes the layers again. Gradients have no gradients.
+    On a GPU that is one kernel for nets of width 64 or 128, in 16 bits and without biases, with the
+    weights and what lies between the layers on chip; others' products are cuBLASLt's, those of
+    float32 in TF32 where PyTorch's own are. Sums are in 32 bits, and what lies between the layers
+    is rounded to the dtype. Nothing is kept for the gradients, which are deterministic: the layers
+    are computed again. Gradients have no gradients.
 
     Args:
-        input: shape (rows, columns), at least one row; float16 or bfloat16 on a GPU, on a CPU also
-            float32 or float64.
-        weights: shape (layers, width, width), contiguous, of the input's dtype; on a GPU, of width
-            64 or 128. Each matrix has a layer's outputs as rows. Of the first, as many columns
-            count as the input has; of the last, ``outputs`` rows; where a layer between is
-            narrower, the rest has to be zero.
+        input: shape (rows, columns), at least one row; float16, bfloat16 or float32, on a CPU also
+            float64.
+        weights: shape (layers, width, width), contiguous, of the input's dtype; on a GPU, of a
+            width that is a multiple of 64. Each matrix has a layer's outputs as rows. Of the first,
+            as many columns count as the input has; of the last, ``outputs`` rows; where a layer
+            between is narrower, the rest has to be zero. With biases, shape
+            (layers, width + 1, width): the last row is the layer's.
         outputs: columns of the result.
         activation: ``"relu"`` or ``"tanh"``.
 
@@ -34,8 +37,7 @@ def mlp(
         Shape (rows, outputs).
 
     Raises:
-        RuntimeError: for shapes, dtypes or numbers that do not fit together, or for a net that does
-            not fit into the GPU's shared memory.
+        RuntimeError: for shapes, dtypes or numbers that do not fit together.
     """
     check_tensors("mlp", input=input, weights=weights)
     output: torch.Tensor = torch.ops.convtime.mlp(input, weights, outputs, activation)

@@ -1,0 +1,8 @@
+#include "kernels/mlp/kernels.cuh"
+
+namespace convtime::mlp {
+
+template Kernels kernels<__half, 64>();
+template Kernels kernels<__half, 128>();
+
+}  // namespace convtime::mlp

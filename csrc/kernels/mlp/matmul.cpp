@@ -1,0 +1,267 @@
+#include "kernels/mlp/matmul.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/cuda_check.h"
+#include "core/cuda_event.h"
+#include "core/current_device.h"
+#include "core/unique_handle.h"
+
+namespace convtime::mlp {
+namespace {
+
+constexpr int kCandidates = 16;
+constexpr int kRounds = 5;
+constexpr int kRepeats = 5;
+constexpr float kWorthwhile = 0.98F;  // of the first candidate's time; less is noise
+constexpr std::uint32_t kAlignment = 16;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status != CUBLAS_STATUS_SUCCESS) {
+    throw std::runtime_error(std::string("cuBLASLt call failed: ") + call + " returned " +
+                             cublasLtGetStatusString(status));
+  }
+}
+
+template <typename Handle_, cublasStatus_t (*destroy)(Handle_)>
+struct DestroyedBy {
+  using Handle = Handle_;
+  static void release(Handle handle) noexcept { (void)destroy(handle); }
+};
+using Description = UniqueHandle<DestroyedBy<cublasLtMatmulDesc_t, cublasLtMatmulDescDestroy>>;
+using Layout = UniqueHandle<DestroyedBy<cublasLtMatrixLayout_t, cublasLtMatrixLayoutDestroy>>;
+using Preference =
+    UniqueHandle<DestroyedBy<cublasLtMatmulPreference_t, cublasLtMatmulPreferenceDestroy>>;
+
+cudaDataType_t data_type(ElementType type) {
+  switch (type) {
+    case ElementType::kHalf:
+      return CUDA_R_16F;
+    case ElementType::kBFloat16:
+      return CUDA_R_16BF;
+    case ElementType::kFloat:
+      return CUDA_R_32F;
+    case ElementType::kDouble:
+      break;
+  }
+  throw std::logic_error("nets on a GPU have no products in 64 bits");
+}
+
+cublasLtEpilogue_t epilogue_of(const Matmul& matmul) {
+  const bool has_mask = matmul.mask_ld > 0;
+  switch (matmul.epilogue) {
+    case Epilogue::kNone:
+      return CUBLASLT_EPILOGUE_DEFAULT;
+    case Epilogue::kBias:
+      return CUBLASLT_EPILOGUE_BIAS;
+    case Epilogue::kRelu:
+      return has_mask ? CUBLASLT_EPILOGUE_RELU_AUX : CUBLASLT_EPILOGUE_RELU;
+    case Epilogue::kReluBias:
+      return has_mask ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_BIAS;
+    case Epilogue::kReluBackward:
+      return CUBLASLT_EPILOGUE_DRELU;
+  }
+  throw std::logic_error("no such epilogue");
+}
+
+Layout layout_of(ElementType type, std::int64_t rows, std::int64_t columns, std::int64_t ld,
+                 int count, std::int64_t stride) {
+  cublasLtMatrixLayout_t made = nullptr;
+  check(cublasLtMatrixLayoutCreate(&made, data_type(type), static_cast<std::uint64_t>(rows),
+                                   static_cast<std::uint64_t>(columns), ld),
+        "cublasLtMatrixLayoutCreate");
+  Layout layout(made);
+  if (count > 1) {
+    const std::int32_t batches = count;
+    check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batches,
+                                           sizeof(batches)),
+          "cublasLtMatrixLayoutSetAttribute");
+    check(cublasLtMatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                           &stride, sizeof(stride)),
+          "cublasLtMatrixLayoutSetAttribute");
+  }
+  return layout;
+}
+
+/// A product as cuBLASLt describes it.
+class Described {
+ public:
+  Described(const Matmul& matmul, const void* bias, const void* mask)
+      : a(layout_of(matmul.type, matmul.transpose_a ? matmul.k : matmul.m,
+                    matmul.transpose_a ? matmul.m : matmul.k, matmul.lda, matmul.count,
+                    matmul.stride_a)),
+        b(layout_of(matmul.type, matmul.transpose_b ? matmul.n : matmul.k,
+                    matmul.transpose_b ? matmul.k : matmul.n, matmul.ldb, matmul.count,
+                    matmul.stride_b)),
+        d(layout_of(matmul.result, matmul.m, matmul.n, matmul.ldd, matmul.count, matmul.stride_d)) {
+    cublasLtMatmulDesc_t made = nullptr;
+    check(cublasLtMatmulDescCreate(
+              &made, matmul.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+          "cublasLtMatmulDescCreate");
+    description = Description(made);
+    const auto operation = [](bool transposed) { return transposed ? CUBLAS_OP_T : CUBLAS_OP_N; };
+    set(CUBLASLT_MATMUL_DESC_TRANSA, operation(matmul.transpose_a));
+    set(CUBLASLT_MATMUL_DESC_TRANSB, operation(matmul.transpose_b));
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(matmul));
+    if (matmul.epilogue == Epilogue::kBias || matmul.epilogue == Epilogue::kReluBias) {
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    if (matmul.mask_ld > 0) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, mask);
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, matmul.mask_ld);
+    }
+  }
+
+  Description description;
+  Layout a;
+  Layout b;
+  Layout d;
+
+ private:
+  template <typename Value>
+  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+    check(cublasLtMatmulDescSetAttribute(description.get(), attribute, &value, sizeof(value)),
+          "cublasLtMatmulDescSetAttribute");
+  }
+};
+
+/// Suggestions of cuBLASLt's, the one it thinks fastest first; of sums in 32 bits and a fixed
+/// order.
+std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtContext* handle, const Matmul& matmul,
+                                              int count) {
+  cublasLtMatmulPreference_t made = nullptr;
+  check(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate");
+  const Preference preference(made);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    check(cublasLtMatmulPreferenceSetAttribute(made, attribute, &value, sizeof(value)),
+          "cublasLtMatmulPreferenceSetAttribute");
+  };
+  const std::size_t workspace = BlasLt::kWorkspaceBytes;
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
+  const std::uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+  for (const auto attribute :
+       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
+    prefer(attribute, kAlignment);
+  }
+  // Of the pointers, the heuristic wants to know the alignment alone.
+  const auto* const pointer = reinterpret_cast<const void*>(std::uintptr_t{kAlignment});
+  const Described described(matmul, pointer, pointer);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
+  int found = 0;
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      handle, described.description.get(), described.a.get(), described.b.get(), described.d.get(),
+      described.d.get(), made, count, results.data(), &found);
+  if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
+    check(status, "cublasLtMatmulAlgoGetHeuristic");
+  }
+  results.resize(static_cast<std::size_t>(found));
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (const auto& result : results) {
+    if (result.state == CUBLAS_STATUS_SUCCESS) {
+      algorithms.push_back(result.algo);
+    }
+  }
+  return algorithms;
+}
+
+cublasStatus_t run(cublasLtContext* handle, const Described& described, const Operands& operands,
+                   const cublasLtMatmulAlgo_t& algorithm, void* workspace, cudaStream_t stream) {
+  const float one = 1;
+  const float zero = 0;
+  return cublasLtMatmul(handle, described.description.get(), &one, operands.a, described.a.get(),
+                        operands.b, described.b.get(), &zero, operands.d, described.d.get(),
+                        operands.d, described.d.get(), &algorithm, workspace,
+                        BlasLt::kWorkspaceBytes, stream);
+}
+
+/// What is known of a product on a device.
+struct Choice {
+  std::optional<cublasLtMatmulAlgo_t> first;  // none: cuBLASLt has no algorithm for it
+  std::optional<cublasLtMatmulAlgo_t> fastest;
+};
+
+std::mutex mutex;
+
+/// Of the device in use; to be read and written under the mutex.
+Choice& choice_of(cublasLtContext* handle, const Matmul& matmul) {
+  static auto* const choices = new std::map<std::pair<int, Matmul>, Choice>;  // for good
+  const std::pair key(current_device(), matmul);
+  auto found = choices->find(key);
+  if (found == choices->end()) {
+    const auto suggested = suggestions(handle, matmul, 1);
+    found = choices->emplace(key, Choice{}).first;
+    if (!suggested.empty()) {
+      found->second.first = suggested.front();
+    }
+  }
+  return found->second;
+}
+
+/// The fastest of the candidates, by turns: clocks move while they run.
+cublasLtMatmulAlgo_t find_fastest(cublasLtContext* handle, const Described& described,
+                                  const Operands& operands,
+                                  const std::vector<cublasLtMatmulAlgo_t>& candidates,
+                                  void* workspace, cudaStream_t stream) {
+  std::vector<float> milliseconds(candidates.size(), std::numeric_limits<float>::infinity());
+  const CudaEvent begin = make_event();
+  const CudaEvent end = make_event();
+  for (int round = 0; round <= kRounds; ++round) {
+    for (std::size_t i = 0; i < candidates.size(); ++i) {
+      CONVTIME_CUDA_CHECK(cudaEventRecord(begin.get(), stream));
+      cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+      for (int repeat = 0; repeat < kRepeats && status == CUBLAS_STATUS_SUCCESS; ++repeat) {
+        status = run(handle, described, operands, candidates[i], workspace, stream);
+      }
+      CONVTIME_CUDA_CHECK(cudaEventRecord(end.get(), stream));
+      CONVTIME_CUDA_CHECK(cudaEventSynchronize(end.get()));
+      if (round > 0 && status == CUBLAS_STATUS_SUCCESS) {  // the first warms up
+        float elapsed = 0;
+        CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&elapsed, begin.get(), end.get()));
+        milliseconds[i] = std::min(milliseconds[i], elapsed);
+      }
+    }
+  }
+  const auto least = std::min_element(milliseconds.begin(), milliseconds.end());
+  const bool is_worthwhile = *least < kWorthwhile * milliseconds.front();
+  return candidates[is_worthwhile ? static_cast<std::size_t>(least - milliseconds.begin()) : 0];
+}
+
+}  // namespace
+
+bool BlasLt::can_multiply(cublasLtContext* handle, const Matmul& matmul) {
+  const std::lock_guard lock(mutex);
+  return choice_of(handle, matmul).first.has_value();
+}
+
+void BlasLt::multiply(const Matmul& matmul, const Operands& operands) const {
+  const Described described(matmul, operands.bias, operands.mask);
+  std::unique_lock lock(mutex);
+  Choice& choice = choice_of(handle_, matmul);
+  if (!choice.first) {
+    throw std::runtime_error("cuBLASLt has no algorithm for a product of " +
+                             std::to_string(matmul.m) + " × " + std::to_string(matmul.k) + " by " +
+                             std::to_string(matmul.k) + " × " + std::to_string(matmul.n));
+  }
+  if (choosing_ == Choosing::kTune && !choice.fastest) {
+    choice.fastest = find_fastest(handle_, described, operands,
+                                  suggestions(handle_, matmul, kCandidates), workspace_, stream_);
+  }
+  const bool is_first = choosing_ == Choosing::kFirst || !choice.fastest;
+  const cublasLtMatmulAlgo_t algorithm = is_first ? *choice.first : *choice.fastest;
+  lock.unlock();
+  check(run(handle_, described, operands, algorithm, workspace_, stream_), "cublasLtMatmul");
+}
+
+}  // namespace convtime::mlp

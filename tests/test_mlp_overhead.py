@@ -1,0 +1,64 @@
+"""What mlp_overhead.py makes of its rows, without a GPU."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import mlp_overhead  # noqa: E402
+import results  # noqa: E402
+
+GOALS = results.load_goals()["mlp_overhead"]
+
+
+def row(net, *microseconds):
+    stages = zip(mlp_overhead.STAGES, microseconds, strict=True)
+    return {"key": net, "seconds": {stage: 1e-6 * time for stage, time in stages}}
+
+
+ROWS = [
+    row("64 × 4, 1024", 1000, 900, 950, 700, 600, 50, 12, 10),
+    row("4096 × 4, 8192", 60_000, 9000, 4500, 4400, 4400, 4300, 4500, 4200),
+]
+
+
+def test_each_share_is_over_the_first_stage():
+    small, large = (mlp_overhead.shares(row["seconds"]) for row in ROWS)
+    assert small["TF32"] == pytest.approx(0.1)
+    assert small["float16"] == pytest.approx(-0.05)
+    assert set(small) == set(mlp_overhead.STAGES[1:])
+    for found, row in ((small, ROWS[0]), (large, ROWS[1])):
+        seconds = list(row["seconds"].values())
+        assert sum(found.values()) == pytest.approx(1 - seconds[-1] / seconds[0])
+
+
+def test_the_smallest_net_and_the_largest_are_summed_up():
+    summary = mlp_overhead.summarise(ROWS)
+    assert summary["nets"] == 2
+    assert summary["smallest_max_autotune_over_convtime"] == pytest.approx(60)
+    assert summary["largest_max_autotune_over_convtime"] == pytest.approx(4400 / 4200)
+    assert summary["largest_float32_over_convtime"] == pytest.approx(60_000 / 4200)
+    assert set(GOALS) <= set(summary)
+    assert mlp_overhead.summarise([]) == {"nets": 0}
+
+
+def test_the_table_has_a_line_for_each_stage():
+    lines = mlp_overhead.table(ROWS).splitlines()
+    assert len(lines) == 2 + len(mlp_overhead.STAGES)
+    assert "| TF32 | 900.0 | 10.0 % | 9000.0 | 85.0 % |" in lines
+    assert "| float32 | 1000.0 |  | 60000.0 |  |" in lines
+    assert "| convtime, tuned | 10.0 | 0.2 % | 4200.0 | 0.5 % |" in lines
+
+
+def test_the_picture_is_one_of_all_nets():
+    pytest.importorskip("matplotlib")
+    facts = {"gpu": "a GPU", "torch": "2"}
+    assert mlp_overhead.picture({"rows": ROWS, "provenance": facts}).startswith(b"\x89PNG")
+
+
+def test_there_is_a_case_for_each_net():
+    torch = pytest.importorskip("torch")
+    assert list(mlp_overhead.make_cases(torch.device("cpu"))) == list(mlp_overhead.NETS)
