@@ -4,7 +4,8 @@ A row is a process, in which each operation is timed once by time_op, and compar
 itself on tensors that were allocated apart, and with itself on 2 % more data; all with default
 options. One more row has the truth of the latter by torch.profiler, over random places of arguments
 and results that are not convtime's. Where 2 % more data take another time than that (a matmul's
-tiles, a launch of a few microseconds), the pair is shown and does not count.
+tiles, a launch of a few microseconds), the pair is shown and does not count. Another row, for the
+picture, has the samples of one kernel at sixteen addresses, and sixteen times at one of them.
 
 The spread of an operation is the range of the processes' medians, less one tick of the clock that
 CUPTI's records are from, over the median of the medians.
@@ -35,6 +36,9 @@ PLACES = 256  # of the truth
 TICK_SECONDS = 32e-9
 TOLERANCE = 0.005  # of a true ratio of 1.02
 TRUTH = "truth"
+ADDRESSES = "addresses"
+ADDRESS_COUNT = 16
+ADDRESS_SAMPLES = 40  # at each
 MORE = 50  # one part in so many
 
 
@@ -78,7 +82,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
 
 
 def processes_of(rows: list[results.Row]) -> list[results.Row]:
-    return [row for row in rows if row["key"] != TRUTH]
+    return [row for row in rows if row["key"] not in (TRUTH, ADDRESSES)]
 
 
 def medians_of(processes: list[results.Row]) -> dict[str, list[float]]:
@@ -132,6 +136,35 @@ def table(rows: list[results.Row]) -> str:
             f"| {ratios.get(name, math.nan):.4f} | {slower} of {len(entries)} |"
         )
     return "\n".join(lines)
+
+
+def picture(document: dict[str, Any]) -> bytes:
+    """A PNG: one kernel's samples at one address and at sixteen, and what time_op says of it."""
+    from matplotlib.figure import Figure
+
+    (row,) = (row for row in document["rows"] if row["key"] == ADDRESSES)
+    figure = Figure(figsize=(9, 4), dpi=130, layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    titles = ("the same tensors, sixteen times", "sixteen other addresses")
+    default = row["default"]
+    for axes, kind, title in zip(panels, ("same", "other"), titles, strict=True):
+        for place, seconds in enumerate(sorted(row[kind], key=statistics.median), 1):
+            axes.plot(
+                [place] * len(seconds), [1e6 * s for s in seconds], ".", color="tab:gray", ms=2
+            )
+            axes.plot(place, 1e6 * statistics.median(seconds), "_", color="tab:red", ms=14, mew=2)
+        low, high = (1e6 * default[bound] for bound in ("low", "high"))
+        axes.axhspan(low, high, color="tab:blue", alpha=0.25, label="time_op's interval by default")
+        axes.set_title(title, size=10)
+        axes.set_xlabel("in the order of their medians")
+        axes.grid(alpha=0.25)
+    panels[0].set_ylabel("time of a call (µs)")
+    panels[0].legend(fontsize=8)
+    facts = document["provenance"]
+    figure.suptitle(
+        f"{row['operation']}, cold cache; {facts['gpu']}, torch {facts['torch']}", size=10
+    )
+    return png_of(figure)
 
 
 def operations(device: torch.device, more: bool) -> dict[str, convtime.Candidate]:
@@ -275,6 +308,53 @@ def profiled_at_random(candidate: convtime.Candidate, device: torch.device) -> f
     return statistics.median(profile_calls(call, PLACES, cold=True).sums)
 
 
+def measure_addresses(device: torch.device) -> results.Row:
+    """A ReLU's samples, by turns, on one pair of tensors and on pairs at addresses of their own."""
+    import torch
+
+    from convtime import Candidate, compare, time_op
+
+    x = torch.randn(1024, 1024, device=device)
+    # Inputs and results lie apart at random; a result keeps its place, being written in place.
+    memory = torch.empty(
+        4 * ADDRESS_COUNT * (x.nbytes + (1 << 21)), dtype=torch.uint8, device=device
+    )
+
+    def at_random(number: int) -> torch.Tensor:
+        start = number * (x.nbytes + (1 << 21)) + random_offset()
+        return memory[start : start + x.nbytes].view(x.dtype).view_as(x)
+
+    def relu_into(out: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return torch.clamp_min(source, 0, out=out)
+
+    pairs = [(at_random(2 * i), at_random(2 * i + 1).copy_(x)) for i in range(ADDRESS_COUNT)]
+
+    def samples(candidates: list[convtime.Candidate]) -> list[list[float]]:
+        compared = compare(
+            {str(place): candidate for place, candidate in enumerate(candidates)},
+            method="kernel",
+            cache="cold",
+            placement="as-is",
+            check=None,
+            interference=False,
+            stop="count",
+            min_samples=ADDRESS_SAMPLES,
+            max_samples=ADDRESS_SAMPLES,
+            budget=30.0,
+        )
+        return [list(measurement.seconds) for measurement in compared.measurements.values()]
+
+    default = time_op(relu_into, *pairs[0], method="kernel", cache="cold")
+    low, high = default.median_interval
+    return {
+        "operation": "relu of 1 Mi float32",
+        "same": samples([Candidate(relu_into, *pairs[0])] * ADDRESS_COUNT),
+        "other": samples([Candidate(relu_into, *pair) for pair in pairs]),
+        "default": {"median": default.median, "low": low, "high": high},
+        "placement": default.placement,
+    }
+
+
 def random_offset() -> int:
     """In bytes, within the 2 MiB that addresses are laid out anew in."""
     return 512 * secrets.randbelow(4096)
@@ -282,7 +362,10 @@ def random_offset() -> int:
 
 def make_cases(device: torch.device) -> dict[str, running.Measure]:
     process = functools.partial(running.run_probe, "placement", "verdicts", device)
-    cases: dict[str, running.Measure] = {TRUTH: functools.partial(measure_truth, device)}
+    cases: dict[str, running.Measure] = {
+        TRUTH: functools.partial(measure_truth, device),
+        ADDRESSES: functools.partial(measure_addresses, device),
+    }
     return cases | {f"process {number}": process for number in range(1, PROCESSES + 1)}
 
 
