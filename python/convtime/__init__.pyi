@@ -7,6 +7,7 @@ from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
 from .device.clocks import trace_clocks
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
+from .results.advice import Advice
 from .results.agreement import Agreement
 from .results.batch_record import BatchRecord
 from .results.ceilings import Ceilings
@@ -14,12 +15,15 @@ from .results.clock_reading import ClockReading
 from .results.clock_trace import ClockTrace
 from .results.comparison import Comparison, Judgement, Ratio
 from .results.counters import Counters, CountersUnavailable, KernelCounters
+from .results.diagnosis import Cause, Diagnosis
+from .results.evidence import Evidence
 from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
 from .results.plan import PlanChoice, TensorDescriptor
 from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
+from .study.diagnose.running import diagnose
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
 from .timing.counters.reading import counters
@@ -28,9 +32,11 @@ from .timing.stopwatch import compare, time_op
 __version__: str
 
 __all__ = [
+    "Advice",
     "Agreement",
     "BatchRecord",
     "Candidate",
+    "Cause",
     "Ceilings",
     "Change",
     "Changes",
@@ -39,6 +45,8 @@ __all__ = [
     "Comparison",
     "Counters",
     "CountersUnavailable",
+    "Diagnosis",
+    "Evidence",
     "Explanation",
     "Interference",
     "Judgement",
@@ -56,6 +64,7 @@ __all__ = [
     "compare",
     "compare_runs",
     "counters",
+    "diagnose",
     "explain",
     "locked_clocks",
     "nn",

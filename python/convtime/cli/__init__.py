@@ -68,7 +68,17 @@ def interrupted() -> int:
 def make_parser() -> argparse.ArgumentParser:
     """The command line with all of its commands."""
     # Not above: it takes long enough to be interrupted, which main sees to.
-    from convtime.cli import compare, compare_files, completion, config, conv, doctor, show, time
+    from convtime.cli import (
+        compare,
+        compare_files,
+        completion,
+        config,
+        conv,
+        diagnose,
+        doctor,
+        show,
+        time,
+    )
 
     parser = _Parser(
         prog="convtime",
@@ -81,6 +91,8 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"convtime {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (time, compare, conv, show, compare_files, doctor, config, completion):
+    for command in (
+        *(time, compare, diagnose, conv, show, compare_files, doctor, config, completion),
+    ):
         command.add_to(commands)
     return parser

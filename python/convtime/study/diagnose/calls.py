@@ -1,0 +1,102 @@
+"""An operation as a program calls it: what the first calls take, and those of a loop."""
+
+from __future__ import annotations
+
+import os
+import resource
+import statistics
+import time
+
+import torch
+
+from convtime.core.load import _C
+from convtime.results.evidence import Calls, Timing
+from convtime.study.diagnose.subject import Subject, seconds_of
+
+_FIRST_CALLS = 3
+_BLOCKS = 10
+_BLOCK_SECONDS = 0.02
+_MOST_CALLS = 2000  # of a block
+_ISSUED = 7
+
+
+def look_at_calls(subject: Subject) -> Calls:
+    """Calls it some times, as a program would. What it raises passes through."""
+    if subject.on_gpu:
+        torch.empty(1, device=subject.place.device).fill_(0)  # what any program does first
+    first = tuple(_call_and_wait(subject) for _ in range(_FIRST_CALLS))
+    count = max(1, min(_MOST_CALLS, int(_BLOCK_SECONDS / max(min(first), 1e-7))))
+    blocks = _BLOCKS if min(first) * count < 10 * _BLOCK_SECONDS else 3
+    waiting = [_call_and_wait(subject) for _ in range(min(count * blocks, 30))]
+    issuing = [_issue(subject) for _ in range(min(count * blocks, _ISSUED))]
+    before, usage, begin = _blocks(subject), resource.getrusage(resource.RUSAGE_SELF), _now()
+    loop = [_loop(subject, count) for _ in range(blocks)]
+    seconds, now = _now() - begin, resource.getrusage(resource.RUSAGE_SELF)
+    after, calls = _blocks(subject), count * blocks
+    ran = (now.ru_utime + now.ru_stime) - (usage.ru_utime + usage.ru_stime)
+    return Calls(
+        first=first,
+        loop=_timing(loop),
+        waiting=_timing(waiting),
+        issuing=statistics.median(issuing),
+        mean=statistics.fmean(loop),
+        fewest=min(loop),
+        running=ran / seconds,
+        allocations=(after[0] - before[0]) / calls,
+        frees=(after[1] - before[1]) / calls,
+        preempted=(now.ru_nivcsw - usage.ru_nivcsw) / seconds,
+    )
+
+
+def load_per_cpu() -> float:
+    """The load average of the last minute for each CPU that this process may run on."""
+    return os.getloadavg()[0] / len(os.sched_getaffinity(0))
+
+
+def _now() -> float:
+    return time.perf_counter()
+
+
+def _call_and_wait(subject: Subject) -> float:
+    subject.prepare()
+    subject.wait()
+    return seconds_of(lambda: (subject.call(), subject.wait()))
+
+
+def _issue(subject: Subject) -> float:
+    subject.prepare()
+    subject.wait()
+    return seconds_of(subject.call)
+
+
+def _loop(subject: Subject, count: int) -> float:
+    if subject.candidate.acts_before_calls:  # which is no part of the call's time
+        return statistics.fmean(_call_and_wait(subject) for _ in range(count))
+    subject.wait()
+    begin = _now()
+    for _ in range(count):
+        subject.call()
+    subject.wait()
+    return (_now() - begin) / count
+
+
+def _blocks(subject: Subject) -> tuple[int, int]:
+    """How many blocks PyTorch's allocator has asked CUDA for so far, and given back."""
+    if not subject.on_gpu:
+        return 0, 0
+    stats = torch.cuda.memory_stats(subject.place.device)
+    return int(stats["segment.all.allocated"]), int(stats["segment.all.freed"])
+
+
+def _timing(samples: list[float]) -> Timing:
+    low, high, _, _ = _C.median_interval(samples, (), (), 0.0, 0.0)
+    median = statistics.median(samples)
+    spread = _C.quantile(samples, 0.75) - _C.quantile(samples, 0.25)
+    known = low > 0 and high < float("inf")
+    return Timing(
+        median=median,
+        low=low if known else None,
+        high=high if known else None,
+        spread=spread / median if median > 0 else 0.0,
+        count=len(samples),
+    )

@@ -1,0 +1,102 @@
+"""Others that use the device, seen by work of known duration; and our own, beside a call."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+from collections.abc import Iterator
+from typing import Any, Final, Literal
+
+import torch
+
+from convtime.device import nvml
+from convtime.results.evidence import Neighbours
+from convtime.study.diagnose.calls import load_per_cpu
+
+Eats = Literal["bandwidth", "multiprocessors"]
+EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
+
+_SPIN_SECONDS, _SPINS = 200e-6, 40
+_LAUNCH_SECONDS = 1e-6  # of each spin: what launch and exit take
+_COPIED_BYTES = 256 << 20
+_COPIES = 9
+_BESIDE_SECONDS = 0.5  # for as long as our own neighbour has work
+
+
+def look(device: torch.device) -> Neighbours:
+    """What known work takes on a GPU, or how loaded a machine without one is."""
+    if device.type != "cuda":
+        return Neighbours(load=load_per_cpu())
+    with torch.cuda.device(device):
+        return Neighbours(
+            spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),
+            spin=_spin_seconds(),
+            copied_bytes_per_second=_copy_rate(device),
+            highest_bytes_per_second=_highest_rate(device),
+            other_processes=_other_processes(device),
+        )
+
+
+def _spin_seconds() -> float:
+    spin = torch.ops.convtime.spin_ns
+    spin(1000)
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(_SPINS):
+        spin(int(_SPIN_SECONDS * 1e9))
+    end.record()
+    end.synchronize()
+    return 1e-3 * float(start.elapsed_time(end))
+
+
+def _copy_rate(device: torch.device) -> float:
+    source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    seconds = []
+    for _ in range(_COPIES):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        target.copy_(source)
+        end.record()
+        end.synchronize()
+        seconds.append(1e-3 * float(start.elapsed_time(end)))
+    return 2 * _COPIED_BYTES / statistics.median(seconds)
+
+
+def _highest_rate(device: torch.device) -> float | None:
+    """By the memory's clock, twice for each cycle, and its width."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    khz, bits = (
+        getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width")
+    )
+    return 2 * khz * 1e3 * bits / 8 if khz and bits else None
+
+
+def _other_processes(device: torch.device) -> int | None:
+    try:
+        with nvml.session(device) as gpu:
+            processes = gpu.ask("ComputeRunningProcesses_v3")
+    except nvml.NvmlUnavailableError:  # it is one sign of several
+        return None
+    return None if processes is None else max(0, len({each.pid for each in processes}) - 1)
+
+
+@contextlib.contextmanager
+def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
+    """Keeps another stream of the GPU busy while the block runs, for half a second at most."""
+    with torch.cuda.device(device):
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            if eats == "bandwidth":
+                source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
+                target = torch.empty_like(source)
+                rate = _highest_rate(device) or 1e12
+                for _ in range(min(900, int(_BESIDE_SECONDS * rate / _COPIED_BYTES / 4))):
+                    target.copy_(source)
+            else:
+                count = torch.cuda.get_device_properties(device).multi_processor_count
+                torch.ops.convtime.spin_ns(int(_BESIDE_SECONDS * 1e9), count // 2, 1024)
+        try:
+            yield
+        finally:
+            side.synchronize()
