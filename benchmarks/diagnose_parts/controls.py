@@ -7,7 +7,7 @@ import functools
 import torch
 from torch.nn import functional as F
 
-from diagnose_parts.causes import MIB, random_tensor
+from diagnose_parts.causes import MIB, new_stream, random_tensor
 from diagnose_parts.planting import NOTHING, Draw, Plant, Planted, Plants
 
 
@@ -45,7 +45,7 @@ def gather(draw: Draw) -> Planted:
 def overlapped(draw: Draw) -> Planted:
     """A copy that is shorter than the work that it runs beside."""
     host = torch.randn(draw.whole("MiB", 1, 2) * MIB // 4).pin_memory()
-    landed, side = torch.empty_like(host, device="cuda"), torch.cuda.Stream()
+    landed, side = torch.empty_like(host, device="cuda"), new_stream()
     x = random_tensor(draw.whole("Mi numbers", 128, 192) * MIB)
 
     def call() -> torch.Tensor:
@@ -62,7 +62,7 @@ def overlapped(draw: Draw) -> Planted:
 
 def waited(draw: Draw) -> Planted:
     """Two streams, each of which waits for what it reads."""
-    x, side = random_tensor(draw.whole("Mi numbers", 64, 128) * MIB), torch.cuda.Stream()
+    x, side = random_tensor(draw.whole("Mi numbers", 64, 128) * MIB), new_stream()
 
     def call() -> torch.Tensor:
         main = torch.cuda.current_stream()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -27,7 +28,8 @@ def thread_neighbour(eats: str, amount: int) -> Iterator[None]:
     ended, begun = threading.Event(), threading.Event()
 
     def work() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()):
+        make: Any = torch.cuda.Stream  # which is not typed
+        with torch.cuda.stream(make()):
             _work(eats, amount, begun.set, ended.is_set)
 
     thread = threading.Thread(target=work)
@@ -60,7 +62,8 @@ def process_neighbour(eats: str, amount: int) -> Iterator[None]:
 
 
 def _work(eats: str, amount: int, begin: Callable[[], object], ended: Callable[[], bool]) -> None:
-    done = torch.cuda.Event()
+    event: Any = torch.cuda.Event
+    done = event()
     if eats == "bandwidth":
         source = torch.empty(amount * _MIB, dtype=torch.uint8, device="cuda")
         target = torch.empty_like(source)
@@ -75,7 +78,7 @@ def _work(eats: str, amount: int, begin: Callable[[], object], ended: Callable[[
 
 def _repeat(
     piece: Callable[[], object],
-    done: torch.cuda.Event,
+    done: Any,
     begin: Callable[[], object],
     ended: Callable[[], bool],
 ) -> None:
@@ -90,7 +93,12 @@ def _repeat(
 def main() -> None:
     eats, amount = sys.argv[1:]
     closed = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), closed.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     told = threading.Event()
 
     def begin() -> None:

@@ -61,18 +61,17 @@ class Draw:
 
     def whole(self, name: str, low: int, high: int) -> int:
         """A whole number from low to high."""
-        return self._keep(name, self._random.randint(low, high))
+        self.drawn[name] = value = self._random.randint(low, high)
+        return value
 
     def seconds(self, name: str, low: float, high: float) -> float:
         """A duration between two, to a microsecond."""
-        return self._keep(name, round(self._random.uniform(low, high), 6))
+        self.drawn[name] = value = round(self._random.uniform(low, high), 6)
+        return value
 
     def one_of(self, name: str, *choices: str) -> str:
         """One of several names."""
-        return self._keep(name, self._random.choice(choices))
-
-    def _keep(self, name: str, value: Any) -> Any:
-        self.drawn[name] = value
+        self.drawn[name] = value = self._random.choice(choices)
         return value
 
 

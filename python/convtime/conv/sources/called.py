@@ -32,7 +32,8 @@ def reproducer_of(candidate: Candidate) -> str:
 
 def convolutions_of(call: Callable[[], object]) -> list[BoundCall]:
     """The convolutions that a call runs, each time that it runs one; it is called once."""
-    with _Convolutions() as called:
+    called = _Convolutions()
+    with called:
         call()
     return called.calls
 

@@ -12,6 +12,7 @@ import functools
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 
@@ -297,7 +298,7 @@ def _lasting_load(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 
 def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
-    times = {}
+    times: dict[str, Timing] = {}
     regimes: tuple[Regime, ...] = ("burst", "sustained")
     for regime in regimes:
         measured = subject.time(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
 import torch
@@ -40,10 +40,20 @@ def look(device: torch.device) -> Neighbours:
 def _spin_seconds() -> float:
     spin = torch.ops.convtime.spin_ns
     spin(1000)
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+
+    def spins() -> None:
+        for _ in range(_SPINS):
+            spin(int(_SPIN_SECONDS * 1e9))
+
+    return _between_events(spins)
+
+
+def _between_events(work: Callable[[], object]) -> float:
+    """Seconds from before to behind some work, on the current stream."""
+    event: Any = torch.cuda.Event
+    start, end = (event(enable_timing=True) for _ in range(2))
     start.record()
-    for _ in range(_SPINS):
-        spin(int(_SPIN_SECONDS * 1e9))
+    work()
     end.record()
     end.synchronize()
     return 1e-3 * float(start.elapsed_time(end))
@@ -52,14 +62,7 @@ def _spin_seconds() -> float:
 def _copy_rate(device: torch.device) -> float:
     source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    seconds = []
-    for _ in range(_COPIES):
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        target.copy_(source)
-        end.record()
-        end.synchronize()
-        seconds.append(1e-3 * float(start.elapsed_time(end)))
+    seconds = [_between_events(lambda: target.copy_(source)) for _ in range(_COPIES)]
     return 2 * _COPIED_BYTES / statistics.median(seconds)
 
 
@@ -85,7 +88,8 @@ def _other_processes(device: torch.device) -> int | None:
 def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
     """Keeps another stream of the GPU busy while the block runs, for half a second at most."""
     with torch.cuda.device(device):
-        side = torch.cuda.Stream()
+        make: Any = torch.cuda.Stream  # which is not typed
+        side = make()
         with torch.cuda.stream(side):
             if eats == "bandwidth":
                 source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)

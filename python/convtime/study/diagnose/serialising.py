@@ -29,11 +29,11 @@ class _Made(NamedTuple):
     stream: torch.cuda.Stream
 
 
-class _WaitingForEach(TorchDispatchMode):
+class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While entered, waits behind each operation, and notes what memory it takes."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.made: list[_Made] = []
 
     def __torch_dispatch__(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 
 from convtime.results.evidence import Trace
 from convtime.study.diagnose.subject import Subject
