@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from test_diagnose_rules import CLEAN, US, but, timing
+from clean_evidence import CLEAN, US, but, timing
 from torch.nn import functional as F
 
 import convtime
@@ -140,7 +140,7 @@ def test_bad_input_is_one_sentence(options, error, text):
 
 def test_what_is_diagnosed_must_be_callable():
     with pytest.raises(TypeError, match="must be callable, got Tensor"):
-        convtime.diagnose(torch.ones(1))
+        convtime.diagnose(torch.ones(1))  # type: ignore[arg-type]
 
 
 def test_other_tools_numbers():
