@@ -77,7 +77,7 @@ def diagnosed(key: str, rules: str) -> results.Row:
     torch.cuda.synchronize()
     begin = time.perf_counter()
     with planted.around():
-        found = convtime.diagnose(planted.fn, *planted.args, name=key)
+        found = convtime.diagnose(planted.fn, *planted.args, name=key, device="cuda")
     seconds = time.perf_counter() - begin
     without = judge(found.evidence.without_counters())
     return {

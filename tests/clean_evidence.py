@@ -66,7 +66,7 @@ TRACE = Trace(
 )
 CONTRASTS = {
     "cache": {"cold": timing(101), "cold-clean": timing(100), "warm": timing(99.5)},
-    "placement": {"as-is": timing(100), "moved": timing(100.5), "random": timing(99.8)},
+    "placement": {"as-is": timing(100), "moved": timing(100.5)},
     "regime": {"burst": timing(100, 1980), "sustained": timing(101, 1970)},
     "data": {"as given": timing(100), "zeros": timing(99.5), "random": timing(100)},
 }

@@ -170,7 +170,7 @@ def test_a_file_of_nvbench_is_known_by_its_mean(tmp_path):
 SEEN = but(
     contrasts={
         "cache": {"cold": timing(100), "cold-clean": timing(95), "warm": timing(80)},
-        "placement": {"as-is": timing(84), "random": timing(82)},
+        "places": {"as-is": timing(84), "random": timing(82)},
         "method": {"graph": timing(90), "events, not queued": timing(140)},
     },
     work={"span": 103 * US, "mean": 101 * US, "fewest": 97 * US},

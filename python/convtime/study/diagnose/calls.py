@@ -88,7 +88,8 @@ def _blocks(subject: Subject) -> tuple[int, int]:
     if not subject.on_gpu:
         return 0, 0
     stats = torch.cuda.memory_stats(subject.place.device)
-    return int(stats["segment.all.allocated"]), int(stats["segment.all.freed"])
+    allocated, freed = (stats.get(f"segment.all.{what}", 0) for what in ("allocated", "freed"))
+    return int(allocated), int(freed)
 
 
 def _timing(samples: list[float]) -> Timing:

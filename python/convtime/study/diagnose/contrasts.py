@@ -18,7 +18,7 @@ import torch
 
 from convtime.conv.explain.kernels import LAYOUT, role_of
 from convtime.results.counters import Counters
-from convtime.results.evidence import Evidence, Held, Timing, Work
+from convtime.results.evidence import Calls, Evidence, Held, Timing, Work
 from convtime.results.measurement import Measurement
 from convtime.study.diagnose import neighbours, process
 from convtime.study.diagnose.account import account_of
@@ -32,6 +32,7 @@ from convtime.timing.options import Cache, Method, Regime
 
 _HELD_SECONDS = 0.02
 _TRACED_CALLS = 10
+_WORK_SECONDS, _LONG_CALLS = 4.0, 40
 _FEWEST_PLACES = 8
 _MOVED = 5
 _LONGEST_REGIME = 2.0  # seconds of a call, beyond which no regime is reached
@@ -69,13 +70,21 @@ class Contrast:
         return max(self.seconds, self.calls * evidence.calls.waiting.median)
 
 
-def look_at_work(subject: Subject) -> tuple[Work, Timing]:
+def look_at_work(subject: Subject, calls: Calls) -> Work:
     """What the device does in a call, as ``time_op`` finds it by default."""
-    measured = subject.time(placement="auto", regime="auto", warmup="steady", budget=2 * BUDGET)
+    measured = subject.time(
+        placement="auto",
+        regime="auto",
+        warmup="steady",
+        stop="interval",
+        tolerance=0.01,
+        budget=2 * BUDGET,
+        timeout=max(_WORK_SECONDS, _LONG_CALLS * calls.waiting.median),  # bursts idle for long
+    )
     activities = measured.activities
     conversion = (each.median for each in activities if role_of(each) == LAYOUT)
     copies = [each for each in activities if each.kind == "memcpy"]
-    work = Work(
+    return Work(
         seconds=measured.median,
         union=statistics.median(measured.unions or measured.seconds),
         span=statistics.median(measured.spans or measured.seconds),
@@ -92,7 +101,6 @@ def look_at_work(subject: Subject) -> tuple[Work, Timing]:
         highest_clock_hz=measured.max_sm_clock_hz,
         remarkable_inputs=len(measured.inputs),
     )
-    return work, Timing.of(measured)
 
 
 def _spread_of_places(measured: Measurement) -> float | None:
@@ -200,11 +208,12 @@ def _look_at_placement(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
-    found = dict(evidence.contrasts.get("placement", {}))
+    """As it is, and at many places; not by turns with others, so that each finds a warm cache."""
     measured = subject.time(cache="warm", placement="random", budget=2 * BUDGET)
-    if measured.placement == "random":
-        found["random"] = Timing.of(measured)
-    return _add(evidence, "placement", found)
+    if measured.placement != "random":
+        raise ValueError(measured.placement_reason)
+    here = subject.time(cache="warm")
+    return _add(evidence, "places", {"as-is": Timing.of(here), "random": Timing.of(measured)})
 
 
 def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
@@ -299,8 +308,8 @@ def _lasting_load(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
     times: dict[str, Timing] = {}
-    regimes: tuple[Regime, ...] = ("burst", "sustained")
-    for regime in regimes:
+    regimes: tuple[tuple[Regime, float], ...] = (("burst", 3.0), ("sustained", 7.0))
+    for regime, timeout in regimes:
         measured = subject.time(
             regime=regime,
             cache="warm",
@@ -308,7 +317,7 @@ def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
             stop="interval",
             tolerance=0.01,
             budget=2 * BUDGET,
-            timeout=6.0,
+            timeout=timeout,
         )
         if measured.regime == regime:
             times[regime] = Timing.of(measured)
@@ -317,8 +326,7 @@ def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
 
 def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
     """Beside our own work on another stream, which eats bandwidth or multiprocessors."""
-    alone = Timing.of(subject.time(cache="warm"))
-    times = {"alone": alone}
+    times = {"alone": Timing.of(subject.time(cache="warm", method="event"))}
     for eats in neighbours.EATS:
         with neighbours.in_a_stream(subject.place.device, eats):
             times[f"beside {eats}"] = Timing.of(subject.time(cache="warm", method="event"))

@@ -45,7 +45,9 @@ def _flush(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
 
 def _placement(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
     return _between(
-        evidence, "placement", "random", "as-is", "it calls at one choice of addresses, we at many"
+        evidence,
+        *("places", "random", "as-is", "it calls at one choice of addresses, and we at many"),
+        name="placement",
     )
 
 

@@ -19,7 +19,8 @@ EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
 _SPIN_SECONDS, _SPINS = 200e-6, 40
 _LAUNCH_SECONDS = 1e-6  # of each spin: what launch and exit take
 _COPIED_BYTES = 256 << 20
-_COPIES = 9
+_COPIES, _COPIES_AT_ONCE = 5, 8
+_BESIDE_BYTES, _MOST_LAUNCHES = 1 << 30, 900  # the queue has room for some 1024
 _BESIDE_SECONDS = 0.5  # for as long as our own neighbour has work
 
 
@@ -62,8 +63,13 @@ def _between_events(work: Callable[[], object]) -> float:
 def _copy_rate(device: torch.device) -> float:
     source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    seconds = [_between_events(lambda: target.copy_(source)) for _ in range(_COPIES)]
-    return 2 * _COPIED_BYTES / statistics.median(seconds)
+
+    def copies() -> None:
+        for _ in range(_COPIES_AT_ONCE):  # or the first one's launch would count
+            target.copy_(source)
+
+    seconds = statistics.median(_between_events(copies) for _ in range(_COPIES))
+    return 2 * _COPIED_BYTES * _COPIES_AT_ONCE / seconds
 
 
 def _highest_rate(device: torch.device) -> float | None:
@@ -92,10 +98,11 @@ def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
         side = make()
         with torch.cuda.stream(side):
             if eats == "bandwidth":
-                source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
+                source = torch.empty(_BESIDE_BYTES, dtype=torch.uint8, device=device)
                 target = torch.empty_like(source)
                 rate = _highest_rate(device) or 1e12
-                for _ in range(min(900, int(_BESIDE_SECONDS * rate / _COPIED_BYTES / 4))):
+                count = int(_BESIDE_SECONDS * rate / (2 * _BESIDE_BYTES))
+                for _ in range(min(_MOST_LAUNCHES, count)):
                     target.copy_(source)
             else:
                 count = torch.cuda.get_device_properties(device).multi_processor_count

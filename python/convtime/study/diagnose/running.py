@@ -100,11 +100,19 @@ def diagnose(
     begin = time.perf_counter()
     place = find_place([candidate], Options(device=device).device)
     subject = Subject(candidate, place, tuple(again))
+    before = _allocations()
     with on(place.device, None):
         # First of all, since what only first calls do is done after it.
         calls = look_at_calls(subject)
+    if device is None and not place.on_gpu and _allocations() > before:
+        # The first call showed that it uses a GPU, to which it copies its tensors.
+        place = find_place([candidate], "cuda")
+        subject = dataclasses.replace(subject, place=place)
+        with on(place.device, None):
+            calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
+    with on(place.device, None):
         other = None if against is None else other_of(against, candidate)
-        work, _ = look_at_work(subject)
+        work = look_at_work(subject, calls)
         evidence = Evidence(on_gpu=place.on_gpu, calls=calls, work=work)
         evidence, skipped = _look(subject, evidence, begin + float(budget), counters=counters)
         advice, why_not = convolutions.advise(subject, evidence, begin + float(budget))
@@ -122,6 +130,14 @@ def diagnose(
         device=str(place.device),
         provenance=provenance(place.device),
     )
+
+
+def _allocations() -> int:
+    """How often PyTorch's allocator has given out memory of GPUs."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    devices = range(torch.cuda.device_count())
+    return sum(torch.cuda.memory_stats(each).get("allocation.all.allocated", 0) for each in devices)
 
 
 def _with_advice(evidence: Evidence) -> Callable[[Cause], Cause]:
