@@ -285,7 +285,6 @@ def test_other_tensors_keep_their_layout():
     copy = moved(x)
     assert copy.stride() == x.stride()
     assert copy.data_ptr() != x.data_ptr()
-    assert copy.requires_grad
     assert torch.equal(copy, x)
     expanded = torch.ones(1, 4).expand(3, 4)
     assert moved(expanded) is expanded
@@ -296,6 +295,24 @@ def test_a_tensor_in_two_places_is_one_tensor_there_too():
     changed = subject_of(torch.add, x, x).with_tensors(moved, "moved")
     assert changed.args[0] is changed.args[1]
     assert changed.args[0] is not x
+
+
+def test_variables_and_parameters_are_others_there():
+    x = torch.ones(3)
+    moved_call = subject_of(lambda: (x,)).with_tensors(torch.zeros_like, "zeros")
+    assert torch.equal(moved_call.fn()[0], torch.zeros(3))
+    layer = torch.nn.Conv2d(2, 2, 3)
+    called = subject_of(layer, torch.ones(1, 2, 4, 4)).with_tensors(
+        lambda each: (
+            each.contiguous(memory_format=torch.channels_last) if each.dim() == 4 else each
+        ),
+        "channels_last",
+    )
+    assert isinstance(called.fn.weight, torch.nn.Parameter)
+    assert called.fn.weight.requires_grad
+    assert called.fn.weight.is_contiguous(memory_format=torch.channels_last)
+    assert called.fn.bias is layer.bias
+    assert layer.weight.is_contiguous()
 
 
 def test_random_numbers_are_spread_like_the_given():

@@ -27,8 +27,10 @@ from convtime.study.diagnose.serialising import look_at_results
 from convtime.study.diagnose.subject import BUDGET, Subject, filled, moved, seconds_of
 from convtime.study.diagnose.tracing import trace
 from convtime.timing.candidate import Candidate
+from convtime.timing.copying import Original
 from convtime.timing.counters.reading import counters
 from convtime.timing.options import Cache, Method, Regime
+from convtime.timing.placement import MOST_OBJECTS, obstacle
 
 _HELD_SECONDS = 0.02
 _TRACED_CALLS = 10
@@ -124,9 +126,7 @@ def _without_setup(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 
 def _has_tensors(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
-    if subject.candidate.setup is not None:
-        return "setup may refer to the tensors that would be others"
-    return "" if subject.tensors else "no tensor is in its arguments, where it could be another one"
+    return subject.obstacle
 
 
 def _add(evidence: Evidence, name: str, times: _Times) -> Evidence:
@@ -231,8 +231,7 @@ def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tenso
 
 
 def _in_format(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
-    changed = tensor.detach().contiguous(memory_format=memory_format)
-    return changed.requires_grad_(tensor.requires_grad)
+    return tensor.contiguous(memory_format=memory_format)
 
 
 def _has_layouts(subject: Subject, evidence: Evidence) -> str:
@@ -254,7 +253,7 @@ def _has_numbers(subject: Subject, evidence: Evidence) -> str:
     return _has_tensors(subject, evidence) or (
         ""
         if any(each.is_floating_point() for each in subject.tensors)
-        else "no floating-point tensor is in its arguments"
+        else "none of its tensors has floating-point numbers"
     )
 
 
@@ -356,16 +355,18 @@ def _look_at_batches(subject: Subject, evidence: Evidence) -> Evidence:
 def _host_tensors(subject: Subject, evidence: Evidence) -> str:
     if reason := _without_setup(subject, evidence):
         return reason
-    pageable = [each for each in subject.tensors if each.device.type == "cpu"]
-    if any(not each.is_pinned() for each in pageable):
-        return ""
-    return "no tensor of pageable memory is in its arguments"
+    on_host = _on_host(subject)
+    if all(each.is_pinned() for each in on_host.tensors):
+        return "none of its tensors is in pageable memory"
+    return obstacle(on_host, backward=False)
+
+
+def _on_host(subject: Subject) -> Original:
+    return Original(subject.candidate, torch.device("cpu"), MOST_OBJECTS)
 
 
 def _look_at_pinning(subject: Subject, evidence: Evidence) -> Evidence:
-    pinned = subject.with_tensors(
-        lambda each: each.detach().pin_memory() if each.device.type == "cpu" else each, "pinned"
-    )
+    pinned = _on_host(subject).with_tensors(lambda each: each.pin_memory()).but(name="pinned")
     times = {
         "as-is": Timing.of(subject.time(method="sync", cache="warm")),
         "pinned": Timing.of(subject.time(pinned, method="sync", cache="warm")),

@@ -57,8 +57,8 @@ def diagnose(
     """Says what dominates the time of ``fn(*args, **kwargs)``, and what makes it vary.
 
     It calls it under conditions that differ in one thing each, and says of each difference what it
-    is due to, how sure that is, and what to do about it. What is passed as an argument, rather than
-    held by a closure, can be varied: numbers, layout and addresses.
+    is due to, how sure that is, and what to do about it. Numbers, layout and addresses are varied
+    of the tensors in arguments, module, or variables that ``fn`` itself refers to.
 
     Args:
         fn: what is diagnosed. Not to have been called before shows what its first call does.

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from convtime.results.measurement import Measurement
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
+from convtime.timing.copying import Original
 from convtime.timing.options import Options
+from convtime.timing.placement import MOST_OBJECTS, obstacle
 from convtime.timing.sampling import Place, measure
 
 #: Seconds for each timing.
@@ -42,11 +43,20 @@ class Subject:
         """Whether its work runs on a GPU."""
         return self.place.on_gpu
 
+    @functools.cached_property
+    def original(self) -> Original:
+        """Its tensors on the device, in arguments, module, or variables that its function reads."""
+        return Original(self.candidate, self.place.device, MOST_OBJECTS)
+
+    @functools.cached_property
+    def obstacle(self) -> str:
+        """Why its tensors cannot be others; empty where they can."""
+        return obstacle(self.original, backward=self.candidate.backward, any_address=True)
+
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """The plain tensors in its arguments."""
-        found = pytree.tree_leaves((self.candidate.args, dict(self.candidate.kwargs)))
-        return [leaf for leaf in found if isinstance(leaf, torch.Tensor) and is_plain(leaf)]
+        """Those that can be others."""
+        return [each for each in self.original.tensors if each.numel()]
 
     @functools.cached_property
     def _called(self) -> Candidate:
@@ -85,30 +95,8 @@ class Subject:
         return measure(candidates, Options(**{**usual, **options}))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor], name: str) -> Candidate:
-        """The operation on other tensors in its arguments; one in two places is changed once."""
-        change_once = functools.cache(change)
-        candidate = self.candidate
-
-        def changed(value: Any) -> Any:
-            plain = isinstance(value, torch.Tensor) and is_plain(value)
-            return change_once(value) if plain else value
-
-        return candidate.but(
-            name=name,
-            args=pytree.tree_map(changed, candidate.args),
-            kwargs=pytree.tree_map(changed, dict(candidate.kwargs)),
-        )
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can be copied by its sizes and strides, and takes part in no graph."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and tensor.layout == torch.strided
-        and tensor.grad_fn is None
-        and tensor.numel() > 0
-        and not (tensor.is_quantized or tensor.is_meta or tensor.is_conj() or tensor.is_neg())
-    )
+        """The operation on other tensors; ``change`` gives what takes the place of one."""
+        return self.original.with_tensors(change).but(name=name)
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -120,13 +108,12 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def filled(tensor: torch.Tensor, fill: Callable[[torch.Tensor], object]) -> torch.Tensor:
-    """A tensor of the same layout with other numbers, which asks for gradients like the given."""
+    """A tensor of the same layout with other numbers."""
     made = torch.empty_strided(
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
-    with torch.no_grad():
-        fill(made)
-    return made.requires_grad_(tensor.requires_grad)
+    fill(made)
+    return made
 
 
 def seconds_of(action: Callable[[], object]) -> float:
