@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 from clean_evidence import CALLS, CLEAN, US, WORK, but, times, timing
@@ -205,9 +206,16 @@ def test_on_a_cpu(code, seen):
     assert advise(judge(seen)[0], seen)
 
 
-def test_on_a_loaded_cpu_waiting_cannot_be_told_from_sleeping():
-    seen = but(ON_CPU, calls={"running": 0.1}, neighbours=Neighbours(load=4.0))
-    assert codes(seen) == ["contention"]
+RECORDED = json.loads((Path(__file__).parent / "data" / "cpu_evidence.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("sleep", "host-bound"), ("built at first", "first-call"), ("transposed", "layout")],
+)
+def test_what_was_planted_on_a_cpu_is_found_in_what_was_recorded_there(name, code):
+    """The machine was loaded, which is said first."""
+    assert codes(codec.decode(Evidence, RECORDED[name]))[:2] == ["contention", code]
 
 
 def test_advice_that_was_tried_says_what_it_saves():

@@ -72,10 +72,10 @@ class Calls:
         issuing: what a call takes to return while the device is idle.
         mean: of the loop's samples.
         fewest: of the loop's samples, the smallest.
-        running: the share of the loop's time in which this process ran on a CPU, over all threads.
+        running: the share of the loop's time in which this process ran on a CPU, or waited for one
+            to run on; added up over its threads.
         allocations: blocks that PyTorch's allocator asked CUDA for.
         frees: blocks that it gave back to CUDA.
-        preempted: how often the system took the CPU away in a second of the loop.
     """
 
     first: tuple[float, ...]
@@ -87,7 +87,6 @@ class Calls:
     running: float = 1.0
     allocations: float = 0.0
     frees: float = 0.0
-    preempted: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _account(diagnosis: Diagnosis) -> dict[str, text.Cell]:
     shown: dict[str, text.Cell] = {"a call": format_seconds(account.seconds)}
     if not diagnosis.evidence.on_gpu:
         if account.waiting > 0.01 * account.seconds:
-            shown["on no CPU"] = _share(account.waiting, account.seconds)
+            shown["asleep"] = _share(account.waiting, account.seconds)
         return shown
     shown["GPU busy"] = _share(account.busy, account.seconds)
     shown["GPU idle"] = _share(account.idle, account.seconds)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import resource
 import statistics
 import time
+from pathlib import Path
 
 import torch
 
@@ -29,11 +30,10 @@ def look_at_calls(subject: Subject) -> Calls:
     blocks = _BLOCKS if min(first) * count < 10 * _BLOCK_SECONDS else 3
     waiting = [_call_and_wait(subject) for _ in range(min(count * blocks, 30))]
     issuing = [_issue(subject) for _ in range(min(count * blocks, _ISSUED))]
-    before, usage, begin = _blocks(subject), resource.getrusage(resource.RUSAGE_SELF), _now()
+    before, awake, begin = _blocks(subject), _awake_seconds(), _now()
     loop = [_loop(subject, count) for _ in range(blocks)]
-    seconds, now = _now() - begin, resource.getrusage(resource.RUSAGE_SELF)
+    seconds, awake = _now() - begin, _awake_seconds() - awake
     after, calls = _blocks(subject), count * blocks
-    ran = (now.ru_utime + now.ru_stime) - (usage.ru_utime + usage.ru_stime)
     return Calls(
         first=first,
         loop=_timing(loop),
@@ -41,16 +41,25 @@ def look_at_calls(subject: Subject) -> Calls:
         issuing=statistics.median(issuing),
         mean=statistics.fmean(loop),
         fewest=min(loop),
-        running=ran / seconds,
+        running=awake / seconds,
         allocations=(after[0] - before[0]) / calls,
         frees=(after[1] - before[1]) / calls,
-        preempted=(now.ru_nivcsw - usage.ru_nivcsw) / seconds,
     )
 
 
 def load_per_cpu() -> float:
     """The load average of the last minute for each CPU that this process may run on."""
     return os.getloadavg()[0] / len(os.sched_getaffinity(0))
+
+
+def _awake_seconds() -> float:
+    """For how long this process' threads ran, or waited for a CPU to run on; added up."""
+    found = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # of a thread that has just ended
+            ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+            found += ran + waited
+    return 1e-9 * found
 
 
 def _now() -> float:

@@ -51,7 +51,7 @@ SMALL_COPY = 64 << 10
 COPY_SHARE, STRETCHED = 0.70, 1.15
 #: Of the highest clock: below it, even bursts are held back.
 LOW_CLOCK = 0.90
-#: A call that runs on no CPU for more of its time than this waits for something.
+#: A call that is ready to run for less of its time than this waits for something.
 RUNNING = 0.5
 #: A CPU's load average for each CPU.
 LOAD = 1.5
@@ -320,15 +320,13 @@ def _host(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _waits_on_cpu(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    running, machine = evidence.calls.running, evidence.neighbours
-    if machine is not None and (machine.load or 0.0) > LOAD:
-        return  # it may wait for its turn on a CPU, which looks the same
+    running = evidence.calls.running
     if running < RUNNING:
         yield Cause(
             code="host-bound",
             sentence="the call waits, and computes nothing meanwhile: it sleeps, or reads or "
             "writes something slow",
-            evidence=(f"for {1 - running:.0%} of its time it runs on no CPU",),
+            evidence=(f"for {1 - running:.0%} of its time it is not ready to run on a CPU",),
             effect=account.waiting / account.seconds,
             confidence=SURE,
         )
