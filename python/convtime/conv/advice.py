@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
-from convtime.conv.call import ConvCall, ConvTensors
+from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import memory_format
 from convtime.results.advice import Advice
@@ -45,7 +45,7 @@ def measured_advice(
     """
     calls = {_AS_IS: call.pytorch_call(pass_name, tensors)}
     variants = []
-    for variant in _variants(call, tensors):
+    for variant in _variants(call, pass_name, tensors):
         called = _called(call, pass_name, variant)
         with contextlib.suppress(RuntimeError):  # there is no such kernel, or no memory for it
             called()
@@ -86,7 +86,7 @@ def _called(call: ConvCall, pass_name: str, variant: _Variant) -> Callable[[], t
     return under_flags
 
 
-def _variants(call: ConvCall, tensors: ConvTensors) -> Iterator[_Variant]:
+def _variants(call: ConvCall, pass_name: str, tensors: ConvTensors) -> Iterator[_Variant]:
     rank, dtype = call.problem.rank, tensors.x.dtype
     nhwc = memory_format("nhwc", 2 + rank)
     is_nhwc = tensors.x.is_contiguous(memory_format=nhwc) and not tensors.x.is_contiguous()
@@ -96,7 +96,7 @@ def _variants(call: ConvCall, tensors: ConvTensors) -> Iterator[_Variant]:
     if is_nhwc:
         contiguous = _each(tensors, torch.Tensor.contiguous)
         yield _Variant("keep input and weight contiguous (NCHW)", contiguous)
-    if tensors.bias is not None:
+    if tensors.bias is not None and pass_name == FPROP:
         yield _Variant(
             "leave out the bias",
             dataclasses.replace(tensors, bias=None),

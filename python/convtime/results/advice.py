@@ -33,7 +33,7 @@ class Advice:
     def __str__(self) -> str:
         told = f"{self.text}; {self.note}" if self.note else self.text
         if self.saved is None or self.seconds is None or self.instead_of is None:
-            return f"{told} (not tried here)"
+            return told
         verb = "saves" if self.saved >= 0 else "costs"
         return (
             f"{told} ({verb} {format_seconds(abs(self.saved))} of "
