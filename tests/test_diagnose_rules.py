@@ -145,10 +145,12 @@ def test_beside_others_all_else_is_less_sure():
 
 
 def test_counters_show_accesses_that_no_other_layout_does():
-    seen = but(counters={rules.BYTES_OF_A_SECTOR: 4.0})
+    given = {"tensor_bytes": 10_000_000}
+    seen = but(counters={rules.BYTES_READ: 80e6}, work=given)
     assert codes(seen) == ["layout"]
     assert codes(seen.without_counters()) == []
-    assert codes(but(counters={rules.BYTES_OF_A_SECTOR: 32.0})) == []
+    assert codes(but(counters={rules.BYTES_READ: 11e6}, work=given)) == []
+    assert codes(but(seen, work={"kernels": 2})) == []  # which read what others have written
 
 
 def test_shares_of_the_variance_are_those_of_the_contrasts_and_the_rest():

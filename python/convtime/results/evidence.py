@@ -109,6 +109,7 @@ class Work:
         place_spread: what the medians of the places are apart, from the tenth to the last but a
             tenth, over the median; None where there are too few.
         highest_clock_hz: that the GPU can have; None on a CPU.
+        tensor_bytes: of the numbers in its tensors; 0 where not all of them are known.
         remarkable_inputs: tensors that are constant, or largely NaN or denormal.
     """
 
@@ -126,6 +127,7 @@ class Work:
     place_share: float | None = None
     place_spread: float | None = None
     highest_clock_hz: float | None = None
+    tensor_bytes: int = 0
     remarkable_inputs: int = 0
 
 

@@ -17,12 +17,11 @@ from typing import Literal
 import torch
 
 from convtime.conv.explain.kernels import LAYOUT, role_of
-from convtime.results.counters import Counters
 from convtime.results.evidence import Calls, Evidence, Held, Timing, Work
 from convtime.results.measurement import Measurement
 from convtime.study.diagnose import neighbours, process
 from convtime.study.diagnose.account import account_of
-from convtime.study.diagnose.rules import BYTES_OF_A_SECTOR
+from convtime.study.diagnose.rules import BYTES_READ, BYTES_WRITTEN
 from convtime.study.diagnose.serialising import look_at_results
 from convtime.study.diagnose.subject import BUDGET, Subject, filled, moved, seconds_of
 from convtime.study.diagnose.tracing import trace
@@ -101,6 +100,7 @@ def look_at_work(subject: Subject, calls: Calls) -> Work:
         place_share=measured.placement_variance_share,
         place_spread=_spread_of_places(measured),
         highest_clock_hz=measured.max_sm_clock_hz,
+        tensor_bytes=0 if subject.obstacle else sum(each.nbytes for each in subject.tensors),
         remarkable_inputs=len(measured.inputs),
     )
 
@@ -397,28 +397,18 @@ def _look_at_process(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
-    try:
-        found = _count(subject, (*_METRICS, BYTES_OF_A_SECTOR))
-    except ValueError:  # not every GPU knows how many bytes of a sector are used
-        found = _count(subject, _METRICS)
-    known = {name: value for name, value in found.totals.items() if value is not None}
-    return dataclasses.replace(evidence, counters=known)
-
-
-_METRICS = ("dram__bytes_read.sum", "dram__bytes_write.sum", "lts__t_sector_hit_rate.pct")
-
-
-def _count(subject: Subject, metrics: tuple[str, ...]) -> Counters:
     candidate = subject.candidate
-    return counters(
+    found = counters(
         candidate.fn,
         *candidate.args,
         kwargs=candidate.kwargs,
         setup=candidate.setup,
         backward=candidate.backward,
-        metrics=metrics,
+        metrics=(BYTES_READ, BYTES_WRITTEN),
         device=subject.place.device,
     )
+    known = {name: value for name, value in found.totals.items() if value is not None}
+    return dataclasses.replace(evidence, counters=known)
 
 
 CONTRASTS: tuple[Contrast, ...] = (

@@ -55,10 +55,9 @@ LOW_CLOCK = 0.90
 RUNNING = 0.5
 #: A CPU's load average for each CPU.
 LOAD = 1.5
-#: Of the counters, how many of the 32 bytes that a load of global memory gets are used; and how few
-#: of them are a sign of accesses that are not coalesced.
-BYTES_OF_A_SECTOR = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.ratio"
-FEW_BYTES = 12.0
+#: Counters: bytes of the GPU's memory, from where on a kernel reads many times what it is given.
+BYTES_READ, BYTES_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
+READ_OVER_GIVEN = 2.5
 
 _Rule = Callable[[Evidence, Account], Iterator[Cause]]
 
@@ -337,11 +336,16 @@ def _cache(evidence: Evidence, account: Account) -> Iterator[Cause]:
     if found is None:
         return
     (slow, slower), (fast, faster) = found
+    told = list(_told(evidence, "cache"))
+    moved = [evidence.counters.get(each) for each in (BYTES_READ, BYTES_WRITTEN)]
+    if None not in moved:
+        read, written = (each / 1e6 for each in moved if each is not None)
+        told.append(f"cold, {read:,.1f} MB are read of the GPU's memory, {written:,.1f} written")
     yield Cause(
         code="cache",
         sentence=f"what the call finds in the cache decides: {slow} it takes "
         f"{format_seconds(slower.median)}, {fast} {format_seconds(faster.median)}",
-        evidence=_told(evidence, "cache"),
+        evidence=tuple(told),
         effect=_effect(slower, faster, account),
         confidence=_confidence(slower, faster),
     )
@@ -415,9 +419,13 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
     told = list(_told(evidence, "layout"))
     if evidence.work.conversion > 0:
         told.append(f"{format_seconds(evidence.work.conversion)} are conversions between layouts")
-    used = evidence.counters.get(BYTES_OF_A_SECTOR)
-    if used is not None:
-        told.append(f"of each 32 bytes that loads get of global memory, {used:.1f} are used")
+    read, given = evidence.counters.get(BYTES_READ), evidence.work.tensor_bytes
+    wasteful = evidence.work.kernels == 1 and given and read and read > READ_OVER_GIVEN * given
+    if read and wasteful:
+        told.append(
+            f"one kernel reads {read / 1e6:,.1f} MB of the GPU's memory, and its tensors have "
+            f"{given / 1e6:,.1f} MB of numbers"
+        )
     best = min(others.values(), key=lambda each: each.median, default=None)
     if here is not None and best is not None and best.median < here.median:
         name = next(name for name, each in others.items() if each is best)
@@ -429,12 +437,12 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
             effect=_effect(here, best, account),
             confidence=_confidence(here, best),
         )
-    elif used is not None and used < FEW_BYTES:
+    elif read and wasteful:
         yield Cause(
             code="layout",
-            sentence="accesses to memory are not coalesced: most of what loads get is not used",
+            sentence="accesses to memory are not coalesced: most of what is read is not used",
             evidence=tuple(told),
-            effect=(1 - used / 32) * min(1.0, evidence.work.seconds / account.seconds),
+            effect=(1 - given / read) * min(1.0, evidence.work.seconds / account.seconds),
             confidence=POSSIBLE,
         )
 
