@@ -58,6 +58,8 @@ LOAD = 1.5
 #: Counters: bytes of the GPU's memory, from where on a kernel reads many times what it is given.
 BYTES_READ, BYTES_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 READ_OVER_GIVEN = 2.5
+#: Of the rate that the memory can have: a kernel that reads at less does not wait for it.
+BUSY_MEMORY = 0.5
 
 _Rule = Callable[[Evidence, Account], Iterator[Cause]]
 
@@ -420,7 +422,7 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
     if evidence.work.conversion > 0:
         told.append(f"{format_seconds(evidence.work.conversion)} are conversions between layouts")
     read, given = evidence.counters.get(BYTES_READ), evidence.work.tensor_bytes
-    wasteful = evidence.work.kernels == 1 and given and read and read > READ_OVER_GIVEN * given
+    wasteful = _reads_in_vain(evidence)
     if read and wasteful:
         told.append(
             f"one kernel reads {read / 1e6:,.1f} MB of the GPU's memory, and its tensors have "
@@ -445,6 +447,16 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
             effect=(1 - given / read) * min(1.0, evidence.work.seconds / account.seconds),
             confidence=POSSIBLE,
         )
+
+
+def _reads_in_vain(evidence: Evidence) -> bool:
+    """Whether one kernel reads much more than its tensors hold, at the rate of the memory."""
+    read, work = evidence.counters.get(BYTES_READ), evidence.work
+    highest = evidence.neighbours.highest_bytes_per_second if evidence.neighbours else None
+    if read is None or not highest or work.kernels != 1 or not work.tensor_bytes:
+        return False
+    is_bound = read > BUSY_MEMORY * highest * work.seconds
+    return is_bound and read > READ_OVER_GIVEN * work.tensor_bytes
 
 
 def _data(evidence: Evidence, account: Account) -> Iterator[Cause]:
