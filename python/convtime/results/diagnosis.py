@@ -132,12 +132,14 @@ class Skipped:
     """A contrast that was not looked at.
 
     Attributes:
-        contrast: what would have been varied.
+        contrast: its name.
         reason: why it was not.
+        varies: what it would have varied, in words.
     """
 
     contrast: str
     reason: str
+    varies: str = ""
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

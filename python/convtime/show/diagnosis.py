@@ -53,8 +53,7 @@ def sheet(diagnosis: Diagnosis) -> str:
     if rows:
         blocks.append(text.table(_TIMES, rows, right=_TIMES[2:]))
     if diagnosis.skipped:
-        left = {each.contrast: each.reason for each in diagnosis.skipped}
-        blocks.append(f"not looked at\n{text.facts(left, indent=2)}")
+        blocks.append(f"not looked at\n{text.facts(_reasons(diagnosis), indent=2)}")
     blocks.append(f"took {diagnosis.seconds:.1f} s on {text.printable(diagnosis.device)}")
     return "\n\n".join(blocks)
 
@@ -72,7 +71,7 @@ def html_sheet(diagnosis: Diagnosis) -> str:
     if diagnosis.difference is not None:
         title, rows = _difference(diagnosis.difference), _parts(diagnosis.difference)
         shown.append(html.table(_PARTS, rows, title))
-    left = {each.contrast: each.reason for each in diagnosis.skipped}
+    left = _reasons(diagnosis)
     full = html.table(_TIMES, _times(diagnosis))
     full += html.facts("not looked at", left) if left else ""
     shown.append(html.hidden("all times", full))
@@ -135,6 +134,14 @@ def _parts(difference: Difference) -> list[tuple[str, str]]:
 
 def _signed(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else '−'}{format_seconds(abs(seconds))}"
+
+
+def _reasons(diagnosis: Diagnosis) -> dict[str, text.Cell]:
+    """Why contrasts were left out, by what they would have varied."""
+    return {
+        f"{each.contrast} ({each.varies})" if each.varies else each.contrast: each.reason
+        for each in diagnosis.skipped
+    }
 
 
 def _skipped(diagnosis: Diagnosis) -> Iterator[str]:

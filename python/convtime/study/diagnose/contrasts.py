@@ -174,9 +174,13 @@ def _look_at_rotation(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
-    """By events, as other tools time; and in a graph, which needs no launches."""
+    """By events, as other tools time; and in a graph, which needs no launches.
+
+    A capture forbids other threads of the process much, so that beside them there is no graph.
+    """
     times: dict[str, Timing] = {}
-    methods: tuple[Method, ...] = ("event", "graph")
+    alone = not evidence.work.other_launches
+    methods: tuple[Method, ...] = ("event", "graph") if alone else ("event",)
     for method in methods:
         with contextlib.suppress(RuntimeError, ValueError):  # what cannot be captured is no graph
             measured = subject.time(method=method, cache="warm")
@@ -307,7 +311,7 @@ def _lasting_load(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
     times: dict[str, Timing] = {}
-    regimes: tuple[tuple[Regime, float], ...] = (("burst", 3.0), ("sustained", 7.0))
+    regimes: tuple[tuple[Regime, float], ...] = (("burst", 3.0), ("sustained", 9.0))
     for regime, timeout in regimes:
         measured = subject.time(
             regime=regime,
@@ -328,7 +332,18 @@ def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
     times = {"alone": Timing.of(subject.time(cache="warm", method="event"))}
     for eats in neighbours.EATS:
         with neighbours.in_a_stream(subject.place.device, eats):
-            times[f"beside {eats}"] = Timing.of(subject.time(cache="warm", method="event"))
+            times[f"beside a stream that eats {eats}"] = Timing.of(
+                subject.time(cache="warm", method="event")
+            )
+    return _add(evidence, "beside", times)
+
+
+def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
+    times = dict(evidence.contrasts.get("beside", {}))
+    for eats in neighbours.EATS:
+        with neighbours.in_a_process(subject.place.device, eats):
+            found = subject.time(cache="warm", method="event", exclusive=False)
+            times[f"beside a process that eats {eats}"] = Timing.of(found)
     return _add(evidence, "beside", times)
 
 
@@ -430,5 +445,9 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("rotation", "other tensors", 0.5, 30, _without_setup, _look_at_rotation, "cuda"),
     Contrast("batch", "calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
     Contrast("beside", "our own work beside it", 1.0, 60, _without_setup, _look_beside, "cuda"),
+    Contrast(
+        *("neighbour process", "our own process beside it", 14.0, 20),
+        *(_without_setup, _look_beside_a_process, "cuda"),
+    ),
     Contrast("process", "a fresh process", 8.0, 30, process.obstacle, _look_at_process),
 )

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import statistics
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
@@ -22,6 +26,8 @@ _COPIED_BYTES = 256 << 20
 _COPIES, _COPIES_AT_ONCE = 5, 8
 _BESIDE_BYTES, _MOST_LAUNCHES = 1 << 30, 900  # the queue has room for some 1024
 _BESIDE_SECONDS = 0.5  # for as long as our own neighbour has work
+_PIECE_SECONDS, _AT_ONCE = 1e-3, 8
+_BEGUN = "begun"
 
 
 def look(device: torch.device) -> Neighbours:
@@ -97,17 +103,75 @@ def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
         make: Any = torch.cuda.Stream  # which is not typed
         side = make()
         with torch.cuda.stream(side):
-            if eats == "bandwidth":
-                source = torch.empty(_BESIDE_BYTES, dtype=torch.uint8, device=device)
-                target = torch.empty_like(source)
-                rate = _highest_rate(device) or 1e12
-                count = int(_BESIDE_SECONDS * rate / (2 * _BESIDE_BYTES))
-                for _ in range(min(_MOST_LAUNCHES, count)):
-                    target.copy_(source)
-            else:
-                count = torch.cuda.get_device_properties(device).multi_processor_count
-                torch.ops.convtime.spin_ns(int(_BESIDE_SECONDS * 1e9), count // 2, 1024)
+            piece, seconds = _piece(device, eats)
+            for _ in range(min(_MOST_LAUNCHES, int(_BESIDE_SECONDS / seconds))):
+                piece()
         try:
             yield
         finally:
             side.synchronize()
+
+
+@contextlib.contextmanager
+def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
+    """Keeps a GPU busy from another process while the block runs.
+
+    Raises:
+        ValueError: that process did not begin.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__, str(device), eats],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline().strip() != _BEGUN:
+                raise ValueError("the process that was to use the GPU beside it did not begin")
+            yield
+        finally:
+            process.stdin.close()  # at which it ends
+
+
+def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], float]:
+    """Work that eats something of a GPU, and how many seconds it takes at least."""
+    if eats == "multiprocessors":
+        count = torch.cuda.get_device_properties(device).multi_processor_count
+        spin = torch.ops.convtime.spin_ns
+        return lambda: spin(int(_PIECE_SECONDS * 1e9), count // 2, 1024), _PIECE_SECONDS
+    source = torch.empty(_BESIDE_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source), 2 * _BESIDE_BYTES / (_highest_rate(device) or 1e12)
+
+
+def main(name: str, eats: Eats) -> None:
+    """Uses a GPU until standard input is closed."""
+    closed = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    device = torch.device(name)
+    event: Any = torch.cuda.Event
+    with torch.cuda.device(device):
+        piece, _ = _piece(device, eats)
+        done = event()
+        begun = False
+        while not closed.is_set():
+            for _ in range(_AT_ONCE):
+                piece()
+            done.synchronize()  # of those before: there is always some work left
+            done.record()
+            if not begun:
+                print(_BEGUN, flush=True)
+                begun = True
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]

@@ -166,7 +166,7 @@ def _look(
             ) as error:  # whatever the calls raise there: all else is not lost for it
                 why_not = one_line(error)
         if why_not:
-            skipped.append(Skipped(contrast.name, why_not))
+            skipped.append(Skipped(contrast.name, why_not, contrast.varies))
     return evidence, skipped
 
 

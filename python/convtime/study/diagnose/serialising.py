@@ -60,20 +60,22 @@ def look_at_results(subject: Subject) -> Serialised | None:
     made: list[_Made] = []
 
     def waiting(*args: Any, **kwargs: Any) -> object:
-        with _WaitingForEach() as mode:
+        with _same_random_numbers(), _WaitingForEach() as mode:
             result = candidate.fn(*args, **kwargs)
         made[:] = mode.made
         return result
 
     def as_is(*args: Any, **kwargs: Any) -> object:
         _forget(made)
-        return candidate.fn(*args, **kwargs)
+        with _same_random_numbers():
+            return candidate.fn(*args, **kwargs)
 
     def behind_work(*args: Any, **kwargs: Any) -> object:
         """What other streams do then comes before what the current one was given earlier."""
         _forget(made)
         torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
-        return candidate.fn(*args, **kwargs)
+        with _same_random_numbers():
+            return candidate.fn(*args, **kwargs)
 
     def like(fn: Callable[..., object]) -> Candidate:
         return candidate.but(fn=fn)
@@ -90,6 +92,15 @@ def look_at_results(subject: Subject) -> Serialised | None:
         differing=len(errors),
         largest_error=max(known, default=None),
     )
+
+
+@contextlib.contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Has dropout and the like do the same each time, and leaves the caller's numbers alone."""
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+        torch.default_generator.manual_seed(0)
+        torch.cuda.manual_seed(0)
+        yield
 
 
 def _forget(made: list[_Made]) -> None:
