@@ -15,7 +15,15 @@ from convtime import Diagnosis, cli
 from convtime.core.errors import InputError
 from convtime.results.advice import Advice
 from convtime.results.diagnosis import Cause, Skipped
-from convtime.study.diagnose import contrasts, other_tools, process, running, serialising, tracing
+from convtime.study.diagnose import (
+    contrasts,
+    neighbours,
+    other_tools,
+    process,
+    running,
+    serialising,
+    tracing,
+)
 from convtime.study.diagnose.difference import Other, split
 from convtime.study.diagnose.subject import Subject, moved
 from convtime.study.diagnose.tracing import RANGE, Event, read_trace
@@ -108,7 +116,7 @@ def test_what_fails_in_a_contrast_is_said_and_the_rest_goes_on(monkeypatch):
     looked[0] = dataclasses.replace(looked[0], look=fail)
     monkeypatch.setattr(running, "CONTRASTS", tuple(looked))
     found = convtime.diagnose(torch.relu, torch.randn(9), device="cpu", budget=100)
-    assert Skipped("neighbours", "no such thing") in found.skipped
+    assert Skipped("neighbours", "no such thing", "work of known duration") in found.skipped
     assert "data" in found.evidence.contrasts
 
 
@@ -452,6 +460,23 @@ def test_on_a_gpu_a_missing_wait_is_found():
     assert wrong.differing > 0
     assert right.repeats
     assert right.differing == 0
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("around", [neighbours.in_a_stream, neighbours.in_a_process])
+@pytest.mark.parametrize("eats", neighbours.EATS)
+def test_on_a_gpu_neighbours_begin_and_end(around, eats):
+    device = torch.device("cuda", torch.cuda.current_device())
+    with around(device, eats):
+        torch.ones(9, device=device).add_(1)
+    torch.cuda.synchronize()
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_tensors_that_are_copied_there_show_that_it_is_used():
+    x = torch.randn(1 << 20)
+    found = convtime.diagnose(lambda: x.cuda() + 1, budget=QUICK)
+    assert found.device.startswith("cuda")
 
 
 @pytest.mark.cuda
