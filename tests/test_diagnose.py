@@ -207,6 +207,7 @@ def test_a_difference_is_split_by_how_the_tool_times(tool, microseconds, parts):
     assert [part.name for part in found.parts] == parts
     assert found.unexplained == pytest.approx(0, abs=1e-12)
     assert found.ours == 100 * US
+    assert "\n" not in str(found)
 
 
 def test_a_tool_that_is_not_known_is_taken_for_what_comes_closest():
@@ -214,6 +215,7 @@ def test_a_tool_that_is_not_known_is_taken_for_what_comes_closest():
     assert found.assumed
     assert found.tool == "a clock around each call and its wait"
     assert found.unexplained == pytest.approx(0.2 * US)
+    assert str(found).endswith(", waiting +20.00 µs, unexplained +200.0 ns")
 
 
 def test_a_lower_clock_is_a_part_where_it_comes_closer():

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from convtime.core import codec
 from convtime.results.advice import Advice
 from convtime.results.evidence import Evidence
+from convtime.results.units import format_seconds, format_signed
 
 SCHEMA = "1.0"
 
@@ -61,6 +62,13 @@ class Cause:
     variance_share: float | None = None
     advice: tuple[Advice, ...] = ()
 
+    def __str__(self) -> str:
+        told = [f"{self.effect:.0%} of the time"]
+        if self.variance_share is not None:
+            told.append(f"{self.variance_share:.0%} of the variance")
+        told.append(f"confidence {self.confidence:.2f}")
+        return f"{self.code} ({', '.join(told)}): {self.sentence}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Account:
@@ -105,6 +113,9 @@ class Part:
     seconds: float
     sentence: str
 
+    def __str__(self) -> str:
+        return f"{self.name} {format_signed(self.seconds)}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
@@ -125,6 +136,17 @@ class Difference:
     ours: float
     parts: tuple[Part, ...]
     unexplained: float
+
+    @property
+    def title(self) -> str:
+        """The two numbers."""
+        way = f"as by {self.tool}" if self.assumed else f"by {self.tool}"
+        theirs, ours = map(format_seconds, (self.theirs, self.ours))
+        return f"{theirs} {way}, and {ours} by convtime"
+
+    def __str__(self) -> str:
+        told = [*map(str, self.parts), f"unexplained {format_signed(self.unexplained)}"]
+        return f"{self.title}: {', '.join(told)}"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from convtime.results.advice import Advice
 from convtime.results.diagnosis import Cause, Diagnosis, Difference
 from convtime.results.evidence import Timing
-from convtime.results.units import format_estimate, format_seconds
+from convtime.results.units import format_estimate, format_seconds, format_signed
 from convtime.show import html, text
 
 _NOTHING = (
@@ -30,7 +29,7 @@ def brief(diagnosis: Diagnosis) -> str:
     if not diagnosis.causes:
         blocks.append(text.sentences([_NOTHING], indent=2))
     blocks += [
-        f"{number}. {text.printable(_heading(cause))}\n{text.sentences(_body(cause), indent=3)}"
+        f"{number}. {text.printable(str(cause))}\n{text.sentences(_body(cause), indent=3)}"
         for number, cause in enumerate(diagnosis.causes, start=1)
     ]
     blocks.append(f"where a call's time goes\n{text.facts(_account(diagnosis), indent=2)}")
@@ -39,7 +38,7 @@ def brief(diagnosis: Diagnosis) -> str:
         blocks.append(f"other ways to convolve\n{tried}")
     if diagnosis.difference is not None:
         rows = _parts(diagnosis.difference)
-        title = text.printable(_difference(diagnosis.difference))
+        title = text.printable(diagnosis.difference.title)
         blocks.append(f"{title}\n{text.columns(rows, indent=2)}")
     if diagnosis.skipped:
         blocks.append(text.sentences(["not looked at: " + ", ".join(_skipped(diagnosis))]))
@@ -64,13 +63,13 @@ def html_sheet(diagnosis: Diagnosis) -> str:
     if not diagnosis.causes:
         shown.append(html.paragraph(_NOTHING))
     for number, cause in enumerate(diagnosis.causes, start=1):
-        shown += [html.paragraph(f"{number}. {_heading(cause)}"), html.items(_body(cause))]
+        shown += [html.paragraph(f"{number}. {cause}"), html.items(_body(cause))]
     shown.append(html.facts("where a call's time goes", _account(diagnosis)))
     if diagnosis.advice:
         shown += [html.paragraph("other ways to convolve"), html.items(map(str, diagnosis.advice))]
     if diagnosis.difference is not None:
-        title, rows = _difference(diagnosis.difference), _parts(diagnosis.difference)
-        shown.append(html.table(_PARTS, rows, title))
+        difference = diagnosis.difference
+        shown.append(html.table(_PARTS, _parts(difference), difference.title))
     left = _reasons(diagnosis)
     full = html.table(_TIMES, _times(diagnosis))
     full += html.facts("not looked at", left) if left else ""
@@ -78,19 +77,8 @@ def html_sheet(diagnosis: Diagnosis) -> str:
     return "".join(shown)
 
 
-def _heading(cause: Cause) -> str:
-    told = [f"{cause.effect:.0%} of the time", f"confidence {cause.confidence:.2f}"]
-    if cause.variance_share is not None:
-        told.insert(1, f"{cause.variance_share:.0%} of the variance")
-    return f"{cause.code} ({', '.join(told)}): {cause.sentence}"
-
-
 def _body(cause: Cause) -> list[str]:
-    return [*cause.evidence, *(f"→ {_told(each)}" for each in cause.advice)]
-
-
-def _told(advice: Advice) -> str:
-    return str(advice)
+    return [*cause.evidence, *(f"→ {each}" for each in cause.advice)]
 
 
 def _account(diagnosis: Diagnosis) -> dict[str, text.Cell]:
@@ -119,21 +107,11 @@ def _share(seconds: float, whole: float) -> str:
     return f"{format_seconds(seconds)}, {share:.0%}"
 
 
-def _difference(difference: Difference) -> str:
-    way = f"as by {difference.tool}" if difference.assumed else f"by {difference.tool}"
-    return (
-        f"{format_seconds(difference.theirs)} {way}, and {format_seconds(difference.ours)} by "
-        "convtime"
-    )
-
-
 def _parts(difference: Difference) -> list[tuple[str, str]]:
-    rows = [(_signed(part.seconds), f"{part.name}: {part.sentence}") for part in difference.parts]
-    return [*rows, (_signed(difference.unexplained), "unexplained")]
-
-
-def _signed(seconds: float) -> str:
-    return f"{'+' if seconds >= 0 else '−'}{format_seconds(abs(seconds))}"
+    rows = [
+        (format_signed(part.seconds), f"{part.name}: {part.sentence}") for part in difference.parts
+    ]
+    return [*rows, (format_signed(difference.unexplained), "unexplained")]
 
 
 def _reasons(diagnosis: Diagnosis) -> dict[str, text.Cell]:

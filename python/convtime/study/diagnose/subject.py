@@ -100,15 +100,15 @@ class Subject:
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy at another address, in the same layout; the tensor itself where it overlaps itself."""
-    sizes = zip(tensor.size(), tensor.stride(), strict=True)
-    if any(size > 1 and stride == 0 for size, stride in sizes):
-        return tensor
+    """A copy at another address, in the same layout."""
     return filled(tensor, lambda made: made.copy_(tensor.detach()))
 
 
 def filled(tensor: torch.Tensor, fill: Callable[[torch.Tensor], object]) -> torch.Tensor:
-    """A tensor of the same layout with other numbers."""
+    """A tensor of the same layout with other numbers; itself where parts of it overlap."""
+    sizes = zip(tensor.size(), tensor.stride(), strict=True)
+    if any(size > 1 and stride == 0 for size, stride in sizes):
+        return tensor
     made = torch.empty_strided(
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
