@@ -132,6 +132,27 @@ def test_copies_beside_kernels_cost_nothing():
     assert codes(but(trace=hidden, work={"copies": 1, "copied_bytes": 1 << 20})) == []
 
 
+@pytest.mark.parametrize(
+    "seen",
+    [
+        but(work={"other_launches": 0.4}),
+        but(neighbours={"copied_bytes_per_second": 2.1e12}),
+        but(neighbours={"spin": 16e-3}),
+    ],
+)
+def test_others_show_in_launches_copies_or_kernels_of_known_duration(seen):
+    assert codes(seen) == ["contention"]
+
+
+def test_the_host_works_where_a_launch_takes_many_times_the_smallest():
+    def code(microseconds):
+        calls = {"loop": timing(2000), "issuing": microseconds * US}
+        return codes(but(calls=calls, trace={"launches": 10.0}))
+
+    assert code(500) == ["launch-bound"]
+    assert code(700) == ["host-bound"]
+
+
 def test_a_result_that_does_not_repeat_says_nothing_of_waits():
     assert codes(but(serialised={"repeats": False, "differing": 4})) == []
 

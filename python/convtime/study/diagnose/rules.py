@@ -41,9 +41,11 @@ BESIDE_OTHERS = 0.6
 CALLS_OF_A_RUN = 1000
 #: Of what PyTorch's smallest operation takes the host: a bare launch; and from where on it is the
 #: host's own work that the device waits for, and no launch.
-BARE_LAUNCH, OWN_WORK = 0.35, 4.0
-#: Waits, allocations or launches in each call, from where on they belong to it.
+BARE_LAUNCH, OWN_WORK = 0.35, 8.0
+#: Waits or allocations in each call, from where on they belong to it.
 IN_EACH_CALL = 0.5
+#: Launches of other threads for each call, from where on they use the GPU meanwhile.
+OTHERS_LAUNCHES = 0.1
 #: Bytes of a call's copies below which they are answers that the host waits for.
 SMALL_COPY = 64 << 10
 #: A copy reaches this share of what the memory could, or others use it; work of known duration may
@@ -134,7 +136,7 @@ def _missing_wait(evidence: Evidence, account: Account) -> Iterator[Cause]:  # n
 def _contention(evidence: Evidence, account: Account) -> Iterator[Cause]:  # noqa: ARG001
     seen = evidence.neighbours
     told, slowed = [], [0.0]
-    if evidence.work.other_launches >= IN_EACH_CALL:
+    if evidence.work.other_launches >= OTHERS_LAUNCHES:
         told.append(
             f"other threads of this process gave the GPU {evidence.work.other_launches:.1f} "
             "kernels, copies or memsets for each call"
