@@ -218,6 +218,13 @@ def test_a_tool_that_is_not_known_is_taken_for_what_comes_closest():
     assert str(found).endswith(", waiting +20.00 µs, unexplained +200.0 ns")
 
 
+def test_a_way_of_few_parts_is_taken_before_one_of_many_that_comes_a_little_closer():
+    near = but(SEEN, work={"span": 101 * US, "mean": 100.2 * US}, event_cost=0.5 * US)
+    found = split(near, Other(103 * US))  # do_bench gives 103.7
+    assert found.tool == "kernel times of a profiler, cold"
+    assert found.unexplained == pytest.approx(US)
+
+
 def test_a_lower_clock_is_a_part_where_it_comes_closer():
     hot = but(SEEN, contrasts={"regime": {"burst": timing(100), "sustained": timing(118)}})
     found = split(hot, Other(126.6 * US, "triton do_bench"))
