@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import results
 from common import running
+from common.summaries import png_of
 
 if TYPE_CHECKING:
     import torch

@@ -7,6 +7,7 @@ from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
 from .device.clocks import trace_clocks
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
+from .results.advice import Advice
 from .results.agreement import Agreement
 from .results.batch_record import BatchRecord
 from .results.ceilings import Ceilings
@@ -15,6 +16,8 @@ from .results.clock_trace import ClockTrace
 from .results.comparison import Comparison, Judgement, Ratio
 from .results.costs import Energy, PeakMemory
 from .results.counters import Counters, CountersUnavailable, KernelCounters
+from .results.diagnosis import Cause, Diagnosis
+from .results.evidence import Evidence
 from .results.exchange.files import read_measurements, write_measurements
 from .results.interference import Interference
 from .results.measurement import Measurement
@@ -25,6 +28,7 @@ from .results.regression import Change, Changes, compare_runs
 from .results.scaling import ScaledTime
 from .results.sweep import Sweep
 from .results.sweep_plan import SweepPlan, SweepPoint
+from .study.diagnose.running import diagnose
 from .study.modules import time_modules
 from .study.sweep.running import sweep
 from .timing.candidate import Candidate
@@ -39,9 +43,11 @@ from .timing.stopwatch import compare, time_op
 __version__: str
 
 __all__ = [
+    "Advice",
     "Agreement",
     "BatchRecord",
     "Candidate",
+    "Cause",
     "Ceilings",
     "Change",
     "Changes",
@@ -51,7 +57,9 @@ __all__ = [
     "CounterName",
     "Counters",
     "CountersUnavailable",
+    "Diagnosis",
     "Energy",
+    "Evidence",
     "Explanation",
     "Interference",
     "Judgement",
@@ -78,6 +86,7 @@ __all__ = [
     "compare_runs",
     "counter_names",
     "counters",
+    "diagnose",
     "energy",
     "explain",
     "locked_clocks",

@@ -75,6 +75,7 @@ def make_parser() -> argparse.ArgumentParser:
         config,
         conv,
         counters,
+        diagnose,
         doctor,
         show,
         sweep,
@@ -95,6 +96,7 @@ def make_parser() -> argparse.ArgumentParser:
     for command in (
         time,
         compare,
+        diagnose,
         conv,
         sweep,
         counters,

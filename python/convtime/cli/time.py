@@ -37,7 +37,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     check_json(options.json)
-    statement = _statement(options.statement)
+    statement = statement_of(options.statement)
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)
     with snippet.told_in_one_sentence():
@@ -47,7 +47,12 @@ def _run(options: argparse.Namespace) -> None:
     deliver_result(options, lambda: text, lambda: codec.to_json(measured.to_dict()))
 
 
-def _statement(lines: list[str]) -> str:
+def statement_of(lines: list[str]) -> str:
+    """The statement of a command line, which - takes from standard input.
+
+    Raises:
+        InputError: standard input cannot be read.
+    """
     if lines != ["-"]:
         return "\n".join(lines)
     if sys.stdin is None:

@@ -20,6 +20,11 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
     return f"{seconds / scale:.{decimals}f} {unit}"
 
 
+def format_signed(seconds: float) -> str:
+    """Writes a difference of two times, e.g. "−12.34 µs"."""
+    return f"{'+' if seconds >= 0 else '−'}{format_seconds(abs(seconds))}"
+
+
 def format_estimate(seconds: float, low: float, high: float) -> str:
     """Writes a time and its interval in one unit, e.g. "12.34 µs [12.30, 12.41]".
 

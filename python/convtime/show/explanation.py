@@ -117,6 +117,8 @@ def _gist(explained: PassExplanation) -> dict[str, text.Cell]:
         spent += [f"convtime: {said}" for said in _spent(ours)]
     if spent:
         gist["of it"] = spent
+    if explained.advice:
+        gist["PyTorch, if you"] = [str(each) for each in explained.advice]
     return gist
 
 

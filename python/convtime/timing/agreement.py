@@ -94,6 +94,21 @@ def check_results(
     return {other.name: late for other in candidates[1:]}
 
 
+def repeated_agreement(
+    baseline: Candidate, others: Sequence[Candidate], how: Check
+) -> tuple[Agreement, list[Agreement]]:
+    """Whether the baseline repeats, and for one call of each other whether it gives the same.
+
+    Unlike :func:`check_results`, it counts a call that gives now one result and now another.
+    """
+    try:
+        expected = _call(baseline).kept()
+        repeats = _difference(expected, _call(baseline), how)
+    except _NotComparableError as error:
+        return _unchecked("the baseline's", error), []
+    return repeats, [_difference(expected, _call(other), how) for other in others]
+
+
 def _check_all(candidates: Sequence[Candidate], how: Check) -> dict[str, Agreement]:
     baseline, *others = candidates
     try:

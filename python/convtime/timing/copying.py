@@ -7,7 +7,7 @@ import functools
 import itertools
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 import numpy as np
@@ -207,6 +207,28 @@ class Original:
         """
         tensors = {id(one.original): one.on(storages[one.key]) for one in self._tensors}
         self.origins.update((id(tensors[id(one.original)]), one.original) for one in self._tensors)
+        return self._on_tensors(tensors)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """Those that its copies have copies of."""
+        return [one.original for one in self._tensors]
+
+    def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Candidate:
+        """The candidate with other tensors in place of its own, which may lie in other ways.
+
+        Tensors that share a storage do not share one there, unless ``change`` leaves them alone.
+
+        Args:
+            change: gives what takes the place of a tensor, without gradients.
+
+        Raises:
+            UncopiableError: if something that it is called with cannot be copied.
+        """
+        return self._on_tensors({id(one.original): one.changed(change) for one in self._tensors})
+
+    def _on_tensors(self, tensors: dict[int, torch.Tensor]) -> Candidate:
+        """The candidate on tensors that take the place of its own, by the identity of these."""
         if self.is_flat:
             return self._with(*(tensors.get(id(value), value) for value in self._values()))
         memo = self._shared | tensors
@@ -323,6 +345,15 @@ class _Tensor:
             new = new.conj()
         if self.original.is_neg():
             new = torch._neg_view(new)
+        return self._asking_for_gradients(new)
+
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """What takes its place; itself where that is the same."""
+        with torch.no_grad():
+            new = change(self.original)
+        return new if new is self.original else self._asking_for_gradients(new.detach())
+
+    def _asking_for_gradients(self, new: torch.Tensor) -> torch.Tensor:
         if self._is_parameter:
             return torch.nn.Parameter(new, requires_grad=self._requires_grad)
         return new.requires_grad_() if self._requires_grad else new

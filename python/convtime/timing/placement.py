@@ -270,8 +270,8 @@ def count_places(
     Raises:
         CannotPlaceError: where its tensors, or some of them, have to stay where they are.
     """
-    if obstacle := _obstacle(original, backward=backward):
-        raise CannotPlaceError(obstacle)
+    if why_not := obstacle(original, backward=backward):
+        raise CannotPlaceError(why_not)
     alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
     nbytes = sum(_rounded(one.nbytes(), alignment) for one in original.storages.values())
     fitting = room_bytes // nbytes
@@ -292,15 +292,24 @@ def count_places(
     return count, f"a copy of what it is called with takes {seconds * 1e3:.1f} ms"
 
 
-def _obstacle(original: Original, *, backward: bool) -> str:
+def obstacle(original: Original, *, backward: bool, any_address: bool = False) -> str:
+    """Why a candidate cannot be called on copies of its tensors; empty where it can.
+
+    Args:
+        original: what would be copied.
+        backward: whether its gradients are dropped before each call.
+        any_address: whether copies may be aligned otherwise than the original's tensors.
+    """
     if original.left_out:
         return "no copies are made of " + ", ".join(original.left_out)
     if original.has_more_objects:
         return f"it refers to more than {MOST_OBJECTS:,} objects, which takes long to copy"
     if not any(storage.nbytes() for storage in original.storages.values()):
         return "there is no tensor in its arguments"
-    if original.device.type == "cuda" and any(
-        storage.data_ptr() % _COARSEST_LOAD for storage in original.storages.values()
+    if (
+        not any_address
+        and original.device.type == "cuda"
+        and any(storage.data_ptr() % _COARSEST_LOAD for storage in original.storages.values())
     ):
         return f"one of its tensors begins off multiples of {_COARSEST_LOAD} bytes, unlike a copy"
     for found in original.objects:

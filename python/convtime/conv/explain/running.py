@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from convtime.conv.advice import measured_advice
 from convtime.conv.call import (
     CUDNN_BACKENDS,
     DGRAD,
@@ -57,7 +58,7 @@ def explain(
             a GPU.
         backward: Whether the gradients' passes are explained too: dgrad and wgrad. Unless given,
             those that input and weight ask for by requires_grad.
-        budget: Seconds for timing each pass.
+        budget: Seconds for timing each pass, and as many for other layouts, dtypes and sizes.
         kwargs: Its keyword arguments, convtime's ``policy`` among them.
 
     Raises:
@@ -121,6 +122,8 @@ def _explain_pass(
             check=None,
             interference=False,
         )
+    with torch.no_grad():
+        advice = measured_advice(call, name, tensors, budget)
     pytorch = _side(comparison, "pytorch", *_pytorch_plan(backend, oracle, call, name))
     convtime = _side(comparison, "convtime", *_convtime_plan(backend, ours, call, name, tensors))
     return PassExplanation(
@@ -134,6 +137,7 @@ def _explain_pass(
         bit_identical=identical,
         pytorch_repeats=repeats,
         differences=tuple(differences(pytorch, convtime, bits_differ=repeats and not identical)),
+        advice=advice,
     )
 
 

@@ -9,10 +9,11 @@ from typing import Any
 from convtime.conv.call import ConvCall
 from convtime.core import codec
 from convtime.results.activity import DeviceActivity
+from convtime.results.advice import Advice
 from convtime.results.comparison import Ratio
 from convtime.results.plan import Plan
 
-SCHEMA = "2.0"
+SCHEMA = "2.1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +52,7 @@ class PassExplanation:
         pytorch_repeats: PyTorch's own further calls give the same bits as its first.
         differences: Everything that is not the same in what the two run, a sentence each; times,
             which never are the same, aside. Empty: they run the same.
+        advice: Other layouts, dtypes and sizes, with what a call of PyTorch's takes in each.
     """
 
     name: str
@@ -63,6 +65,7 @@ class PassExplanation:
     bit_identical: bool
     pytorch_repeats: bool
     differences: tuple[str, ...]
+    advice: tuple[Advice, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -1,6 +1,8 @@
-"""The command that times the convolutions of a call again."""
+"""The convolutions that a call runs, and the command that times them again."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -21,12 +23,19 @@ def reproducer_of(candidate: Candidate) -> str:
     """
     if candidate.setup is not None:
         candidate.setup()
-    with _Convolutions() as called:
-        candidate.fn(*candidate.args, **candidate.kwargs)
-    lines = list(dict.fromkeys(map(_line, called.calls)))
+    called = convolutions_of(lambda: candidate.fn(*candidate.args, **candidate.kwargs))
+    lines = list(dict.fromkeys(map(_line, called)))
     if not 0 < len(lines) <= _MOST_PROBLEMS:
         return ""
     return " ".join(["convtime conv", *lines, *(["--backward"] if candidate.backward else [])])
+
+
+def convolutions_of(call: Callable[[], object]) -> list[BoundCall]:
+    """The convolutions that a call runs, each time that it runs one; it is called once."""
+    called = _Convolutions()
+    with called:
+        call()
+    return called.calls
 
 
 class _Convolutions(WatchedConvolutions):

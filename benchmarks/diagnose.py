@@ -1,0 +1,154 @@
+"""Whether convtime.diagnose names planted causes first, and nothing where nothing is planted.
+
+A row is a case, diagnosed in a fresh process. What is planted was written down before the rules
+that find it. Sizes, durations and dtypes are drawn from the hash of the commit that froze the
+rules, the last one that changed study/diagnose: nobody knew them while the rules were written. A
+case is scored twice, the second time by the same rules on the same evidence without hardware
+counters. A control is clean if no cause is named at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import results
+from common import running
+
+if TYPE_CHECKING:
+    import torch
+
+NOTHING = "nothing"
+RULES = "python/convtime/study/diagnose"
+TIMEOUT_SECONDS = 180.0  # of a case; one of them starts a further process
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """How many cases there were of each kind, and the share that was judged rightly."""
+    planted = [row for row in rows if row["cause"] != NOTHING]
+    controls = [row for row in rows if row["cause"] == NOTHING]
+    summary: dict[str, float] = {"planted": len(planted), "controls": len(controls)}
+    if planted:
+        for name, field in (
+            ("named_first", "first"),
+            ("named_first_without_counters", "first_without_counters"),
+        ):
+            summary[name] = sum(row[field] == row["cause"] for row in planted) / len(planted)
+    if controls:
+        summary["controls_clean"] = sum(not row["causes"] for row in controls) / len(controls)
+    return summary
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line a case."""
+    lines = [
+        "| case | planted | drawn | named first | without counters | named besides | seconds |",
+        "|---|---|---|---|---|---|--:|",
+    ]
+    for row in rows:
+        drawn = ", ".join(f"{name} {value}" for name, value in row["drawn"].items())
+        besides = ", ".join(cause["code"] for cause in row["causes"][1:])
+        lines.append(
+            f"| {row['key']} | {row['cause']} | {drawn} | {row['first']} "
+            f"| {row['first_without_counters']} | {besides} | {row['seconds']:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def diagnosed(key: str, rules: str) -> results.Row:
+    """What is found of a case, in the process that it is called in."""
+    import torch
+    from diagnose_parts.causes import CAUSES
+    from diagnose_parts.controls import CONTROLS
+    from diagnose_parts.planting import Draw
+
+    import convtime
+    from convtime.core import codec
+    from convtime.study.diagnose.rules import judge
+
+    plant = {**CAUSES, **CONTROLS}[key]
+    draw = Draw(rules, key)
+    planted = plant.make(draw)
+    for _ in range(planted.calls_before):
+        planted.fn(*planted.args)
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    with planted.around():
+        found = convtime.diagnose(planted.fn, *planted.args, name=key, device="cuda")
+    seconds = time.perf_counter() - begin
+    without = judge(found.evidence.without_counters())
+    return {
+        "cause": plant.cause,
+        "rules": rules,
+        "drawn": draw.drawn,
+        "first": found.first,
+        "first_without_counters": without[0].code if without else NOTHING,
+        "causes": [
+            {"code": cause.code, "effect": cause.effect, "confidence": cause.confidence}
+            for cause in found.causes
+        ],
+        "skipped": {each.contrast: each.reason for each in found.skipped},
+        "evidence": codec.encode(found.evidence),
+        "seconds": seconds,
+    }
+
+
+def tell(row: results.Row) -> str:
+    named = ", ".join(cause["code"] for cause in row["causes"]) or NOTHING
+    verdict = "right" if row["first"] == row["cause"] else f"MISSED {row['cause']}"
+    return f"{verdict}: {named}; {row['seconds']:.1f} s"
+
+
+def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
+    from diagnose_parts.causes import CAUSES
+    from diagnose_parts.controls import CONTROLS
+
+    return {
+        key: functools.partial(
+            running.run_probe, "diagnose", key, device, rules, timeout=TIMEOUT_SECONDS
+        )
+        for key in (*CAUSES, *CONTROLS)
+    }
+
+
+def find_rules() -> str:
+    """The commit that froze the rules: the last one that changed them."""
+    where = results.HERE.parent
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(where), "log", "-1", "--format=%H", "--", RULES],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        found = ""
+    if not found:
+        raise SystemExit(
+            f"error: no git history at {where}; give the commit that froze the rules by --rules"
+        )
+    return found
+
+
+def main() -> None:
+    parser = results.argument_parser(__doc__)
+    parser.add_argument("--rules", metavar="COMMIT", help="that froze the rules (default: ask git)")
+    parser.add_argument("--probe", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+
+    from convtime.core.provenance import provenance
+
+    device = running.find_gpu(options.device)
+    if options.probe:
+        running.print_result(diagnosed(*options.probe))
+        return
+    file = results.ResultFile("diagnose", summarise, options, provenance(device))
+    cases = make_cases(device, options.rules or find_rules())
+    running.measure_pending(file, cases, tell)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,444 @@
+"""The planted causes: what each call does, written down before the rules that are to find it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import time
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from diagnose_parts.neighbours import process_neighbour, thread_neighbour
+from diagnose_parts.planting import Draw, Plant, Planted, Plants
+
+MIB = 1 << 20
+_FLOATS = ("float32", "float16", "bfloat16")
+
+
+def random_tensor(*shape: int, dtype: str = "float32") -> torch.Tensor:
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+def new_stream() -> Any:
+    make: Any = torch.cuda.Stream  # which is not typed
+    return make()
+
+
+def _large(draw: Draw, low: int = 24, high: int = 64) -> torch.Tensor:
+    """Numbers that a kernel takes some 30 to 150 µs for, none of them in the cache."""
+    return random_tensor(draw.whole("Mi numbers", low, high) * MIB)
+
+
+def host_sleep(draw: Draw) -> Planted:
+    x, seconds = _large(draw), draw.seconds("sleep", 0.5e-3, 4e-3)
+
+    def call() -> torch.Tensor:
+        time.sleep(seconds)
+        return torch.relu(x)
+
+    return Planted(call)
+
+
+def host_python(draw: Draw) -> Planted:
+    x, turns = _large(draw), draw.whole("turns", 20_000, 100_000)
+
+    def call() -> torch.Tensor:
+        total = 0
+        for turn in range(turns):
+            total += turn
+        return x + float(total % 7)
+
+    return Planted(call)
+
+
+def host_between(draw: Draw) -> Planted:
+    """Small pieces of work on the host between several kernels."""
+    x, parts = _large(draw, 8, 16), draw.whole("parts", 3, 8)
+    turns = draw.whole("turns", 8_000, 30_000)
+
+    def call() -> torch.Tensor:
+        y = x
+        for _ in range(parts):
+            sum(range(turns))
+            y = torch.relu(y)
+        return y
+
+    return Planted(call)
+
+
+def tiny_kernels(draw: Draw) -> Planted:
+    x = random_tensor(draw.whole("numbers", 256, 16_384))
+    count = draw.whole("kernels", 20, 80)
+
+    def call() -> torch.Tensor:
+        y = x
+        for _ in range(count):
+            y = y + 1.0
+        return y
+
+    return Planted(call)
+
+
+def tiny_optimizer(draw: Draw) -> Planted:
+    count, size = draw.whole("parameters", 20, 60), draw.whole("size", 64, 4096)
+    pairs = [(random_tensor(size), random_tensor(size)) for _ in range(count)]
+
+    def call() -> None:
+        for parameter, gradient in pairs:
+            parameter.add_(gradient, alpha=-1e-9)
+
+    return Planted(call)
+
+
+def tiny_training(draw: Draw) -> Planted:
+    width, layers = draw.whole("width", 32, 128), draw.whole("layers", 2, 5)
+    modules = [(torch.nn.Linear(width, width), torch.nn.ReLU()) for _ in range(layers)]
+    net = torch.nn.Sequential(*itertools.chain.from_iterable(modules)).cuda()
+    x = random_tensor(draw.whole("batch", 16, 256), width)
+
+    def call() -> None:
+        net.zero_grad(set_to_none=True)
+        net(x).square().mean().backward()
+
+    return Planted(call)
+
+
+def item(draw: Draw) -> Planted:
+    x, times = random_tensor(draw.whole("Ki numbers", 256, 2048) * 1024), draw.whole("times", 3, 8)
+
+    def call() -> float:
+        total = 0.0
+        for _ in range(times):
+            total += x.sum().item()
+        return total
+
+    return Planted(call)
+
+
+def synchronize(draw: Draw) -> Planted:
+    x, times = random_tensor(draw.whole("Mi numbers", 1, 4) * MIB), draw.whole("times", 3, 8)
+
+    def call() -> torch.Tensor:
+        y = x
+        for _ in range(times):
+            y = torch.relu(y)
+            torch.cuda.synchronize()
+        return y
+
+    return Planted(call)
+
+
+def mask(draw: Draw) -> Planted:
+    """How many numbers a mask selects, only the GPU knows."""
+    x, times = random_tensor(draw.whole("Ki numbers", 256, 2048) * 1024), draw.whole("times", 2, 6)
+
+    def call() -> torch.Tensor:
+        y = x
+        for _ in range(times):
+            y = x[x > 0.5]
+        return y
+
+    return Planted(call)
+
+
+def unwaited_result(draw: Draw) -> Planted:
+    """The current stream reads what another one is still making."""
+    x, side = _large(draw), new_stream()
+    steps = draw.whole("steps", 2, 6)
+
+    def call() -> torch.Tensor:
+        with torch.cuda.stream(side):
+            y = x
+            for _ in range(steps):
+                y = y * 1.01
+        return y + 1.0
+
+    return Planted(call)
+
+
+def unwaited_input(draw: Draw) -> Planted:
+    """Another stream reads what the current one is still making, and is waited for at the end."""
+    x, side = _large(draw), new_stream()
+    steps = draw.whole("steps", 2, 6)
+
+    def call() -> torch.Tensor:
+        y = x
+        for _ in range(steps):
+            y = y * 1.01
+        with torch.cuda.stream(side):
+            z = y + 1.0
+        torch.cuda.current_stream().wait_stream(side)
+        return z
+
+    return Planted(call)
+
+
+def emptied_cache(draw: Draw) -> Planted:
+    numbers = draw.whole("Mi numbers", 8, 64) * MIB
+
+    def call() -> torch.Tensor:
+        torch.cuda.empty_cache()
+        return torch.ones(numbers, device="cuda")
+
+    return Planted(call)
+
+
+def growing(draw: Draw) -> Planted:
+    """Each call needs a block that is larger than any before."""
+    first = draw.whole("MiB at first", 32, 64)
+    sizes = itertools.cycle(range(first, first + 256, 2))
+
+    def call() -> torch.Tensor:
+        size = next(sizes)
+        if size == first:
+            torch.cuda.empty_cache()
+        return torch.zeros(size * MIB, dtype=torch.uint8, device="cuda")
+
+    return Planted(call)
+
+
+def compiled_at_first(draw: Draw) -> Planted:
+    from torch.cuda.jiterator import _create_jit_fn
+
+    terms = draw.whole("terms", 40, 120)
+    salt = draw.whole("salt", 0, 1 << 30)  # or a cache on disk may have it
+    body = " ".join(f"y = y * T({1 + term / 1e4 + salt / 1e12}) + x;" for term in range(terms))
+    compiled = _create_jit_fn(
+        f"template <typename T> T planted(T x) {{ T y = x; {body} return y; }}"
+    )
+    x = _large(draw)
+    return Planted(lambda: compiled(x), calls_before=0)
+
+
+def searched_at_first(draw: Draw) -> Planted:
+    torch.backends.cudnn.benchmark = True
+    channels = 16 * draw.whole("16 channels", 4, 12)
+    shape = draw.whole("batch", 32, 64), channels, 56, 56
+    x = random_tensor(*shape, dtype="float16").to(memory_format=torch.channels_last)
+    weight = random_tensor(channels, channels, 3, 3, dtype="float16")
+    weight = weight.to(memory_format=torch.channels_last)
+    return Planted(functools.partial(F.conv2d, padding=1), (x, weight), calls_before=0)
+
+
+def built_at_first(draw: Draw) -> Planted:
+    x, seconds = _large(draw), draw.seconds("build", 0.3, 1.5)
+
+    @functools.cache
+    def scale() -> float:
+        time.sleep(seconds)
+        return 1.5
+
+    return Planted(lambda: x * scale(), calls_before=0)
+
+
+def _replayed(work: Any) -> Planted:
+    """As one launch, so that what it does on the GPU counts, and not what it takes to issue it."""
+    side = new_stream()
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        work()
+    return Planted(graph.replay)
+
+
+def cached_negation(draw: Draw) -> Planted:
+    count, size = draw.whole("tensors", 5, 9), draw.whole("Ki numbers", 512, 900) * 1024
+    pairs = [
+        (random_tensor(size), random_tensor(size)) for _ in range(count)
+    ]  # 20 to 55 MiB in all
+
+    def work() -> None:
+        for x, y in pairs:
+            torch.neg(x, out=y)
+
+    return _replayed(work)
+
+
+def cached_matvec(draw: Draw) -> Planted:
+    count, rows = draw.whole("matrices", 4, 8), draw.whole("rows", 1024, 1500)
+    dtype = draw.one_of("dtype", *_FLOATS)
+    matrices = [random_tensor(rows, 1024, dtype=dtype) for _ in range(count)]  # 8 to 48 MiB in all
+    vector = random_tensor(1024, dtype=dtype)
+    results = [torch.empty(rows, device="cuda", dtype=vector.dtype) for _ in matrices]
+
+    def work() -> None:
+        for matrix, result in zip(matrices, results, strict=True):
+            torch.mv(matrix, vector, out=result)
+
+    return _replayed(work)
+
+
+def hot_matmul(draw: Draw) -> Planted:
+    side = 512 * draw.whole("512 rows", 8, 14)
+    dtype = draw.one_of("dtype", "float16", "bfloat16")
+    return Planted(
+        torch.mm, (random_tensor(side, side, dtype=dtype), random_tensor(side, side, dtype=dtype))
+    )
+
+
+def hot_batch(draw: Draw) -> Planted:
+    side, batch = 256 * draw.whole("256 rows", 6, 10), draw.whole("batch", 8, 16)
+    dtype = draw.one_of("dtype", "float16", "bfloat16")
+    pair = tuple(random_tensor(batch, side, side, dtype=dtype) for _ in range(2))
+    return Planted(torch.bmm, pair)
+
+
+def misaligned(draw: Draw) -> Planted:
+    """A byte off, so that no load can be a wide one."""
+    size = draw.whole("Mi numbers", 96, 256) * MIB
+    x = torch.randint(0, 100, (size + 1,), device="cuda", dtype=torch.uint8)[1:]
+    return Planted(torch.bitwise_not, (x,))
+
+
+def unlucky(draw: Draw) -> Planted:
+    """The slowest of many choices of addresses."""
+    side = 128 * draw.whole("128 rows", 7, 10)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    a, b = random_tensor(side, side), random_tensor(side, side)
+
+    def moved(x: torch.Tensor, offset: int) -> torch.Tensor:
+        room = torch.empty(x.numel() + 4 * MIB, device="cuda")
+        return room[offset : offset + x.numel()].view_as(x).copy_(x)
+
+    places = [
+        (
+            moved(a, 128 * draw.whole("offset", 0, 4096)),
+            moved(b, 128 * draw.whole("offset", 0, 4096)),
+        )
+        for _ in range(48)
+    ]
+
+    def seconds(pair: tuple[torch.Tensor, torch.Tensor]) -> float:
+        event: Any = torch.cuda.Event
+        start, end = (event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(50):
+            torch.mm(*pair)
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+    for _ in range(2):
+        found = [seconds(pair) for pair in places]
+    return Planted(torch.mm, places[found.index(max(found))])
+
+
+def thread_bandwidth(draw: Draw) -> Planted:
+    around = functools.partial(thread_neighbour, "bandwidth", draw.whole("neighbour MiB", 256, 512))
+    return Planted(torch.relu, (_large(draw),), around)
+
+
+def thread_multiprocessors(draw: Draw) -> Planted:
+    around = functools.partial(thread_neighbour, "multiprocessors", draw.whole("µs", 100, 400))
+    return Planted(torch.relu, (_large(draw),), around)
+
+
+def process_bandwidth(draw: Draw) -> Planted:
+    around = functools.partial(
+        process_neighbour, "bandwidth", draw.whole("neighbour MiB", 256, 512)
+    )
+    return Planted(torch.relu, (_large(draw),), around)
+
+
+def process_multiprocessors(draw: Draw) -> Planted:
+    around = functools.partial(process_neighbour, "multiprocessors", draw.whole("µs", 100, 400))
+    return Planted(torch.relu, (_large(draw),), around)
+
+
+def transposed(draw: Draw) -> Planted:
+    side = 256 * draw.whole("256 rows", 12, 28)
+    dtype = draw.one_of("dtype", *_FLOATS)
+    x = random_tensor(side, side, dtype=dtype)
+    return Planted(torch.add, (x.t(), torch.empty_like(x).normal_()))
+
+
+def strided(draw: Draw) -> Planted:
+    step = draw.whole("step", 3, 8)
+    x = random_tensor(draw.whole("Mi numbers", 16, 32) * MIB, step)[:, 0]
+    return Planted(torch.relu, (x,))
+
+
+def nchw(draw: Draw) -> Planted:
+    channels = 32 * draw.whole("32 channels", 2, 4)
+    x = random_tensor(draw.whole("batch", 48, 96), channels, 56, 56, dtype="float16")
+    weight = random_tensor(channels, channels, 3, 3, dtype="float16")
+    return Planted(functools.partial(F.conv2d, padding=1), (x, weight))
+
+
+def pageable_in(draw: Draw) -> Planted:
+    x = torch.randn(draw.whole("MiB", 4, 64) * MIB // 4)
+    return Planted(lambda: torch.relu(x.to("cuda")))
+
+
+def pageable_out(draw: Draw) -> Planted:
+    x = random_tensor(draw.whole("MiB", 4, 64) * MIB // 4)
+    return Planted(lambda: torch.relu(x).cpu())
+
+
+def pinned_in(draw: Draw) -> Planted:
+    """A copy that could run beside other work, and does not."""
+    x = torch.randn(draw.whole("MiB", 16, 64) * MIB // 4).pin_memory()
+    return Planted(lambda: torch.relu(x.to("cuda", non_blocking=True)))
+
+
+def zeros(draw: Draw) -> Planted:
+    side = 512 * draw.whole("512 rows", 12, 16)
+    dtype = getattr(torch, draw.one_of("dtype", "float16", "bfloat16"))
+    return Planted(
+        torch.mm, tuple(torch.zeros(side, side, device="cuda", dtype=dtype) for _ in "ab")
+    )
+
+
+def turns_by_value(draw: Draw) -> Planted:
+    """Each number says how long its thread works on it."""
+    from torch.cuda.jiterator import _create_jit_fn
+
+    most = draw.whole("turns", 64, 256)
+    work = _create_jit_fn(
+        "template <typename T> T planted_turns(T x) { T y = x; int n = int(x); "
+        "for (int i = 0; i < n; ++i) y = y * T(0.999) + T(0.5); return y; }"
+    )
+    x = torch.rand(draw.whole("Mi numbers", 4, 16) * MIB, device="cuda") * most
+    return Planted(work, (x,))
+
+
+CAUSES: Plants = {
+    "host: sleep": Plant("host-bound", host_sleep),
+    "host: Python": Plant("host-bound", host_python),
+    "host: between kernels": Plant("host-bound", host_between),
+    "launch: tiny kernels": Plant("launch-bound", tiny_kernels),
+    "launch: tiny optimizer": Plant("launch-bound", tiny_optimizer),
+    "launch: tiny training": Plant("launch-bound", tiny_training),
+    "synchronisation: item": Plant("synchronisation", item),
+    "synchronisation: synchronize": Plant("synchronisation", synchronize),
+    "synchronisation: mask": Plant("synchronisation", mask),
+    "missing wait: for a result": Plant("missing-wait", unwaited_result),
+    "missing wait: for an input": Plant("missing-wait", unwaited_input),
+    "allocation: emptied cache": Plant("allocation", emptied_cache),
+    "allocation: growing": Plant("allocation", growing),
+    "first call: compiled": Plant("first-call", compiled_at_first),
+    "first call: searched": Plant("first-call", searched_at_first),
+    "first call: built": Plant("first-call", built_at_first),
+    "cache: negation": Plant("cache", cached_negation),
+    "cache: matvec": Plant("cache", cached_matvec),
+    "clock: matmul": Plant("clock", hot_matmul),
+    "clock: batched matmul": Plant("clock", hot_batch),
+    "placement: misaligned": Plant("placement", misaligned),
+    "placement: unlucky": Plant("placement", unlucky),
+    "contention: thread, bandwidth": Plant("contention", thread_bandwidth),
+    "contention: thread, multiprocessors": Plant("contention", thread_multiprocessors),
+    "contention: process, bandwidth": Plant("contention", process_bandwidth),
+    "contention: process, multiprocessors": Plant("contention", process_multiprocessors),
+    "layout: transposed": Plant("layout", transposed),
+    "layout: strided": Plant("layout", strided),
+    "layout: NCHW": Plant("layout", nchw),
+    "transfer: pageable, in": Plant("transfer", pageable_in),
+    "transfer: pageable, out": Plant("transfer", pageable_out),
+    "transfer: pinned, in": Plant("transfer", pinned_in),
+    "data: zeros": Plant("data", zeros),
+    "data: turns by value": Plant("data", turns_by_value),
+}

@@ -1,0 +1,113 @@
+"""Others that use the GPU while a call is diagnosed: a thread of the process, or another one."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+_AT_ONCE = 16  # pieces of work between two looks at whether to end
+_BEGUN = "begun"
+_MIB = 1 << 20
+
+
+@contextlib.contextmanager
+def thread_neighbour(eats: str, amount: int) -> Iterator[None]:
+    """A thread that keeps another stream of this process busy.
+
+    Args:
+        eats: "bandwidth" by copies of so many MiB, or "multiprocessors" by kernels that keep all of
+            them for so many microseconds.
+        amount: MiB or microseconds.
+    """
+    ended, begun = threading.Event(), threading.Event()
+
+    def work() -> None:
+        make: Any = torch.cuda.Stream  # which is not typed
+        with torch.cuda.stream(make()):
+            _work(eats, amount, begun.set, ended.is_set)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def process_neighbour(eats: str, amount: int) -> Iterator[None]:
+    """As :func:`thread_neighbour`, in a process of its own."""
+    with subprocess.Popen(
+        [sys.executable, __file__, eats, str(amount)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        if process.stdout.readline().strip() != _BEGUN:
+            raise RuntimeError("the neighbour's process did not begin")
+        try:
+            yield
+        finally:
+            process.stdin.close()  # it ends when it finds its input closed
+
+
+def _work(eats: str, amount: int, begin: Callable[[], object], ended: Callable[[], bool]) -> None:
+    event: Any = torch.cuda.Event
+    done = event()
+    if eats == "bandwidth":
+        source = torch.empty(amount * _MIB, dtype=torch.uint8, device="cuda")
+        target = torch.empty_like(source)
+        _repeat(lambda: target.copy_(source), done, begin, ended)
+    else:
+        import convtime  # noqa: F401  # registers the op
+
+        count = torch.cuda.get_device_properties().multi_processor_count
+        spin = torch.ops.convtime.spin_ns
+        _repeat(lambda: spin(1000 * amount, blocks=2 * count, threads=1024), done, begin, ended)
+
+
+def _repeat(
+    piece: Callable[[], object],
+    done: Any,
+    begin: Callable[[], object],
+    ended: Callable[[], bool],
+) -> None:
+    while not ended():
+        for _ in range(_AT_ONCE):
+            piece()
+        done.synchronize()  # of the pieces before: the GPU has some to do meanwhile
+        done.record()
+        begin()
+
+
+def main() -> None:
+    eats, amount = sys.argv[1:]
+    closed = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    told = threading.Event()
+
+    def begin() -> None:
+        if not told.is_set():
+            print(_BEGUN, flush=True)
+            told.set()
+
+    _work(eats, int(amount), begin, closed.is_set)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""`convtime diagnose`: why a statement takes the time that it takes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from convtime.cli import arguments, snippet
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.cli.time import statement_of
+from convtime.core import codec
+from convtime.device.resolve import resolve_device
+from convtime.study.diagnose.running import diagnose
+
+_BUDGET = 15.0
+
+
+def add_to(commands: Any) -> None:
+    """Adds the command to a parser's subparsers."""
+    parser = commands.add_parser(
+        "diagnose",
+        allow_abbrev=False,
+        help="find out why a statement takes the time that it takes, and what makes it vary",
+        description="Calls a statement under conditions that differ in one thing each, and says "
+        f"what its time is due to, with evidence and advice. {snippet.NAMESPACE_HELP} "
+        "For example: convtime diagnose 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
+    )
+    parser.set_defaults(run=_run)
+    parser.add_argument(
+        "statement",
+        nargs="+",
+        metavar="STATEMENT",
+        help="what is diagnosed; several are its lines, and - stands for standard input",
+    )
+    parser.add_argument("--name", help="what the result is called (default: the statement)")
+    snippet.add_setup_options(parser)
+    parser.add_argument("--device", help=arguments.DEVICE_HELP)
+    parser.add_argument(
+        "--against",
+        metavar="SECONDS|TOOL|FILE",
+        help="another tool's number, to be told what lies between it and convtime's: seconds, "
+        "do_bench, do_bench_cudagraph or timer (which are run), or a file of another tool's",
+    )
+    parser.add_argument(
+        "--budget",
+        type=arguments.number,
+        metavar="SECONDS",
+        default=_BUDGET,
+        help=f"after which nothing further is looked at (default: {_BUDGET:g})",
+    )
+    parser.add_argument(
+        "--counters",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="read hardware counters, where that is allowed",
+    )
+    add_verbose(parser)
+    add_json(parser)
+
+
+def _run(options: argparse.Namespace) -> None:
+    check_json(options.json)
+    statement = statement_of(options.statement)
+    device = resolve_device(options.device)
+    namespace = snippet.fresh_namespace(device)
+    if sys.stderr and sys.stderr.isatty():
+        print(f"convtime: this takes up to some {options.budget:.0f} s", file=sys.stderr)
+    with snippet.told_in_one_sentence():
+        snippet.set_up(options, namespace, device)
+        candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
+        found = diagnose(
+            candidate.fn,
+            name=candidate.name,
+            setup=candidate.setup,
+            backward=candidate.backward,
+            against=_against(options.against),
+            budget=options.budget,
+            device=device,
+            counters=options.counters,
+            again=_again(statement, options, str(device)),
+        )
+    text = found.details() if options.verbose else str(found)
+    deliver_result(options, lambda: text, lambda: codec.to_json(found.to_dict()))
+
+
+def _against(given: str | None) -> float | str | None:
+    if given is None:
+        return None
+    try:
+        return float(given)
+    except ValueError:
+        return given
+
+
+def _again(statement: str, options: argparse.Namespace, device: str) -> list[str]:
+    """The command that times the statement in a fresh process."""
+    command = [sys.executable, "-m", "convtime", "time", "--device", device]
+    command += ["--cache", "warm", "--placement", "as-is", "--regime", "as-is", "--budget", "0.3"]
+    command += ["--no-exclusive", "--json", "-"]
+    for flag, lines in (("--setup", options.setup), ("--before", options.before)):
+        command += [f"{flag}={line}" for line in lines]
+    command += ["--backward"] if options.backward else []
+    return [*command, "--", statement]

@@ -1,0 +1,167 @@
+"""What would make a convolution faster: other layouts, dtypes and sizes, measured beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch.nn import functional as F
+
+from convtime.conv.call import FPROP, ConvCall, ConvTensors
+from convtime.conv.flags import Flags
+from convtime.conv.layouts import memory_format
+from convtime.results.advice import Advice
+from convtime.timing.stopwatch import compare
+
+#: Tensor cores take channels by so many.
+_CHANNELS = 8
+_HALF = torch.float16
+_AS_IS = "as it is"
+_WARMUP_SECONDS = 0.02
+
+
+class _Variant(NamedTuple):
+    """Another way to compute it: what to do for it, on which tensors, and what else it changes."""
+
+    text: str
+    tensors: ConvTensors
+    note: str = ""
+    flags: Flags | None = None
+
+
+def measured_advice(
+    call: ConvCall, pass_name: str, tensors: ConvTensors, budget: float
+) -> tuple[Advice, ...]:
+    """Times a pass of PyTorch's as it is and in other ways, by turns; what saves the most first.
+
+    Args:
+        call: the convolution.
+        pass_name: one of its passes.
+        tensors: what it reads.
+        budget: seconds for all of it.
+    """
+    calls = {_AS_IS: call.pytorch_call(pass_name, tensors)}
+    variants = []
+    for variant in _variants(call, pass_name, tensors):
+        called = _called(call, pass_name, variant)
+        with contextlib.suppress(RuntimeError):  # there is no such kernel, or no memory for it
+            called()
+            variants.append(variant)
+            calls[variant.text] = called
+    if not variants:
+        return ()
+    # Not placed: each of them has tensors of its own already.
+    found = compare(
+        calls,
+        device=tensors.x.device,
+        budget=budget,
+        stop="budget",
+        warmup=_WARMUP_SECONDS,
+        placement="as-is",
+        regime="as-is",
+        check=None,
+        interference=False,
+    )
+    here = found.measurements[_AS_IS].median
+    advice = [
+        Advice(each.text, found.measurements[each.text].median, here, each.note)
+        for each in variants
+    ]
+    return tuple(sorted(advice, key=lambda each: -(each.saved or 0.0)))
+
+
+def _called(call: ConvCall, pass_name: str, variant: _Variant) -> Callable[[], torch.Tensor]:
+    plain = call.pytorch_call(pass_name, variant.tensors)
+    flags = variant.flags
+    if flags is None:
+        return plain
+
+    def under_flags() -> torch.Tensor:
+        with flags.applied():
+            return plain()
+
+    return under_flags
+
+
+def _variants(call: ConvCall, pass_name: str, tensors: ConvTensors) -> Iterator[_Variant]:
+    rank, dtype = call.problem.rank, tensors.x.dtype
+    nhwc = memory_format("nhwc", 2 + rank)
+    is_nhwc = tensors.x.is_contiguous(memory_format=nhwc) and not tensors.x.is_contiguous()
+    in_nhwc = _each(tensors, lambda each: each.contiguous(memory_format=nhwc))
+    if rank > 1 and not is_nhwc:
+        yield _Variant("keep input and weight in channels_last", in_nhwc)
+    if is_nhwc:
+        contiguous = _each(tensors, torch.Tensor.contiguous)
+        yield _Variant("keep input and weight contiguous (NCHW)", contiguous)
+    if tensors.bias is not None and pass_name == FPROP:
+        yield _Variant(
+            "leave out the bias",
+            dataclasses.replace(tensors, bias=None),
+            "where a batch norm follows, the result stays the same",
+        )
+    on_gpu = tensors.x.device.type == "cuda"
+    if dtype == torch.float32:
+        half = _HALF if on_gpu else torch.bfloat16
+        name = str(half).removeprefix("torch.")
+        rounded = f"numbers are rounded to {name}, as under torch.autocast"
+        if rank > 1:
+            yield _Variant(
+                f"compute in {name} and channels_last", _each(in_nhwc, _to(half)), rounded
+            )
+        yield _Variant(f"compute in {name}", _each(tensors, _to(half)), rounded)
+        if on_gpu and not call.flags.allow_tf32:
+            yield _Variant(
+                "allow TF32 (torch.backends.cudnn.conv.fp32_precision = 'tf32')",
+                tensors,
+                "products are rounded to 10 bits",
+                dataclasses.replace(call.flags, allow_tf32=True),
+            )
+    padded = _padded(call, tensors)
+    if on_gpu and padded is not None:
+        yield _Variant(f"pad the channels to multiples of {_CHANNELS}", padded)
+
+
+def _to(dtype: torch.dtype) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda tensor: tensor.to(dtype)
+
+
+def _each(tensors: ConvTensors, change: Callable[[torch.Tensor], torch.Tensor]) -> ConvTensors:
+    weight, bias, grad_output = change(tensors.w.detach()), tensors.bias, tensors.grad_output
+    return ConvTensors(
+        change(tensors.x.detach()),
+        weight,
+        None if bias is None else bias.detach().to(weight.dtype),
+        None if grad_output is None else change(grad_output.detach()),
+    )
+
+
+def _padded(call: ConvCall, tensors: ConvTensors) -> ConvTensors | None:
+    """With more channels, which are zeros; None where there is nothing to pad."""
+    problem = call.problem
+    if problem.groups != 1 or problem.transposed:
+        return None
+    more_in, more_out = (-each % _CHANNELS for each in (problem.in_channels, problem.out_channels))
+    if not (more_in or more_out):
+        return None
+    x, w, bias, grad_output = (
+        tensors.x.detach(),
+        tensors.w.detach(),
+        tensors.bias,
+        tensors.grad_output,
+    )
+    return ConvTensors(
+        _with_channels(x, 1, more_in),
+        _with_channels(_with_channels(w, 1, more_in), 0, more_out),
+        None if bias is None else _with_channels(bias.detach(), 0, more_out),
+        None if grad_output is None else _with_channels(grad_output, 1, more_out),
+    )
+
+
+def _with_channels(tensor: torch.Tensor, dimension: int, more: int) -> torch.Tensor:
+    behind = [0, 0] * (tensor.dim() - dimension - 1)
+    nhwc = tensor.dim() > 3 and not tensor.is_contiguous()
+    padded = F.pad(tensor, [*behind, 0, more])
+    return padded.contiguous(memory_format=memory_format("nhwc", tensor.dim())) if nhwc else padded

@@ -1,0 +1,115 @@
+"""An operation as a program calls it: what the first calls take, and those of a loop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import time
+from pathlib import Path
+
+import torch
+
+from convtime.core.load import _C
+from convtime.results.evidence import Calls, Timing
+from convtime.study.diagnose.subject import Subject, seconds_of
+
+_FIRST_CALLS = 3
+_BLOCKS = 10
+_BLOCK_SECONDS = 0.02
+_MOST_CALLS = 2000  # of a block
+_ISSUED = 7
+
+
+def look_at_calls(subject: Subject) -> Calls:
+    """Calls it some times, as a program would. What it raises passes through."""
+    if subject.on_gpu:
+        torch.empty(1, device=subject.place.device).fill_(0)  # what any program does first
+    first = tuple(_call_and_wait(subject) for _ in range(_FIRST_CALLS))
+    count = max(1, min(_MOST_CALLS, int(_BLOCK_SECONDS / max(min(first), 1e-7))))
+    blocks = _BLOCKS if min(first) * count < 10 * _BLOCK_SECONDS else 3
+    waiting = [_call_and_wait(subject) for _ in range(min(count * blocks, 30))]
+    issuing = [_issue(subject) for _ in range(min(count * blocks, _ISSUED))]
+    before, awake, begin = _blocks(subject), _awake_seconds(), _now()
+    loop = [_loop(subject, count) for _ in range(blocks)]
+    seconds, awake = _now() - begin, _awake_seconds() - awake
+    after, calls = _blocks(subject), count * blocks
+    return Calls(
+        first=first,
+        loop=_timing(loop),
+        waiting=_timing(waiting),
+        issuing=statistics.median(issuing),
+        mean=statistics.fmean(loop),
+        fewest=min(loop),
+        running=awake / seconds,
+        allocations=(after[0] - before[0]) / calls,
+        frees=(after[1] - before[1]) / calls,
+    )
+
+
+def load_per_cpu() -> float:
+    """The load average of the last minute for each CPU that this process may run on."""
+    return os.getloadavg()[0] / len(os.sched_getaffinity(0))
+
+
+def _awake_seconds() -> float:
+    """For how long this process' threads ran, or waited for a CPU to run on; added up."""
+    found = 0
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(OSError):  # of a thread that has just ended
+            ran, waited, _ = map(int, (task / "schedstat").read_text().split())
+            found += ran + waited
+    return 1e-9 * found
+
+
+def _now() -> float:
+    return time.perf_counter()
+
+
+def _call_and_wait(subject: Subject) -> float:
+    subject.prepare()
+    subject.wait()
+    begin = _now()
+    subject.call()
+    subject.wait()
+    return _now() - begin
+
+
+def _issue(subject: Subject) -> float:
+    subject.prepare()
+    subject.wait()
+    return seconds_of(subject.call)
+
+
+def _loop(subject: Subject, count: int) -> float:
+    if subject.candidate.acts_before_calls:  # which is no part of the call's time
+        return statistics.fmean(_call_and_wait(subject) for _ in range(count))
+    subject.wait()
+    begin = _now()
+    for _ in range(count):
+        subject.call()
+    subject.wait()
+    return (_now() - begin) / count
+
+
+def _blocks(subject: Subject) -> tuple[int, int]:
+    """How many blocks PyTorch's allocator has asked CUDA for so far, and given back."""
+    if not subject.on_gpu:
+        return 0, 0
+    stats = torch.cuda.memory_stats(subject.place.device)
+    allocated, freed = (stats.get(f"segment.all.{what}", 0) for what in ("allocated", "freed"))
+    return int(allocated), int(freed)
+
+
+def _timing(samples: list[float]) -> Timing:
+    low, high, _, _ = _C.median_interval(samples, (), (), 0.0, 0.0)
+    median = statistics.median(samples)
+    spread = _C.quantile(samples, 0.75) - _C.quantile(samples, 0.25)
+    known = low > 0 and high < float("inf")
+    return Timing(
+        median=median,
+        low=low if known else None,
+        high=high if known else None,
+        spread=spread / median if median > 0 else 0.0,
+        count=len(samples),
+    )

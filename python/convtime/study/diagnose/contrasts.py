@@ -1,0 +1,453 @@
+"""The contrasts: of each, what is varied, when that is worth its time, and what it shows.
+
+They stand in the order in which they are looked at: what tells the most for its time comes first,
+since a budget may end before all of them are done.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+import torch
+
+from convtime.conv.explain.kernels import LAYOUT, role_of
+from convtime.results.evidence import Calls, Evidence, Held, Timing, Work
+from convtime.results.measurement import Measurement
+from convtime.study.diagnose import neighbours, process
+from convtime.study.diagnose.account import account_of
+from convtime.study.diagnose.rules import BYTES_READ, BYTES_WRITTEN
+from convtime.study.diagnose.serialising import look_at_results
+from convtime.study.diagnose.subject import BUDGET, Subject, filled, moved, seconds_of
+from convtime.study.diagnose.tracing import trace
+from convtime.timing.candidate import Candidate
+from convtime.timing.copying import Original
+from convtime.timing.counters.reading import counters
+from convtime.timing.options import Cache, Method, Regime
+from convtime.timing.placement import MOST_OBJECTS, obstacle
+
+_HELD_SECONDS = 0.02
+_TRACED_CALLS = 10
+_WORK_SECONDS, _LONG_CALLS = 4.0, 40
+_FEWEST_PLACES = 8
+_MOVED = 5
+_LONGEST_REGIME = 2.0  # seconds of a call, beyond which no regime is reached
+_BUSY_FOR_A_CLOCK = 0.5  # share of a call's time
+_BATCHED = 8
+_SMALL_LAUNCH = 4096  # numbers
+
+_Times = Mapping[str, Timing]
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrast:
+    """Something that is varied, or looked at.
+
+    Attributes:
+        name: what it is called.
+        varies: what is varied, in words.
+        seconds: what it takes, about, where calls are short.
+        calls: how many calls it makes at least.
+        obstacle: why it makes no sense for a subject, as far as that is known; empty where it does.
+        look: adds what it shows to the evidence.
+        only_on: the only kind of device that it is of; empty where it is of any.
+    """
+
+    name: str
+    varies: str
+    seconds: float
+    calls: int
+    obstacle: Callable[[Subject, Evidence], str]
+    look: Callable[[Subject, Evidence], Evidence]
+    only_on: Literal["cpu", "cuda", ""] = ""
+
+    def cost(self, evidence: Evidence) -> float:
+        """Seconds that it takes, about."""
+        return max(self.seconds, self.calls * evidence.calls.waiting.median)
+
+
+def look_at_work(subject: Subject, calls: Calls) -> Work:
+    """What the device does in a call, as ``time_op`` finds it by default."""
+    measured = subject.time(
+        placement="auto",
+        regime="auto",
+        warmup="steady",
+        stop="interval",
+        tolerance=0.01,
+        budget=2 * BUDGET,
+        timeout=max(_WORK_SECONDS, _LONG_CALLS * calls.waiting.median),  # bursts idle for long
+    )
+    activities = measured.activities
+    conversion = (each.median for each in activities if role_of(each) == LAYOUT)
+    copies = [each for each in activities if each.kind == "memcpy"]
+    return Work(
+        seconds=measured.median,
+        union=statistics.median(measured.unions or measured.seconds),
+        span=statistics.median(measured.spans or measured.seconds),
+        mean=measured.mean,
+        fewest=measured.min,
+        kernels=sum(each.kind == "kernel" for each in activities),
+        copies=len(copies),
+        copied_bytes=sum(each.bytes for each in copies),
+        conversion=sum(conversion),
+        held=measured.queue != "none" if subject.on_gpu else None,
+        other_launches=measured.other_launches / len(measured.seconds),
+        place_share=measured.placement_variance_share,
+        place_spread=_spread_of_places(measured),
+        highest_clock_hz=measured.max_sm_clock_hz,
+        tensor_bytes=0 if subject.obstacle else sum(each.nbytes for each in subject.tensors),
+        remarkable_inputs=len(measured.inputs),
+    )
+
+
+def _spread_of_places(measured: Measurement) -> float | None:
+    places: dict[int, list[float]] = defaultdict(list)
+    for place, seconds in zip(measured.places, measured.seconds, strict=False):
+        places[place].append(seconds)
+    if len(places) < _FEWEST_PLACES:
+        return None
+    deciles = statistics.quantiles(map(statistics.median, places.values()), n=10)
+    return (deciles[-1] - deciles[0]) / measured.median
+
+
+def _always(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    return ""
+
+
+def _without_setup(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    if subject.candidate.acts_before_calls:
+        return "something is done before each call (setup, grad_to_none or a forward pass)"
+    return ""
+
+
+def _has_tensors(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    return subject.obstacle
+
+
+def _add(evidence: Evidence, name: str, times: _Times) -> Evidence:
+    return dataclasses.replace(evidence, contrasts={**evidence.contrasts, name: dict(times)})
+
+
+def _look_at_neighbours(subject: Subject, evidence: Evidence) -> Evidence:
+    return dataclasses.replace(evidence, neighbours=neighbours.look(subject.place.device))
+
+
+def _look_at_launch(subject: Subject, evidence: Evidence) -> Evidence:
+    small = torch.zeros(_SMALL_LAUNCH, device=subject.place.device)
+    smallest = subject.time(Candidate(torch.neg, small), method="cpu", budget=BUDGET / 2)
+    return dataclasses.replace(evidence, smallest_launch=smallest.median)
+
+
+def _look_at_trace(subject: Subject, evidence: Evidence) -> Evidence:
+    return dataclasses.replace(evidence, trace=trace(subject, _TRACED_CALLS))
+
+
+def _look_at_held(subject: Subject, evidence: Evidence) -> Evidence:
+    """Calls it once behind a kernel that keeps the stream busy."""
+    subject.wait()
+    torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
+    returned = seconds_of(subject.call)
+    subject.wait()
+    return dataclasses.replace(evidence, held=Held(_HELD_SECONDS, returned))
+
+
+def _look_at_serialised(subject: Subject, evidence: Evidence) -> Evidence:
+    return dataclasses.replace(evidence, serialised=look_at_results(subject))
+
+
+def _look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
+    caches: tuple[Cache, ...] = (
+        ("cold", "cold-clean", "warm") if subject.on_gpu else ("cold", "warm")
+    )
+    return _add(evidence, "cache", {name: Timing.of(subject.time(cache=name)) for name in caches})
+
+
+def _look_at_rotation(subject: Subject, evidence: Evidence) -> Evidence:
+    found = evidence.contrasts.get("cache", {})
+    rotated = Timing.of(subject.time(cache="rotate"))
+    return _add(evidence, "cache", {**found, "rotated": rotated})
+
+
+def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
+    """By events, as other tools time; and in a graph, which needs no launches.
+
+    A capture forbids other threads of the process much, so that beside them there is no graph.
+    """
+    times: dict[str, Timing] = {}
+    alone = not evidence.work.other_launches
+    methods: tuple[Method, ...] = ("event", "graph") if alone else ("event",)
+    for method in methods:
+        with contextlib.suppress(RuntimeError, ValueError):  # what cannot be captured is no graph
+            measured = subject.time(method=method, cache="warm")
+            times[method] = Timing.of(measured)
+            if method == "event" and not measured.overhead_reason:
+                evidence = dataclasses.replace(evidence, event_cost=measured.overhead)
+    with contextlib.suppress(RuntimeError):
+        raw = subject.time(method="event", cache="warm", queue="none")
+        times["events, not queued"] = _raw(raw)
+    return _add(evidence, "method", times)
+
+
+def _raw(measured: Measurement) -> Timing:
+    """What the events said, with their own cost."""
+    seconds = measured.raw_seconds or measured.seconds
+    return dataclasses.replace(
+        Timing.of(measured), median=statistics.median(seconds), low=None, high=None
+    )
+
+
+def _look_at_placement(subject: Subject, evidence: Evidence) -> Evidence:
+    """As it is, and on copies of its tensors at other addresses."""
+    copies = [subject.with_tensors(moved, f"moved {number}") for number in range(_MOVED)]
+    here, *elsewhere = subject.time_all(
+        [subject.candidate, *copies], cache="warm", budget=3 * BUDGET
+    )
+    middle = sorted(elsewhere, key=lambda each: each.median)[_MOVED // 2]
+    return _add(evidence, "placement", {"as-is": Timing.of(here), "moved": Timing.of(middle)})
+
+
+def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
+    """As it is, and at many places; not by turns with others, so that each finds a warm cache."""
+    measured = subject.time(cache="warm", placement="random", budget=2 * BUDGET)
+    if measured.placement != "random":
+        raise ValueError(measured.placement_reason)
+    here = subject.time(cache="warm")
+    return _add(evidence, "places", {"as-is": Timing.of(here), "random": Timing.of(measured)})
+
+
+def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """Other layouts of its tensors, by name; empty where there are none."""
+    found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    tensors = subject.tensors
+    if any(not each.is_contiguous() for each in tensors):
+        found["contiguous"] = lambda each: _in_format(each, torch.contiguous_format)
+    images = [each for each in tensors if each.dim() == 4]
+    if images and not all(each.is_contiguous(memory_format=torch.channels_last) for each in images):
+        found["channels_last"] = lambda each: (
+            _in_format(each, torch.channels_last) if each.dim() == 4 else each
+        )
+    return found
+
+
+def _in_format(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
+    return tensor.contiguous(memory_format=memory_format)
+
+
+def _has_layouts(subject: Subject, evidence: Evidence) -> str:
+    return _has_tensors(subject, evidence) or (
+        "" if _layouts(subject) else "its tensors are contiguous, and no images"
+    )
+
+
+def _look_at_layout(subject: Subject, evidence: Evidence) -> Evidence:
+    others = {
+        name: subject.with_tensors(change, name) for name, change in _layouts(subject).items()
+    }
+    here, *found = subject.time_all([subject.candidate, *others.values()], cache="warm")
+    times = {name: Timing.of(each) for name, each in zip(others, found, strict=True)}
+    return _add(evidence, "layout", {"as-is": Timing.of(here), **times})
+
+
+def _has_numbers(subject: Subject, evidence: Evidence) -> str:
+    return _has_tensors(subject, evidence) or (
+        ""
+        if any(each.is_floating_point() for each in subject.tensors)
+        else "none of its tensors has floating-point numbers"
+    )
+
+
+def _look_at_data(subject: Subject, evidence: Evidence) -> Evidence:
+    """One after the other, and not by turns, which would let them share the clock."""
+    candidates = {
+        "as given": subject.candidate,
+        "zeros": subject.with_tensors(_zeros, "zeros"),
+        "random": subject.with_tensors(_random, "random"),
+    }
+    return _add(
+        evidence,
+        "data",
+        {
+            name: Timing.of(subject.time(candidate, cache="warm", warmup=0.1))
+            for name, candidate in candidates.items()
+        },
+    )
+
+
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    return filled(tensor, torch.Tensor.zero_) if tensor.is_floating_point() else tensor
+
+
+def _random(tensor: torch.Tensor) -> torch.Tensor:
+    """Normally distributed numbers of the same mean and deviation; of 0 and 1 where it has none."""
+    if not tensor.is_floating_point():
+        return tensor
+    numbers = tensor.detach().double().nan_to_num(0, 0, 0)
+    mean, deviation = float(numbers.mean()), float(numbers.std(correction=0))
+    usual = deviation > torch.finfo(tensor.dtype).tiny
+    generator = torch.Generator(tensor.device).manual_seed(0)
+    fill = functools.partial(
+        torch.Tensor.normal_,
+        mean=mean if usual else 0.0,
+        std=deviation if usual else 1.0,
+        generator=generator,
+    )
+    return filled(tensor, fill)
+
+
+def _lasting_load(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    account = account_of(evidence)
+    if account.busy < _BUSY_FOR_A_CLOCK * account.seconds:
+        share = account.busy / account.seconds
+        return f"the GPU is busy for {share:.0%} of the time, which is no lasting load"
+    if account.seconds > _LONGEST_REGIME:
+        return f"a call takes {account.seconds:.1f} s, too long for a regime to be reached"
+    return ""
+
+
+def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
+    times: dict[str, Timing] = {}
+    regimes: tuple[tuple[Regime, float], ...] = (("burst", 3.0), ("sustained", 9.0))
+    for regime, timeout in regimes:
+        measured = subject.time(
+            regime=regime,
+            cache="warm",
+            warmup="steady",
+            stop="interval",
+            tolerance=0.01,
+            budget=2 * BUDGET,
+            timeout=timeout,
+        )
+        if measured.regime == regime:
+            times[regime] = Timing.of(measured)
+    return _add(evidence, "regime", times)
+
+
+def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
+    """Beside our own work on another stream, which eats bandwidth or multiprocessors."""
+    times = {"alone": Timing.of(subject.time(cache="warm", method="event"))}
+    for eats in neighbours.EATS:
+        with neighbours.in_a_stream(subject.place.device, eats):
+            times[f"beside a stream that eats {eats}"] = Timing.of(
+                subject.time(cache="warm", method="event")
+            )
+    return _add(evidence, "beside", times)
+
+
+def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
+    times = dict(evidence.contrasts.get("beside", {}))
+    for eats in neighbours.EATS:
+        with neighbours.in_a_process(subject.place.device, eats):
+            found = subject.time(cache="warm", method="event", exclusive=False)
+            times[f"beside a process that eats {eats}"] = Timing.of(found)
+    return _add(evidence, "beside", times)
+
+
+def _launch_bound(subject: Subject, evidence: Evidence) -> str:
+    if reason := _without_setup(subject, evidence) or _has_tensors(subject, evidence):
+        return reason
+    account = account_of(evidence)
+    return "" if account.idle > 0.1 * account.seconds else "the GPU does not wait for launches"
+
+
+def _look_at_batches(subject: Subject, evidence: Evidence) -> Evidence:
+    """Eight calls' work in one, by a first argument that is eight times as long."""
+    first = next((each for each in subject.candidate.args if isinstance(each, torch.Tensor)), None)
+    if first is None or first.dim() == 0:
+        raise ValueError("its first argument is no tensor that could be longer")
+    longer = torch.cat([first.detach()] * _BATCHED)
+    args = tuple(longer if each is first else each for each in subject.candidate.args)
+    batched = subject.candidate.but(name="batched", args=args)
+    one = Timing.of(subject.time(method="sync", cache="warm"))
+    eight = Timing.of(subject.time(batched, method="sync", cache="warm"))
+    return _add(evidence, "batch", {"one call": one, f"{_BATCHED} in one": eight})
+
+
+def _host_tensors(subject: Subject, evidence: Evidence) -> str:
+    if reason := _without_setup(subject, evidence):
+        return reason
+    on_host = _on_host(subject)
+    if all(each.is_pinned() for each in on_host.tensors):
+        return "none of its tensors is in pageable memory"
+    return obstacle(on_host, backward=False)
+
+
+def _on_host(subject: Subject) -> Original:
+    return Original(subject.candidate, torch.device("cpu"), MOST_OBJECTS)
+
+
+def _look_at_pinning(subject: Subject, evidence: Evidence) -> Evidence:
+    pinned = _on_host(subject).with_tensors(lambda each: each.pin_memory()).but(name="pinned")
+    times = {
+        "as-is": Timing.of(subject.time(method="sync", cache="warm")),
+        "pinned": Timing.of(subject.time(pinned, method="sync", cache="warm")),
+    }
+    return _add(evidence, "pinning", times)
+
+
+def _look_at_threads(subject: Subject, evidence: Evidence) -> Evidence:
+    before = torch.get_num_threads()
+    times = {"as-is": Timing.of(subject.time())}
+    try:
+        for count in sorted({1, max(1, before // 2)} - {before}):
+            torch.set_num_threads(count)
+            times[f"{count} thread{'s' if count > 1 else ''}"] = Timing.of(subject.time())
+    finally:
+        torch.set_num_threads(before)
+    return _add(evidence, "threads", times)
+
+
+def _several_threads(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    return "" if torch.get_num_threads() > 1 else "PyTorch uses one thread"
+
+
+def _look_at_process(subject: Subject, evidence: Evidence) -> Evidence:
+    here = subject.time(cache="warm", budget=2 * BUDGET)
+    fresh = process.time_in_fresh_one(subject)
+    return _add(evidence, "process", {"here": Timing.of(here), "in a fresh process": fresh})
+
+
+def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
+    candidate = subject.candidate
+    found = counters(
+        candidate.fn,
+        *candidate.args,
+        kwargs=candidate.kwargs,
+        setup=candidate.setup,
+        backward=candidate.backward,
+        metrics=(BYTES_READ, BYTES_WRITTEN),
+        device=subject.place.device,
+    )
+    known = {name: value for name, value in found.totals.items() if value is not None}
+    return dataclasses.replace(evidence, counters=known)
+
+
+CONTRASTS: tuple[Contrast, ...] = (
+    Contrast("neighbours", "work of known duration", 0.2, 0, _always, _look_at_neighbours),
+    Contrast("launch", "the smallest operation", 0.1, 0, _always, _look_at_launch, "cuda"),
+    Contrast("trace", "a profiler beside it", 1.0, 15, _always, _look_at_trace, "cuda"),
+    Contrast("held", "a busy stream before it", 0.1, 1, _without_setup, _look_at_held, "cuda"),
+    Contrast("serialised", "waits in it", 0.2, 8, _without_setup, _look_at_serialised, "cuda"),
+    Contrast("cache", "what it finds in the cache", 0.7, 60, _always, _look_at_cache),
+    Contrast("layout", "how its tensors lie", 0.5, 30, _has_layouts, _look_at_layout),
+    Contrast("placement", "its tensors' addresses", 0.6, 80, _has_tensors, _look_at_placement),
+    Contrast("data", "its numbers", 1.0, 60, _has_numbers, _look_at_data),
+    Contrast("threads", "PyTorch's threads", 0.5, 30, _several_threads, _look_at_threads, "cpu"),
+    Contrast("method", "events, and a graph", 0.7, 40, _without_setup, _look_at_method, "cuda"),
+    Contrast("pinning", "memory on the host", 0.4, 30, _host_tensors, _look_at_pinning, "cuda"),
+    Contrast("regime", "rest, and lasting load", 5.0, 60, _lasting_load, _look_at_regime, "cuda"),
+    Contrast("counters", "what the GPU counts", 1.5, 20, _always, _look_at_counters, "cuda"),
+    Contrast("places", "many addresses", 0.6, 40, _has_tensors, _look_at_random_places, "cuda"),
+    Contrast("rotation", "other tensors", 0.5, 30, _without_setup, _look_at_rotation, "cuda"),
+    Contrast("batch", "calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
+    Contrast("beside", "our own work beside it", 1.0, 60, _without_setup, _look_beside, "cuda"),
+    Contrast(
+        *("neighbour process", "our own process beside it", 14.0, 20),
+        *(_without_setup, _look_beside_a_process, "cuda"),
+    ),
+    Contrast("process", "a fresh process", 8.0, 30, process.obstacle, _look_at_process),
+)

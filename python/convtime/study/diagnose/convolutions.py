@@ -1,0 +1,55 @@
+"""Of an operation that runs convolutions, what would make them faster."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+
+import torch
+
+from convtime.conv.advice import measured_advice
+from convtime.conv.call import FPROP
+from convtime.conv.explain.binding import prepare
+from convtime.conv.sources.called import convolutions_of
+from convtime.core.errors import one_line
+from convtime.results.advice import Advice
+from convtime.results.evidence import Evidence
+from convtime.study.diagnose.subject import Subject
+
+_MOST = 3  # convolutions, of different problems
+_SECONDS = 0.5  # for each
+
+
+def advise(subject: Subject, evidence: Evidence, until: float) -> tuple[tuple[Advice, ...], str]:
+    """Tries other layouts, dtypes and sizes of the convolutions that a call runs.
+
+    Args:
+        subject: what is diagnosed.
+        evidence: what was seen of it.
+        until: when the budget ends, by ``time.perf_counter``.
+
+    Returns:
+        What was tried; and why nothing, or not all, was, empty where all was or there are none.
+    """
+    try:
+        subject.prepare()
+        calls = convolutions_of(subject.call)
+        found = {call.problem.label: (tensors, call) for tensors, call in map(prepare, calls)}
+    except Exception as error:  # whatever it raises: the diagnosis is not lost for it
+        return (), one_line(error)
+    if not found:
+        return (), ""
+    if len(found) > _MOST:
+        return (), f"it runs {len(found)} different ones; convtime.explain takes them one by one"
+    advice: list[Advice] = []
+    for label, (tensors, call) in found.items():
+        if time.perf_counter() + _SECONDS + 20 * evidence.calls.waiting.median > until:
+            return tuple(advice), "the budget leaves no time to try other layouts and dtypes"
+        with torch.no_grad(), contextlib.suppress(RuntimeError):  # what does not fit in memory
+            tried = measured_advice(call, FPROP, tensors, _SECONDS)
+            advice += [
+                each if len(found) == 1 else dataclasses.replace(each, text=f"{label}: {each.text}")
+                for each in tried
+            ]
+    return tuple(advice), ""

@@ -1,0 +1,102 @@
+"""Another tool's number, however it is given: a number, a call, a file, or the tool's name."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+from convtime.core.errors import InputError
+from convtime.results.exchange.files import read_measurements
+from convtime.results.measurement import Measurement
+from convtime.study.diagnose.difference import Other
+from convtime.timing.candidate import Candidate
+from convtime.timing.options import is_finite
+
+_TOOLS_OF_FILES = {"nvbench": "nvbench", "torch.utils.benchmark": "torch Timer"}
+_TAKEN = (
+    "a number of seconds, a call that returns one, 'do_bench', 'do_bench_cudagraph' or 'timer', a "
+    "file or Measurement of another tool"
+)
+
+
+def other_of(against: Any, candidate: Candidate) -> Other:
+    """What another tool says of a candidate; the tools that are named are run.
+
+    Raises:
+        InputError: for anything else, for a number that is no time, and for a tool that is not
+            installed.
+    """
+    if isinstance(against, str) and against in _RUN:
+        return _RUN[against](candidate)
+    if isinstance(against, str | os.PathLike):
+        return _of_file(against)
+    if isinstance(against, Measurement):
+        return _of_measurement(against)
+    if type(against).__module__.startswith("torch.utils.benchmark"):
+        (measured,) = read_measurements(against).values()
+        return _of_measurement(measured)
+    if callable(against):
+        return Other(_time(against(), "the call that was given as against"))
+    return Other(_time(against, "against"))
+
+
+def _time(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not is_finite(value) or not 0 < float(value) < math.inf:
+        raise InputError(f"{what} must give {_TAKEN}, above 0, got {value!r}")
+    return float(value)
+
+
+def _of_file(path: str | os.PathLike[str]) -> Other:
+    found = read_measurements(path)
+    if len(found) != 1:
+        raise InputError(
+            f"against must be a file of one measurement, got {os.fspath(path)} with {len(found)} "
+            "of them; pass one of convtime.read_measurements(…)"
+        )
+    return _of_measurement(next(iter(found.values())))
+
+
+def _of_measurement(measured: Measurement) -> Other:
+    tool = str(measured.provenance.get("tool", ""))
+    # nvbench's own number is the mean of its samples.
+    seconds = measured.mean if tool == "nvbench" else measured.median
+    return Other(seconds, _TOOLS_OF_FILES.get(tool, ""))
+
+
+def _do_bench(candidate: Candidate) -> Other:
+    return Other(_triton("do_bench", candidate), "triton do_bench")
+
+
+def _do_bench_cudagraph(candidate: Candidate) -> Other:
+    return Other(_triton("do_bench_cudagraph", candidate), "triton do_bench_cudagraph")
+
+
+def _triton(function: str, candidate: Candidate) -> float:
+    try:
+        testing: Any = importlib.import_module("triton.testing")
+    except ImportError as error:
+        raise InputError(
+            f"against={function!r} needs triton, which cannot be imported ({error})"
+        ) from error
+    return 1e-3 * float(getattr(testing, function)(_bare(candidate)))
+
+
+def _timer(candidate: Candidate) -> Other:
+    from torch.utils.benchmark import Timer
+
+    timer: Any = Timer(stmt="call()", globals={"call": _bare(candidate)})
+    return Other(float(timer.blocked_autorange(min_run_time=0.2).median), "torch Timer")
+
+
+def _bare(candidate: Candidate) -> Callable[[], object]:
+    return lambda: candidate.fn(*candidate.args, **candidate.kwargs)
+
+
+_RUN: dict[str, Callable[[Candidate], Other]] = {
+    "do_bench": _do_bench,
+    "do_bench_cudagraph": _do_bench_cudagraph,
+    "timer": _timer,
+}

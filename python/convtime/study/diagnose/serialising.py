@@ -1,0 +1,118 @@
+"""Results of calls in which each operation is waited for, beside those of calls as they are.
+
+Where they differ, something is read before it is there. Work that is launched behind PyTorch's
+back, or replayed from a graph, is waited for as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from convtime.results.evidence import Serialised
+from convtime.study.diagnose.subject import Subject
+from convtime.timing.agreement import repeated_agreement
+from convtime.timing.candidate import Candidate
+
+_HELD_SECONDS = 5e-3
+
+
+class _Made(NamedTuple):
+    """A tensor that an operation made: as large as this, on that stream."""
+
+    nbytes: int
+    stream: torch.cuda.Stream
+
+
+class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While entered, waits behind each operation, and notes what memory it takes."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: list[_Made] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        torch.cuda.synchronize()
+        given = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
+        self.made += [
+            _Made(leaf.nbytes, torch.cuda.current_stream(leaf.device))
+            for leaf in pytree.tree_leaves(result)
+            if isinstance(leaf, torch.Tensor) and leaf.is_cuda and id(leaf) not in given
+        ]
+        return result
+
+
+def look_at_results(subject: Subject) -> Serialised | None:
+    """Compares the results; None where there are none to compare."""
+    candidate = subject.candidate
+    made: list[_Made] = []
+
+    def waiting(*args: Any, **kwargs: Any) -> object:
+        with _same_random_numbers(), _WaitingForEach() as mode:
+            result = candidate.fn(*args, **kwargs)
+        made[:] = mode.made
+        return result
+
+    def as_is(*args: Any, **kwargs: Any) -> object:
+        _forget(made)
+        with _same_random_numbers():
+            return candidate.fn(*args, **kwargs)
+
+    def behind_work(*args: Any, **kwargs: Any) -> object:
+        """What other streams do then comes before what the current one was given earlier."""
+        _forget(made)
+        torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
+        with _same_random_numbers():
+            return candidate.fn(*args, **kwargs)
+
+    def like(fn: Callable[..., object]) -> Candidate:
+        return candidate.but(fn=fn)
+
+    others = [like(as_is), like(behind_work), like(as_is), like(behind_work)]
+    repeats, found = repeated_agreement(like(waiting), others, "close")
+    if repeats.same is None:
+        return None
+    errors = [each.largest_error for each in found if each.same is False]
+    known = [error for error in errors if error is not None]
+    return Serialised(
+        repeats=bool(repeats.same),
+        calls=len(found),
+        differing=len(errors),
+        largest_error=max(known, default=None),
+    )
+
+
+@contextlib.contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Has dropout and the like do the same each time, and leaves the caller's numbers alone."""
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+        torch.default_generator.manual_seed(0)
+        torch.cuda.manual_seed(0)
+        yield
+
+
+def _forget(made: list[_Made]) -> None:
+    """Fills free memory of those sizes with zeros, so that nothing is right by what was before."""
+    torch.cuda.synchronize()
+    with contextlib.suppress(torch.OutOfMemoryError):
+        kept = list(_zeros(made))
+        torch.cuda.synchronize()
+        del kept
+
+
+def _zeros(made: list[_Made]) -> Iterator[torch.Tensor]:
+    for each in made:
+        with torch.cuda.stream(each.stream):
+            yield torch.zeros(each.nbytes, dtype=torch.uint8, device=each.stream.device)

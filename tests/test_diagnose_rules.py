@@ -1,0 +1,255 @@
+"""The rules of a diagnosis, on evidence that is written by hand."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from clean_evidence import CALLS, CLEAN, US, WORK, but, times, timing
+
+from convtime.core import codec
+from convtime.results.evidence import Evidence, Neighbours
+from convtime.study.diagnose import rules
+from convtime.study.diagnose.account import account_of
+from convtime.study.diagnose.advice import advise
+from convtime.study.diagnose.rules import judge, variance_shares
+
+
+def codes(evidence):
+    return [cause.code for cause in judge(evidence)]
+
+
+def test_of_a_clean_call_nothing_is_said():
+    assert judge(CLEAN) == ()
+
+
+def test_evidence_survives_json_and_is_judged_alike():
+    seen = but(calls={"issuing": 500 * US, "loop": timing(510)})
+    read = codec.decode(Evidence, json.loads(json.dumps(codec.encode(seen))))
+    assert read == seen
+    assert judge(read) == judge(seen)
+
+
+PLANTED = {
+    "launch-bound": but(
+        calls={"loop": timing(200), "issuing": 195 * US},
+        trace={"busy": 40 * US, "kernels": 40 * US, "launches": 30.0},
+    ),
+    "host-bound": but(calls={"loop": timing(2000), "issuing": 1990 * US}),
+    "synchronisation": but(
+        calls={"loop": timing(130), "issuing": 125 * US},
+        trace={
+            "waits": 4.0,
+            "waiting": 50 * US,
+            "issuing": 45 * US,
+            "launches": 8.0,
+            "busy": 30 * US,
+            "kernels": 26 * US,
+            "copies": 4 * US,
+            "copying": 20 * US,
+        },
+        work={"copies": 4, "copied_bytes": 16, "held": False},
+    ),
+    "missing-wait": but(serialised={"differing": 2, "largest_error": 1.5}),
+    "allocation": but(
+        calls={"loop": timing(900), "issuing": 890 * US, "allocations": 1.0, "frees": 1.0},
+        trace={"allocations": 2.0, "allocating": 780 * US, "issuing": 20 * US},
+    ),
+    "first-call": but(calls={"first": (0.4, 120 * US, 118 * US)}),
+    "cache": but(contrasts={"cache": times(cold=160, warm=95)}),
+    "clock": but(
+        contrasts={"regime": {"burst": timing(100, 1980), "sustained": timing(118, 1600)}}
+    ),
+    "placement": but(contrasts={"placement": {"as-is": timing(112), "moved": timing(100)}}),
+    "contention": but(neighbours={"spin": 16e-3}),
+    "layout": but(contrasts={"layout": {"as-is": timing(100), "contiguous": timing(60)}}),
+    "transfer": but(
+        calls={"loop": timing(1000), "issuing": 900 * US},
+        trace={
+            "busy": 990 * US,
+            "copies": 890 * US,
+            "pageable": 890 * US,
+            "copying": 880 * US,
+            "waits": 1.0,
+            "waiting": 5 * US,
+            "issuing": 12 * US,
+        },
+        work={"copies": 1, "copied_bytes": 8 << 20, "held": False},
+    ),
+    "data": but(
+        contrasts={"data": times(as_given=100, zeros=100, random=115)},
+        work={"remarkable_inputs": 1},
+    ),
+}
+
+
+@pytest.mark.parametrize("code", PLANTED)
+def test_what_is_planted_comes_first_with_evidence_and_advice(code):
+    first, *_ = judge(PLANTED[code])
+    assert first.code == code
+    assert first.evidence
+    assert all(first.evidence)
+    assert 0 < first.effect <= 1
+    assert first.confidence >= rules.POSSIBLE
+    assert advise(first, PLANTED[code])
+
+
+def test_every_cause_of_a_gpu_is_planted():
+    assert {*PLANTED, "threads", "process"} == set(rules.LEAST_EFFECT)
+
+
+def test_intervals_that_meet_show_nothing():
+    wide = {"cold": timing(110, width=0.1), "warm": timing(95, width=0.1)}
+    assert codes(but(contrasts={"cache": wide})) == []
+    assert codes(but(contrasts={"cache": {"cold": timing(110), "warm": timing(95)}})) == ["cache"]
+
+
+def test_a_difference_of_the_clock_is_none_of_the_cache():
+    caches = {"cold": timing(120, clock_mhz=1500), "warm": timing(100, clock_mhz=1800)}
+    assert codes(but(contrasts={"cache": caches})) == []
+
+
+def test_numbers_that_save_power_alone_are_the_clocks_doing():
+    data = {"as given": timing(115, 1600), "zeros": timing(100, 1850)}
+    assert codes(but(contrasts={"data": data})) == []
+    assert codes(but(contrasts={"data": data}, work={"remarkable_inputs": 1})) == ["data"]
+
+
+def test_what_a_call_is_a_small_part_of_weighs_little():
+    """A kernel that the GPU waits for anyway may find its data in the cache or not."""
+    seen = but(
+        PLANTED["launch-bound"],
+        contrasts={"cache": {"cold": timing(12), "warm": timing(6)}, "placement": {}},
+    )
+    assert codes(seen) == ["launch-bound"]
+
+
+def test_small_copies_are_answers_that_are_waited_for():
+    assert codes(PLANTED["synchronisation"])[0] == "synchronisation"
+    assert "transfer" not in codes(PLANTED["synchronisation"])
+
+
+def test_copies_beside_kernels_cost_nothing():
+    hidden = {"copies": 40 * US, "hidden_copies": 40 * US, "pinned": 40 * US, "copying": 2 * US}
+    loop = {"loop": timing(150)}
+    assert codes(but(trace=hidden, calls=loop, work={"copies": 1, "copied_bytes": 1 << 20})) == []
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        but(work={"other_launches": 0.4}),
+        but(neighbours={"copied_bytes_per_second": 2.1e12}),
+        but(neighbours={"spin": 16e-3}),
+    ],
+)
+def test_others_show_in_launches_copies_or_kernels_of_known_duration(seen):
+    assert codes(seen) == ["contention"]
+
+
+def test_the_host_works_where_a_launch_takes_many_times_the_smallest():
+    def code(microseconds):
+        calls = {"loop": timing(2000), "issuing": microseconds * US}
+        return codes(but(calls=calls, trace={"launches": 10.0}))
+
+    assert code(500) == ["launch-bound"]
+    assert code(700) == ["host-bound"]
+
+
+def test_a_result_that_does_not_repeat_says_nothing_of_waits():
+    assert codes(but(serialised={"repeats": False, "differing": 4})) == []
+
+
+def test_beside_others_all_else_is_less_sure():
+    cached = but(contrasts={"cache": times(cold=160, warm=95)})
+    (alone,) = judge(cached)
+    first, second = judge(but(cached, neighbours={"spin": 16e-3}))
+    assert (first.code, second.code) == ("contention", "cache")
+    assert second.confidence == pytest.approx(rules.BESIDE_OTHERS * alone.confidence)
+
+
+def test_counters_show_accesses_that_no_other_layout_does():
+    given = {"tensor_bytes": 40_000_000}
+    seen = but(counters={rules.BYTES_READ: 400e6}, work=given)
+    assert codes(seen) == ["layout"]
+    assert codes(seen.without_counters()) == []
+    assert codes(but(counters={rules.BYTES_READ: 41e6}, work=given)) == []
+    reused = {"tensor_bytes": 40_000_000, "seconds": 1000 * US}  # as by tiles of a large matmul
+    assert codes(but(counters={rules.BYTES_READ: 400e6}, work=reused)) == []
+    assert codes(but(seen, work={"kernels": 2})) == []  # which read what others have written
+
+
+def test_shares_of_the_variance_are_those_of_the_contrasts_and_the_rest():
+    seen = but(
+        contrasts={"cache": times(cold=200, warm=100), "regime": times(burst=100, sustained=200)}
+    )
+    shares = variance_shares(seen)
+    assert shares["cache"] == pytest.approx(shares["clock"])
+    assert 0.49 < shares["cache"] < 0.5
+    assert sum(shares.values()) <= 1
+    (cause,) = judge(but(contrasts={"cache": times(cold=200, warm=100)}))
+    assert cause.variance_share > 0.99
+
+
+def test_without_a_trace_a_call_that_returns_late_waits():
+    late = but(PLANTED["synchronisation"], trace=None, held={"returned": 0.021})
+    assert "synchronisation" in codes(late)
+    assert "synchronisation" not in codes(but(trace=None))
+
+
+def test_the_account_adds_up():
+    for seen in PLANTED.values():
+        account = account_of(seen)
+        assert account.busy + account.idle == pytest.approx(account.seconds)
+        assert min(dataclasses.astuple(account)) >= 0
+
+
+ON_CPU = Evidence(
+    on_gpu=False,
+    calls=dataclasses.replace(CALLS, running=1.0),
+    work=dataclasses.replace(WORK, held=None, highest_clock_hz=None, kernels=0),
+    neighbours=Neighbours(load=0.3),
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "seen"),
+    [
+        ("host-bound", but(ON_CPU, calls={"running": 0.1})),
+        ("contention", but(ON_CPU, neighbours=Neighbours(load=4.0))),
+        ("threads", but(ON_CPU, {"threads": {"as-is": timing(100), "1 thread": timing(40)}})),
+        (
+            "data",
+            but(ON_CPU, {"data": times(as_given=900, random=100)}, work={"remarkable_inputs": 1}),
+        ),
+        (
+            "process",
+            but(ON_CPU, {"process": {"here": timing(100), "in a fresh process": timing(130)}}),
+        ),
+    ],
+)
+def test_on_a_cpu(code, seen):
+    assert codes(ON_CPU) == []
+    assert codes(seen)[0] == code
+    assert advise(judge(seen)[0], seen)
+
+
+RECORDED = json.loads((Path(__file__).parent / "data" / "cpu_evidence.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("sleep", "host-bound"), ("built at first", "first-call"), ("transposed", "layout")],
+)
+def test_what_was_planted_on_a_cpu_is_found_in_what_was_recorded_there(name, code):
+    """The machine was loaded, which is said first."""
+    assert codes(codec.decode(Evidence, RECORDED[name]))[:2] == ["contention", code]
+
+
+def test_advice_that_was_tried_says_what_it_saves():
+    seen = but(PLANTED["launch-bound"], contrasts={"method": {"graph": timing(45)}})
+    first, *rest = advise(judge(seen)[0], seen)
+    assert first.saved == pytest.approx(155 * US)
+    assert str(first).endswith("(saves 155.0 µs of 200.0 µs here)")
+    assert all(each.saved is None for each in rest)
+    assert str(rest[0]) == rest[0].text
