@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -63,12 +64,12 @@ class Environment:
         assert result.returncode == 0, result.stdout
         return result.stdout
 
-    def pip_install(self, *arguments: object) -> None:
-        self.run(self.python, "-m", "pip", "install", *arguments)
+    def pip_install(self, *arguments: object, hidden: Sequence[str] = ()) -> None:
+        self.run(*hidden, self.python, "-m", "pip", "install", *arguments)
 
-    def uv_install(self, *arguments: object) -> None:
+    def uv_install(self, *arguments: object, hidden: Sequence[str] = ()) -> None:
         uv = self.path / "bin" / "uv"
-        self.run(uv, "pip", "install", "--python", self.python, *arguments)
+        self.run(*hidden, uv, "pip", "install", "--python", self.python, *arguments)
 
     def check(self, **variables: str) -> dict:
         return json.loads(self.run(self.python, "-c", CHECK, **variables).splitlines()[-1])
@@ -89,9 +90,34 @@ def oldest_torch(tmp_path_factory) -> Environment:
     return environment
 
 
+@dataclasses.dataclass
+class WithoutToolkit:
+    """How a command runs as on a machine with a driver alone, where nvcc comes from PyPI."""
+
+    command: tuple[str, ...]
+    problem: str | None  # why the system's toolkits cannot be hidden here
+
+
 @pytest.fixture(scope="module")
-def installed_with_pip(oldest_torch) -> Environment:
-    oldest_torch.pip_install(ROOT)
+def without_toolkit() -> WithoutToolkit:
+    toolkits = [
+        str(folder) for folder in Path("/usr/local").glob("cuda*") if not folder.is_symlink()
+    ]
+    hide = " && ".join(["true", *(f"mount -t tmpfs none {folder}" for folder in toolkits)])
+    variables = "-u CUDACXX -u CUDA_HOME -u CUDA_PATH -u LIBRARY_PATH -u CPATH"
+    script = f'{hide} && exec env {variables} PATH=/usr/bin:/bin "$@"'
+    command = ("unshare", "--mount", "sh", "-c", script, "sh")
+    probe = subprocess.run(
+        [*command, "sh", "-c", "! command -v nvcc"], capture_output=True, text=True
+    )
+    if probe.returncode:
+        return WithoutToolkit((), probe.stderr or probe.stdout)
+    return WithoutToolkit(command, None)
+
+
+@pytest.fixture(scope="module")
+def installed_with_pip(oldest_torch, without_toolkit) -> Environment:
+    oldest_torch.pip_install(ROOT, hidden=without_toolkit.command)
     return oldest_torch
 
 
@@ -139,19 +165,6 @@ def test_cpp_example(installed_with_pip, tmp_path, decoy_libraries):
     assert "median of" in environment.run(build / "time_relu", **decoy_libraries)
 
 
-def test_a_build_without_isolation_keeps_the_torch_there(oldest_torch, decoy_libraries):
-    oldest_torch.pip_install(
-        "scikit-build-core>=1.0,<2", "pybind11", "cmake", "ninja", "nvidia-cudnn-frontend<1.27"
-    )
-    oldest_torch.pip_install("--no-build-isolation", ROOT)
-    assert_the_torch_there_is_kept(oldest_torch, decoy_libraries)
-
-
-def test_uv_keeps_the_torch_there(oldest_torch, decoy_libraries):
-    oldest_torch.uv_install("--reinstall-package", "convtime", ROOT)
-    assert_the_torch_there_is_kept(oldest_torch, decoy_libraries)
-
-
 def nvcc_cannot_be_hidden(reason: str) -> None:
     """Skips the test, or fails it under FAIL_WITHOUT_UNSHARE=1."""
     reason = f"the system's nvcc cannot be hidden here: {reason}"
@@ -169,29 +182,23 @@ def test_that_nvcc_cannot_be_hidden_is_a_failure_where_asked(monkeypatch):
         nvcc_cannot_be_hidden("unshare refused")
 
 
-def test_without_system_nvcc(oldest_torch):
-    """nvcc comes from PyPI where the system has none, as on a machine with a driver alone."""
-    toolkits = [
-        str(folder) for folder in Path("/usr/local").glob("cuda*") if not folder.is_symlink()
-    ]
-    hide = " && ".join(["true", *(f"mount -t tmpfs none {folder}" for folder in toolkits)])
-    variables = "-u CUDACXX -u CUDA_HOME -u CUDA_PATH -u LIBRARY_PATH -u CPATH"
-    script = f'{hide} && exec env {variables} PATH=/usr/bin:/bin "$@"'
-    hidden = ["unshare", "--mount", "sh", "-c", script, "sh"]
-    probe = subprocess.run(
-        [*hidden, "sh", "-c", "! command -v nvcc"], capture_output=True, text=True
-    )
-    if probe.returncode:
-        nvcc_cannot_be_hidden(probe.stderr or probe.stdout)
-
-    oldest_torch.run(*hidden, oldest_torch.python, "-m", "pip", "install", ROOT)
-    build = oldest_torch.check()["build"]
+def test_without_system_nvcc(installed_with_pip, without_toolkit):
+    if without_toolkit.problem is not None:
+        nvcc_cannot_be_hidden(without_toolkit.problem)
+    build = installed_with_pip.check()["build"]
     assert build["nvcc_version"].startswith(build["torch_cuda"])
 
 
-def test_without_cuda(oldest_torch):
-    oldest_torch.pip_install("-C", "cmake.define.CONVTIME_CUDA=OFF", ROOT)
+def test_uv_keeps_the_torch_there(oldest_torch, without_toolkit, decoy_libraries):
+    oldest_torch.uv_install("--reinstall-package", "convtime", ROOT, hidden=without_toolkit.command)
+    assert_the_torch_there_is_kept(oldest_torch, decoy_libraries)
+
+
+def test_without_isolation_and_without_cuda(oldest_torch):
+    oldest_torch.pip_install("scikit-build-core>=1.0,<2", "pybind11", "cmake", "ninja")
+    oldest_torch.pip_install("--no-build-isolation", "-C", "cmake.define.CONVTIME_CUDA=OFF", ROOT)
     found = oldest_torch.check()
+    assert found["torch"].startswith(OLDEST_TORCH)
     assert_built_for_the_torch_there(found)
     assert not found["build"]["with_cuda"]
     assert found["build"]["nvcc_version"] is None
