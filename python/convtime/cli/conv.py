@@ -15,10 +15,8 @@ from tqdm import tqdm
 
 from convtime.cli import arguments
 from convtime.cli.output import (
-    STANDARD_OUTPUT,
     add_json,
-    check_different,
-    check_json,
+    check_files,
     deliver_result,
 )
 from convtime.cli.verdicts import Finding, add_verdict_options, judge
@@ -31,7 +29,7 @@ from convtime.conv.sources.model import LoadedModel, from_model, is_source_of, l
 from convtime.conv.sources.resnet50 import resnet50
 from convtime.conv.step import StepResult, compare_step
 from convtime.core.errors import InputError
-from convtime.core.files import check_writable, write_file
+from convtime.core.files import write_file
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.results.comparison import Failure
@@ -133,7 +131,7 @@ class _Group:
 def _run(options: argparse.Namespace) -> int:
     # Everything that can be wrong is found out before the first layer is timed.
     device = resolve_device(options.device)
-    _check_files(options)
+    check_files(options, "layers")
     model = _model(options, device)
     groups, empty = _groups(options, model)
     backward = model is not None if options.backward is None else options.backward
@@ -206,19 +204,6 @@ def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[
             yield result.title, "different"
     if step is not None:
         yield "the training step", step.ratio.verdict(MARGIN)
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    check_json(options.json)
-    for path in (options.csv, options.plot):
-        if path:
-            check_writable(path)
-    json = None if options.json == STANDARD_OUTPUT else options.json
-    check_different(
-        {"--layers": options.layers, "--json": json, "--csv": options.csv, "--plot": options.plot}
-    )
-    if options.plot:
-        plot.check_plot(options.plot)
 
 
 def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:

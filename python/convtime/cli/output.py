@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -42,16 +42,29 @@ def check_json(file: Path | None) -> None:
         check_writable(file)
 
 
-def check_different(files: Mapping[str, Path | None]) -> None:
-    """Makes sure that a command's files, by the options that name them, are different ones.
+def check_files(options: argparse.Namespace, other: str) -> None:
+    """Makes sure that --json, --csv and --plot can be written, each to a file of its own.
+
+    Args:
+        options: With these three.
+        other: One more option that names a file, without its dashes.
 
     Raises:
-        InputError: Two of them are one.
+        InputError: One of them cannot be written, or two of the four are one file.
     """
-    named = [path for path in files.values() if path]
-    if len(set(map(os.path.realpath, named))) < len(named):
-        *first, last = files
-        raise InputError(f"{', '.join(first)} and {last} must name different files")
+    from convtime.show import plot
+
+    check_json(options.json)
+    for path in (options.csv, options.plot):
+        if path:
+            check_writable(path)
+    json = None if options.json == STANDARD_OUTPUT else options.json
+    files = (vars(options)[other], json, options.csv, options.plot)
+    named = [os.path.realpath(file) for file in files if file]
+    if len(set(named)) < len(named):
+        raise InputError(f"--{other}, --json, --csv and --plot must name different files")
+    if options.plot:
+        plot.check_plot(options.plot)
 
 
 def deliver_result(

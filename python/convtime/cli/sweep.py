@@ -14,11 +14,9 @@ import torch
 
 from convtime.cli import arguments, snippet
 from convtime.cli.output import (
-    STANDARD_OUTPUT,
     add_json,
     add_verbose,
-    check_different,
-    check_json,
+    check_files,
     deliver_result,
     print_error,
 )
@@ -27,7 +25,7 @@ from convtime.conv.compare import BACKWARD, FORWARD, SIDES, layer_call
 from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
-from convtime.core.files import check_writable, write_file
+from convtime.core.files import write_file
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
 from convtime.results.sweep import Sweep
@@ -110,7 +108,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    _check_files(options)
+    check_files(options, "file")
     device = resolve_device(options.device)
     are_problems = _are_problems(options)
 
@@ -157,19 +155,6 @@ def _deliver(options: argparse.Namespace, swept: Sweep) -> None:
         lambda: codec.to_json(swept.to_dict()),
         others,
     )
-
-
-def _check_files(options: argparse.Namespace) -> None:
-    check_json(options.json)
-    for path in (options.csv, options.plot):
-        if path:
-            check_writable(path)
-    json = None if options.json == STANDARD_OUTPUT else options.json
-    check_different(
-        {"--file": options.file, "--json": json, "--csv": options.csv, "--plot": options.plot}
-    )
-    if options.plot:
-        plot.check_plot(options.plot)
 
 
 def _texts(given: Sequence[str]) -> dict[str, str]:
