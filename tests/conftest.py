@@ -17,6 +17,14 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 import torch
 
+if importlib.util.find_spec("hypothesis") is not None:
+    import hypothesis
+
+    # The same examples in each run: whoever changes something else is not to find a fault of ours.
+    # HYPOTHESIS_PROFILE=default looks for new ones.
+    hypothesis.settings.register_profile("repeatable", derandomize=True)
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
+
 FAKE_NVML = Path(__file__).parent / "fake_nvml"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from recorded import activity, kernels, layers
 
@@ -131,6 +131,8 @@ def test_other_conversions_of_layouts_are_not_said_to_be_between_nchw_and_nhwc()
     assert parts([]) == []
 
 
+@example("0A", "_ZN")
+@example("6Kernel0A", "_ZN")
 @given(st.text(), st.sampled_from(["", "_ZN", "void ", "_ZN9999", "Kernel<", "a::b<c<"]))
 def test_any_name_has_a_short_one(name: str, beginning: str) -> None:
     assert isinstance(shorten(beginning + name), str)

@@ -10,7 +10,7 @@ _FUNCTOR = re.compile(r"\b\w*(?:Functor\w*|_kernel_cuda|_functor)\b")
 _TOO_GENERAL = re.compile(r"kernel(_helper_stage_\d+)?|Kernel2?")
 # What follows the tile in the names of cuDNN's and cuBLAS's kernels.
 _BEHIND_THE_TILE = re.compile(r"(_tile(?:size)?\d+x[\dx]+).*")
-_MANGLED_NAME = re.compile(r"(\d{1,4})([A-Za-z_])")
+_MANGLED_NAME = re.compile(r"([1-9]\d{0,3})([A-Za-z_])")
 
 
 def shorten(name: str) -> str:
