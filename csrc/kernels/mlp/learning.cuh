@@ -22,6 +22,20 @@ struct Learning {
   std::int64_t losses_kept;
 };
 
+template <typename T>
+Learning<T> learning_of(const MlpRule& rule, const MlpScaling& scaling, const MlpState& state) {
+  return {rule,
+          scaling,
+          static_cast<T*>(state.weights),
+          state.master,
+          state.first,
+          state.second,
+          state.counters,
+          state.rates,
+          state.losses,
+          state.losses_kept};
+}
+
 /// The numbers behind counters and rates, while a kernel runs.
 struct Progress {
   std::int64_t steps;

@@ -359,16 +359,7 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
       step.target_bytes = sizeof(std::int64_t);
     }
     set_scratch(step, parts);
-    step.learning = {rule,
-                     scaling,
-                     static_cast<T*>(state.weights),
-                     state.master,
-                     state.first,
-                     state.second,
-                     state.counters,
-                     state.rates,
-                     state.losses,
-                     state.losses_kept};
+    step.learning = learning_of<T>(rule, scaling, state);
     if (plan.one_cluster) {
       step.steps = steps;
       launch_step<W>(step, plan, stream);

@@ -512,16 +512,7 @@ void launch_learn(const MlpNet& net, const MlpRule& rule, const MlpScaling& scal
   for_types(net.type, stored, [&](auto number, auto kept) {
     using T = decltype(number);
     using Stored = decltype(kept);
-    const Learning<T> learning{rule,
-                               scaling,
-                               static_cast<T*>(state.weights),
-                               state.master,
-                               state.first,
-                               state.second,
-                               state.counters,
-                               state.rates,
-                               state.losses,
-                               state.losses_kept};
+    const auto learning = learning_of<T>(rule, scaling, state);
     const auto* const of_weights = static_cast<const Stored*>(gradients);
     const std::int64_t packs = weight_count(net) / kLanes<Stored>;
     const unsigned blocks = blocks_for(packs, kBlockThreads, kMostBlocks);
