@@ -22,7 +22,7 @@ import conv_match  # noqa: E402
 import conv_problems  # noqa: E402
 import conv_problems_nd  # noqa: E402
 import results  # noqa: E402
-from common.running import RESULT  # noqa: E402
+from common.running import RESULT, RUN_AGAIN  # noqa: E402
 from conv_match_parts import child, combined, memory, run, searches  # noqa: E402
 from conv_match_parts.host import HOST_CASES, measure_host  # noqa: E402
 from conv_match_parts.poison import poison  # noqa: E402
@@ -541,7 +541,7 @@ def test_it_asks_to_be_run_again_where_the_gpu_was_lost(run_on, capsys):
     rows = {"a": LOST, "b": fine(), "c": LOST}
     with pytest.raises(SystemExit) as error:
         run_on(rows, "--parts", "match")
-    assert error.value.code == run.RUN_AGAIN == 3
+    assert error.value.code == RUN_AGAIN == 3
     assert "1 rows, 2 still to be run" in capsys.readouterr().out
     assert run_on(rows, "--parts", "match") == [["a", "b", "c"]]  # nothing is left
 
