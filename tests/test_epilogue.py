@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import convtime.nn
 from convtime import ops
+from convtime.core.load import _C
 from convtime.ops.flops import register_formulas
 
 Tensors = dict[str, Any]  # tensors, or None where there is none
@@ -441,6 +442,18 @@ def test_an_engine_needs_cudnn() -> None:
     tensors = make_tensors(2, "cpu")
     with pytest.raises(RuntimeError, match="on cpu without cuDNN's plans; leave policy out"):
         fused(2)(**tensors, stride=2, padding=1, policy="eng0")
+
+
+def test_an_ops_warnings_are_pythons() -> None:
+    one = torch.ones(1)
+    with pytest.warns(UserWarning, match="degrees of freedom is <= 0"):
+        assert _C.call_op(torch.ops.aten.var, one, unbiased=True).isnan()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="degrees of freedom is <= 0"):
+            _C.call_op(torch.ops.aten.var, one)
+    with pytest.raises(RuntimeError, match="size"):
+        _C.call_op(torch.ops.aten.add, torch.ones(2), torch.ones(3))
 
 
 @pytest.mark.parametrize("shape", [(2, 16, 5, 5), (16, 5, 4), (2, 16, 5, 4, 1)])

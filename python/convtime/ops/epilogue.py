@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
-from convtime.core.load import _C as _C  # registers the ops
+from convtime.core.load import _C
 from convtime.ops.activations import Activation
 from convtime.ops.arguments import check_tensors, numbers, pad_end, padding_and_surplus
 from convtime.ops.sharding import register_rules
@@ -148,18 +151,11 @@ def _of_any_kind(
     register_rules()
     steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
     pads, surplus = padding_and_surplus(kind, function, weight.shape, steps, padding, gaps)
-    output: torch.Tensor = torch.ops.convtime.convolution_epilogue(
-        pad_end(input, surplus),
-        weight,
-        bias,
-        other,
-        steps,
-        pads,
-        gaps,
-        groups,
-        activation,
-        alpha,
-        negative_slope,
-        policy=policy,
-    )
+    op = torch.ops.convtime.convolution_epilogue
+    padded = pad_end(input, surplus)
+    geometry = steps, pads, gaps, groups
+    ending = activation, alpha, negative_slope
+    # Dynamo traces torch.ops, and cannot trace _C.
+    call = op if is_dynamo_compiling() else partial(_C.call_op, op)
+    output: torch.Tensor = call(padded, weight, bias, other, *geometry, *ending, policy=policy)
     return output
