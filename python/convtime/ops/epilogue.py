@@ -42,8 +42,9 @@ def conv2d_epilogue(
     which are in float32 for 16-bit tensors; separate ops round after each step. Where cuDNN
     has no engine to choose for the graph, a warning says so, once for each problem and thread, and
     one kernel of convtime's does what follows the convolution. So it is, without a warning, where
-    PyTorch does not use cuDNN for the convolution, and where plans are timed and that is faster. On
-    a CPU, each step is an operation of PyTorch's.
+    PyTorch does not use cuDNN for the convolution, where plans are timed and that is faster, and
+    for activations that cuDNN's engines do not compute as exactly as PyTorch: ``tanh``, and without
+    TF32 ``gelu_tanh`` in float32. On a CPU, each step is an operation of PyTorch's.
 
     For the gradient, ``input``, ``weight`` and the output are kept. ``gelu``, ``gelu_tanh``,
     ``silu``, and ``leaky_relu`` of a negative slope cannot be differentiated by their output: where
