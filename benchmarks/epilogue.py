@@ -85,6 +85,7 @@ def layers() -> list[ConvLayer]:
 
 def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> results.Row:
     import torch
+    from common.compiled import compile_whole
     from torch.nn import functional as F
 
     from convtime import compare, ops, plan_cache
@@ -128,7 +129,7 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
     functions = {
         "convtime": lambda x, w, b, z: ops.conv2d_epilogue(x, w, b, *numbers, other=z),
         "separate": separate,
-        "compiled": torch.compile(separate, mode=COMPILE_MODE, fullgraph=True, dynamic=False),
+        "compiled": compile_whole(separate, COMPILE_MODE),
         "pytorch_fused": pytorch_fused,
     }
     torch.backends.cudnn.benchmark = True

@@ -209,23 +209,6 @@ def make_step(
     return step
 
 
-def capture(step: Step) -> Step:
-    """Replays of a step, in one CUDA graph; behind three steps that warm it up."""
-    import torch
-
-    cuda: Any = torch.cuda
-    stream = cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return graph.replay
-
-
 def repeat(step: Step, count: int) -> None:
     for _ in range(count):
         step()
@@ -233,6 +216,8 @@ def repeat(step: Step, count: int) -> None:
 
 def measure_speed(shape: str, device: torch.device) -> results.Row:
     import torch
+    from common.compiled import compile_whole
+    from common.graphs import capture
 
     from convtime import ceilings, compare
     from convtime.nn import FusedMLP, MLPTrainer
@@ -267,7 +252,7 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
         if name.startswith("compiled"):
             # Inside of a graph, the compiler's own graphs cannot be.
             mode = "max-autotune-no-cudagraphs" if is_captured else "max-autotune"
-            forward = torch.compile(forward, mode=mode, fullgraph=True, dynamic=False)
+            forward = compile_whole(forward, mode)
         step = make_step(forward, own, inputs, targets, batch)
         steps[name] = capture(step) if is_captured else step
         for _ in range(5):

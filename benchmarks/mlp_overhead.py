@@ -123,6 +123,8 @@ def with_tf32(allowed: bool, step: mlp.Step, count: int) -> None:
 def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, mlp.Step]:
     """A step of each stage; compiled ones have been compiled, and graphs captured."""
     import torch
+    from common.compiled import compile_whole
+    from common.graphs import capture
 
     from convtime.nn import FusedMLP, MLPTrainer
 
@@ -139,7 +141,7 @@ def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, 
         own.load_state_dict(model.state_dict())
         forward = mlp.make_loss(own)
         if mode is not None:
-            forward = torch.compile(forward, mode=mode, fullgraph=True, dynamic=False)
+            forward = compile_whole(forward, mode)
         data = (half_inputs, half_targets) if dtype == torch.float16 else (inputs, targets)
         step = mlp.make_step(forward, own, *data, batch)
         for _ in range(5):
@@ -158,19 +160,19 @@ def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, 
             loss_scale=None,
             tune=tune,
         )
-        return mlp.capture(trainer.step)
+        return capture(trainer.step)
 
     half = torch.float16
     steps: dict[str, mlp.Step] = {
         FLOAT32: functools.partial(with_tf32, False, pytorch(torch.float32), count),
         TF32: functools.partial(with_tf32, True, pytorch(torch.float32), count),
     }
-    plain = {
+    plain: dict[str, mlp.Step] = {
         FLOAT16: pytorch(half),
         COMPILED: pytorch(half, "default"),
         AUTOTUNED: pytorch(half, "max-autotune"),
         # Inside of a graph, the compiler's own graphs cannot be.
-        GRAPH: mlp.capture(pytorch(half, "max-autotune-no-cudagraphs")),
+        GRAPH: capture(pytorch(half, "max-autotune-no-cudagraphs")),
         UNTUNED: ours(tune=False),
         TUNED: ours(tune=True),
     }

@@ -85,6 +85,7 @@ def bytes_of(which: str, input_bytes: int, output_bytes: int, outputs: int) -> i
 
 def measure(which: str, window: str, dtype: str, layout: str, device: torch.device) -> results.Row:
     import torch
+    from common.compiled import compile_whole
     from torch.nn import functional as F
 
     from convtime import compare, ops
@@ -102,7 +103,7 @@ def measure(which: str, window: str, dtype: str, layout: str, device: torch.devi
     functions = {
         "convtime": lambda x: ops.relu_max_pool2d(x, *numbers),
         "eager": eager,
-        "compiled": torch.compile(eager, mode=COMPILE_MODE, fullgraph=True, dynamic=False),
+        "compiled": compile_whole(eager, COMPILE_MODE),
     }
     output = functions["convtime"](x)
     moved = bytes_of(which, x.nbytes, output.nbytes, output.numel())

@@ -145,6 +145,7 @@ class ResultFile:
         options.output.mkdir(parents=True, exist_ok=True)
         self.path = options.output / file_name(benchmark, self._shard)
         self.rows: list[Row] = []
+        self.lost: list[str] = []  # keys of cases that left the GPU unusable for a process
         if self.path.exists():
             old = json.loads(self.path.read_text(encoding="utf-8"))
             if old["provenance"] != self._provenance:
@@ -156,13 +157,20 @@ class ResultFile:
                 )
             else:
                 self.rows = old["rows"]
+                self.lost = old.get("lost", [])
 
     def pending(self, cases: Mapping[str, Case]) -> dict[str, Case]:
-        """Those cases (by key) that this shard has to measure and has not yet."""
+        """Those cases (by key) that this shard has to measure and has not yet; lost ones last."""
         first, step = self._shard or (1, 1)
         done = {row["key"] for row in self.rows}
         mine = itertools.islice(cases.items(), first - 1, None, step)
-        return {key: case for key, case in mine if key not in done}
+        left = {key: case for key, case in mine if key not in done}
+        return dict(sorted(left.items(), key=lambda item: item[0] in self.lost))
+
+    def note_lost(self, key: str) -> None:
+        """Has a case that left the GPU unusable come last from now on, and saves the file."""
+        self.lost = [*dict.fromkeys([*self.lost, key])]
+        self._save()
 
     def add(self, key: str, row: Row) -> None:
         """Appends a row, and saves the file."""
@@ -171,10 +179,14 @@ class ResultFile:
     def add_all(self, rows: Mapping[str, Row]) -> None:
         """Appends rows by their keys, and saves once: with thousands of rows, saving takes long."""
         self.rows += [{"key": key, **row} for key, row in rows.items()]
+        self.lost = [key for key in self.lost if key not in rows]
+        self._save()
+
+    def _save(self) -> None:
         document = _document(
             self._benchmark, self._command, self.rows, self._provenance, self._summarise
         )
-        _write(self.path, document)
+        _write(self.path, document | {"lost": self.lost} if self.lost else document)
 
 
 def _command(argv: list[str]) -> str:

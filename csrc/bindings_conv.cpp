@@ -125,6 +125,7 @@ void bind_conv(py::module_& module) {
   for (PyMethodDef& method : convtime::ops::convolution_methods()) {
     add(method);
   }
+  add(convtime::ops::call_op_method());
 #ifdef CONVTIME_WITH_CUDA
   add(convtime::ops::execute_floor_method());
 #endif

@@ -22,7 +22,7 @@ import conv_match  # noqa: E402
 import conv_problems  # noqa: E402
 import conv_problems_nd  # noqa: E402
 import results  # noqa: E402
-from common.running import RESULT  # noqa: E402
+from common.running import RESULT, RUN_AGAIN  # noqa: E402
 from conv_match_parts import child, combined, memory, run, searches  # noqa: E402
 from conv_match_parts.host import HOST_CASES, measure_host  # noqa: E402
 from conv_match_parts.poison import poison  # noqa: E402
@@ -541,7 +541,7 @@ def test_it_asks_to_be_run_again_where_the_gpu_was_lost(run_on, capsys):
     rows = {"a": LOST, "b": fine(), "c": LOST}
     with pytest.raises(SystemExit) as error:
         run_on(rows, "--parts", "match")
-    assert error.value.code == run.RUN_AGAIN == 3
+    assert error.value.code == RUN_AGAIN == 3
     assert "1 rows, 2 still to be run" in capsys.readouterr().out
     assert run_on(rows, "--parts", "match") == [["a", "b", "c"]]  # nothing is left
 
@@ -634,15 +634,35 @@ def test_a_child_measures_on_a_gpu(what):
         assert set(row["passes"]) == {"fprop", "dgrad", "wgrad", "gradients", "autograd"}
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("size", [2**10, 2**22, 2**28])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-def test_memory_is_poisoned(size, dtype):
+def assert_poisoned(size, dtype):
     device = torch.device("cuda", torch.cuda.current_device())
     tensors = [torch.zeros(size // 2, dtype=torch.uint8, device=device) for _ in range(4)]
     del tensors[1:3]  # between two that are in use
     poison(device, size)
     assert torch.empty(size // dtype.itemsize, dtype=dtype, device=device).isnan().all()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("size", [2**10, 2**22, 2**28])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_memory_is_poisoned(size, dtype):
+    assert_poisoned(size, dtype)
+
+
+@pytest.mark.cuda
+def test_gaps_that_the_stream_does_not_allocate_from_are_left_alone():
+    def tensors_with_a_gap():
+        tensors = [torch.zeros(512, dtype=torch.uint8, device="cuda") for _ in range(3)]
+        del tensors[1]
+        return tensors
+
+    with torch.cuda.stream(torch.cuda.Stream()):
+        elsewhere = tensors_with_a_gap()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = tensors_with_a_gap()
+    assert_poisoned(2**10, torch.float16)
+    assert len(elsewhere) == len(captured) == 2
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import convtime.nn
 from convtime import ops
+from convtime.core.load import _C
 from convtime.ops.flops import register_formulas
 
 Tensors = dict[str, Any]  # tensors, or None where there is none
@@ -443,6 +444,18 @@ def test_an_engine_needs_cudnn() -> None:
         fused(2)(**tensors, stride=2, padding=1, policy="eng0")
 
 
+def test_an_ops_warnings_are_pythons() -> None:
+    one = torch.ones(1)
+    with pytest.warns(UserWarning, match="degrees of freedom is <= 0"):
+        assert _C.call_op(torch.ops.aten.var, one, unbiased=True).isnan()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="degrees of freedom is <= 0"):
+            _C.call_op(torch.ops.aten.var, one)
+    with pytest.raises(RuntimeError, match="size"):
+        _C.call_op(torch.ops.aten.add, torch.ones(2), torch.ones(3))
+
+
 @pytest.mark.parametrize("shape", [(2, 16, 5, 5), (16, 5, 4), (2, 16, 5, 4, 1)])
 def test_the_fake_refuses_another_of_another_shape(shape: tuple[int, ...]) -> None:
     tensors = make_tensors(2, "cpu")
@@ -622,10 +635,31 @@ def test_steps_of_their_own_are_said_once_for_each_problem() -> None:
     w = torch.randn(4, 8, 3, 3, device="cuda", dtype=torch.float64)
     with pytest.warns(UserWarning, match="since cuDNN has no engine to choose for gelu of a conv"):
         first = ops.conv2d_epilogue(x, w, activation="gelu")
-    assert torch.equal(first, ops.conv2d_epilogue(x, w, activation="gelu"))
+    assert torch.equal(first, ops.conv2d_epilogue(x, w, activation="gelu"))  # without a warning
     torch.testing.assert_close(first, F.gelu(F.conv2d(x, w)))
     with pytest.raises(RuntimeError, match="conv2d_epilogue: "):
         ops.conv2d_epilogue(x, w, activation="gelu", policy="eng0")
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize(
+    ("activation", "dtype", "why"),
+    [
+        ("tanh", torch.float16, "cuDNN's tanh makes NaN of infinity"),
+        ("gelu_tanh", torch.float32, "gelu_tanh is less exact than float32 without TF32"),
+    ],
+)
+def test_what_engines_get_wrong_is_left_to_a_kernel(
+    activation: str, dtype: torch.dtype, why: str
+) -> None:
+    tensors, numbers, _ = on_gpu("3×3", dtype, "nhwc")
+    convtime.clear_plan_cache()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fused(2)(**tensors, **numbers, activation=activation)
+    assert [choice.activation for choice in convtime.plan_cache()] == ["identity"]
+    with pytest.raises(RuntimeError, match=f"conv2d_epilogue: policy names an engine .* {why}, so"):
+        fused(2)(**tensors, **numbers, activation=activation, policy="eng0")
 
 
 @pytest.mark.cuda
@@ -633,7 +667,7 @@ def test_steps_of_their_own_are_said_once_for_each_problem() -> None:
 @pytest.mark.parametrize("channels", [16, 6])
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_what_follows_a_depthwise_convolution_is_one_kernel(
+def test_what_follows_a_depthwise_convolution_is_rounded_once(
     dtype: torch.dtype, layout: str, channels: int, width: int
 ) -> None:
     def randn(*size: int) -> torch.Tensor:
@@ -641,8 +675,9 @@ def test_what_follows_a_depthwise_convolution_is_one_kernel(
 
     x = randn(2, channels, 8, width).contiguous(memory_format=LAYOUTS[layout])
     w, b, z = randn(channels, 1, 3, 3), randn(channels), randn(2, channels, 8, width)
-    z[0, 0, 0] = math.nan
-    z[1, 1, 1] = math.inf
+    # Which engines of cuDNN's, and a kernel of convtime's, are to make of it what PyTorch does.
+    for i, value in enumerate((math.nan, math.inf, -math.inf, 100, -100)):
+        z[0, 0, i] = z[1, 1, i] = value
     numbers: dict[str, Any] = {"padding": 1, "groups": channels}
     convolved = F.conv2d(x, w, **numbers)
     wide = torch.promote_types(dtype, torch.float32)
@@ -723,12 +758,26 @@ def test_captured_by_a_cuda_graph(activation: str) -> None:
 
 @pytest.mark.cuda
 def test_plans_are_not_timed_while_a_graph_is_captured() -> None:
-    convtime.clear_plan_cache()
     tensors, numbers, _ = on_gpu("odd", torch.float16, "nhwc")
+    fused(2)(**tensors, **numbers, activation="silu")  # by a kernel that is compiled for the plan
+    convtime.clear_plan_cache()
     torch.cuda.synchronize()
     message = "plans cannot be timed while a CUDA graph is captured"
     with pytest.raises(RuntimeError, match=message), torch.cuda.graph(torch.cuda.CUDAGraph()):
         fused(2)(**tensors, **numbers, policy="benchmark")
+
+
+@pytest.mark.cuda
+def test_old_plans_may_be_dropped_while_a_graph_is_captured() -> None:
+    tensors, numbers, _ = on_gpu("3×3", torch.float16, "nhwc")
+    fused(2)(**tensors, **numbers, activation="silu")
+    convtime.clear_plan_cache()  # which the next call in this thread does for its own plans
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = fused(2)(**tensors, **numbers)
+    graph.replay()
+    assert torch.equal(output, fused(2)(**tensors, **numbers))
 
 
 @pytest.mark.cuda

@@ -16,6 +16,7 @@ import results
 if TYPE_CHECKING:
     import torch
 
+RUN_AGAIN = 3  # exit code of a process that asks for another one; run_gpu.sh knows it
 RESULT = "probe result: "  # begins the line that a fresh process gives its row by
 
 Call = Callable[[], object]
@@ -81,33 +82,58 @@ def measure_pending(
 ) -> None:
     """Adds the rows that a file lacks; where one cannot be had, the others still are.
 
+    A case that leaves the GPU unusable ends the process. The next one takes it last.
+
     Args:
         file: Says which of the cases are its own and not measured yet.
         cases: What measures a row, by the row's key.
         tell: What is printed of a row, unless it is how long that took.
 
     Raises:
-        SystemExit: Some were not measured, with their keys.
+        SystemExit: Some were not measured, with their keys; or with RUN_AGAIN, where the GPU
+            became unusable before cases that it has not become unusable by yet.
     """
     import torch
 
     failed = []
-    for key, measure in file.pending(cases).items():
+    pending = file.pending(cases)
+    for key, measure in pending.items():
         begin = time.perf_counter()
         try:
             row = measure()
         except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
             print(f"{key}: {first_line(error)}", flush=True)
             failed.append(key)
+            if _lost_gpu():
+                file.note_lost(key)
+                print(f"{key} left the GPU unusable for this process", flush=True)
+                break
         else:
             file.add(key, row)
             told = tell(row) if tell else f"{time.perf_counter() - begin:.1f} s"
             print(f"{key}: {told}", flush=True)
-        finally:
-            torch.cuda.empty_cache()  # of data that no other case can use
+        torch.cuda.empty_cache()  # of data that no other case can use
     print(file.path)
+    left = set(pending) - set(failed) - {row["key"] for row in file.rows}
+    if left - set(file.lost):
+        print("run again to go on with the other cases")
+        raise SystemExit(RUN_AGAIN)
+    failed += [key for key in pending if key in left]
     if failed:
         raise SystemExit(f"error: not measured: {', '.join(failed)}")
+
+
+def _lost_gpu() -> bool:
+    """Whether every later call of this process fails, as after an invalid address."""
+    import torch
+
+    cuda: Any = torch.cuda
+    if cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return True
+    return False
 
 
 def first_line(error: BaseException) -> str:

@@ -27,11 +27,19 @@ def poison(device: torch.device, peak_bytes: int) -> None:
 
 
 def _gaps(device: torch.device) -> Iterator[int]:
-    """Bytes between tensors in use, as allocations that fill them."""
+    """Bytes between tensors in use, as allocations that fill them.
+
+    Not those that only another stream or a CUDA graph can allocate from: what is meant for them
+    would be cut from a larger gap, and leave the rest of it.
+    """
+    stream = torch.cuda.current_stream(device).cuda_stream
     segments: list[dict[str, Any]] = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
     for segment in segments:
+        place = segment["device"], segment["stream"], segment["segment_pool_id"]
+        if place != (device.index, stream, (0, 0)):
+            continue
         for block in segment["blocks"]:
-            if segment["device"] != device.index or block["state"] != "inactive":
+            if block["state"] != "inactive":
                 continue
             most = _SMALL if segment["segment_type"] == "small" else block["size"]
             for start in range(0, block["size"], most):

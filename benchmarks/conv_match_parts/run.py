@@ -13,7 +13,7 @@ from pathlib import Path
 
 import results
 import torch
-from common.running import find_gpu
+from common.running import RUN_AGAIN, find_gpu
 
 from conv_match_parts.child import Child
 from conv_match_parts.host import BACKWARD_CASES, HOST_CASES, MODULE_CASES, measure_host
@@ -33,7 +33,6 @@ from convtime.conv.call import ConvCall
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core.provenance import provenance
 
-RUN_AGAIN = 3  # exit code of a process that asks for another one; run_gpu.sh knows it
 _SAVE_SECONDS = 20.0
 
 Step = Callable[[], results.Row | None]

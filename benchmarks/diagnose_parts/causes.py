@@ -242,7 +242,7 @@ def _replayed(work: Any) -> Planted:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         work()
-    return Planted(graph.replay)
+    return Planted(graph.replay, kept=work)
 
 
 def cached_negation(draw: Draw) -> Planted:

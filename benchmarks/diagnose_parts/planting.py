@@ -26,12 +26,14 @@ class Planted:
         around: What goes on meanwhile, such as another process's work.
         calls_before: How often it is called before, so that what only first calls do is done. None
             where first calls are what is planted.
+        kept: What has to live as long as the call, which does not keep it: a graph's tensors.
     """
 
     fn: Callable[..., object]
     args: tuple[Any, ...] = ()
     around: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
     calls_before: int = 5
+    kept: object = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ namespace {
 struct Names {
   Activation activation;
   const char* name;
-  const char* node;  ///< of cuDNN's pointwise operation
+  const char* node;  ///< of cuDNN's pointwise operation; empty where none is used
 };
 
 constexpr std::array<Names, 9> kNames = {
@@ -21,7 +21,7 @@ constexpr std::array<Names, 9> kNames = {
      {Activation::kGeluTanh, "gelu_tanh", "GELU_APPROX_TANH_FWD_"},
      {Activation::kSilu, "silu", "SWISH_FWD_"},
      {Activation::kSigmoid, "sigmoid", "SIGMOID_FWD_"},
-     {Activation::kTanh, "tanh", "TANH_FWD_"}}};
+     {Activation::kTanh, "tanh", ""}}};
 
 const Names& names_of(Activation activation) {
   for (const Names& names : kNames) {

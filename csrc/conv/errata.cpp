@@ -61,4 +61,15 @@ std::string erratum(cudnnHandle_t handle, const CudnnPlan& plan, int rank) {
   return rank > 4 && listed(kFor3d, tag) ? "PyTorch's errata forbid it" : "";
 }
 
+std::string erratum(Activation activation, cudnnDataType_t type, bool allow_tf32) {
+  if (activation == Activation::kTanh) {
+    return "cuDNN's tanh makes NaN of infinity";
+  }
+  // It errs by up to 5e-6, far below what TF32 rounds the convolution by.
+  if (activation == Activation::kGeluTanh && type == CUDNN_DATA_FLOAT && !allow_tf32) {
+    return "cuDNN's gelu_tanh is less exact than float32 without TF32";
+  }
+  return "";
+}
+
 }  // namespace convtime::conv

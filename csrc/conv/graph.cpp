@@ -103,8 +103,7 @@ cudnnPointwiseMode_t mode_of(Activation activation) {
       return CUDNN_POINTWISE_SWISH_FWD;
     case Activation::kSigmoid:
       return CUDNN_POINTWISE_SIGMOID_FWD;
-    case Activation::kTanh:
-      return CUDNN_POINTWISE_TANH_FWD;
+    case Activation::kTanh:  // see erratum()
     case Activation::kIdentity:
       break;
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "conv/frontend.h"
+#include "conv/stream.h"
 #include "conv/tensor_ids.h"
 
 namespace convtime::conv {
@@ -37,6 +38,14 @@ Descriptor make_variant_pack(const Operands& operands, void* workspace) {
 CudnnPlan::CudnnPlan(cudnn_frontend::ExecutionPlan_v8 plan)
     : plan_(std::make_shared<const cudnn_frontend::ExecutionPlan_v8>(std::move(plan))),
       workspace_bytes_(plan_->getWorkspaceSize()) {}
+
+CudnnPlan::~CudnnPlan() {
+  // Kernels that were compiled for the plan are unloaded with it, which may be while a CUDA graph
+  // is captured, of other work.
+  const RelaxedCapture relaxed;
+  variant_pack_ = {};
+  plan_.reset();
+}
 
 const std::string& CudnnPlan::tag() const { return plan_->getTag(); }
 

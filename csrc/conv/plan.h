@@ -44,6 +44,7 @@ class Plan {
 class CudnnPlan final : public Plan {
  public:
   explicit CudnnPlan(cudnn_frontend::ExecutionPlan_v8 plan);
+  ~CudnnPlan() override;
 
   const std::string& tag() const override;
   std::int64_t workspace_bytes() const override { return workspace_bytes_; }

@@ -23,6 +23,14 @@ bool is_capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
+RelaxedCapture::RelaxedCapture() noexcept {
+  CONVTIME_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&mode_));
+}
+
+RelaxedCapture::~RelaxedCapture() {
+  CONVTIME_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&mode_));
+}
+
 void check_stream(cudaStream_t stream) {
   if (is_capturing(stream)) {
     return;  // a query would end the capture

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cuda_runtime_api.h>
 #include <cudnn.h>
 
 namespace convtime::conv {
@@ -9,6 +10,19 @@ cudaStream_t stream_of(cudnnHandle_t handle);
 
 /// Whether a CUDA graph is being captured from the stream.
 bool is_capturing(cudaStream_t stream);
+
+/// While it lives, this thread may do what would end a capture for being unsafe in one, whatever
+/// stream is captured from and in whatever thread: load and unload kernels, allocate and free.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() noexcept;
+  ~RelaxedCapture();
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then the mode from before
+};
 
 /// Throws CudaError where CUDA itself has failed: every later call of the process does, too.
 void check_stream(cudaStream_t stream);

@@ -53,6 +53,9 @@ conv_transpose1d: TransposedConvolution
 conv_transpose2d: TransposedConvolution
 conv_transpose3d: TransposedConvolution
 
+def call_op(
+    op: Callable[..., torch.Tensor], /, *args: object, **kwargs: object
+) -> torch.Tensor: ...
 def execute_floor(
     input: torch.Tensor,
     weight: torch.Tensor,

@@ -16,9 +16,11 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "conv/convolution.h"
+#include "conv/errata.h"
 #include "conv/plan_cache.h"
 #include "conv/policy.h"
 #include "conv/problem.h"
@@ -169,9 +171,16 @@ class CudnnCall {
   }
 
   /// As ATen's cudnn_convolution_relu and _add_relu; undefined where separate kernels are needed,
-  /// or were found to be faster.
+  /// more exact, or were found to be faster.
   at::Tensor fprop(const at::Tensor& given_x, const at::Tensor& given_w,
                    const EpilogueOperands& epilogue) const {
+    const std::string why = conv::erratum(epilogue.activation.activation,
+                                          data_type(given_x.scalar_type()), flags_.allow_tf32);
+    if (!why.empty()) {
+      TORCH_CHECK(!policy_.engine.has_value(), op_, ": policy names an engine of cuDNN's, but ",
+                  why, ", so a kernel of convtime's computes it; leave policy out");
+      return {};
+    }
     const at::Tensor y = empty_output(given_x, given_w);
     const at::MemoryFormat format = y.suggest_memory_format();
     const at::Tensor x = given_x.contiguous(format);

@@ -1,6 +1,7 @@
 #include "ops/conv/derivatives.h"
 
 #include <ATen/ops/cat.h>
+#include <ATen/ops/convolution.h>
 #include <torch/csrc/autograd/FunctionsManual.h>
 
 #include <cstddef>
@@ -55,15 +56,34 @@ at::Tensor group_of(const at::Tensor& tensor, std::int64_t groups, std::int64_t 
   return tensor.narrow_symint(0, size * group, size);
 }
 
+/// Whether PyTorch keeps the convolution that makes the weight's gradient off cuDNN. It hands the
+/// transposed convolution's output padding on to it, where that means nothing, and cuDNN gets no
+/// convolution whose output padding reaches a stride: here the dilation, which it is exchanged for.
+bool is_output_padding_big(const ConvBackwardCall& call) {
+  for (std::size_t i = 0; i < call.output_padding.size(); ++i) {
+    if (call.output_padding[i] >= call.dilation[i]) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /// What makes the weight's gradient of grad_grad_input, which stands for the input: a convolution
 /// over the examples, with stride and dilation exchanged.
 at::Tensor grad_weight_of_grad(const at::Tensor& grad_grad_input, const ConvBackwardCall& call) {
   const at::Tensor outputs = call.grad_output.transpose(0, 1);
   const at::Tensor inputs = grad_grad_input.transpose(0, 1);
+  const bool leaves_cudnn = call.transposed && is_output_padding_big(call);
   const auto correlate = [&](const at::Tensor& x, const at::Tensor& y) {
     const at::Tensor dense = dense_on_gpu(y);
-    return convolve(call.transposed ? dense : x, call.transposed ? x : dense,
-                    /*stride=*/call.dilation, call.padding, /*dilation=*/call.stride,
+    const at::Tensor& input = call.transposed ? dense : x;
+    const at::Tensor& weight = call.transposed ? x : dense;
+    if (leaves_cudnn) {
+      return at::convolution_symint(input, weight, /*bias=*/std::nullopt, /*stride=*/call.dilation,
+                                    call.padding, /*dilation=*/call.stride, /*transposed=*/false,
+                                    call.output_padding, /*groups=*/1);
+    }
+    return convolve(input, weight, /*stride=*/call.dilation, call.padding, /*dilation=*/call.stride,
                     /*transposed=*/false, /*output_padding=*/{}, /*groups=*/1, call.policy);
   };
   const std::int64_t groups = call.groups.guard_int(__FILE__, __LINE__);

@@ -213,6 +213,19 @@ PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count
   END_HANDLE_TH_ERRORS
 }
 
+PyObject* call_op(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count,
+                  PyObject* keywords) {
+  HANDLE_TH_ERRORS  // turns C++ warnings into Python's
+      TORCH_CHECK(count > 0, "call_op: takes the op and its arguments");
+  THPObjectPtr result(
+      PyObject_Vectorcall(args[0], args + 1, static_cast<std::size_t>(count - 1), keywords));
+  if (!result) {
+    throw python_error();
+  }
+  return result.release();
+  END_HANDLE_TH_ERRORS
+}
+
 #ifdef CONVTIME_WITH_CUDA
 using Floor = std::function<void()>;
 constexpr const char* kFloorName = "convtime.execute_floor";
@@ -277,6 +290,13 @@ std::span<PyMethodDef> convolution_methods() {
       define<kConv[0]>(),          define<kConv[1]>(),          define<kConv[2]>(),
       define<kConvTranspose[0]>(), define<kConvTranspose[1]>(), define<kConvTranspose[2]>()};
   return methods;
+}
+
+PyMethodDef& call_op_method() {
+  static PyMethodDef method = {"call_op",
+                               reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(call_op)),
+                               METH_FASTCALL | METH_KEYWORDS, nullptr};
+  return method;
 }
 
 #ifdef CONVTIME_WITH_CUDA

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+from torch.compiler import is_dynamo_compiling
 
 from convtime.core.dimensions import Numbers
 from convtime.core.kinds import KINDS, ConvolutionKind
-from convtime.core.load import _C as _C  # registers the ops
+from convtime.core.load import _C
 from convtime.ops.activations import Activation
 from convtime.ops.arguments import check_tensors, numbers, pad_end, padding_and_surplus
 from convtime.ops.sharding import register_rules
@@ -39,8 +42,9 @@ def conv2d_epilogue(
     which are in float32 for 16-bit tensors; separate ops round after each step. Where cuDNN
     has no engine to choose for the graph, a warning says so, once for each problem and thread, and
     one kernel of convtime's does what follows the convolution. So it is, without a warning, where
-    PyTorch does not use cuDNN for the convolution, and where plans are timed and that is faster. On
-    a CPU, each step is an operation of PyTorch's.
+    PyTorch does not use cuDNN for the convolution, where plans are timed and that is faster, and
+    for activations that cuDNN's engines do not compute as exactly as PyTorch: ``tanh``, and without
+    TF32 ``gelu_tanh`` in float32. On a CPU, each step is an operation of PyTorch's.
 
     For the gradient, ``input``, ``weight`` and the output are kept. ``gelu``, ``gelu_tanh``,
     ``silu``, and ``leaky_relu`` of a negative slope cannot be differentiated by their output: where
@@ -148,18 +152,11 @@ def _of_any_kind(
     register_rules()
     steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)
     pads, surplus = padding_and_surplus(kind, function, weight.shape, steps, padding, gaps)
-    output: torch.Tensor = torch.ops.convtime.convolution_epilogue(
-        pad_end(input, surplus),
-        weight,
-        bias,
-        other,
-        steps,
-        pads,
-        gaps,
-        groups,
-        activation,
-        alpha,
-        negative_slope,
-        policy=policy,
-    )
+    op = torch.ops.convtime.convolution_epilogue
+    padded = pad_end(input, surplus)
+    geometry = steps, pads, gaps, groups
+    ending = activation, alpha, negative_slope
+    # Dynamo traces torch.ops, and cannot trace _C.
+    call = op if is_dynamo_compiling() else partial(_C.call_op, op)
+    output: torch.Tensor = call(padded, weight, bias, other, *geometry, *ending, policy=policy)
     return output
