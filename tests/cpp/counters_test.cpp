@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <link.h>
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -30,8 +31,9 @@ namespace {
 /// A CUPTI whose device runs kernels that tests launch.
 struct Fake {
   std::vector<std::string> calls;
-  std::string fails;       ///< the call that does
-  std::size_t passes = 3;  ///< that its metrics take
+  const std::uint8_t* availability = nullptr;  ///< that the newest host was given
+  std::string fails;                           ///< the call that does
+  std::size_t passes = 3;                      ///< that its metrics take
   std::size_t made = 0;
   bool never_done = false;
   bool started = false;
@@ -63,6 +65,14 @@ Object* handle() {
 }
 
 constexpr std::size_t kImageBytes = 16;
+constexpr std::uint8_t kAvailable = 0xA5;
+
+/// CUPTI goes on reading what its host was given.
+void expect_availability() {
+  for (std::size_t byte = 0; fake.availability != nullptr && byte < kImageBytes; ++byte) {
+    EXPECT_EQ(fake.availability[byte], kAvailable);
+  }
+}
 
 /// Names the structure of the arguments, whose size is the one that CUPTI's header gives.
 #define NOTED(call, params, Params) noted(call, params, Params##_STRUCT_SIZE)
@@ -86,11 +96,15 @@ ProfilerApi fake_api() {
   };
   api.counter_availability = [](CUpti_Profiler_GetCounterAvailability_Params* params) {
     params->counterAvailabilityImageSize = kImageBytes;
+    if (params->pCounterAvailabilityImage != nullptr) {
+      std::fill_n(params->pCounterAvailabilityImage, kImageBytes, kAvailable);
+    }
     return NOTED("availability", params, CUpti_Profiler_GetCounterAvailability_Params);
   };
   api.host_initialize = [](CUpti_Profiler_Host_Initialize_Params* params) {
     EXPECT_EQ(params->profilerType, CUPTI_PROFILER_TYPE_RANGE_PROFILER);
     EXPECT_STREQ(params->pChipName, "GH100");
+    fake.availability = params->pCounterAvailabilityImage;
     params->pHostObject = handle<CUpti_Profiler_Host_Object>();
     return NOTED("host initialize", params, CUpti_Profiler_Host_Initialize_Params);
   };
@@ -113,6 +127,7 @@ ProfilerApi fake_api() {
                                                                 : status;
   };
   api.add_metrics = [](CUpti_Profiler_Host_ConfigAddMetrics_Params* params) {
+    expect_availability();
     return NOTED("add metrics", params, CUpti_Profiler_Host_ConfigAddMetrics_Params);
   };
   api.config_image_size = [](CUpti_Profiler_Host_GetConfigImageSize_Params* params) {
@@ -128,6 +143,7 @@ ProfilerApi fake_api() {
     return NOTED("number of passes", params, CUpti_Profiler_Host_GetNumOfPasses_Params);
   };
   api.evaluate = [](CUpti_Profiler_Host_EvaluateToGpuValues_Params* params) {
+    expect_availability();
     for (std::size_t metric = 0; metric < params->numMetrics; ++metric) {
       params->pMetricValues[metric] = static_cast<double>(100 * params->rangeIndex + metric);
     }
