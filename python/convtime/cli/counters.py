@@ -55,7 +55,7 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--replay",
         choices=get_args(Replay),
-        default="call",
+        default="kernel",
         help="what is repeated for each pass (default: %(default)s)",
     )
     parser.add_argument(

@@ -37,7 +37,7 @@ def counters(
     setup: Callable[[], object] | None = None,
     backward: bool = False,
     repeats: int = 1,
-    replay: Replay = "call",
+    replay: Replay = "kernel",
     cache: CounterCache = "cold",
     device: torch.device | str | int | None = None,
     exclusive: bool = True,
