@@ -18,7 +18,7 @@ struct MetricInfo {
   std::string hardware_unit;  ///< what counts it, for example "dram"
 };
 
-/// How metrics are to be counted.
+/// CUPTI's plan for counting metrics.
 struct CounterSchedule {
   std::vector<std::uint8_t> config_image;
   std::size_t passes = 0;  ///< as few counters fit into the hardware at a time

@@ -56,7 +56,7 @@ def add_to(commands: Any) -> None:
         "--replay",
         choices=get_args(Replay),
         default="kernel",
-        help="what is repeated for each pass (default: %(default)s)",
+        help="what is repeated until all is counted (default: %(default)s)",
     )
     parser.add_argument(
         "--cache",
