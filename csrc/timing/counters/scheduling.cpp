@@ -16,7 +16,7 @@ std::vector<ScheduledMetrics> schedule_by_pass(const MakeHost& make_host,
   for (std::size_t first = 0, next = 0; next < names.size(); ++next) {
     const std::size_t count = next - first + 1;
     ScheduledMetrics part = schedule_together(make_host, names.subspan(first, count));
-    if (count > 1 && part.schedule.passes == 1) {
+    if (count > 1 && part.schedule.passes <= 1) {
       parts.back() = std::move(part);
       continue;
     }
@@ -24,7 +24,7 @@ std::vector<ScheduledMetrics> schedule_by_pass(const MakeHost& make_host,
       part = schedule_together(make_host, names.subspan(next, 1));
     }
     // Nothing is put to a metric that takes several passes.
-    first = part.schedule.passes == 1 ? next : next + 1;
+    first = part.schedule.passes <= 1 ? next : next + 1;
     parts.push_back(std::move(part));
   }
   return parts;
