@@ -1,5 +1,7 @@
 """What accuracy.py makes of its rows and of kineto's events, without a GPU."""
 
+import contextlib
+import functools
 import importlib
 import json
 import subprocess
@@ -8,6 +10,7 @@ import types
 from pathlib import Path
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -16,7 +19,7 @@ import accuracy  # noqa: E402
 import check_results  # noqa: E402
 import results  # noqa: E402
 from accuracy_parts import nvbench as nvbench_probe  # noqa: E402
-from accuracy_parts import report  # noqa: E402
+from accuracy_parts import passes, report  # noqa: E402
 from accuracy_parts.cases import make_cases  # noqa: E402
 from accuracy_parts.cost import probe_cpu_calls  # noqa: E402
 from accuracy_parts.nvbench import _read_nvbench  # noqa: E402
@@ -178,6 +181,54 @@ def test_operations_without_a_time_are_no_complete_ones():
     no_graph = accuracy.summarise([op(graph="RuntimeError: cannot be captured")])
     assert no_graph["ops"] == 1
     assert GRAPH not in no_graph  # no graph at all is a miss, not a success
+
+
+class RecordedGraph:
+    """A graph's work on a device with a clock; what a piece takes depends on the one before."""
+
+    def __init__(self):
+        self.now, self.before, self.work = 0, "", []
+
+    def captures(self, kind, nanoseconds):
+        stamps = torch.zeros(1, 2, dtype=torch.int64)
+
+        def run():
+            self.now += nanoseconds(self.before)
+            self.before = kind
+            stamps[:] = self.now
+
+        self.work.append(run)
+        return stamps
+
+    def replay(self):
+        for run in self.work:
+            run()
+
+
+@pytest.mark.parametrize(("cold", "nanoseconds"), [(True, 12_000), (False, 10_000)])
+def test_stamps_in_a_warm_graph_are_around_calls_right_behind_each_other(
+    cold, nanoseconds, monkeypatch
+):
+    graph = RecordedGraph()
+    operators = types.SimpleNamespace(
+        flush_l2=lambda: graph.captures("flush", lambda _: 40_000),
+        spin_ns=lambda asked: graph.captures("spin", lambda _: asked),
+        read_clocks=lambda: graph.captures("stamp", lambda _: 0)[0],
+    )
+    cuda = types.SimpleNamespace(
+        CUDAGraph=lambda: graph,
+        graph=contextlib.nullcontext,
+        synchronize=lambda: None,
+    )
+    ops = types.SimpleNamespace(convtime=operators)
+    monkeypatch.setattr(passes, "torch", types.SimpleNamespace(cuda=cuda, ops=ops))
+    # A launch is hidden behind the call before, and takes 2 µs behind anything else.
+    call = functools.partial(
+        graph.captures, "call", lambda before: 10_000 if before == "call" else 12_000
+    )
+    stamps = passes.StampPasses(call, 50, cold=cold)
+    stamps.take()
+    assert stamps.row() == {"stamps": [pytest.approx(1e-9 * nanoseconds)]}
 
 
 def test_stamped_kernels_need_the_reference_and_lose_its_offset():

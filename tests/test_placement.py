@@ -20,7 +20,7 @@ from convtime.timing import placement as placement_module
 from convtime.timing.calls import PreparedCalls, prepared_calls
 from convtime.timing.candidate import Candidate
 from convtime.timing.copy_check import Check
-from convtime.timing.copying import Original
+from convtime.timing.copying import Original, Storages
 from convtime.timing.options import Options
 from convtime.timing.placement import (
     CannotPlaceError,
@@ -114,6 +114,28 @@ def test_neither_pythons_nor_torchs_random_numbers_are_touched() -> None:
     make_copies(original(torch.neg, torch.ones(4)), 8, "random")
     assert random.getstate() == state
     assert torch.equal(torch.get_rng_state(), torchs)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_no_garbage_is_looked_for_while_copies_are_made(
+    enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    collected_meanwhile = set()
+    on = Original.on
+
+    def note_and_copy(self: Original, storages: Storages) -> Candidate:
+        collected_meanwhile.add(gc.isenabled())
+        return on(self, storages)
+
+    monkeypatch.setattr(Original, "on", note_and_copy)
+    before = gc.isenabled()
+    try:
+        (gc.enable if enabled else gc.disable)()
+        make_copies(original(torch.neg, torch.ones(4)), 8, "random")
+        assert gc.isenabled() is enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+    assert collected_meanwhile == {False}
 
 
 def test_a_released_copy_holds_no_memory() -> None:

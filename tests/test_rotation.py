@@ -311,6 +311,18 @@ def test_callables_rotate_with_what_they_hold(wrap: Callable[[torch.Tensor], Any
     assert x.tolist() == [3.0] * 16
 
 
+def test_a_partial_of_a_function_and_tensors_is_copied_without_a_deepcopy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("copy.deepcopy", lambda *_: pytest.fail("it takes long"))
+    x, scale = torch.full((16,), 3.0), torch.tensor(2.0)
+    found = rotated(functools.partial(torch.add, x, alpha=2), scale)
+    for each in found.copies[1:]:
+        assert isinstance(each.fn, functools.partial)
+        assert each.fn.args[0] is not x
+        assert each.fn(*each.args).tolist() == [7.0] * 16
+
+
 def test_callables_without_tensors_are_shared() -> None:
     class Kernel:
         def __init__(self) -> None:

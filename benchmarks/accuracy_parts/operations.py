@@ -29,7 +29,7 @@ def measure_op(make: Callable[[], Call], cache: Cache) -> results.Row:
     # A sample of it replays five calls of a long operation, and so do capturing and warming up: as
     # many calls as the others make.
     ours["graph"] = MethodPasses(call, "graph", cache, count // 10, warmup=1)
-    in_a_graph = StampPasses(call, cold=cache == "cold")
+    in_a_graph = StampPasses(call, count, cold=cache == "cold")
     every = [truth.take, *(passes.take for passes in ours.values()), in_a_graph.take]
     for take in every * PASSES + [truth.trace, ours["kernel"].take] * (KERNEL_PASSES - PASSES):
         # Each begins on a GPU as cool as the others: its clock falls within 0.1 s of load.

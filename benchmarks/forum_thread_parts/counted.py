@@ -22,7 +22,13 @@ def measure(device: torch.device, size: Size, name: str) -> results.Row:
     """
     training = Training(device, size)
     call = training.isolated(name)
-    shared: dict[str, Any] = {"metrics": GROUPS, "repeats": REPEATS, "device": device}
+    # Each call anew, so that what it finds in the cache is what differs between these.
+    shared: dict[str, Any] = {
+        "metrics": GROUPS,
+        "repeats": REPEATS,
+        "replay": "call",
+        "device": device,
+    }
     try:
         alone = {
             "warm": convtime.counters(call, cache="warm", **shared),

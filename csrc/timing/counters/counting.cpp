@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <stdexcept>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "timing/counters/profiler_api.h"
 #include "timing/counters/profiler_libraries.h"
 #include "timing/counters/range_profiler.h"
+#include "timing/counters/scheduling.h"
 #include "timing/trace/attribution.h"
 #include "timing/trace/cupti_session.h"
 
@@ -154,27 +156,29 @@ void count_repeats(Callable& call, std::size_t launches, const CountingOptions& 
                             [&] { turn.require(); }};
   const std::vector<const char*> metrics = pointers_to(options.metrics);
 
+  CUcontext context = nullptr;
   std::optional<ProfilerLibrary> library;
-  std::optional<MetricHost> host;
-  std::optional<RangeProfiler> profiler;
-  CounterSchedule schedule;
+  std::vector<ScheduledMetrics> parts;
   options.hooks.wait([&] {
-    const CUcontext context = current_context();
+    context = current_context();
     library.emplace(kCupti);
-    host.emplace(kCupti, library->chip_name(current_device()),
-                 library->counter_availability(context));
-    schedule = host->schedule(metrics);
-    profiler.emplace(kCupti, context);
+    const std::string chip = library->chip_name(current_device());
+    const std::vector<std::uint8_t> availability = library->counter_availability(context);
+    const MakeHost make_host = [&] {
+      return std::make_unique<MetricHost>(kCupti, chip, availability);
+    };
+    if (options.replays_kernels) {
+      parts.push_back(schedule_together(make_host, metrics));
+    } else {
+      parts = schedule_by_pass(make_host, metrics);
+    }
   });
-  result.passes = schedule.passes;
-  const CountedCall counted{call, metrics, schedule, launches,
-                            options.replays_kernels ? Replay::kKernel : Replay::kCall};
-  for (std::size_t repeat = 0; repeat < options.repeats; ++repeat) {
-    result.values.push_back(count_passes(counted, *profiler, *host, hooks));
+  for (const ScheduledMetrics& part : parts) {
+    result.passes += part.schedule.passes;
   }
+  result.values = count_calls({call, parts, launches, options.repeats}, kCupti, context, hooks);
   options.hooks.wait([&] {
-    profiler.reset();
-    host.reset();
+    parts.clear();
     library.reset();
   });
 }
@@ -215,8 +219,8 @@ Counted count_kernels(Callable& call, const CountingOptions& options) {
     }
     if (launches.differ && !options.replays_kernels) {
       throw std::invalid_argument(
-          "calls do not launch the same kernels each time, so that passes of several calls cannot "
-          "be put together; use replay='kernel'");
+          "calls do not launch the same kernels each time, so that what is counted of several "
+          "cannot be put together; use replay='kernel'");
     }
     Counted result;
     result.launches = launches.kernels;

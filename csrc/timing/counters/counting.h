@@ -32,7 +32,9 @@ class CONVTIME_API CountersRefused : public std::runtime_error {
 /// How the kernels of a call are counted.
 struct CountingOptions {
   std::vector<std::string> metrics;
-  bool replays_kernels = false;  ///< and not calls; see Replay
+  /// Counts all metrics in one call, each kernel of which CUPTI repeats for its passes; and not, in
+  /// each of several calls, as many metrics as one pass counts.
+  bool replays_kernels = true;
   std::size_t repeats = 1;
   std::span<const FlushBuffer> flush;  ///< touched before each call; none leaves the cache as it is
   HostHooks hooks;

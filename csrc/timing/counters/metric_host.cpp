@@ -49,13 +49,13 @@ CUptiResult read_properties(const ProfilerApi& api, CUpti_Profiler_Host_Object* 
 }  // namespace
 
 MetricHost::MetricHost(const ProfilerApi& api, std::string chip,
-                       std::span<const std::uint8_t> availability)
-    : api_(api), chip_(std::move(chip)) {
+                       std::vector<std::uint8_t> availability)
+    : api_(api), chip_(std::move(chip)), availability_(std::move(availability)) {
   auto params = sized<CUpti_Profiler_Host_Initialize_Params>(
       CUpti_Profiler_Host_Initialize_Params_STRUCT_SIZE);
   params.profilerType = CUPTI_PROFILER_TYPE_RANGE_PROFILER;
   params.pChipName = chip_.c_str();
-  params.pCounterAvailabilityImage = availability.empty() ? nullptr : availability.data();
+  params.pCounterAvailabilityImage = availability_.empty() ? nullptr : availability_.data();
   api_.check(api_.host_initialize(&params), "cuptiProfilerHostInitialize");
   host_ = params.pHostObject;
 }

@@ -18,7 +18,7 @@ struct MetricInfo {
   std::string hardware_unit;  ///< what counts it, for example "dram"
 };
 
-/// How metrics are to be counted.
+/// CUPTI's plan for counting metrics.
 struct CounterSchedule {
   std::vector<std::uint8_t> config_image;
   std::size_t passes = 0;  ///< as few counters fit into the hardware at a time
@@ -29,8 +29,7 @@ class MetricHost {
  public:
   /// `availability` is what the device says of its counters; without, all of the chip's are known.
   /// Throws CuptiError, as everything here does.
-  MetricHost(const ProfilerApi& api, std::string chip,
-             std::span<const std::uint8_t> availability = {});
+  MetricHost(const ProfilerApi& api, std::string chip, std::vector<std::uint8_t> availability = {});
   ~MetricHost();
   MetricHost(const MetricHost&) = delete;
   MetricHost& operator=(const MetricHost&) = delete;
@@ -53,6 +52,7 @@ class MetricHost {
  private:
   const ProfilerApi& api_;
   std::string chip_;
+  std::vector<std::uint8_t> availability_;  // CUPTI goes on reading it
   CUpti_Profiler_Host_Object* host_ = nullptr;
 };
 

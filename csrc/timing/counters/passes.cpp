@@ -1,77 +1,98 @@
 #include "timing/counters/passes.h"
 
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
+
+#include "timing/counters/range_profiler.h"
 
 namespace convtime {
 namespace {
 
 constexpr std::size_t kRoomBeside = 16;  // kernels
 
-/// Returns whether it was the last one.
-bool make_pass(const CountedCall& counted, RangeProfiler& profiler, const CountingHooks& hooks) {
+/// By kernel, in the order of launches.
+using Rows = std::vector<std::vector<double>>;
+
+void count_call(Callable& call, RangeProfiler& profiler, const CountingHooks& hooks) {
   const auto wait = [&hooks](const std::function<void()>& blocking) { hooks.host.wait(blocking); };
-  counted.call.prepare();
+  call.prepare();
   wait(hooks.synchronize);  // what prepares the call is not counted
   wait([&] { profiler.start(); });
-  counted.call.call();
-  bool done = false;
+  call.call();
   wait([&] {
     hooks.synchronize();
-    done = profiler.stop();
+    profiler.stop();
   });
-  counted.call.discard_result();
-  return done;
+  call.discard_result();
 }
 
-std::vector<std::vector<double>> read_values(const CountedCall& counted,
-                                             const RangeProfiler& profiler,
-                                             const MetricHost& host) {
+Rows read_rows(const ScheduledMetrics& part, const RangeProfiler& profiler) {
   std::map<std::size_t, std::vector<double>> by_launch;
   const std::vector<std::size_t> launches = profiler.launches();
   for (std::size_t range = 0; range < launches.size(); ++range) {
-    by_launch[launches[range]] = host.evaluate(counted.metrics, profiler.counter_data(), range);
+    by_launch[launches[range]] = part.host->evaluate(part.names, profiler.counter_data(), range);
   }
-  std::vector<std::vector<double>> values;
+  Rows rows;
   for (auto& [launch, of_launch] : by_launch) {
-    values.push_back(std::move(of_launch));
+    rows.push_back(std::move(of_launch));
   }
-  return values;
+  return rows;
+}
+
+Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeProfiler& profiler,
+                const CountingHooks& hooks) {
+  hooks.host.poll();
+  hooks.require_turn();
+  // With room for more than the call's, it shows that others ran, too.
+  profiler.configure(part.schedule.config_image, part.names, counted.launches + kRoomBeside);
+  count_call(counted.call, profiler, hooks);
+  std::size_t dropped = 0;
+  Rows rows;
+  hooks.host.wait([&] {
+    dropped = profiler.decode();
+    rows = read_rows(part, profiler);
+  });
+  if (rows.size() + dropped > counted.launches) {
+    throw std::runtime_error(std::to_string(rows.size() + dropped) +
+                             " kernels ran where the call was seen to launch " +
+                             std::to_string(counted.launches) +
+                             ": let no other thread of this process use the GPU meanwhile");
+  }
+  return rows;
+}
+
+/// Puts a further part's values behind those of the parts before it.
+void append(Rows part, Rows& rows) {
+  if (rows.empty()) {
+    rows = std::move(part);
+    return;
+  }
+  if (part.size() != rows.size()) {
+    throw std::runtime_error("CUPTI counted " + std::to_string(rows.size()) +
+                             " kernels in one call, and " + std::to_string(part.size()) +
+                             " in another, so that they cannot be put together; use "
+                             "replay='kernel'");
+  }
+  for (std::size_t kernel = 0; kernel < rows.size(); ++kernel) {
+    rows[kernel].insert(rows[kernel].end(), part[kernel].begin(), part[kernel].end());
+  }
 }
 
 }  // namespace
 
-std::vector<std::vector<double>> count_passes(const CountedCall& counted, RangeProfiler& profiler,
-                                              const MetricHost& host, const CountingHooks& hooks) {
-  // With room for more than the call's, it shows that others ran, too.
-  profiler.configure(counted.schedule.config_image, counted.metrics, counted.launches + kRoomBeside,
-                     counted.replay);
-  // CUPTI says when it has them all; this ends a count in which it never does.
-  const std::size_t most = 4 * counted.schedule.passes + 4;
-  bool done = false;
-  for (std::size_t pass = 0; !done; ++pass) {
-    if (pass == most) {
-      throw std::runtime_error("CUPTI asks for more than " + std::to_string(most) +
-                               " passes, and had announced " +
-                               std::to_string(counted.schedule.passes));
+std::vector<Rows> count_calls(const CountedCall& counted, const ProfilerApi& api, CUcontext context,
+                              const CountingHooks& hooks) {
+  std::vector<Rows> values(counted.repeats);
+  for (const ScheduledMetrics& part : counted.parts) {
+    std::optional<RangeProfiler> profiler;
+    hooks.host.wait([&] { profiler.emplace(api, context); });
+    for (Rows& rows : values) {
+      append(count_part(counted, part, *profiler, hooks), rows);
     }
-    hooks.host.poll();
-    hooks.require_turn();
-    done = make_pass(counted, profiler, hooks);
-  }
-  std::size_t dropped = 0;
-  std::vector<std::vector<double>> values;
-  hooks.host.wait([&] {
-    dropped = profiler.decode();
-    values = read_values(counted, profiler, host);
-  });
-  if (values.size() + dropped > counted.launches) {
-    throw std::runtime_error(std::to_string(values.size() + dropped) +
-                             " kernels ran where the call was seen to launch " +
-                             std::to_string(counted.launches) +
-                             ": let no other thread of this process use the GPU meanwhile");
+    hooks.host.wait([&] { profiler.reset(); });
   }
   return values;
 }

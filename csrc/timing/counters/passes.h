@@ -1,13 +1,15 @@
 #pragma once
 
+#include <cuda.h>
+
 #include <cstddef>
 #include <functional>
 #include <span>
 #include <vector>
 
 #include "timing/callable.h"
-#include "timing/counters/metric_host.h"
-#include "timing/counters/range_profiler.h"
+#include "timing/counters/profiler_api.h"
+#include "timing/counters/scheduling.h"
 #include "timing/host_hooks.h"
 
 namespace convtime {
@@ -15,10 +17,9 @@ namespace convtime {
 /// What is counted of a call, and how.
 struct CountedCall {
   Callable& call;
-  std::span<const char* const> metrics;
-  const CounterSchedule& schedule;
-  std::size_t launches = 0;  ///< kernels that the call launches at most
-  Replay replay = Replay::kCall;
+  std::span<const ScheduledMetrics> parts;  ///< of the metrics; each is counted in calls of its own
+  std::size_t launches = 0;                 ///< kernels that the call launches at most
+  std::size_t repeats = 1;
 };
 
 /// What counting needs of the program around it.
@@ -30,11 +31,12 @@ struct CountingHooks {
   std::function<void()> require_turn;
 };
 
-/// Makes the passes of a call that it takes to count all of the metrics, and gives for each kernel
+/// Makes the calls that it takes to count all metrics, and gives for each repeat and each kernel
 /// that was counted, in the order of their launches, the metrics' values. Each call is prepared
-/// outside of what is counted. Throws CuptiError, std::runtime_error where more kernels ran than
-/// the call launches, and what the call throws.
-std::vector<std::vector<double>> count_passes(const CountedCall& counted, RangeProfiler& profiler,
-                                              const MetricHost& host, const CountingHooks& hooks);
+/// outside of what is counted. For a ProfilerLibrary that outlives it. Throws CuptiError,
+/// std::runtime_error where other kernels ran than the call launches, and what the call throws.
+std::vector<std::vector<std::vector<double>>> count_calls(const CountedCall& counted,
+                                                          const ProfilerApi& api, CUcontext context,
+                                                          const CountingHooks& hooks);
 
 }  // namespace convtime

@@ -69,8 +69,7 @@ RangeProfiler::~RangeProfiler() {
 }
 
 void RangeProfiler::configure(std::span<const std::uint8_t> config_image,
-                              std::span<const char* const> metrics, std::size_t ranges,
-                              Replay replay) {
+                              std::span<const char* const> metrics, std::size_t ranges) {
   make_counter_data(metrics, ranges);
   auto params =
       sized<CUpti_RangeProfiler_SetConfig_Params>(CUpti_RangeProfiler_SetConfig_Params_STRUCT_SIZE);
@@ -80,7 +79,7 @@ void RangeProfiler::configure(std::span<const std::uint8_t> config_image,
   params.counterDataImageSize = counter_data_.size();
   params.pCounterDataImage = counter_data_.data();
   params.range = CUPTI_AutoRange;
-  params.replayMode = replay == Replay::kKernel ? CUPTI_KernelReplay : CUPTI_UserReplay;
+  params.replayMode = CUPTI_KernelReplay;
   params.maxRangesPerPass = ranges;
   params.numNestingLevels = 1;
   params.minNestingLevel = 1;
@@ -119,12 +118,11 @@ void RangeProfiler::start() {
   started_ = true;
 }
 
-bool RangeProfiler::stop() {
+void RangeProfiler::stop() {
   auto params = sized<CUpti_RangeProfiler_Stop_Params>(CUpti_RangeProfiler_Stop_Params_STRUCT_SIZE);
   params.pRangeProfilerObject = profiler_;
   started_ = false;
   api_.check(api_.stop(&params), "cuptiRangeProfilerStop");
-  return params.isAllPassSubmitted != 0;
 }
 
 std::size_t RangeProfiler::decode() {

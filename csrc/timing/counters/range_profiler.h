@@ -32,14 +32,9 @@ class ProfilerLibrary {
   const ProfilerApi& api_;
 };
 
-/// What is repeated until all that was asked for is counted.
-enum class Replay {
-  kCall,    ///< everything between start() and stop(), by the caller
-  kKernel,  ///< each kernel, by CUPTI, which restores the memory that it wrote
-};
-
 /// Counts what each kernel of a context does between start() and stop(): one range for each, in the
-/// order of their launches. Each launch waits for its kernel meanwhile.
+/// order of their launches. Each launch waits for its kernel meanwhile. Where that takes several
+/// passes, CUPTI repeats the kernel, and restores the memory that it wrote.
 class RangeProfiler {
  public:
   /// For a ProfilerLibrary that outlives it. Throws CuptiError, as everything here does.
@@ -48,13 +43,12 @@ class RangeProfiler {
   RangeProfiler(const RangeProfiler&) = delete;
   RangeProfiler& operator=(const RangeProfiler&) = delete;
 
-  /// Begins a new count of up to `ranges` kernels a pass. CUPTI goes on using the config image.
+  /// Begins a new count of up to `ranges` kernels. CUPTI goes on using the config image.
   void configure(std::span<const std::uint8_t> config_image, std::span<const char* const> metrics,
-                 std::size_t ranges, Replay replay);
+                 std::size_t ranges);
 
   void start();
-  /// Whether all passes have been made.
-  bool stop();
+  void stop();
 
   /// Reads what was counted from the device. Returns how many kernels there was no room for.
   std::size_t decode();

@@ -55,8 +55,8 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--replay",
         choices=get_args(Replay),
-        default="call",
-        help="what is repeated for each pass (default: %(default)s)",
+        default="kernel",
+        help="what is repeated until all is counted (default: %(default)s)",
     )
     parser.add_argument(
         "--cache",

@@ -65,9 +65,10 @@ class Counters:
             for in their sum.
         left_out: metrics of the groups asked for that this GPU does not have, and why.
         method: how the counters were read; ``range profiler`` is CUPTI's.
-        replay: what was repeated, since the hardware counts a few events at a time: ``call`` (the
-            whole call) or ``kernel`` (each kernel, with the memory that it wrote restored).
-        passes: how many times that was repeated for all metrics.
+        replay: what was repeated, since the hardware counts a few events at a time: ``kernel``
+            (each kernel, with the memory that it wrote restored) or ``call`` (the whole call, for
+            as many metrics as one pass counts).
+        passes: how many passes all metrics took.
         cache: what each call finds in the L2 cache: ``cold``, ``cold-clean`` or ``warm``.
         cache_reason: why, where that is not what was asked for.
         kernels_reason: why kernels have no names; empty where they have.

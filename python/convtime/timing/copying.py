@@ -44,6 +44,8 @@ _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.layout}
 )
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+
 #: Storages by their identity; their addresses would not tell empty ones apart.
 Storages = Mapping[int, torch.UntypedStorage]
 
@@ -105,8 +107,8 @@ class Original:
         self.has_more_objects |= walk.ended_early
 
     def _is_known(self, value: object) -> bool:
-        """Whether the value's copy is known without a deepcopy."""
-        if type(value) in _ATOMIC or id(value) in self._shared:
+        """Whether the value's copy is known without a deepcopy, which leaves functions alone."""
+        if type(value) in _ATOMIC or type(value) in _FUNCTIONS or id(value) in self._shared:
             return True
         return any(value is one.original and not one.attributes for one in self._tensors)
 
@@ -241,18 +243,35 @@ class Original:
         except Exception as error:  # whatever the objects' own code raises
             raise UncopiableError(f"{_failed_on(error)} ({error})") from error
 
+    @functools.cached_property
+    def _partial(self) -> functools.partial[Any] | None:
+        """The callable, where it is a partial: its parts are copied, as most need no deepcopy."""
+        fn = self.candidate.fn
+        if type(fn) is functools.partial and not fn.__dict__ and id(fn) not in self._shared:
+            return fn
+        return None
+
     def _values(self) -> list[Any]:
+        partial = self._partial
         return [
-            subject_of(self.candidate.fn),
+            *(
+                [subject_of(self.candidate.fn)]
+                if partial is None
+                else [partial.func, *partial.args, *partial.keywords.values()]
+            ),
             *_arguments(self.candidate),
             *self._variables.values(),
         ]
 
     def _with(self, subject: Any, *values: Any) -> Candidate:
-        fn = self.candidate.fn
-        if subject_of(fn) is not fn:
-            subject = getattr(subject, fn.__name__)
+        fn, partial = self.candidate.fn, self._partial
         rest = iter(values)
+        if partial is not None:
+            own = tuple(itertools.islice(rest, len(partial.args)))
+            keywords = dict(zip(partial.keywords, rest, strict=False))
+            subject = functools.partial(subject, *own, **keywords)
+        elif subject_of(fn) is not fn:
+            subject = getattr(subject, fn.__name__)
         args = tuple(itertools.islice(rest, len(self.candidate.args)))
         kwargs = dict(zip(self.candidate.kwargs, rest, strict=False))
         variables = dict(zip(self._variables, rest, strict=True))

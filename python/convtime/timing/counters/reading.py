@@ -37,7 +37,7 @@ def counters(
     setup: Callable[[], object] | None = None,
     backward: bool = False,
     repeats: int = 1,
-    replay: Replay = "call",
+    replay: Replay = "kernel",
     cache: CounterCache = "cold",
     device: torch.device | str | int | None = None,
     exclusive: bool = True,
@@ -58,10 +58,11 @@ def counters(
         backward: counts the backward pass of ``fn``'s result instead.
         repeats: how many times everything is counted.
         replay: the hardware counts a few events at a time, so that what is counted is repeated:
-            ``call`` calls ``fn`` anew for each pass, behind a flush each time; ``kernel`` has CUPTI
-            repeat each kernel, and restore what it wrote, where calls do not launch the same.
-        cache: what each call finds in the L2 cache, as ``time_op``'s; with ``replay="kernel"``,
-            the flush comes before the first pass alone.
+            ``kernel`` has CUPTI repeat each kernel for all metrics, and restore what it wrote;
+            ``call`` calls ``fn`` anew for as many metrics as one pass counts, behind a flush each
+            time. What takes several passes by itself is repeated by CUPTI there, too.
+        cache: what each call finds in the L2 cache, as ``time_op``'s; where CUPTI repeats a
+            kernel, the flush comes before the first pass alone.
         device: where the work runs, as ``time_op``'s.
         exclusive: as ``time_op``'s.
 
