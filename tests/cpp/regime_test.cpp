@@ -396,12 +396,26 @@ TEST(Auto, TakesBurstsWhereTheClockFalls) {
   EXPECT_EQ(regime.warmup({}).max_steady_seconds,
             BurstRegime(kMaxClockHz).warmup({}).max_steady_seconds);
   all = steps(12, regime, gpu);
-  EXPECT_EQ(all[0].gap_seconds, BurstLimits{}.first_gap_seconds);
+  EXPECT_EQ(all[0].gap_seconds, AutoRegime::kUnaskedBursts.first_gap_seconds);
   EXPECT_EQ(kept(all), 11U);  // as of a burst that was asked for
   EXPECT_TRUE(regime.settled());
   EXPECT_EQ(outcome_at(regime, kMaxClockHz).regime, Regime::kBurst);
   EXPECT_EQ(outcome_at(regime, kMaxClockHz).reason,
             "the clock fell from 1980 MHz to 1390 MHz under the calls");
+}
+
+TEST(Auto, TakesManyBurstsInTheTimeThatNobodyAskedFor) {
+  AutoRegime regime(kMaxClockHz);
+  FakeGpu gpu{.rested_hz = kMaxClockHz};
+  while (step(regime, gpu).fate != BatchFate::kBeginAnew) {
+  }
+  std::size_t bursts = 0;
+  while (!regime.exhausted()) {
+    ASSERT_LT(bursts, 1000U);
+    bursts += step(regime, gpu).fate == BatchFate::kKeep;
+  }
+  EXPECT_GE(bursts, 10U);
+  EXPECT_LT(regime.idle_seconds(), 1.4);
 }
 
 TEST(Auto, RestsOnceToSeeWhetherALowClockFell) {

@@ -17,11 +17,15 @@ namespace convtime {
 /// below it may have fallen before, under earlier work, or may be locked: a short rest tells,
 /// behind which the clock without load is read.
 ///
-/// Nobody asked for bursts, so that they may not take as long as those that somebody did.
+/// Nobody asked for bursts, so that they may not take as long as those that somebody did. They need
+/// not, either: the device was not under the load for long.
 class CONVTIME_API AutoRegime final : public RegimeControl {
  public:
+  static constexpr BurstLimits kUnaskedBursts = {.first_gap_seconds = 0.15,
+                                                 .max_idle_seconds = 1.2};
+
   /// `max_clock_hz` is the highest clock that the device is made for.
-  explicit AutoRegime(double max_clock_hz, BurstLimits limits = {.max_idle_seconds = 0.8});
+  explicit AutoRegime(double max_clock_hz, BurstLimits limits = kUnaskedBursts);
 
   Warmup warmup(const Warmup& asked) const override;
   double batch_seconds() const override;
