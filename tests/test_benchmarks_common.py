@@ -14,7 +14,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import results  # noqa: E402
-from common import compiled, graphs, running  # noqa: E402
+from common import compiled, graphs, running, summaries  # noqa: E402
 
 
 @pytest.fixture
@@ -89,3 +89,9 @@ def test_a_graph_has_its_calls_tensors_as_long_as_it_is_replayed():
     before = counter().clone()
     replay()
     assert torch.equal(counter(), before + 1)
+
+
+def test_a_midmean_is_finer_than_a_tick_and_leaves_outliers_alone():
+    assert summaries.midmean([32, 32, 32, 64, 64, 64, 64, 1000]) == 56
+    assert summaries.midmean([1.0]) == 1.0
+    assert summaries.midmean([1, 2, 6]) == 3

@@ -45,7 +45,10 @@ def trace(subject: Subject, calls: int) -> Trace:
     if torch.autograd.profiler._is_profiler_enabled:
         raise RuntimeError("a profiler runs already")
     subject.wait()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
+    with profile(
+        activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
+        acc_events=True,  # else torch 2.11 warns, though there is only one cycle
+    ) as profiler:
         for _ in range(calls):
             subject.prepare()
             with record_function(RANGE):
