@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -219,6 +220,53 @@ def test_calls_are_seen_with_inputs_gradients_and_modes() -> None:
         (unlike,) = calls_seen(model.conv, lambda: model(x))
     with unlike.modes.entered():
         assert not torch.is_grad_enabled()
+
+
+class Noting(nn.Module):
+    """Notes how its inputs and its results' gradients lie in memory, also where it is copied."""
+
+    seen: ClassVar[list[tuple[str, torch.Size, tuple[int, ...], torch.dtype]]] = []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self._note("input", x)
+        result = x * 2
+        result.register_hook(functools.partial(self._note, "gradient"))
+        return result
+
+    def _note(self, what: str, tensor: torch.Tensor) -> None:
+        self.seen.append((what, tensor.size(), tensor.stride(), tensor.dtype))
+
+
+def test_tensors_have_by_themselves_the_strides_that_they_have_in_a_step() -> None:
+    """Expanded ones, those with gaps, and windows that overlap."""
+    weight = torch.arange(12.0, requires_grad=True)
+    noting = Noting()
+    gradient = torch.ones(6, dtype=torch.bfloat16).expand(2, 6)[:, ::3]
+
+    def step() -> None:
+        noting(weight[:6].expand(2, 6)).sum().backward()
+        noting(weight.view(3, 4)[:, 1:3]).sum(0).sum().backward()
+        noting(weight.unfold(0, 4, 2)).t().contiguous().sum().backward()
+        noting(weight.bfloat16()[:4].view(2, 2)).backward(gradient)
+
+    Noting.seen.clear()
+    step()
+    in_step = set(Noting.seen)
+    assert ("gradient", (2, 6), (0, 0), torch.float32) in in_step
+    assert ("gradient", (2, 2), (0, 3), torch.bfloat16) in in_step
+    assert ("input", (2, 6), (0, 1), torch.float32) in in_step
+    assert ("input", (3, 2), (4, 1), torch.float32) in in_step
+    assert ("input", (5, 4), (2, 1), torch.float32) in in_step
+
+    replay = modules_module._Replay(noting, calls_seen(noting, step), None)
+    Noting.seen.clear()
+    replay.before_backward()
+    for call, expected in enumerate(
+        [weight[:6].expand(2, 6), weight.view(3, 4)[:, 1:3], weight.unfold(0, 4, 2)]
+    ):
+        torch.testing.assert_close(replay._inputs[call][0][0], expected)
+    replay.backward()
+    assert set(Noting.seen) == in_step
 
 
 def test_a_module_that_cannot_be_copied_says_so() -> None:

@@ -24,7 +24,7 @@ def median_and_spread(medians: Sequence[float]) -> tuple[str, str]:
 
 
 def midmean(values: Sequence[float]) -> float:
-    """The mean of the middle half: as little moved by outliers as the median, and finer than ticks."""
+    """The mean of the middle half: little moved by outliers, and finer than the clock's tick."""
     quarter = len(values) // 4
     return statistics.fmean(sorted(values)[quarter : len(values) - quarter])
 

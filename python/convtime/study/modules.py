@@ -28,6 +28,7 @@ from convtime.study.watching import (
     calls_seen,
     innermost_called,
     region_name,
+    strided_copy,
 )
 from convtime.timing.candidate import differentiable
 from convtime.timing.counters.reading import counters
@@ -406,7 +407,7 @@ class _Replay:
                     self._outputs.append(output)
                     gradients.append(gradient)
         self._load()
-        self._gradients = [gradient.clone() for gradient in gradients]
+        self._gradients = [strided_copy(gradient) for gradient in gradients]
 
     def backward(self) -> None:
         torch.autograd.backward(self._outputs, self._gradients)
@@ -421,9 +422,12 @@ class _Replay:
 
 
 def _renewed(tensor: torch.Tensor) -> torch.Tensor:
-    # Not a leaf, since those refuse to be changed in place.
     tensor.grad = None
-    return tensor.clone()
+    # Not a leaf, since those refuse to be changed in place.
+    renewed = tensor.clone()
+    if renewed.stride() != tensor.stride():
+        renewed.data = strided_copy(tensor)
+    return renewed
 
 
 def _by_itself(

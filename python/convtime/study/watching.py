@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from convtime.results.modules import Direction
 from convtime.timing.candidate import differentiable
+from convtime.timing.reach import is_plain
 from convtime.timing.regions import region
 
 
@@ -227,8 +228,28 @@ def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[Seen
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    return strided_copy(tensor).requires_grad_(tensor.requires_grad)
 
 
 def _keep(gradients: list[torch.Tensor | None], place: int, gradient: torch.Tensor) -> None:
-    gradients[place] = gradient.detach().clone()
+    gradients[place] = strided_copy(gradient)
+
+
+def strided_copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, which decide what kernels run; no part of autograd's graph.
+
+    ``clone()`` drops those of tensors whose elements share memory, as expanded ones do, or have
+    gaps between them.
+    """
+    tensor = tensor.detach()
+    copy = tensor.clone()
+    if not is_plain(tensor) or copy.stride() == tensor.stride():
+        return copy
+    copy = torch.empty_strided(
+        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
+    )
+    dimensions = zip(tensor.size(), tensor.stride(), strict=True)
+    # As one line of memory, since elements that share memory refuse to be written to.
+    line = 1 + sum((size - 1) * stride for size, stride in dimensions)
+    copy.as_strided((line,), (1,)).copy_(tensor.as_strided((line,), (1,)))
+    return copy
