@@ -303,6 +303,12 @@ def test_without_permission_it_says_what_gives_it():
         assert needed in said
 
 
+def test_what_the_core_refuses_itself_is_told_in_its_words():
+    assert explain("kernels uncounted", "CUPTI counted 1 of the 2 kernels", "cuda:0") == (
+        "hardware counters of cuda:0 cannot be read: CUPTI counted 1 of the 2 kernels"
+    )
+
+
 def test_other_failures_are_no_state_of_the_machine():
     assert explain("CUPTI_ERROR_INVALID_PARAMETER", "", "cuda:0") is None
 
@@ -440,6 +446,9 @@ def test_a_backward_pass_has_its_forward_pass_before_it(core):
 def test_what_cupti_refuses_is_told(core):
     core.refuses = "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"
     with pytest.raises(CountersUnavailable, match="NVreg_RestrictProfilingToAdminUsers=0"):
+        convtime.counters(torch.relu, torch.zeros(3))
+    core.refuses = "kernels uncounted"
+    with pytest.raises(CountersUnavailable, match="cannot be read: CUPTI call failed"):
         convtime.counters(torch.relu, torch.zeros(3))
     core.refuses = "CUPTI_ERROR_INVALID_OPERATION"
     with pytest.raises(RuntimeError, match="could not be read: CUPTI call failed") as raised:
@@ -639,12 +648,38 @@ def test_a_backward_pass_is_counted_without_its_forward_pass():
     assert counters[READ] == pytest.approx(2 * x.nbytes, rel=0.1)  # gradient and result
 
 
-@pytest.mark.cuda
-def test_a_graph_is_counted():
-    x = floats(64 * MIB)
+def graph_of(kernels, x):
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        torch.relu(x)
-        torch.relu(x)
-    counters = convtime.counters(graph.replay, metrics="dram", device="cuda")
-    assert counters[READ] == pytest.approx(2 * x.nbytes, rel=0.1)
+        for _ in range(kernels):
+            torch.relu(x)
+    return graph
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("replay", ["call", "kernel"])
+def test_a_graph_of_one_kernel_is_counted(replay):
+    x = floats(64 * MIB)
+    graph = graph_of(1, x)
+    counters = convtime.counters(graph.replay, metrics="dram", replay=replay, device="cuda")
+    assert counters[READ] == pytest.approx(x.nbytes, rel=0.1)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("replay", ["call", "kernel"])
+@pytest.mark.parametrize("kernels", [2, 3])
+def test_a_graph_of_several_kernels_is_refused(kernels, replay):
+    x = floats(MIB)
+    graph = graph_of(kernels, x)
+    said = rf"counted \d of the {kernels} kernels that .* count the call that was captured"
+    with pytest.raises(CountersUnavailable, match=said):
+        convtime.counters(graph.replay, metrics="dram", replay=replay, device="cuda")
+    assert convtime.counters(torch.relu, x, metrics="dram")[READ] > 0
+
+
+@pytest.mark.cuda
+def test_calls_that_replay_other_graphs_each_time_are_refused():
+    x = floats(MIB)
+    graphs = itertools.cycle([graph_of(1, x), graph_of(2, x)])
+    with pytest.raises(CountersUnavailable, match="some of them in CUDA graphs"):
+        convtime.counters(lambda: next(graphs).replay(), metrics="dram", device="cuda")

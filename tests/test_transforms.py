@@ -241,7 +241,10 @@ class Recorder(TorchDispatchMode):
 def test_every_order_of_gradients_keeps_the_policy(name: str, device: torch.device) -> None:
     op, _, _, kwargs = PROBLEMS[name]
     leaves = [tensor.requires_grad_() for tensor in make_tensors(name, device)]
-    output = getattr(ops, op)(*leaves, **kwargs, policy="heuristic")
+    # With output padding, PyTorch keeps one of the second order's convolutions off cuDNN, where
+    # there are no policies.
+    numbers = {key: value for key, value in kwargs.items() if key != "output_padding"}
+    output = getattr(ops, op)(*leaves, **numbers, policy="heuristic")
     for _ in range(3):
         with Recorder() as recorder:
             gradients = torch.autograd.grad(output.pow(3).sum(), leaves, create_graph=True)

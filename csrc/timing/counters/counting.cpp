@@ -68,13 +68,18 @@ void require_cupti() {
 /// The kernels that a call launches on this device, in order.
 struct Launches {
   std::vector<ActivityInfo> kernels;
-  bool differ = false;  ///< from one call to the next
+  bool differ = false;     ///< from one call to the next
+  bool in_graphs = false;  ///< some are nodes of CUDA graphs
 };
+
+bool is_kernel_of(const DeviceActivity& activity, int device) {
+  return activity.info.kind == ActivityKind::kKernel &&
+         activity.info.device == static_cast<std::uint32_t>(device);
+}
 
 std::vector<ActivityInfo> kernels_of(std::vector<DeviceActivity> activities, int device) {
   std::erase_if(activities, [device](const DeviceActivity& activity) {
-    return activity.info.kind != ActivityKind::kKernel ||
-           activity.info.device != static_cast<std::uint32_t>(device);
+    return !is_kernel_of(activity, device);
   });
   // Not by their starts alone, since launches on several streams overtake each other. Those of one
   // graph are issued at one time.
@@ -127,7 +132,13 @@ Launches trace_launches(Callable& call, const HostHooks& hooks) {
                              traced.faults.describe() + ")");
   }
   const int device = current_device();
-  Launches launches{kernels_of(std::move(traced.calls[0]), device)};
+  Launches launches;
+  for (const std::vector<DeviceActivity>& call : traced.calls) {
+    launches.in_graphs |= std::any_of(call.begin(), call.end(), [&](const auto& activity) {
+      return is_kernel_of(activity, device) && activity.graph != 0;
+    });
+  }
+  launches.kernels = kernels_of(std::move(traced.calls[0]), device);
   launches.differ = kernels_of(std::move(traced.calls[1]), device) != launches.kernels;
   return launches;
 }
@@ -139,6 +150,25 @@ std::size_t most_kernels(const Launches& launches) {
   return launches.differ ? 2 * known + kFew : known;
 }
 
+/// Throws where what would be counted could not be told to be the call's.
+void require_countable(const Launches& launches, bool replays_kernels) {
+  if (launches.kernels.empty()) {
+    throw std::invalid_argument("the call launches no kernel on this GPU");
+  }
+  if (launches.differ && launches.in_graphs) {
+    throw CountersRefused(
+        "kernels uncounted",
+        "calls do not launch the same kernels each time, some of them in CUDA graphs, whose nodes "
+        "CUPTI's range profiler does not count one by one; count the call that was captured, not "
+        "the graph's replay");
+  }
+  if (launches.differ && !replays_kernels) {
+    throw std::invalid_argument(
+        "calls do not launch the same kernels each time, so that what is counted of several "
+        "cannot be put together; use replay='kernel'");
+  }
+}
+
 std::vector<const char*> pointers_to(std::span<const std::string> texts) {
   std::vector<const char*> pointers;
   for (const std::string& text : texts) {
@@ -147,9 +177,9 @@ std::vector<const char*> pointers_to(std::span<const std::string> texts) {
   return pointers;
 }
 
-/// Counts up to `launches` kernels as often as asked for, and leaves nothing of the profiler
-/// behind, however it ends.
-void count_repeats(Callable& call, std::size_t launches, const CountingOptions& options,
+/// Counts the kernels as often as asked for, and leaves nothing of the profiler behind, however it
+/// ends.
+void count_repeats(Callable& call, const Launches& launches, const CountingOptions& options,
                    Counted& result) {
   const CountingTurn turn;
   const CountingHooks hooks{options.hooks, [] { CONVTIME_CUDA_CHECK(cudaDeviceSynchronize()); },
@@ -176,27 +206,16 @@ void count_repeats(Callable& call, std::size_t launches, const CountingOptions& 
   for (const ScheduledMetrics& part : parts) {
     result.passes += part.schedule.passes;
   }
-  result.values = count_calls({call, parts, launches, options.repeats}, kCupti, context, hooks);
+  result.values = count_calls({.call = call,
+                               .parts = parts,
+                               .fewest = launches.differ ? 0 : launches.kernels.size(),
+                               .most = most_kernels(launches),
+                               .repeats = options.repeats},
+                              kCupti, context, hooks);
   options.hooks.wait([&] {
     parts.clear();
     library.reset();
   });
-}
-
-void explain_unnamed(const Launches& launches, Counted& result) {
-  if (launches.differ) {
-    result.unnamed = "calls do not launch the same kernels each time";
-    return;
-  }
-  for (const auto& repeat : result.values) {
-    if (repeat.size() != result.launches.size()) {
-      result.unnamed = "CUPTI counted " + std::to_string(repeat.size()) +
-                       " pieces of work where a call launches " +
-                       std::to_string(result.launches.size()) +
-                       " kernels, as it does with CUDA graphs";
-      return;
-    }
-  }
 }
 
 }  // namespace
@@ -214,18 +233,13 @@ Counted count_kernels(Callable& call, const CountingOptions& options) {
   conditioned.discard_result();
   return telling_refusals([&] {
     const Launches launches = trace_launches(conditioned, options.hooks);
-    if (launches.kernels.empty()) {
-      throw std::invalid_argument("the call launches no kernel on this GPU");
-    }
-    if (launches.differ && !options.replays_kernels) {
-      throw std::invalid_argument(
-          "calls do not launch the same kernels each time, so that what is counted of several "
-          "cannot be put together; use replay='kernel'");
-    }
+    require_countable(launches, options.replays_kernels);
     Counted result;
     result.launches = launches.kernels;
-    count_repeats(conditioned, most_kernels(launches), options, result);
-    explain_unnamed(launches, result);
+    if (launches.differ) {
+      result.unnamed = "calls do not launch the same kernels each time";
+    }
+    count_repeats(conditioned, launches, options, result);
     return result;
   });
 }

@@ -3,31 +3,17 @@
 #include <cstddef>
 #include <optional>
 #include <span>
-#include <stdexcept>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "core/export.h"
 #include "timing/callable.h"
 #include "timing/conditions/cache_flush.h"
+#include "timing/counters/counters_refused.h"
 #include "timing/host_hooks.h"
 #include "timing/trace/device_activity.h"
 
 namespace convtime {
-
-/// CUPTI refused something, or cannot be used in this process.
-class CONVTIME_API CountersRefused : public std::runtime_error {
- public:
-  CountersRefused(std::string result, const std::string& text)
-      : std::runtime_error(text), result_(std::move(result)) {}
-
-  /// The name of CUPTI's result, for example "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES", or "no CUPTI".
-  const std::string& result() const { return result_; }
-
- private:
-  std::string result_;
-};
 
 /// How the kernels of a call are counted.
 struct CountingOptions {
@@ -51,8 +37,9 @@ struct Counted {
 };
 
 /// Counts hardware events in each kernel that a call launches on the current device. Throws
-/// CountersRefused, std::invalid_argument for a call without kernels, std::runtime_error while a
-/// profiler records or a timing does, and what the call throws.
+/// CountersRefused, also where CUPTI did not count each of them, std::invalid_argument for a call
+/// without kernels, std::runtime_error while a profiler records or a timing does, and what the call
+/// throws.
 CONVTIME_API Counted count_kernels(Callable& call, const CountingOptions& options);
 
 /// A metric, where the current device's chip has it.

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "timing/counters/counters_refused.h"
 #include "timing/counters/range_profiler.h"
 
 namespace convtime {
@@ -47,7 +48,7 @@ Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeP
   hooks.host.poll();
   hooks.require_turn();
   // With room for more than the call's, it shows that others ran, too.
-  profiler.configure(part.schedule.config_image, part.names, counted.launches + kRoomBeside);
+  profiler.configure(part.schedule.config_image, part.names, counted.most + kRoomBeside);
   count_call(counted.call, profiler, hooks);
   std::size_t dropped = 0;
   Rows rows;
@@ -55,11 +56,19 @@ Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeP
     dropped = profiler.decode();
     rows = read_rows(part, profiler);
   });
-  if (rows.size() + dropped > counted.launches) {
+  if (rows.size() + dropped > counted.most) {
     throw std::runtime_error(std::to_string(rows.size() + dropped) +
                              " kernels ran where the call was seen to launch " +
-                             std::to_string(counted.launches) +
+                             std::to_string(counted.most) +
                              ": let no other thread of this process use the GPU meanwhile");
+  }
+  if (rows.size() < counted.fewest) {
+    throw CountersRefused("kernels uncounted",
+                          "CUPTI counted " + std::to_string(rows.size()) + " of the " +
+                              std::to_string(counted.fewest) +
+                              " kernels that the call launches, and its range profiler does not "
+                              "count the nodes of a CUDA graph one by one; count the call that was "
+                              "captured, not the graph's replay");
   }
   return rows;
 }
@@ -69,12 +78,6 @@ void append(Rows part, Rows& rows) {
   if (rows.empty()) {
     rows = std::move(part);
     return;
-  }
-  if (part.size() != rows.size()) {
-    throw std::runtime_error("CUPTI counted " + std::to_string(rows.size()) +
-                             " kernels in one call, and " + std::to_string(part.size()) +
-                             " in another, so that they cannot be put together; use "
-                             "replay='kernel'");
   }
   for (std::size_t kernel = 0; kernel < rows.size(); ++kernel) {
     rows[kernel].insert(rows[kernel].end(), part[kernel].begin(), part[kernel].end());

@@ -18,7 +18,9 @@ namespace convtime {
 struct CountedCall {
   Callable& call;
   std::span<const ScheduledMetrics> parts;  ///< of the metrics; each is counted in calls of its own
-  std::size_t launches = 0;                 ///< kernels that the call launches at most
+  /// Kernels that the call launches; both are the same where there are several parts.
+  std::size_t fewest = 0;
+  std::size_t most = 0;
   std::size_t repeats = 1;
 };
 
@@ -34,7 +36,8 @@ struct CountingHooks {
 /// Makes the calls that it takes to count all metrics, and gives for each repeat and each kernel
 /// that was counted, in the order of their launches, the metrics' values. Each call is prepared
 /// outside of what is counted. For a ProfilerLibrary that outlives it. Throws CuptiError,
-/// std::runtime_error where other kernels ran than the call launches, and what the call throws.
+/// CountersRefused where CUPTI counted fewer kernels than the call launches, std::runtime_error
+/// where others ran, too, and what the call throws.
 std::vector<std::vector<std::vector<double>>> count_calls(const CountedCall& counted,
                                                           const ProfilerApi& api, CUcontext context,
                                                           const CountingHooks& hooks);

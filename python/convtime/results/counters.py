@@ -15,7 +15,7 @@ from convtime.results.kernel_names import shorten
 SCHEMA = "1.0"
 
 
-class CountersUnavailable(RuntimeError):  # noqa: N818 (a state of the machine, and no fault in the call)
+class CountersUnavailable(RuntimeError):  # noqa: N818 (no fault in the call)
     """Hardware counters may not or cannot be read here; one sentence says what would change it."""
 
 

@@ -67,8 +67,9 @@ def counters(
         exclusive: as ``time_op``'s.
 
     Raises:
-        CountersUnavailable: where this machine, build or user has no access to the counters; the
-            text says what to set.
+        CountersUnavailable: where this machine, build or user has no access to the counters, and
+            for a CUDA graph of several kernels, which CUPTI does not count one by one; the text
+            says what to do.
         ValueError: for a metric that there is not, with the nearest ones, and for an option outside
             of its range.
         TypeError: for something that is not callable.

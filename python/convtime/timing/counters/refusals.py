@@ -42,8 +42,8 @@ REFUSALS: Final = {
 }
 
 
-#: The result where CUPTI is not to be had at all; the text says why.
-WITHOUT_CUPTI: Final = "no CUPTI"
+#: Results that are the core's own; the text beside them says why.
+_TOLD: Final = ("no CUPTI", "kernels uncounted")
 
 
 def explain(result: str, text: str, device: str) -> str | None:
@@ -54,7 +54,7 @@ def explain(result: str, text: str, device: str) -> str | None:
         text: what is known beside it.
         device: the GPU.
     """
-    if result == WITHOUT_CUPTI:
+    if result in _TOLD:
         return f"hardware counters of {device} cannot be read: {text}"
     reason = REFUSALS.get(result)
     if reason is None:
