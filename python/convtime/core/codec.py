@@ -13,11 +13,36 @@ import json
 import math
 import reprlib
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 Result = TypeVar("Result")
+Kept = TypeVar("Kept", bound="Stored")
+
+
+class Stored:
+    """A dataclass that is kept as JSON, under a version of its schema."""
+
+    SCHEMA: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready form, with a schema version."""
+        return encode(self, self.SCHEMA)
+
+    @classmethod
+    def from_dict(cls: type[Kept], data: Mapping[str, Any]) -> Kept:
+        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
+
+        Raises:
+            ValueError: for another major schema version, and for fields that are missing or of
+                another type.
+        """
+        return decode(cls, data, cls.SCHEMA)
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as strict JSON text."""
+        return json.dumps(self.to_dict(), allow_nan=False)
 
 
 def encode(value: object, schema: str | None = None) -> dict[str, Any]:

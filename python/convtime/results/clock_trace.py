@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from convtime.core import codec
 from convtime.results.clock_reading import ClockReading
@@ -13,11 +13,9 @@ from convtime.results.measurement import Measurement
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMA = "2.0"
-
 
 @dataclasses.dataclass(repr=False)
-class ClockTrace:
+class ClockTrace(codec.Stored):
     """What a GPU did while a block of code ran; see :func:`convtime.trace_clocks`.
 
     Attributes:
@@ -27,6 +25,8 @@ class ClockTrace:
         readings: in order of time; empty until the block is left.
         reason: why there are no readings, or no more of them; empty where there are.
     """
+
+    SCHEMA: ClassVar[str] = "2.0"
 
     device: str
     interval: float
@@ -87,17 +87,3 @@ class ClockTrace:
         began = self.readings[-1].seconds - lasted
         step = lasted / len(times.seconds)
         return [(began + place * step, sample) for place, sample in enumerate(times.seconds)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ClockTrace:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)

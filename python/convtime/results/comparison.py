@@ -6,7 +6,7 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 import msgspec
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import torch.utils.benchmark
     from matplotlib.figure import Figure
 
-SCHEMA = "1.1"
 
 #: What is compared, by the method of timing.
 _JUDGED_ON = {
@@ -104,7 +103,7 @@ class Judgement:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Comparison:
+class Comparison(codec.Stored):
     """Measurements that were taken together, round by round.
 
     Attributes:
@@ -119,6 +118,8 @@ class Comparison:
         interference_reason: why that was not looked at, in all or in some of them; empty where it
             was.
     """
+
+    SCHEMA: ClassVar[str] = "1.1"
 
     measurements: Annotated[Mapping[str, Measurement], msgspec.Meta(min_length=1)]
     margin: float = 0.01
@@ -289,7 +290,7 @@ class Comparison:
             for name in self.measurements
             if name != self.baseline
         }
-        return codec.encode(self, SCHEMA) | {"judgements": judged}
+        return super().to_dict() | {"judgements": judged}
 
     def to_frame(self) -> pandas.DataFrame:
         """The samples of all as one data frame; see :meth:`Measurement.to_frame`.
@@ -313,16 +314,6 @@ class Comparison:
             measured.to_torch(label=label, sub_label=name)
             for name, measured in self.measurements.items()
         ]
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Comparison:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)
 
     def __str__(self) -> str:
         """A table, and a sentence for each verdict."""

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import operator
-from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from convtime.core import codec
 from convtime.results.kernel_names import shorten
-
-SCHEMA = "1.0"
 
 
 class CountersUnavailable(RuntimeError):  # noqa: N818 (no fault in the call)
@@ -46,7 +42,7 @@ class KernelCounters:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Counters:
+class Counters(codec.Stored):
     """Hardware counters of one operation, and how they were read; see :func:`convtime.counters`.
 
     ``counters["dram__bytes_write.sum"]`` is the total of a metric, and so is
@@ -77,6 +73,8 @@ class Counters:
         exclusive_reason: why not, where that was asked for.
         provenance: hardware, software and source state.
     """
+
+    SCHEMA: ClassVar[str] = "1.0"
 
     name: str
     kernels: tuple[KernelCounters, ...]
@@ -126,21 +124,3 @@ class Counters:
         from convtime.show.counters import html_sheet
 
         return html_sheet(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Counters:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)
-
-    def to_json(self) -> str:
-        """As :meth:`to_dict`, in one line of text."""
-        return json.dumps(self.to_dict(), allow_nan=False)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from convtime.core import codec
 from convtime.results.advice import Advice
 from convtime.results.evidence import Evidence
 from convtime.results.units import format_seconds, format_signed
-
-SCHEMA = "1.0"
 
 #: What a time can be due to. ``launch-bound``: the GPU waits for launches. ``host-bound``: it waits
 #: for other work of the host's. ``synchronisation``: the host waits for the GPU inside of the call.
@@ -165,7 +163,7 @@ class Skipped:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Diagnosis:
+class Diagnosis(codec.Stored):
     """What dominates an operation's time and what makes it vary; see :func:`convtime.diagnose`.
 
     Attributes:
@@ -180,6 +178,8 @@ class Diagnosis:
         device: where the work ran.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
+
+    SCHEMA: ClassVar[str] = "1.0"
 
     name: str
     causes: tuple[Cause, ...]
@@ -196,20 +196,6 @@ class Diagnosis:
     def first(self) -> CauseCode | Literal["nothing"]:
         """The code of the weightiest cause."""
         return self.causes[0].code if self.causes else "nothing"
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Diagnosis:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)
 
     def __str__(self) -> str:
         """The causes with their evidence, what to do, and where the time goes."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 
@@ -25,14 +24,13 @@ if TYPE_CHECKING:
     import torch.utils.benchmark
     from matplotlib.figure import Figure
 
-SCHEMA = "4.2"
 
 #: Of the highest clock: a sample below it is said to be throttled.
 THROTTLED_BELOW = 0.95
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Measurement:
+class Measurement(codec.Stored):
     """The samples of one operation, with how and where they were taken. All times in seconds.
 
     Where another tool has measured (:func:`convtime.read_measurements`) and does not say it, texts
@@ -147,6 +145,8 @@ class Measurement:
             this; None where it was not asked for.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
+
+    SCHEMA: ClassVar[str] = "4.2"
 
     name: str
     seconds: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
@@ -369,24 +369,6 @@ class Measurement:
             ValueError: for a ``q`` outside of [0, 1].
         """
         return _C.quantile(self.seconds, q)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Measurement:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)
-
-    def to_json(self) -> str:
-        """:meth:`to_dict` as strict JSON text."""
-        return json.dumps(self.to_dict(), allow_nan=False)
 
     def to_frame(self) -> pandas.DataFrame:
         """The samples as a data frame, a row each; those that were discarded are the last.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import statistics
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from convtime.core import codec
 from convtime.core.load import _C
@@ -20,7 +19,6 @@ from convtime.results.measurement import Measurement
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SCHEMA = "1.0"
 
 Direction = Literal["forward", "backward"]
 
@@ -89,7 +87,7 @@ class PassTimes:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class ModuleTimes:
+class ModuleTimes(codec.Stored):
     """The modules of a model within a training step; see :func:`convtime.time_modules`.
 
     Attributes:
@@ -116,6 +114,8 @@ class ModuleTimes:
         counters_reason: why not, where that was asked for.
         provenance: hardware, software and source state.
     """
+
+    SCHEMA: ClassVar[str] = "1.0"
 
     model: str
     method: str
@@ -180,21 +180,3 @@ class ModuleTimes:
         from convtime.show.plot import modules_figure
 
         return modules_figure(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ModuleTimes:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)
-
-    def to_json(self) -> str:
-        """:meth:`to_dict` as strict JSON text."""
-        return json.dumps(self.to_dict(), allow_nan=False)

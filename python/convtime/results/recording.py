@@ -8,14 +8,12 @@ import functools
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from convtime.core import codec
 from convtime.core.files import write_file
 from convtime.results.activity import DeviceActivity
 from convtime.results.exchange.chrome_trace import Slice, chrome_trace
-
-SCHEMA = "1.0"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +109,7 @@ class RegionTimes:
 
 
 @dataclasses.dataclass(repr=False)
-class Recording:
+class Recording(codec.Stored):
     """What ran while a block of code was recorded; see :func:`convtime.record`.
 
     It is empty until the block is left.
@@ -132,6 +130,8 @@ class Recording:
             are missing, times of GPUs are too short.
         provenance: hardware, software and source state.
     """
+
+    SCHEMA: ClassVar[str] = "1.0"
 
     method: str = "cpu"
     method_requested: str = "auto"
@@ -309,17 +309,3 @@ class Recording:
         from convtime.show.recording import html_sheet
 
         return html_sheet(self)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Recording:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from convtime.core import codec
 from convtime.results import forms
@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-SCHEMA = "1.0"
 
 #: By how much of its first time the control may drift before a sweep warns of it.
 DRIFT_MARGIN = 0.03
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Sweep:
+class Sweep(codec.Stored):
     """Applications measured at each combination of values of some axes; see :func:`convtime.sweep`.
 
     Attributes:
@@ -34,6 +33,8 @@ class Sweep:
         points: what was, in the order of applications and axes; those that failed, too.
         controls: the visits of the control, in the order of time.
     """
+
+    SCHEMA: ClassVar[str] = "1.0"
 
     plan: SweepPlan
     points: tuple[SweepPoint, ...]
@@ -134,20 +135,6 @@ class Sweep:
     def _columns(self) -> list[str]:
         first, *rest = COLUMNS
         return [first, *self.plan.axes, *rest]
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Sweep:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)
 
     def __str__(self) -> str:
         """A table of the times, and below it what is to be known beside them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from convtime.conv.call import ConvCall
 from convtime.core import codec
@@ -12,8 +12,6 @@ from convtime.results.activity import DeviceActivity
 from convtime.results.advice import Advice
 from convtime.results.comparison import Ratio
 from convtime.results.plan import Plan
-
-SCHEMA = "2.1"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +67,7 @@ class PassExplanation:
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
-class Explanation:
+class Explanation(codec.Stored):
     """What PyTorch and convtime run for a convolution; see :func:`explain`.
 
     Attributes:
@@ -79,6 +77,8 @@ class Explanation:
         passes: Forward first, then those of the backward pass.
         provenance: Hardware, software and source state (see convtime.core.provenance).
     """
+
+    SCHEMA: ClassVar[str] = "2.1"
 
     call: ConvCall
     device: str
@@ -100,20 +100,6 @@ class Explanation:
     def differences(self) -> tuple[str, ...]:
         """Those of all passes; empty: PyTorch and convtime run the same."""
         return tuple(f"{found.name}: {text}" for found in self.passes for text in found.differences)
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
-        return codec.encode(self, SCHEMA)
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Explanation:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
-
-        Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
-        """
-        return codec.decode(cls, data, SCHEMA)
 
     def __str__(self) -> str:
         """Of each pass: the same or not, plan, time, and what the time goes into."""

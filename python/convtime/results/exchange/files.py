@@ -18,7 +18,7 @@ from convtime.results import forms
 from convtime.results.comparison import Comparison
 from convtime.results.exchange import frame, nvbench, pytest_benchmark, sweeps, torch_benchmark
 from convtime.results.exchange.unknown import named, shown
-from convtime.results.measurement import SCHEMA, Measurement
+from convtime.results.measurement import Measurement
 from convtime.results.sweep import Sweep
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
         if "reproducer" in row:
             provenance["reproducer"] = row["reproducer"]
         for side, fields in sides.items():
-            measured = codec.decode(Measurement, {**fields, "provenance": provenance}, SCHEMA)
+            measured = Measurement.from_dict({**fields, "provenance": provenance})
             name = f"{layer} {pass_name}: {side}"
             found.append(dataclasses.replace(measured, name=name))
     return found

@@ -17,7 +17,7 @@ import numpy as np
 from convtime.core import codec
 from convtime.core.errors import InputError, InputWarning
 from convtime.results.exchange.unknown import of_samples, shown
-from convtime.results.measurement import SCHEMA, Measurement
+from convtime.results.measurement import Measurement
 
 _TOOL = "nvbench"
 _TIMES = "nv/json/bin:nv/cold/sample_times"
@@ -110,7 +110,7 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
 def _own(whole: _Summary, path: Path) -> Measurement:
     text = whole.get("value")
     try:
-        return codec.decode(Measurement, json.loads(str(text)), SCHEMA)
+        return Measurement.from_dict(json.loads(str(text)))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: the summary {_WHOLE} is no measurement of convtime's") from error
 

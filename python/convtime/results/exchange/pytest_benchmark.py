@@ -13,7 +13,7 @@ from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.results.exchange.unknown import of_samples, shown
 from convtime.results.forms import PAYLOAD
-from convtime.results.measurement import SCHEMA, Measurement
+from convtime.results.measurement import Measurement
 
 _TOOL = "pytest-benchmark"
 
@@ -58,7 +58,7 @@ def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
 
 def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
     if PAYLOAD in benchmark.extra_info:
-        measured = codec.decode(Measurement, benchmark.extra_info[PAYLOAD], SCHEMA)
+        measured = Measurement.from_dict(benchmark.extra_info[PAYLOAD])
         return dataclasses.replace(measured, name=benchmark.fullname)
     stats = benchmark.stats
     if not stats.data:

@@ -12,7 +12,7 @@ from typing import Any
 
 from convtime.core import codec
 from convtime.core.errors import InputError
-from convtime.results.sweep import SCHEMA, Sweep
+from convtime.results.sweep import Sweep
 from convtime.results.sweep_plan import SweepPlan, SweepPoint
 
 _KIND = "convtime sweep"
@@ -40,7 +40,7 @@ class SweepFile:
 
 def first_line(plan: SweepPlan) -> str:
     """The line that a file begins with."""
-    return _line({"kind": _KIND, "plan": codec.encode(plan, SCHEMA)})
+    return _line({"kind": _KIND, "plan": codec.encode(plan, Sweep.SCHEMA)})
 
 
 def visit_line(visit: SweepPoint) -> str:
@@ -68,7 +68,7 @@ def read(content: str, source: str) -> SweepFile:
     if not first:
         raise InputError(f"{source}: ends in its first line, so that nothing of it can be read")
     header = _parsed(first, source, 1)
-    plan = _decoded(SweepPlan, header.get("plan"), source, 1, SCHEMA)
+    plan = _decoded(SweepPlan, header.get("plan"), source, 1, Sweep.SCHEMA)
     visits = [
         _decoded(SweepPoint, _parsed(line, source, number), source, number)
         for number, line in enumerate(others, start=2)
