@@ -269,6 +269,22 @@ def test_tensors_have_by_themselves_the_strides_that_they_have_in_a_step() -> No
     assert set(Noting.seen) == in_step
 
 
+def test_a_tensor_that_is_passed_twice_is_one_by_itself_too() -> None:
+    """As a query that is the key, for which attention has other kernels."""
+    attention = nn.MultiheadAttention(8, 2)
+    x = torch.randn(3, 1, 8, requires_grad=True)
+
+    def step() -> None:
+        attention(x, x, key_padding_mask=None, value=x)[0].sum().backward()
+
+    replay = modules_module._Replay(attention, calls_seen(attention, step), None)
+    replay.before_backward()
+    ((query, key), kwargs) = replay._inputs[0]
+    assert query is key is kwargs["value"]
+    assert query is not x
+    replay.backward()
+
+
 def test_a_module_that_cannot_be_copied_says_so() -> None:
     class Stubborn(nn.Linear):
         def __deepcopy__(self, memo: object) -> Stubborn:

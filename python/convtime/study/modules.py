@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-from torch.utils import _pytree as pytree
 
 from convtime.core.errors import first_line, one_line
 from convtime.core.provenance import provenance
@@ -27,6 +26,7 @@ from convtime.study.watching import (
     WatchedModules,
     calls_seen,
     innermost_called,
+    map_tensors,
     region_name,
     strided_copy,
 )
@@ -415,10 +415,7 @@ class _Replay:
     def _renew_inputs(self) -> None:
         """Copies of the inputs, written last as they are in a step; a module may change its own."""
         self._inputs.clear()
-        self._inputs += [
-            pytree.tree_map_only(torch.Tensor, _renewed, (call.args, call.kwargs))
-            for call in self._calls
-        ]
+        self._inputs += [map_tensors(_renewed, (call.args, call.kwargs)) for call in self._calls]
 
 
 def _renewed(tensor: torch.Tensor) -> torch.Tensor:

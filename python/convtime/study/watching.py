@@ -202,7 +202,7 @@ def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[Seen
     gradient_hooks: list[Any] = []
 
     def begin(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        args, kwargs = pytree.tree_map_only(torch.Tensor, _copy, (args, kwargs))
+        args, kwargs = map_tensors(_copy, (args, kwargs))
         call = SeenCall(args, kwargs, _Modes.present())
         if not running:
             calls.append(call)
@@ -233,6 +233,21 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def _keep(gradients: list[torch.Tensor | None], place: int, gradient: torch.Tensor) -> None:
     gradients[place] = strided_copy(gradient)
+
+
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
+    """A tree with each of its tensors changed, once: where one stands twice, so does the other.
+
+    Attention, for one, has other kernels where query and key are the same tensor.
+    """
+    changed: dict[int, torch.Tensor] = {}
+
+    def change_once(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in changed:
+            changed[id(tensor)] = change(tensor)
+        return changed[id(tensor)]
+
+    return pytree.tree_map_only(torch.Tensor, change_once, tree)
 
 
 def strided_copy(tensor: torch.Tensor) -> torch.Tensor:
