@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import torch
+from common.graphs import capture
 from torch.nn import functional as F
 
 from diagnose_parts.neighbours import process_neighbour, thread_neighbour
@@ -235,14 +236,8 @@ def built_at_first(draw: Draw) -> Planted:
 
 def _replayed(work: Any) -> Planted:
     """As one launch, so that what it does on the GPU counts, and not what it takes to issue it."""
-    side = new_stream()
-    with torch.cuda.stream(side):
-        work()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return Planted(graph.replay, kept=work)
+    replay = capture(work)
+    return Planted(replay.graph.replay, kept=replay)
 
 
 def cached_negation(draw: Draw) -> Planted:
