@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import itertools
 import json
 import os
@@ -29,6 +30,10 @@ import convtime.timing.stopwatch  # noqa: F401
 pytest_plugins = "pytester"
 
 pytest.importorskip("pytest_benchmark")
+_DRAWS_HISTOGRAMS = importlib.util.find_spec("pygal") is not None
+if _DRAWS_HISTOGRAMS:
+    # It brings a package that finds distributions in Python's place as soon as it is imported.
+    import pytest_benchmark.histogram  # noqa: F401
 
 _IS_INSTALLED = any(
     entry.value == "pytest_convtime" for entry in importlib.metadata.entry_points(group="pytest11")
@@ -412,6 +417,13 @@ def test_gpu_benchmark_feeds_pytest_benchmark(run: Any, pytester: pytest.Pyteste
     ours = run("--convtime-against", "all.json")
     assert ours.ret == 0
     assert "2 compared" in output(ours)
+
+
+@pytest.mark.skipif(not _DRAWS_HISTOGRAMS, reason="could not import 'pygal'")
+def test_histograms_are_drawn_of_our_samples(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_one(gpu_benchmark): gpu_benchmark.pedantic(int, rounds=7)")
+    run("--benchmark-histogram=drawn").assert_outcomes(passed=1)
+    assert "test_one - 7 rounds" in (pytester.path / "drawn.svg").read_text(encoding="utf-8")
 
 
 def test_machine_info_names_gpus_and_driver(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
