@@ -2,9 +2,12 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+
+import convtime
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -168,6 +171,55 @@ def test_counters_that_cannot_be_read_leave_their_reason():
     row = counted.measure(CPU, SMALL, LAYERS[0])
     assert row["layer"] == LAYERS[0]
     assert "a GPU's" in row["reason"]
+
+
+def test_in_the_loop_and_alone_one_convolution_is_counted(monkeypatch):
+    training = Training(CPU, SMALL)
+    layer = training.net.get_submodule(LAYERS[1])
+    seen = []
+    layer.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
+    later = []
+    training.net.get_submodule(LAYERS[2]).register_forward_hook(lambda *_: later.append(1))
+    call = training.in_place(LAYERS[1])
+    call.reach()
+    assert (len(seen), len(later)) == (1, 1), "a whole step, and the next one up to the layer"
+    output = call()
+    assert len(later) == 1
+    assert not torch.equal(seen[0][0], seen[1][0]), "of the next step"
+    torch.testing.assert_close(layer(seen[1][0]), output)
+
+    counts = []
+
+    def count(call, *, metrics, cache, setup=None, repeats=1, **options):
+        if setup is not None:
+            setup()
+        assert call().shape == (2, 4, 8, 8)
+        counts.append((cache, setup is not None, repeats))
+        names = ("gpu__time_duration.sum", "dram__bytes_read.sum", WRITE)
+        values = {**dict.fromkeys(names, float(repeats)), "lts__t_sector_hit_rate.pct": None}
+        if repeats == 1:
+            values["sm__inst_executed.sum"] = 5.0
+        return SimpleNamespace(
+            kernels=[convtime.KernelCounters("conv", 1, values, (1, 1, 1), (32, 1, 1))],
+            units=dict.fromkeys(values, "byte"),
+        )
+
+    monkeypatch.setattr(convtime, "counters", count)
+    monkeypatch.setattr(counted, "_launches", lambda call, kernel: 4)
+    row = {"key": "counters", **counted.measure(CPU, SMALL, LAYERS[0])}
+    assert counts[::2] == [
+        ("warm", True, 1),
+        ("warm", False, 1),
+        ("cold", False, 1),
+        ("cold-clean", False, 1),
+        ("warm", True, 1),
+    ]
+    assert {repeats for _, _, repeats in counts[1::2]} == {counted.REPEATS}
+    assert (row["count"], row["counted"]["in_place"]["launches"]) == (4, 4)
+    assert row["counted"]["warm"]["values"][WRITE] == counted.REPEATS
+    assert row["counted"]["warm"]["values"]["sm__inst_executed.sum"] == 5
+    assert summary.dirty_over_in_place(row) == 1
+    assert "1.00 behind a step, 1.00 behind a dirty L2 cache" in next(summary.sentences([row]))
 
 
 def test_advice_is_measured_without_and_with_it(monkeypatch):
