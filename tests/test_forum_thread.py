@@ -166,6 +166,14 @@ def test_a_point_is_measured_in_the_loop_and_by_itself(monkeypatch):
     assert len(forum_thread.table(rows).splitlines()) == 2 + len(LAYERS)
 
 
+def test_the_clock_is_that_between_two_stamps_of_one_multiprocessor():
+    before = [torch.tensor([1000, 7_000_000, 5]), torch.tensor([2000, 100, 3])]
+    after = [torch.tensor([10_000, 50, 4]), torch.tensor([102_000, 198_100, 3])]
+    assert points.clock_hz(before, after) == pytest.approx(1.98e9)
+    assert points.clock_hz(before, after[:1]) is None
+    assert points.clock_hz([], []) is None
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_counters_that_cannot_be_read_leave_their_reason():
     row = counted.measure(CPU, SMALL, LAYERS[0])
