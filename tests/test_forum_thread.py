@@ -58,6 +58,7 @@ def counters(dirty=50e6, launches=4, in_place=50e6):
             "in_place": place(launches, in_place),
             "warm": place(1, 5e6),
             "dirty": place(1, dirty),
+            "cold": place(1, 70e6),
             "clean": place(1, 10e6),
             "behind_the_step": None,
         },
@@ -119,7 +120,8 @@ def test_what_is_written_is_said_as_a_share_of_the_loops():
     assert idle == "At rest the GPU's multiprocessors have a clock of 345 MHz."
     assert written == (
         "layer1: in the loop the kernel writes 50.0 MB to memory, and by itself, as a share of "
-        "that, 0.96 behind a dirty L2 cache, 0.20 behind a clean one, 0.10 call after call."
+        "that, 0.96 behind a dirty L2 cache, 1.40 behind a flush that wrote, 0.20 behind one that "
+        "read, 0.10 call after call."
     )
 
 
@@ -132,7 +134,7 @@ def test_tables_show_every_row():
     )
     assert lines[-1] == "- Counters were not read: permission is missing."
     assert forum_thread.counters_table([counters()]).splitlines()[-1] == (
-        "| layer1 | `dram__bytes_write.sum` (byte) | 5e+07 | – | 5e+07 | 1e+07 | 5e+06 |"
+        "| layer1 | `dram__bytes_write.sum` (byte) | 5e+07 | – | 5e+07 | 7e+07 | 1e+07 | 5e+06 |"
     )
     failed = {"key": "advice: mapped memory", "advice": "mapped memory", "reason": "no"}
     measured, not_measured = forum_thread.advice_table(
@@ -214,14 +216,18 @@ def test_in_the_loop_and_alone_one_convolution_is_counted(monkeypatch):
 
     monkeypatch.setattr(convtime, "counters", count)
     monkeypatch.setattr(counted, "_launches", lambda call, kernel: 4)
+    written = []
+    monkeypatch.setattr(counted, "_write_everywhere", lambda: written.append(1))
     row = {"key": "counters", **counted.measure(CPU, SMALL, LAYERS[0])}
     assert counts[::2] == [
         ("warm", True, 1),
-        ("warm", False, 1),
+        ("warm", True, 1),
+        ("warm", True, 1),
         ("cold", False, 1),
         ("cold-clean", False, 1),
-        ("warm", True, 1),
+        ("warm", False, 1),
     ]
+    assert len(written) == 2, "behind one of these, both times"
     assert {repeats for _, _, repeats in counts[1::2]} == {counted.REPEATS}
     assert (row["count"], row["counted"]["in_place"]["launches"]) == (4, 4)
     assert row["counted"]["warm"]["values"][WRITE] == counted.REPEATS

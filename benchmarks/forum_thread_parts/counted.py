@@ -24,8 +24,9 @@ def measure(device: torch.device, size: Size, name: str) -> results.Row:
     """All groups of metrics of a layer's kernel, or why they cannot be read.
 
     In the loop, the convolution is called where a step has come to it. By itself, it is called
-    behind itself (``warm``), behind a cache full of lines that are to be written back (``dirty``)
-    and of lines that are not (``clean``), and behind a step.
+    behind a step; behind a cache full of lines that are to be written back, its input's among them,
+    which is written last as in the loop (``dirty``); behind a flush that wrote (``cold``) or read
+    (``clean``), where its input has to be read first; and behind itself (``warm``).
     """
     training = Training(device, size)
     try:
@@ -55,10 +56,15 @@ def _count_everywhere(
     alone = training.isolated(name)
     in_place = training.in_place(name)
     yield "in_place", _count(in_place, device, "warm", in_place.reach)
-    yield "warm", _count(alone, device, "warm")
-    yield "dirty", _count(alone, device, "cold")
-    yield "clean", _count(alone, device, "cold-clean")
     yield "behind_the_step", _count(alone, device, "warm", alone.behind(training.step))
+    yield "dirty", _count(alone, device, "warm", alone.behind(_write_everywhere))
+    yield "cold", _count(alone, device, "cold")
+    yield "clean", _count(alone, device, "cold-clean")
+    yield "warm", _count(alone, device, "warm")
+
+
+def _write_everywhere() -> None:
+    torch.ops.convtime.flush_l2()
 
 
 def _count(

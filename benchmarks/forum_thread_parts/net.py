@@ -196,11 +196,11 @@ class Isolated:
     def __call__(self) -> torch.Tensor:
         return F.conv2d(self.x, self.weight, padding=self.padding)
 
-    def behind(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Runs a step, and then what writes the input in the net, the last before the layer."""
+    def behind(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Runs a step or other work, and then what writes the input in the net, as in place."""
 
         def load() -> None:
-            step()
+            work()
             self.x.relu_()
 
         return load

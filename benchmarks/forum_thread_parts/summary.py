@@ -13,7 +13,8 @@ DRAM_WRITE = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
 _PLACES = {
     "behind_the_step": "behind a step",
     "dirty": "behind a dirty L2 cache",
-    "clean": "behind a clean one",
+    "cold": "behind a flush that wrote",
+    "clean": "behind one that read",
     "warm": "call after call",
 }
 _SAME = 0.02  # share of a time up to which another one is the same
