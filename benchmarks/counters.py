@@ -2,8 +2,9 @@
 
 A row is an operation of one kernel, counted in this process by `convtime.counters` behind a flush
 that leaves clean lines, and in a process of its own by `ncu --clock-control none --cache-control
-all`, which flushes likewise. Errors are of medians; those of bytes are of what ncu counted more
-than 1 MB of. Two more rows have an operation's time before and behind the counting.
+all`, which flushes likewise. Both count it on several tensors, since cycles depend on addresses,
+too. Errors are of medians; those of bytes are of what ncu counted more than 1 MB of. Two more rows
+have an operation's time before and behind the counting.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import csv
 import functools
 import glob
+import itertools
 import os
 import shutil
 import statistics
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 CYCLES = "sm__cycles_elapsed.max"
 METRICS = (READ, WRITTEN, CYCLES)
-REPEATS = 5
+REPEATS = 11  # each on tensors of its own
 SMALLEST_BYTES = 1e6
 # Each of one kernel: ncu flushes the cache before each, and convtime before each call.
 COUNTED: dict[str, Make] = {
@@ -98,14 +100,32 @@ def table(rows: list[results.Row]) -> str:
     return "\n".join((*header, *lines))
 
 
+class Places:
+    """An operation on one set of tensors after the other."""
+
+    def __init__(self, device: torch.device, name: str) -> None:
+        from common.operations import Operations
+
+        operations = Operations(device)
+        self.calls = [COUNTED[name](operations) for _ in range(REPEATS)]
+        self._next = itertools.cycle(self.calls)
+        self._call = self.calls[0]
+
+    def move(self) -> None:
+        self._call = next(self._next)
+
+    def __call__(self) -> object:
+        return self._call()
+
+
 def count(device: torch.device, name: str) -> results.Row:
     """What convtime and ncu count in an operation."""
-    from common.operations import Operations
-
     import convtime
 
+    places = Places(device, name)
     counters = convtime.counters(
-        COUNTED[name](Operations(device)),
+        places,
+        setup=places.move,
         metrics=METRICS,
         repeats=REPEATS,
         cache="cold-clean",
@@ -120,7 +140,7 @@ def count(device: torch.device, name: str) -> results.Row:
         "passes": counters.passes,
         "convtime": {metric: counters[metric] for metric in METRICS},
         "samples": {metric: counters.samples[metric] for metric in METRICS},
-        "ncu": run_ncu(str(device))[name],
+        "ncu": run_ncu(device)[name],
     }
 
 
@@ -143,25 +163,37 @@ def time_around(device: torch.device, name: str) -> results.Row:
     }
 
 
-def launch(device: torch.device) -> results.Row:
-    """What ncu watches: each operation as often as convtime counts it, behind a call that loads."""
+def launch(device: torch.device, *names: str) -> results.Row:
+    """What ncu watches: operations as often as convtime counts them, behind a call that loads."""
     import torch
-    from common.operations import Operations
 
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-    for make in COUNTED.values():
-        call = make(Operations(device))
-        call()
+    for name in names:
+        places = Places(device, name)
+        places()
         torch.cuda.synchronize()
         runtime.cudaProfilerStart()
-        for _ in range(REPEATS):
+        for call in places.calls:
             call()
         torch.cuda.synchronize()
         runtime.cudaProfilerStop()
     return {}
 
 
-def run_ncu(device: str) -> dict[str, dict[str, float]]:
+def of_one_kernel(device: torch.device) -> list[str]:
+    """The operations whose kernels can be told apart in what ncu says."""
+    from common.kernels import record
+    from common.operations import Operations
+
+    calls = {name: make(Operations(device)) for name, make in COUNTED.items()}
+    return [
+        name
+        for name, activities in record(calls).items()
+        if [activity.kind for activity in activities].count("kernel") == 1
+    ]
+
+
+def run_ncu(device: torch.device) -> dict[str, dict[str, float]]:
     """By operation, the medians of what ncu counts in a process that launches all of them.
 
     Raises:
@@ -174,14 +206,16 @@ def run_ncu(device: str) -> dict[str, dict[str, float]]:
 
 
 @functools.cache  # a failure, too, which would take as long each time
-def _ncu_found(device: str) -> dict[str, dict[str, float]] | str:
+def _ncu_found(device: torch.device) -> dict[str, dict[str, float]] | str:
     try:
-        return medians(read_csv(_ncu_output(find_ncu(), device)), COUNTED)
+        ncu = find_ncu()
+        names = of_one_kernel(device)
+        return medians(read_csv(_ncu_output(ncu, device, names)), names)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         return str(error)
 
 
-def _ncu_output(ncu: str, device: str) -> str:
+def _ncu_output(ncu: str, device: torch.device, names: Iterable[str]) -> str:
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "ncu.csv"
         done = subprocess.run(
@@ -190,7 +224,7 @@ def _ncu_output(ncu: str, device: str) -> str:
                 *("--profile-from-start", "off", "--target-processes", "application-only"),
                 *("--metrics", ",".join(METRICS), "--csv", "--print-units", "base"),
                 *("--log-file", str(log)),
-                *(sys.executable, __file__, "--probe", "launch", "--device", device),
+                *(sys.executable, __file__, "--device", str(device), "--probe", "launch", *names),
             ],
             capture_output=True,
             text=True,

@@ -90,6 +90,8 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
 
     from convtime import compare, ops, plan_cache
 
+    # Before anything is called: PyTorch keeps the plan of a shape that it has selected without.
+    torch.backends.cudnn.benchmark = True
     problem = layer.problem
     memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
 
@@ -132,7 +134,6 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
         "compiled": compile_whole(separate, COMPILE_MODE),
         "pytorch_fused": pytorch_fused,
     }
-    torch.backends.cudnn.benchmark = True
     with torch.no_grad():
         # Called once each: plans are selected, and code is compiled.
         outputs_of = {name: function(x, w, b, z) for name, function in functions.items()}

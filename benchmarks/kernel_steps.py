@@ -280,7 +280,14 @@ def measure_counters(dtype: str, layout: str, device: torch.device) -> results.R
     }
     try:
         for name, call in pools.items():
-            counted = convtime.counters(call, metrics=tuple(METRICS.values()), name=name)
+            # Each call anew: where CUPTI repeats a kernel, the cache holds what that left there.
+            counted = convtime.counters(
+                call,
+                metrics=tuple(METRICS.values()),
+                name=name,
+                replay="call",
+                cache="cold-clean",  # or it would write back what the flush wrote
+            )
             row["totals"][name] = {short: counted[metric] for short, metric in METRICS.items()}
     except convtime.CountersUnavailable as error:
         row["reason"] = str(error)

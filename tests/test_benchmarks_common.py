@@ -34,6 +34,8 @@ def run_on(tmp_path, monkeypatch):
             called.append(key)
             if cases[key] == "loses the GPU":
                 monkeypatch.setattr(torch.cuda, "synchronize", fail)
+            if cases[key] == "has a mistake":
+                raise KeyError(key)
             if cases[key] != "fine":
                 fail()
             return {}
@@ -58,6 +60,14 @@ def test_where_a_case_cannot_be_had_the_others_still_are(run_on):
     cases = {"a": "fine", "b": "fails", "c": "fine"}
     assert run_on(cases) == ("error: not measured: b", "abc")
     assert run_on(cases) == ("error: not measured: b", "b")
+
+
+def test_a_mistake_in_one_case_costs_no_other(run_on, capsys):
+    cases = {"a": "has a mistake", "b": "fine"}
+    assert run_on(cases) == ("error: not measured: a", "ab")
+    told = capsys.readouterr()
+    assert "a: KeyError: 'a'" in told.out
+    assert "in measure" in told.err, "where it was"
 
 
 def test_a_case_that_loses_the_gpu_is_taken_last(run_on):

@@ -1,7 +1,9 @@
 """Hardware counters: names, what is made of counts, refusals; and on a GPU, the counters."""
 
 import contextlib
+import dataclasses
 import functools
+import io
 import itertools
 import json
 import math
@@ -13,7 +15,9 @@ from gh100 import Gh100
 
 import convtime
 from convtime.cli import main
+from convtime.core.errors import InputError
 from convtime.core.load import _C
+from convtime.results.costs import Energy, PeakMemory
 from convtime.results.counters import Counters, CountersUnavailable, KernelCounters
 from convtime.show.counters import format_value
 from convtime.timing.counters.groups import DURATION, GROUPS
@@ -249,6 +253,42 @@ def test_counters_survive_json():
     assert isinstance(again.kernels[0], KernelCounters)
     with pytest.raises(ValueError, match="a Counters of schema '9.0' cannot be read"):
         Counters.from_dict({**counters.to_dict(), "schema": "9.0"})
+
+
+def test_a_file_of_counters_is_shown_with_what_was_read_beside(tmp_path, capsys):
+    counters = dataclasses.replace(
+        made([CALL]),
+        energy=Energy("op", 0.5, 0.1, 400.0, 2.0, 4, "cuda:0"),
+        peak_memory=PeakMemory("op", 2_000_000, 1_000_000, "cuda:0"),
+    )
+    told = str(counters)
+    assert told.splitlines()[-2:] == [str(counters.energy), str(counters.peak_memory)]
+    file = tmp_path / "counters.json"
+    file.write_text(counters.to_json())
+    assert main(["show", str(file)]) == 0
+    assert capsys.readouterr().out == f"{told}\n"
+    assert main(["show", str(file), "--json", "-"]) == 0
+    assert Counters.from_dict(json.loads(capsys.readouterr().out)) == counters
+    with pytest.raises(InputError, match="has hardware counters, and must be a Measure"):
+        convtime.read_measurements(file)
+
+
+def test_the_command_counts_what_it_finds_on_standard_input(monkeypatch, tmp_path, capsys):
+    def count(fn, **options):
+        assert fn() == 3
+        return dataclasses.replace(made([CALL]), name=options["name"])
+
+    def watch(fn, *, name, device):
+        return PeakMemory(name, 8, 4, "cuda:0")
+
+    monkeypatch.setattr("convtime.cli.counters.counters", count)
+    monkeypatch.setattr("convtime.cli.counters.peak_memory", watch)
+    monkeypatch.setattr("sys.stdin", io.StringIO("y = x + 1\ny"))
+    file = tmp_path / "counters.json"
+    given = ["counters", "-", "-s", "x = 2", "--device", "cpu", "--memory", "--json", str(file)]
+    assert main(given) == 0
+    assert "y = x + 1; y: 3 metrics" in capsys.readouterr().out
+    assert Counters.from_dict(json.loads(file.read_text())).peak_memory.bytes == 8
 
 
 def test_counters_are_shown():

@@ -1,9 +1,14 @@
 """What epilogue.py makes of its rows, without a GPU."""
 
+import dataclasses
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
+
+import convtime
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -55,3 +60,36 @@ def test_the_layers_are_those_that_a_relu_follows():
     assert len(layers) == len({layer.problem for layer in layers})
     assert {layer.names[0].rpartition(".")[2] for layer in layers} == {"conv1", "conv2", "conv3"}
     assert sum(map(epilogue.residual_is_added, layers)) == 4  # of each stage one
+
+
+def test_plans_may_be_timed_from_the_first_call_of_a_shape_on(monkeypatch):
+    layer = next(each for each in epilogue.layers() if epilogue.residual_is_added(each))
+    small = dataclasses.replace(layer.problem, batch=1, size=(8, 8), in_channels=4, out_channels=4)
+    called = []
+    conv2d = torch.nn.functional.conv2d
+
+    def watched(*args):
+        called.append(torch.backends.cudnn.benchmark)
+        return conv2d(*args)
+
+    def fused(x, w, z, alpha, b, *numbers):
+        return torch.relu(conv2d(x, w, b, *numbers) + alpha * z)
+
+    def compared(calls, **options):
+        one = SimpleNamespace(median=1e-6, seconds=[1e-6], activities=[])
+        return SimpleNamespace(measurements=dict.fromkeys(calls, one))
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    monkeypatch.setattr(torch.nn.functional, "conv2d", watched)
+    monkeypatch.setattr(torch, "cudnn_convolution_add_relu", fused)
+    monkeypatch.setattr("common.compiled.compile_whole", lambda function, mode: function)
+    monkeypatch.setattr(convtime, "compare", compared)
+    monkeypatch.setattr(convtime, "plan_cache", lambda: [SimpleNamespace(tag="a plan")])
+    row = epilogue.measure(
+        dataclasses.replace(layer, problem=small), "float32", "nhwc", torch.device("cpu")
+    )
+    assert called
+    assert all(called)
+    assert max(row["difference_from_separate"].values()) < 1e-5
+    assert set(row["seconds"]) == {"convtime", *epilogue.PEERS}
+    assert len(epilogue.table([row]).splitlines()) == 3

@@ -2,9 +2,12 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+
+import convtime
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -55,6 +58,7 @@ def counters(dirty=50e6, launches=4, in_place=50e6):
             "in_place": place(launches, in_place),
             "warm": place(1, 5e6),
             "dirty": place(1, dirty),
+            "cold": place(1, 70e6),
             "clean": place(1, 10e6),
             "behind_the_step": None,
         },
@@ -116,7 +120,8 @@ def test_what_is_written_is_said_as_a_share_of_the_loops():
     assert idle == "At rest the GPU's multiprocessors have a clock of 345 MHz."
     assert written == (
         "layer1: in the loop the kernel writes 50.0 MB to memory, and by itself, as a share of "
-        "that, 0.96 behind a dirty L2 cache, 0.20 behind a clean one, 0.10 call after call."
+        "that, 0.96 behind a dirty L2 cache, 1.40 behind a flush that wrote, 0.20 behind one that "
+        "read, 0.10 call after call."
     )
 
 
@@ -129,7 +134,7 @@ def test_tables_show_every_row():
     )
     assert lines[-1] == "- Counters were not read: permission is missing."
     assert forum_thread.counters_table([counters()]).splitlines()[-1] == (
-        "| layer1 | `dram__bytes_write.sum` (byte) | 5e+07 | – | 5e+07 | 1e+07 | 5e+06 |"
+        "| layer1 | `dram__bytes_write.sum` (byte) | 5e+07 | – | 5e+07 | 7e+07 | 1e+07 | 5e+06 |"
     )
     failed = {"key": "advice: mapped memory", "advice": "mapped memory", "reason": "no"}
     measured, not_measured = forum_thread.advice_table(
@@ -163,11 +168,72 @@ def test_a_point_is_measured_in_the_loop_and_by_itself(monkeypatch):
     assert len(forum_thread.table(rows).splitlines()) == 2 + len(LAYERS)
 
 
+def test_the_clock_is_that_between_two_stamps_of_one_multiprocessor():
+    before = [torch.tensor([1000, 7_000_000, 5]), torch.tensor([2000, 100, 3])]
+    after = [torch.tensor([10_000, 50, 4]), torch.tensor([102_000, 198_100, 3])]
+    assert points.clock_hz(before, after) == pytest.approx(1.98e9)
+    assert points.clock_hz(before, after[:1]) is None
+    assert points.clock_hz([], []) is None
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_counters_that_cannot_be_read_leave_their_reason():
     row = counted.measure(CPU, SMALL, LAYERS[0])
     assert row["layer"] == LAYERS[0]
     assert "a GPU's" in row["reason"]
+
+
+def test_in_the_loop_and_alone_one_convolution_is_counted(monkeypatch):
+    training = Training(CPU, SMALL)
+    layer = training.net.get_submodule(LAYERS[1])
+    seen = []
+    layer.register_forward_hook(lambda module, args, output: seen.append((args[0], output)))
+    later = []
+    training.net.get_submodule(LAYERS[2]).register_forward_hook(lambda *_: later.append(1))
+    call = training.in_place(LAYERS[1])
+    call.reach()
+    assert (len(seen), len(later)) == (1, 1), "a whole step, and the next one up to the layer"
+    output = call()
+    assert len(later) == 1
+    assert not torch.equal(seen[0][0], seen[1][0]), "of the next step"
+    torch.testing.assert_close(layer(seen[1][0]), output)
+
+    counts = []
+
+    def count(call, *, metrics, cache, setup=None, repeats=1, **options):
+        if setup is not None:
+            setup()
+        assert call().shape == (2, 4, 8, 8)
+        counts.append((cache, setup is not None, repeats))
+        names = ("gpu__time_duration.sum", "dram__bytes_read.sum", WRITE)
+        values = {**dict.fromkeys(names, float(repeats)), "lts__t_sector_hit_rate.pct": None}
+        if repeats == 1:
+            values["sm__inst_executed.sum"] = 5.0
+        return SimpleNamespace(
+            kernels=[convtime.KernelCounters("conv", 1, values, (1, 1, 1), (32, 1, 1))],
+            units=dict.fromkeys(values, "byte"),
+        )
+
+    monkeypatch.setattr(convtime, "counters", count)
+    monkeypatch.setattr(counted, "_launches", lambda call, kernel: 4)
+    written = []
+    monkeypatch.setattr(counted, "_write_everywhere", lambda: written.append(1))
+    row = {"key": "counters", **counted.measure(CPU, SMALL, LAYERS[0])}
+    assert counts[::2] == [
+        ("warm", True, 1),
+        ("warm", True, 1),
+        ("warm", True, 1),
+        ("cold", False, 1),
+        ("cold-clean", False, 1),
+        ("warm", False, 1),
+    ]
+    assert len(written) == 2, "behind one of these, both times"
+    assert {repeats for _, _, repeats in counts[1::2]} == {counted.REPEATS}
+    assert (row["count"], row["counted"]["in_place"]["launches"]) == (4, 4)
+    assert row["counted"]["warm"]["values"][WRITE] == counted.REPEATS
+    assert row["counted"]["warm"]["values"]["sm__inst_executed.sum"] == 5
+    assert summary.dirty_over_in_place(row) == 1
+    assert "1.00 behind a step, 1.00 behind a dirty L2 cache" in next(summary.sentences([row]))
 
 
 def test_advice_is_measured_without_and_with_it(monkeypatch):

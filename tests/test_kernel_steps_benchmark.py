@@ -7,6 +7,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import convtime
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
@@ -131,6 +133,25 @@ def test_counters_that_may_not_be_read_say_why(monkeypatch: pytest.MonkeyPatch) 
     assert row["totals"] == {}
     assert "GPU" in row["reason"]
     assert kernel_steps.tell(row) == row["reason"]
+
+
+def test_each_step_is_counted_behind_a_clean_cache_and_never_repeated_by_cupti(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(kernel_steps, "SHAPE", (1, 2, 8, 8))
+    asked: list[tuple[str, str]] = []
+
+    def count(call: object, *, metrics: tuple[str, ...], **options: str) -> dict[str, float]:
+        asked.append((options["replay"], options["cache"]))
+        if len(asked) > 2:
+            raise convtime.CountersUnavailable("they went away")
+        return dict.fromkeys(metrics, 1.0)
+
+    monkeypatch.setattr(convtime, "counters", count)
+    row = kernel_steps.measure_counters("fp16", "nhwc", torch.device("cpu"))
+    assert set(asked) == {("call", "cold-clean")}
+    assert len(row["totals"]) == 2
+    assert row["reason"] == "they went away"
 
 
 def test_fewer_bits_are_further_from_64(monkeypatch: pytest.MonkeyPatch) -> None:

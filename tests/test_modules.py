@@ -298,6 +298,38 @@ def test_a_module_that_cannot_be_copied_says_so() -> None:
     assert "was not timed by itself" in str(found)
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (convtime.CountersUnavailable("CUPTI counts\nno graphs"), "CUPTI counts no graphs"),
+        (ValueError("calls differ"), "ValueError: calls differ"),
+    ],
+)
+def test_a_module_that_is_not_counted_keeps_its_time(
+    monkeypatch: pytest.MonkeyPatch, times: ModuleTimes, error: Exception, why: str
+) -> None:
+    counted = on_a_gpu(times, "a").counters
+    first: list[str] = []
+
+    def count(fn: object, *, name: str, **options: object) -> Counters | None:
+        first[:] = first or ([name] if name != "step" else [])
+        if name in first:
+            raise error
+        return counted
+
+    monkeypatch.setattr(modules_module, "counters", count)
+    model = Block()
+    step = training_step(model, torch.randn(2, 3, 8, 8))
+    found = convtime.time_modules(model, step, **QUICK, metrics="dram")
+    refused, *others = found.passes
+    assert refused.isolated is not None
+    assert refused.isolated_reason == ""
+    assert (refused.counters, refused.counters_reason) == (None, why)
+    assert all(timed.counters is counted and not timed.counters_reason for timed in others)
+    assert f"no counters of {refused.module} {refused.direction} by itself: {why}" in str(found)
+    assert ModuleTimes.from_dict(json.loads(found.to_json())) == found
+
+
 def nothing() -> None:
     pass
 

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,8 +102,9 @@ def measure_pending(
         begin = time.perf_counter()
         try:
             row = measure()
-        except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
+        except Exception as error:  # whatever it is, it is this case's alone
             print(f"{key}: {first_line(error)}", flush=True)
+            traceback.print_exc()
             failed.append(key)
             if _lost_gpu():
                 file.note_lost(key)

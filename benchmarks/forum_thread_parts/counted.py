@@ -2,72 +2,106 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import results
 import torch
 
 import convtime
+from convtime.timing.counters.reading import CounterCache
 from forum_thread_parts.net import Size, Training
+from forum_thread_parts.summary import DRAM_READ, DRAM_WRITE
 
 GROUPS = ("time", "dram", "l2", "sm", "occupancy", "tensor")
-REPEATS = 10
+REPEATS = 10  # of the time and of what is read and written; all else is counted once
+
+#: All groups, and once more what is repeated.
+_Counted = tuple[convtime.Counters, convtime.Counters]
 
 
 def measure(device: torch.device, size: Size, name: str) -> results.Row:
     """All groups of metrics of a layer's kernel, or why they cannot be read.
 
-    By itself, the convolution is called behind itself (``warm``), behind a cache full of lines that
-    are to be written back (``dirty``) and of lines that are not (``clean``), and behind a step.
+    In the loop, the convolution is called where a step has come to it. By itself, it is called
+    behind a step; behind a cache full of lines that are to be written back, its input's among them,
+    which is written last as in the loop (``dirty``); behind a flush that wrote (``cold``) or read
+    (``clean``), where its input has to be read first; and behind itself (``warm``).
     """
     training = Training(device, size)
-    call = training.isolated(name)
-    # Each call anew, so that what it finds in the cache is what differs between these.
-    shared: dict[str, Any] = {
-        "metrics": GROUPS,
-        "repeats": REPEATS,
-        "replay": "call",
-        "device": device,
-    }
     try:
-        alone = {
-            "warm": convtime.counters(call, cache="warm", **shared),
-            "dirty": convtime.counters(call, cache="cold", **shared),
-            "clean": convtime.counters(call, cache="cold-clean", **shared),
-            "behind_the_step": convtime.counters(
-                call, cache="warm", setup=call.behind(training.step), **shared
-            ),
-        }
-        step = convtime.counters(training.step, cache="warm", **shared)
+        found = dict(_count_everywhere(device, training, name))
     except convtime.CountersUnavailable as error:
         return {"layer": name, "reason": str(error)}
     # The kernel that the convolution's time goes to.
     kernel = max(
-        alone["warm"].kernels, key=lambda each: each.values.get("gpu__time_duration.sum") or 0
+        found["warm"][0].kernels, key=lambda each: each.values.get("gpu__time_duration.sum") or 0
     )
-    found = {
-        place: _of_kernel(counted, kernel) for place, counted in {"in_place": step, **alone}.items()
-    }
+    counted = {place: _of_kernel(each, kernel) for place, each in found.items()}
+    if counted["in_place"] is not None:
+        counted["in_place"]["launches"] = _launches(training.forward, kernel)
     return {
         "layer": name,
-        "count": call.count,
+        "count": training.isolated(name).count,
         "kernel": kernel.name,
-        "units": dict(step.units),
-        "counted": found,
+        "units": dict(found["warm"][0].units),
+        "counted": counted,
     }
 
 
-def _of_kernel(counted: convtime.Counters, kernel: convtime.KernelCounters) -> results.Row | None:
+def _count_everywhere(
+    device: torch.device, training: Training, name: str
+) -> Iterator[tuple[str, _Counted]]:
+    """By place."""
+    alone = training.isolated(name)
+    in_place = training.in_place(name)
+    yield "in_place", _count(in_place, device, "warm", in_place.reach)
+    yield "behind_the_step", _count(alone, device, "warm", alone.behind(training.step))
+    yield "dirty", _count(alone, device, "warm", alone.behind(_write_everywhere))
+    yield "cold", _count(alone, device, "cold")
+    yield "clean", _count(alone, device, "cold-clean")
+    yield "warm", _count(alone, device, "warm")
+
+
+def _write_everywhere() -> None:
+    torch.ops.convtime.flush_l2()
+
+
+def _count(
+    call: Callable[[], object],
+    device: torch.device,
+    cache: CounterCache,
+    setup: Callable[[], None] | None = None,
+) -> _Counted:
+    # Each call anew, so that what it finds in the cache is what differs between these.
+    shared: dict[str, Any] = {"cache": cache, "setup": setup, "replay": "call", "device": device}
+    every = convtime.counters(call, metrics=GROUPS, **shared)
+    moved = [metric for metric in every.units if metric in (*DRAM_READ, *DRAM_WRITE)]
+    return every, convtime.counters(call, metrics=("time", *moved), repeats=REPEATS, **shared)
+
+
+def _launches(call: Callable[[], object], kernel: convtime.KernelCounters) -> int:
+    """How often a call launches the kernel.
+
+    Raises:
+        RuntimeError: Some of the records are missing.
+    """
+    with convtime.record("kernel") as recording:
+        call()
+    if recording.fault or recording.method != "kernel":
+        raise RuntimeError(recording.fault or recording.method_reason)
+    launched = (recording.launches[work.launch] for work in recording.work)
+    return sum((each.name, each.grid) == (kernel.name, kernel.grid) for each in launched)
+
+
+def _of_kernel(counted: _Counted, kernel: convtime.KernelCounters) -> results.Row | None:
     """Launches of a call, and what one launch has of each metric; None without the kernel."""
-    same = [
-        each for each in counted.kernels if (each.name, each.grid) == (kernel.name, kernel.grid)
-    ]
-    if not same:
-        return None
-    launches = sum(each.launches for each in same)
-    values = {}
-    for metric in same[0].values:
-        known = [(each.launches, each.values[metric]) for each in same]
-        if all(value is not None for _, value in known):
-            values[metric] = sum(count * (value or 0) for count, value in known) / launches
-    return {"launches": launches, "values": values}
+    launches = 0
+    values: dict[str, float | None] = {}
+    for counters in counted:
+        for each in counters.kernels:
+            if (each.name, each.grid) == (kernel.name, kernel.grid):
+                launches = each.launches
+                values |= each.values
+    known = {metric: value for metric, value in values.items() if value is not None}
+    return {"launches": launches, "values": known} if launches else None

@@ -104,10 +104,19 @@ class Training:
 
     def step(self) -> None:
         self._optimizer.zero_grad()
-        loss = F.cross_entropy(self.net(self._x), self._y)
+        loss = F.cross_entropy(self.forward(), self._y)
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
         self.loss = loss.detach()
+
+    def forward(self) -> torch.Tensor:
+        """The forward pass of a step alone."""
+        logits: torch.Tensor = self.net(self._x)
+        return logits
+
+    def in_place(self, name: str) -> InPlace:
+        """One of the net's convolutions, to be called where a step has come to it."""
+        return InPlace(self, self.net.get_submodule(name))
 
     def isolated(self, name: str) -> Isolated:
         """One of the net's convolutions, on its input in a step."""
@@ -129,6 +138,45 @@ class Training:
         return Isolated(seen[0], layer.weight.detach().clone(), layer.padding, len(same))
 
 
+class _Reached(Exception):  # noqa: N818 (no error)
+    """A forward pass has come to the layer that it is to stop at."""
+
+
+class InPlace:
+    """A convolution within a step, without the rest of the step: to count all would take minutes.
+
+    Args:
+        training: whose step it is.
+        layer: the convolution.
+    """
+
+    def __init__(self, training: Training, layer: nn.Module) -> None:
+        self._training = training
+        self._layer = layer
+        self._input: torch.Tensor | None = None
+
+    def reach(self) -> None:
+        """Runs a step, and the next one up to the convolution."""
+        self._input = None
+        self._training.step()
+        handle = self._layer.register_forward_pre_hook(self._stop)
+        try:
+            self._training.forward()
+        except _Reached:
+            pass
+        finally:
+            handle.remove()
+
+    def _stop(self, _module: nn.Module, args: tuple[torch.Tensor, ...]) -> None:
+        (self._input,) = args
+        raise _Reached
+
+    def __call__(self) -> torch.Tensor:
+        """The convolution, of what the layers before it have just computed."""
+        output: torch.Tensor = self._layer(self._input)
+        return output
+
+
 @dataclasses.dataclass(frozen=True)
 class Isolated:
     """A convolution by itself.
@@ -148,11 +196,11 @@ class Isolated:
     def __call__(self) -> torch.Tensor:
         return F.conv2d(self.x, self.weight, padding=self.padding)
 
-    def behind(self, step: Callable[[], None]) -> Callable[[], None]:
-        """Runs a step, and then what writes the input in the net, the last before the layer."""
+    def behind(self, work: Callable[[], None]) -> Callable[[], None]:
+        """Runs a step or other work, and then what writes the input in the net, as in place."""
 
         def load() -> None:
-            step()
+            work()
             self.x.relu_()
 
         return load

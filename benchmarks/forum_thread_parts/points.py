@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import results
@@ -18,6 +18,7 @@ REST = 0.5  # seconds, from which every run begins
 IDLE = 0.5  # seconds in which the idle clock is read
 RUNS = {1: 7, 10: 3}  # of so many iterations, since a few samples say little; of others, one
 _CLOCK_INTERVAL = 0.005
+_STAMPS = 4  # of the clocks at each end of a run: two must be of one multiprocessor
 _LONGEST = 120.0  # seconds of samples
 
 
@@ -114,24 +115,42 @@ def _recorded(
 ) -> tuple[convtime.Recording, float | None]:
     """So many calls from a rest on, and the clock meanwhile.
 
+    The GPU reads its clocks itself, before the first call and behind the last: what NVML says is of
+    the rest around a short run, too.
+
     Raises:
         RuntimeError: Some of the records are missing.
     """
     _rest(device)
     on_gpu = device.type == "cuda"
-    with (
-        convtime.trace_clocks(device, _CLOCK_INTERVAL) if on_gpu else _no_clocks() as trace,
-        convtime.record("kernel" if on_gpu else "cpu") as recording,
-    ):
+    with convtime.record("kernel" if on_gpu else "cpu") as recording:
+        before = _stamps(device)
         for _ in range(iterations):
             call()
+        after = _stamps(device)
     if recording.fault or (on_gpu and recording.method != "kernel"):
         raise RuntimeError(recording.fault or recording.method_reason)
-    return recording, _median(reading.sm_clock_hz for reading in trace.readings)
+    return recording, clock_hz(before, after)
 
 
-def _no_clocks() -> contextlib.nullcontext[convtime.ClockTrace]:
-    return contextlib.nullcontext(convtime.ClockTrace("cpu", _CLOCK_INTERVAL, 0.0))
+def _stamps(device: torch.device) -> list[torch.Tensor]:
+    if device.type != "cuda":
+        return []
+    return [torch.ops.convtime.read_clocks() for _ in range(_STAMPS)]
+
+
+def clock_hz(before: Iterable[torch.Tensor], after: Iterable[torch.Tensor]) -> float | None:
+    """The mean rate between two of the stamps; None where no multiprocessor made both.
+
+    Args:
+        before: of nanoseconds, cycles and the multiprocessor.
+        after: likewise.
+    """
+    pairs = itertools.product(*([stamp.tolist() for stamp in end] for end in (before, after)))
+    for (began, first, by), (ended, last, also_by) in pairs:
+        if by == also_by:
+            return 1e9 * float(last - first) / float(ended - began)
+    return None
 
 
 def _rest(device: torch.device) -> None:

@@ -28,7 +28,8 @@ _PLACES = {
     "in_place": ("PyTorch", "tab:orange"),
     "behind_the_step": ("isolated, behind a step", "tab:green"),
     "dirty": ("isolated, dirty L2", "tab:blue"),
-    "clean": ("isolated, clean L2", "tab:blue"),
+    "cold": ("isolated, behind a flush that wrote", "tab:blue"),
+    "clean": ("isolated, behind one that read", "tab:blue"),
     "warm": ("isolated, warm", "tab:blue"),
 }
 

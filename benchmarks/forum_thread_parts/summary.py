@@ -7,11 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import results
 
-#: What GPUs call the bytes that are written to memory.
+#: What GPUs call the bytes that are read from memory and written to it.
+DRAM_READ = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
 DRAM_WRITE = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
 _PLACES = {
+    "behind_the_step": "behind a step",
     "dirty": "behind a dirty L2 cache",
-    "clean": "behind a clean one",
+    "cold": "behind a flush that wrote",
+    "clean": "behind one that read",
     "warm": "call after call",
 }
 _SAME = 0.02  # share of a time up to which another one is the same
@@ -142,29 +145,28 @@ def _on_regimes(ratios: Sequence[float], rows: Sequence[results.Row]) -> str:
 
 
 def _on_writes(row: results.Row) -> Iterator[str]:
-    inside, dirty, warm, clean = (
-        row["counted"][place] for place in ("in_place", "dirty", "warm", "clean")
-    )
+    inside = row["counted"]["in_place"]
+    dirty = row["counted"]["dirty"]
     if inside is None:
         yield f"{row['layer']}: the step does not launch the kernel that runs by itself."
         return
     launched = row["count"] * dirty["launches"] if dirty is not None else 0
     if launched != inside["launches"]:
         yield (
-            f"{row['layer']}: a step launches the kernel {inside['launches']} times, and as many "
-            f"convolutions by themselves {launched} times, so that they cannot be compared."
+            f"{row['layer']}: a step's forward pass launches the kernel {inside['launches']} "
+            f"times, and as many convolutions by themselves {launched} times, so that they cannot "
+            "be compared."
         )
         return
-    known = {
-        place: written(each["values"])
-        for place, each in (("in", inside), ("dirty", dirty), ("warm", warm), ("clean", clean))
-        if each is not None
-    }
-    in_loop = known["in"]
+    in_loop = written(inside["values"])
     if not in_loop:
         return
-    shares = {place: value / in_loop for place, value in known.items() if value is not None}
-    told = [f"{shares[place]:.2f} {how}" for place, how in _PLACES.items() if place in shares]
+    told = []
+    for place, how in _PLACES.items():
+        alone = row["counted"][place]
+        value = None if alone is None else written(alone["values"])
+        if value is not None:
+            told.append(f"{value / in_loop:.2f} {how}")
     yield (
         f"{row['layer']}: in the loop the kernel writes {in_loop / 1e6:.1f} MB to memory, and by "
         f"itself, as a share of that, {', '.join(told)}."

@@ -156,11 +156,8 @@ void require_countable(const Launches& launches, bool replays_kernels) {
     throw std::invalid_argument("the call launches no kernel on this GPU");
   }
   if (launches.differ && launches.in_graphs) {
-    throw CountersRefused(
-        "kernels uncounted",
-        "calls do not launch the same kernels each time, some of them in CUDA graphs, whose nodes "
-        "CUPTI's range profiler does not count one by one; count the call that was captured, not "
-        "the graph's replay");
+    throw CountersRefused::uncounted(
+        "calls do not launch the same kernels each time, some of them in CUDA graphs");
   }
   if (launches.differ && !replays_kernels) {
     throw std::invalid_argument(

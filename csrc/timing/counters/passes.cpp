@@ -63,12 +63,9 @@ Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeP
                              ": let no other thread of this process use the GPU meanwhile");
   }
   if (rows.size() < counted.fewest) {
-    throw CountersRefused("kernels uncounted",
-                          "CUPTI counted " + std::to_string(rows.size()) + " of the " +
-                              std::to_string(counted.fewest) +
-                              " kernels that the call launches, and its range profiler does not "
-                              "count the nodes of a CUDA graph one by one; count the call that was "
-                              "captured, not the graph's replay");
+    throw CountersRefused::uncounted("CUPTI counted " + std::to_string(rows.size()) + " of the " +
+                                     std::to_string(counted.fewest) +
+                                     " kernels that the call launches");
   }
   return rows;
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import Any, get_args
 
 from convtime.cli import arguments, snippet
@@ -10,14 +11,13 @@ from convtime.cli.output import add_json, add_verbose, check_json, deliver_resul
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
-from convtime.results.counters import CountersUnavailable
+from convtime.results.counters import Counters, CountersUnavailable
 from convtime.show import text
 from convtime.timing.costs import energy, peak_memory
 from convtime.timing.counters.groups import GROUPS
 from convtime.timing.counters.listing import counter_names
 from convtime.timing.counters.nvprof import NVPROF
 from convtime.timing.counters.reading import DEFAULT_METRICS, CounterCache, Replay, counters
-from convtime.timing.snippet import run
 
 
 def add_to(commands: Any) -> None:
@@ -32,7 +32,10 @@ def add_to(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument(
-        "statement", nargs="*", metavar="STATEMENT", help="what is counted; several are its lines"
+        "statement",
+        nargs="*",
+        metavar="STATEMENT",
+        help="what is counted; several are its lines, and - stands for standard input",
     )
     parser.add_argument(
         "--metrics",
@@ -78,41 +81,35 @@ def _run(options: argparse.Namespace) -> None:
         return
     if not options.statement:
         raise InputError("there must be a STATEMENT, or --list (see convtime counters --help)")
+    statement = snippet.statement_of(options.statement)
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)
     with snippet.told_in_one_sentence():
-        with device:
-            run("\n".join(options.setup), namespace, what="the setup")
-        found = _read(options, namespace)
-    texts = [found["counters"].details() if options.verbose else str(found["counters"])]
-    texts += [str(cost) for what, cost in found.items() if what != "counters"]
-    document = {**found["counters"].to_dict()}
-    document |= {what: codec.encode(cost) for what, cost in found.items() if what != "counters"}
-    deliver_result(options, lambda: "\n".join(texts), lambda: codec.to_json(document))
+        snippet.set_up(options, namespace, device)
+        found = _read(statement, options, namespace)
+    told = found.details() if options.verbose else str(found)
+    deliver_result(options, lambda: told, lambda: codec.to_json(found.to_dict()))
 
 
-def _read(options: argparse.Namespace, namespace: dict[str, Any]) -> dict[str, Any]:
-    """The counters, and what else is asked for."""
-    candidate = snippet.candidate_of(
-        "\n".join(options.statement), options, namespace, name=options.name
+def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]) -> Counters:
+    """The counters, with what else is asked for."""
+    candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
+    found = counters(
+        candidate.fn,
+        metrics=options.metrics,
+        name=candidate.name,
+        setup=candidate.setup,
+        backward=candidate.backward,
+        repeats=options.repeats,
+        replay=options.replay,
+        cache=options.cache,
+        device=options.device,
     )
-    found: dict[str, Any] = {
-        "counters": counters(
-            candidate.fn,
-            metrics=options.metrics,
-            name=candidate.name,
-            setup=candidate.setup,
-            backward=candidate.backward,
-            repeats=options.repeats,
-            replay=options.replay,
-            cache=options.cache,
-            device=options.device,
-        )
-    }
+    of = {"name": candidate.name, "device": options.device}
     if options.energy:
-        found["energy"] = energy(candidate.fn, name=candidate.name, device=options.device)
+        found = dataclasses.replace(found, energy=energy(candidate.fn, **of))
     if options.memory:
-        found["peak_memory"] = peak_memory(candidate.fn, name=candidate.name, device=options.device)
+        found = dataclasses.replace(found, peak_memory=peak_memory(candidate.fn, **of))
     return found
 
 

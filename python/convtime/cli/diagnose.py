@@ -8,7 +8,6 @@ from typing import Any
 
 from convtime.cli import arguments, snippet
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
-from convtime.cli.time import statement_of
 from convtime.core import codec
 from convtime.device.resolve import resolve_device
 from convtime.study.diagnose.running import diagnose
@@ -61,7 +60,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     check_json(options.json)
-    statement = statement_of(options.statement)
+    statement = snippet.statement_of(options.statement)
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)
     if sys.stderr and sys.stderr.isatty():

@@ -18,7 +18,8 @@ def add_to(commands: Any) -> None:
         allow_abbrev=False,
         help="show what is in a file of results",
         description="Shows what is in a file of results, of convtime or of another tool that "
-        "convtime.read_measurements reads. With --json it becomes convtime's own.",
+        "convtime.read_measurements reads, or of convtime counters. With --json it becomes "
+        "convtime's own.",
     )
     parser.set_defaults(run=_run)
     parser.add_argument("file", type=arguments.file_name, metavar="FILE", help="the results")

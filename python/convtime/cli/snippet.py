@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -100,6 +101,22 @@ def named_statements(options: argparse.Namespace) -> dict[str, str]:
         if names.count(name) > 1:
             raise InputError(f"{name!r} is there more than once; give each a name with --named")
     return dict(pairs)
+
+
+def statement_of(lines: Sequence[str]) -> str:
+    """The statement of a command line, which - takes from standard input.
+
+    Raises:
+        InputError: standard input cannot be read.
+    """
+    if list(lines) != ["-"]:
+        return "\n".join(lines)
+    if sys.stdin is None:
+        raise InputError("the statement is to come from standard input, which is closed")
+    try:
+        return sys.stdin.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"standard input cannot be read ({error})") from error
 
 
 def fresh_namespace(device: torch.device) -> dict[str, Any]:

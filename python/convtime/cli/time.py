@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from convtime.cli import snippet
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
 from convtime.core import codec
-from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
 
 
@@ -37,7 +35,7 @@ def add_to(commands: Any) -> None:
 
 def _run(options: argparse.Namespace) -> None:
     check_json(options.json)
-    statement = statement_of(options.statement)
+    statement = snippet.statement_of(options.statement)
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)
     with snippet.told_in_one_sentence():
@@ -45,19 +43,3 @@ def _run(options: argparse.Namespace) -> None:
         measured = snippet.time_statement(statement, options, namespace)
     text = measured.details() if options.verbose else str(measured)
     deliver_result(options, lambda: text, lambda: codec.to_json(measured.to_dict()))
-
-
-def statement_of(lines: list[str]) -> str:
-    """The statement of a command line, which - takes from standard input.
-
-    Raises:
-        InputError: standard input cannot be read.
-    """
-    if lines != ["-"]:
-        return "\n".join(lines)
-    if sys.stdin is None:
-        raise InputError("the statement is to come from standard input, which is closed")
-    try:
-        return sys.stdin.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"standard input cannot be read ({error})") from error

@@ -8,6 +8,7 @@ import operator
 from typing import Any, ClassVar
 
 from convtime.core import codec
+from convtime.results.costs import Energy, PeakMemory
 from convtime.results.kernel_names import shorten
 
 
@@ -71,10 +72,12 @@ class Counters(codec.Stored):
         device: the GPU, e.g. ``cuda:0``.
         exclusive: whether no other timing of this user ran on the GPU meanwhile.
         exclusive_reason: why not, where that was asked for.
+        energy: of a call; None unless ``convtime counters --energy`` read it.
+        peak_memory: of a call; None unless ``convtime counters --memory`` read it.
         provenance: hardware, software and source state.
     """
 
-    SCHEMA: ClassVar[str] = "1.0"
+    SCHEMA: ClassVar[str] = "1.1"
 
     name: str
     kernels: tuple[KernelCounters, ...]
@@ -93,6 +96,8 @@ class Counters(codec.Stored):
     kernels_reason: str = ""
     exclusive: bool = False
     exclusive_reason: str = ""
+    energy: Energy | None = None
+    peak_memory: PeakMemory | None = None
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> float | None:

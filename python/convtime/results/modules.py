@@ -38,6 +38,7 @@ class PassTimes:
         isolated: the same calls by themselves, all of them as one.
         isolated_reason: why they were not timed so; empty where they were.
         counters: hardware counters of them by themselves; None where they were not read.
+        counters_reason: why not, where that was tried.
     """
 
     module: str
@@ -49,6 +50,7 @@ class PassTimes:
     isolated: Measurement | None = None
     isolated_reason: str = ""
     counters: Counters | None = None
+    counters_reason: str = ""
 
     @property
     def median(self) -> float:
@@ -115,7 +117,7 @@ class ModuleTimes(codec.Stored):
         provenance: hardware, software and source state.
     """
 
-    SCHEMA: ClassVar[str] = "1.0"
+    SCHEMA: ClassVar[str] = "1.1"
 
     model: str
     method: str

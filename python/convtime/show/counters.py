@@ -29,6 +29,7 @@ def brief(counters: Counters) -> str:
         line(counters),
         text.table(_HEADERS, _totals(counters), right=_HEADERS[1:2], indent=2),
         text.sentences(_remarks(counters), indent=2),
+        *_costs(counters),
     ]
     return "\n".join(filter(None, parts))
 
@@ -50,6 +51,7 @@ def sheet(counters: Counters) -> str:
         ),
         text.facts(_conditions(counters)),
         text.sentences(_remarks(counters)),
+        *_costs(counters),
     ]
     return "\n\n".join(filter(None, parts))
 
@@ -65,7 +67,7 @@ def html_sheet(counters: Counters) -> str:
     return (
         html.table(_HEADERS, _totals(counters), line(counters))
         + "".join(kernels)
-        + html.items(_remarks(counters))
+        + html.items([*_remarks(counters), *_costs(counters)])
     )
 
 
@@ -134,6 +136,15 @@ def _remarks(counters: Counters) -> list[str]:
     if counters.exclusive_reason:
         remarks.append(f"not alone on the GPU: {counters.exclusive_reason}")
     return remarks
+
+
+def _costs(counters: Counters) -> list[str]:
+    """What was read beside the counters."""
+    return [
+        text.printable(str(cost))
+        for cost in (counters.energy, counters.peak_memory)
+        if cost is not None
+    ]
 
 
 def _count(number: int, one: str, several: str = "") -> str:

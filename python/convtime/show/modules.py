@@ -134,6 +134,8 @@ def _remarks(times: ModuleTimes) -> Iterator[str]:
     for timed in times.passes:
         if timed.isolated_reason:
             yield f"{_title(timed)} was not timed by itself: {timed.isolated_reason}"
+        if timed.counters_reason:
+            yield f"no counters of {_title(timed)} by itself: {timed.counters_reason}"
     if times.not_called:
         yield f"not called by the step: {', '.join(times.not_called)}"
     if times.counters_reason:

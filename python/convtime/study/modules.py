@@ -448,14 +448,20 @@ def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTi
     name = region_name(timed.module, timed.direction)
     try:
         alone = time_op(fn, setup=setup, name=name, device=how.device, **how.options)
-        counted = None
-        if how.metrics is not None:
-            counted = counters(
-                fn, metrics=how.metrics, setup=setup, name=name, cache="warm", device=how.device
-            )
     except Exception as error:  # of the module's own code
         return dataclasses.replace(timed, isolated_reason=first_line(error))
-    return dataclasses.replace(timed, isolated=alone, counters=counted)
+    timed = dataclasses.replace(timed, isolated=alone)
+    if how.metrics is None:
+        return timed
+    try:
+        counted = counters(
+            fn, metrics=how.metrics, setup=setup, name=name, cache="warm", device=how.device
+        )
+    except CountersUnavailable as error:
+        return dataclasses.replace(timed, counters_reason=one_line(error))
+    except Exception as error:  # of the module's own code
+        return dataclasses.replace(timed, counters_reason=first_line(error))
+    return dataclasses.replace(timed, counters=counted)
 
 
 def _counted_step(

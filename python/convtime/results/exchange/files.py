@@ -16,6 +16,7 @@ from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
+from convtime.results.counters import Counters
 from convtime.results.exchange import frame, nvbench, pytest_benchmark, sweeps, torch_benchmark
 from convtime.results.exchange.unknown import named, shown
 from convtime.results.measurement import Measurement
@@ -68,6 +69,11 @@ def read_measurements(
     """
     if isinstance(source, str | os.PathLike):
         found = read_file(source)
+        if isinstance(found, Counters):
+            raise InputError(
+                f"{os.fspath(source)}: has hardware counters, and must be {_READABLE}; "
+                "convtime show shows them"
+            )
         return _by_name(found)
     pandas_loaded = sys.modules.get("pandas")
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
@@ -76,11 +82,11 @@ def read_measurements(
 
 
 #: What a file may hold.
-Found = Comparison | Sweep | dict[str, Measurement]
+Found = Comparison | Sweep | Counters | dict[str, Measurement]
 
 
 def read_file(path: str | os.PathLike[str]) -> Found:
-    """As :func:`read_measurements` of a file, but a comparison or a sweep as a whole.
+    """As :func:`read_measurements` of a file, but a comparison or a sweep as a whole; or counters.
 
     Raises:
         InputError: in one sentence, why it cannot be read.
@@ -106,6 +112,8 @@ def read_file(path: str | os.PathLike[str]) -> Found:
 
 
 def _by_name(found: Found) -> dict[str, Measurement]:
+    if isinstance(found, Counters):
+        return {}
     return found if isinstance(found, dict) else dict(found.measurements)
 
 
@@ -161,6 +169,8 @@ def _read_document(document: Any, path: Path) -> Found:
                 return named([Measurement.from_dict(document)], str(path))
             if "plan" in document and "points" in document:
                 return Sweep.from_dict(document)
+            if "totals" in document and "kernels" in document:
+                return Counters.from_dict(document)
             if isinstance(document.get("measurements"), Mapping):
                 return _read_by_name(document, path)
             if pytest_benchmark.is_one(document):
@@ -261,10 +271,10 @@ def write_measurements(
 
 
 def document_of(
-    measurements: Measurement | Comparison | Sweep | Mapping[str, Measurement],
+    measurements: Measurement | Comparison | Sweep | Counters | Mapping[str, Measurement],
 ) -> dict[str, Any]:
     """What convtime's own JSON holds of one measurement, a whole result, or several by name."""
-    if isinstance(measurements, Measurement | Comparison | Sweep):
+    if isinstance(measurements, Measurement | Comparison | Sweep | Counters):
         return measurements.to_dict()
     entries = {name: measured.to_dict() for name, measured in measurements.items()}
     return {"schema": RUN_SCHEMA, "measurements": entries}
