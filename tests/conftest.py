@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # For OpenMP, when it is loaded: idle threads would spin on cores that other workers need.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # For torch, when it is loaded: there is a worker for each core.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -162,9 +162,18 @@ def test_a_pin_does_not_outlive_an_exception() -> None:
     assert os.sched_getaffinity(0) == before
 
 
+@pytest.fixture
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
 def test_torchs_threads_do_not_inherit_the_pin() -> None:
     """In a thread of its own, which has no helpers yet when it is pinned."""
-    if torch.get_num_threads() < 2 or len(os.sched_getaffinity(0)) < 2:
+    if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("needs two CPUs")
     x = torch.ones(1 << 20)  # here, since to fill it takes helpers, too
     single: list[int] = []

@@ -160,9 +160,8 @@ def test_an_op_takes_and_computes_what_pytorchs_does(
         assert torch.equal(ours, theirs)
 
 
-@pytest.mark.parametrize("wanted", ["taken", "refused"])
 @pytest.mark.parametrize("op", OPS)
-def test_the_fuzzer_makes_both_kinds(op: str, wanted: str) -> None:
+def test_the_fuzzer_makes_both_kinds(op: str) -> None:
     seen = []
 
     @settings(max_examples=100, derandomize=True, database=None, deadline=None)
@@ -172,4 +171,4 @@ def test_the_fuzzer_makes_both_kinds(op: str, wanted: str) -> None:
         seen.append("refused" if refused else "taken")
 
     run()
-    assert seen.count(wanted) > 20
+    assert min(seen.count("taken"), seen.count("refused")) > 20

@@ -294,7 +294,8 @@ def run_gpu(tmp_path):
     benchmarks, tests, target = (tmp_path / name for name in ("benchmarks", "tests", "target"))
     for folder in (benchmarks, tests, target / "convtime"):
         folder.mkdir(parents=True)
-    (target / "convtime" / "__main__.py").write_text("")
+    for module in ("__init__", "__main__"):
+        (target / "convtime" / f"{module}.py").write_text("")
     for name in ("run_gpu.sh", "results.py"):
         shutil.copy(BENCHMARKS / name, benchmarks)
     (benchmarks / "goals.json").write_text('{"one": {}, "packaging": {}, "planned": {}}')
