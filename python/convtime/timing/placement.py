@@ -26,11 +26,10 @@ from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
 from convtime.timing.reach import is_plain, reachable
 
-#: Bytes; that of the CUDA allocator.
-ALIGNMENT = 512
+#: Bytes; that of the CUDA allocator, and of its large blocks.
+ALIGNMENT, LARGE_PAGE = 512, 2 << 20
 # By no coarser alignment of its data a kernel is chosen.
 _COARSEST_LOAD = 256
-_LARGE_PAGE = 2 << 20
 # Between copies, in all and for each at most: enough for any address modulo large pages.
 _GAP_BYTES = 256 << 20
 _GAP_BYTES_EACH = 1 << 20
@@ -78,7 +77,7 @@ def lay_out(
     pairs = list(range(copies * len(sizes)))
     if placement != "as-is":
         source.shuffle(pairs)
-    alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
     room = min(_GAP_BYTES, _GAP_BYTES_EACH * len(pairs)) if placement == "random" else 0
     # Always as much in all, so that the allocator finds room that it had before.
     gaps = sorted(source.randrange(room // ALIGNMENT + 1) for _ in pairs) if room else ()
@@ -196,7 +195,7 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _aligned_buffer(nbytes: int, placement: Placement, device: torch.device) -> torch.Tensor:
-    alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
     buffer = torch.empty(nbytes + alignment, dtype=torch.uint8, device=device)
     first = -buffer.data_ptr() % alignment
     return buffer[first : first + nbytes]
@@ -288,7 +287,7 @@ def count_places(
     """
     if why_not := obstacle(original, backward=backward):
         raise CannotPlaceError(why_not)
-    alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
     nbytes = sum(_rounded(one.nbytes(), alignment) for one in original.storages.values())
     fitting = room_bytes // nbytes
     if fitting < _FEWEST_PLACES:
