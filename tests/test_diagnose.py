@@ -327,6 +327,14 @@ def test_calls_that_ask_for_memory_are_traced_without_what_others_left(asked, em
     assert done == ["emptied"] * emptied + ["traced"]
 
 
+@pytest.mark.parametrize(("launches", "reason"), [(0.0, ""), (0.4, "other threads use the GPU")])
+def test_beside_other_threads_nothing_is_counted(launches, reason):
+    obstacle = next(each.obstacle for each in contrasts.CONTRASTS if each.name == "counters")
+    found = obstacle(subject_of(abs, 1), but(work={"other_launches": launches}))
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
 def test_a_tensor_in_two_places_is_one_tensor_there_too():
     x = torch.ones(3)
     changed = subject_of(torch.add, x, x).with_tensors(moved, "moved")
