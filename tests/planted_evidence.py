@@ -194,6 +194,11 @@ SEEN = {
     # The profiler may see little of a copy through memory that the driver stages.
     "transfer: pageable, out": copied(1500, 300, 320, "pageable", copying=1300),
     "transfer: pinned, in": copied(345, 330, 340, "pinned", copying=5),
+    "transfer: mapped, in": large(
+        720,
+        {"placement": {"as-is": timing(720), "moved": timing(16)}},
+        work=seconds(seconds=16, union=16, span=16) | {"mapped_bytes": 33 << 20},
+    ),
     # Without toggling bits the clock stays high in a burst, and falls later.
     "data: zeros": large(
         1400,

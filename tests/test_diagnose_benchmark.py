@@ -13,15 +13,18 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import diagnose  # noqa: E402
 import results  # noqa: E402
+from common.mapped import mapped  # noqa: E402
 from diagnose_parts import causes, neighbours  # noqa: E402
 from diagnose_parts.causes import CAUSES  # noqa: E402
 from diagnose_parts.controls import CONTROLS  # noqa: E402
 from diagnose_parts.planting import NOTHING, Draw  # noqa: E402
 from planted_evidence import SEEN  # noqa: E402
 
+import convtime  # noqa: E402
 from convtime.core import codec  # noqa: E402
 from convtime.results.diagnosis import CauseCode  # noqa: E402
 from convtime.results.evidence import Evidence  # noqa: E402
+from convtime.study.diagnose.subject import is_mapped  # noqa: E402
 
 GOALS = results.load_goals()["diagnose"]
 
@@ -142,3 +145,11 @@ def test_without_a_history_the_commit_has_to_be_given(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "HERE", tmp_path / "benchmarks")
     with pytest.raises(SystemExit, match="give the commit that froze the rules by --rules"):
         diagnose.find_rules()
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_the_hosts_memory_is_told_from_its_own():
+    there = mapped(torch.randn(1 << 22).pin_memory(), "cuda")
+    assert is_mapped(there)
+    assert not is_mapped(torch.ones(9, device="cuda"))
+    assert convtime.diagnose(torch.relu, there, budget=5).first == "transfer"

@@ -129,6 +129,16 @@ def test_small_copies_are_answers_that_are_waited_for():
     assert "transfer" not in codes(PLANTED["synchronisation"])
 
 
+def test_of_mapped_memory_other_addresses_are_in_other_memory():
+    places = {"placement": {"as-is": timing(700), "moved": timing(20)}}
+    seen = but(contrasts=places, calls={"loop": timing(701)}, work={"mapped_bytes": 1 << 25})
+    (cause,) = judge(seen)
+    assert cause.code == "transfer"
+    assert "(mapped)" in cause.sentence
+    assert advise(cause, seen)[0].saved == pytest.approx(680 * US)
+    assert codes(but(seen, work={"mapped_bytes": 0})) == ["placement"]
+
+
 def test_copies_beside_kernels_cost_nothing():
     hidden = {"copies": 40 * US, "hidden_copies": 40 * US, "pinned": 40 * US, "copying": 2 * US}
     loop = {"loop": timing(150)}

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from common.graphs import capture
+from common.mapped import mapped
 from torch.nn import functional as F
 
 from diagnose_parts.neighbours import process_neighbour, thread_neighbour
@@ -396,6 +397,12 @@ def pinned_in(draw: Draw) -> Planted:
     return Planted(lambda: torch.relu(x.to("cuda", non_blocking=True)))
 
 
+def mapped_in(draw: Draw) -> Planted:
+    """The kernel reads the host's memory as it runs."""
+    x = torch.randn(draw.whole("MiB", 16, 64) * MIB // 4).pin_memory()
+    return Planted(torch.relu, (mapped(x, "cuda"),))
+
+
 def zeros(draw: Draw) -> Planted:
     side = 512 * draw.whole("512 rows", 12, 16)
     dtype = getattr(torch, draw.one_of("dtype", "float16", "bfloat16"))
@@ -450,6 +457,7 @@ CAUSES: Plants = {
     "transfer: pageable, in": Plant("transfer", pageable_in),
     "transfer: pageable, out": Plant("transfer", pageable_out),
     "transfer: pinned, in": Plant("transfer", pinned_in),
+    "transfer: mapped, in": Plant("transfer", mapped_in),
     "data: zeros": Plant("data", zeros),
     "data: turns by value": Plant("data", turns_by_value),
 }

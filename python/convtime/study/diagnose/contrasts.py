@@ -23,7 +23,14 @@ from convtime.study.diagnose import neighbours, process
 from convtime.study.diagnose.account import account_of
 from convtime.study.diagnose.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
 from convtime.study.diagnose.serialising import look_at_results
-from convtime.study.diagnose.subject import BUDGET, Subject, filled, moved, seconds_of
+from convtime.study.diagnose.subject import (
+    BUDGET,
+    Subject,
+    filled,
+    is_mapped,
+    moved,
+    seconds_of,
+)
 from convtime.study.diagnose.tracing import trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original
@@ -102,6 +109,9 @@ def look_at_work(subject: Subject, calls: Calls) -> Work:
         highest_clock_hz=measured.max_sm_clock_hz,
         tensor_bytes=0 if subject.obstacle else sum(each.nbytes for each in subject.tensors),
         remarkable_inputs=len(measured.inputs),
+        mapped_bytes=sum(each.nbytes for each in subject.tensors if is_mapped(each))
+        if subject.on_gpu
+        else 0,
     )
 
 

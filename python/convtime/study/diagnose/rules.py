@@ -219,6 +219,7 @@ def _allocation(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _transfer(evidence: Evidence, account: Account) -> Iterator[Cause]:
+    yield from _mapped(evidence, account)
     trace, copied = evidence.trace, evidence.work.copied_bytes
     if trace is None or trace.copies <= 0 or _copies_answers(evidence):
         return
@@ -244,6 +245,25 @@ def _transfer(evidence: Evidence, account: Account) -> Iterator[Cause]:
         evidence=tuple(told),
         effect=lost / account.seconds,
         confidence=SURE,
+    )
+
+
+def _mapped(evidence: Evidence, account: Account) -> Iterator[Cause]:
+    found = _best_change(evidence, "placement")  # to copies, which lie in the GPU's memory
+    if not evidence.work.mapped_bytes or found is None:
+        return
+    here, _, elsewhere = found
+    yield Cause(
+        code="transfer",
+        sentence=f"kernels read and write the host's memory (mapped) as they run: that takes "
+        f"{format_seconds(here.median)}, and on copies in the GPU's memory "
+        f"{format_seconds(elsewhere.median)}",
+        evidence=(
+            f"{evidence.work.mapped_bytes / 1e6:,.1f} MB of its tensors lie in the host's memory",
+            *_told(evidence, "placement"),
+        ),
+        effect=_effect(here, elsewhere, account),
+        confidence=_confidence(here, elsewhere),
     )
 
 
@@ -406,21 +426,20 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _placement(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    places = evidence.contrasts.get("placement", {})
-    here = places.get("as-is")
-    others = {name: each for name, each in places.items() if name != "as-is"}
-    if here is not None and others:
-        elsewhere = min(others.values(), key=lambda each: each.median)
-        if here.median > elsewhere.median:
-            yield Cause(
-                code="placement",
-                sentence=f"the tensors lie where the call takes {format_seconds(here.median)}; at "
-                f"other addresses it takes {format_seconds(elsewhere.median)}",
-                evidence=_told(evidence, "placement"),
-                effect=_effect(here, elsewhere, account),
-                confidence=_confidence(here, elsewhere),
-            )
-            return
+    if evidence.work.mapped_bytes:  # whose copies lie in other memory, and not at other addresses
+        return
+    found = _best_change(evidence, "placement")
+    if found is not None:
+        here, _, elsewhere = found
+        yield Cause(
+            code="placement",
+            sentence=f"the tensors lie where the call takes {format_seconds(here.median)}; at "
+            f"other addresses it takes {format_seconds(elsewhere.median)}",
+            evidence=_told(evidence, "placement"),
+            effect=_effect(here, elsewhere, account),
+            confidence=_confidence(here, elsewhere),
+        )
+        return
     spread, share = evidence.work.place_spread, evidence.work.place_share
     if spread is not None and share is not None and share >= 0.5:
         yield Cause(
@@ -433,9 +452,7 @@ def _placement(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    layouts = evidence.contrasts.get("layout", {})
-    here = layouts.get("as-is")
-    others = {name: each for name, each in layouts.items() if name != "as-is"}
+    found = _best_change(evidence, "layout")
     told = list(_told(evidence, "layout"))
     if evidence.work.conversion > 0:
         told.append(f"{format_seconds(evidence.work.conversion)} are conversions between layouts")
@@ -446,9 +463,8 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
             f"one kernel reads {read / 1e6:,.1f} MB of the GPU's memory, and its tensors have "
             f"{given / 1e6:,.1f} MB of numbers"
         )
-    best = min(others.values(), key=lambda each: each.median, default=None)
-    if here is not None and best is not None and best.median < here.median:
-        name = next(name for name, each in others.items() if each is best)
+    if found is not None:
+        here, name, best = found
         yield Cause(
             code="layout",
             sentence=f"the tensors lie in memory so that the call takes "
@@ -558,6 +574,16 @@ def _extremes(
     """The slowest and the fastest condition of a contrast; None where there are not two."""
     found = sorted(evidence.contrasts.get(contrast, {}).items(), key=lambda entry: entry[1].median)
     return (found[-1], found[0]) if len(found) > 1 else None
+
+
+def _best_change(evidence: Evidence, contrast: str) -> tuple[Timing, str, Timing] | None:
+    """As it is, and the fastest change by its name; None where none is faster."""
+    others = dict(evidence.contrasts.get(contrast, {}))
+    here = others.pop("as-is", None)
+    if here is None or not others:
+        return None
+    name, best = min(others.items(), key=lambda entry: entry[1].median)
+    return (here, name, best) if best.median < here.median else None
 
 
 def _effect(slower: Timing, faster: Timing, account: Account, *, in_cycles: bool = True) -> float:
