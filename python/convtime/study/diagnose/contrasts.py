@@ -92,6 +92,7 @@ def look_at_work(subject: Subject, calls: Calls) -> Work:
     activities = measured.activities
     conversion = (each.median for each in activities if role_of(each) == LAYOUT)
     copies = [each for each in activities if each.kind == "memcpy"]
+    tensors = [] if subject.obstacle else subject.tensors  # or not all of them are known
     return Work(
         seconds=measured.median,
         union=statistics.median(measured.unions or measured.seconds),
@@ -107,11 +108,9 @@ def look_at_work(subject: Subject, calls: Calls) -> Work:
         place_share=measured.placement_variance_share,
         place_spread=_spread_of_places(measured),
         highest_clock_hz=measured.max_sm_clock_hz,
-        tensor_bytes=0 if subject.obstacle else sum(each.nbytes for each in subject.tensors),
+        tensor_bytes=sum(each.nbytes for each in tensors),
         remarkable_inputs=len(measured.inputs),
-        mapped_bytes=sum(each.nbytes for each in subject.tensors if is_mapped(each))
-        if subject.on_gpu
-        else 0,
+        mapped_bytes=sum(each.nbytes for each in tensors if subject.on_gpu and is_mapped(each)),
     )
 
 
