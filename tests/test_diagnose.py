@@ -25,7 +25,7 @@ from convtime.study.diagnose import (
     tracing,
 )
 from convtime.study.diagnose.difference import Other, split
-from convtime.study.diagnose.subject import Subject, is_mapped, moved
+from convtime.study.diagnose.subject import Subject, moved
 from convtime.study.diagnose.tracing import RANGE, Event, read_trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.sampling import find_place
@@ -333,20 +333,6 @@ def test_beside_other_threads_nothing_is_counted(launches, reason):
     found = obstacle(subject_of(abs, 1), but(work={"other_launches": launches}))
     assert found.startswith(reason)
     assert bool(found) == bool(reason)
-
-
-@pytest.mark.parametrize("answer", [True, False])
-def test_where_a_tensor_lies_cuda_is_asked_by_its_address(answer, monkeypatch):
-    asked = []
-
-    def is_pinned(tensor):
-        asked.append(tensor.data_ptr())
-        return answer
-
-    monkeypatch.setattr(torch.Tensor, "is_pinned", is_pinned)
-    x = torch.ones(4)[2:]
-    assert is_mapped(x) is answer
-    assert asked == [x.data_ptr()]
 
 
 def test_a_tensor_in_two_places_is_one_tensor_there_too():

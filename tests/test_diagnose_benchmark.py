@@ -24,7 +24,7 @@ import convtime  # noqa: E402
 from convtime.core import codec  # noqa: E402
 from convtime.results.diagnosis import CauseCode  # noqa: E402
 from convtime.results.evidence import Evidence  # noqa: E402
-from convtime.study.diagnose.subject import is_mapped  # noqa: E402
+from convtime.timing.placement import is_mapped  # noqa: E402
 
 GOALS = results.load_goals()["diagnose"]
 
@@ -150,6 +150,7 @@ def test_without_a_history_the_commit_has_to_be_given(monkeypatch, tmp_path):
 @pytest.mark.cuda
 def test_on_a_gpu_the_hosts_memory_is_told_from_its_own():
     there = mapped(torch.randn(1 << 22).pin_memory(), "cuda")
-    assert is_mapped(there)
-    assert not is_mapped(torch.ones(9, device="cuda"))
+    assert is_mapped(there.data_ptr())
+    assert not is_mapped(torch.ones(9, device="cuda").data_ptr())
+    assert "host's memory" in convtime.time_op(torch.relu, there, budget=0.1).placement_reason
     assert convtime.diagnose(torch.relu, there, budget=5).first == "transfer"

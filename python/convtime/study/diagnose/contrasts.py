@@ -23,20 +23,13 @@ from convtime.study.diagnose import neighbours, process
 from convtime.study.diagnose.account import account_of
 from convtime.study.diagnose.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
 from convtime.study.diagnose.serialising import look_at_results
-from convtime.study.diagnose.subject import (
-    BUDGET,
-    Subject,
-    filled,
-    is_mapped,
-    moved,
-    seconds_of,
-)
+from convtime.study.diagnose.subject import BUDGET, Subject, filled, moved, seconds_of
 from convtime.study.diagnose.tracing import trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original
 from convtime.timing.counters.reading import counters
 from convtime.timing.options import Cache, Method, Regime
-from convtime.timing.placement import MOST_OBJECTS, obstacle
+from convtime.timing.placement import MOST_OBJECTS, is_mapped, obstacle
 
 _HELD_SECONDS = 0.02
 _TRACED_CALLS = 10
@@ -93,6 +86,7 @@ def look_at_work(subject: Subject, calls: Calls) -> Work:
     conversion = (each.median for each in activities if role_of(each) == LAYOUT)
     copies = [each for each in activities if each.kind == "memcpy"]
     tensors = [] if subject.obstacle else subject.tensors  # or not all of them are known
+    mapped = [each for each in tensors if subject.on_gpu and is_mapped(each.data_ptr())]
     return Work(
         seconds=measured.median,
         union=statistics.median(measured.unions or measured.seconds),
@@ -110,7 +104,7 @@ def look_at_work(subject: Subject, calls: Calls) -> Work:
         highest_clock_hz=measured.max_sm_clock_hz,
         tensor_bytes=sum(each.nbytes for each in tensors),
         remarkable_inputs=len(measured.inputs),
-        mapped_bytes=sum(each.nbytes for each in tensors if subject.on_gpu and is_mapped(each)),
+        mapped_bytes=sum(each.nbytes for each in mapped),
     )
 
 

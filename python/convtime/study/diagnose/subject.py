@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import functools
 import random
@@ -99,12 +98,6 @@ class Subject:
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor], name: str) -> Candidate:
         """The operation on other tensors; ``change`` gives what takes the place of one."""
         return self.original.with_tensors(change).but(name=name)
-
-
-def is_mapped(tensor: torch.Tensor) -> bool:
-    """Whether a GPU's tensor lies in the host's memory, by its address, which is the host's."""
-    there = (ctypes.c_byte * 1).from_address(tensor.data_ptr())
-    return torch.frombuffer(there, dtype=torch.uint8).is_pinned()  # asks CUDA; nothing is read
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
