@@ -327,6 +327,16 @@ def test_calls_that_ask_for_memory_are_traced_without_what_others_left(asked, em
     assert done == ["emptied"] * emptied + ["traced"]
 
 
+@pytest.mark.parametrize("name", ["layout", "data", "rotation", "batch", "process"])
+def test_of_mapped_memory_nothing_is_varied_by_copies_that_lie_in_other_memory(name):
+    obstacle = next(each.obstacle for each in contrasts.CONTRASTS if each.name == name)
+    subject = subject_of(F.relu, torch.ones(2, 3, 4, 4))
+    waiting = but(calls={"loop": timing(300)})
+    assert obstacle(subject, waiting) == ""
+    mapped = but(waiting, work={"mapped_bytes": 384})
+    assert obstacle(subject, mapped).startswith("its tensors lie in the host's memory")
+
+
 @pytest.mark.parametrize(("launches", "reason"), [(0.0, ""), (0.4, "other threads use the GPU")])
 def test_beside_other_threads_nothing_is_counted(launches, reason):
     obstacle = next(each.obstacle for each in contrasts.CONTRASTS if each.name == "counters")

@@ -23,7 +23,14 @@ from convtime.study.diagnose import neighbours, process
 from convtime.study.diagnose.account import account_of
 from convtime.study.diagnose.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
 from convtime.study.diagnose.serialising import look_at_results
-from convtime.study.diagnose.subject import BUDGET, Subject, filled, moved, seconds_of
+from convtime.study.diagnose.subject import (
+    BUDGET,
+    Subject,
+    copied_elsewhere,
+    filled,
+    moved,
+    seconds_of,
+)
 from convtime.study.diagnose.tracing import trace
 from convtime.timing.candidate import Candidate
 from convtime.timing.copying import Original
@@ -130,6 +137,14 @@ def _without_setup(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 def _has_tensors(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     return subject.obstacle
+
+
+def _has_like_tensors(subject: Subject, evidence: Evidence) -> str:
+    return _has_tensors(subject, evidence) or copied_elsewhere(evidence)
+
+
+def _can_rotate(subject: Subject, evidence: Evidence) -> str:
+    return _without_setup(subject, evidence) or copied_elsewhere(evidence)
 
 
 def _add(evidence: Evidence, name: str, times: _Times) -> Evidence:
@@ -244,7 +259,7 @@ def _in_format(tensor: torch.Tensor, memory_format: torch.memory_format) -> torc
 
 
 def _has_layouts(subject: Subject, evidence: Evidence) -> str:
-    return _has_tensors(subject, evidence) or (
+    return _has_like_tensors(subject, evidence) or (
         "" if _layouts(subject) else "its tensors are contiguous, and no images"
     )
 
@@ -259,7 +274,7 @@ def _look_at_layout(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _has_numbers(subject: Subject, evidence: Evidence) -> str:
-    return _has_tensors(subject, evidence) or (
+    return _has_like_tensors(subject, evidence) or (
         ""
         if any(each.is_floating_point() for each in subject.tensors)
         else "none of its tensors has floating-point numbers"
@@ -356,7 +371,7 @@ def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _launch_bound(subject: Subject, evidence: Evidence) -> str:
-    if reason := _without_setup(subject, evidence) or _has_tensors(subject, evidence):
+    if reason := _without_setup(subject, evidence) or _has_like_tensors(subject, evidence):
         return reason
     account = account_of(evidence)
     return "" if account.idle > 0.1 * account.seconds else "the GPU does not wait for launches"
@@ -456,7 +471,7 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("regime", "rest, and lasting load", 5.0, 60, _lasting_load, _look_at_regime, "cuda"),
     Contrast("counters", "what the GPU counts", 1.5, 20, _alone, _look_at_counters, "cuda"),
     Contrast("places", "many addresses", 0.6, 40, _has_tensors, _look_at_random_places, "cuda"),
-    Contrast("rotation", "other tensors", 0.5, 30, _without_setup, _look_at_rotation, "cuda"),
+    Contrast("rotation", "other tensors", 0.5, 30, _can_rotate, _look_at_rotation, "cuda"),
     Contrast("batch", "calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
     Contrast("beside", "our own work beside it", 1.0, 60, _without_setup, _look_beside, "cuda"),
     Contrast(

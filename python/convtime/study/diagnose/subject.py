@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from convtime.results.evidence import Evidence
 from convtime.results.measurement import Measurement
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 from convtime.timing.copying import Original
@@ -98,6 +99,13 @@ class Subject:
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor], name: str) -> Candidate:
         """The operation on other tensors; ``change`` gives what takes the place of one."""
         return self.original.with_tensors(change).but(name=name)
+
+
+def copied_elsewhere(evidence: Evidence) -> str:
+    """Why tensors like its own would lie in other memory; empty where they do not."""
+    if evidence.work.mapped_bytes:
+        return "its tensors lie in the host's memory, and copies of them would not"
+    return ""
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
