@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import subprocess
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import results
@@ -21,9 +24,11 @@ from common import running
 if TYPE_CHECKING:
     import torch
 
+    from convtime.results.evidence import Evidence
+
 NOTHING = "nothing"
 RULES = "python/convtime/study/diagnose"
-TIMEOUT_SECONDS = 180.0  # of a case; one of them starts a further process
+TIMEOUT_SECONDS = 90.0  # of a case, which takes some 20
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
@@ -67,7 +72,6 @@ def diagnosed(key: str, rules: str) -> results.Row:
 
     import convtime
     from convtime.core import codec
-    from convtime.study.diagnose.rules import judge
 
     plant = {**CAUSES, **CONTROLS}[key]
     draw = Draw(rules, key)
@@ -79,27 +83,55 @@ def diagnosed(key: str, rules: str) -> results.Row:
     with planted.around():
         found = convtime.diagnose(planted.fn, *planted.args, name=key, device="cuda")
     seconds = time.perf_counter() - begin
-    without = judge(found.evidence.without_counters())
     return {
         "cause": plant.cause,
         "rules": rules,
         "drawn": draw.drawn,
-        "first": found.first,
-        "first_without_counters": without[0].code if without else NOTHING,
-        "causes": [
-            {"code": cause.code, "effect": cause.effect, "confidence": cause.confidence}
-            for cause in found.causes
-        ],
+        **judged(found.evidence),
         "skipped": {each.contrast: each.reason for each in found.skipped},
         "evidence": codec.encode(found.evidence),
         "seconds": seconds,
     }
 
 
+def judged(evidence: Evidence) -> results.Row:
+    """What the rules make of evidence, with hardware counters and without."""
+    from convtime.study.diagnose.rules import judge
+
+    causes, without = judge(evidence), judge(evidence.without_counters())
+    return {
+        "first": causes[0].code if causes else NOTHING,
+        "first_without_counters": without[0].code if without else NOTHING,
+        "causes": [
+            {"code": cause.code, "effect": cause.effect, "confidence": cause.confidence}
+            for cause in causes
+        ],
+    }
+
+
 def tell(row: results.Row) -> str:
-    named = ", ".join(cause["code"] for cause in row["causes"]) or NOTHING
+    named = ", ".join(
+        f"{cause['code']} ({cause['effect']:.3f}, {cause['confidence']:.2f})"
+        for cause in row["causes"]
+    )
     verdict = "right" if row["first"] == row["cause"] else f"MISSED {row['cause']}"
-    return f"{verdict}: {named}; {row['seconds']:.1f} s"
+    return f"{verdict}: {named or NOTHING}; {row['seconds']:.1f} s"
+
+
+def judge_again(files: Iterable[Path]) -> None:
+    """Prints what the rules, as they are now, make of the evidence in result files."""
+    from convtime.core import codec
+    from convtime.results.evidence import Evidence
+
+    rows = [
+        row | judged(codec.decode(Evidence, row["evidence"]))
+        for file in files
+        for row in json.loads(file.read_text(encoding="utf-8"))["rows"]
+    ]
+    for row in rows:
+        print(f"{row['key']}: {tell(row)}")
+    goals = results.load_goals()["diagnose"]
+    print(results.describe(results.make_summary(rows, summarise, goals)))
 
 
 def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
@@ -136,8 +168,19 @@ def find_rules() -> str:
 def main() -> None:
     parser = results.argument_parser(__doc__)
     parser.add_argument("--rules", metavar="COMMIT", help="that froze the rules (default: ask git)")
+    parser.add_argument(
+        "--judge",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="only judge the evidence in result files again, by the rules as they are now; needs "
+        "no GPU, and changes no file",
+    )
     parser.add_argument("--probe", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.judge:
+        judge_again(options.judge)
+        return
 
     from convtime.core.provenance import provenance
 

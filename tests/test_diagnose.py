@@ -307,6 +307,44 @@ def test_other_tensors_keep_their_layout():
     assert moved(expanded) is expanded
 
 
+@pytest.mark.parametrize("given", [torch.ones(3), torch.ones(()), torch.ones(0, 4)])
+def test_copies_lie_where_chance_has_it(given):
+    """The allocator would put those of large tensors at multiples of 2 MiB alone."""
+    copies = [moved(given) for _ in range(9)]
+    starts = {copy.storage_offset() * copy.itemsize for copy in copies}
+    assert all(torch.equal(copy, given) for copy in copies)
+    assert all(start % 512 == 0 for start in starts)
+    assert len(starts) > 1
+
+
+@pytest.mark.parametrize(("asked", "emptied"), [(0.0, 0), (0.02, 0), (1.0, 1)])
+def test_calls_that_ask_for_memory_are_traced_without_what_others_left(asked, emptied, monkeypatch):
+    done = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
+    monkeypatch.setattr(contrasts, "trace", lambda *_: done.append("traced"))
+    look = next(each.look for each in contrasts.CONTRASTS if each.name == "trace")
+    look(subject_of(abs, 1), but(calls={"allocations": asked}))
+    assert done == ["emptied"] * emptied + ["traced"]
+
+
+@pytest.mark.parametrize("name", ["layout", "data", "rotation", "batch", "process"])
+def test_of_mapped_memory_nothing_is_varied_by_copies_that_lie_in_other_memory(name):
+    obstacle = next(each.obstacle for each in contrasts.CONTRASTS if each.name == name)
+    subject = subject_of(F.relu, torch.ones(2, 3, 4, 4))
+    waiting = but(calls={"loop": timing(300)})
+    assert obstacle(subject, waiting) == ""
+    mapped = but(waiting, work={"mapped_bytes": 384})
+    assert obstacle(subject, mapped).startswith("its tensors lie in the host's memory")
+
+
+@pytest.mark.parametrize(("launches", "reason"), [(0.0, ""), (0.4, "other threads use the GPU")])
+def test_beside_other_threads_nothing_is_counted(launches, reason):
+    obstacle = next(each.obstacle for each in contrasts.CONTRASTS if each.name == "counters")
+    found = obstacle(subject_of(abs, 1), but(work={"other_launches": launches}))
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
 def test_a_tensor_in_two_places_is_one_tensor_there_too():
     x = torch.ones(3)
     changed = subject_of(torch.add, x, x).with_tensors(moved, "moved")

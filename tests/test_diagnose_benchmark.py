@@ -1,21 +1,30 @@
 """What diagnose.py plants, draws and makes of its rows, without a GPU."""
 
+import json
 import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import diagnose  # noqa: E402
 import results  # noqa: E402
+from common.mapped import mapped  # noqa: E402
+from diagnose_parts import causes, neighbours  # noqa: E402
 from diagnose_parts.causes import CAUSES  # noqa: E402
 from diagnose_parts.controls import CONTROLS  # noqa: E402
 from diagnose_parts.planting import NOTHING, Draw  # noqa: E402
+from planted_evidence import SEEN  # noqa: E402
 
+import convtime  # noqa: E402
+from convtime.core import codec  # noqa: E402
 from convtime.results.diagnosis import CauseCode  # noqa: E402
+from convtime.results.evidence import Evidence  # noqa: E402
+from convtime.timing.placement import is_mapped  # noqa: E402
 
 GOALS = results.load_goals()["diagnose"]
 
@@ -76,7 +85,72 @@ def test_the_summary_has_a_value_for_each_goal():
     assert diagnose.summarise([]) == {"planted": 0, "controls": 0}
 
 
+@pytest.mark.parametrize("key", ["cache: negation", "cache: matvec"])
+def test_what_is_to_stay_in_the_cache_fits_in_half_of_it(key, monkeypatch):
+    sizes = []
+
+    def sized(*shape, dtype="float32"):
+        made = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        sizes.append(made.nbytes)
+        return made
+
+    monkeypatch.setattr(causes, "random_tensor", sized)
+    monkeypatch.setattr(causes, "_replayed", lambda work: None)
+    for commit in map(str, range(50)):
+        sizes.clear()
+        CAUSES[key].make(Draw(commit, key))
+        assert 15 << 20 < sum(sizes) < 30 << 20
+
+
+@pytest.mark.parametrize("key", [*CAUSES, *CONTROLS])
+def test_the_rules_name_what_is_planted_in_evidence_like_an_h200s(key):
+    cause = {**CAUSES, **CONTROLS}[key].cause
+    for evidence in (SEEN[key], SEEN[key].without_counters()):
+        found = diagnose.judged(evidence)
+        assert found["first"] == cause, found["causes"]
+
+
+def test_evidence_in_result_files_is_judged_again_without_a_gpu(tmp_path, monkeypatch, capsys):
+    evidence = codec.encode(SEEN["cache: negation"])
+    rows = [
+        row("a", "cache", NOTHING) | {"evidence": evidence},
+        row("b", "clock", NOTHING) | {"evidence": evidence},
+    ]
+    files = [tmp_path / "one.json", tmp_path / "other.json"]
+    for file, one in zip(files, rows, strict=True):
+        file.write_text(json.dumps({"rows": [one]}))
+    monkeypatch.setattr(sys, "argv", ["diagnose.py", "--judge", *map(str, files)])
+    diagnose.main()
+    printed = capsys.readouterr().out
+    assert "a: right: cache (0.4" in printed
+    assert "b: MISSED clock: cache" in printed
+    assert "named_first = 0.5" in printed
+    assert (
+        codec.decode(Evidence, json.loads(files[0].read_text())["rows"][0]["evidence"])
+        == (SEEN["cache: negation"])
+    )
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_neighbour_that_cannot_begin_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: "no such device")
+    with (
+        pytest.raises(RuntimeError, match="the neighbour's thread did not begin"),
+        neighbours.thread_neighbour("bandwidth", 1),
+    ):
+        pass
+
+
 def test_without_a_history_the_commit_has_to_be_given(monkeypatch, tmp_path):
     monkeypatch.setattr(results, "HERE", tmp_path / "benchmarks")
     with pytest.raises(SystemExit, match="give the commit that froze the rules by --rules"):
         diagnose.find_rules()
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_the_hosts_memory_is_told_from_its_own():
+    there = mapped(torch.randn(1 << 22).pin_memory(), "cuda")
+    assert is_mapped(there.data_ptr())
+    assert not is_mapped(torch.ones(9, device="cuda").data_ptr())
+    assert "host's memory" in convtime.time_op(torch.relu, there, budget=0.1).placement_reason
+    assert convtime.diagnose(torch.relu, there, budget=5).first == "transfer"

@@ -129,6 +129,16 @@ def test_small_copies_are_answers_that_are_waited_for():
     assert "transfer" not in codes(PLANTED["synchronisation"])
 
 
+def test_of_mapped_memory_other_addresses_are_in_other_memory():
+    places = {"placement": {"as-is": timing(700), "moved": timing(20)}}
+    seen = but(contrasts=places, calls={"loop": timing(701)}, work={"mapped_bytes": 1 << 25})
+    (cause,) = judge(seen)
+    assert cause.code == "transfer"
+    assert "(mapped)" in cause.sentence
+    assert advise(cause, seen)[0].saved == pytest.approx(680 * US)
+    assert codes(but(seen, work={"mapped_bytes": 0})) == ["placement"]
+
+
 def test_copies_beside_kernels_cost_nothing():
     hidden = {"copies": 40 * US, "hidden_copies": 40 * US, "pinned": 40 * US, "copying": 2 * US}
     loop = {"loop": timing(150)}
@@ -152,8 +162,8 @@ def test_the_host_works_where_a_launch_takes_many_times_the_smallest():
         calls = {"loop": timing(2000), "issuing": microseconds * US}
         return codes(but(calls=calls, trace={"launches": 10.0}))
 
-    assert code(500) == ["launch-bound"]
-    assert code(700) == ["host-bound"]
+    assert code(320) == ["launch-bound"]
+    assert code(400) == ["host-bound"]
 
 
 def test_a_result_that_does_not_repeat_says_nothing_of_waits():
@@ -165,7 +175,7 @@ def test_beside_others_all_else_is_less_sure():
     (alone,) = judge(cached)
     first, second = judge(but(cached, neighbours={"spin": 16e-3}))
     assert (first.code, second.code) == ("contention", "cache")
-    assert second.confidence == pytest.approx(rules.BESIDE_OTHERS * alone.confidence)
+    assert second.confidence == pytest.approx(rules.DISTORTED * alone.confidence)
 
 
 def test_counters_show_accesses_that_no_other_layout_does():

@@ -590,6 +590,31 @@ def test_copies_are_released_whatever_happens() -> None:
     assert seen[0].copies.candidates == []
 
 
+@pytest.mark.parametrize("pinned", [True, False])
+def test_where_tensors_lie_cuda_is_asked_by_their_address(
+    pinned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def is_pinned(tensor: torch.Tensor) -> bool:
+        asked.append(tensor.data_ptr())
+        return pinned
+
+    monkeypatch.setattr(torch.Tensor, "is_pinned", is_pinned)
+    room = torch.ones(1024, dtype=torch.uint8)
+    first = -room.data_ptr() % 256
+    x = torch.empty(0, dtype=torch.uint8).set_(room.untyped_storage()[first : first + 512])
+    original = Original(Candidate(torch.relu, x), torch.device("cpu"))
+    assert placement_module.obstacle(original, backward=False) == ""
+    original.device = torch.device("cuda")  # which a test without a GPU has no tensor on
+    found = placement_module.obstacle(original, backward=False)
+    assert found == (
+        "one of its tensors lies in the host's memory, unlike a copy" if pinned else ""
+    )
+    assert asked == [x.data_ptr()]
+    assert placement_module.obstacle(original, backward=False, any_address=True) == ""
+
+
 def test_a_cpus_tensors_stay_where_they_are() -> None:
     one = convtime.time_op(torch.neg, torch.ones(4), max_samples=10, warmup=1)
     assert (one.placement, one.placement_requested, one.placements) == ("as-is", "auto", 1)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
+import statistics
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from common.graphs import capture
+from common.mapped import mapped
 from torch.nn import functional as F
 
 from diagnose_parts.neighbours import process_neighbour, thread_neighbour
@@ -203,9 +206,9 @@ def growing(draw: Draw) -> Planted:
 def compiled_at_first(draw: Draw) -> Planted:
     from torch.cuda.jiterator import _create_jit_fn
 
+    os.environ["USE_PYTORCH_KERNEL_CACHE"] = "0"  # or the disk may have it from an earlier run
     terms = draw.whole("terms", 40, 120)
-    salt = draw.whole("salt", 0, 1 << 30)  # or a cache on disk may have it
-    body = " ".join(f"y = y * T({1 + term / 1e4 + salt / 1e12}) + x;" for term in range(terms))
+    body = " ".join(f"y = y * T({1 + term / 1e4}) + x;" for term in range(terms))
     compiled = _create_jit_fn(
         f"template <typename T> T planted(T x) {{ T y = x; {body} return y; }}"
     )
@@ -240,25 +243,26 @@ def _replayed(work: Any) -> Planted:
     return Planted(replay.graph.replay, kept=replay)
 
 
+# What is to stay in the cache takes 16 to 30 MiB: less than half of an H200's, since what lies in
+# one half may be held in the other one, too.
 def cached_negation(draw: Draw) -> Planted:
-    count, size = draw.whole("tensors", 5, 9), draw.whole("Ki numbers", 512, 900) * 1024
-    pairs = [
-        (random_tensor(size), random_tensor(size)) for _ in range(count)
-    ]  # 20 to 55 MiB in all
+    count, size = draw.whole("tensors", 8, 9), draw.whole("Ki numbers", 640, 840) * 1024
+    tensors = [random_tensor(size) for _ in range(count)]
 
     def work() -> None:
-        for x, y in pairs:
-            torch.neg(x, out=y)
+        for x in tensors:
+            torch.neg(x, out=x)
 
     return _replayed(work)
 
 
 def cached_matvec(draw: Draw) -> Planted:
-    count, rows = draw.whole("matrices", 4, 8), draw.whole("rows", 1024, 1500)
+    count, rows = draw.whole("matrices", 4, 5), draw.whole("rows", 1024, 1500)
     dtype = draw.one_of("dtype", *_FLOATS)
-    matrices = [random_tensor(rows, 1024, dtype=dtype) for _ in range(count)]  # 8 to 48 MiB in all
-    vector = random_tensor(1024, dtype=dtype)
-    results = [torch.empty(rows, device="cuda", dtype=vector.dtype) for _ in matrices]
+    columns = 4096 // getattr(torch, dtype).itemsize
+    matrices = [random_tensor(rows, columns, dtype=dtype) for _ in range(count)]
+    vector = random_tensor(columns, dtype=dtype)
+    results = [vector.new_empty(rows) for _ in matrices]
 
     def work() -> None:
         for matrix, result in zip(matrices, results, strict=True):
@@ -290,9 +294,22 @@ def misaligned(draw: Draw) -> Planted:
 
 
 def unlucky(draw: Draw) -> Planted:
-    """The slowest of many choices of addresses."""
-    side = 128 * draw.whole("128 rows", 7, 10)
-    torch.backends.cuda.matmul.allow_tf32 = True
+    """The slowest of many choices of addresses, of a size that they matter to."""
+    sides = [128 * draw.whole(name, 7, 10) for name in ("128 rows", "or", "or else")]
+    found = [_slowest_place(side, draw) for side in sides]
+    most = max(found, key=lambda each: each.slower)
+    draw.drawn["taken"] = most.pair[0].size(0)
+    return Planted(torch.mm, most.pair)
+
+
+class _Place(NamedTuple):
+    """Two matrices, and how many times as long as usual their product takes where they lie."""
+
+    pair: tuple[torch.Tensor, torch.Tensor]
+    slower: float
+
+
+def _slowest_place(side: int, draw: Draw) -> _Place:
     a, b = random_tensor(side, side), random_tensor(side, side)
 
     def moved(x: torch.Tensor, offset: int) -> torch.Tensor:
@@ -319,7 +336,7 @@ def unlucky(draw: Draw) -> Planted:
 
     for _ in range(2):
         found = [seconds(pair) for pair in places]
-    return Planted(torch.mm, places[found.index(max(found))])
+    return _Place(places[found.index(max(found))], max(found) / statistics.median(found))
 
 
 def thread_bandwidth(draw: Draw) -> Planted:
@@ -380,6 +397,12 @@ def pinned_in(draw: Draw) -> Planted:
     return Planted(lambda: torch.relu(x.to("cuda", non_blocking=True)))
 
 
+def mapped_in(draw: Draw) -> Planted:
+    """The kernel reads the host's memory as it runs."""
+    x = torch.randn(draw.whole("MiB", 16, 64) * MIB // 4).pin_memory()
+    return Planted(torch.relu, (mapped(x, "cuda"),))
+
+
 def zeros(draw: Draw) -> Planted:
     side = 512 * draw.whole("512 rows", 12, 16)
     dtype = getattr(torch, draw.one_of("dtype", "float16", "bfloat16"))
@@ -434,6 +457,7 @@ CAUSES: Plants = {
     "transfer: pageable, in": Plant("transfer", pageable_in),
     "transfer: pageable, out": Plant("transfer", pageable_out),
     "transfer: pinned, in": Plant("transfer", pinned_in),
+    "transfer: mapped, in": Plant("transfer", mapped_in),
     "data: zeros": Plant("data", zeros),
     "data: turns by value": Plant("data", turns_by_value),
 }

@@ -26,15 +26,18 @@ def thread_neighbour(eats: str, amount: int) -> Iterator[None]:
         amount: MiB or microseconds.
     """
     ended, begun = threading.Event(), threading.Event()
+    device = torch.cuda.current_device()  # which is that of a thread, and 0 in a new one
 
     def work() -> None:
         make: Any = torch.cuda.Stream  # which is not typed
-        with torch.cuda.stream(make()):
+        with torch.cuda.device(device), torch.cuda.stream(make()):
             _work(eats, amount, begun.set, ended.is_set)
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    begun.wait()
+    while not begun.wait(timeout=0.1):
+        if not thread.is_alive():
+            raise RuntimeError("the neighbour's thread did not begin")
     try:
         yield
     finally:
@@ -46,7 +49,7 @@ def thread_neighbour(eats: str, amount: int) -> Iterator[None]:
 def process_neighbour(eats: str, amount: int) -> Iterator[None]:
     """As :func:`thread_neighbour`, in a process of its own."""
     with subprocess.Popen(
-        [sys.executable, __file__, eats, str(amount)],
+        [sys.executable, __file__, eats, str(amount), str(torch.cuda.current_device())],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -91,7 +94,8 @@ def _repeat(
 
 
 def main() -> None:
-    eats, amount = sys.argv[1:]
+    eats, amount, device = sys.argv[1:]
+    torch.cuda.set_device(int(device))
     closed = threading.Event()
 
     def wait() -> None:

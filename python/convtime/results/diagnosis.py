@@ -179,7 +179,7 @@ class Diagnosis(codec.Stored):
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
-    SCHEMA: ClassVar[str] = "1.0"
+    SCHEMA: ClassVar[str] = "1.1"
 
     name: str
     causes: tuple[Cause, ...]

@@ -111,6 +111,7 @@ class Work:
         highest_clock_hz: that the GPU can have; None on a CPU.
         tensor_bytes: of the numbers in its tensors; 0 where not all of them are known.
         remarkable_inputs: tensors that are constant, or largely NaN or denormal.
+        mapped_bytes: of its GPU's tensors, what lies in the host's memory.
     """
 
     seconds: float
@@ -129,6 +130,7 @@ class Work:
     highest_clock_hz: float | None = None
     tensor_bytes: int = 0
     remarkable_inputs: int = 0
+    mapped_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

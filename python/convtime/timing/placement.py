@@ -8,6 +8,7 @@ copies at random places, of which each call takes another, all in one allocation
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import dataclasses
 import functools
 import gc
@@ -26,11 +27,10 @@ from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
 from convtime.timing.reach import is_plain, reachable
 
-#: Bytes; that of the CUDA allocator.
-ALIGNMENT = 512
+#: Bytes; that of the CUDA allocator, and of its large blocks.
+ALIGNMENT, LARGE_PAGE = 512, 2 << 20
 # By no coarser alignment of its data a kernel is chosen.
 _COARSEST_LOAD = 256
-_LARGE_PAGE = 2 << 20
 # Between copies, in all and for each at most: enough for any address modulo large pages.
 _GAP_BYTES = 256 << 20
 _GAP_BYTES_EACH = 1 << 20
@@ -78,7 +78,7 @@ def lay_out(
     pairs = list(range(copies * len(sizes)))
     if placement != "as-is":
         source.shuffle(pairs)
-    alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
     room = min(_GAP_BYTES, _GAP_BYTES_EACH * len(pairs)) if placement == "random" else 0
     # Always as much in all, so that the allocator finds room that it had before.
     gaps = sorted(source.randrange(room // ALIGNMENT + 1) for _ in pairs) if room else ()
@@ -196,7 +196,7 @@ def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
 
 
 def _aligned_buffer(nbytes: int, placement: Placement, device: torch.device) -> torch.Tensor:
-    alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
     buffer = torch.empty(nbytes + alignment, dtype=torch.uint8, device=device)
     first = -buffer.data_ptr() % alignment
     return buffer[first : first + nbytes]
@@ -288,7 +288,7 @@ def count_places(
     """
     if why_not := obstacle(original, backward=backward):
         raise CannotPlaceError(why_not)
-    alignment = _LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
     nbytes = sum(_rounded(one.nbytes(), alignment) for one in original.storages.values())
     fitting = room_bytes // nbytes
     if fitting < _FEWEST_PLACES:
@@ -308,13 +308,20 @@ def count_places(
     return count, f"a copy of what it is called with takes {seconds * 1e3:.1f} ms"
 
 
+def is_mapped(address: int) -> bool:
+    """Whether a GPU's tensor lies in the host's memory, where an address is the host's, too."""
+    there = (ctypes.c_byte * 1).from_address(address)
+    return torch.frombuffer(there, dtype=torch.uint8).is_pinned()  # asks CUDA, and reads nothing
+
+
 def obstacle(original: Original, *, backward: bool, any_address: bool = False) -> str:
     """Why a candidate cannot be called on copies of its tensors; empty where it can.
 
     Args:
         original: what would be copied.
         backward: whether its gradients are dropped before each call.
-        any_address: whether copies may be aligned otherwise than the original's tensors.
+        any_address: whether copies may be aligned otherwise than the original's tensors, and lie in
+            other memory.
     """
     if original.left_out:
         return "no copies are made of " + ", ".join(original.left_out)
@@ -322,12 +329,14 @@ def obstacle(original: Original, *, backward: bool, any_address: bool = False) -
         return f"it refers to more than {MOST_OBJECTS:,} objects, which takes long to copy"
     if not any(storage.nbytes() for storage in original.storages.values()):
         return "there is no tensor in its arguments"
-    if (
-        not any_address
-        and original.device.type == "cuda"
-        and any(storage.data_ptr() % _COARSEST_LOAD for storage in original.storages.values())
-    ):
-        return f"one of its tensors begins off multiples of {_COARSEST_LOAD} bytes, unlike a copy"
+    if not any_address and original.device.type == "cuda":
+        addresses = [each.data_ptr() for each in original.storages.values() if each.nbytes()]
+        if any(address % _COARSEST_LOAD for address in addresses):
+            return (
+                f"one of its tensors begins off multiples of {_COARSEST_LOAD} bytes, unlike a copy"
+            )
+        if any(map(is_mapped, addresses)):
+            return "one of its tensors lies in the host's memory, unlike a copy"
     for found in original.objects:
         if isinstance(found, torch.Tensor):
             if found.device.type == "cuda" and not is_on(found, original.device):

@@ -121,6 +121,13 @@ def _of_layout(evidence: Evidence) -> Iterator[Advice]:
 
 
 def _of_transfers(evidence: Evidence) -> Iterator[Advice]:
+    if evidence.work.mapped_bytes:
+        yield _tried(
+            "copy what is read more than once to the GPU's memory, from pinned memory",
+            evidence.seconds("placement", "moved"),
+            evidence.seconds("placement", "as-is"),
+        )
+        return
     yield _tried(
         "keep the host's tensors in pinned memory (tensor.pin_memory()), and copy with "
         "non_blocking=True",

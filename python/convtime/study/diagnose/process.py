@@ -17,14 +17,14 @@ import torch
 from convtime.core import codec
 from convtime.results.evidence import Evidence, Timing
 from convtime.results.measurement import Measurement
-from convtime.study.diagnose.subject import Subject
+from convtime.study.diagnose.subject import Subject, copied_elsewhere
 from convtime.timing.stopwatch import time_op
 
 _LONGEST_SECONDS = 60.0
 _LARGEST_BYTES = 1 << 28
 
 
-def obstacle(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+def obstacle(subject: Subject, evidence: Evidence) -> str:
     """Why it cannot be made anew in another process; empty where it can."""
     if subject.again:
         return ""
@@ -36,7 +36,7 @@ def obstacle(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
         return "its function is of the main program, which another process does not import"
     if sum(each.nbytes for each in subject.tensors) > _LARGEST_BYTES:
         return f"its arguments take more than {_LARGEST_BYTES >> 20} MiB to hand on"
-    return ""
+    return copied_elsewhere(evidence)
 
 
 def time_in_fresh_one(subject: Subject) -> Timing:

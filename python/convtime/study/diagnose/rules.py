@@ -35,13 +35,14 @@ LEAST_EFFECT: Mapping[CauseCode, float] = {
 }
 
 SURE, LIKELY, POSSIBLE = 0.95, 0.75, 0.5
-#: What other confidences are multiplied by where others use the device.
-BESIDE_OTHERS = 0.6
+#: What other confidences are multiplied by where others use the device; and that of the clock's
+#: where constant numbers are computed with, which draw other power than those of any use.
+DISTORTED = 0.6
 #: So many calls a first call is set against.
 CALLS_OF_A_RUN = 1000
 #: Of what PyTorch's smallest operation takes the host: a bare launch; and from where on it is the
 #: host's own work that the device waits for, and no launch.
-BARE_LAUNCH, OWN_WORK = 0.35, 8.0
+BARE_LAUNCH, OWN_WORK = 0.35, 5.0
 #: Waits or allocations in each call, from where on they belong to it.
 IN_EACH_CALL = 0.5
 #: Launches of other threads for each call, from where on they use the GPU meanwhile.
@@ -71,17 +72,22 @@ def judge(evidence: Evidence) -> tuple[Cause, ...]:
     account = account_of(evidence)
     found = [cause for rule in _RULES for cause in rule(evidence, account)]
     found = [each for each in found if each.confidence and each.effect >= LEAST_EFFECT[each.code]]
-    if any(cause.code == "contention" for cause in found):
-        found = [_beside_others(cause) for cause in found]
+    if distorted := _distorted(evidence, {cause.code for cause in found}):
+        found = [_less_sure(cause) if cause.code in distorted else cause for cause in found]
     shares = variance_shares(evidence)
     found = [dataclasses.replace(each, variance_share=shares.get(each.code)) for each in found]
     return tuple(sorted(found, key=_weight, reverse=True))
 
 
-def _beside_others(cause: Cause) -> Cause:
-    if cause.code == "contention":
-        return cause
-    return dataclasses.replace(cause, confidence=BESIDE_OTHERS * cause.confidence)
+def _distorted(evidence: Evidence, found: set[CauseCode]) -> set[CauseCode]:
+    """Causes that another one distorts the evidence of."""
+    if "contention" in found:
+        return found - {"contention"}
+    return {"clock"} if "data" in found and evidence.work.remarkable_inputs else set()
+
+
+def _less_sure(cause: Cause) -> Cause:
+    return dataclasses.replace(cause, confidence=DISTORTED * cause.confidence)
 
 
 def _weight(cause: Cause) -> float:
@@ -196,7 +202,9 @@ def _allocation(evidence: Evidence, account: Account) -> Iterator[Cause]:
     asked = max(calls.allocations, calls.frees)
     if asked < IN_EACH_CALL:
         return
-    lost = account.allocating if evidence.trace is not None else account.idle
+    # Traced calls may have found blocks in PyTorch's cache that those of a loop did not.
+    traced = evidence.trace is not None and evidence.trace.allocations >= IN_EACH_CALL
+    lost = account.allocating if traced else account.idle
     yield Cause(
         code="allocation",
         sentence="calls ask CUDA for memory, or give it back, in place of PyTorch's cache",
@@ -206,13 +214,14 @@ def _allocation(evidence: Evidence, account: Account) -> Iterator[Cause]:
             f"that takes {format_seconds(lost)} of {format_seconds(account.seconds)}",
         ),
         effect=min(1.0, lost / account.seconds),
-        confidence=SURE if evidence.trace is not None else POSSIBLE,
+        confidence=SURE if traced else POSSIBLE,
     )
 
 
 def _transfer(evidence: Evidence, account: Account) -> Iterator[Cause]:
+    yield from _mapped(evidence, account)
     trace, copied = evidence.trace, evidence.work.copied_bytes
-    if trace is None or trace.copies <= 0 or 0 < copied < SMALL_COPY:
+    if trace is None or trace.copies <= 0 or _copies_answers(evidence):
         return
     lost = min(
         account.seconds - min(trace.kernels, account.seconds), account.copies + trace.copying
@@ -239,6 +248,30 @@ def _transfer(evidence: Evidence, account: Account) -> Iterator[Cause]:
     )
 
 
+def _mapped(evidence: Evidence, account: Account) -> Iterator[Cause]:
+    found = _best_change(evidence, "placement")  # to copies, which lie in the GPU's memory
+    if not evidence.work.mapped_bytes or found is None:
+        return
+    here, _, elsewhere = found
+    yield Cause(
+        code="transfer",
+        sentence=f"kernels read and write the host's memory (mapped) as they run: that takes "
+        f"{format_seconds(here.median)}, and on copies in the GPU's memory "
+        f"{format_seconds(elsewhere.median)}",
+        evidence=(
+            f"{evidence.work.mapped_bytes / 1e6:,.1f} MB of its tensors lie in the host's memory",
+            *_told(evidence, "placement"),
+        ),
+        effect=_effect(here, elsewhere, account),
+        confidence=_confidence(here, elsewhere),
+    )
+
+
+def _copies_answers(evidence: Evidence) -> bool:
+    """Whether all that is copied are numbers that the host waits for."""
+    return 0 < evidence.work.copied_bytes < SMALL_COPY
+
+
 def _synchronisation(evidence: Evidence, account: Account) -> Iterator[Cause]:
     if not _waits_inside(evidence):
         return
@@ -255,7 +288,10 @@ def _synchronisation(evidence: Evidence, account: Account) -> Iterator[Cause]:
         )
     if evidence.work.held is False:
         told.append("the queue cannot be held: the call waits for the GPU itself")
-    without = max(account.busy, _launching(evidence, account))
+    # What the host does for memory and copies, in which it also waits, it does without waits, too.
+    copying = evidence.trace.copying if evidence.trace and not _copies_answers(evidence) else 0.0
+    issuing = _launching(evidence, account) + account.allocating + copying
+    without = max(account.busy, issuing)
     yield Cause(
         code="synchronisation",
         sentence="the host waits for the GPU inside of the call, and the GPU then for the host",
@@ -390,21 +426,20 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _placement(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    places = evidence.contrasts.get("placement", {})
-    here = places.get("as-is")
-    others = {name: each for name, each in places.items() if name != "as-is"}
-    if here is not None and others:
-        elsewhere = min(others.values(), key=lambda each: each.median)
-        if here.median > elsewhere.median:
-            yield Cause(
-                code="placement",
-                sentence=f"the tensors lie where the call takes {format_seconds(here.median)}; at "
-                f"other addresses it takes {format_seconds(elsewhere.median)}",
-                evidence=_told(evidence, "placement"),
-                effect=_effect(here, elsewhere, account),
-                confidence=_confidence(here, elsewhere),
-            )
-            return
+    if evidence.work.mapped_bytes:  # whose copies lie in other memory, and not at other addresses
+        return
+    found = _best_change(evidence, "placement")
+    if found is not None:
+        here, _, elsewhere = found
+        yield Cause(
+            code="placement",
+            sentence=f"the tensors lie where the call takes {format_seconds(here.median)}; at "
+            f"other addresses it takes {format_seconds(elsewhere.median)}",
+            evidence=_told(evidence, "placement"),
+            effect=_effect(here, elsewhere, account),
+            confidence=_confidence(here, elsewhere),
+        )
+        return
     spread, share = evidence.work.place_spread, evidence.work.place_share
     if spread is not None and share is not None and share >= 0.5:
         yield Cause(
@@ -417,9 +452,7 @@ def _placement(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    layouts = evidence.contrasts.get("layout", {})
-    here = layouts.get("as-is")
-    others = {name: each for name, each in layouts.items() if name != "as-is"}
+    found = _best_change(evidence, "layout")
     told = list(_told(evidence, "layout"))
     if evidence.work.conversion > 0:
         told.append(f"{format_seconds(evidence.work.conversion)} are conversions between layouts")
@@ -430,9 +463,8 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
             f"one kernel reads {read / 1e6:,.1f} MB of the GPU's memory, and its tensors have "
             f"{given / 1e6:,.1f} MB of numbers"
         )
-    best = min(others.values(), key=lambda each: each.median, default=None)
-    if here is not None and best is not None and best.median < here.median:
-        name = next(name for name, each in others.items() if each is best)
+    if found is not None:
+        here, name, best = found
         yield Cause(
             code="layout",
             sentence=f"the tensors lie in memory so that the call takes "
@@ -542,6 +574,16 @@ def _extremes(
     """The slowest and the fastest condition of a contrast; None where there are not two."""
     found = sorted(evidence.contrasts.get(contrast, {}).items(), key=lambda entry: entry[1].median)
     return (found[-1], found[0]) if len(found) > 1 else None
+
+
+def _best_change(evidence: Evidence, contrast: str) -> tuple[Timing, str, Timing] | None:
+    """As it is, and the fastest change by its name; None where none is faster."""
+    others = dict(evidence.contrasts.get(contrast, {}))
+    here = others.pop("as-is", None)
+    if here is None or not others:
+        return None
+    name, best = min(others.items(), key=lambda entry: entry[1].median)
+    return (here, name, best) if best.median < here.median else None
 
 
 def _effect(slower: Timing, faster: Timing, account: Account, *, in_cycles: bool = True) -> float:

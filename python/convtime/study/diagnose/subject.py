@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from convtime.results.evidence import Evidence
 from convtime.results.measurement import Measurement
 from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
 from convtime.timing.copying import Original
 from convtime.timing.options import Options
-from convtime.timing.placement import MOST_OBJECTS, obstacle
+from convtime.timing.placement import ALIGNMENT, LARGE_PAGE, MOST_OBJECTS, obstacle
 from convtime.timing.sampling import Place, measure
 
 #: Seconds for each timing.
@@ -99,19 +101,40 @@ class Subject:
         return self.original.with_tensors(change).but(name=name)
 
 
+def copied_elsewhere(evidence: Evidence) -> str:
+    """Why tensors like its own would lie in other memory; empty where they do not."""
+    if evidence.work.mapped_bytes:
+        return "its tensors lie in the host's memory, and copies of them would not"
+    return ""
+
+
 def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy at another address, in the same layout."""
-    return filled(tensor, lambda made: made.copy_(tensor.detach()))
+    """A copy at another address, which chance chooses, in the same layout.
+
+    The allocator's own choices are much alike: some sizes lie at multiples of 2 MiB alone.
+    """
+    offset = random.randrange(LARGE_PAGE // ALIGNMENT) * ALIGNMENT  # noqa: S311  # no secret
+    return filled(
+        tensor, lambda made: made.copy_(tensor.detach()), offset=offset // tensor.itemsize
+    )
 
 
-def filled(tensor: torch.Tensor, fill: Callable[[torch.Tensor], object]) -> torch.Tensor:
-    """A tensor of the same layout with other numbers; itself where parts of it overlap."""
-    sizes = zip(tensor.size(), tensor.stride(), strict=True)
+def filled(
+    tensor: torch.Tensor, fill: Callable[[torch.Tensor], object], offset: int = 0
+) -> torch.Tensor:
+    """A tensor of the same layout with other numbers; itself where parts of it overlap.
+
+    Args:
+        tensor: what it is like.
+        fill: gives it its numbers.
+        offset: numbers between the begin of its memory, where the allocator puts it, and its own.
+    """
+    sizes = list(zip(tensor.size(), tensor.stride(), strict=True))
     if any(size > 1 and stride == 0 for size, stride in sizes):
         return tensor
-    made = torch.empty_strided(
-        tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
-    )
+    numbers = 1 + sum((size - 1) * stride for size, stride in sizes) if tensor.numel() else 0
+    room = torch.empty(offset + numbers, dtype=tensor.dtype, device=tensor.device)
+    made = room.as_strided(tensor.size(), tensor.stride(), offset)
     fill(made)
     return made
 
