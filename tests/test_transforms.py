@@ -394,6 +394,16 @@ class Net(torch.nn.Module):
         return output
 
 
+@pytest.fixture
+def no_precompiled_headers() -> Iterator[None]:
+    """They take longer to compile than the few kernels that they are for."""
+    from torch._inductor import config
+
+    with config.patch(cpp_cache_precompile_headers=False):
+        yield
+
+
+@pytest.mark.usefixtures("no_precompiled_headers")
 def test_inductor_compiles_a_replaced_model(device: torch.device) -> None:
     model = Net().to(device)
     convtime.nn.replace(model, policy="heuristic")
@@ -433,7 +443,15 @@ def test_aotinductor_exports_a_replaced_model(device: torch.device, tmp_path: An
     convtime.nn.replace(model)
     x = torch.randn(2, 3, 8, 9, device=device)
     exported = torch.export.export(model, (x,))
-    package = aoti_compile_and_package(exported, package_path=str(tmp_path / "model.pt2"))
+    package = aoti_compile_and_package(
+        exported,
+        package_path=str(tmp_path / "model.pt2"),
+        inductor_configs={
+            # What is compiled runs once: that is to be soon, and not fast.
+            "aot_inductor.compile_wrapper_opt_level": "O0",
+            "aot_inductor.precompile_headers": False,
+        },
+    )
     torch.save((x, model(x)), tmp_path / "example.pt")
     # In a process that compiled nothing, as where such a model is used.
     command = [sys.executable, "-c", LOAD, package, str(tmp_path / "example.pt")]
