@@ -514,8 +514,15 @@ def test_layers_backward_without_a_model(layers_csv, capsys):
     assert "2 distinct layers in 4 passes" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("batch", "expected"), [([], 32), (["--batch", "5"], 5)])
-def test_resnet50_is_the_default(monkeypatch, batch, expected):
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--device", "cpu"], 8),
+        (["--device", "cpu", "--batch", "5"], 5),
+        pytest.param(["--device", "cuda"], 32, marks=pytest.mark.cuda),
+    ],
+)
+def test_resnet50_is_the_default(monkeypatch, arguments, expected):
     seen = []
 
     def stop(layers, **options):
@@ -523,7 +530,7 @@ def test_resnet50_is_the_default(monkeypatch, batch, expected):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(conv_command, "compare_layers", stop)
-    assert cli.main(["conv", *QUICK, *batch]) == 130
+    assert cli.main(["conv", *arguments]) == 130
     assert len(seen) == 23
     assert {layer.problem.batch for layer in seen} == {expected}
 

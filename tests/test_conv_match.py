@@ -122,7 +122,7 @@ def test_there_are_as_many_problems_as_the_goal_asks_for():
     assert set(sets) == others | set(conv_problems.NETWORKS)
     assert min(sets["deterministic"], sets["misaligned"]) >= 50
     assert results.meets(SEARCHED_PROBLEMS * len(PASSES), GOALS["benchmark_passes"])
-    assert sets["resnet50"] == 2 * len(resnet50())
+    assert sets["resnet50"] == 2 * len(resnet50(32))
 
 
 def test_networks_are_measured_in_both_configurations():

@@ -36,7 +36,7 @@ def square_layer(
     return ConvLayer((name,), problem)
 
 
-def resnet50(batch: int = 32) -> list[ConvLayer]:
+def resnet50(batch: int) -> list[ConvLayer]:
     """The distinct convolutions of ResNet-50 v1.5 for 224×224 images, named as torchvision does.
 
     v1.5 has the stride of a stage's first block in its 3×3 convolution, v1 had it in the first
