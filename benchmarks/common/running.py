@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,7 +102,9 @@ def measure_pending(
         begin = time.perf_counter()
         try:
             row = measure()
-        except (RuntimeError, ValueError, subprocess.TimeoutExpired) as error:
+        except Exception as error:
+            if not isinstance(error, (RuntimeError, ValueError, subprocess.TimeoutExpired)):
+                traceback.print_exc()  # of what nobody expects; its first line may say nothing
             print(f"{key}: {first_line(error)}", flush=True)
             failed.append(key)
             if _lost_gpu():
