@@ -222,23 +222,23 @@ void check_fits(const Plan& plan) {
 
 /// How scratch memory is divided.
 struct Scratch {
-  unsigned* arrived;  // zero between steps, and at the same place for all plans
+  Progress* progress;
   void* spilled;
   float4* gradients;
   Report* reports;
   std::size_t bytes;
 
   Scratch(const MlpNet& net, const Plan& plan, std::int64_t batch, void* memory) {
-    constexpr std::size_t kArrivedBytes = sizeof(float4);
+    static_assert(sizeof(Progress) % sizeof(float4) == 0, "what lies behind it is aligned");
     const std::size_t blocks = plan.one_cluster ? 0 : std::size_t(plan.blocks);
     const std::size_t slot = std::size_t(net.layers) * net.width * net.width / 4;
     const std::size_t spilled_bytes =
         plan.spilled ? 2 * std::size_t(net.layers - 1) * std::size_t(batch) * net.width : 0;
-    arrived = static_cast<unsigned*>(memory);
-    spilled = static_cast<char*>(memory) + kArrivedBytes;
+    progress = static_cast<Progress*>(memory);
+    spilled = progress + 1;
     gradients = reinterpret_cast<float4*>(static_cast<char*>(spilled) + spilled_bytes);
     reports = reinterpret_cast<Report*>(gradients + blocks * slot);
-    bytes = kArrivedBytes + spilled_bytes + blocks * (slot * sizeof(float4) + sizeof(Report));
+    bytes = sizeof(Progress) + spilled_bytes + blocks * (slot * sizeof(float4) + sizeof(Report));
   }
 };
 
@@ -302,7 +302,7 @@ void launch_step(Step<T> step, const Plan& plan, cudaStream_t stream) {
   CONVTIME_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
-/// One of the kernels that add up the slots; `result` is its last argument.
+/// One of the kernels that add up the slots; `result` is the last argument of one that has it.
 template <int W, typename T>
 void launch_sum(const void* kernel, Step<T> step, const Plan& plan, void* result,
                 cudaStream_t stream) {
@@ -365,9 +365,10 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
       launch_step<W>(step, plan, stream);
       return;
     }
+    step.progress = parts.progress;
     for (int i = 0; i < steps; ++i) {
       launch_step<W>(step, plan, stream);
-      launch_sum<W>(kernels<T, W>().learn, step, plan, parts.arrived, stream);
+      launch_sum<W>(kernels<T, W>().learn, step, plan, nullptr, stream);
     }
   });
 }
