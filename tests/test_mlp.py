@@ -547,9 +547,19 @@ def test_all_plans_of_a_step_train_alike(batch: int, width: int) -> None:
     for plan in range(len(plans)):
         trainer.load_state_dict(begin)
         trainer._options["plan"] = plan
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            trainer.steps(1)
         trainer.steps(3)
         moved = trained_weights(trainer) - before
         assert error(moved, flat_weights(exact) - before) < 0.15, plans[plan]
+        state = trainer.state_dict()
+        trainer.load_state_dict(begin)
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+        for name, tensor in trainer.state_dict().items():
+            assert torch.equal(tensor.nan_to_num(), state[name].nan_to_num()), (plans[plan], name)
     trainer._options["plan"] = len(plans)
     with pytest.raises(RuntimeError, match=f"plan must be one of the {len(plans)} of mlp_plans"):
         trainer.step()

@@ -37,6 +37,7 @@ struct Plan {
   bool spilled;  // or all on chip
   bool gradients_on_chip;
   std::size_t shared_bytes;
+  bool overlapped = false;  // the second kernel is launched while the first one runs
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -199,19 +200,24 @@ std::vector<Plan> training_plans(const MlpNet& net, std::int64_t batch) {
   };
   add(plan_training(net, batch));
   const int most = device_in_use().cluster_blocks;
+  const auto add_both = [&](Plan plan) {
+    add(plan);
+    plan.overlapped = most > 0;  // kernels that know clusters know of that, too
+    add(plan);
+  };
   for (const int rows : kTileRows) {
     add(cluster_of(net, batch, rows, most));
     add(cluster_of(net, batch, rows, most / 2));
-    add(grid_of(net, batch, rows, true));
+    add_both(grid_of(net, batch, rows, true));
   }
-  add(plan_spilled(net, batch));
+  add_both(plan_spilled(net, batch));
   return plans;
 }
 
 std::string describe(const Plan& plan) {
   return (plan.one_cluster ? "a cluster of " : "") + std::to_string(plan.blocks) + " blocks, " +
          (plan.spilled ? "layer by layer over " : "tiles of ") + std::to_string(plan.tile_rows) +
-         " rows";
+         " rows" + (plan.overlapped ? ", with the update launched ahead" : "");
 }
 
 void check_fits(const Plan& plan) {
@@ -308,9 +314,17 @@ void launch_sum(const void* kernel, Step<T> step, const Plan& plan, void* result
                 cudaStream_t stream) {
   int slots = plan.blocks;
   void* arguments[] = {&step, &slots, &result};
-  const auto blocks = static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
-  CONVTIME_CUDA_CHECK(
-      cudaLaunchKernel(kernel, blocks, kThreads, arguments, kThreads * sizeof(float4), stream));
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = kThreads * sizeof(float4);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = plan.overlapped ? 1 : 0;
+  CONVTIME_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int thread = static_cast<int>(threadIdx.x);
   const int place = static_cast<int>(blockIdx.x) * kPlaces + thread % kPlaces;
   const std::size_t size = static_cast<std::size_t>(step.layers) * W * W / 4;
+  wait_for_previous();
   // All that is read is on its way at once; each would take as long as the sum.
   Progress progress = *step.progress;
   const Report report = thread < slots ? step.reports[thread] : Report{};

@@ -83,11 +83,15 @@ __device__ Progress find_progress(const Step<T>& step) {
   return trains ? read_progress(step.learning) : Progress{0, 0, 0, 0, 1};
 }
 
-/// Has learn_kernel find where the step stands, where it follows: one of its blocks changes what
-/// that was read from.
+/// Has learn_kernel begin, where it follows, and find where the step stands: one of its blocks
+/// changes what that was read from.
 template <typename T>
 __device__ void announce(const Step<T>& step, const Progress& progress) {
-  if (step.progress != nullptr && blockIdx.x == 0 && threadIdx.x == 0) {
+  if (step.progress == nullptr) {
+    return;
+  }
+  let_next_begin();
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
     *step.progress = progress;
   }
 }
