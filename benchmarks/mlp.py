@@ -10,8 +10,9 @@ counter on the device. convtime's steps are tuned. "eager" and
 "compiled" (max-autotune, fullgraph) call PyTorch step by step; "eager graph" and "compiled graph"
 replay the whole step as one CUDA graph, and so does convtime; what is compiled for that has the
 choice of the batch in it, too. Seconds are those of one step, of many between two idle states of
-the device; verdicts are on PyTorch's over convtime's. The roofline is what a step's products or its
-least traffic to memory take at the rates that the GPU reaches in a large matmul and a large copy.
+the device, which is not let idle otherwise, as in training; verdicts are on PyTorch's over
+convtime's. The roofline is what a step's products or its least traffic to memory take at the rates
+that the GPU reaches in a large matmul and a large copy.
 """
 
 from __future__ import annotations
@@ -290,6 +291,7 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
         method="sync",
         cache="warm",
         placement="as-is",  # the steps change what they read
+        regime="as-is",
         check=None,
         interference=False,
         min_samples=SAMPLES,
@@ -309,7 +311,6 @@ def measure_speed(shape: str, device: torch.device) -> results.Row:
         "seconds": {name: one.median / count for name, one in measured.items()},
         "samples": {name: len(one.seconds) for name, one in measured.items()},
         "verdicts": {name: str(compared.judge(name)) for name in PEERS},
-        "regime": measured["convtime"].regime,
         "skipped": trainer.steps_skipped,
     }
 

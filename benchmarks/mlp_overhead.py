@@ -8,8 +8,8 @@ products.
 
 All stages of a net take turns. They train alike: mean squared error, SGD with momentum, weights and
 momentum in the stage's dtype, another batch of resident data each step. Seconds are those of one
-step, of many between two idle states of the device. A stage's share is what it takes off, over
-float32's time; where it adds some, the share is negative.
+step, of many between two idle states of the device, which is not let idle otherwise. A stage's
+share is what it takes off, over float32's time; where it adds some, the share is negative.
 """
 
 from __future__ import annotations
@@ -202,6 +202,7 @@ def measure(net: str, device: torch.device) -> results.Row:
             method="sync",
             cache="warm",
             placement="as-is",  # the steps change what they read
+            regime="as-is",
             check=None,
             interference=False,
             budget=BUDGET,

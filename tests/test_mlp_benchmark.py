@@ -153,7 +153,7 @@ def compiled(monkeypatch):
         is_timed = True
         for step in [*steps.values()] * 2:
             step()
-        measured = types.SimpleNamespace(median=1.0, seconds=[1.0], regime="as-is")
+        measured = types.SimpleNamespace(median=1.0, seconds=[1.0])
         return types.SimpleNamespace(
             measurements=dict.fromkeys(steps, measured), judge=lambda name: f"{name} is slower"
         )

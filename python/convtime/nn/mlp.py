@@ -433,6 +433,7 @@ class MLPTrainer:
             method="sync",
             cache="warm",
             placement="as-is",  # the steps change what they read
+            regime="as-is",  # as training is; idling between bursts takes seconds
             check=None,
             interference=False,
             budget=_TUNING_SECONDS,
