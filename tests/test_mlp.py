@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import re
+import types
 from typing import Any
 
 import pytest
@@ -528,6 +530,23 @@ def test_a_tuned_net_trains_alike(width: int) -> None:
         trainer.steps(20)
         losses.append(trainer.losses())
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-2, atol=1e-3)
+
+
+def test_tuning_that_is_interrupted_leaves_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        assert not torch.equal(net.weights, before)
+        raise KeyboardInterrupt
+
+    net = make_net((24, 3), torch.float32, "cpu")
+    before = net.weights.detach().clone()
+    trainer = make_trainer(net, *make_data(net, 16), 8)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: types.SimpleNamespace(replay=None))
+    monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
+    monkeypatch.setattr("convtime.nn.mlp.compare", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trainer._fastest_plan(2)
+    assert torch.equal(net.weights, before)
+    assert trainer.steps_taken == 0
 
 
 @pytest.mark.cuda
