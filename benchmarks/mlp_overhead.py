@@ -8,8 +8,8 @@ products.
 
 All stages of a net take turns. They train alike: mean squared error, SGD with momentum, weights and
 momentum in the stage's dtype, another batch of resident data each step. Seconds are those of one
-step, of many between two idle states of the device. A stage's share is what it takes off, over
-float32's time; where it adds some, the share is negative.
+step, of many between two idle states of the device, which is not let idle otherwise. A stage's
+share is what it takes off, over float32's time; where it adds some, the share is negative.
 """
 
 from __future__ import annotations
@@ -112,12 +112,15 @@ def picture(document: dict[str, Any]) -> bytes:
     return png_of(figure)
 
 
-def with_tf32(allowed: bool, step: mlp.Step, count: int) -> None:
-    """Takes steps of PyTorch's whose products of float32 may be in TF32, or may not."""
+def repeat_in_tf32(step: mlp.Step, count: int) -> None:
+    """Takes steps of PyTorch's whose products of float32 may be in TF32, as no others may."""
     import torch
 
-    torch.backends.cuda.matmul.allow_tf32 = allowed
-    mlp.repeat(step, count)
+    torch.backends.cuda.matmul.allow_tf32 = True
+    try:
+        mlp.repeat(step, count)
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = False
 
 
 def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, mlp.Step]:
@@ -136,9 +139,13 @@ def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, 
     torch.manual_seed(0)
     model = mlp.make_model(width, layers, width, device=device)
 
-    def pytorch(dtype: torch.dtype, mode: str | None = None) -> mlp.Step:
+    def copy_of_model(dtype: torch.dtype) -> torch.nn.Module:
         own = mlp.make_model(width, layers, width, device=device, dtype=dtype)
         own.load_state_dict(model.state_dict())
+        return own
+
+    def pytorch(dtype: torch.dtype, mode: str | None = None) -> mlp.Step:
+        own = copy_of_model(dtype)
         forward = mlp.make_loss(own)
         if mode is not None:
             forward = compile_whole(forward, mode)
@@ -164,20 +171,20 @@ def make_stages(shape: tuple[int, int, int], device: torch.device) -> dict[str, 
 
     half = torch.float16
     steps: dict[str, mlp.Step] = {
-        FLOAT32: functools.partial(with_tf32, False, pytorch(torch.float32), count),
-        TF32: functools.partial(with_tf32, True, pytorch(torch.float32), count),
-    }
-    plain: dict[str, mlp.Step] = {
+        FLOAT32: pytorch(torch.float32),
+        TF32: pytorch(torch.float32),
         FLOAT16: pytorch(half),
         COMPILED: pytorch(half, "default"),
         AUTOTUNED: pytorch(half, "max-autotune"),
-        # Inside of a graph, the compiler's own graphs cannot be.
-        GRAPH: capture(pytorch(half, "max-autotune-no-cudagraphs")),
+        GRAPH: capture(
+            mlp.make_peer("compiled graph", copy_of_model(half), half_inputs, half_targets, batch)
+        ),
         UNTUNED: ours(tune=False),
         TUNED: ours(tune=True),
     }
-    return steps | {
-        stage: functools.partial(mlp.repeat, step, count) for stage, step in plain.items()
+    return {
+        stage: functools.partial(repeat_in_tf32 if stage == TF32 else mlp.repeat, step, count)
+        for stage, step in steps.items()
     }
 
 
@@ -187,12 +194,15 @@ def measure(net: str, device: torch.device) -> results.Row:
     from convtime import compare
 
     allowed = torch.backends.cuda.matmul.allow_tf32
+    # Set even where it is so: what was compiled under another setting would be compiled anew.
+    torch.backends.cuda.matmul.allow_tf32 = False
     try:
         compared = compare(
             make_stages(NETS[net], device),
             method="sync",
             cache="warm",
             placement="as-is",  # the steps change what they read
+            regime="as-is",
             check=None,
             interference=False,
             budget=BUDGET,

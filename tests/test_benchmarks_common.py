@@ -82,6 +82,8 @@ def test_a_case_that_loses_the_gpu_is_taken_last(run_on):
 def test_what_autotuning_finds_is_not_printed(monkeypatch):
     monkeypatch.setattr(inductor, "autotune_num_choices_displayed", 10)
     monkeypatch.setattr(inductor, "max_autotune_report_choices_stats", True)
+    # What is compiled, and never called, cannot always be forgotten.
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     compiled.compile_whole(torch.relu, "max-autotune")
     assert inductor.autotune_num_choices_displayed == 0
     assert not inductor.max_autotune_report_choices_stats

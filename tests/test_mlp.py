@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 import re
+import types
 from typing import Any
 
 import pytest
@@ -530,6 +532,23 @@ def test_a_tuned_net_trains_alike(width: int) -> None:
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-2, atol=1e-3)
 
 
+def test_tuning_that_is_interrupted_leaves_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        assert not torch.equal(net.weights, before)
+        raise KeyboardInterrupt
+
+    net = make_net((24, 3), torch.float32, "cpu")
+    before = net.weights.detach().clone()
+    trainer = make_trainer(net, *make_data(net, 16), 8)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: types.SimpleNamespace(replay=None))
+    monkeypatch.setattr(torch.cuda, "graph", contextlib.nullcontext)
+    monkeypatch.setattr("convtime.nn.mlp.compare", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        trainer._fastest_plan(2)
+    assert torch.equal(net.weights, before)
+    assert trainer.steps_taken == 0
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("batch", [77, 1024, 5000])
 @pytest.mark.parametrize("width", [64, 128])
@@ -547,9 +566,19 @@ def test_all_plans_of_a_step_train_alike(batch: int, width: int) -> None:
     for plan in range(len(plans)):
         trainer.load_state_dict(begin)
         trainer._options["plan"] = plan
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            trainer.steps(1)
         trainer.steps(3)
         moved = trained_weights(trainer) - before
         assert error(moved, flat_weights(exact) - before) < 0.15, plans[plan]
+        state = trainer.state_dict()
+        trainer.load_state_dict(begin)
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+        for name, tensor in trainer.state_dict().items():
+            assert torch.equal(tensor.nan_to_num(), state[name].nan_to_num()), (plans[plan], name)
     trainer._options["plan"] = len(plans)
     with pytest.raises(RuntimeError, match=f"plan must be one of the {len(plans)} of mlp_plans"):
         trainer.step()

@@ -103,8 +103,9 @@ def measure_pending(
         try:
             row = measure()
         except Exception as error:  # whatever it is, it is this case's alone
+            if not isinstance(error, (RuntimeError, ValueError, subprocess.TimeoutExpired)):
+                traceback.print_exc()  # of what nobody expects; its first line may say nothing
             print(f"{key}: {first_line(error)}", flush=True)
-            traceback.print_exc()
             failed.append(key)
             if _lost_gpu():
                 file.note_lost(key)

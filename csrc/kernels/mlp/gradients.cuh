@@ -99,6 +99,26 @@ __device__ inline void add(float4& sum, const float4& more) {
   sum.w += more.w;
 }
 
+/// The sum of read(i) from `first` on, `stride` apart, in that order; eight of them are on their
+/// way at once, since one after the other each would be waited for.
+template <typename Read>
+__device__ float4 sum_of(int first, int end, int stride, const Read& read) {
+  constexpr int kAhead = 8;
+  float4 sum{};
+  for (int i = first; i < end; i += kAhead * stride) {
+    float4 ahead[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      ahead[j] = i + j * stride < end ? read(i + j * stride) : float4{};
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      add(sum, ahead[j]);
+    }
+  }
+  return sum;
+}
+
 /// What is kept of a place's four weights: two, and two eight rows below.
 struct KeptPlace {
   Kept upper;

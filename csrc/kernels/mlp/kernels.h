@@ -7,7 +7,7 @@ namespace convtime::mlp {
 struct Kernels {
   const void* step;     // of Step<T>
   const void* spilled;  // of Step<T>; null where nets of the width always fit on chip
-  const void* learn;    // of Step<T>, int slots, unsigned* arrived
+  const void* learn;    // of Step<T>, int slots
   const void* sum;      // of Step<T>, int slots, T* grad_weights
 };
 

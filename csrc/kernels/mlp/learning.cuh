@@ -78,9 +78,6 @@ __device__ inline void advance(Progress& progress, const MlpScaling& scaling, bo
 
 // --- Two neighbouring numbers, as floats
 
-__device__ inline float2 read_pair(const float* from) {
-  return *reinterpret_cast<const float2*>(from);
-}
 template <typename T>
 __device__ float2 read_pair(const T* from) {
   return unpack<T>(*reinterpret_cast<const std::uint32_t*>(from));
@@ -130,36 +127,43 @@ __device__ inline float update(const MlpRule& rule, const Factors& factors, floa
   return weight - rate * factors.first_correction * first / denominator;
 }
 
-/// Two neighbouring weights with their moments, as they are kept between steps.
+/// Two neighbouring weights with their moments, as they are kept between steps: in 32 bits each, or
+/// in the first word. Not widened yet, so that nobody waits for them before they are needed.
 struct Kept {
-  float2 weight;
-  float2 first;
-  float2 second;
+  uint2 weight;
+  uint2 first;
+  uint2 second;
 };
+
+__device__ inline uint2 read_words(const float* from) {
+  return *reinterpret_cast<const uint2*>(from);
+}
+template <typename T>
+__device__ uint2 read_words(const T* from) {
+  return {*reinterpret_cast<const std::uint32_t*>(from), 0};
+}
+
+/// What read_words read of an array of such numbers.
+template <typename Stored>
+__device__ float2 widen_words(uint2 words) {
+  if constexpr (std::is_same_v<Stored, float>) {
+    return {__uint_as_float(words.x), __uint_as_float(words.y)};
+  } else {
+    return unpack<Stored>(words.x);
+  }
+}
 
 template <typename Stored>
 __device__ Kept read_kept(const Stored* weights, const void* first, const void* second,
                           std::size_t offset) {
-  Kept kept{read_pair(weights + offset), {}, {}};
+  Kept kept{read_words(weights + offset), {}, {}};
   if (first != nullptr) {
-    kept.first = read_pair(static_cast<const Stored*>(first) + offset);
+    kept.first = read_words(static_cast<const Stored*>(first) + offset);
   }
   if (second != nullptr) {
-    kept.second = read_pair(static_cast<const Stored*>(second) + offset);
+    kept.second = read_words(static_cast<const Stored*>(second) + offset);
   }
   return kept;
-}
-
-template <typename Stored>
-__device__ void write_kept(Stored* weights, void* first, void* second, std::size_t offset,
-                           const Kept& kept) {
-  write_pair(weights + offset, kept.weight);
-  if (first != nullptr) {
-    write_pair(static_cast<Stored*>(first) + offset, kept.first);
-  }
-  if (second != nullptr) {
-    write_pair(static_cast<Stored*>(second) + offset, kept.second);
-  }
 }
 
 template <typename T>
@@ -169,19 +173,36 @@ __device__ Kept read_kept(const Learning<T>& learning, std::size_t offset) {
              : read_kept(learning.weights, learning.first, learning.second, offset);
 }
 
-/// Updates what was kept at that offset, and keeps it.
+/// Updates what was kept at that offset, and keeps it; returns the new weights.
+template <typename T, typename Stored>
+__device__ float2 update_stored(const Learning<T>& learning, const Factors& factors,
+                                Stored* weights, const Kept& kept, std::size_t offset,
+                                float2 gradients) {
+  float2 weight = widen_words<Stored>(kept.weight);
+  float2 first = widen_words<Stored>(kept.first);
+  float2 second = widen_words<Stored>(kept.second);
+  weight.x = update(learning.rule, factors, weight.x, gradients.x, first.x, second.x);
+  weight.y = update(learning.rule, factors, weight.y, gradients.y, first.y, second.y);
+  write_pair(weights + offset, weight);
+  if (learning.first != nullptr) {
+    write_pair(static_cast<Stored*>(learning.first) + offset, first);
+  }
+  if (learning.second != nullptr) {
+    write_pair(static_cast<Stored*>(learning.second) + offset, second);
+  }
+  return weight;
+}
+
+/// Likewise, in 32 bits with the rounded copy, or in the weights alone.
 template <typename T>
-__device__ void update_kept(const Learning<T>& learning, const Factors& factors, Kept kept,
+__device__ void update_kept(const Learning<T>& learning, const Factors& factors, const Kept& kept,
                             std::size_t offset, float2 gradients) {
-  kept.weight.x =
-      update(learning.rule, factors, kept.weight.x, gradients.x, kept.first.x, kept.second.x);
-  kept.weight.y =
-      update(learning.rule, factors, kept.weight.y, gradients.y, kept.first.y, kept.second.y);
   if (learning.master != nullptr) {
-    write_kept(learning.master, learning.first, learning.second, offset, kept);
-    write_pair(learning.weights + offset, kept.weight);
+    const float2 weight =
+        update_stored(learning, factors, learning.master, kept, offset, gradients);
+    write_pair(learning.weights + offset, weight);
   } else {
-    write_kept(learning.weights, learning.first, learning.second, offset, kept);
+    update_stored(learning, factors, learning.weights, kept, offset, gradients);
   }
 }
 

@@ -37,6 +37,7 @@ struct Plan {
   bool spilled;  // or all on chip
   bool gradients_on_chip;
   std::size_t shared_bytes;
+  bool overlapped = false;  // the second kernel is launched while the first one runs
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -199,19 +200,24 @@ std::vector<Plan> training_plans(const MlpNet& net, std::int64_t batch) {
   };
   add(plan_training(net, batch));
   const int most = device_in_use().cluster_blocks;
+  const auto add_both = [&](Plan plan) {
+    add(plan);
+    plan.overlapped = most > 0;  // kernels that know clusters know of that, too
+    add(plan);
+  };
   for (const int rows : kTileRows) {
     add(cluster_of(net, batch, rows, most));
     add(cluster_of(net, batch, rows, most / 2));
-    add(grid_of(net, batch, rows, true));
+    add_both(grid_of(net, batch, rows, true));
   }
-  add(plan_spilled(net, batch));
+  add_both(plan_spilled(net, batch));
   return plans;
 }
 
 std::string describe(const Plan& plan) {
   return (plan.one_cluster ? "a cluster of " : "") + std::to_string(plan.blocks) + " blocks, " +
          (plan.spilled ? "layer by layer over " : "tiles of ") + std::to_string(plan.tile_rows) +
-         " rows";
+         " rows" + (plan.overlapped ? ", with the update launched ahead" : "");
 }
 
 void check_fits(const Plan& plan) {
@@ -222,23 +228,23 @@ void check_fits(const Plan& plan) {
 
 /// How scratch memory is divided.
 struct Scratch {
-  unsigned* arrived;  // zero between steps, and at the same place for all plans
+  Progress* progress;
   void* spilled;
   float4* gradients;
   Report* reports;
   std::size_t bytes;
 
   Scratch(const MlpNet& net, const Plan& plan, std::int64_t batch, void* memory) {
-    constexpr std::size_t kArrivedBytes = sizeof(float4);
+    static_assert(sizeof(Progress) % sizeof(float4) == 0, "what lies behind it is aligned");
     const std::size_t blocks = plan.one_cluster ? 0 : std::size_t(plan.blocks);
     const std::size_t slot = std::size_t(net.layers) * net.width * net.width / 4;
     const std::size_t spilled_bytes =
         plan.spilled ? 2 * std::size_t(net.layers - 1) * std::size_t(batch) * net.width : 0;
-    arrived = static_cast<unsigned*>(memory);
-    spilled = static_cast<char*>(memory) + kArrivedBytes;
+    progress = static_cast<Progress*>(memory);
+    spilled = progress + 1;
     gradients = reinterpret_cast<float4*>(static_cast<char*>(spilled) + spilled_bytes);
     reports = reinterpret_cast<Report*>(gradients + blocks * slot);
-    bytes = kArrivedBytes + spilled_bytes + blocks * (slot * sizeof(float4) + sizeof(Report));
+    bytes = sizeof(Progress) + spilled_bytes + blocks * (slot * sizeof(float4) + sizeof(Report));
   }
 };
 
@@ -302,15 +308,23 @@ void launch_step(Step<T> step, const Plan& plan, cudaStream_t stream) {
   CONVTIME_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
-/// One of the kernels that add up the slots; `result` is its last argument.
+/// One of the kernels that add up the slots; `result` is the last argument of one that has it.
 template <int W, typename T>
 void launch_sum(const void* kernel, Step<T> step, const Plan& plan, void* result,
                 cudaStream_t stream) {
   int slots = plan.blocks;
   void* arguments[] = {&step, &slots, &result};
-  const auto blocks = static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
-  CONVTIME_CUDA_CHECK(
-      cudaLaunchKernel(kernel, blocks, kThreads, arguments, kThreads * sizeof(float4), stream));
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(step.layers * W * W / 4 / kPlaces);
+  config.blockDim = kThreads;
+  config.dynamicSmemBytes = kThreads * sizeof(float4);
+  config.stream = stream;
+  config.attrs = &early;
+  config.numAttrs = plan.overlapped ? 1 : 0;
+  CONVTIME_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
 }  // namespace
@@ -365,9 +379,10 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
       launch_step<W>(step, plan, stream);
       return;
     }
+    step.progress = parts.progress;
     for (int i = 0; i < steps; ++i) {
       launch_step<W>(step, plan, stream);
-      launch_sum<W>(kernels<T, W>().learn, step, plan, parts.arrived, stream);
+      launch_sum<W>(kernels<T, W>().learn, step, plan, nullptr, stream);
     }
   });
 }

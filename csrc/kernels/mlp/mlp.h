@@ -74,7 +74,7 @@ struct MlpState {
 /// Whether the device in use can hold the net on chip.
 CONVTIME_API bool mlp_fits(const MlpNet& net);
 
-/// Of the scratch memory for batches of so many rows, which begins as zeros.
+/// Of the scratch memory for batches of so many rows.
 CONVTIME_API std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch);
 
 /// The ways to divide a training step's work on the device in use, in words; the first is likely to

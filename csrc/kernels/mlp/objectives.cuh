@@ -7,16 +7,56 @@
 
 namespace convtime::mlp {
 
-/// Two neighbours of a row of `columns` numbers, with zero for what is beyond its end.
+/// What a lane has of 16 rows of numbers, as Sums has it: two neighbours of either of its rows.
+template <int W>
+struct Pairs {
+  std::uint32_t word[W / 8][2];
+};
+
 template <typename T>
-__device__ float2 load_pair(const T* rows, std::int64_t row, int column, int columns,
-                            bool as_pairs) {
-  const T* const from = rows + row * columns + column;
-  if (as_pairs) {
-    return column < columns ? read_pair(from) : float2{};
+__device__ std::uint32_t bits_of(const T& number) {
+  return reinterpret_cast<const std::uint16_t&>(number);
+}
+
+/// Of dense rows of step.outputs columns, with zeros beyond their ends. All of it is on its way at
+/// once: one pair after the other would be waited for as often as there are pairs.
+template <typename T, int W>
+__device__ Pairs<W> load_pairs(const Step<T>& step, const T* rows, std::int64_t first_row) {
+  Pairs<W> pairs;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t row = first_row + lane_id() / 4 + 8 * half;
+    const int column = lane_id() % 4 * 2;
+    const int columns = row < step.batch ? step.outputs - column : 0;  // that are left
+    const T* const from = rows + row * step.outputs + column;
+    if (step.pair_targets) {
+#pragma unroll
+      for (int j = 0; j < W / 8; ++j) {
+        pairs.word[j][half] =
+            8 * j < columns ? *reinterpret_cast<const std::uint32_t*>(from + 8 * j) : 0;
+      }
+    } else {
+#pragma unroll
+      for (int j = 0; j < W / 8; ++j) {
+        const std::uint32_t first = 8 * j < columns ? bits_of(from[8 * j]) : 0;
+        const std::uint32_t second = 8 * j + 1 < columns ? bits_of(from[8 * j + 1]) : 0;
+        pairs.word[j][half] = first | second << 16;
+      }
+    }
   }
-  return {column < columns ? static_cast<float>(from[0]) : 0.0F,
-          column + 1 < columns ? static_cast<float>(from[1]) : 0.0F};
+  return pairs;
+}
+
+/// As for_pairs of the sums, with function(value, neighbour, word of the pairs, row, column).
+template <int W, typename Function>
+__device__ void for_pairs(Sums<W>& sums, const Pairs<W>& pairs, const Function& function) {
+  const int row = lane_id() / 4;
+  const int column = lane_id() % 4 * 2;
+#pragma unroll
+  for (int j = 0; j < W / 8; ++j) {
+    function(sums.value[j][0], sums.value[j][1], pairs.word[j][0], row, 8 * j + column);
+    function(sums.value[j][2], sums.value[j][3], pairs.word[j][1], row + 8, 8 * j + column);
+  }
 }
 
 template <typename T>
@@ -35,18 +75,18 @@ __device__ void store_pair(T* rows, std::int64_t row, int column, int columns, f
 template <typename T, int W>
 __device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const T* targets,
                                std::int64_t first_row, float scale) {
+  const Pairs<W> pairs = load_pairs<T, W>(step, targets, first_row);
   float loss = 0;
-  for_pairs(outputs, [&](float& first, float& second, int row, int column) {
-    const std::int64_t r = first_row + row;
-    const bool is_there = r < step.batch;
-    const float2 target =
-        is_there ? load_pair(targets, r, column, step.outputs, step.pair_targets) : float2{};
-    const float e0 = is_there && column < step.outputs ? first - target.x : 0;
-    const float e1 = is_there && column + 1 < step.outputs ? second - target.y : 0;
-    loss += e0 * e0 + e1 * e1;
-    first = 2 * scale * e0;
-    second = 2 * scale * e1;
-  });
+  for_pairs(outputs, pairs,
+            [&](float& first, float& second, std::uint32_t word, int row, int column) {
+              const bool is_there = first_row + row < step.batch;
+              const float2 target = unpack<T>(word);
+              const float e0 = is_there && column < step.outputs ? first - target.x : 0;
+              const float e1 = is_there && column + 1 < step.outputs ? second - target.y : 0;
+              loss += e0 * e0 + e1 * e1;
+              first = 2 * scale * e0;
+              second = 2 * scale * e1;
+            });
   return loss;
 }
 
@@ -115,10 +155,9 @@ __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std:
 template <typename T, int W>
 __device__ void take_gradient(Sums<W>& outputs, const Step<T>& step, const T* gradient,
                               std::int64_t first_row) {
-  for_pairs(outputs, [&](float& first, float& second, int row, int column) {
-    const std::int64_t r = first_row + row;
-    const float2 pair =
-        r < step.batch ? load_pair(gradient, r, column, step.outputs, step.pair_targets) : float2{};
+  const Pairs<W> pairs = load_pairs<T, W>(step, gradient, first_row);
+  for_pairs(outputs, pairs, [&](float& first, float& second, std::uint32_t word, int, int) {
+    const float2 pair = unpack<T>(word);
     first = pair.x;
     second = pair.y;
   });

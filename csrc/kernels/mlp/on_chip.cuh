@@ -120,12 +120,10 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
     for (int place = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
          place < step.layers * W * W / 4; place += static_cast<int>(blocks * kThreads)) {
       const KeptPlace kept = read_place<W>(step.learning, place);  // while the sum is on its way
-      float4 sum{};
-#pragma unroll 8
-      for (unsigned i = 0; i < blocks; ++i) {
+      const float4 sum = sum_of(0, static_cast<int>(blocks), 1, [&](int i) {
         const unsigned block = (blockIdx.x + i) & (blocks - 1);  // each begins with its own
-        add(sum, of_block(shared.gradients, block)[place]);
-      }
+        return of_block(shared.gradients, block)[place];
+      });
       update_place<W>(step.learning, factors, place, kept, sum);
     }
   }
@@ -148,6 +146,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
   float4* const own_slot = step.one_cluster ? nullptr : step.gradients + blockIdx.x * slot;
   float4* const gradients = step.gradients_on_chip ? shared.gradients : own_slot;
   Progress progress = find_progress(step);
+  announce(step, progress);
 
   for (int i = 0; i < step.steps; ++i) {
     copy_full_rows<T, W>(step.weights, 0, step.layers * W, step.layers * W, shared.weights);

@@ -244,6 +244,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     spilled_kernel(const __grid_constant__ Step<T> step) {
   using Block = Spilled<T>;
   const Progress progress = find_progress(step);
+  announce(step, progress);
   Block block(step, find_batch(step, progress));
   float4* const gradients =
       step.gradients + blockIdx.x * (static_cast<std::size_t>(step.layers) * Block::kMatrix / 4);

@@ -56,6 +56,7 @@ struct Step {
   float4* gradients;    // a slot a block, in the order of Place
   Report* reports;      // one a block
   T* spilled;           // of nets that do not fit on chip, the inputs of all layers but the first
+  Progress* progress;   // where learn_kernel finds it; null where that does not follow
   Learning<T> learning;
 };
 
@@ -80,6 +81,19 @@ __device__ Progress find_progress(const Step<T>& step) {
   const bool trains =
       step.objective == Objective::kMse || step.objective == Objective::kCrossEntropy;
   return trains ? read_progress(step.learning) : Progress{0, 0, 0, 0, 1};
+}
+
+/// Has learn_kernel begin, where it follows, and find where the step stands: one of its blocks
+/// changes what that was read from.
+template <typename T>
+__device__ void announce(const Step<T>& step, const Progress& progress) {
+  if (step.progress == nullptr) {
+    return;
+  }
+  let_next_begin();
+  if (blockIdx.x == 0 && threadIdx.x == 0) {
+    *step.progress = progress;
+  }
 }
 
 /// Copies rows of W columns out of an array that ends before `end_row`, and zeros beyond that.

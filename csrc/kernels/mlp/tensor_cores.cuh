@@ -127,4 +127,24 @@ __device__ const V* of_block(const V*, unsigned) {
 
 #endif
 
+// --- Programmatic dependent launch: a kernel that begins before the one in front of it ends
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+
+/// Has the stream's next kernel begin, if it was launched to begin early.
+__device__ inline void let_next_begin() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/// Waits, in a kernel that was launched to begin early, until the one before has ended.
+__device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+#else
+
+// For older architectures, no kernel is launched to begin early.
+__device__ inline void let_next_begin() {}
+__device__ inline void wait_for_previous() {}
+
+#endif
+
 }  // namespace convtime::mlp

@@ -420,24 +420,27 @@ class MLPTrainer:
         """Of so many, by turns; the weights and all else are then as before."""
         state = self.state_dict()
         graphs = {}
-        for plan in range(count):
-            self._options["plan"] = plan
-            self.step()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                for _ in range(_TUNING_STEPS):
-                    self.step()
-            graphs[str(plan)] = graph.replay
-        timed = compare(
-            graphs,
-            method="sync",
-            cache="warm",
-            placement="as-is",  # the steps change what they read
-            check=None,
-            interference=False,
-            budget=_TUNING_SECONDS,
-        )
-        self.load_state_dict(state)
+        try:
+            for plan in range(count):
+                self._options["plan"] = plan
+                self.step()
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    for _ in range(_TUNING_STEPS):
+                        self.step()
+                graphs[str(plan)] = graph.replay
+            timed = compare(
+                graphs,
+                method="sync",
+                cache="warm",
+                placement="as-is",  # the steps change what they read
+                regime="as-is",  # as training is; idling between bursts takes seconds
+                check=None,
+                interference=False,
+                budget=_TUNING_SECONDS,
+            )
+        finally:
+            self.load_state_dict(state)
         medians = {plan: timed.measurements[str(plan)].median for plan in range(count)}
         return min(medians, key=medians.__getitem__)
 
