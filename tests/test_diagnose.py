@@ -99,6 +99,12 @@ def test_names_and_reasons_are_escaped(found):
         assert tag not in odd._repr_html_()
 
 
+def test_counters_of_a_step_of_many_kernels_take_long():
+    (counters,) = (each for each in contrasts.CONTRASTS if each.name == "counters")
+    assert counters.cost(but(SEEN, work={"kernels": 1})) < 2
+    assert counters.cost(but(SEEN, work={"kernels": 400})) > 10
+
+
 def test_a_budget_that_is_over_leaves_out_the_rest_and_says_so():
     quick = convtime.diagnose(torch.relu, torch.randn(9), device="cpu", budget=QUICK)
     reasons = {each.contrast: each.reason for each in quick.skipped}

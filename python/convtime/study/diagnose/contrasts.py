@@ -63,6 +63,7 @@ class Contrast:
         obstacle: why it makes no sense for a subject, as far as that is known; empty where it does.
         look: adds what it shows to the evidence.
         only_on: the only kind of device that it is of; empty where it is of any.
+        kernel_seconds: what each kernel of a call adds to what it takes, about.
     """
 
     name: str
@@ -72,10 +73,12 @@ class Contrast:
     obstacle: Callable[[Subject, Evidence], str]
     look: Callable[[Subject, Evidence], Evidence]
     only_on: Literal["cpu", "cuda", ""] = ""
+    kernel_seconds: float = 0.0
 
     def cost(self, evidence: Evidence) -> float:
         """Seconds that it takes, about."""
-        return max(self.seconds, self.calls * evidence.calls.waiting.median)
+        short = self.seconds + self.kernel_seconds * evidence.work.kernels
+        return max(short, self.calls * evidence.calls.waiting.median)
 
 
 def look_at_work(subject: Subject, calls: Calls) -> Work:
@@ -469,7 +472,7 @@ CONTRASTS: tuple[Contrast, ...] = (
     Contrast("method", "events, and a graph", 0.7, 40, _without_setup, _look_at_method, "cuda"),
     Contrast("pinning", "memory on the host", 0.4, 30, _host_tensors, _look_at_pinning, "cuda"),
     Contrast("regime", "rest, and lasting load", 5.0, 60, _lasting_load, _look_at_regime, "cuda"),
-    Contrast("counters", "what the GPU counts", 1.5, 20, _alone, _look_at_counters, "cuda"),
+    Contrast("counters", "what the GPU counts", 1.5, 20, _alone, _look_at_counters, "cuda", 0.025),
     Contrast("places", "many addresses", 0.6, 40, _has_tensors, _look_at_random_places, "cuda"),
     Contrast("rotation", "other tensors", 0.5, 30, _can_rotate, _look_at_rotation, "cuda"),
     Contrast("batch", "calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
