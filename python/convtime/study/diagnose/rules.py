@@ -519,12 +519,9 @@ def _data(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _threads(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = evidence.contrasts.get("threads", {})
-    if "as-is" not in found or len(found) < 2:
-        return
-    here = found["as-is"]
-    name, best = min(found.items(), key=lambda entry: entry[1].median)
-    if best.median < here.median:
+    found = _best_change(evidence, "threads")
+    if found is not None:
+        here, name, best = found
         yield Cause(
             code="threads",
             sentence=f"PyTorch's threads get in each other's way: it takes "
