@@ -272,19 +272,19 @@ def compared(baseline: convtime.Candidate, candidate: convtime.Candidate) -> res
 
 
 def measure_truth(device: torch.device) -> results.Row:
-    """Medians of the profiler's times over random places: [of the data, of 2 % more] each."""
+    """Midmeans of the profiler's times over random places: [of the data, of 2 % more] each."""
     import torch
 
     seconds: dict[str, list[float]] = {}
-    for more in (False, True):
-        for name, candidate in operations(device, more).items():
-            seconds.setdefault(name, []).append(profiled_at_random(candidate, device))
-            torch.cuda.empty_cache()
+    longer = operations(device, more=True)
+    for name, candidate in operations(device, more=False).items():
+        seconds[name] = profiled_at_random([candidate, longer[name]], device)
+        torch.cuda.empty_cache()
     return {"seconds": seconds, "places": PLACES}
 
 
-def profiled_at_random(candidate: convtime.Candidate, device: torch.device) -> float:
-    """The midmean of calls behind a flush, each on tensors at places of their own.
+def profiled_at_random(candidates: list[convtime.Candidate], device: torch.device) -> list[float]:
+    """The midmean of each one's calls, by turns, behind a flush, each on tensors at other places.
 
     Of a median, the profiler's clock would say no more than a tick: 0.8 % of a kernel of 4 µs.
     """
@@ -300,17 +300,31 @@ def profiled_at_random(candidate: convtime.Candidate, device: torch.device) -> f
         whole = memory[start:].view(value.dtype)
         return whole.as_strided(value.shape, value.stride()).copy_(value)
 
-    places = itertools.cycle([tuple(map(moved, candidate.args)) for _ in range(PLACES)])
+    turns = itertools.cycle(
+        [
+            (number, functools.partial(candidate.fn, *map(moved, candidate.args)))
+            for _ in range(PLACES)
+            for number, candidate in enumerate(candidates)
+        ]
+    )
     # Results, and what lies between them: what is kept is not used again for the next one.
     kept: collections.deque[object] = collections.deque(maxlen=2 * PLACES)
+    called: list[int] = []
 
     def call() -> None:
+        number, work = next(turns)
+        called.append(number)
         kept.append(torch.empty((1 << 20) + random_offset(), dtype=torch.uint8, device=device))
-        kept.append(candidate.fn(*next(places)))
+        kept.append(work())
 
-    for _ in range(PLACES // 2):  # the first calls on other places are slower
+    for _ in range(PLACES // 2 * len(candidates)):  # the first calls on other places are slower
         call()
-    return midmean(profile_calls(call, PLACES, cold=True).sums)
+    seconds: list[list[float]] = [[] for _ in candidates]
+    for _ in candidates:  # what is held at a time fits into the queue
+        found = profile_calls(call, PLACES, cold=True).sums
+        for number, time_of_call in zip(called[-PLACES:], found, strict=True):
+            seconds[number].append(time_of_call)
+    return list(map(midmean, seconds))
 
 
 def measure_addresses(device: torch.device) -> results.Row:

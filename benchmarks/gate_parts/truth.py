@@ -36,17 +36,20 @@ def _ratio(name: str, device: torch.device, size: int) -> float:
     over, under = (call_of(name, device, each) for each in (size, SIZES[name]))
     if name in ON_CPU:
         return _ratio_on_cpu(over, under)
-    return _seconds_on_gpu(over, device) / _seconds_on_gpu(under, device)
+    return _ratio_on_gpu(over, under, device)
 
 
-def _seconds_on_gpu(call: Call, device: torch.device) -> float:
+def _ratio_on_gpu(over: Call, under: Call, device: torch.device) -> float:
     from placement import profiled_at_random
 
     from convtime import Candidate
 
-    seconds = profiled_at_random(Candidate(partial(call.func, **call.keywords), *call.args), device)
+    longer, shorter = profiled_at_random(
+        [Candidate(partial(call.func, **call.keywords), *call.args) for call in (over, under)],
+        device,
+    )
     torch.cuda.empty_cache()
-    return seconds
+    return longer / shorter
 
 
 def _ratio_on_cpu(over: Call, under: Call) -> float:
