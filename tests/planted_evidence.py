@@ -149,7 +149,7 @@ SEEN = {
         work={"kernels": 8},
         serialised=None,
     ),
-    "cache: matvec": small(
+    "cache: addition": small(
         calls=called(20, 14),
         trace=running(14),
         contrasts={"cache": times(cold=19, cold_clean=17, warm=14)},

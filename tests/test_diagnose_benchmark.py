@@ -85,7 +85,7 @@ def test_the_summary_has_a_value_for_each_goal():
     assert diagnose.summarise([]) == {"planted": 0, "controls": 0}
 
 
-@pytest.mark.parametrize("key", ["cache: negation", "cache: matvec"])
+@pytest.mark.parametrize("key", ["cache: negation", "cache: addition"])
 def test_what_is_to_stay_in_the_cache_fits_in_half_of_it(key, monkeypatch):
     sizes = []
 
