@@ -403,7 +403,23 @@ def run_child(code: str, **environment: str) -> str:
         timeout=300,
     )
     assert result.returncode == 0, result.stderr
+    assert "convtime: " not in result.stderr  # what destructors cannot throw
     return result.stdout
+
+
+@pytest.mark.cuda
+def test_plans_of_autograds_threads_end_without_a_word() -> None:
+    run_child(
+        """
+        import torch
+        from convtime import ops
+
+        x = torch.randn(8, 64, 28, 28, device="cuda", requires_grad=True)
+        w = torch.randn(64, 64, 3, 3, device="cuda", requires_grad=True)
+        ops.conv2d(x, w, padding=1).sum().backward()
+        torch.cuda.synchronize()
+        """
+    )
 
 
 @pytest.mark.cuda

@@ -43,6 +43,11 @@ CudnnPlan::~CudnnPlan() {
   // Kernels that were compiled for the plan are unloaded with it, which may be while a CUDA graph
   // is captured, of other work.
   const RelaxedCapture relaxed;
+  if (relaxed.process_ends()) {
+    // Never destroyed: cuDNN may be gone, too.
+    new std::pair(std::move(plan_), std::move(variant_pack_));
+    return;
+  }
   variant_pack_ = {};
   plan_.reset();
 }

@@ -24,11 +24,17 @@ bool is_capturing(cudaStream_t stream) {
 }
 
 RelaxedCapture::RelaxedCapture() noexcept {
-  CONVTIME_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&mode_));
+  const cudaError_t exchanged = cudaThreadExchangeStreamCaptureMode(&mode_);
+  process_ends_ = exchanged == cudaErrorCudartUnloading;
+  if (!process_ends_) {
+    CONVTIME_CUDA_WARN(exchanged);
+  }
 }
 
 RelaxedCapture::~RelaxedCapture() {
-  CONVTIME_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&mode_));
+  if (!process_ends_) {
+    CONVTIME_CUDA_WARN(cudaThreadExchangeStreamCaptureMode(&mode_));
+  }
 }
 
 void check_stream(cudaStream_t stream) {

@@ -20,8 +20,12 @@ class RelaxedCapture {
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
+  /// Whether CUDA is gone already, as for threads that end behind the main one.
+  bool process_ends() const { return process_ends_; }
+
  private:
   cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then the mode from before
+  bool process_ends_ = false;
 };
 
 /// Throws CudaError where CUDA itself has failed: every later call of the process does, too.
