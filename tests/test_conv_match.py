@@ -5,6 +5,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import random
 import shutil
 import signal
 import sys
@@ -35,6 +36,7 @@ from conv_match_parts.rows import (  # noqa: E402
     SEARCHED_PROBLEMS,
     SEARCHES,
     is_outlier,
+    is_outside,
     mismatches,
     same_bits,
     same_kernels,
@@ -428,6 +430,20 @@ def test_a_pass_that_convtime_fails_is_a_mismatch_everywhere():
 )
 def test_outliers(pytorch, ours, changes, outlier):
     assert is_outlier(entry(ours, pytorch, **changes)) == outlier
+
+
+def test_a_ratio_of_times_that_range_widely_is_no_outlier():
+    generator = random.Random(0)  # no secret
+    pytorch = [generator.uniform(20_000, 40_000) for _ in range(200)]
+    wide = [1.06 * generator.uniform(20_000, 40_000) for _ in pytorch]
+    narrow = [1.06 * each for each in pytorch]
+
+    def timed(ours):
+        return entry(ns={"pytorch": pytorch, "convtime": ours})
+
+    assert is_outside(timed(wide))
+    assert not is_outlier(timed(wide))
+    assert is_outlier(timed(narrow))
 
 
 def test_the_table_says_what_is_wrong_and_what_was_not_run():

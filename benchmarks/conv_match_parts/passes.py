@@ -13,7 +13,7 @@ from common.running import first_line
 import convtime
 from conv_match_parts.combined import combined_calls
 from conv_match_parts.poison import poison
-from conv_match_parts.rows import CUDNN_BACKENDS, PASSES, is_outlier
+from conv_match_parts.rows import CUDNN_BACKENDS, PASSES, is_outside
 from conv_match_parts.second_thread import measure_second_thread
 from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.identity import Results, as_tuple, compare_bits, convtime_call
@@ -144,7 +144,7 @@ def _time(passes: dict[str, results.Row], ran: Mapping[str, _Sides]) -> None:
     most = _rounds(list(candidates.values()))
     _add_samples(passes, candidates, most)
     for name in ran:
-        if is_outlier(passes[name]):
+        if is_outside(passes[name]):
             again = {key: call for key, call in candidates.items() if key[1] == name}
             _add_samples(passes, again, _SURE_ROUNDS)
 
