@@ -146,7 +146,7 @@ def make_cases(device: torch.device, rules: str) -> dict[str, running.Measure]:
             if plant.cause == "first-call"
             else functools.partial(diagnosed, key, rules)
         )
-        for key, plant in {**CAUSES, **CONTROLS}.items()
+        for key, plant in {**CONTROLS, **CAUSES}.items()
     }
 
 
