@@ -2,7 +2,8 @@
 
 A row is an operation of one kernel, counted in this process by `convtime.counters` behind a flush
 that leaves clean lines, and in a process of its own by `ncu --clock-control none --cache-control
-all`, which flushes likewise. Both count it on several tensors, since cycles depend on addresses,
+all`, which flushes likewise. That also empties the caches of instructions; in this process, other
+kernels run before each call. Both count it on several tensors, since cycles depend on addresses,
 too. Errors are of medians; those of bytes are of what ncu counted more than 1 MB of. Two more rows
 have an operation's time before and behind the counting.
 """
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 READ, WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 CYCLES = "sm__cycles_elapsed.max"
 METRICS = (READ, WRITTEN, CYCLES)
-REPEATS = 11  # each on tensors of its own
+REPEATS = 41  # each on tensors of its own
 SMALLEST_BYTES = 1e6
 # Each of one kernel: ncu flushes the cache before each, and convtime before each call.
 COUNTED: dict[str, Make] = {
@@ -110,12 +111,29 @@ class Places:
         self.calls = [COUNTED[name](operations) for _ in range(REPEATS)]
         self._next = itertools.cycle(self.calls)
         self._call = self.calls[0]
+        self._others = other_kernels(device)
 
     def move(self) -> None:
+        """To the next tensors, with other kernels' instructions in the caches."""
         self._call = next(self._next)
+        for call in self._others:
+            call()
 
     def __call__(self) -> object:
         return self._call()
+
+
+def other_kernels(device: torch.device) -> list[running.Call]:
+    """Matrix products by kernels of several sizes, in dtypes that none of those counted has."""
+    import torch
+
+    calls: list[running.Call] = []
+    for dtype, side in itertools.product(
+        (torch.float32, torch.float64, torch.float16), (200, 512, 1000, 2048)
+    ):
+        a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+        calls += [functools.partial(torch.mm, a, other) for other in (b, b.t())]
+    return calls
 
 
 def count(device: torch.device, name: str) -> results.Row:

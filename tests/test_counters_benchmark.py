@@ -150,10 +150,14 @@ def test_ncu_watches_the_operations_of_one_kernel(monkeypatch, tmp_path):
 
 
 def test_an_operation_is_counted_on_one_set_of_tensors_after_the_other(monkeypatch):
+    others: list[None] = []
     monkeypatch.setattr(counters, "COUNTED", {"relu": lambda make: make.relu(4)})
+    monkeypatch.setattr(counters, "REPEATS", 3)
+    monkeypatch.setattr(counters, "other_kernels", lambda _: [lambda: others.append(None)])
     places: Any = counters.Places(torch.device("cpu"), "relu")
     inputs = [call.args[0] for call in places.calls]
     assert len({x.data_ptr() for x in inputs}) == counters.REPEATS
     for x in [*inputs, inputs[0]]:
         places.move()
         assert torch.equal(places(), torch.relu(x))
+    assert len(others) == 4
