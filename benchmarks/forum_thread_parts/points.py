@@ -16,7 +16,7 @@ from forum_thread_parts.net import LAYERS, Size, Training
 
 REST = 0.5  # seconds, from which every run begins
 IDLE = 0.5  # seconds in which the idle clock is read
-RUNS = {1: 7, 10: 3}  # of so many iterations, since a few samples say little; of others, one
+RUNS = {1: 11, 10: 3}  # of so many iterations, since a few samples say little; of others, one
 _CLOCK_INTERVAL = 0.005
 _STAMPS = 4  # of the clocks at each end of a run: two must be of one multiprocessor
 _LONGEST = 120.0  # seconds of samples

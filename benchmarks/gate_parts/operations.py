@@ -66,7 +66,7 @@ LARGER = dict(
             range(1054, 1175, 10),
             range(8442, 9043, 50),
             range(130, 143),
-            range(4160, 4513, 32),
+            range(4176, 4417, 16),
             range(1650, 1741, 10),
         ),
         strict=True,
