@@ -867,6 +867,18 @@ def test_the_calls_of_a_captured_graph_can_be_timed() -> None:
     assert sum(activity.kind == "kernel" for activity in one.activities) == 2
 
 
+@pytest.mark.cuda
+def test_a_capture_that_fails_warns_of_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    x = torch.randn(1 << 20, device="cuda")
+    graph = torch.cuda.CUDAGraph()
+    torch.relu(x)
+    with torch.cuda.graph(graph):
+        torch.relu(x)
+    with pytest.raises(RuntimeError, match="cannot capture"):
+        convtime.time_op(graph.replay, method="graph")
+    assert "Graph is empty" not in capfd.readouterr().err
+
+
 @pytest.mark.timing
 @pytest.mark.cuda
 @pytest.mark.parametrize("method", ["kernel", "event", "sync"])

@@ -6,6 +6,7 @@
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAGuard.h>
+#include <c10/util/Exception.h>
 
 #include <memory>
 #include <utility>
@@ -31,9 +32,19 @@ void attempt(Function&& function) noexcept {
   }
 }
 
+/// Drops PyTorch's warnings: of a capture that failed, they say nothing that its error does not.
+class WithoutWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning&) override {}
+
+ private:
+  c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
 /// Ends a capture that failed, and gives back what PyTorch set aside for it. Which parts of that a
 /// CUDAGraph does by itself depends on PyTorch's version.
 void abandon(std::unique_ptr<at::cuda::CUDAGraph> graph, at::cuda::MempoolId_t pool) noexcept {
+  const WithoutWarnings silent;
   attempt([&] { graph->capture_end(); });
   graph.reset();
   const c10::DeviceIndex device = c10::cuda::current_device();
