@@ -90,7 +90,7 @@ struct Spilled {
 
   /// From the inputs to the gradient of the outputs; returns what the lane has of the loss.
   __device__ float go_forward(float scale) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp = static_cast<int>(threadIdx.x / 32);
     const int last = step.layers - 1;
     float loss = 0;
     copy_inputs<T, kWidth>(step, batch, first_row, tile_count * kTileRows, state);
@@ -122,8 +122,8 @@ struct Spilled {
     float value[2][4][4] = {};
   };
 
-  static __device__ int quarter_row() { return static_cast<int>(threadIdx.x) / 32 % 2 * 32; }
-  static __device__ int quarter_chunk() { return static_cast<int>(threadIdx.x) / 64 * 4; }
+  static __device__ int quarter_row() { return static_cast<int>(threadIdx.x / 32 % 2) * 32; }
+  static __device__ int quarter_chunk() { return static_cast<int>(threadIdx.x / 64) * 4; }
 
   static __device__ Quarter multiply_back(const T* deltas, const T* matrix_of_weights) {
     const int matrix = lane_id() / 8;
@@ -195,7 +195,7 @@ struct Spilled {
   /// From the gradient of the outputs to those of all weights, which are added to the block's;
   /// returns whether all are finite.
   __device__ bool go_backward(float4* gradients, bool is_first) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp = static_cast<int>(threadIdx.x / 32);
     const bool wants_inputs = step.results != nullptr;
     bool finite = true;
     int fetched = 0;  // tiles, which take turns
@@ -217,7 +217,7 @@ struct Spilled {
           fetch_weights(layer - 1);
         }
         T* const deltas = state + tile * kTile;
-        add_products<T, kWidth>(unit, deltas, inputs, kTileRows, warp);
+        add_products<T, kWidth, kTileRows>(unit, deltas, inputs, kTileRows, warp);
         if (layer > 0 || wants_inputs) {
           Quarter quarter = multiply_back(deltas, weights_of(layer));
           if (layer > 0) {
