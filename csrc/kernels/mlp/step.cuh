@@ -16,10 +16,11 @@ constexpr int kPlaces = 32;  // that a block of the kernels behind a step adds u
 struct SpilledSizes {
   int width = 128;
   int state_rows = 512;
-  int tile_rows = 64;
-  // The state, weights of two layers, inputs of two tiles, and a loss for each warp.
+  int tile_rows = 128;
+  int share_rows = 64;  // of which a block's rows are a multiple
+  // The state, a layer's weights, inputs of two tiles, and a loss for each warp.
   std::size_t shared_bytes =
-      std::size_t{2} * width * (state_rows + 2 * width + 2 * tile_rows) + kWarps * sizeof(float);
+      std::size_t{2} * width * (state_rows + width + 2 * tile_rows) + kWarps * sizeof(float);
 };
 constexpr SpilledSizes kSpilledSizes{};
 
