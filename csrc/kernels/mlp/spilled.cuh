@@ -13,8 +13,8 @@
 //      that activations make.
 //   2. The loss makes the outputs their gradient, 16 rows at a time.
 //   3. Backward, the state is the gradient of each layer's output. The layer's inputs come back,
-//      128 rows at a time. The warps have the gradients of its weights in their registers, a unit each,
-//      until all rows are through, and meanwhile make the gradients of these inputs.
+//      128 rows at a time. The warps have the gradients of its weights in their registers, a unit
+//      each, until all rows are through, and meanwhile make the gradients of these inputs.
 //
 // What is fetched is fetched while something else is computed. A second kernel adds up the blocks'
 // gradients.
@@ -108,11 +108,13 @@ struct Spilled {
     const int last = step.layers - 1;
     copy_inputs<T, kWidth>(step, batch, first_row, rows, state);
     fetch_weights(0, forward_weights(0));
-    prefetch(step, batch.targets, step.target_bytes, first_row);
     for (int layer = 0; layer < last; ++layer) {
       wait_for_copies();
       __syncthreads();
       fetch_weights(layer + 1, forward_weights(layer + 1));
+      if (layer == 0) {  // which waits for inputs alone
+        prefetch(step, batch.targets, step.target_bytes, first_row);
+      }
       const Operand<false, false, T, kWidth> right(forward_weights(layer));
       for (int row = warp * kGroupRows; row < rows; row += kWarps * kGroupRows) {
         Sums<kWidth> sums[2];  // of 16 rows each
@@ -148,12 +150,6 @@ struct Spilled {
   static __device__ int group_row() { return static_cast<int>(threadIdx.x / 64) * kGroupRows; }
   static __device__ int group_half() { return static_cast<int>(threadIdx.x / 32 % 2); }
 
-  /// The gradient of these rows of a layer's inputs, from that of its outputs.
-  static __device__ void multiply_back(Sums<64> (&sums)[2], const T* deltas, const T* weights) {
-    add_product<kWidth / 16>(sums, Operand<true, false, T, kWidth>(deltas + group_row() * kWidth),
-                             Operand<false, true, T, kWidth>(weights, 4 * group_half()));
-  }
-
   /// Calls function(pair, offset) for pairs of the sums, and their place in a tile.
   template <typename Function>
   static __device__ void for_words(Sums<64> (&sums)[2], const Function& function) {
@@ -170,18 +166,17 @@ struct Spilled {
 
   /// Multiplies by the derivative of what the activation gave.
   __device__ void differentiate_back(Sums<64> (&sums)[2], const T* activated) const {
+    const auto for_pairs = [&](const auto& derive) {
+      for_words(sums, [&](float* pair, int offset) {
+        const float2 y = read_pair(activated + offset);
+        pair[0] = derive(pair[0], y.x);
+        pair[1] = derive(pair[1], y.y);
+      });
+    };
     if (step.activation == MlpActivation::kRelu) {
-      for_words(sums, [&](float* pair, int offset) {
-        const float2 y = read_pair(activated + offset);
-        pair[0] = y.x <= 0 ? 0 : pair[0];
-        pair[1] = y.y <= 0 ? 0 : pair[1];
-      });
+      for_pairs([](float gradient, float y) { return y <= 0 ? 0 : gradient; });
     } else {
-      for_words(sums, [&](float* pair, int offset) {
-        const float2 y = read_pair(activated + offset);
-        pair[0] *= 1 - y.x * y.x;
-        pair[1] *= 1 - y.y * y.y;
-      });
+      for_pairs([](float gradient, float y) { return gradient * (1 - y * y); });
     }
   }
 
@@ -190,7 +185,8 @@ struct Spilled {
     const bool has_rows = group_row() < tile_rows;
     Sums<64> sums[2];
     if (has_rows) {
-      multiply_back(sums, deltas, weights);
+      add_product<kWidth / 16>(sums, Operand<true, false, T, kWidth>(deltas + group_row() * kWidth),
+                               Operand<false, true, T, kWidth>(weights, 4 * group_half()));
       if (layer > 0) {
         differentiate_back(sums, inputs);
       }
