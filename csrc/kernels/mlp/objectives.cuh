@@ -130,13 +130,14 @@ __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std:
     sum = sum_of_row(sum);
     of_target = sum_of_row(of_target);
     loss += is_there && lane_column() == 0 ? logf(sum) - of_target : 0;
+    const float inverse = 1 / sum;
 #pragma unroll
     for (int j = 0; j < W / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& value = outputs.value[j][2 * half + i];
         const float expected = 8 * j + i == target ? 1 : 0;
-        value = is_there ? scale * (value / sum - expected) : 0;
+        value = is_there ? scale * (value * inverse - expected) : 0;
       }
     }
   }

@@ -80,18 +80,26 @@ struct Spilled {
     }
   }
 
-  /// Has a warp's rows of the state go to device memory.
+  /// Has a warp's rows of the state go to device memory: all on their way at once.
   __device__ void spill(int layer, int row) const {
     constexpr int kChunks = kWidth / 8;
-    T* const to = spilled_inputs(layer);
+    constexpr int kRows = 32 / kChunks;  // at a time
+    const int first = row + lane_id() / kChunks;
+    const int chunk = lane_id() % kChunks;
     __syncwarp();
+    uint4 eights[kGroupRows / kRows];
 #pragma unroll
-    for (int i = 0; i < kGroupRows * kChunks; i += 32) {
-      const int r = row + (i + lane_id()) / kChunks;
-      const int chunk = lane_id() % kChunks;
-      if (first_row + r < step.batch) {
-        *reinterpret_cast<uint4*>(to + (first_row + r) * kWidth + 8 * chunk) =
-            *reinterpret_cast<const uint4*>(state + tile_offset<kWidth>(r, chunk));
+    for (int i = 0; i < kGroupRows; i += kRows) {
+      eights[i / kRows] =
+          *reinterpret_cast<const uint4*>(state + tile_offset<kWidth>(first + i, chunk));
+    }
+    T* const to = spilled_inputs(layer) + (first_row + first) * kWidth + 8 * chunk;
+    const std::int64_t left = step.batch - first_row - first;
+    const int end = left < kGroupRows ? static_cast<int>(left) : kGroupRows;
+#pragma unroll
+    for (int i = 0; i < kGroupRows; i += kRows) {
+      if (i < end) {
+        *reinterpret_cast<uint4*>(to + i * kWidth) = eights[i / kRows];
       }
     }
   }
