@@ -550,7 +550,7 @@ def test_tuning_that_is_interrupted_leaves_the_weights(monkeypatch: pytest.Monke
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("batch", [77, 1024, 5000])
+@pytest.mark.parametrize("batch", [77, 1024, 5000, 70_000])
 @pytest.mark.parametrize("width", [64, 128])
 def test_all_plans_of_a_step_train_alike(batch: int, width: int) -> None:
     net = make_net((width,) * 4, torch.bfloat16, "cuda")
@@ -640,7 +640,7 @@ def test_steps_are_deterministic(batch: int, width: int) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("batch", "width"), [(1024, 64), (8192, 64), (1024, 256)])
+@pytest.mark.parametrize(("batch", "width"), [(1024, 64), (8192, 64), (20_000, 128), (1024, 256)])
 def test_a_thousand_repeats_are_one(batch: int, width: int) -> None:
     net = make_net((width,) * 5, torch.float16, "cuda")
     inputs, targets = make_data(net, batch)
@@ -657,7 +657,7 @@ def test_a_thousand_repeats_are_one(batch: int, width: int) -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize(("batch", "width"), [(256, 64), (8192, 64), (256, 256)])
+@pytest.mark.parametrize(("batch", "width"), [(256, 64), (8192, 64), (8192, 128), (256, 256)])
 def test_a_graph_of_steps_goes_on_with_the_next_batches(batch: int, width: int) -> None:
     states = []
     for captured in (False, True):

@@ -30,7 +30,7 @@ struct Place {
 
 /// A unit in a warp's registers.
 struct Unit {
-  float value[2][8][4];
+  Sums<64> half[2];  // of 16 rows each
 };
 
 /// What earlier tiles gave, or zeros.
@@ -41,10 +41,11 @@ __device__ inline Unit load_unit(const float4* from, bool is_first) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float4 four = is_first ? float4{} : from[(8 * i + j) * 32 + lane_id()];
-      unit.value[i][j][0] = four.x;
-      unit.value[i][j][1] = four.y;
-      unit.value[i][j][2] = four.z;
-      unit.value[i][j][3] = four.w;
+      auto& value = unit.half[i].value[j];
+      value[0] = four.x;
+      value[1] = four.y;
+      value[2] = four.z;
+      value[3] = four.w;
     }
   }
   return unit;
@@ -57,7 +58,7 @@ __device__ inline bool store_unit(float4* to, const Unit& unit) {
   for (int i = 0; i < 2; ++i) {
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const auto& four = unit.value[i][j];
+      const auto& four = unit.half[i].value[j];
       to[(8 * i + j) * 32 + lane_id()] = make_float4(four[0], four[1], four[2], four[3]);
       check += 0 * four[0] + 0 * four[1] + 0 * four[2] + 0 * four[3];  // NaN unless all are finite
     }
@@ -65,30 +66,15 @@ __device__ inline bool store_unit(float4* to, const Unit& unit) {
   return check == 0;
 }
 
-/// Adds deltasᵀ · inputs over so many rows of two tiles: the unit of a layer by its number.
-template <typename T, int W>
+/// Adds deltasᵀ · inputs over so many rows of two tiles, a multiple of kRows: the unit of a layer
+/// by its number.
+template <typename T, int W, int kRows>
 __device__ void add_products(Unit& unit, const T* deltas, const T* inputs, int rows, int number) {
-  const int matrix = lane_id() / 8;
-  const int top = number / (W / 64) * (Place<W>::kUnitRows / 8);  // in chunks
-  const int left = number % (W / 64) * (Place<W>::kUnitColumns / 8);
-  for (int k = 0; k < rows; k += 16) {
-    std::uint32_t a[2][4];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int row = k + lane_id() % 8 + matrix / 2 * 8;
-      load_matrices<true>(a[i], deltas + tile_offset<W>(row, top + 2 * i + matrix % 2));
-    }
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
-      const int row = k + lane_id() % 8 + matrix % 2 * 8;
-      std::uint32_t b[4];
-      load_matrices<true>(b, inputs + tile_offset<W>(row, left + j + matrix / 2));
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        multiply_add<T>(unit.value[i][j], a[i], b[0], b[1]);
-        multiply_add<T>(unit.value[i][j + 1], a[i], b[2], b[3]);
-      }
-    }
+  const int top = number / (W / 64) * (Place<W>::kUnitRows / 16);
+  const int left = number % (W / 64) * (Place<W>::kUnitColumns / 16);
+  for (int row = 0; row < rows; row += kRows) {
+    add_product<kRows / 16>(unit.half, Operand<true, true, T, W>(deltas + row * W, top),
+                            Operand<false, true, T, W>(inputs + row * W, left));
   }
 }
 

@@ -141,9 +141,9 @@ Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
     return {};
   }
   const std::int64_t rounds = ceil_div(batch, device.multiprocessors * sizes.state_rows);
-  const std::int64_t tiles =
-      ceil_div(ceil_div(batch, device.multiprocessors * rounds), sizes.tile_rows);
-  const std::int64_t rows = tiles * sizes.tile_rows;
+  const std::int64_t shares =
+      ceil_div(ceil_div(batch, device.multiprocessors * rounds), sizes.share_rows);
+  const std::int64_t rows = shares * sizes.share_rows;
   const std::int64_t blocks = ceil_div(ceil_div(batch, rows), rounds);
   return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false, sizes.shared_bytes};
 }

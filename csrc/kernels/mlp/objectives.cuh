@@ -18,6 +18,17 @@ __device__ std::uint32_t bits_of(const T& number) {
   return reinterpret_cast<const std::uint16_t&>(number);
 }
 
+// A lane's columns are counted from its first one. So each is a constant, where the sum of the two
+// would take a register.
+
+/// The lane's first column; of its pairs, the j-th is 8 · j further on.
+__device__ inline int lane_column() { return lane_id() % 4 * 2; }
+
+/// The first or the second of the lane's rows.
+__device__ inline std::int64_t lane_row(std::int64_t first_row, int half) {
+  return first_row + lane_id() / 4 + 8 * half;
+}
+
 /// Of dense rows of step.outputs columns, with zeros beyond their ends. All of it is on its way at
 /// once: one pair after the other would be waited for as often as there are pairs.
 template <typename T, int W>
@@ -25,10 +36,9 @@ __device__ Pairs<W> load_pairs(const Step<T>& step, const T* rows, std::int64_t 
   Pairs<W> pairs;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t row = first_row + lane_id() / 4 + 8 * half;
-    const int column = lane_id() % 4 * 2;
-    const int columns = row < step.batch ? step.outputs - column : 0;  // that are left
-    const T* const from = rows + row * step.outputs + column;
+    const std::int64_t row = lane_row(first_row, half);
+    const int columns = row < step.batch ? step.outputs - lane_column() : 0;  // that are left
+    const T* const from = rows + row * step.outputs + lane_column();
     if (step.pair_targets) {
 #pragma unroll
       for (int j = 0; j < W / 8; ++j) {
@@ -47,46 +57,28 @@ __device__ Pairs<W> load_pairs(const Step<T>& step, const T* rows, std::int64_t 
   return pairs;
 }
 
-/// As for_pairs of the sums, with function(value, neighbour, word of the pairs, row, column).
-template <int W, typename Function>
-__device__ void for_pairs(Sums<W>& sums, const Pairs<W>& pairs, const Function& function) {
-  const int row = lane_id() / 4;
-  const int column = lane_id() % 4 * 2;
-#pragma unroll
-  for (int j = 0; j < W / 8; ++j) {
-    function(sums.value[j][0], sums.value[j][1], pairs.word[j][0], row, 8 * j + column);
-    function(sums.value[j][2], sums.value[j][3], pairs.word[j][1], row + 8, 8 * j + column);
-  }
-}
-
-template <typename T>
-__device__ void store_pair(T* rows, std::int64_t row, int column, int columns, float first,
-                           float second) {
-  T* const to = rows + row * columns + column;
-  if (column < columns) {
-    to[0] = T(first);
-  }
-  if (column + 1 < columns) {
-    to[1] = T(second);
-  }
-}
-
 /// Squares of the differences.
 template <typename T, int W>
 __device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const T* targets,
                                std::int64_t first_row, float scale) {
   const Pairs<W> pairs = load_pairs<T, W>(step, targets, first_row);
   float loss = 0;
-  for_pairs(outputs, pairs,
-            [&](float& first, float& second, std::uint32_t word, int row, int column) {
-              const bool is_there = first_row + row < step.batch;
-              const float2 target = unpack<T>(word);
-              const float e0 = is_there && column < step.outputs ? first - target.x : 0;
-              const float e1 = is_there && column + 1 < step.outputs ? second - target.y : 0;
-              loss += e0 * e0 + e1 * e1;
-              first = 2 * scale * e0;
-              second = 2 * scale * e1;
-            });
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const bool is_there = lane_row(first_row, half) < step.batch;
+    const int columns = is_there ? step.outputs - lane_column() : 0;  // that are left
+#pragma unroll
+    for (int j = 0; j < W / 8; ++j) {
+      float& first = outputs.value[j][2 * half];
+      float& second = outputs.value[j][2 * half + 1];
+      const float2 target = unpack<T>(pairs.word[j][half]);
+      const float e0 = 8 * j < columns ? first - target.x : 0;
+      const float e1 = 8 * j + 1 < columns ? second - target.y : 0;
+      loss += e0 * e0 + e1 * e1;
+      first = 2 * scale * e0;
+      second = 2 * scale * e1;
+    }
+  }
   return loss;
 }
 
@@ -107,16 +99,16 @@ __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std:
   float loss = 0;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const std::int64_t row = first_row + lane_id() / 4 + 8 * half;
-    const int column = lane_id() % 4 * 2;
+    const std::int64_t row = lane_row(first_row, half);
+    const int columns = step.outputs - lane_column();  // that are left
     const bool is_there = row < step.batch;
-    const auto target = static_cast<int>(is_there ? classes[row] : 0);
+    const int target = (is_there ? static_cast<int>(classes[row]) : 0) - lane_column();
     float highest = -INFINITY;
 #pragma unroll
     for (int j = 0; j < W / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        if (8 * j + column + i < step.outputs) {
+        if (8 * j + i < columns) {
           highest = fmaxf(highest, outputs.value[j][2 * half + i]);
         }
       }
@@ -129,23 +121,23 @@ __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std:
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& value = outputs.value[j][2 * half + i];
-        const int c = 8 * j + column + i;
         const float logit = value - highest;
-        of_target += c == target ? logit : 0;
-        value = c < step.outputs ? __expf(logit) : 0;
+        of_target += 8 * j + i == target ? logit : 0;
+        value = 8 * j + i < columns ? __expf(logit) : 0;
         sum += value;
       }
     }
     sum = sum_of_row(sum);
     of_target = sum_of_row(of_target);
-    loss += is_there && column == 0 ? logf(sum) - of_target : 0;
+    loss += is_there && lane_column() == 0 ? logf(sum) - of_target : 0;
+    const float inverse = 1 / sum;
 #pragma unroll
     for (int j = 0; j < W / 8; ++j) {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         float& value = outputs.value[j][2 * half + i];
-        const float expected = 8 * j + column + i == target ? 1 : 0;
-        value = is_there ? scale * (value / sum - expected) : 0;
+        const float expected = 8 * j + i == target ? 1 : 0;
+        value = is_there ? scale * (value * inverse - expected) : 0;
       }
     }
   }
@@ -156,22 +148,36 @@ template <typename T, int W>
 __device__ void take_gradient(Sums<W>& outputs, const Step<T>& step, const T* gradient,
                               std::int64_t first_row) {
   const Pairs<W> pairs = load_pairs<T, W>(step, gradient, first_row);
-  for_pairs(outputs, pairs, [&](float& first, float& second, std::uint32_t word, int, int) {
-    const float2 pair = unpack<T>(word);
-    first = pair.x;
-    second = pair.y;
-  });
+#pragma unroll
+  for (int j = 0; j < W / 8; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 pair = unpack<T>(pairs.word[j][half]);
+      outputs.value[j][2 * half] = pair.x;
+      outputs.value[j][2 * half + 1] = pair.y;
+    }
+  }
 }
 
 /// Writes results of so many columns, of rows that are in the batch.
 template <typename T, int W>
-__device__ void store_results(Sums<W>& sums, const Step<T>& step, std::int64_t first_row,
+__device__ void store_results(const Sums<W>& sums, const Step<T>& step, std::int64_t first_row,
                               int columns) {
-  for_pairs(sums, [&](float first, float second, int row, int column) {
-    if (first_row + row < step.batch) {
-      store_pair(step.results, first_row + row, column, columns, first, second);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const std::int64_t row = lane_row(first_row, half);
+    const int left = row < step.batch ? columns - lane_column() : 0;
+    T* const to = step.results + row * columns + lane_column();
+#pragma unroll
+    for (int j = 0; j < W / 8; ++j) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (8 * j + i < left) {
+          to[8 * j + i] = T(sums.value[j][2 * half + i]);
+        }
+      }
     }
-  });
+  }
 }
 
 /// Has a warp's 16 rows of outputs become their gradient; returns what the lane has of their loss.

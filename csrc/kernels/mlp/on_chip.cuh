@@ -94,12 +94,12 @@ __device__ bool add_gradients(const Step<T>& step, const Shared<T, W>& shared, f
   constexpr int kUnits = Place<W>::kUnits;
   const std::size_t tile = static_cast<std::size_t>(step.tile_rows) * W;
   bool finite = true;
-  for (int i = static_cast<int>(threadIdx.x) / 32; i < step.layers * kUnits; i += kWarps) {
+  for (int i = static_cast<int>(threadIdx.x / 32); i < step.layers * kUnits; i += kWarps) {
     const std::size_t layer = i / kUnits;
     float4* const place = gradients + i * Place<W>::kSize;
     Unit unit = load_unit(place, is_first);
-    add_products<T, W>(unit, shared.deltas + layer * tile, shared.inputs + layer * tile,
-                       step.tile_rows, i % kUnits);
+    add_products<T, W, kWarpRows>(unit, shared.deltas + layer * tile, shared.inputs + layer * tile,
+                                  step.tile_rows, i % kUnits);
     finite &= store_unit(place, unit);
   }
   return finite;
@@ -140,7 +140,7 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
 template <typename T, int W>
 __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant__ Step<T> step) {
   const Shared<T, W> shared(step);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int warp = static_cast<int>(threadIdx.x / 32);
   const bool keeps = step.objective != Objective::kNone;
   const std::size_t slot = static_cast<std::size_t>(step.layers) * W * W / 4;
   float4* const own_slot = step.one_cluster ? nullptr : step.gradients + blockIdx.x * slot;

@@ -11,7 +11,7 @@ namespace convtime::mlp {
 
 constexpr int kWarpRows = 16;
 
-__device__ inline int lane_id() { return static_cast<int>(threadIdx.x) % 32; }
+__device__ inline int lane_id() { return static_cast<int>(threadIdx.x % 32); }
 
 /// Where a tile of W columns has the eight at 8 · chunk. Chunks of 16 bytes change places with the
 /// row: eight rows of one chunk, and eight chunks of one row, lie in all 32 banks.
@@ -34,18 +34,6 @@ struct Rows {
   std::uint32_t word[W / 16][4];
 };
 
-/// Calls function(value, row, column) for a lane's part of the sums, a pair of columns at a time.
-template <int W, typename Function>
-__device__ void for_pairs(Sums<W>& sums, const Function& function) {
-  const int row = lane_id() / 4;
-  const int column = lane_id() % 4 * 2;
-#pragma unroll
-  for (int j = 0; j < W / 8; ++j) {
-    function(sums.value[j][0], sums.value[j][1], row, 8 * j + column);
-    function(sums.value[j][2], sums.value[j][3], row + 8, 8 * j + column);
-  }
-}
-
 template <typename T, int W>
 __device__ Rows<W> round_rows(const Sums<W>& sums) {
   Rows<W> rows;
@@ -64,9 +52,8 @@ __device__ Rows<W> round_rows(const Sums<W>& sums) {
 /// Where a tile has rows.word[k][part].
 template <typename T, int W>
 __device__ std::uint32_t* word_of(T* tile, int first_row, int k, int part) {
-  const int row = first_row + lane_id() / 4 + part % 2 * 8;
-  return reinterpret_cast<std::uint32_t*>(tile + tile_offset<W>(row, 2 * k + part / 2)) +
-         lane_id() % 4;
+  T* const row = tile + tile_offset<W>(first_row + lane_id() / 4, 2 * k + part / 2);
+  return reinterpret_cast<std::uint32_t*>(row + part % 2 * 8 * W) + lane_id() % 4;
 }
 
 template <typename T, int W>
@@ -80,14 +67,63 @@ __device__ void store_rows(T* tile, int first_row, const Rows<W>& rows) {
   }
 }
 
+/// One side of a product, in a tile of W columns, of which the tensor cores take 16 × 16 numbers at
+/// a time. Transposed, its rows are what is summed over; else its columns are.
+template <bool kLeft, bool kTransposed, typename T, int W>
+class Operand {
+ public:
+  /// Of the tile's columns from 16 · first on.
+  __device__ explicit Operand(const T* tile, int first = 0) {
+    // Of the four matrices of 8 × 8, the second lies below the first or to the right of it.
+    const int matrix = lane_id() / 8;
+    const int below = kLeft != kTransposed ? matrix % 2 : matrix / 2;
+    const int right = kLeft != kTransposed ? matrix / 2 : matrix % 2;
+    const int row = lane_id() % 8 + 8 * below;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      rows_[i] = tile + tile_offset<W>(row, 2 * (first + i) + right);
+    }
+  }
+
+  /// The k-th of the sum's parts, and the n-th of the others.
+  __device__ void load(std::uint32_t (&words)[4], int k, int n) const {
+    const int down = kTransposed ? k : n;
+    const int across = kTransposed ? n : k;
+    load_matrices<kTransposed>(words, rows_[across % 4] + (down * 16 * W + across / 4 * 64));
+  }
+
+ private:
+  // The lane's row of the parts in 64 columns. All others are so many bytes away, which an
+  // instruction holds; addresses of their own would take all registers there are.
+  const T* rows_[4];
+};
+
+/// Calls function(k, n, words) for all parts of a right operand. Each is loaded two calls ahead, so
+/// that the tensor cores need not wait for it.
+template <int kDepth, int kParts, typename Right, typename Function>
+__device__ void for_parts(const Right& right, const Function& function) {
+  constexpr int kAhead = 2;
+  constexpr int kCount = kDepth * kParts;
+  std::uint32_t words[kAhead + 1][4];
+#pragma unroll
+  for (int i = 0; i < kCount + kAhead; ++i) {
+    if (i < kCount) {
+      right.load(words[i % (kAhead + 1)], i / kParts, i % kParts);
+    }
+    if (i >= kAhead) {
+      const int ready = i - kAhead;
+      function(ready / kParts, ready % kParts, words[ready % (kAhead + 1)]);
+    }
+  }
+}
+
 template <typename T, int W>
 __device__ Rows<W> load_rows(const T* tile, int first_row) {
-  const int matrix = lane_id() / 8;
-  const int row = first_row + lane_id() % 8 + matrix % 2 * 8;
+  const Operand<true, false, T, W> operand(tile + first_row * W);
   Rows<W> rows;
 #pragma unroll
   for (int k = 0; k < W / 16; ++k) {
-    load_matrices<false>(rows.word[k], tile + tile_offset<W>(row, 2 * k + matrix / 2));
+    operand.load(rows.word[k], k, 0);
   }
   return rows;
 }
@@ -95,23 +131,35 @@ __device__ Rows<W> load_rows(const T* tile, int first_row) {
 /// rows · weightsᵀ, as the forward pass has it, or rows · weights, as the backward pass does.
 template <bool kBackward, typename T, int W>
 __device__ Sums<W> multiply(const Rows<W>& rows, const T* weights) {
-  const int matrix = lane_id() / 8;
-  const int row = lane_id() % 8 + (kBackward ? matrix % 2 : matrix / 2) * 8;
-  const int chunk = kBackward ? matrix / 2 : matrix % 2;
   Sums<W> sums;
-#pragma unroll
-  for (int k = 0; k < W / 16; ++k) {
-#pragma unroll
-    for (int n = 0; n < W / 16; ++n) {
-      const int down = kBackward ? k : n;  // in the matrix of weights
-      const int across = kBackward ? n : k;
-      std::uint32_t b[4];
-      load_matrices<kBackward>(b, weights + tile_offset<W>(16 * down + row, (2 * across) ^ chunk));
-      multiply_add<T>(sums.value[2 * n], rows.word[k], b[0], b[1]);
-      multiply_add<T>(sums.value[2 * n + 1], rows.word[k], b[2], b[3]);
-    }
-  }
+  for_parts<W / 16, W / 16>(Operand<false, kBackward, T, W>(weights),
+                            [&](int k, int n, const std::uint32_t (&b)[4]) {
+                              multiply_add<T>(sums.value[2 * n], rows.word[k], b[0], b[1]);
+                              multiply_add<T>(sums.value[2 * n + 1], rows.word[k], b[2], b[3]);
+                            });
   return sums;
+}
+
+/// sums += left · right, of 32 × 16 · kDepth and 16 · kDepth × C numbers.
+template <int kDepth, int C, bool kLeftTransposed, bool kRightTransposed, typename T, int W>
+__device__ void add_product(Sums<C> (&sums)[2], const Operand<true, kLeftTransposed, T, W>& left,
+                            const Operand<false, kRightTransposed, T, W>& right) {
+  std::uint32_t a[2][2][4];  // of this part of the sum and the next one
+  const auto load_left = [&](int k) {
+    left.load(a[k % 2][0], k, 0);
+    left.load(a[k % 2][1], k, 1);
+  };
+  load_left(0);
+  for_parts<kDepth, C / 16>(right, [&](int k, int n, const std::uint32_t (&b)[4]) {
+    if (n == 0 && k + 1 < kDepth) {
+      load_left(k + 1);
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      multiply_add<T>(sums[i].value[2 * n], a[k % 2][i], b[0], b[1]);
+      multiply_add<T>(sums[i].value[2 * n + 1], a[k % 2][i], b[2], b[3]);
+    }
+  });
 }
 
 // NaN stays NaN, as with PyTorch, and with ReLU its gradient passes.

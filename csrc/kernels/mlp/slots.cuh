@@ -14,7 +14,7 @@ constexpr int kGroups = kThreads / kPlaces;
 template <typename T>
 __device__ float4 sum_slots(const Step<T>& step, int slots, std::size_t size, int place) {
   auto* const shared = reinterpret_cast<float4*>(shared_memory());
-  const int group = static_cast<int>(threadIdx.x) / kPlaces;
+  const int group = static_cast<int>(threadIdx.x / kPlaces);
   float4 sum =
       sum_of(group, slots, kGroups, [&](int slot) { return step.gradients[slot * size + place]; });
   shared[threadIdx.x] = sum;
@@ -66,7 +66,7 @@ template <typename T, int W>
 __global__ void __launch_bounds__(kThreads, 1)
     sum_kernel(const __grid_constant__ Step<T> step, int slots, T* grad_weights) {
   const int place =
-      static_cast<int>(blockIdx.x) * kPlaces + static_cast<int>(threadIdx.x) % kPlaces;
+      static_cast<int>(blockIdx.x) * kPlaces + static_cast<int>(threadIdx.x % kPlaces);
   const std::size_t size = static_cast<std::size_t>(step.layers) * W * W / 4;
   const float4 sum = sum_slots(step, slots, size, place);
   if (threadIdx.x < kPlaces) {

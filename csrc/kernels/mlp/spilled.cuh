@@ -8,15 +8,16 @@
 // holds one state of up to 512 rows of the batch in shared memory, and takes it through one layer
 // after the other, in place:
 //
-//   1. Forward, the state is each layer's output. Each warp takes 16 rows at a time, with no other
+//   1. Forward, the state is each layer's output. Each warp takes 32 rows at a time, with no other
 //      to wait for, and leaves them in device memory, too, but for the last layer's: the one trip
 //      that activations make.
-//   2. The loss makes the outputs their gradient.
-//   3. Backward, the state is the gradient of each layer's output. The layer's inputs come back, 64
-//      rows at a time. The warps have the gradients of its weights in their registers, a unit each,
-//      until all rows are through, and meanwhile make the gradients of these inputs.
+//   2. The loss makes the outputs their gradient, 16 rows at a time.
+//   3. Backward, the state is the gradient of each layer's output. The layer's inputs come back,
+//      128 rows at a time. The warps have the gradients of its weights in their registers, a unit
+//      each, until all rows are through, and meanwhile make the gradients of these inputs.
 //
-// Weights are fetched a layer ahead. A second kernel adds up the blocks' gradients.
+// What is fetched is fetched while something else is computed. A second kernel adds up the blocks'
+// gradients.
 
 namespace convtime::mlp {
 
@@ -26,36 +27,37 @@ struct Spilled {
   static constexpr int kMatrix = kWidth * kWidth;
   static constexpr int kStateRows = kSpilledSizes.state_rows;
   static constexpr int kTileRows = kSpilledSizes.tile_rows;
+  static constexpr int kShareRows = kSpilledSizes.share_rows;
   static constexpr int kTile = kTileRows * kWidth;
+  static constexpr int kGroupRows = 32;  // that a warp takes at a time
   static_assert(Place<kWidth>::kUnits == kWarps, "a unit of a layer a warp");
+  static_assert(kTile >= kMatrix, "forward, weights take the place of a tile");
+  static_assert(kWarps == kTileRows / kGroupRows * 2, "half of a group's columns a warp");
 
   static_assert(kSpilledSizes.shared_bytes ==
-                sizeof(T) * (kStateRows * kWidth + 2 * kMatrix + 2 * kTile) +
-                    kWarps * sizeof(float));
+                sizeof(T) * (kStateRows * kWidth + kMatrix + 2 * kTile) + kWarps * sizeof(float));
 
   const Step<T>& step;
   const Batch<T> batch;
   T* const state;
-  T* const weights;  // of two layers: even ones, odd ones
-  T* const tiles;    // inputs of a layer, of two tiles
+  T* const weights;
+  T* const tiles;  // inputs of a layer, of two tiles
   float* const losses;
 
   std::int64_t first_row = 0;  // of the state, in the batch
-  int tile_count = 0;          // of tiles of the state
+  int rows = 0;                // of the state: a multiple of kShareRows
 
   __device__ Spilled(const Step<T>& s, const Batch<T>& b)
       : step(s),
         batch(b),
         state(reinterpret_cast<T*>(shared_memory())),
         weights(state + kStateRows * kWidth),
-        tiles(weights + 2 * kMatrix),
+        tiles(weights + kMatrix),
         losses(reinterpret_cast<float*>(tiles + 2 * kTile)) {}
 
-  __device__ T* weights_of(int layer) const { return weights + layer % 2 * kMatrix; }
-
-  __device__ void fetch_weights(int layer) const {
+  __device__ void fetch_weights(int layer, T* to) const {
     copy_full_rows<T, kWidth>(step.weights + static_cast<std::size_t>(layer) * kMatrix, 0, kWidth,
-                              kWidth, weights_of(layer));
+                              kWidth, to);
   }
 
   /// Of a layer but the first, where its inputs are in device memory.
@@ -63,128 +65,154 @@ struct Spilled {
     return step.spilled + (layer - 1) * step.batch * kWidth;
   }
 
-  __device__ void fetch_tile(int layer, int tile, T* to) const {
-    const std::int64_t row = first_row + tile * kTileRows;
+  /// Of a tile of the state that begins at a row.
+  __device__ int rows_of_tile(int row) const {
+    return rows - row < kTileRows ? rows - row : kTileRows;
+  }
+
+  /// A layer's inputs of that tile.
+  __device__ void fetch_tile(int layer, int row, T* to) const {
     if (layer == 0) {
-      copy_inputs<T, kWidth>(step, batch, row, kTileRows, to);
+      copy_inputs<T, kWidth>(step, batch, first_row + row, rows_of_tile(row), to);
     } else {
-      copy_full_rows<T, kWidth>(spilled_inputs(layer), row, step.batch, kTileRows, to);
+      copy_full_rows<T, kWidth>(spilled_inputs(layer), first_row + row, step.batch,
+                                rows_of_tile(row), to);
     }
   }
 
-  /// Has a warp's 16 rows of the state go to device memory.
+  /// Has a warp's rows of the state go to device memory: all on their way at once.
   __device__ void spill(int layer, int row) const {
     constexpr int kChunks = kWidth / 8;
-    T* const to = spilled_inputs(layer);
+    constexpr int kRows = 32 / kChunks;  // at a time
+    const int first = row + lane_id() / kChunks;
+    const int chunk = lane_id() % kChunks;
     __syncwarp();
+    uint4 eights[kGroupRows / kRows];
 #pragma unroll
-    for (int i = 0; i < kWarpRows * kChunks; i += 32) {
-      const int r = row + (i + lane_id()) / kChunks;
-      const int chunk = lane_id() % kChunks;
-      if (first_row + r < step.batch) {
-        *reinterpret_cast<uint4*>(to + (first_row + r) * kWidth + 8 * chunk) =
-            *reinterpret_cast<const uint4*>(state + tile_offset<kWidth>(r, chunk));
+    for (int i = 0; i < kGroupRows; i += kRows) {
+      eights[i / kRows] =
+          *reinterpret_cast<const uint4*>(state + tile_offset<kWidth>(first + i, chunk));
+    }
+    T* const to = spilled_inputs(layer) + (first_row + first) * kWidth + 8 * chunk;
+    const std::int64_t left = step.batch - first_row - first;
+    const int end = left < kGroupRows ? static_cast<int>(left) : kGroupRows;
+#pragma unroll
+    for (int i = 0; i < kGroupRows; i += kRows) {
+      if (i < end) {
+        *reinterpret_cast<uint4*>(to + i * kWidth) = eights[i / kRows];
       }
     }
+  }
+
+  /// Forward, weights alternate with those of the next layer, where tiles will be: so that the last
+  /// layer's, which the way back begins with, are not.
+  __device__ T* forward_weights(int layer) const {
+    return (step.layers - 1 - layer) % 2 == 0 ? weights : tiles + kTile;
   }
 
   /// From the inputs to the gradient of the outputs; returns what the lane has of the loss.
   __device__ float go_forward(float scale) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp = static_cast<int>(threadIdx.x / 32);
     const int last = step.layers - 1;
-    float loss = 0;
-    copy_inputs<T, kWidth>(step, batch, first_row, tile_count * kTileRows, state);
-    fetch_weights(0);
-    for (int layer = 0; layer <= last; ++layer) {
+    copy_inputs<T, kWidth>(step, batch, first_row, rows, state);
+    fetch_weights(0, forward_weights(0));
+    for (int layer = 0; layer < last; ++layer) {
       wait_for_copies();
       __syncthreads();
-      if (layer < last) {
-        fetch_weights(layer + 1);
+      fetch_weights(layer + 1, forward_weights(layer + 1));
+      if (layer == 0) {  // which waits for inputs alone
+        prefetch(step, batch.targets, step.target_bytes, first_row);
       }
-      for (int row = warp * kWarpRows; row < tile_count * kTileRows; row += kWarps * kWarpRows) {
-        Sums<kWidth> sums = multiply<false>(load_rows<T, kWidth>(state, row), weights_of(layer));
-        if (layer < last) {
-          activate(sums, step.activation);
-        } else {
-          loss += differentiate(sums, step, batch, first_row + row, scale);
+      const Operand<false, false, T, kWidth> right(forward_weights(layer));
+      for (int row = warp * kGroupRows; row < rows; row += kWarps * kGroupRows) {
+        Sums<kWidth> sums[2];  // of 16 rows each
+        add_product<kWidth / 16>(sums, Operand<true, false, T, kWidth>(state + row * kWidth),
+                                 right);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          activate(sums[i], step.activation);
+          store_rows(state, row + kWarpRows * i, round_rows<T>(sums[i]));
         }
-        store_rows(state, row, round_rows<T>(sums));
-        if (layer < last && step.objective != Objective::kNone) {
+        if (step.objective != Objective::kNone) {
           spill(layer + 1, row);
         }
       }
     }
+
+    wait_for_copies();
+    __syncthreads();
+    if (step.objective != Objective::kNone) {
+      fetch_tile(last, 0, tiles);
+    }
+    float loss = 0;
+    for (int row = warp * kWarpRows; row < rows; row += kWarps * kWarpRows) {
+      Sums<kWidth> sums = multiply<false>(load_rows<T, kWidth>(state, row), forward_weights(last));
+      loss += differentiate(sums, step, batch, first_row + row, scale);
+      store_rows(state, row, round_rows<T>(sums));
+    }
     return loss;
   }
 
-  /// A warp's 32 × 32 of the product of a tile of the state with weights.
-  struct Quarter {
-    float value[2][4][4] = {};
-  };
+  // Backward, a warp has half of the columns of 32 rows of a tile.
 
-  static __device__ int quarter_row() { return static_cast<int>(threadIdx.x) / 32 % 2 * 32; }
-  static __device__ int quarter_chunk() { return static_cast<int>(threadIdx.x) / 64 * 4; }
+  static __device__ int group_row() { return static_cast<int>(threadIdx.x / 64) * kGroupRows; }
+  static __device__ int group_half() { return static_cast<int>(threadIdx.x / 32 % 2); }
 
-  static __device__ Quarter multiply_back(const T* deltas, const T* matrix_of_weights) {
-    const int matrix = lane_id() / 8;
-    const int row = quarter_row() + lane_id() % 8 + matrix % 2 * 8;
-    const int weights_row = lane_id() % 8 + matrix % 2 * 8;
-    const int chunk = quarter_chunk() + matrix / 2;
-    Quarter quarter;
-#pragma unroll
-    for (int k = 0; k < kWidth / 16; ++k) {
-      std::uint32_t a[2][4];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        load_matrices<false>(a[i], deltas + tile_offset<kWidth>(row + 16 * i, 2 * k + matrix / 2));
-      }
-#pragma unroll
-      for (int j = 0; j < 4; j += 2) {
-        std::uint32_t b[4];
-        load_matrices<true>(
-            b, matrix_of_weights + tile_offset<kWidth>(16 * k + weights_row, chunk + j));
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          multiply_add<T>(quarter.value[i][j], a[i], b[0], b[1]);
-          multiply_add<T>(quarter.value[i][j + 1], a[i], b[2], b[3]);
-        }
-      }
-    }
-    return quarter;
-  }
-
-  /// Calls function(pair, word) for pairs of the quarter, and their place in a tile.
+  /// Calls function(pair, offset) for pairs of the sums, and their place in a tile.
   template <typename Function>
-  static __device__ void for_words(Quarter& quarter, const Function& function) {
+  static __device__ void for_words(Sums<64> (&sums)[2], const Function& function) {
+    const int row = group_row() + lane_id() / 4;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < 8; ++j) {
+      const int offset = tile_offset<kWidth>(row, 8 * group_half() + j) + lane_id() % 4 * 2;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          const int row = quarter_row() + 16 * i + 8 * half + lane_id() / 4;
-          const int offset = tile_offset<kWidth>(row, quarter_chunk() + j) + lane_id() % 4 * 2;
-          function(&quarter.value[i][j][2 * half], offset);
-        }
+      for (int i = 0; i < 4; ++i) {
+        function(&sums[i / 2].value[j][i % 2 * 2], offset + 8 * i * kWidth);
       }
     }
   }
 
   /// Multiplies by the derivative of what the activation gave.
-  __device__ void differentiate_back(Quarter& quarter, const T* activated) const {
-    const bool is_relu = step.activation == MlpActivation::kRelu;
-    for_words(quarter, [&](float* pair, int offset) {
-      const float2 y = read_pair(activated + offset);
-      pair[0] = is_relu ? (y.x <= 0 ? 0 : pair[0]) : pair[0] * (1 - y.x * y.x);
-      pair[1] = is_relu ? (y.y <= 0 ? 0 : pair[1]) : pair[1] * (1 - y.y * y.y);
-    });
+  __device__ void differentiate_back(Sums<64> (&sums)[2], const T* activated) const {
+    const auto for_pairs = [&](const auto& derive) {
+      for_words(sums, [&](float* pair, int offset) {
+        const float2 y = read_pair(activated + offset);
+        pair[0] = derive(pair[0], y.x);
+        pair[1] = derive(pair[1], y.y);
+      });
+    };
+    if (step.activation == MlpActivation::kRelu) {
+      for_pairs([](float gradient, float y) { return y <= 0 ? 0 : gradient; });
+    } else {
+      for_pairs([](float gradient, float y) { return gradient * (1 - y * y); });
+    }
   }
 
-  /// Writes the gradient of the net's inputs, of rows that are in the batch.
-  __device__ void store_input_gradient(int tile) const {
-    for (int i = static_cast<int>(threadIdx.x); i < kTile; i += kThreads) {
-      const int row = tile * kTileRows + i / kWidth;
-      const int column = i % kWidth;
+  /// Has a tile of the state, the gradient of a layer's outputs, become that of its inputs.
+  __device__ void take_back(int layer, T* deltas, const T* inputs, int tile_rows) const {
+    const bool has_rows = group_row() < tile_rows;
+    Sums<64> sums[2];
+    if (has_rows) {
+      add_product<kWidth / 16>(sums, Operand<true, false, T, kWidth>(deltas + group_row() * kWidth),
+                               Operand<false, true, T, kWidth>(weights, 4 * group_half()));
+      if (layer > 0) {
+        differentiate_back(sums, inputs);
+      }
+    }
+    __syncthreads();  // all have read the deltas that these take the place of
+    if (has_rows) {
+      for_words(sums, [&](const float* pair, int offset) {
+        write_pair(deltas + offset, {pair[0], pair[1]});
+      });
+    }
+  }
+
+  /// Writes the gradient of the net's inputs, of rows of a tile that are in the batch.
+  __device__ void store_input_gradient(int first, int tile_rows) const {
+    const int column = static_cast<int>(threadIdx.x % kWidth);
+    const int end = first + tile_rows;
+    for (int row = first + static_cast<int>(threadIdx.x / kWidth); row < end;
+         row += kThreads / kWidth) {
       if (first_row + row < step.batch && column < step.inputs) {
         step.results[(first_row + row) * step.inputs + column] =
             state[tile_offset<kWidth>(row, column / 8) + column % 8];
@@ -195,42 +223,42 @@ struct Spilled {
   /// From the gradient of the outputs to those of all weights, which are added to the block's;
   /// returns whether all are finite.
   __device__ bool go_backward(float4* gradients, bool is_first) const {
-    const int warp = static_cast<int>(threadIdx.x) / 32;
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    const int last = step.layers - 1;
     const bool wants_inputs = step.results != nullptr;
     bool finite = true;
     int fetched = 0;  // tiles, which take turns
-    fetch_tile(step.layers - 1, 0, tiles);
-    for (int layer = step.layers - 1; layer >= 0; --layer) {
+    for (int layer = last; layer >= 0; --layer) {
+      const bool goes_on = layer > 0 || wants_inputs;
       float4* const place = gradients + (layer * kWarps + warp) * Place<kWidth>::kSize;
       Unit unit = load_unit(place, is_first);
-      for (int tile = 0; tile < tile_count; ++tile) {
+      for (int row = 0; row < rows; row += kTileRows) {
         wait_for_copies();
         __syncthreads();  // what comes next takes the place of what all have read
+        const bool wants_weights = goes_on && row == 0 && layer < last;
+        if (wants_weights) {
+          fetch_weights(layer, weights);
+          commit_copies();
+        }
         const T* const inputs = tiles + fetched % 2 * kTile;
         T* const next = tiles + ++fetched % 2 * kTile;
-        if (tile + 1 < tile_count) {
-          fetch_tile(layer, tile + 1, next);
+        if (row + kTileRows < rows) {
+          fetch_tile(layer, row + kTileRows, next);
         } else if (layer > 0) {
           fetch_tile(layer - 1, 0, next);
         }
-        if (tile == 0 && layer > 0) {
-          fetch_weights(layer - 1);
+        T* const deltas = state + row * kWidth;
+        add_products<T, kWidth, kShareRows>(unit, deltas, inputs, rows_of_tile(row), warp);
+        if (wants_weights) {
+          wait_for_committed();
+          __syncthreads();
         }
-        T* const deltas = state + tile * kTile;
-        add_products<T, kWidth>(unit, deltas, inputs, kTileRows, warp);
-        if (layer > 0 || wants_inputs) {
-          Quarter quarter = multiply_back(deltas, weights_of(layer));
-          if (layer > 0) {
-            differentiate_back(quarter, inputs);
-          }
-          __syncthreads();  // all have read the deltas that these take the place of
-          for_words(quarter, [&](const float* pair, int offset) {
-            write_pair(deltas + offset, {pair[0], pair[1]});
-          });
+        if (goes_on) {
+          take_back(layer, deltas, inputs, rows_of_tile(row));
         }
         if (layer == 0 && wants_inputs) {
           __syncthreads();
-          store_input_gradient(tile);
+          store_input_gradient(row, rows_of_tile(row));
         }
       }
       finite &= store_unit(place, unit);
@@ -256,7 +284,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const std::int64_t left = step.batch - row;
     const int rows = static_cast<int>(left < step.tile_rows ? left : step.tile_rows);
     block.first_row = row;
-    block.tile_count = (rows + Block::kTileRows - 1) / Block::kTileRows;
+    block.rows = (rows + Block::kShareRows - 1) / Block::kShareRows * Block::kShareRows;
     __syncthreads();  // all are through with the state before
     loss += block.go_forward(progress.scale * step.loss_factor);
     if (step.objective != Objective::kNone) {

@@ -16,10 +16,11 @@ constexpr int kPlaces = 32;  // that a block of the kernels behind a step adds u
 struct SpilledSizes {
   int width = 128;
   int state_rows = 512;
-  int tile_rows = 64;
-  // The state, weights of two layers, inputs of two tiles, and a loss for each warp.
+  int tile_rows = 128;
+  int share_rows = 64;  // of which a block's rows are a multiple
+  // The state, a layer's weights, inputs of two tiles, and a loss for each warp.
   std::size_t shared_bytes =
-      std::size_t{2} * width * (state_rows + 2 * width + 2 * tile_rows) + kWarps * sizeof(float);
+      std::size_t{2} * width * (state_rows + width + 2 * tile_rows) + kWarps * sizeof(float);
 };
 constexpr SpilledSizes kSpilledSizes{};
 
@@ -101,8 +102,8 @@ template <typename T, int W>
 __device__ void copy_full_rows(const T* from, std::int64_t first_row, std::int64_t end_row,
                                int count, T* to) {
   constexpr int kRows = kThreads / (W / 8);  // at a time: a multiple of 8, so that chunks stay
-  const int first = static_cast<int>(threadIdx.x) / (W / 8);
-  const int chunk = static_cast<int>(threadIdx.x) % (W / 8);
+  const int first = static_cast<int>(threadIdx.x / (W / 8));
+  const int chunk = static_cast<int>(threadIdx.x % (W / 8));
   const T* source = from + (first_row + first) * W + 8 * chunk;
   T* target = to + tile_offset<W>(first, chunk);
   const std::int64_t left = end_row - first_row;
@@ -126,9 +127,8 @@ __device__ void copy_rows(const T* from, int columns, bool in_vectors, std::int6
     copy_full_rows<T, W>(from, first_row, end_row, count, to);
     return;
   }
-  for (int i = static_cast<int>(threadIdx.x); i < count * W; i += kThreads) {
-    const int row = i / W;
-    const int column = i % W;
+  const int column = static_cast<int>(threadIdx.x % W);
+  for (int row = static_cast<int>(threadIdx.x / W); row < count; row += kThreads / W) {
     const bool is_there = first_row + row < end_row && column < columns;
     to[tile_offset<W>(row, column / 8) + column % 8] =
         is_there ? from[(first_row + row) * columns + column] : T(0.0F);

@@ -74,13 +74,16 @@ __device__ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std:
   }
 }
 
-/// 16 bytes from device memory to shared memory, past L1, there after wait_for_copies().
+/// 16 bytes from device memory to shared memory, past L1, there after wait_for_copies(), or, if
+/// commit_copies() came in between, after wait_for_committed().
 __device__ inline void copy_async(void* to, const void* from) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
 }
 
 __device__ inline void wait_for_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+__device__ inline void wait_for_committed() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
 
 #else
 
@@ -92,6 +95,8 @@ __device__ void multiply_add(float (&)[4], const std::uint32_t (&)[4], std::uint
 }
 __device__ inline void copy_async(void*, const void*) { __trap(); }
 __device__ inline void wait_for_copies() { __trap(); }
+__device__ inline void commit_copies() { __trap(); }
+__device__ inline void wait_for_committed() { __trap(); }
 
 #endif
 
