@@ -19,6 +19,7 @@ MODE_B_PROBLEMS, SEARCHED_PROBLEMS = 40, 130
 LARGE = "large"  # the set of problems with tensors of 2**31 elements and more
 CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
 RATIO_LIMITS = (0.97, 1.03)
+CONFIDENCE = 0.99  # of the interval that tells an outlier from chance
 TICK_NS = 32  # of the clock that CUPTI's records are from
 
 
@@ -105,7 +106,7 @@ def is_outside(entry: results.Row) -> bool:
 
 
 def is_outlier(entry: results.Row) -> bool:
-    """Whether the 99 % interval of the ratio is outside of the limits, too.
+    """Whether the ratio's interval is outside of the limits, too.
 
     The times of some kernels range over a factor of two, and so do ratios of them.
     """
@@ -114,7 +115,8 @@ def is_outlier(entry: results.Row) -> bool:
     ours, theirs = entry["ns"]["convtime"], entry["ns"]["pytorch"]
     ratios: list[float] = sorted(our / their for our, their in zip(ours, theirs, strict=True))
     # The order statistics between which the median lies, by the sign test.
-    first = max(0, math.floor(len(ratios) / 2 - 2.576 * math.sqrt(len(ratios)) / 2))
+    width = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2) * math.sqrt(len(ratios))
+    first = max(0, math.floor((len(ratios) - width) / 2))
     return ratios[first] > RATIO_LIMITS[1] or ratios[-1 - first] < RATIO_LIMITS[0]
 
 
