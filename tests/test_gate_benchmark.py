@@ -71,7 +71,7 @@ def test_a_pair_is_measured_on_any_machine(tmp_path):
     (row,) = json.loads(path.read_text())["rows"]
     assert row["key"] == "pair 1"
     (name,) = row["found"]
-    assert name == "zeta 1600 on the CPU"
+    assert name == "logcumsumexp 8192 on the CPU"
     assert row["slower"] == [name]
     assert row["found"][name]["verdict"] in ("slower", "same", "uncertain", "faster")
     assert row["found"][name]["ratio"]["value"] > 0
