@@ -4,8 +4,8 @@ Each row is one comparison, interleaved and behind a flush of the L2 cache, on t
 convtime's conv2d_epilogue, of PyTorch's separate operations, of torch.compile of these, and of
 PyTorch's own fused operation, which has no gradient. What follows is a bias and a ReLU, and a
 residual before the ReLU where the network has one; batch norms are taken to be folded. Who selects
-plans of cuDNN's may time them (torch.backends.cudnn.benchmark). Times are the sums of a call's
-kernels.
+plans of cuDNN's may time them (torch.backends.cudnn.benchmark), and float32 is rounded to TF32 by
+all of them. Times are the sums of a call's kernels.
 """
 
 from __future__ import annotations
@@ -92,6 +92,10 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
 
     # Before anything is called: PyTorch keeps the plan of a shape that it has selected without.
     torch.backends.cudnn.benchmark = True
+    # PyTorch's convolutions may round float32 to TF32 by default; what the compiler has in their
+    # place, its own kernels and products, may only if it is told.
+    torch.backends.cudnn.fp32_precision = "tf32"
+    torch.backends.cuda.matmul.allow_tf32 = True
     problem = layer.problem
     memory_format = torch.channels_last if layout == "nhwc" else torch.contiguous_format
 
