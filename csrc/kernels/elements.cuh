@@ -57,15 +57,31 @@ using Word = std::conditional_t<
         std::conditional_t<sizeof(P) == 4, unsigned,
                            std::conditional_t<sizeof(P) == 2, unsigned short, unsigned char>>>>;
 
-/// A read of what no thread writes.
 template <typename P>
-__device__ P load(const P* from) {
+__device__ const Word<P>* as_words(const P* from) {
   static_assert(sizeof(P) == 16 || sizeof(P) == 8 || sizeof(P) == 4 || sizeof(P) == 2 ||
                 sizeof(P) == 1);
-  const Word<P> word = __ldg(reinterpret_cast<const Word<P>*>(from));
+  return reinterpret_cast<const Word<P>*>(from);
+}
+
+template <typename P>
+__device__ P from_word(const Word<P>& word) {
   P result;
   memcpy(&result, &word, sizeof(P));
   return result;
+}
+
+/// A read of what no thread writes.
+template <typename P>
+__device__ P load(const P* from) {
+  return from_word<P>(__ldg(as_words(from)));
+}
+
+/// A read of what is not read again: caches give it up before what they held already, which they
+/// may have to write to memory first.
+template <typename P>
+__device__ P load_streaming(const P* from) {
+  return from_word<P>(__ldcs(as_words(from)));
 }
 
 /// A write as one word.

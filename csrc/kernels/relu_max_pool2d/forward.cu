@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
   Vector rows[kRows];
 #pragma unroll
   for (int i = 0; i < kRows; ++i) {
-    rows[i] = load(reinterpret_cast<const Vector*>(
+    rows[i] = load_streaming(reinterpret_cast<const Vector*>(
         source + static_cast<std::size_t>(clamp(top + i, height - 1)) * width));
   }
   T left[kRows];
@@ -181,7 +181,8 @@ __global__ void __launch_bounds__(kThreads)
     const std::size_t column = clamp(left + j, width - 1);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      pixels[j][i] = load(sources[i] + column * vectors);
+      const Vector<T>* const source = sources[i] + column * vectors;
+      pixels[j][i] = K == 2 ? load_streaming(source) : load(source);
     }
   }
 #pragma unroll
