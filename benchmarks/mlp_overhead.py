@@ -97,7 +97,7 @@ def picture(document: dict[str, Any]) -> bytes:
             colour = "tab:green" if left <= before else "tab:red"
             axes.barh(place, min(left, before), color="tab:blue", alpha=0.35)
             axes.barh(place, before - left, left=left, color=colour, alpha=0.6)
-            axes.text(left, place, f" {1e6 * seconds[stage]:.4g} µs", va="center", size=7)
+            axes.text(left, place, f" {_microseconds(seconds[stage])} µs", va="center", size=7)
             before = left
         axes.set_xlim(0, 1.35 * axes.get_xlim()[1])  # room for the numbers
         axes.set_title(row["key"], size=9)
@@ -110,6 +110,10 @@ def picture(document: dict[str, Any]) -> bytes:
         f"A training step, width × layers, batch; {facts['gpu']}, torch {facts['torch']}", size=10
     )
     return png_of(figure)
+
+
+def _microseconds(seconds: float) -> str:
+    return f"{1e6 * seconds:,.{0 if seconds >= 1e-4 else 1}f}"
 
 
 def repeat_in_tf32(step: mlp.Step, count: int) -> None:
