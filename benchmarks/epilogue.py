@@ -1,11 +1,14 @@
 """ResNet-50's convolutions with what follows them, in one call and in separate ones.
 
 Each row is one comparison, interleaved and behind a flush of the L2 cache, on the same tensors: of
-convtime's conv2d_epilogue, of PyTorch's separate operations, of torch.compile of these, and of
-PyTorch's own fused operation, which has no gradient. What follows is a bias and a ReLU, and a
-residual before the ReLU where the network has one; batch norms are taken to be folded. Who selects
-plans of cuDNN's may time them (torch.backends.cudnn.benchmark), and float32 is rounded to TF32 by
-all of them. Times are the sums of a call's kernels.
+convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. What
+follows is a bias and a ReLU, and a residual before the ReLU where the network has one; batch norms
+are taken to be folded. Who selects plans of cuDNN's may time them (torch.backends.cudnn.benchmark),
+and float32 is rounded to TF32 by all of them. Times are the sums of a call's kernels; the first
+call, in which plans are built and timed or code is compiled, is given beside them.
+
+PyTorch's own fused operation (torch.cudnn_convolution_relu) runs the same plans as convtime, which
+tests make sure of. It is left out, since its first call builds every plan that cuDNN lists.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import functools
 import itertools
 import statistics
+import time
 from typing import TYPE_CHECKING, Any
 
 import results
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 
 BATCH = 64
 CONFIGURATIONS = (("float32", "nchw"), ("float16", "nhwc"))  # dtype, layout
-PEERS = ("separate", "compiled", "pytorch_fused")
+PEERS = ("separate", "compiled")
 SAMPLES = 200
 COMPILE_MODE = "max-autotune-no-cudagraphs"
 
@@ -53,7 +57,7 @@ def table(rows: list[results.Row]) -> str:
     """Markdown, a line a row."""
     lines = [
         "| layer | N×C×H×W → K, R×S | behind it | dtype, layout | convtime (µs) | separate (µs) "
-        "| compiled (µs) | PyTorch's fused (µs) | over separate | over compiled |",
+        "| compiled (µs) | over separate | over compiled | first calls (s) |",
         "|---|---|---|---|--:|--:|--:|--:|--:|--:|",
     ]
     return "\n".join([*lines, *map(_line, rows)])
@@ -66,7 +70,8 @@ def _line(row: results.Row) -> str:
         row["epilogue"],
         f"{row['dtype']}, {row['layout']}",
         *(f"{1e6 * row['seconds'][who]:.2f}" for who in ("convtime", *PEERS)),
-        *(f"{_speedup(row, peer):.2f}" for peer in ("separate", "compiled")),
+        *(f"{_speedup(row, peer):.2f}" for peer in PEERS),
+        ", ".join(f"{row['first_calls'][who]:.1f}" for who in ("convtime", *PEERS)),
     ]
     return f"| {' | '.join(cells)} |"
 
@@ -122,25 +127,19 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
             y += z
         return F.relu(y, inplace=True)
 
-    def pytorch_fused(
-        x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, z: torch.Tensor | None
-    ) -> torch.Tensor:
-        if z is None:
-            fused: torch.Tensor = torch.cudnn_convolution_relu(x, w, b, *numbers)
-        else:
-            fused = torch.cudnn_convolution_add_relu(x, w, z, 1.0, b, *numbers)
-        return fused
-
     torch.compiler.reset()
     functions = {
         "convtime": lambda x, w, b, z: ops.conv2d_epilogue(x, w, b, *numbers, other=z),
         "separate": separate,
         "compiled": compile_whole(separate, COMPILE_MODE),
-        "pytorch_fused": pytorch_fused,
     }
     with torch.no_grad():
-        # Called once each: plans are selected, and code is compiled.
-        outputs_of = {name: function(x, w, b, z) for name, function in functions.items()}
+        outputs_of, first_calls = {}, {}
+        for name, function in functions.items():
+            begin = time.perf_counter()
+            outputs_of[name] = function(x, w, b, z)
+            outputs_of[name].ravel()[0].item()  # waits for it
+            first_calls[name] = time.perf_counter() - begin
         calls: dict[str, Call] = {
             name: functools.partial(function, x, w, b, z) for name, function in functions.items()
         }
@@ -167,6 +166,7 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
         "layout": layout,
         "seconds": {name: measurement.median for name, measurement in measured.items()},
         "samples": len(measured["convtime"].seconds),
+        "first_calls": first_calls,
         "plan": tag,
         "difference_from_separate": {
             name: float((output.float() - reference).abs().max() / reference.abs().max())
@@ -189,7 +189,10 @@ def make_cases(device: torch.device) -> dict[str, running.Measure]:
 
 
 def tell(row: results.Row) -> str:
-    return ", ".join(f"{name} {1e6 * seconds:.2f} µs" for name, seconds in row["seconds"].items())
+    return ", ".join(
+        f"{name} {1e6 * seconds:.2f} µs after {row['first_calls'][name]:.1f} s"
+        for name, seconds in row["seconds"].items()
+    )
 
 
 def main() -> None:

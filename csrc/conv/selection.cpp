@@ -106,13 +106,12 @@ class Selector {
   }
 
   Selection by_benchmark() {
-    std::vector<Candidate> candidates = affordable(build_candidates());
-    time(candidates);
+    std::vector<Candidate> timed = time_candidates();
     workspace_.trim();
     // Stable: of equally fast plans, PyTorch keeps the one that cuDNN lists first.
-    std::stable_sort(candidates.begin(), candidates.end(),
+    std::stable_sort(timed.begin(), timed.end(),
                      [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
-    for (Candidate& candidate : candidates) {
+    for (Candidate& candidate : timed) {
       if (runs(*candidate.plan)) {
         return select(std::move(candidate.plan), std::move(candidate.engine), Source::kBenchmark);
       }
@@ -187,20 +186,29 @@ class Selector {
     return std::nullopt;
   }
 
-  std::vector<Candidate> build_candidates() {
+  /// As many as the policy asks for, or all that run. PyTorch times the same, but builds all first,
+  /// which takes long where there is an epilogue: cuDNN compiles a kernel for each plan of these.
+  std::vector<Candidate> time_candidates() {
     constexpr std::size_t kMostPlans = 1000;
-    std::vector<Candidate> candidates;
-    for (const auto mode : {CUDNN_HEUR_MODE_INSTANT, CUDNN_HEUR_MODE_FALLBACK}) {
-      for (const Config& config : list_configs(graph_, key_.problem, mode)) {
-        if (candidates.size() == kMostPlans) {
-          return candidates;
-        }
-        if (std::optional<Candidate> candidate = build(config)) {
+    const std::size_t limit = key_.policy.benchmark_limit > 0
+                                  ? static_cast<std::size_t>(key_.policy.benchmark_limit)
+                                  : kMostPlans;
+    std::vector<Config> configs = list_configs(graph_, key_.problem, CUDNN_HEUR_MODE_INSTANT);
+    for (Config& config : list_configs(graph_, key_.problem, CUDNN_HEUR_MODE_FALLBACK)) {
+      configs.push_back(std::move(config));
+    }
+    std::vector<Candidate> timed;
+    auto next = configs.begin();
+    while (timed.size() < limit && next != configs.end()) {
+      std::vector<Candidate> candidates;
+      for (; timed.size() + candidates.size() < limit && next != configs.end(); ++next) {
+        if (std::optional<Candidate> candidate = build(*next)) {
           candidates.push_back(std::move(*candidate));
         }
       }
+      time(affordable(std::move(candidates)), timed);
     }
-    return candidates;
+    return timed;
   }
 
   /// Those whose workspace there is memory for; the largest of these is reserved.
@@ -236,20 +244,13 @@ class Selector {
     return most;
   }
 
-  /// Times a run of each, after one that warms up, until enough have run; drops the others.
-  void time(std::vector<Candidate>& candidates) {
+  /// Times a run of each, after one that warms up, and appends those that run.
+  void time(std::vector<Candidate> candidates, std::vector<Candidate>& timed) {
     const CudaEvent start = make_event();
     const CudaEvent stop = make_event();
     cudaStream_t stream = stream_of(handle_);
     CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
-    std::vector<Candidate> timed;
-    const std::size_t limit = key_.policy.benchmark_limit > 0
-                                  ? static_cast<std::size_t>(key_.policy.benchmark_limit)
-                                  : candidates.size();
     for (Candidate& candidate : candidates) {
-      if (timed.size() >= limit) {
-        break;
-      }
       if (!runs(*candidate.plan)) {
         continue;
       }
@@ -266,7 +267,6 @@ class Selector {
       timed_.push_back(candidate.plan->tag());
       timed.push_back(std::move(candidate));
     }
-    candidates = std::move(timed);
   }
 
   Selection select(std::shared_ptr<CudnnPlan> plan, Engine engine, Source source) {
