@@ -70,6 +70,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="what counts as the same GPU; times on others are not judged (default: model)",
     )
     group.addoption(
+        "--convtime-relative",
+        action="store_true",
+        help="judge what compare measured by its ratio to the baseline, which is measured by "
+        "turns with it: what slows both down alike drops out, as the clock of a shared CPU does",
+    )
+    group.addoption(
         "--convtime-markdown",
         metavar="FILE",
         help="write what has changed in Markdown, as for a pull request",
@@ -181,9 +187,14 @@ class Timing:
         listed = candidates_of(candidates)
         with self._recorder.turn(listed, self.options | options):
             comparison = convtime.compare(candidates, **self.options | options)
-        for candidate in listed:
+        baseline = ""  # its name here
+        for candidate in sorted(listed, key=lambda one: one.name != comparison.baseline):
             measured = comparison.measurements[candidate.name]
+            if baseline:
+                provenance = {**measured.provenance, "baseline": baseline}
+                measured = dataclasses.replace(measured, provenance=provenance)
             name = self._recorder.record(self.test.nodeid, candidate.name, measured, candidate)
+            baseline = baseline or name
             agreement = comparison.same_results.get(candidate.name)
             if agreement is not None and agreement.same is False:
                 said = (agreement.sentence, _reproducer(candidate))
@@ -334,6 +345,7 @@ class _Main(Recorder):
     def _check_options(self) -> None:
         given = {
             "--convtime-bisect": self.config.option.convtime_bisect,
+            "--convtime-relative": self.config.option.convtime_relative,
             "--convtime-markdown": self.config.option.convtime_markdown,
             "--convtime-json": self.config.option.convtime_json,
             f"--convtime-fail-on {','.join(self._failures)}": set(self._failures) & set(_JUDGED),
@@ -445,6 +457,7 @@ class _Main(Recorder):
             after,
             margin=self._margin,
             same_gpu=self.config.option.convtime_same_gpu,
+            relative=self.config.option.convtime_relative,
         )
 
     def _run_again(self, baseline: Mapping[str, Measurement], red: set[str]) -> Changes:
@@ -475,10 +488,13 @@ class _Main(Recorder):
                 "it was found first"
             )
         found = red & again.measurements.keys()
-        return self._compare(
-            {name: baseline[name] for name in baseline if name in found},
-            {name: again.measurements[name] for name in again.measurements if name in found},
+        needed = found | {again.measurements[name].provenance.get("baseline") for name in found}
+        changes = self._compare(
+            {name: baseline[name] for name in baseline if name in needed},
+            {name: again.measurements[name] for name in again.measurements if name in needed},
         )
+        looked_at = tuple(change for change in changes.changes if change.name in found)
+        return dataclasses.replace(changes, changes=looked_at)
 
     def _arguments(self) -> list[str]:
         one_process = ["-n0"] if self.config.pluginmanager.hasplugin("xdist") else []

@@ -110,6 +110,17 @@ def test_compare_files_finds_what_is_slower_and_says_so_everywhere(tmp_path, cap
     assert "| slower |" in (tmp_path / "c.md").read_text()
 
 
+def test_compare_files_judges_beside_a_baseline_where_that_is_asked(tmp_path, measured):
+    def run(name, factor):
+        call = slowed(measured, factor, "call")
+        call = dataclasses.replace(call, provenance=call.provenance | {"baseline": "baseline"})
+        return run_of(tmp_path / name, slowed(measured, factor, "baseline"), call)
+
+    given = ["compare-files", run("a.json", 1), run("b.json", 1.2), "--fail-on", "slower"]
+    assert cli.main(given) == 1
+    assert cli.main([*given, "--relative"]) == 0
+
+
 def test_compare_files_of_a_measurement_each_does_not_ask_for_its_name(tmp_path, capsys, measured):
     before = run_of(tmp_path / "a.json", slowed(measured, 1, "old"))
     after = run_of(tmp_path / "b.json", slowed(measured, 0.5, "new"))

@@ -43,7 +43,8 @@ LOADED = ("-p", "no:convtime", "-p", "pytest_convtime")
 # What every pytest would import anew takes seconds.
 OTHERS = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:nbval")
 
-# Times that are written down, in place of real ones: of slow tests FACTOR times as long.
+# Times that are written down, in place of real ones: of slow tests FACTOR times as long, and of
+# what is compared there with a baseline, CALL_FACTOR times the baseline's.
 SUITE = """
 import os
 import dataclasses, random
@@ -67,7 +68,11 @@ def written_times(monkeypatch, request):
         random.seed(1)
         slow = factor if "slow" in request.node.name else 1.0
         seconds = tuple(slow * 1e-3 * random.uniform(1 - spread, 1 + spread) for _ in range(60))
-        return [dataclasses.replace(one, seconds=seconds, batches=()) for one in found]
+        own = [1.0, *[float(os.environ.get("CALL_FACTOR", "1"))] * (len(found) - 1)]
+        return [
+            dataclasses.replace(one, seconds=tuple(f * s for s in seconds), batches=())
+            for f, one in zip(own, found)
+        ]
 
     monkeypatch.setattr(stopwatch, "measure", measure)
 
@@ -304,6 +309,33 @@ def test_a_failing_test_stays_a_failing_test(run: Any, pytester: pytest.Pytester
     arguments = ("--convtime-against", "main", "--convtime-fail-on", "slower")
     assert run(*arguments).ret == 1
     assert run(*arguments, "--convtime-bisect").ret == 125
+
+
+PAIR = """
+def test_slow_pair(compare):
+    assert compare({"quick": int, "call": int}, check=None).baseline == "quick"
+"""
+
+
+def test_beside_a_baseline_only_the_ratio_counts(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=SUITE + PAIR)
+    assert run("-k", "pair", "--convtime-save", "pair").ret == 0
+    assert [name.rpartition(" ")[2] for name in saved(pytester, "pair")["measurements"]] == [
+        "quick",
+        "call",
+    ]
+    against = ("-k", "pair", "--convtime-against", "pair", "--convtime-fail-on", "slower:3%")
+    by_time = run(*against, FACTOR="1.1")
+    assert by_time.ret == 1
+    by_time.stdout.fnmatch_lines(["2 compared: 2 slower*"])
+
+    alike = run(*against, "--convtime-relative", FACTOR="1.1")
+    assert alike.ret == 0
+    alike.stdout.fnmatch_lines(["1 compared: 1 same*", "*baseline *::test_slow_pair quick: *"])
+    slower = run(*against, "--convtime-relative", FACTOR="0.9", CALL_FACTOR="1.05")
+    assert slower.ret == 1
+    slower.stdout.fnmatch_lines(["1 compared: 1 slower*", "slower *::test_slow_pair call*"])
+    assert "found twice, first as 1.05" in output(slower)
 
 
 def test_another_result_fails_where_that_is_asked(run: Any, pytester: pytest.Pytester) -> None:

@@ -77,6 +77,67 @@ def test_verdicts_are_those_of_planted_changes() -> None:
         changes["another"]
 
 
+def shared_cpu(rng: np.random.Generator, speed: float, factor: float) -> dict[str, Measurement]:
+    """A baseline and a call by turns, while the clock that slows both down ranges widely."""
+    clock = speed * rng.lognormal(0, 0.1, 200)
+    baseline = of(1e-4 * clock * rng.lognormal(0, 0.01, 200), device="cpu", method="cpu")
+    call = of(
+        factor * 2e-4 * clock * rng.lognormal(0, 0.01, 200),
+        PROVENANCE | {"baseline": "baseline"},
+        device="cpu",
+        method="cpu",
+    )
+    return {"baseline": baseline, "call": call}
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(1.05, "slower"), (0.95, "faster"), (1.0, "same")])
+def test_beside_a_baseline_the_clock_of_a_shared_cpu_drops_out(factor: float, verdict: str) -> None:
+    rng = np.random.default_rng(4)
+    before, after = shared_cpu(rng, 1.0, 1.0), shared_cpu(rng, 1.08, factor)
+    changes = compare_runs(before, after, margin=0.02, relative=True)
+    (change,) = changes.changes
+    assert (change.name, change.verdict) == ("call", verdict)
+    assert change.ratio is not None
+    assert change.ratio.value == pytest.approx(factor, rel=0.003)
+    assert change.before == pytest.approx(before["call"].median, rel=0.01)
+    (drift,) = changes.differences
+    assert drift.what == "baseline baseline"
+    assert "one of these, which differ: baseline baseline" in changes.cause
+
+    by_time = compare_runs(before, after, margin=0.02)
+    assert {change.name for change in by_time.changes} == {"baseline", "call"}
+    ratio = by_time["call"].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(1.08 * factor, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"provenance": PROVENANCE},
+        {"provenance": PROVENANCE | {"baseline": "gone"}},
+        {"provenance": PROVENANCE | {"baseline": "call"}},
+        {"provenance": PROVENANCE | {"baseline": ["baseline"]}},
+        {"seconds": (2e-4,) * 50},
+    ],
+)
+def test_what_has_no_baseline_is_judged_by_its_time(wrong: Mapping[str, Any]) -> None:
+    rng = np.random.default_rng(5)
+    before, after = shared_cpu(rng, 1.0, 1.0), shared_cpu(rng, 1.0, 1.0)
+    after["call"] = dataclasses.replace(after["call"], **wrong)
+    changes = compare_runs(before, after, relative=True)
+    assert [change.name for change in changes.changes] == ["baseline", "call"]
+
+
+def test_a_baseline_of_no_duration_is_no_yardstick() -> None:
+    rng = np.random.default_rng(6)
+    before, after = shared_cpu(rng, 1.0, 1.0), shared_cpu(rng, 1.0, 1.0)
+    after["baseline"] = dataclasses.replace(after["baseline"], seconds=(0.0,) * 200)
+    changes = compare_runs(before, after, relative=True)
+    assert changes["baseline"].reason == "no-time"
+    assert changes["call"].ratio is not None
+
+
 def test_the_interval_holds_the_true_ratio_as_often_as_it_says() -> None:
     rng = np.random.default_rng(2)
     held = 0

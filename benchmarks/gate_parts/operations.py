@@ -39,7 +39,8 @@ def _logcumsumexp(_device: torch.device, count: int) -> Call:
     """On one thread, a chain of results that each wait for the one before.
 
     What has independent work to do takes longer while a neighbour has the core's other thread, by
-    a tenth or a third from one second to the next, and small lgammas by where their data lie.
+    a tenth or a third from one second to the next, and small lgammas by where their data lie. What
+    is left is the core's clock, which ranges over a tenth where others use the machine.
     """
     return functools.partial(torch.logcumsumexp, torch.linspace(-1, 1, count), 0)
 

@@ -40,6 +40,7 @@ def measure_pair(
         output = _pytest(
             *(folder, device, larger, "--convtime-against", "before"),
             *("--convtime-fail-on", FAIL_ON, "--convtime-json", "changes.json"),
+            "--convtime-relative",
         )
         changes = _changes(Path(folder, "changes.json"), output)
     return {

@@ -59,6 +59,11 @@ def add_to(commands: Any) -> None:
         help="what counts as the same GPU: one of the same model (the default), or the very one; "
         "times on others are uncertain",
     )
+    parser.add_argument(
+        "--relative",
+        action="store_true",
+        help="judge what was compared with a baseline, as the pytest plugin saves it, beside that",
+    )
     add_verdict_options(
         parser,
         _FAILURES,
@@ -86,6 +91,7 @@ def _run(options: argparse.Namespace) -> int:
             margin=options.margin,
             false_discoveries=options.false_discoveries,
             same_gpu=options.same_gpu,
+            relative=options.relative,
         )
     except ValueError as error:
         raise InputError(str(error)) from error

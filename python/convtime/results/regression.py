@@ -21,6 +21,7 @@ from convtime.results.differences import (
 )
 from convtime.results.measurement import Measurement
 from convtime.results.significance import LogMedian, LogRatio, adjusted
+from convtime.results.units import format_seconds
 
 SCHEMA = "1.0"
 
@@ -185,6 +186,7 @@ def compare_runs(
     margin: float = 0.03,
     false_discoveries: float = 0.05,
     same_gpu: SameGpu = "model",
+    relative: bool = False,
 ) -> Changes:
     """Judges what two runs measured under the same names.
 
@@ -202,6 +204,11 @@ def compare_runs(
         false_discoveries: the share, above 0 and below 1.
         same_gpu: what counts as the same GPU: of one ``model``, or the very one, by its ``uuid``.
             Times on GPUs that do not are ``uncertain``.
+        relative: what was compared with a baseline, as its ``provenance`` says (the pytest plugin
+            writes it there), is judged by its samples over the baseline's of the same rounds, at
+            the speed that the baseline had before. What slows both down alike drops out, as the
+            clock of a CPU that others use does. Baselines are not judged then: where one has
+            changed beyond the margin, that is among the differences.
 
     Raises:
         ValueError: for a margin or share outside of its range, and for measurements whose samples
@@ -213,6 +220,9 @@ def compare_runs(
         raise ValueError(f"same_gpu must be one of {get_args(SameGpu)}, got {same_gpu!r}")
     for name, measured in (*before.items(), *after.items()):
         _check_samples(name, measured)
+    drifts: tuple[Difference, ...] = ()
+    if relative:
+        before, after, drifts = _beside_baselines(before, after, margin)
     pairs = {name: (before[name], after[name]) for name in before if name in after}
     compared = {name: _compare(*pair, same_gpu) for name, pair in pairs.items()}
     judged = [name for name, pair in compared.items() if pair.known is not None]
@@ -230,7 +240,7 @@ def compare_runs(
             found = _judge(name, pairs[name], compared[name], margin, chance, false_discoveries)
         return dataclasses.replace(found, reproducer=_reproducer(after.get(name)))
 
-    found = all_differences(pairs.values())
+    found = (*all_differences(pairs.values()), *drifts)
     return Changes(
         changes=tuple(change(name) for name in dict.fromkeys((*before, *after))),
         margin=float(margin),
@@ -239,6 +249,51 @@ def compare_runs(
         differences=found,
         cause=cause(found, same_gpu),
     )
+
+
+_Run = Mapping[str, Measurement]
+
+
+def _beside_baselines(
+    before: _Run, after: _Run, margin: float
+) -> tuple[_Run, _Run, tuple[Difference, ...]]:
+    """Both runs without baselines, at the speed that these had before; and which have changed."""
+    baselines = {
+        name: baseline
+        for name in before.keys() & after.keys()
+        if (baseline := _baseline_of(name, before)) and baseline == _baseline_of(name, after)
+    }
+    speeds = {name: before[name].median for name in baselines.values()}
+
+    def seconds(run: _Run, name: str) -> tuple[float, ...]:
+        baseline = baselines[name]
+        rounds = zip(run[name].seconds, run[baseline].seconds, strict=True)
+        return tuple(own * speeds[baseline] / other for own, other in rounds)
+
+    def scaled(run: _Run) -> _Run:
+        return {
+            name: dataclasses.replace(measured, seconds=seconds(run, name))
+            if name in baselines
+            else measured
+            for name, measured in run.items()
+            if name not in speeds
+        }
+
+    drifts = [
+        Difference(f"baseline {name}", format_seconds(speed), format_seconds(after[name].median))
+        for name, speed in sorted(speeds.items())
+        if abs(after[name].median / speed - 1) > margin
+    ]
+    return scaled(before), scaled(after), tuple(drifts)
+
+
+def _baseline_of(name: str, run: _Run) -> str:
+    """The name of what it was compared with by turns; empty where that is not known."""
+    baseline = run[name].provenance.get("baseline")
+    if not isinstance(baseline, str) or baseline not in run or baseline == name:
+        return ""
+    seconds = run[baseline].seconds
+    return baseline if len(seconds) == len(run[name].seconds) and min(seconds) > 0 else ""
 
 
 def _reproducer(measured: Measurement | None) -> str:
