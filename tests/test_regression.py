@@ -127,6 +127,7 @@ def test_what_has_no_baseline_is_judged_by_its_time(wrong: Mapping[str, Any]) ->
     after["call"] = dataclasses.replace(after["call"], **wrong)
     changes = compare_runs(before, after, relative=True)
     assert [change.name for change in changes.changes] == ["baseline", "call"]
+    assert "baseline of call: baseline → unknown" in map(str, changes.differences)
 
 
 def test_a_baseline_of_no_duration_is_no_yardstick() -> None:

@@ -77,7 +77,7 @@ __device__ P load(const P* from) {
   return from_word<P>(__ldg(as_words(from)));
 }
 
-/// A read of what is not read again: caches give it up before what they held already, which they
+/// A read of what is hardly read again: caches give it up before what they held already, which they
 /// may have to write to memory first.
 template <typename P>
 __device__ P load_streaming(const P* from) {

@@ -182,6 +182,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const Vector<T>* const source = sources[i] + column * vectors;
+      // Windows of K = 3 overlap, and other threads find their part in L1: streaming was slower.
       pixels[j][i] = K == 2 ? load_streaming(source) : load(source);
     }
   }

@@ -208,7 +208,8 @@ def compare_runs(
             writes it there), is judged by its samples over the baseline's of the same rounds, at
             the speed that the baseline had before. What slows both down alike drops out, as the
             clock of a CPU that others use does. Baselines are not judged then: where one has
-            changed beyond the margin, that is among the differences.
+            changed beyond the margin, that is among the differences. So it is where only one run
+            knows a name's baseline, or they know different ones; its time is judged then.
 
     Raises:
         ValueError: for a margin or share outside of its range, and for measurements whose samples
@@ -258,11 +259,12 @@ def _beside_baselines(
     before: _Run, after: _Run, margin: float
 ) -> tuple[_Run, _Run, tuple[Difference, ...]]:
     """Both runs without baselines, at the speed that these had before; and which have changed."""
-    baselines = {
-        name: baseline
-        for name in before.keys() & after.keys()
-        if (baseline := _baseline_of(name, before)) and baseline == _baseline_of(name, after)
+    known = {
+        name: (_baseline_of(name, before), _baseline_of(name, after))
+        for name in before
+        if name in after
     }
+    baselines = {name: was for name, (was, now) in known.items() if was and was == now}
     speeds = {name: before[name].median for name in baselines.values()}
 
     def seconds(run: _Run, name: str) -> tuple[float, ...]:
@@ -280,6 +282,11 @@ def _beside_baselines(
         }
 
     drifts = [
+        Difference(f"baseline of {name}", was or "unknown", now or "unknown")
+        for name, (was, now) in known.items()
+        if was != now  # judged by its time, then
+    ]
+    drifts += [
         Difference(f"baseline {name}", format_seconds(speed), format_seconds(after[name].median))
         for name, speed in sorted(speeds.items())
         if abs(after[name].median / speed - 1) > margin
@@ -293,7 +300,9 @@ def _baseline_of(name: str, run: _Run) -> str:
     if not isinstance(baseline, str) or baseline not in run or baseline == name:
         return ""
     seconds = run[baseline].seconds
-    return baseline if len(seconds) == len(run[name].seconds) and min(seconds) > 0 else ""
+    return (
+        baseline if len(seconds) == len(run[name].seconds) and min(seconds, default=0) > 0 else ""
+    )
 
 
 def _reproducer(measured: Measurement | None) -> str:
