@@ -160,6 +160,7 @@ class TestOnAGpu:
         assert times["warm"] < 0.9 * times["cold-clean"]
         assert times["cold-clean"] < 0.95 * times["cold"]
 
+    @pytest.mark.timing
     def test_behind_a_clean_flush_the_call_has_nothing_written_back(self, tmp_path: Path) -> None:
         """By ncu's count of what a kernel has the device write to memory and read from it."""
         written = {}

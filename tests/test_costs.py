@@ -93,6 +93,7 @@ def test_costs_are_sentences():
 
 
 @pytest.mark.cuda
+@pytest.mark.timing
 def test_a_matmul_takes_energy():
     x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
     found = convtime.energy(torch.mm, x, x, seconds=1.0)

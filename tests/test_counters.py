@@ -569,6 +569,7 @@ def test_kernels_are_those_that_a_timing_sees():
 
 
 @pytest.mark.cuda
+@pytest.mark.timing
 def test_a_warm_cache_is_read_from():
     x = floats(MIB)
     cold = convtime.counters(torch.relu, x, metrics="dram", cache="cold-clean")
@@ -706,6 +707,7 @@ def test_a_graph_of_one_kernel_is_counted(replay):
 
 
 @pytest.mark.cuda
+@pytest.mark.timing
 @pytest.mark.parametrize("replay", ["call", "kernel"])
 @pytest.mark.parametrize("kernels", [2, 3])
 def test_a_graph_of_several_kernels_is_refused(kernels, replay):

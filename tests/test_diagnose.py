@@ -477,6 +477,7 @@ def test_wrong_command_lines_are_one_line(arguments, text, capsys):
 
 
 @pytest.mark.cuda
+@pytest.mark.timing
 def test_on_a_gpu_a_sleep_is_the_hosts():
     x = torch.randn(1 << 24, device="cuda")
 

@@ -590,6 +590,7 @@ def test_each_sample_has_its_batch() -> None:
 
 
 @pytest.mark.cuda
+@pytest.mark.timing
 @pytest.mark.parametrize(("method", "tick"), [("kernel", 32e-9), ("event", 32e-9), ("graph", 0.0)])
 def test_samples_are_read_from_a_clock_that_ticks(method: Method, tick: float) -> None:
     x = torch.ones(1 << 20, device="cuda")
