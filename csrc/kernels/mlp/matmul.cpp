@@ -58,18 +58,15 @@ cudaDataType_t data_type(ElementType type) {
 }
 
 cublasLtEpilogue_t epilogue_of(const Matmul& matmul) {
-  const bool has_mask = matmul.mask_ld > 0;
   switch (matmul.epilogue) {
     case Epilogue::kNone:
       return CUBLASLT_EPILOGUE_DEFAULT;
     case Epilogue::kBias:
       return CUBLASLT_EPILOGUE_BIAS;
     case Epilogue::kRelu:
-      return has_mask ? CUBLASLT_EPILOGUE_RELU_AUX : CUBLASLT_EPILOGUE_RELU;
+      return CUBLASLT_EPILOGUE_RELU;
     case Epilogue::kReluBias:
-      return has_mask ? CUBLASLT_EPILOGUE_RELU_AUX_BIAS : CUBLASLT_EPILOGUE_RELU_BIAS;
-    case Epilogue::kReluBackward:
-      return CUBLASLT_EPILOGUE_DRELU;
+      return CUBLASLT_EPILOGUE_RELU_BIAS;
   }
   throw std::logic_error("no such epilogue");
 }
@@ -96,7 +93,7 @@ Layout layout_of(ElementType type, std::int64_t rows, std::int64_t columns, std:
 /// A product as cuBLASLt describes it.
 class Described {
  public:
-  Described(const Matmul& matmul, const void* bias, const void* mask)
+  Described(const Matmul& matmul, const void* bias)
       : a(layout_of(matmul.type, matmul.transpose_a ? matmul.k : matmul.m,
                     matmul.transpose_a ? matmul.m : matmul.k, matmul.lda, matmul.count,
                     matmul.stride_a)),
@@ -115,10 +112,6 @@ class Described {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue_of(matmul));
     if (matmul.epilogue == Epilogue::kBias || matmul.epilogue == Epilogue::kReluBias) {
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
-    }
-    if (matmul.mask_ld > 0) {
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, mask);
-      set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, matmul.mask_ld);
     }
   }
 
@@ -155,9 +148,9 @@ std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtContext* handle, const Mat
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     prefer(attribute, kAlignment);
   }
-  // Of the pointers, the heuristic wants to know the alignment alone.
+  // Of the bias, the heuristic wants to know the alignment alone.
   const auto* const pointer = reinterpret_cast<const void*>(std::uintptr_t{kAlignment});
-  const Described described(matmul, pointer, pointer);
+  const Described described(matmul, pointer);
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
@@ -246,7 +239,7 @@ bool BlasLt::can_multiply(cublasLtContext* handle, const Matmul& matmul) {
 }
 
 void BlasLt::multiply(const Matmul& matmul, const Operands& operands) const {
-  const Described described(matmul, operands.bias, operands.mask);
+  const Described described(matmul, operands.bias);
   std::unique_lock lock(mutex);
   Choice& choice = choice_of(handle_, matmul);
   if (!choice.first) {

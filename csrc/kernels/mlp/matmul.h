@@ -16,9 +16,8 @@ namespace convtime::mlp {
 enum class Epilogue : std::int8_t {
   kNone,
   kBias,
-  kRelu,          // and writes where it let through if there is a mask
-  kReluBias,      // likewise
-  kReluBackward,  // zero where a ReLU did not let through
+  kRelu,
+  kReluBias,
 };
 
 /// d = a · b, as cuBLASLt has matrices: column after column.
@@ -35,8 +34,7 @@ struct Matmul {
   std::int64_t ldb;
   std::int64_t ldd;
   Epilogue epilogue = Epilogue::kNone;
-  std::int64_t mask_ld = 0;  // in bits; 0: there is no mask
-  int count = 1;             // of such products, so many numbers apart:
+  int count = 1;  // of such products, so many numbers apart:
   std::int64_t stride_a = 0;
   std::int64_t stride_b = 0;
   std::int64_t stride_d = 0;
@@ -50,7 +48,6 @@ struct Operands {
   const void* b;
   void* d;
   const void* bias = nullptr;  // a number for each row of d
-  void* mask = nullptr;        // a bit for each number of d: where the ReLU let through
 };
 
 /// How a product's algorithm is chosen.

@@ -30,8 +30,8 @@ enum class MlpWork : std::int8_t { kForward, kBackward, kTraining };
 CONVTIME_API std::size_t mlp_wide_scratch_bytes(const MlpNet& net, std::int64_t batch,
                                                 MlpWork work);
 
-/// Whether cuBLASLt applies the activation and its derivative to its products as it writes them;
-/// else, that is a kernel behind each.
+/// Whether cuBLASLt applies the activation to its products as it writes them; else, as always with
+/// its derivative, that is a kernel behind each.
 CONVTIME_API bool mlp_wide_fuses_activation(const MlpNet& net, std::int64_t batch,
                                             cublasLtContext* cublas);
 
