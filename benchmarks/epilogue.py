@@ -1,11 +1,12 @@
 """ResNet-50's convolutions with what follows them, in one call and in separate ones.
 
 Each row is one comparison, interleaved and behind a flush of the L2 cache, on the same tensors: of
-convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. What
-follows is a bias and a ReLU, and a residual before the ReLU where the network has one; batch norms
-are taken to be folded. Who selects plans of cuDNN's may time them (torch.backends.cudnn.benchmark),
-and float32 is rounded to TF32 by all of them. Times are the sums of a call's kernels; the first
-call, in which plans are built and timed or code is compiled, is given beside them.
+convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. Rounds
+follow each other without a pause, as layers do. What follows a convolution is a bias and a ReLU,
+and a residual before the ReLU where the network has one; batch norms are taken to be folded. Who
+selects plans of cuDNN's may time them (torch.backends.cudnn.benchmark), and float32 is rounded to
+TF32 by all of them. Times are the sums of a call's kernels; the first call, in which plans are
+built and timed or code is compiled, is given beside them.
 
 PyTorch's own fused operation (torch.cudnn_convolution_relu) runs the same plans as convtime, which
 tests make sure of. It is left out, since its first call builds every plan that cuDNN lists.
@@ -149,6 +150,7 @@ def measure(layer: ConvLayer, dtype: str, layout: str, device: torch.device) -> 
             calls,
             method="kernel",
             cache="cold",
+            regime="as-is",  # bursts of calls this long would be far between
             check=None,  # which round after other steps; how far they are apart is in the row
             interference=False,
             stop="count",
