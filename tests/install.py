@@ -196,7 +196,9 @@ def test_uv_keeps_the_torch_there(oldest_torch, without_toolkit, decoy_libraries
 
 def test_without_isolation_and_without_cuda(oldest_torch):
     oldest_torch.pip_install("scikit-build-core>=1.0,<2", "pybind11", "cmake", "ninja")
-    oldest_torch.pip_install("--no-build-isolation", "-C", "cmake.define.CONVTIME_CUDA=OFF", ROOT)
+    oldest_torch.pip_install(
+        "--no-build-isolation", "--config-settings=cmake.define.CONVTIME_CUDA=OFF", ROOT
+    )
     found = oldest_torch.check()
     assert found["torch"].startswith(OLDEST_TORCH)
     assert_built_for_the_torch_there(found)
