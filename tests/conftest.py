@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -49,7 +50,9 @@ def workers_do_not_take_turns(tmp_path_factory: pytest.TempPathFactory) -> Itera
 def forget_compiled_functions() -> None:
     """PyTorch limits how often a process compiles a function, and parametrized tests share one."""
     if "torch._dynamo" in sys.modules:  # it is imported by the first call of torch.compile
-        torch._dynamo.reset()
+        with warnings.catch_warnings():  # of what PyTorch imports for it, which is no test's
+            warnings.simplefilter("ignore")
+            torch._dynamo.reset()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
