@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 
 from convtime.core.load import _C
 
 _NORMAL = NormalDist()
+_CONFIDENT = (1 + _C.CONFIDENCE) / 2
+# Beyond it, a probability is no number above 0; and how exactly one is looked for.
+_LARGEST_NORMAL = 37.0
+_NORMAL_STEP = 1e-6
 # Within a run, intervals are checked over 20 blocks at most: where those differ, the interval is
 # known by them, however many samples there are.
 _MAX_DEGREES_OF_FREEDOM = 19
@@ -21,31 +25,34 @@ class LogMedian:
 
     Attributes:
         value: the logarithm.
-        below: the standard error towards shorter times; infinite where it is not known.
+        below: the standard error of what was sampled towards shorter times; infinite where it is
+            not known.
         above: towards longer ones.
         degrees_of_freedom: of both.
+        least_error: the standard error of any median of a process, which is known beforehand.
     """
 
     value: float
     below: float
     above: float
     degrees_of_freedom: int
+    least_error: float
 
     @classmethod
     def of_interval(
         cls, median: float, low: float, high: float, count: int, least_error: float
     ) -> LogMedian:
-        """Of a median above 0 with its interval, which is over so many independent values.
-
-        Its errors are no smaller than ``least_error``.
-        """
+        """Of a median above 0 with its interval, which is over so many independent values."""
         degrees_of_freedom = max(1, min(count - 1, _MAX_DEGREES_OF_FREEDOM))
-        quantile = student_quantile((1 + _C.CONFIDENCE) / 2, degrees_of_freedom)
+        quantile = student_quantile(_CONFIDENT, degrees_of_freedom)
         value = math.log(median)
         below = value - math.log(low) if low > 0 else math.inf
         above = math.log(high) - value if math.isfinite(high) else math.inf
-        below, above = (max(side / quantile, least_error) for side in (below, above))
-        return cls(value, below, above, degrees_of_freedom)
+        return cls(value, below / quantile, above / quantile, degrees_of_freedom, least_error)
+
+    def reach(self, error: float, z: float) -> float:
+        """Half of an interval with that one of the errors, as wide as a normal one of ``z``."""
+        return max(error * student_of_normal(z, self.degrees_of_freedom), self.least_error * z)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +60,8 @@ class LogRatio:
     """The logarithm of a ratio of two medians that were measured apart.
 
     The errors of two medians that do not depend on each other add up as squares, towards each side
-    those that take the ratio there (the method of variance estimates recovery: Zou and Donner,
-    Statistics in Medicine 27, 2008), and the ratio over its error follows Student's t with the
-    degrees of freedom of Welch (1947) and Satterthwaite (1946).
+    those that take the ratio there, at each confidence (the method of variance estimates recovery:
+    Zou and Donner, Statistics in Medicine 27, 2008).
     """
 
     over: LogMedian
@@ -68,69 +74,57 @@ class LogRatio:
 
     def interval(self) -> tuple[float, float]:
         """At the confidence of all intervals; unbounded where an error is not known."""
-        confident = (1 + _C.CONFIDENCE) / 2
-        down, up = self._errors()
-        return (
-            self.value - down[0] * student_quantile(confident, down[1]),
-            self.value + up[0] * student_quantile(confident, up[1]),
-        )
+        z = _NORMAL.inv_cdf(_CONFIDENT)
+        return self.value - self._down(z), self.value + self._up(z)
 
     def p_value(self, margin: float) -> float:
         """How likely such a difference is where the true ratio is within 1 ± margin."""
-        down, up = self._errors()
-        slower = _tail(self.value - math.log1p(margin), *down)
-        faster = _tail(math.log1p(-margin) - self.value, *up)
+        slower = _tail(self.value - math.log1p(margin), self._down)
+        faster = _tail(math.log1p(-margin) - self.value, self._up)
         return min(1.0, 2 * min(slower, faster))
 
-    def _errors(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Error and degrees of freedom towards lower ratios, and towards higher ones."""
-        return (
-            _welch((self.over.below, self.over), (self.under.above, self.under)),
-            _welch((self.over.above, self.over), (self.under.below, self.under)),
+    def _down(self, z: float) -> float:
+        return math.hypot(
+            self.over.reach(self.over.below, z), self.under.reach(self.under.above, z)
+        )
+
+    def _up(self, z: float) -> float:
+        return math.hypot(
+            self.over.reach(self.over.above, z), self.under.reach(self.under.below, z)
         )
 
 
-def _welch(*parts: tuple[float, LogMedian]) -> tuple[float, float]:
-    squares = [error**2 for error, _ in parts]
-    total = sum(squares)
-    if not 0 < total < math.inf:
-        return math.sqrt(total), float(min(median.degrees_of_freedom for _, median in parts))
-    shares = sum(
-        (square / total) ** 2 / median.degrees_of_freedom
-        for square, (_, median) in zip(squares, parts, strict=True)
-    )
-    return math.sqrt(total), 1 / shares
+def _tail(difference: float, reach: Callable[[float], float]) -> float:
+    """The probability of such a difference, or a larger one, by chance alone.
 
-
-def _tail(difference: float, error: float, degrees_of_freedom: float) -> float:
-    """The probability of such a difference, or a larger one, by chance alone."""
+    That is where the interval that leaves out as much on that side reaches just as far.
+    """
     if difference <= 0:  # not beyond the margin: what exactly it is matters to nobody
         return 1.0
-    if error == 0:
-        return 0.0
-    return student_tail(difference / error, degrees_of_freedom)
+    low, high = 0.0, _LARGEST_NORMAL
+    while high - low > _NORMAL_STEP:
+        middle = (low + high) / 2
+        low, high = (middle, high) if reach(middle) < difference else (low, middle)
+    return _NORMAL.cdf(-low)
 
 
-def student_tail(t: float, degrees_of_freedom: float) -> float:
-    """The probability that Student's t is above a positive ``t``.
+def student_of_normal(z: float, degrees_of_freedom: float) -> float:
+    """What Student's t is above as often as a normal value is above a positive ``z``.
 
-    By the normal distribution's: Wallace (Annals of Mathematical Statistics 30, 1959). From three
-    degrees of freedom on, what is off in the tails is on the careful side.
+    By Wallace (Annals of Mathematical Statistics 30, 1959). From three degrees of freedom on, what
+    is off in the tails is on the careful side.
     """
     n = degrees_of_freedom
-    z = _wallace(n) * math.sqrt(n * math.log1p(t * t / n))
-    return _NORMAL.cdf(-z)
+    ratio = z * (8 * n + 3) / (8 * n + 1)
+    try:
+        return math.sqrt(n * math.expm1(ratio * ratio / n))
+    except OverflowError:
+        return math.inf
 
 
 def student_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """Reverses :func:`student_tail`, for a probability of above a half that t is below."""
-    n = degrees_of_freedom
-    z = _NORMAL.inv_cdf(probability) / _wallace(n)
-    return math.sqrt(n * math.expm1(z * z / n))
-
-
-def _wallace(n: float) -> float:
-    return (8 * n + 1) / (8 * n + 3)
+    """What Student's t is below with a probability of above a half."""
+    return student_of_normal(_NORMAL.inv_cdf(probability), degrees_of_freedom)
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
