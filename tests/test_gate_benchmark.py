@@ -52,6 +52,26 @@ def test_what_was_not_5_percent_slower_is_not_found():
     assert gate.summarise(rows()[:1]) == {}
 
 
+def test_what_is_planted_is_not_what_noise_made_of_it(monkeypatch):
+    """A first look has two sizes of a linear operation at 5 %; at one of them, by mistake."""
+    torch = pytest.importorskip("torch")
+    from gate_parts import truth
+
+    looked = set()
+
+    def look(_name, _device, size):
+        is_first = size not in looked
+        looked.add(size)
+        return 1.05 if is_first and size == 110 else size / 100
+
+    monkeypatch.setattr(truth, "LARGER", {"relu": range(101, 113)})
+    monkeypatch.setattr(truth, "_ratio", look)
+    monkeypatch.setattr(truth, "names_on", lambda _device: ("relu",))
+    plant = truth.find_plants(torch.device("cpu"))["plants"]["relu"]
+    assert (plant["size"], plant["ratio"]) == (105, pytest.approx(1.05))
+    assert dict(zip(plant["sizes_again"], plant["ratios_again"], strict=True))[110] == 1.1
+
+
 def test_the_table_has_a_line_for_each_operation():
     lines = gate.table(rows()).splitlines()
     assert lines[2] == ("| relu | 1.0500 | 1.0500 to 1.0500 | 4 of 4 | 1.0500 to 1.0500 | 0 of 4 |")

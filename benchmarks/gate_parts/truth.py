@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 from functools import partial
 
 import results
@@ -12,7 +13,8 @@ import torch
 from gate_parts.operations import LARGER, ON_CPU, SIZES, Call, call_of, names_on
 
 PLANTED = 1.05
-ROUNDS = 500  # on the CPU
+CLOSEST, LOOKS = 4, 6
+ROUNDS = 100  # of a look on the CPU
 
 
 def find_plants(device: torch.device) -> results.Row:
@@ -21,14 +23,30 @@ def find_plants(device: torch.device) -> results.Row:
 
 
 def _find_plant(name: str, device: torch.device) -> results.Row:
+    """By a look at all sizes, and several more at the closest.
+
+    A look at a kernel of 4 µs is off by 1 %. So the closest one by a first look is often so by
+    chance, and its ratio is that of the other looks.
+    """
     ratios = {size: _ratio(name, device, size) for size in LARGER[name]}
-    best = min(ratios, key=lambda size: abs(ratios[size] - PLANTED))
+    again = {
+        size: statistics.fmean(_ratio(name, device, size) for _ in range(LOOKS))
+        for size in closest(ratios, CLOSEST)
+    }
+    (best,) = closest(again, 1)
     return {
         "size": best,
-        "ratio": ratios[best],
+        "ratio": again[best],
         "sizes": list(ratios),
         "ratios": [*ratios.values()],
+        "sizes_again": list(again),
+        "ratios_again": [*again.values()],
     }
+
+
+def closest(ratios: Mapping[int, float], count: int) -> list[int]:
+    """The sizes whose ratios are closest to what is planted."""
+    return sorted(ratios, key=lambda size: abs(ratios[size] - PLANTED))[:count]
 
 
 def _ratio(name: str, device: torch.device, size: int) -> float:
