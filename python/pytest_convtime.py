@@ -185,8 +185,9 @@ class Timing:
         from convtime.timing.candidate import candidates_of
 
         listed = candidates_of(candidates)
-        with self._recorder.turn(listed, self.options | options):
-            comparison = convtime.compare(candidates, **self.options | options)
+        options = self._recorder.of_compare | self.options | options
+        with self._recorder.turn(listed, options):
+            comparison = convtime.compare(candidates, **options)
         baseline = ""  # its name here
         for candidate in sorted(listed, key=lambda one: one.name != comparison.baseline):
             measured = comparison.measurements[candidate.name]
@@ -228,6 +229,17 @@ class Recorder:
         self.measurements: dict[str, Measurement] = {}
         self.tests: dict[str, str] = {}  # by name, the test that measured it
         self.different: dict[str, str] = {}  # by name, how its result is not the baseline's
+
+    @property
+    def of_compare(self) -> dict[str, Any]:
+        """Options that it has unless others are given.
+
+        Where runs are judged with each other, it is by each one's own interval. What is clearly
+        slower than its baseline leaves that wide, if sampling ends with the verdict.
+        """
+        option = self.config.option
+        is_judged = option.convtime_save or option.convtime_against or option.convtime_again
+        return {"stop": "interval"} if is_judged else {}
 
     def record(
         self, test: str, label: str | None, measured: Measurement, _candidate: Any = None

@@ -177,6 +177,29 @@ def test_fixtures_give_what_convtimes_functions_do(run: Any, pytester: pytest.Py
     result.stdout.fnmatch_lines(["*13 measurements saved as *main.json"])
 
 
+def test_in_a_run_that_is_judged_intervals_are_narrow_and_not_just_verdicts_certain(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(
+        """
+        import os
+
+        def pair(compare, **options):
+            found = compare({"a": int, "b": float}, warmup=1, max_samples=30, **options)
+            return found.measurements["b"].stop
+
+        def test_pair(compare):
+            assert pair(compare) == os.environ["STOP"]
+
+        def test_as_it_says(compare):
+            assert pair(compare, stop="verdict") == "verdict"
+        """
+    )
+    run(STOP="verdict").assert_outcomes(passed=2)
+    run("--convtime-save", "main", STOP="interval").assert_outcomes(passed=2)
+    run("--convtime-against", "main", STOP="interval").assert_outcomes(passed=2)
+
+
 def test_without_options_what_was_measured_is_shown(run: Any, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(SUITE)
     result = run()
