@@ -221,7 +221,7 @@ def _reproducer(candidate: Any) -> str:
 class Recorder:
     """What the fixtures measure in this process, by name.
 
-    A test's only measurement has the test's own name; others have theirs behind it.
+    A test's only measurement has the test's own name; others have theirs after it.
     """
 
     def __init__(self, config: pytest.Config) -> None:

@@ -233,7 +233,7 @@ def test_backward_is_a_candidates_own() -> None:
     assert list(compared.measurements) == ["relu", "relu 2"]
     assert x.grad is not None
     assert compared.same_results["relu 2"].same is True
-    with pytest.raises(ValueError, match="method 'graph' captures calls right behind each other"):
+    with pytest.raises(ValueError, match="method 'graph' captures calls back to back"):
         convtime.compare([forward, backward], method="graph")
 
 

@@ -165,7 +165,7 @@ def test_every_activation_and_rank(rank: int, activation: str) -> None:
 
 
 class Functions(nn.Module):
-    """One convolution, and functions behind it."""
+    """One convolution, and functions after it."""
 
     def __init__(self, function: Callable[..., torch.Tensor], channels: int = 4) -> None:
         super().__init__()

@@ -365,7 +365,7 @@ def test_a_net_that_cannot_be_is_refused(arguments: Any, sentence: str) -> None:
                 torch.nn.ReLU(),
                 torch.nn.Linear(5, 4, bias=False),
             ],
-            "got 5 behind 4 in layer 2",
+            "got 5 after 4 in layer 2",
         ),
     ],
 )

@@ -89,7 +89,7 @@ def test_times_of_modules_survive_json(times: ModuleTimes) -> None:
 def test_times_of_modules_are_shown(times: ModuleTimes) -> None:
     for told in (str(times), times.details(), times._repr_html_()):
         assert "Conv2d" in told
-        assert "isolated: the same calls repeated, each behind a whole step" in told
+        assert "isolated: the same calls repeated, each after a whole step" in told
     assert "2 modules in a step of" in repr(times)
     pytest.importorskip("matplotlib")
     assert len(times.plot().axes) == 2

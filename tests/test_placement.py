@@ -550,7 +550,7 @@ def test_graphs_hold_few_calls_and_say_so() -> None:
     )
     warm = placed(candidate, method="graph", cache="warm")
     assert (warm.placement, len(warm.copies.candidates)) == ("as-is", 1)
-    assert "captures calls right behind each other" in warm.outcome("")["placement_reason"]
+    assert "captures calls back to back" in warm.outcome("")["placement_reason"]
 
 
 def test_auto_says_what_it_chose_and_why() -> None:
@@ -768,7 +768,7 @@ class TestOnGpu:
         one = convtime.time_op(torch.relu, x, method="graph", cache=cache, max_samples=50)
         if cache == "warm":
             assert (one.placement, one.placements) == ("as-is", 1)
-            assert "captures calls right behind each other" in one.placement_reason
+            assert "captures calls back to back" in one.placement_reason
         else:
             assert one.placement == "random"
             assert one.placements >= 4

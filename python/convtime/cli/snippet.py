@@ -78,7 +78,7 @@ def add_named(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=STATEMENT",
-        help="a statement with a name; may be given several times, behind those without",
+        help="a statement with a name; may be given several times, after those without",
     )
 
 

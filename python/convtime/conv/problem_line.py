@@ -78,7 +78,7 @@ class ProblemLine:
 
     @classmethod
     def parse(cls, line: str) -> ProblemLine:
-        """Reads a line; sizes may be in any order, and so may the fields behind them.
+        """Reads a line; sizes may be in any order, and so may the fields after them.
 
         Raises:
             InputError: It is not such a line, or its numbers do not make a convolution.
@@ -129,7 +129,7 @@ def _read_sizes(text: str, rank: int) -> dict[str, Any]:
 
 
 def _read_numbers(text: str, rank: int) -> dict[str, str]:
-    """What stands behind each name: a number, several with x between, or ``same``."""
+    """What stands after each name: a number, several with x between, or ``same``."""
     letters = "".join(each[-rank:] for each in _LETTERS.values())
     names = [*_SINGLE, *letters, *_PARAMETERS]
     longest_first = "|".join(sorted(names, key=len, reverse=True))
@@ -140,7 +140,7 @@ def _read_numbers(text: str, rank: int) -> dict[str, str]:
         match = size.match(text, end)
         if match is None:
             raise InputError(
-                f"{text[end : end + 20]!r} must be one of {', '.join(names)} with a number behind "
+                f"{text[end : end + 20]!r} must be one of {', '.join(names)} with a number after "
                 "it, such as p1, or one for each dimension, such as p1x0"
             )
         if match[1] in found:
@@ -163,7 +163,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _read_fields(fields: Iterable[str]) -> dict[str, str]:
-    """What is said behind the sizes, by what it is of."""
+    """What is said after the sizes, by what it is of."""
     found: dict[str, str] = {}
     for field in fields:
         what = next((name for name, allowed in _FIELDS.items() if field in allowed), None)

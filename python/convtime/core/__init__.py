@@ -1,1 +1,1 @@
-"""What every room stands on: the compiled core, errors, files, JSON and provenance."""
+"""What every subpackage stands on: the compiled core, errors, files, JSON and provenance."""

@@ -142,7 +142,7 @@ def _extra_info(measured: Measurement) -> dict[str, Any]:
 
 
 class _PedanticCall:
-    """A call whose arguments ``setup`` makes, and behind which ``teardown`` is called with them."""
+    """A call whose arguments ``setup`` makes, and after which ``teardown`` is called with them."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _PedanticCall:
         return self._target(*self.args, **self.kwargs)
 
     def end(self) -> None:
-        """Behind the last call, where there was one."""
+        """After the last call, where there was one."""
         if self._called and self._teardown is not None:
             self._teardown(*self.args, **self.kwargs)
         self._called = False

@@ -58,7 +58,7 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 @dataclass(frozen=True)
 class FusedConvolution:
-    """A convolution that :func:`fuse` has found something behind.
+    """A convolution that :func:`fuse` has found something after.
 
     Attributes:
         name: The convolution's, as ``named_modules`` has it.
@@ -126,7 +126,7 @@ def fuse(model: torch.nn.Module) -> Fusion:
         model: the model, or a wrapper of it.
 
     Returns:
-        What was fused, and what was left, with the reason: convolutions behind which there is
+        What was fused, and what was left, with the reason: convolutions after which there is
         nothing to fuse, that are used by something else as well, that are no plain layers of
         torch.nn or convtime.nn or have hooks, and those of a module whose ``forward`` torch.fx
         cannot trace, depends on the training mode, or has optional arguments.
@@ -346,7 +346,7 @@ def _why_not(conv: torch.nn.Module, call: fx.Node) -> str | None:
     if why:
         return why
     if conv.transposed:
-        return "it is a transposed convolution, behind which cuDNN fuses nothing"
+        return "it is a transposed convolution, after which cuDNN fuses nothing"
     if len(call.args) != 1 or call.kwargs:
         return "it is called with more than its input"
     return None

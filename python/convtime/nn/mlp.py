@@ -182,7 +182,7 @@ class FusedMLP(torch.nn.Module):
 
 
 class MLPTrainer:
-    """Trains a :class:`FusedMLP` on data that stay on its device, a batch a step.
+    """Trains a :class:`FusedMLP` on data that stay on its device, one batch per step.
 
     On a GPU, a step of a net that runs on chip is one launch where a cluster of blocks is enough
     for the batch, and two otherwise: the forward pass, loss, backward pass and optimizer are in
@@ -484,11 +484,11 @@ def _parts(model: torch.nn.Sequential) -> tuple[list[torch.nn.Linear], str]:
                 f"with{'out' if layers[0].bias is None else ''} and layer {2 * i} "
                 f"with{'out' if layer.bias is None else ''}"
             )
-    for i, (before, behind) in enumerate(itertools.pairwise(layers)):
-        if before.out_features != behind.in_features:
+    for i, (before, after) in enumerate(itertools.pairwise(layers)):
+        if before.out_features != after.in_features:
             raise InputError(
                 f"each layer must have as many inputs as the one before has outputs, got "
-                f"{behind.in_features} behind {before.out_features} in layer {2 * i + 2}"
+                f"{after.in_features} after {before.out_features} in layer {2 * i + 2}"
             )
     return layers, names[0]
 

@@ -48,7 +48,7 @@ def conv2d_epilogue(
 
     For the gradient, ``input``, ``weight`` and the output are kept. ``gelu``, ``gelu_tanh``,
     ``silu``, and ``leaky_relu`` of a negative slope cannot be differentiated by their output: where
-    a gradient will be asked for, they have a kernel of their own, behind one that does all else.
+    a gradient will be asked for, they have a kernel of their own, after one that does all else.
     Forward-mode derivatives and :func:`torch.vmap` compute each step by an op of its own.
 
     Args:

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Energy:
-    """Energy of a GPU for each of many calls, one right behind the other.
+    """Energy of a GPU for each of many calls, back to back.
 
     It is all that the GPU drew meanwhile, also what it draws when idle.
 

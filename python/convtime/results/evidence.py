@@ -68,7 +68,7 @@ class Calls:
     Attributes:
         first: of the first calls of all, each until its work was done.
         loop: in a loop that waits at its end alone.
-        waiting: in a loop that waits behind each call.
+        waiting: in a loop that waits after each call.
         issuing: what a call takes to return while the device is idle.
         mean: of the loop's samples.
         fewest: of the loop's samples, the smallest.
@@ -172,7 +172,7 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class Serialised:
-    """Results of calls that wait behind each operation, and of calls as they are.
+    """Results of calls that wait after each operation, and of calls as they are.
 
     Attributes:
         repeats: whether the former give the same result each time.
@@ -189,7 +189,7 @@ class Serialised:
 
 @dataclasses.dataclass(frozen=True)
 class Held:
-    """One call that was issued behind a kernel that kept the stream busy.
+    """One call that was issued after a kernel that kept the stream busy.
 
     Attributes:
         held: seconds for which the kernel kept it.
@@ -206,7 +206,7 @@ class Neighbours:
 
     Attributes:
         spin_expected: seconds of kernels of one thread, by its own clock.
-        spin: what they took on the stream, one right behind the other.
+        spin: what they took on the stream, back to back.
         copied_bytes_per_second: that a large copy reached, read and written.
         highest_bytes_per_second: that the memory can have, by its clock and width; None where the
             driver does not say.
@@ -232,8 +232,8 @@ class Evidence:
         work: what the device does.
         contrasts: by what is varied, and then by the condition, the times.
         trace: a few calls as torch.profiler saw them.
-        serialised: results with and without waiting behind each operation.
-        held: a call behind a kernel that keeps the stream busy.
+        serialised: results with and without waiting after each operation.
+        held: a call after a kernel that keeps the stream busy.
         neighbours: known work, which shows others.
         smallest_launch: seconds that the host takes to issue PyTorch's smallest operation.
         event_cost: seconds that a pair of events adds to one kernel; None where it is not known.

@@ -141,7 +141,7 @@ class Measurement(codec.Stored):
         inputs: what is remarkable about the numbers in arguments, modules and variables, a sentence
             each: tensors that are constant, all zeros, or largely NaN or denormal, by a sample of
             their elements before the first call. What the calls overwrite is left out.
-        sustained: for ``regime="both"``, the same operation in that regime, measured right behind
+        sustained: for ``regime="both"``, the same operation in that regime, measured right after
             this; None where it was not asked for.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """

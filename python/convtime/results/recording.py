@@ -90,7 +90,7 @@ class RegionTimes:
     """What a region took, over all of its entries.
 
     Attributes:
-        path: its name behind those of the regions that it lies in.
+        path: its name after those of the regions that it lies in.
         host_seconds: for each entry, the time that the host spent in it.
         kernel_seconds: for each entry, the time of the kernels, copies and memsets that were issued
             in it, also in regions within it, added up; empty where these were not recorded.
@@ -147,7 +147,7 @@ class Recording(codec.Stored):
 
     @property
     def regions(self) -> tuple[RegionTimes, ...]:
-        """Every region, those within one behind it, in the order of their first entries."""
+        """Every region, those within one after it, in the order of their first entries."""
         entries: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
         for number, path in enumerate(self._paths()):
             entries[path].append(number)

@@ -16,7 +16,7 @@ _ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
 
 
 def line(measured: Measurement) -> str:
-    """What was measured and how; and, behind "but", what is not as it was asked for."""
+    """What was measured and how; and, after "but", what is not as it was asked for."""
     conditions = {"": measured.method, "cache ": measured.cache}
     if measured.device != "cpu":
         conditions["regime "] = measured.regime

@@ -144,7 +144,7 @@ def _remarks(times: ModuleTimes) -> Iterator[str]:
 
 def _told_of_isolation(times: ModuleTimes) -> str:
     if times.regime == "step":
-        return "isolated: the same calls repeated, each behind a whole step"
+        return "isolated: the same calls repeated, each after a whole step"
     return f"isolated: the same calls repeated, in the regime {times.regime}"
 
 

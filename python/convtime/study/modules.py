@@ -42,7 +42,7 @@ from convtime.timing.supervision import TimeLimit
 _WATCHED, _PLAIN = "watched step", "plain step"
 _DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 _ATTEMPTS = 3  # at a recording in which each launch has its record
-#: How modules are timed by themselves, unless asked for otherwise: behind the step as it comes.
+#: How modules are timed by themselves, unless asked for otherwise: after the step as it comes.
 _ISOLATED: Mapping[str, Any] = {
     "queue": "none",
     "placement": "as-is",
@@ -72,8 +72,8 @@ def time_modules(
     modules watched by hooks, and without, which shows what the hooks change. For each module it is
     run once more, to keep a copy of what the module is called with and of its results' gradients.
     These calls are then repeated with a copy of the module by ``time_op``: on fresh copies of its
-    inputs, and, with ``regime="step"``, right behind a step, so that the GPU is in the state that
-    the step brings it to. A backward pass comes behind its forward pass and then the step. All of
+    inputs, and, with ``regime="step"``, right after a step, so that the GPU is in the state that
+    the step brings it to. A backward pass comes after its forward pass and then the step. All of
     these steps train the model.
 
     A module's backward pass is what the autograd nodes do that its call has made. Sums of gradients

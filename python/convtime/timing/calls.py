@@ -31,7 +31,7 @@ from convtime.timing.placement import (
 from convtime.timing.rotation import rotate
 
 _UNPLACED_RESULTS = "results lie where PyTorch's allocator puts them: {}"
-# A graph holds so many calls, each behind a flush: there is no use in more places.
+# A graph holds so many calls, each after a flush: there is no use in more places.
 _PLACES_OF_COLD_GRAPH = 4
 
 
@@ -129,7 +129,7 @@ def prepared_calls(
 ) -> Iterator[list[PreparedCalls]]:
     """Makes of candidates what is called so that cache and placement are as asked for.
 
-    Behind the block, the memory of copies is PyTorch's again.
+    After the block, the memory of copies is PyTorch's again.
 
     Args:
         candidates: what is timed.

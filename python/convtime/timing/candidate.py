@@ -152,7 +152,7 @@ def _candidate(fn: Any, name: str | None = None) -> Candidate:
 
 
 def distinct(name: str, others: Iterable[Candidate]) -> str:
-    """The name, with a number behind it where others have it already."""
+    """The name, with a number after it where others have it already."""
     taken = {other.name for other in others}
     numbered = itertools.chain([name], (f"{name} {number}" for number in itertools.count(2)))
     return next(each for each in numbered if each not in taken)

@@ -46,7 +46,7 @@ def energy(
         args: its positional arguments.
         kwargs: its keyword arguments.
         name: what the result is called; the function's own name unless given.
-        seconds: how long it is watched at least, behind half a second of warm-up.
+        seconds: how long it is watched at least, after half a second of warm-up.
         device: where the work runs, as ``time_op``'s.
         exclusive: as ``time_op``'s.
 

@@ -90,9 +90,9 @@ class Options:
         Cache,
         "``cold`` overwrites the cache before each call, outside of the timed region: a GPU's L2 "
         "cache, or all of the CPU's caches, which takes milliseconds. What was written is then "
-        "written back to memory while the call runs, as behind a kernel that writes; "
+        "written back to memory while the call runs, as after a kernel that writes; "
         "``cold-clean`` reads other data into a GPU's L2 cache instead, so that nothing is to be "
-        "written back, as behind one that reads; ``rotate`` gives each call other copies of its "
+        "written back, as after one that reads; ``rotate`` gives each call other copies of its "
         "tensors, so many that they are cold when their turn comes again, on a GPU; ``warm`` "
         "leaves the cache as the call before left it; ``auto`` is cold on a GPU, and leaves a "
         "CPU's cache as it is.",
@@ -116,7 +116,8 @@ class Options:
         "times in burst and then sustained, for ``time_op`` alone: the result is that of the "
         "burst, and its ``sustained`` the other. Where the state asked for is not reached, the "
         "result's ``regime`` is ``as-is``, and says why. Idling does not count into ``budget``, "
-        "calls between the timed ones do. After 10 s of it sampling ends as by the budget.",
+        "calls between the timed ones do. After 10 s of idling in all, sampling ends as by the "
+        "budget.",
     ] = "auto"
     clocks: Annotated[
         Clocks,
@@ -190,7 +191,7 @@ class Options:
     ] = True
     log: Annotated[
         Callable[[BatchRecord], object] | None,
-        "called behind each batch with a :class:`convtime.BatchRecord`: ``print``, a logger's "
+        "called after each batch with a :class:`convtime.BatchRecord`: ``print``, a logger's "
         "``info`` or a list's ``append``. What it raises ends the timing.",
     ] = None
 

@@ -72,7 +72,7 @@ def lay_out(
         copies: how many copies of all of them there are.
         placement: ``random`` for any order with random gaps, so that the addresses of one copy say
             nothing of another's, also modulo large pages; ``aligned`` for multiples of 2 MiB in
-            any order; ``as-is`` for one right behind the other.
+            any order; ``as-is`` for one right after the other.
         source: of the randomness.
     """
     pairs = list(range(copies * len(sizes)))
@@ -233,7 +233,7 @@ def method_obstacle(options: Options) -> str:
     if options.method == "graph" and options.cache == "warm":
         return (
             "a warm cache needs another call on the same copy before each, and method 'graph' "
-            "captures calls right behind each other"
+            "captures calls back to back"
         )
     if options.method == "cpu" and options.placement == "auto":
         return "what a call takes on the host does not depend on it"

@@ -47,8 +47,8 @@ def rotate(
         original: what is to be copied.
         working_set_bytes: bytes of other data that push a copy out of the cache.
         max_copies: copies made at most, the original included.
-        placement: where the copies lie; ``as-is`` behind each other, with the original in its own
-            place as the first of them.
+        placement: where the copies lie; ``as-is`` one right after the other, of
+            which the first is the original in its own place.
         places: copies made at least, for another placement.
 
     Returns:

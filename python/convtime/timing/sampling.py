@@ -163,7 +163,7 @@ def _kinds(devices: Iterable[torch.device]) -> str:
 def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
     if options.method == "graph" and any(each.acts_before_calls for each in candidates):
         raise ValueError(
-            "method 'graph' captures calls right behind each other, and can do nothing between "
+            "method 'graph' captures calls back to back, and can do nothing between "
             "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
         )
     if options.cache == "rotate" and any(each.grad_to_none for each in candidates):

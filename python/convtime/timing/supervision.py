@@ -62,7 +62,7 @@ class TimeLimit:
 
 
 def log_of(log: Log) -> Callable[[dict[str, Any]], object]:
-    """What the core calls behind each batch, to have it logged."""
+    """What the core calls after each batch, to have it logged."""
     numbers = itertools.count(1)
     return lambda fields: log(BatchRecord(number=next(numbers), **fields))
 

@@ -69,12 +69,12 @@ def sweep(
     factory: it is called with a point's values and returns what is timed, a callable without
     arguments or a :class:`convtime.Candidate`. Otherwise ``fn`` itself is timed.
 
-    ``iterations`` are the consecutive calls of one run: behind a rest and the calls that load and
+    ``iterations`` are the consecutive calls of one run: after a rest and the calls that load and
     compile, so many calls are made and timed one by one, and these are the point's samples. Unless
     given, there is no warm-up, the cache is warm, tensors stay where they are, nothing holds the
     queue, and the GPU's clock is left alone.
 
-    Points are visited in random order. One of them, the control, is visited first, last, and behind
+    Points are visited in random order. One of them, the control, is visited first, last, and after
     every eighth point: its times tell whether the machine drifted. A point that fails is marked
     with its error, and the others are measured.
 

@@ -59,7 +59,7 @@ def counters(
         repeats: how many times everything is counted.
         replay: the hardware counts a few events at a time, so that what is counted is repeated:
             ``kernel`` has CUPTI repeat each kernel for all metrics, and restore what it wrote;
-            ``call`` calls ``fn`` anew for as many metrics as one pass counts, behind a flush each
+            ``call`` calls ``fn`` anew for as many metrics as one pass counts, after a flush each
             time. What takes several passes by itself is repeated by CUPTI there, too.
         cache: what each call finds in the L2 cache, as ``time_op``'s; where CUPTI repeats a
             kernel, the flush comes before the first pass alone.
