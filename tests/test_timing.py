@@ -151,7 +151,7 @@ def test_one_sample_settles_nothing(stop: Stop) -> None:
         ({"stop": "verdict"}, "needs something to compare with; use convtime.compare"),
         ({"flops": 0}, "flops must be a positive number, got 0"),
         ({"nbytes": float("inf")}, "nbytes must be a positive number, got inf"),
-        ({"method": "graph", "backward": True}, "method 'graph' captures calls right behind"),
+        ({"method": "graph", "backward": True}, "method 'graph' captures calls back to back"),
         (
             {"cache": "rotate", "grad_to_none": [torch.ones(1)]},
             "grad_to_none names tensors that cache='rotate'",
