@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -52,6 +53,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--convtime-fail-on",
+        action="append",
+        default=[],
         metavar="WHAT",
         help=f"what fails the run, some of {', '.join(_FAILURES)}, with commas between; slower and "
         "faster with a margin, as in slower:3%%, which is the default. What is found is run again "
@@ -245,19 +248,19 @@ class Recorder:
         self, test: str, label: str | None, measured: Measurement, _candidate: Any = None
     ) -> str:
         """Keeps a measurement of a candidate, and returns its name here."""
-        name = test if label is None else f"{test} {label}"
+        kept = self._keep(test, test if label is None else f"{test} {label}", measured)
+        if measured.sustained is not None:
+            self._keep(test, f"{kept} sustained", measured.sustained)
+        return kept
+
+    def _keep(self, test: str, name: str, measured: Measurement) -> str:
         distinct, number = name, 1
         while distinct in self.measurements:
             number += 1
             distinct = f"{name} {number}"
-        self._keep(test, distinct, measured)
-        if measured.sustained is not None:
-            self._keep(test, f"{distinct} sustained", measured.sustained)
+        self.measurements[distinct] = dataclasses.replace(measured, name=distinct, sustained=None)
+        self.tests[distinct] = test
         return distinct
-
-    def _keep(self, test: str, name: str, measured: Measurement) -> None:
-        self.measurements[name] = dataclasses.replace(measured, name=name, sustained=None)
-        self.tests[name] = test
 
     def turn(self, *_timing: object) -> contextlib.AbstractContextManager[object]:
         """Keeps other processes of this pytest from timing on the same device meanwhile."""
@@ -378,15 +381,25 @@ class _Main(Recorder):
         self._markdown, self._json = map(
             self._path, (option.convtime_markdown, option.convtime_json)
         )
-        for path in (self._save, self._markdown, self._json):
-            if path is not None:
-                from convtime.core.files import check_writable
+        written = {
+            "--convtime-save": self._save,
+            "--convtime-markdown": self._markdown,
+            "--convtime-json": self._json,
+        }
+        if any(written.values()):  # an idle plugin imports nothing of convtime's
+            from convtime.core.files import check_distinct, check_writable
 
+            check_distinct(written)
+            for path in filter(None, written.values()):
                 check_writable(path)
         if option.convtime_against is not None:
+            from convtime.core.files import check_distinct
             from convtime.results.exchange import read_measurements
 
-            self._baseline = read_measurements(self._find_baseline(option.convtime_against))
+            against = self._find_baseline(option.convtime_against)
+            # The run may be saved in its place.
+            check_distinct({**written, "--convtime-save": None, "--convtime-against": against})
+            self._baseline = read_measurements(against)
 
     def _path(self, given: str | None) -> Path | None:
         return None if given is None else self.config.invocation_params.dir / given
@@ -401,7 +414,7 @@ class _Main(Recorder):
     def _find_baseline(self, given: str) -> Path:
         file, saved = self.config.invocation_params.dir / given, self._folder / f"{given}.json"
         for path in (saved, file):
-            if path.is_file():
+            if os.path.isfile(path):  # a name that is too long is none
                 return path
         names = sorted(path.stem for path in self._folder.glob("*.json"))
         raise pytest.UsageError(
@@ -419,26 +432,38 @@ class _Main(Recorder):
     @pytest.hookimpl(tryfirst=True)  # files that tests of ours write again are then written anew
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         complete = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+        cannot_tell = _CANNOT_TELL if self.config.option.convtime_bisect else None
         if exitstatus not in (*complete, pytest.ExitCode.NO_TESTS_COLLECTED):
-            return  # it was interrupted
+            if self._save is not None:
+                self._told.append(f"the run did not come to its end: {self._save} is as it was")
+            session.exitstatus = cannot_tell or exitstatus
+            return
         try:
-            self._save_run()
+            self._save_run(exitstatus)
             if self._baseline is not None:
                 self._judge(self._baseline)
         except ValueError as error:  # of files, and of what is in them
             self._told.append(f"error: {error}")
-            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+            session.exitstatus = cannot_tell or pytest.ExitCode.USAGE_ERROR
             return
         session.exitstatus = self._exit_status(exitstatus)
 
-    def _save_run(self) -> None:
+    def _save_run(self, exitstatus: int) -> None:
         if self._save is None:
             return
         if not self.measurements:
             self._told.append(f"nothing was measured, so that {self._save} is as it was")
             return
-        from convtime.results.exchange import write_measurements
+        from convtime.results.exchange import read_measurements, write_measurements
 
+        if exitstatus == pytest.ExitCode.TESTS_FAILED and self._save.exists():
+            lost = sorted(read_measurements(self._save).keys() - self.measurements.keys())
+            if lost:
+                self._told.append(
+                    f"{self._save} is as it was: tests failed, and this run lacks {_some(lost)}, "
+                    "which the file has; save the run under another name, or remove the file first"
+                )
+                return
         write_measurements(self.measurements, self._save)
         self._told.append(f"{len(self.measurements)} measurements saved as {self._save}")
 
@@ -451,6 +476,7 @@ class _Main(Recorder):
         }
         if red:
             changes = changes.confirmed(self._run_again(baseline, red))
+        changes = dataclasses.replace(changes, different=self.different)
         self._changes = changes
         from convtime.core.files import write_file
 
@@ -487,7 +513,8 @@ class _Main(Recorder):
                 cwd=self.config.invocation_params.dir,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
+                errors="replace",
                 check=False,
             )
             if output.exists():
@@ -529,18 +556,22 @@ class _Main(Recorder):
         lines = [*self._told]
         if self._changes is not None:
             lines += [f"against {self.config.option.convtime_against}:", self._changes.details()]
-        elif self.measurements:
+        else:
             lines += map(str, self.measurements.values())
-        lines += [f"different  {name}: {said}" for name, said in self.different.items()]
+            lines += [f"different: {name}: {said}" for name, said in self.different.items()]
         if lines:
             terminalreporter.section("convtime")
             terminalreporter.write("\n".join(lines) + "\n")
 
 
-def _parse_failures(given: str | None) -> tuple[tuple[str, ...], float]:
+def _some(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
+def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], float]:
     """What fails a run, and the margin."""
     failures, margins = [], []
-    for entry in [] if given is None else given.split(","):
+    for entry in ",".join(given).split(",") if given else []:
         what, colon, share = (part.strip() for part in entry.partition(":"))
         percent = re.fullmatch(r"(\d{1,2}(?:\.\d+)?) ?%", share)
         if what not in _FAILURES or (colon and not (percent and what in ("slower", "faster"))):
@@ -552,7 +583,8 @@ def _parse_failures(given: str | None) -> tuple[tuple[str, ...], float]:
         margins += [float(percent[1]) / 100] if percent else []
     if len(set(margins)) > 1:
         raise pytest.UsageError(
-            f"--convtime-fail-on must have one margin for slower and faster, got {given!r}"
+            "--convtime-fail-on must have one margin for slower and faster, got "
+            f"{','.join(given)!r}"
         )
     return tuple(failures), margins[0] if margins else _DEFAULT_MARGIN
 

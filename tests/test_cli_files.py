@@ -143,6 +143,8 @@ def test_bad_files_are_one_sentence(tmp_path, capsys, measured):
         (["show", str(tmp_path / "none.json")], "none.json: cannot be read (No such file"),
         (["show", str(tmp_path / "half.json")], "half.json: is no"),
         (["show", good, "--json", "none/out.json"], "none/out.json: cannot be written"),
+        (["compare-files", good, good, "--json", good], "must name different files"),
+        (["compare-files", good, good, *("--json", "o", "--markdown", "./o")], "must name differ"),
         (["compare-files", good], "the following arguments are required: AFTER"),
         (["compare-files", good, strange], "the second 'a', 'b', 'c' and 1 more"),
         (["compare-files", good, good, "--margin", "2"], "margin must be a share"),

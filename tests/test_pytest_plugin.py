@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import importlib.util
 import itertools
@@ -25,7 +26,7 @@ import convtime.results.regression
 import convtime.show.changes
 import convtime.show.measurement
 import convtime.timing.agreement
-import convtime.timing.stopwatch  # noqa: F401
+import convtime.timing.stopwatch
 
 pytest_plugins = "pytester"
 
@@ -316,6 +317,39 @@ def test_exit_codes_for_git_bisect(
 
 
 @pytest.mark.usefixtures("baseline")
+@pytest.mark.parametrize(
+    "other_test",
+    ["import a_module_that_is_not_there", "import pytest\ndef test_it(): pytest.exit('enough')"],
+)
+def test_a_commit_that_cannot_be_run_is_skipped_by_git_bisect(
+    other_test: str, run: Any, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(test_other=other_test)
+    gate = ("--convtime-against", "main", "--convtime-fail-on", "slower")
+    assert run(*gate).ret == pytest.ExitCode.INTERRUPTED
+    assert run(*gate, "--convtime-bisect").ret == 125
+
+
+@pytest.mark.usefixtures("baseline")
+def test_all_that_is_to_fail_a_run_does(run: Any) -> None:
+    gate = ("--convtime-against", "main", "--convtime-fail-on", "slower")
+    assert run(*gate, "--convtime-fail-on", "faster", FACTOR="1.1").ret == 1
+    assert run(*gate, "--convtime-fail-on", "faster", FACTOR="0.9").ret == 1
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_second_look_may_print_anything(run: Any, pytester: pytest.Pytester) -> None:
+    printing = SUITE.replace(
+        "def test_slow(time_op):", "def test_slow(time_op):\n    os.write(1, b'\\xff\\xfe')"
+    )
+    assert printing != SUITE
+    pytester.makepyfile(test_it=printing)
+    result = run("--convtime-against", "main", "--convtime-fail-on", "slower", "-s", FACTOR="1.1")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["2 compared: 1 slower, 1 same*"])
+
+
+@pytest.mark.usefixtures("baseline")
 def test_uncertain_and_missing_fail_only_where_that_is_asked(run: Any) -> None:
     against = ("--convtime-against", "main", "--convtime-fail-on")
     assert run(*against, "slower", SPREAD="0.9").ret == 0
@@ -369,10 +403,19 @@ def test_another_result_fails_where_that_is_asked(run: Any, pytester: pytest.Pyt
             compare({"a": lambda: torch.zeros(2), "b": lambda: torch.ones(2)}, max_samples=10)
         """
     )
-    assert run().ret == 0
+    assert run("--convtime-save", "main").ret == 0
     result = run("--convtime-fail-on", "different")
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["different *::test_pair b: *"])
+    result.stdout.fnmatch_lines(["different: *::test_pair b: *"])
+
+    files = ("--convtime-markdown", "changes.md", "--convtime-json", "changes.json")
+    result = run("--convtime-against", "main", "--convtime-fail-on", "different", *files)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["different: *::test_pair b: *"])
+    assert "- different: test" in (pytester.path / "changes.md").read_text(encoding="utf-8")
+    changes = json.loads((pytester.path / "changes.json").read_text(encoding="utf-8"))
+    (name,) = changes["different"]
+    assert name.endswith("::test_pair b")
 
 
 def test_under_xdist_all_workers_measurements_are_saved_and_judged(
@@ -412,7 +455,7 @@ def test_pair(compare):
     different = run("--convtime-fail-on", "different")
     assert different.ret == 1
     line = "again: convtime conv conv2d:n1c2h5w6k3r3s3:float32:nchw"
-    different.stdout.fnmatch_lines([f"different *::test_pair b: *{line}"])
+    different.stdout.fnmatch_lines([f"different: *::test_pair b: *{line}"])
 
 
 TURNS = """
@@ -609,6 +652,7 @@ def test_gpu_benchmark_can_be_switched_off_as_benchmark_can(
         (["--convtime-bisect"], "--convtime-bisect needs --convtime-against"),
         (["--convtime-save", "a/b"], "must be a name of letters, digits"),
         (["--convtime-against", "none"], "there is neither a run saved as"),
+        (["--convtime-against", 300 * "n"], "there is neither a run saved as"),
         (["--convtime-same-gpu", "name"], "invalid choice: 'name'"),
         (["--convtime-sav", "x"], "unrecognized arguments: --convtime-sav"),
     ],
@@ -693,6 +737,53 @@ def test_a_run_that_measures_nothing_or_is_interrupted_keeps_what_was_saved(
     pytester.makepyfile(test_later="import pytest\ndef test_later(): pytest.exit('enough')")
     assert run("--convtime-save", "main", FACTOR="2").ret == pytest.ExitCode.INTERRUPTED
     assert saved(pytester) == before
+
+
+@pytest.mark.usefixtures("baseline")
+def test_a_failed_run_takes_no_times_from_what_was_saved(
+    run: Any, pytester: pytest.Pytester
+) -> None:
+    before = saved(pytester)
+    pytester.makepyfile(test_it=SUITE.replace("time_op(int)\n", "assert False\n"))
+    failed = run("--convtime-save", "main", FACTOR="2")
+    assert failed.ret == pytest.ExitCode.TESTS_FAILED
+    failed.stdout.fnmatch_lines(
+        ["*main.json is as it was: tests failed, and this run lacks *::test_quick, which the*"]
+    )
+    assert saved(pytester) == before
+    assert run("--convtime-save", "other", FACTOR="2").ret == pytest.ExitCode.TESTS_FAILED
+    assert len(saved(pytester, "other")["measurements"]) == 1
+
+
+@pytest.mark.usefixtures("baseline")
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("--convtime-json", "out", "--convtime-markdown", "./out"),
+        ("--convtime-json", ".convtime/main.json"),
+        ("--convtime-json", ".convtime/new.json", "--convtime-save", "new"),
+    ],
+)
+def test_no_output_takes_the_place_of_another_file_of_the_run(
+    files: tuple[str, ...], run: Any, pytester: pytest.Pytester
+) -> None:
+    before = saved(pytester)
+    result = run("--convtime-against", "main", *files)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "must name different files" in output(result)
+    assert saved(pytester) == before
+
+
+def test_each_measurement_has_a_name_of_its_own(pytester: pytest.Pytester) -> None:
+    recorder = pytest_convtime.Recorder(pytester.parseconfig())
+    one = convtime.time_op(int, warmup=1, stop="count", max_samples=10)
+    recorder.record("test", "sustained", one)
+    both = dataclasses.replace(one, sustained=one)
+    assert [recorder.record("test", None, both) for _ in range(2)] == ["test", "test 2"]
+    assert [*recorder.measurements] == [
+        *("test sustained", "test", "test sustained 2", "test 2", "test 2 sustained"),
+    ]
+    assert recorder.tests.keys() == recorder.measurements.keys()
 
 
 @pytest.mark.usefixtures("baseline")

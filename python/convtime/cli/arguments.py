@@ -37,7 +37,7 @@ def count(text: str) -> int:
         return whole_number(text, smallest=0)
     except ValueError:
         raise argparse.ArgumentTypeError(
-            f"got {text!r}, but it must be a whole number, 0 or more"
+            f"got {text!r}, but it must be a whole number from 0 to {LARGEST_SIZE}"
         ) from None
 
 
@@ -61,7 +61,7 @@ def warmup(text: str) -> str | int | float:
 
 def seconds(text: str) -> float:
     """A positive number of seconds."""
-    return float(_number(text, float, "a positive number of seconds"))
+    return float(_number(text, float, f"a positive number of seconds, {LARGEST_SIZE} at most"))
 
 
 def file_name(text: str) -> Path:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, get_args
 
 from convtime.cli import arguments
-from convtime.cli.output import add_json, check_json, deliver_result
+from convtime.cli.output import add_json, check_json, deliver_result, named_file
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core import codec
 from convtime.core.errors import InputError
-from convtime.core.files import check_writable, write_file
+from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.results.differences import SameGpu
 from convtime.results.exchange import read_measurements
+from convtime.results.exchange.unknown import shown
 from convtime.results.measurement import Measurement
 from convtime.results.regression import compare_runs
 
@@ -80,6 +81,9 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    for what, read in (("BEFORE", options.before), ("AFTER", options.after)):
+        written = {"--json": named_file(options.json), "--markdown": options.markdown}
+        check_distinct({what: read, **written})
     check_json(options.json)
     if options.markdown:
         check_writable(options.markdown)
@@ -128,5 +132,5 @@ def _with_names_in_common(
 
 
 def _some(names: Mapping[str, object]) -> str:
-    shown = ", ".join(map(repr, list(names)[:3]))
-    return f"{shown} and {len(names) - 3} more" if len(names) > 3 else shown
+    some = ", ".join(map(shown, list(names)[:3]))
+    return f"{some} and {len(names) - 3} more" if len(names) > 3 else some

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from convtime.cli import arguments
 from convtime.core.errors import InputError
-from convtime.core.files import check_writable, write_file
+from convtime.core.files import check_distinct, check_writable, write_file
 
 STANDARD_OUTPUT = Path("-")
 
@@ -32,14 +32,20 @@ def add_verbose(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
 
 
+def named_file(path: Path | None) -> Path | None:
+    """What an option of an output names, where that is a file."""
+    return None if path == STANDARD_OUTPUT else path
+
+
 def check_json(file: Path | None) -> None:
     """Makes sure, before anything is timed, that what --json names can be written.
 
     Raises:
         InputError: It cannot.
     """
-    if file not in (None, STANDARD_OUTPUT):
-        check_writable(file)
+    named = named_file(file)
+    if named is not None:
+        check_writable(named)
 
 
 def check_files(options: argparse.Namespace, other: str) -> None:
@@ -58,11 +64,8 @@ def check_files(options: argparse.Namespace, other: str) -> None:
     for path in (options.csv, options.plot):
         if path:
             check_writable(path)
-    json = None if options.json == STANDARD_OUTPUT else options.json
-    files = (vars(options)[other], json, options.csv, options.plot)
-    named = [os.path.realpath(file) for file in files if file]
-    if len(set(named)) < len(named):
-        raise InputError(f"--{other}, --json, --csv and --plot must name different files")
+    names = (other, "json", "csv", "plot")
+    check_distinct({f"--{name}": named_file(vars(options)[name]) for name in names})
     if options.plot:
         plot.check_plot(options.plot)
 

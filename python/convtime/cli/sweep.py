@@ -195,7 +195,7 @@ def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[A
     try:
         parsed = ast.parse(f"[{text}]", mode="eval")
         values = eval(compile(parsed, "axis", "eval"), snippet.fresh_namespace(device))  # noqa: S307
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"values of axis {axis!r} must be Python, such as 64, torch.float16 or 'text', got "
             f"{text!r} ({first_line(error)})"
@@ -289,13 +289,17 @@ def _layers(
 def _holes(line: str) -> list[str]:
     """The names in braces."""
     try:
-        fields = [(name, form) for _, name, form, _ in string.Formatter().parse(line)]
+        fields = list(string.Formatter().parse(line))
     except ValueError as error:
         raise InputError(f"problem {line!r}: {error}; a hole is a name in braces") from error
-    names = [name for name, _ in fields if name is not None]
-    for name in names:
-        if not name.isidentifier():
-            raise InputError(f"problem {line!r} has {{{name}}}, and a hole is a name in braces")
+    names = []
+    for _, name, form, conversion in fields:
+        if name is None:
+            continue
+        hole = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
+        if not hole.isidentifier():
+            raise InputError(f"problem {line!r} has {{{hole}}}, and a hole is a name in braces")
+        names.append(name)
     return names
 
 

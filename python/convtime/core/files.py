@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import filelock
@@ -41,6 +41,24 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     except OSError as error:
         folder = Path(path).absolute().parent
         raise InputError(f"{path}: cannot be written in {folder} ({error.strerror})") from error
+
+
+def check_distinct(named: Mapping[str, str | os.PathLike[str] | None]) -> None:
+    """Makes sure that files, each with what names it, are different ones; None names no file.
+
+    Raises:
+        InputError: Two of them are one file.
+    """
+    found: dict[str, str] = {}
+    for what, path in named.items():
+        if path is None:
+            continue
+        with contextlib.suppress(OSError):  # whoever opens it says what is wrong
+            if _is_stream(path):
+                continue
+        other = found.setdefault(os.path.realpath(path), what)
+        if other != what:
+            raise InputError(f"{other} and {what} must name different files, got {path} for both")
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:

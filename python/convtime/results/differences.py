@@ -19,6 +19,7 @@ _CODE = ("commit", "uncommitted changes")
 _CONDITIONS = ("method", "queue", "cache", "placement", "regime", "clocks", "pin", "exclusive")
 # Times that differ in one of these are of different things.
 _OF_ANOTHER_KIND = ("method", "cache", "placement")
+_UNKNOWN = (None, "unknown")
 _SAME_CLOCK = 0.01
 _SAME_LOAD = 1.0  # processes
 
@@ -58,11 +59,13 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
     """What is recorded to differ; what only one of the two knows is no difference."""
     now = _facts(after)
     for what, value in _facts(before).items():
-        if not {None, "unknown"} & {value, now[what]} and value != now[what]:
+        known = value not in _UNKNOWN and now[what] not in _UNKNOWN
+        if known and value != now[what]:
             yield Difference(what, str(value), str(now[what]))
-    uncommitted = _uncommitted(before), _uncommitted(after)
-    if "yes" in uncommitted:  # which changes is not recorded: they are taken to differ
-        yield Difference("uncommitted changes", *uncommitted)
+    dirty = _git(before).get("dirty"), _git(after).get("dirty")
+    if None not in dirty and any(dirty):  # which changes is not recorded: they are taken to differ
+        was, is_now = ("yes" if one else "no" for one in dirty)
+        yield Difference("uncommitted changes", was, is_now)
     clock, new_clock = _clock_mhz(before), _clock_mhz(after)
     if clock and new_clock and abs(new_clock - clock) > _SAME_CLOCK * max(clock, new_clock):
         yield Difference("SM clock", f"{clock:.0f} MHz", f"{new_clock:.0f} MHz")
@@ -82,10 +85,6 @@ def _facts(measured: Measurement) -> dict[str, Any]:
 def _git(measured: Measurement) -> Mapping[str, Any]:
     git = measured.provenance.get("git")
     return git if isinstance(git, Mapping) else {}
-
-
-def _uncommitted(measured: Measurement) -> str:
-    return "yes" if _git(measured).get("dirty") else "no"
 
 
 def _clock_mhz(measured: Measurement) -> float | None:

@@ -23,7 +23,7 @@ from convtime.results.measurement import Measurement
 from convtime.results.significance import LogMedian, LogRatio, adjusted
 from convtime.results.units import format_seconds
 
-SCHEMA = "1.0"
+SCHEMA = "1.1"
 
 #: ``same``, ``slower`` and ``faster`` by more than the margin, ``uncertain`` which of these;
 #: ``missing`` from the later run, or ``new`` in it.
@@ -94,6 +94,8 @@ class Changes:
             interval for these names; None where there are none.
         differences: everything else that is recorded to differ.
         cause: what the times may have changed from, as far as was recorded.
+        different: by name, how a result is not that of what it was compared with in the later run,
+            where that was looked at and is so.
     """
 
     changes: tuple[Change, ...]
@@ -102,6 +104,7 @@ class Changes:
     geomean: Ratio | None = None
     differences: tuple[Difference, ...] = ()
     cause: str = ""
+    different: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Change:
         """The change of a name."""
@@ -190,12 +193,11 @@ def compare_runs(
 ) -> Changes:
     """Judges what two runs measured under the same names.
 
-    A ratio is of the two medians. Its interval is made of theirs, and no narrower than what medians
-    differ by from one process to the next: a standard deviation of 0.3 %, or 0.5 % of times by the
-    host's clock. A name is ``slower`` or ``faster``
-    where its time is found to be beyond the margin although that share of all findings may be false
-    ones: with 300 names, some are beyond it by chance. It is ``same`` where the whole interval is
-    within the margin.
+    A ratio is of the two medians. Its interval is made of theirs, and of what medians differ by
+    from one process to the next: a standard deviation of 0.3 %, or 0.5 % of times by the host's
+    clock. A name is ``slower`` or ``faster`` where its time is found to be beyond the margin
+    although that share of all findings may be false ones: with 300 names, some are beyond it by
+    chance. It is ``same`` where the whole interval is within the margin.
 
     Args:
         before: the earlier run, by name.
@@ -295,9 +297,14 @@ def _beside_baselines(
 
 
 def _baseline_of(name: str, run: _Run) -> str:
-    """The name of what it was compared with by turns; empty where that is not known."""
+    """The name of what it was compared with by turns; empty where that is not known.
+
+    What has a baseline itself is judged, and so is none.
+    """
     baseline = run[name].provenance.get("baseline")
     if not isinstance(baseline, str) or baseline not in run or baseline == name:
+        return ""
+    if run[baseline].provenance.get("baseline") in run:
         return ""
     seconds = run[baseline].seconds
     return (
@@ -363,9 +370,9 @@ def _compare(before: Measurement, after: Measurement, same_gpu: SameGpu) -> _Com
 
 
 def _log_median(measured: Measurement) -> LogMedian:
-    least_error = _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
+    between = _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
     return LogMedian.of_interval(
-        measured.median, *measured.median_interval, measured.interval_count, least_error
+        measured.median, *measured.median_interval, measured.interval_count, between
     )
 
 
@@ -396,6 +403,13 @@ def _judge(
             verdict = "same" if alone == "same" else "uncertain"
             if verdict == "uncertain":
                 reason, sentence = _doubt(ratio, margin, alone, chance, pair)
+                own = _known(compared).p_value(margin)
+                if reason == "one-of-many" and own > false_discoveries:
+                    reason = "at-the-margin"
+                    sentence = (
+                        f"it would be {alone} at a share of false discoveries of {own:.2g}, but is "
+                        f"not at {false_discoveries:.2g}"
+                    )
     before, after = (measured.median for measured in pair)
     return Change(name, verdict, before, after, compared.ratio, chance, reason, sentence)
 

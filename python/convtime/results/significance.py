@@ -29,18 +29,19 @@ class LogMedian:
             not known.
         above: towards longer ones.
         degrees_of_freedom: of both.
-        least_error: the standard error of any median of a process, which is known beforehand.
+        between_processes: the standard deviation of medians from one process to the next, which is
+            known beforehand.
     """
 
     value: float
     below: float
     above: float
     degrees_of_freedom: int
-    least_error: float
+    between_processes: float
 
     @classmethod
     def of_interval(
-        cls, median: float, low: float, high: float, count: int, least_error: float
+        cls, median: float, low: float, high: float, count: int, between_processes: float
     ) -> LogMedian:
         """Of a median above 0 with its interval, which is over so many independent values."""
         degrees_of_freedom = max(1, min(count - 1, _MAX_DEGREES_OF_FREEDOM))
@@ -48,20 +49,22 @@ class LogMedian:
         value = math.log(median)
         below = value - math.log(low) if low > 0 else math.inf
         above = math.log(high) - value if math.isfinite(high) else math.inf
-        return cls(value, below / quantile, above / quantile, degrees_of_freedom, least_error)
+        return cls(value, below / quantile, above / quantile, degrees_of_freedom, between_processes)
 
     def reach(self, error: float, z: float) -> float:
-        """Half of an interval with that one of the errors, as wide as a normal one of ``z``."""
-        return max(error * student_of_normal(z, self.degrees_of_freedom), self.least_error * z)
+        """Half of an interval with that one of the errors, at the confidence of a normal ``z``."""
+        sampled = error * student_of_normal(z, self.degrees_of_freedom)
+        return math.hypot(sampled, self.between_processes * z)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogRatio:
     """The logarithm of a ratio of two medians that were measured apart.
 
-    The errors of two medians that do not depend on each other add up as squares, towards each side
-    those that take the ratio there, at each confidence (the method of variance estimates recovery:
-    Zou and Donner, Statistics in Medicine 27, 2008).
+    Errors that do not depend on each other, those of the samples and those between processes of
+    either median, add up as squares, towards each side those that take the ratio there, at each
+    confidence (the method of variance estimates recovery: Zou and Donner, Statistics in Medicine
+    27, 2008).
     """
 
     over: LogMedian

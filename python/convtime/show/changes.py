@@ -32,6 +32,7 @@ def sheet(changes: Changes) -> str:
         parts.append(text.table(_HEADERS, rows, right=_HEADERS[1:3]))
     causes = [text.sentences(_cause(changes)), text.sentences(_differences(changes), indent=2)]
     parts.append("\n".join(filter(None, causes)))
+    parts.append(text.sentences(_other_results(changes)))
     return "\n\n".join(filter(None, parts))
 
 
@@ -43,6 +44,7 @@ def html_sheet(changes: Changes) -> str:
         + (html.table(_HEADERS, rows) if rows else "")
         + "".join(map(html.paragraph, _cause(changes)))
         + html.items(_differences(changes))
+        + html.items(_other_results(changes))
     )
 
 
@@ -60,6 +62,9 @@ def markdown(changes: Changes) -> str:
     if changes.differences:
         lines.append("")
     lines += [f"- {_escaped(difference)}" for difference in _differences(changes)]
+    if changes.different:
+        lines.append("")
+    lines += [f"- {_escaped(result)}" for result in _other_results(changes)]
     return "\n".join(lines) + "\n"
 
 
@@ -76,6 +81,10 @@ def _cause(changes: Changes) -> list[str]:
 
 def _differences(changes: Changes) -> list[str]:
     return [f"{difference}{_share(difference.count)}" for difference in changes.differences]
+
+
+def _other_results(changes: Changes) -> list[str]:
+    return [f"different: {name}: {said}" for name, said in changes.different.items()]
 
 
 def _worst_first(changes: Changes) -> list[Change]:
@@ -106,6 +115,7 @@ def _share(count: int) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Of a text, what neither HTML nor Markdown takes for markup, in one line."""
-    plain = escape(" ".join(value.split()))
-    return re.sub(r"([\\`*_{}\[\]|~#!@])", r"\\\1", plain)
+    """Of a text, what neither HTML nor Markdown takes for markup or an address, in one line."""
+    plain = escape(text.printable(" ".join(value.split())))
+    inert = re.sub(r"([\\`*_{}\[\]|~#!@$])", r"\\\1", plain)
+    return re.sub(r"(?i)(https?|ftp|www)(?=[:.])", r"\1\\", inert)
