@@ -12,6 +12,7 @@
 
 #include "conv/backend.h"
 #include "core/cuda_check.h"
+#include "plan_choice.h"
 
 namespace convtime::conv {
 namespace {
@@ -27,12 +28,6 @@ class FakePlan final : public Plan {
  private:
   std::string tag_;
 };
-
-PlanChoice choice_of(const std::string& tag) {
-  PlanChoice choice;
-  choice.tag = tag;
-  return choice;
-}
 
 /// Needs no GPU: its plans run unless they are told to fail.
 class FakeSource final : public PlanSource {

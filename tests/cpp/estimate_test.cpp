@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
-#include <numeric>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -14,21 +12,15 @@
 #include <utility>
 #include <vector>
 
+#include "numbers.h"
+#include "timing/judge/order_statistics.h"
 #include "timing/judge/steadiness.h"
 
 namespace convtime {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
 using Numbers = std::vector<std::size_t>;
 using Random = std::mt19937;
-
-std::vector<double> one_to(std::size_t count) {
-  std::vector<double> values(count);
-  std::iota(values.begin(), values.end(), 1.0);
-  return values;
-}
 
 /// As many numbers from 0 on, each so often in a row.
 Numbers in_rows(std::size_t rows, std::size_t length) {

@@ -7,6 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "plan_choice.h"
+
 namespace convtime::conv {
 namespace {
 
@@ -14,12 +16,6 @@ PlanKey key_of(std::int32_t device) {
   PlanKey key;
   key.problem.device = device;
   return key;
-}
-
-PlanChoice choice_of(const std::string& tag) {
-  PlanChoice choice;
-  choice.tag = tag;
-  return choice;
 }
 
 std::vector<std::string> tags(const ChoiceTable& table) {

@@ -3,22 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
-#include <numeric>
 #include <random>
 #include <stdexcept>
 #include <vector>
 
+#include "numbers.h"
+#include "timing/judge/order_statistics.h"
+
 namespace convtime {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::vector<double> one_to(std::size_t count) {
-  std::vector<double> values(count);
-  std::iota(values.begin(), values.end(), 1.0);
-  return values;
-}
 
 TEST(Quantile, InterpolatesAsNumpyDoes) {
   const std::vector<double> values = {10, 2, 7, 4};  // numpy.quantile of it

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
-#include <numeric>
 #include <random>
 #include <span>
 #include <stdexcept>
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "numbers.h"
 #include "timing/judge/statistics.h"
 
 namespace convtime {
@@ -53,12 +53,6 @@ std::vector<double> random_bytes(std::size_t count, std::uint32_t below) {
     state = 1664525 * state + 1013904223;
     value = (state >> 24) % below;
   }
-  return values;
-}
-
-std::vector<double> one_to(std::size_t count) {
-  std::vector<double> values(count);
-  std::iota(values.begin(), values.end(), 1.0);
   return values;
 }
 
