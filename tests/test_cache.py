@@ -147,7 +147,9 @@ class TestOnAGpu:
         clean = convtime.time_op(torch.relu, x, method=method, cache="cold-clean")
         assert (clean.method, clean.cache, clean.cache_reason) == (method, "cold-clean", "")
         expected = profiled_seconds(x, clean=True)
-        assert clean.median == pytest.approx(expected, abs=0.5e-6, rel=0.03)
+        assert clean.median == pytest.approx(
+            expected, abs=max(0.5e-6, clean.overhead_uncertainty), rel=0.03
+        )
         assert len(clean.activities) == (method == "kernel")  # the flush is none of the call's
 
     @pytest.mark.timing

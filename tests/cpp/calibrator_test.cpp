@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -66,6 +67,19 @@ TEST(Calibrator, IsLessCertainWhereTheClockMoved) {
   EXPECT_EQ(reference.kernels, 1U);
   EXPECT_NEAR(overhead.uncertainty_seconds, 20e-9 + 0.005 * 1e-6, 1e-12);
   EXPECT_NEAR(overhead.seconds, 3e-6, overhead.uncertainty_seconds);
+}
+
+TEST(Calibrator, IsLessCertainOfGraphsAfterAFlush) {
+  Calibrator calibrator;
+  FakeReference reference;
+  const auto uncertainty = [&](Method method, std::optional<L2Lines> flush) {
+    const CalibrationState state{.device = 0, .method = method, .flush = flush, .held = true};
+    return calibrate(calibrator, reference, "", state).uncertainty_seconds;
+  };
+  EXPECT_NEAR(uncertainty(Method::kGraph, std::nullopt), 20e-9, 1e-12);
+  EXPECT_NEAR(uncertainty(Method::kEvent, L2Lines::kClean), 20e-9, 1e-12);
+  EXPECT_NEAR(uncertainty(Method::kGraph, L2Lines::kClean), 20e-9 + 0.75e-6, 1e-12);
+  EXPECT_NEAR(uncertainty(Method::kGraph, L2Lines::kDirty), 20e-9 + 0.75e-6, 1e-12);
 }
 
 TEST(Calibrator, TrustsNoTimeOfAnUnknownClock) {
