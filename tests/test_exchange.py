@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +32,11 @@ from convtime.results.exchange import (
     nvbench,
     pytest_benchmark,
     read_measurements,
+    sweeps,
     write_measurements,
 )
 from convtime.results.measurement import Measurement
+from convtime.results.sweep_plan import SweepPlan
 
 
 def make(**changes: Any) -> Measurement:
@@ -332,10 +335,15 @@ RUN: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("document", "error"),
     [
-        (WHOLE[:200], "is no whole JSON: .* line 1, column"),
+        (WHOLE[:200], "is no whole JSON: .* at column"),
         ("", "is no whole JSON"),
         ("PK\x03\x04", "is no whole JSON"),
-        ("[" * 100_000, "nested too deep|no whole JSON"),
+        ("[\n[", "is no whole JSON: .* at line 2, column 2 where it ends"),
+        ("[" * 100_000, "nested more than 100 levels deep"),
+        ("[" * 101 + "]" * 101, "nested more than 100 levels deep"),
+        (WHOLE.replace('"relu"', r'"\ud800"', 1), r"has \\ud800 in a text, which is only half"),
+        (WHOLE.replace("{", '{"\\udfff": 1, ', 1), r"has \\udfff in a text"),
+        (WHOLE.replace("{", '{"queue": "none", ', 1), "the key 'queue' more than once"),
         (WHOLE.replace("4e-06", "NaN"), "NaN"),
         (WHOLE.replace("4e-06", "1e999"), "too large"),
         (WHOLE.replace("4e-06", "9" * 5000), "5000 digits"),
@@ -368,6 +376,44 @@ def test_bad_files_are_one_sentence(document: object, error: str, tmp_path: Path
     assert str(raised.value).startswith(str(path))
     assert "\n" not in str(raised.value)
     assert len(str(raised.value)) < len(str(path)) + 400
+
+
+def in_a_sweep(line: str) -> str:
+    plan = SweepPlan({"relu": "a"}, {"size": (1,)})
+    return f"{sweeps.first_line(plan)}{line}\n"
+
+
+def in_nvbenchs(text: str) -> dict[str, Any]:
+    document = nvbench.document([make()])
+    document["benchmarks"][0]["states"][0]["summaries"][-1]["data"][0]["value"] = text
+    return document
+
+
+@pytest.mark.parametrize("text", ["NaN", "[1e999]", "[" * 100_000, '{"a": 1, "a": 2}', "{", "5"])
+@pytest.mark.parametrize(
+    ("within", "where"),
+    [(in_a_sweep, "line 2: "), (in_nvbenchs, "the summary convtime/measurement: ")],
+)
+def test_json_within_a_file_is_read_as_strictly(
+    within: Callable[[str], Any], where: str, text: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "file.json", within(text))
+    with pytest.raises(InputError) as raised:
+        read_measurements(path)
+    assert str(raised.value).startswith(f"{path}: {where}")
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < len(str(path)) + 400
+
+
+def test_json_may_be_deep_and_have_any_letter(tmp_path: Path) -> None:
+    deep: Any = "\U0001f600\\ud800"
+    for _ in range(98):
+        deep = [deep]
+    one = make(provenance={"deep": deep})
+    found = read_measurements(write(tmp_path / "file.json", one.to_json()))
+    assert found == {"relu": one}
+    write_measurements(found["relu"], tmp_path / "again.json")
+    assert read_measurements(tmp_path / "again.json") == found
 
 
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ def test_the_file_of_another_machine_is_refused(
     [
         (lambda text: "print('mine')\n", "is not the file of a sweep, and stays as it is"),
         (lambda text: text.replace('"schema": "1.', '"schema": "9.', 1), "of schema '9.0' cannot"),
-        (lambda text: text.replace("\n", "\nnonsense\n", 1), "line 2 is no JSON"),
+        (lambda text: text.replace("\n", "\nnonsense\n", 1), "line 2: is no whole JSON"),
         (lambda text: text.replace('"visit": 0', '"visit": "x"', 1), "line 2: a SweepPoint cannot"),
         (lambda text: text.replace('{"warmup": 1}', '{"warmup": 2}', 1), "that its plan does not"),
     ],

@@ -17,7 +17,14 @@ from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
 from convtime.results.counters import Counters
-from convtime.results.exchange import frame, nvbench, pytest_benchmark, sweeps, torch_benchmark
+from convtime.results.exchange import (
+    frame,
+    nvbench,
+    pytest_benchmark,
+    strict_json,
+    sweeps,
+    torch_benchmark,
+)
 from convtime.results.exchange.unknown import named, shown
 from convtime.results.measurement import Measurement
 from convtime.results.sweep import Sweep
@@ -36,7 +43,6 @@ _READABLE = (
     "or nvbench, or CSV with the columns name and seconds"
 )
 _FOR_EACH_SAMPLE = ("raw_seconds", "spans", "unions", "sm_clocks_hz", "places", "batches")
-_LONGEST_WHOLE_NUMBER = 20  # digits of 2**64
 
 
 def read_measurements(
@@ -105,7 +111,7 @@ def read_file(path: str | os.PathLike[str]) -> Found:
     if sweeps.is_one(text):
         found: Found = sweeps.read(text, str(path)).sweep
     else:
-        found = _read_document(_parse(text, path), path)
+        found = _read_document(strict_json.parse(text, str(path)), path)
     for measured in _by_name(found).values():
         _check_lengths(measured, path)
     return found
@@ -133,33 +139,6 @@ def _check_lengths(measured: Measurement, path: Path) -> None:
             )
     if measured.sustained is not None:
         _check_lengths(measured.sustained, path)
-
-
-def _parse(text: str, path: Path) -> Any:
-    """JSON whose numbers are numbers of the usual size."""
-
-    def whole(digits: str) -> int:
-        if len(digits) > _LONGEST_WHOLE_NUMBER:
-            raise InputError(f"{path}: has a whole number of {len(digits)} digits")
-        return int(digits)
-
-    def fraction(digits: str) -> float:
-        number = float(digits)
-        if codec.finite(number) is None:
-            raise InputError(f"{path}: has the number {digits[:20]}, which is too large")
-        return number
-
-    def constant(name: str) -> None:
-        raise InputError(f"{path}: has {name} in it, which is no number in JSON")
-
-    try:
-        return json.loads(text, parse_int=whole, parse_float=fraction, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        ends = " where the file ends" if error.pos >= len(text.rstrip()) else ""
-        raise InputError(f"{path}: is no whole JSON: {error.msg} at {where}{ends}") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: is JSON that is nested too deep to be read") from error
 
 
 def _read_document(document: Any, path: Path) -> Found:

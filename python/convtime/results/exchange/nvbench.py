@@ -16,6 +16,7 @@ import numpy as np
 
 from convtime.core import codec
 from convtime.core.errors import InputError, InputWarning
+from convtime.results.exchange import strict_json
 from convtime.results.exchange.unknown import of_samples, shown
 from convtime.results.measurement import Measurement
 
@@ -108,11 +109,12 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
 
 
 def _own(whole: _Summary, path: Path) -> Measurement:
-    text = whole.get("value")
+    source = f"{path}: the summary {_WHOLE}"
+    document = strict_json.parse(str(whole.get("value")), source)
     try:
-        return Measurement.from_dict(json.loads(str(text)))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: the summary {_WHOLE} is no measurement of convtime's") from error
+        return Measurement.from_dict(document)
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from error
 
 
 def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Path) -> Measurement:
