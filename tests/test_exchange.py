@@ -26,7 +26,7 @@ from test_measurement import make as make_any
 import convtime
 from convtime import cli
 from convtime.core import codec
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, InputWarning
 from convtime.results.comparison import Comparison
 from convtime.results.exchange import (
     nvbench,
@@ -35,6 +35,7 @@ from convtime.results.exchange import (
     sweeps,
     write_measurements,
 )
+from convtime.results.exchange.files import Format
 from convtime.results.measurement import Measurement
 from convtime.results.sweep_plan import SweepPlan
 
@@ -66,12 +67,16 @@ def test_what_convtime_writes_is_read(tmp_path: Path) -> None:
     one, other = make(name="a"), make(name="b", seconds=(1e-6,) * 4)
     compared = Comparison({"a": one, "b": other})
     run = {"tests/test_x.py::test_a": one, "b": other}
-    for measured, expected in ((one, {"a": one}), (compared, {"a": one, "b": other}), (run, run)):
+    both = {"a": one, "b": other}
+    named = {name: dataclasses.replace(each, name=name) for name, each in run.items()}
+    for measured, expected in ((one, {"a": one}), (compared, both), (run, named)):
         path = tmp_path / "file.json"
         convtime.write_measurements(measured, path)
         found = convtime.read_measurements(path)
         assert list(found) == list(expected)
         assert list(found.values()) == list(expected.values())
+    saved = {"schema": "1.0", "measurements": {"new": one.to_dict()}}
+    assert read_measurements(write(tmp_path / "saved.json", saved))["new"].name == "new"
 
 
 def test_rows_of_convolutions_are_read(tmp_path: Path) -> None:
@@ -414,6 +419,18 @@ def test_json_may_be_deep_and_have_any_letter(tmp_path: Path) -> None:
     assert found == {"relu": one}
     write_measurements(found["relu"], tmp_path / "again.json")
     assert read_measurements(tmp_path / "again.json") == found
+
+
+@pytest.mark.parametrize("format", ["convtime", "pytest-benchmark", "nvbench", "csv"])
+def test_half_a_letter_is_written_as_its_number(format: Format, tmp_path: Path) -> None:
+    one = make(inputs=("\udcff",))
+    path = tmp_path / ("file.csv" if format == "csv" else "file.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)
+        write_measurements({"a\ud800": one}, path, format)
+    (found,) = read_measurements(path).values()
+    assert found.name == r"a\ud800"
+    assert found.inputs == ((r"\udcff",) if format != "csv" else ())
 
 
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:

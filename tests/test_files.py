@@ -17,6 +17,9 @@ def test_a_file_is_written_and_replaced(tmp_path):
     write_file(path, "old µ")
     write_file(path, b"new")
     assert path.read_bytes() == b"new"
+    write_file(path, "half a letter: \udcff")
+    assert path.read_bytes() == rb"half a letter: \udcff"
+    write_file(path, b"new")
     assert os.listdir(tmp_path) == ["out.json"]
     umask = os.umask(0)
     os.umask(umask)

@@ -612,6 +612,13 @@ def test_a_line_may_have_any_letters(tmp_path: Path) -> None:
     assert "a\\u2028b\\nc" in str(swept)
 
 
+def test_an_error_may_have_half_a_letter(tmp_path: Path) -> None:
+    factory = Recorder(lambda _: ValueError("\udcff is no size"))
+    convtime.sweep({"relu": factory}, {"size": [1]}, **QUICK, file=tmp_path / "a")
+    convtime.sweep({"relu": Recorder()}, {"size": [1]}, **QUICK, file=tmp_path / "a")
+    assert list(convtime.read_measurements(tmp_path / "a")) == ["relu size=1"]
+
+
 def test_counters_that_cannot_be_read_are_said_and_the_rest_goes_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

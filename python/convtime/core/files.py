@@ -89,7 +89,10 @@ def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
 def _write(descriptor: int, content: str | bytes, *, durable: bool = False) -> None:
     """Writes all of the content, and closes the descriptor."""
     with os.fdopen(descriptor, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        # Half a letter has no form in UTF-8, and what was measured must not be lost for a name.
+        file.write(
+            content.encode(errors="backslashreplace") if isinstance(content, str) else content
+        )
         file.flush()
         if durable:
             os.fsync(descriptor)

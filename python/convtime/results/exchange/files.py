@@ -177,7 +177,12 @@ def _read_by_name(document: Mapping[str, Any], path: Path) -> Comparison | dict[
     measurements = document["measurements"]
     if not measurements:
         raise InputError(f"{path}: has no measurement in it")
-    return {name: Measurement.from_dict(entry) for name, entry in measurements.items()}
+    return _renamed({name: Measurement.from_dict(each) for name, each in measurements.items()})
+
+
+def _renamed(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
+    """Measurements with the names that they are known by, which their own may not be."""
+    return {name: dataclasses.replace(each, name=name) for name, each in measurements.items()}
 
 
 def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
@@ -230,7 +235,7 @@ def write_measurements(
         by_name = measurements.measurements
     else:
         by_name = measurements
-    renamed = [dataclasses.replace(each, name=name) for name, each in by_name.items()]
+    renamed = [*_renamed(by_name).values()]
     if format == "csv":
         write_file(path, forms.to_csv(renamed))
         warnings.warn(
@@ -255,5 +260,5 @@ def document_of(
     """What convtime's own JSON holds of one measurement, a whole result, or several by name."""
     if isinstance(measurements, Measurement | Comparison | Sweep | Counters):
         return measurements.to_dict()
-    entries = {name: measured.to_dict() for name, measured in measurements.items()}
+    entries = {name: measured.to_dict() for name, measured in _renamed(measurements).items()}
     return {"schema": RUN_SCHEMA, "measurements": entries}

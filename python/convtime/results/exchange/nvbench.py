@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 import warnings
@@ -240,7 +239,7 @@ def _summaries(measured: Measurement) -> Iterator[dict[str, Any]]:
     yield _summary("nv/cold/sample_size", "int64", str(len(measured.seconds)))
     for name, value in statistics.items():
         yield _summary(f"nv/cold/time/{side}/{name}", "float64", repr(value))
-    yield _summary(_WHOLE, "string", json.dumps(measured.to_dict(), allow_nan=False))
+    yield _summary(_WHOLE, "string", codec.to_json_line(measured.to_dict()))
 
 
 def _summary(tag: str, type: str, value: str) -> dict[str, Any]:

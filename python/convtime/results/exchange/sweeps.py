@@ -7,7 +7,6 @@ its missing end, and left out.
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 from convtime.core import codec
@@ -50,7 +49,7 @@ def visit_line(visit: SweepPoint) -> str:
 
 
 def _line(document: dict[str, Any]) -> str:
-    return json.dumps(codec.finite(document), ensure_ascii=False, allow_nan=False) + "\n"
+    return codec.to_json_line(document) + "\n"
 
 
 def is_one(content: str) -> bool:
