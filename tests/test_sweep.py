@@ -413,9 +413,9 @@ def counters_of(**samples: Sequence[float | None]) -> Counters:
     kernel = KernelCounters("relu_kernel", 1, {name: each[0] for name, each in samples.items()})
     return Counters(
         name="relu", kernels=(kernel,), samples={name: (*each,) for name, each in samples.items()},
-        totals={name: each[0] for name, each in samples.items()}, units={"written": "byte"},
-        descriptions={}, method="range profiler", replay="call", passes=1, cache="cold",
-        device="cuda:0",
+        totals={name: each[0] for name, each in samples.items()},
+        units=dict.fromkeys(samples, "byte"), descriptions=dict.fromkeys(samples, ""),
+        method="range profiler", replay="call", passes=1, cache="cold", device="cuda:0",
     )  # fmt: skip
 
 
@@ -660,7 +660,7 @@ def test_old_names_of_metrics_stand_for_what_they_are_of() -> None:
     counted = dataclasses.replace(
         counters_of(a=(1.0, None, 2.0), b=(5.0, 6.0, 7.0), c=(4.0,)), translated=old
     )
-    swept = swept_of(counters=dataclasses.replace(counted, units={"a": "byte"}))
+    swept = swept_of(counters=counted)
     assert swept.metrics == ("written", "c")
     row = next(row for row in swept.to_rows() if row["quantity"] == "written")
     assert (row["count"], row["min"], row["max"], row["unit"]) == (2, 37.0, 71.0, "byte")
