@@ -37,6 +37,7 @@ from convtime.results.exchange import (
 )
 from convtime.results.exchange.files import Format
 from convtime.results.measurement import Measurement
+from convtime.results.sweep import Sweep
 from convtime.results.sweep_plan import SweepPlan
 
 
@@ -330,6 +331,12 @@ def without_times_of_the_kernel() -> dict[str, Any]:
     return dataclasses.replace(one, activities=(unknown,)).to_dict()
 
 
+def sweep_with_a_bad_control() -> dict[str, Any]:
+    plan = SweepPlan({"relu": "a"}, {"size": (1,)})
+    visit = dataclasses.replace(plan.control, measurement=make(places=(1,)))
+    return Sweep(plan, (), (visit,)).to_dict()
+
+
 WHOLE = json.dumps(make().to_dict())
 RUN: dict[str, Any] = {
     "machine_info": {},
@@ -369,6 +376,8 @@ RUN: dict[str, Any] = {
         ({"measurements": {"a": {}}, "baseline": "a", "schema": "1.0"}, "missing"),
         ({"rows": [5]}, "not those of convtime's convolutions"),
         ({"rows": []}, "no measurement"),
+        ({"rows": [5], "provenance": 5}, "its provenance must be an object, got '5'"),
+        (sweep_with_a_bad_control(), "4 samples and 1 places"),
         ({**RUN, "benchmarks": []}, "no measurement"),
         ({**RUN, "benchmarks": 5}, "Expected `array`"),
         (

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -112,7 +112,7 @@ def read_file(path: str | os.PathLike[str]) -> Found:
         found: Found = sweeps.read(text, str(path)).sweep
     else:
         found = _read_document(strict_json.parse(text, str(path)), path)
-    for measured in _by_name(found).values():
+    for measured in _all_of(found):
         _check_lengths(measured, path)
     return found
 
@@ -121,6 +121,12 @@ def _by_name(found: Found) -> dict[str, Measurement]:
     if isinstance(found, Counters):
         return {}
     return found if isinstance(found, dict) else dict(found.measurements)
+
+
+def _all_of(found: Found) -> Iterator[Measurement]:
+    yield from _by_name(found).values()
+    if isinstance(found, Sweep):
+        yield from (visit.measurement for visit in found.controls if visit.measurement is not None)
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
@@ -191,13 +197,16 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
     How a row is run again becomes part of theirs.
     """
     found = []
+    machine = document.get("provenance", {})
+    if not isinstance(machine, Mapping):
+        raise ValueError(f"its provenance must be an object, got {shown(json.dumps(machine))}")
     for row in document["rows"]:
         try:
             layer, pass_name = row["layer"]["names"][0], row["pass_name"]
             sides = {side: dict(row[side]) for side in ("pytorch", "convtime")}
         except (TypeError, KeyError, IndexError, ValueError) as error:
             raise ValueError("its rows are not those of convtime's convolutions") from error
-        provenance = dict(document.get("provenance", {}))
+        provenance = dict(machine)
         if "reproducer" in row:
             provenance["reproducer"] = row["reproducer"]
         for side, fields in sides.items():
