@@ -599,6 +599,35 @@ def test_a_file_and_a_document_hold_the_same(tmp_path: Path) -> None:
         Sweep.from_dict({**swept.to_dict(), "schema": "2.0"})
 
 
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"applications": {}}, "from 1 to 1,000,000 points, got 0"),
+        ({"axes": {"iterations": []}}, "from 1 to 1,000,000 points, got 0"),
+        ({"axes": {axis: [*range(50)] for axis in "abcd"}}, "1,000,000 points, got 12,500,000"),
+        ({"axes": {f"a{number}": [1, 2] for number in range(2000)}}, "got more than 10^18"),
+        ({"axes": {}}, "must be a point of the sweep's plan"),
+        ({"axes": {"layout": ["x"], "iterations": [1, 10, 100]}}, "must be a point of the"),
+        ({"axes": {"iterations": [1, 10], "layout": ["x"]}}, "'PyTorch iterations=100 layout=x'"),
+    ],
+)
+def test_a_plan_must_have_the_points_that_there_are(
+    tmp_path: Path, plan: dict[str, Any], said: str
+) -> None:
+    document = swept_of().to_dict()
+    document["plan"] = document["plan"] | plan
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(document))
+    with pytest.raises(InputError) as refused:
+        convtime.read_measurements(file)
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < len(str(file)) + 200
+    with pytest.raises(ValueError, match="each point of a sweep must be in it once"):
+        Sweep(PLAN, swept_of().points * 2)
+    with pytest.raises(InputError, match="got 10,000,000"):
+        convtime.sweep(lambda **_: nothing, {axis: [*range(10)] for axis in "abcdefg"})
+
+
 def test_a_bar_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     for progress, shown in ((None, False), (False, False), (True, True)):
         convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, progress=progress)

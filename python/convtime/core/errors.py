@@ -20,3 +20,8 @@ def first_line(error: BaseException) -> str:
     """An exception's type and the first line of its text, since PyTorch's errors run over many."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def shown(name: str) -> str:
+    """A name that was given, for a sentence: quoted, escaped and not too long."""
+    return repr(name if len(name) <= 80 else name[:79] + "…")

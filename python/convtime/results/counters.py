@@ -9,6 +9,7 @@ import reprlib
 from typing import Any, ClassVar
 
 from convtime.core import codec
+from convtime.core.errors import shown
 from convtime.results.costs import Energy, PeakMemory
 from convtime.results.kernel_names import shorten
 
@@ -113,14 +114,14 @@ class Counters(codec.Stored):
             if missing:
                 raise ValueError(
                     f"counters must have {field} of each of their metrics, and have none of "
-                    f"{reprlib.repr(missing[0])}"
+                    f"{shown(missing[0])}"
                 )
         for name, terms in self.translated.items():
             counts = [len(self.samples[metric]) for metric in terms]
             if len(set(counts)) != 1:
                 raise ValueError(
                     "counters must have as many samples of each metric that "
-                    f"{reprlib.repr(name)} stands for, got {reprlib.repr(counts)}"
+                    f"{shown(name)} stands for, got {reprlib.repr(counts)}"
                 )
 
     def __getitem__(self, name: str) -> float | None:

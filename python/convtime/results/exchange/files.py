@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from convtime.core import codec
-from convtime.core.errors import InputError, InputWarning, one_line
+from convtime.core.errors import InputError, InputWarning, one_line, shown
 from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
@@ -25,7 +25,7 @@ from convtime.results.exchange import (
     sweeps,
     torch_benchmark,
 )
-from convtime.results.exchange.unknown import named, shown
+from convtime.results.exchange.unknown import named
 from convtime.results.measurement import Measurement
 from convtime.results.sweep import Sweep
 

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from convtime.core.errors import InputError
-from convtime.results.exchange.unknown import UNKNOWN, named, of_samples, shown
+from convtime.core.errors import InputError, shown
+from convtime.results.exchange.unknown import UNKNOWN, named, of_samples
 from convtime.results.forms import COLUMNS, CONDITIONS
 from convtime.results.measurement import Measurement
 

@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 
 from convtime.core import codec
-from convtime.core.errors import InputError, InputWarning
+from convtime.core.errors import InputError, InputWarning, shown
 from convtime.results.exchange import strict_json
-from convtime.results.exchange.unknown import of_samples, shown
+from convtime.results.exchange.unknown import of_samples
 from convtime.results.measurement import Measurement
 
 _TOOL = "nvbench"

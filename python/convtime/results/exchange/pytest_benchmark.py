@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import msgspec
 
 from convtime.core import codec
-from convtime.core.errors import InputError
-from convtime.results.exchange.unknown import of_samples, shown
+from convtime.core.errors import InputError, shown
+from convtime.results.exchange.unknown import of_samples
 from convtime.results.forms import PAYLOAD
 from convtime.results.measurement import Measurement
 

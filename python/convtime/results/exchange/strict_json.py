@@ -8,8 +8,7 @@ from collections import Counter
 from typing import Any
 
 from convtime.core import codec
-from convtime.core.errors import InputError
-from convtime.results.exchange.unknown import shown
+from convtime.core.errors import InputError, shown
 
 _LONGEST_WHOLE_NUMBER = 20  # digits of 2**64
 _DEEPEST = 100  # what goes through JSON by recursion needs a few frames for each level

@@ -69,12 +69,11 @@ def read(content: str, source: str) -> SweepFile:
         raise InputError(f"{source}: ends in its first line, so that nothing of it can be read")
     where = f"{source}: line 1"
     plan = _decoded(SweepPlan, strict_json.parse(first, where).get("plan"), where, Sweep.SCHEMA)
-    known = {point.key for point in plan.points()}
     visits = []
     for number, line in enumerate(others, start=2):
         where = f"{source}: line {number}"
         visit = _decoded(SweepPoint, strict_json.parse(line, where), where)
-        if visit.key not in known:
+        if not plan.has(visit):
             raise InputError(f"{where} has a point that its plan does not have")
         visits.append(visit)
     return SweepFile(plan, tuple(visits), len(whole.encode()))
