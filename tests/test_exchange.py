@@ -312,6 +312,8 @@ def test_frames_and_csv_keep_samples_and_conditions(tmp_path: Path) -> None:
         ("name,seconds,discarded\na,1,True\n", "all samples of 'a' are discarded"),
         ("name,seconds,method\na,1,kernel\na,1,event\n", "more than one method"),
         ('name,seconds\n"a,1\n', "is no CSV"),
+        ("name,seconds\na,1\na,1,5\n", "line 3 must have a cell for each of the columns, and has"),
+        ("name,seconds,seconds\na,1,2\n", "the column 'seconds' more than once"),
     ],
 )
 def test_bad_csv_is_one_sentence(text: str, error: str, tmp_path: Path) -> None:
@@ -319,6 +321,22 @@ def test_bad_csv_is_one_sentence(text: str, error: str, tmp_path: Path) -> None:
         read_measurements(write(tmp_path / "file.csv", text))
     assert "\n" not in str(raised.value)
     assert "file.csv" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "error"),
+    [
+        (["name", "seconds"], [["a", 10**400]], "sample 1: seconds must be at most 1.8e.308"),
+        (["name", "seconds"], [["a", None]], "sample 1 has no seconds"),
+        (["name", "seconds"], [[pandas.NA, 1.0]], "sample 1 has no name"),
+        (["name", "seconds", "name"], [["a", 1.0, "b"]], "the column 'name' more than once"),
+    ],
+)
+def test_a_bad_data_frame_is_one_sentence(
+    columns: list[str], rows: list[list[Any]], error: str
+) -> None:
+    with pytest.raises(InputError, match=f"^the data frame: .*{error}"):
+        read_measurements(pandas.DataFrame(rows, columns=columns))
 
 
 # Bad input

@@ -83,7 +83,7 @@ def read_measurements(
         return _by_name(found)
     pandas_loaded = sys.modules.get("pandas")
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
-        return frame.read(source.to_dict("records"), "the data frame", "a data frame")
+        return frame.read_frame(source)
     return torch_benchmark.read(source)
 
 
