@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import hypothesis
 import numpy as np
@@ -323,6 +323,15 @@ def test_bad_csv_is_one_sentence(text: str, error: str, tmp_path: Path) -> None:
     assert "file.csv" in str(raised.value)
 
 
+@pytest.mark.parametrize("name", ["a\rb", "\r\n", '"', " a, ", "\n", "NA"])
+def test_csv_keeps_any_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.csv"
+    with pytest.warns(InputWarning):
+        write_measurements({name: make(), "b": make()}, path)
+    assert list(read_measurements(path)) == [name, "b"]
+    assert b"gpu\n" in path.read_bytes()
+
+
 @pytest.mark.parametrize(
     ("columns", "rows", "error"),
     [
@@ -355,6 +364,7 @@ def sweep_with_a_bad_control() -> dict[str, Any]:
     return Sweep(plan, (), (visit,)).to_dict()
 
 
+COMPARED = Comparison({name: make(name=name) for name in ("a" * 100_000, "b")}).to_dict()
 WHOLE = json.dumps(make().to_dict())
 RUN: dict[str, Any] = {
     "machine_info": {},
@@ -382,6 +392,8 @@ RUN: dict[str, Any] = {
         ([], "JSON that begins with"),
         ({}, "must be a Measurement"),
         ({"a": 1, "b": 2}, "the keys 'a', 'b'"),
+        ({"a" * 100_000: 1}, "the keys 'aaa"),
+        ({**COMPARED, "baseline": "c" * 100_000}, "baseline must be one of .*aaa.*, got 'ccc"),
         ({**make().to_dict(), "places": [1]}, "4 samples and 1 places"),
         ({**make().to_dict(), "places": [0, 1, 2, -1]}, r">= 0 - at `\$.places"),
         ({**make().to_dict(), "batches": [0, 1, 2, 2**64]}, r"<= \d+ - at `\$.batches"),
@@ -467,6 +479,8 @@ def test_half_a_letter_is_written_as_its_number(format: Format, tmp_path: Path) 
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_measurements(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot be read .embedded null byte"):
+        read_measurements("a\0b.json")
     with pytest.raises(InputError, match="Is a directory"):
         read_measurements(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -476,7 +490,21 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
         read_measurements(5)
     with pytest.raises(InputError, match="format must be one of .* got 'xml'"):
         write_measurements(make(), tmp_path / "x", "xml")  # type: ignore[arg-type]
+    for format in get_args(Format):
+        with pytest.raises(InputError, match="x: needs one measurement at least to be written"):
+            write_measurements({}, tmp_path / "x", format)
+    with pytest.raises(InputError, match="x: each measurement must have a name in CSV"):
+        write_measurements({"": make()}, tmp_path / "x", "csv")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("format", ["convtime", "pytest-benchmark", "nvbench"])
+@pytest.mark.parametrize("facts", [{"git": "abc"}, {"git": 5, "date": 5, "gpu": [], "cpu": {}}])
+def test_a_provenance_may_be_anything(
+    format: Format, facts: dict[str, Any], tmp_path: Path
+) -> None:
+    write_measurements(make(provenance=facts), tmp_path / "x", format)
+    assert read_measurements(tmp_path / "x")["relu"].provenance == facts
 
 
 def test_names_stay_as_they_are(tmp_path: Path) -> None:

@@ -16,6 +16,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())
 
 
+def why(error: Exception) -> str:
+    """Why a path cannot be used, in the system's words where it was asked."""
+    return getattr(error, "strerror", None) or one_line(error)
+
+
 def first_line(error: BaseException) -> str:
     """An exception's type and the first line of its text, since PyTorch's errors run over many."""
     lines = str(error).strip().splitlines()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from convtime.core import codec
-from convtime.core.errors import InputError, InputWarning, one_line, shown
+from convtime.core.errors import InputError, InputWarning, one_line, shown, why
 from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
@@ -100,8 +100,8 @@ def read_file(path: str | os.PathLike[str]) -> Found:
     path = Path(path)
     try:
         content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (OSError, ValueError) as error:  # the latter for a path with a NUL
+        raise InputError(f"{path}: cannot be read ({why(error)})") from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -169,7 +169,7 @@ def _read_document(document: Any, path: Path) -> Found:
     except ValueError as error:
         raise InputError(f"{path}: {one_line(error)}") from error
     found = (
-        f"a JSON object with the keys {', '.join(map(repr, list(document)[:5]))}"
+        f"a JSON object with the keys {', '.join(map(shown, list(document)[:5]))}"
         if isinstance(document, Mapping) and document
         else f"JSON that begins with {json.dumps(document)[:20]!r}"
     )
@@ -232,7 +232,8 @@ def write_measurements(
             a path that ends in ``.csv``, else convtime.
 
     Raises:
-        InputError: for another format, and where the file cannot be written.
+        InputError: for another format, where there is no measurement or, in CSV, one without a
+            name, and where the file cannot be written.
     """
     if format is None:
         format = "csv" if Path(path).suffix.lower() == ".csv" else "convtime"
@@ -245,7 +246,11 @@ def write_measurements(
     else:
         by_name = measurements
     renamed = [*_renamed(by_name).values()]
+    if not renamed and not (format == "convtime" and isinstance(measurements, Sweep)):
+        raise InputError(f"{path}: needs one measurement at least to be written, got none")
     if format == "csv":
+        if not all(each.name for each in renamed):
+            raise InputError(f"{path}: each measurement must have a name in CSV, and one has none")
         write_file(path, forms.to_csv(renamed))
         warnings.warn(
             f"{os.fspath(path)}: CSV holds samples, their clocks, {', '.join(forms.CONDITIONS)} "
