@@ -155,7 +155,7 @@ def nvbench_document(*states: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def nvbench_state(name: str, **files: tuple[str, int]) -> dict[str, Any]:
+def nvbench_state(name: str, **files: tuple[str, Any]) -> dict[str, Any]:
     tags = {
         "times": "nv/json/bin:nv/cold/sample_times",
         "clocks": "nv/json/freqs-bin:nv/cold/sample_freqs",
@@ -220,10 +220,18 @@ def test_the_command_line_says_in_a_line_what_is_left_out(
         ("../../r.json-bin/../0.bin", 3, "must lie beside it"),
         ("r.json-bin/0.bin", 2, "must hold the 2 numbers"),
         ("r.json-bin/nan.bin", 1, "no times"),
+        (
+            "r.json-bin/0.bin",
+            "abc",
+            "r.json: the size of '0.bin' must be a whole number, got 'abc'",
+        ),
+        ("r.json-bin/0.bin", 3.5, "must be a whole number, got '3.5'"),
+        ("r.json-bin/0.bin", "9" * 5000, "must be a whole number, got '999"),
+        ("r.json-bin/\0.bin", 3, "must lie beside it"),
     ],
 )
 def test_nvbenchs_side_files_are_checked(
-    filename: str, size: int, error: str, tmp_path: Path
+    filename: str, size: Any, error: str, tmp_path: Path
 ) -> None:
     numbers(tmp_path / "r.json-bin" / "0.bin", 1e-5, 2e-5, 4e-5)
     numbers(tmp_path / "r.json-bin" / "nan.bin", np.nan)
