@@ -228,6 +228,7 @@ def test_the_command_line_says_in_a_line_what_is_left_out(
         ("r.json-bin/0.bin", 3.5, "must be a whole number, got '3.5'"),
         ("r.json-bin/0.bin", "9" * 5000, "must be a whole number, got '999"),
         ("r.json-bin/\0.bin", 3, "must lie beside it"),
+        ("r.json-bin/" + "a" * 5000, 3, "'aaa.* beside it cannot be read .File name too long"),
     ],
 )
 def test_nvbenchs_side_files_are_checked(
