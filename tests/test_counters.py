@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import math
+import re
 import types
 
 import pytest
@@ -253,6 +254,36 @@ def test_counters_survive_json():
     assert isinstance(again.kernels[0], KernelCounters)
     with pytest.raises(ValueError, match="a Counters of schema '9.0' cannot be read"):
         Counters.from_dict({**counters.to_dict(), "schema": "9.0"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"units": {}}, f"must have units of each of their metrics, and have none of '{READ}'"),
+        ({"descriptions": {}}, "must have descriptions of each"),
+        ({"totals": {}}, "must have totals of each"),
+        ({"samples": {}}, "must have samples of each"),
+        (
+            {
+                "samples": {DURATION: [1], READ: [], HIT_RATE: [1]},
+                "translated": {"old": {DURATION: 1.0, READ: 1.0}},
+            },
+            r"as many samples of each metric that 'old' stands for, got \[1, 0\]",
+        ),
+        ({"translated": {"old": {"a" * 1000: 1.0}}}, "must have totals of each .*none of 'aaa"),
+        ({"translated": {"old": {}}}, r"'old' stands for, got \[\]"),
+        ({"kernels": [{"name": "a", "launches": 1, "values": {"b": 1.0}}]}, "none of 'b'"),
+    ],
+)
+def test_a_file_of_counters_that_do_not_fit_is_refused(tmp_path, capsys, changes, said):
+    file = tmp_path / "counters.json"
+    file.write_text(json.dumps(made([CALL]).to_dict() | changes))
+    assert main(["show", str(file)]) == 2
+    told = capsys.readouterr().err
+    assert re.search(said, told)
+    assert told.startswith(f"convtime: error: {file}: a Counters cannot be read: ")
+    assert told.count("\n") == 1
+    assert len(told) < len(str(file)) + 200
 
 
 def test_a_file_of_counters_is_shown_with_what_was_read_beside(tmp_path, capsys):

@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import hypothesis
 import numpy as np
@@ -25,15 +26,19 @@ from test_measurement import make as make_any
 import convtime
 from convtime import cli
 from convtime.core import codec
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, InputWarning
 from convtime.results.comparison import Comparison
 from convtime.results.exchange import (
     nvbench,
     pytest_benchmark,
     read_measurements,
+    sweeps,
     write_measurements,
 )
+from convtime.results.exchange.files import Format
 from convtime.results.measurement import Measurement
+from convtime.results.sweep import Sweep
+from convtime.results.sweep_plan import SweepPlan
 
 
 def make(**changes: Any) -> Measurement:
@@ -63,12 +68,16 @@ def test_what_convtime_writes_is_read(tmp_path: Path) -> None:
     one, other = make(name="a"), make(name="b", seconds=(1e-6,) * 4)
     compared = Comparison({"a": one, "b": other})
     run = {"tests/test_x.py::test_a": one, "b": other}
-    for measured, expected in ((one, {"a": one}), (compared, {"a": one, "b": other}), (run, run)):
+    both = {"a": one, "b": other}
+    named = {name: dataclasses.replace(each, name=name) for name, each in run.items()}
+    for measured, expected in ((one, {"a": one}), (compared, both), (run, named)):
         path = tmp_path / "file.json"
         convtime.write_measurements(measured, path)
         found = convtime.read_measurements(path)
         assert list(found) == list(expected)
         assert list(found.values()) == list(expected.values())
+    saved = {"schema": "1.0", "measurements": {"new": one.to_dict()}}
+    assert read_measurements(write(tmp_path / "saved.json", saved))["new"].name == "new"
 
 
 def test_rows_of_convolutions_are_read(tmp_path: Path) -> None:
@@ -146,7 +155,7 @@ def nvbench_document(*states: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def nvbench_state(name: str, **files: tuple[str, int]) -> dict[str, Any]:
+def nvbench_state(name: str, **files: tuple[str, Any]) -> dict[str, Any]:
     tags = {
         "times": "nv/json/bin:nv/cold/sample_times",
         "clocks": "nv/json/freqs-bin:nv/cold/sample_freqs",
@@ -211,10 +220,19 @@ def test_the_command_line_says_in_a_line_what_is_left_out(
         ("../../r.json-bin/../0.bin", 3, "must lie beside it"),
         ("r.json-bin/0.bin", 2, "must hold the 2 numbers"),
         ("r.json-bin/nan.bin", 1, "no times"),
+        (
+            "r.json-bin/0.bin",
+            "abc",
+            "r.json: the size of '0.bin' must be a whole number, got 'abc'",
+        ),
+        ("r.json-bin/0.bin", 3.5, "must be a whole number, got '3.5'"),
+        ("r.json-bin/0.bin", "9" * 5000, "must be a whole number, got '999"),
+        ("r.json-bin/\0.bin", 3, "must lie beside it"),
+        ("r.json-bin/" + "a" * 5000, 3, "'aaa.* beside it cannot be read .File name too long"),
     ],
 )
 def test_nvbenchs_side_files_are_checked(
-    filename: str, size: int, error: str, tmp_path: Path
+    filename: str, size: Any, error: str, tmp_path: Path
 ) -> None:
     numbers(tmp_path / "r.json-bin" / "0.bin", 1e-5, 2e-5, 4e-5)
     numbers(tmp_path / "r.json-bin" / "nan.bin", np.nan)
@@ -303,6 +321,8 @@ def test_frames_and_csv_keep_samples_and_conditions(tmp_path: Path) -> None:
         ("name,seconds,discarded\na,1,True\n", "all samples of 'a' are discarded"),
         ("name,seconds,method\na,1,kernel\na,1,event\n", "more than one method"),
         ('name,seconds\n"a,1\n', "is no CSV"),
+        ("name,seconds\na,1\na,1,5\n", "line 3 must have a cell for each of the columns, and has"),
+        ("name,seconds,seconds\na,1,2\n", "the column 'seconds' more than once"),
     ],
 )
 def test_bad_csv_is_one_sentence(text: str, error: str, tmp_path: Path) -> None:
@@ -310,6 +330,31 @@ def test_bad_csv_is_one_sentence(text: str, error: str, tmp_path: Path) -> None:
         read_measurements(write(tmp_path / "file.csv", text))
     assert "\n" not in str(raised.value)
     assert "file.csv" in str(raised.value)
+
+
+@pytest.mark.parametrize("name", ["a\rb", "\r\n", '"', " a, ", "\n", "NA"])
+def test_csv_keeps_any_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.csv"
+    with pytest.warns(InputWarning):
+        write_measurements({name: make(), "b": make()}, path)
+    assert list(read_measurements(path)) == [name, "b"]
+    assert b"gpu\n" in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "error"),
+    [
+        (["name", "seconds"], [["a", 10**400]], "sample 1: seconds must be at most 1.8e.308"),
+        (["name", "seconds"], [["a", None]], "sample 1 has no seconds"),
+        (["name", "seconds"], [[pandas.NA, 1.0]], "sample 1 has no name"),
+        (["name", "seconds", "name"], [["a", 1.0, "b"]], "the column 'name' more than once"),
+    ],
+)
+def test_a_bad_data_frame_is_one_sentence(
+    columns: list[str], rows: list[list[Any]], error: str
+) -> None:
+    with pytest.raises(InputError, match=f"^the data frame: .*{error}"):
+        read_measurements(pandas.DataFrame(rows, columns=columns))
 
 
 # Bad input
@@ -322,6 +367,13 @@ def without_times_of_the_kernel() -> dict[str, Any]:
     return dataclasses.replace(one, activities=(unknown,)).to_dict()
 
 
+def sweep_with_a_bad_control() -> dict[str, Any]:
+    plan = SweepPlan({"relu": "a"}, {"size": (1,)})
+    visit = dataclasses.replace(plan.control, measurement=make(places=(1,)))
+    return Sweep(plan, (), (visit,)).to_dict()
+
+
+COMPARED = Comparison({name: make(name=name) for name in ("a" * 100_000, "b")}).to_dict()
 WHOLE = json.dumps(make().to_dict())
 RUN: dict[str, Any] = {
     "machine_info": {},
@@ -332,10 +384,15 @@ RUN: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("document", "error"),
     [
-        (WHOLE[:200], "is no whole JSON: .* line 1, column"),
+        (WHOLE[:200], "is no whole JSON: .* at column"),
         ("", "is no whole JSON"),
         ("PK\x03\x04", "is no whole JSON"),
-        ("[" * 100_000, "nested too deep|no whole JSON"),
+        ("[\n[", "is no whole JSON: .* at line 2, column 2 where it ends"),
+        ("[" * 100_000, "nested more than 100 levels deep"),
+        ("[" * 101 + "]" * 101, "nested more than 100 levels deep"),
+        (WHOLE.replace('"relu"', r'"\ud800"', 1), r"has \\ud800 in a text, which is only half"),
+        (WHOLE.replace("{", '{"\\udfff": 1, ', 1), r"has \\udfff in a text"),
+        (WHOLE.replace("{", '{"queue": "none", ', 1), "the key 'queue' more than once"),
         (WHOLE.replace("4e-06", "NaN"), "NaN"),
         (WHOLE.replace("4e-06", "1e999"), "too large"),
         (WHOLE.replace("4e-06", "9" * 5000), "5000 digits"),
@@ -344,7 +401,13 @@ RUN: dict[str, Any] = {
         ([], "JSON that begins with"),
         ({}, "must be a Measurement"),
         ({"a": 1, "b": 2}, "the keys 'a', 'b'"),
+        ({"a" * 100_000: 1}, "the keys 'aaa"),
+        ({**COMPARED, "baseline": "c" * 100_000}, "baseline must be one of .*aaa.*, got 'ccc"),
         ({**make().to_dict(), "places": [1]}, "4 samples and 1 places"),
+        ({**make().to_dict(), "places": [0, 1, 2, -1]}, r">= 0 - at `\$.places"),
+        ({**make().to_dict(), "batches": [0, 1, 2, 2**64]}, r"<= \d+ - at `\$.batches"),
+        ({**make().to_dict(), "overhead_uncertainty": -1}, ">= 0.0 - at `.*overhead_uncertainty"),
+        ({**make().to_dict(), "clock_tick": -1e-9}, ">= 0.0 - at `.*clock_tick"),
         ({**make().to_dict(), "sustained": make(sm_clocks_hz=(1.0,)).to_dict()}, "1 sm_clocks_hz"),
         (without_times_of_the_kernel(), "4 samples and 4 times of 'relu_kernel.*are known"),
         ({"measurements": {}}, "no measurement"),
@@ -352,6 +415,8 @@ RUN: dict[str, Any] = {
         ({"measurements": {"a": {}}, "baseline": "a", "schema": "1.0"}, "missing"),
         ({"rows": [5]}, "not those of convtime's convolutions"),
         ({"rows": []}, "no measurement"),
+        ({"rows": [5], "provenance": 5}, "its provenance must be an object, got '5'"),
+        (sweep_with_a_bad_control(), "4 samples and 1 places"),
         ({**RUN, "benchmarks": []}, "no measurement"),
         ({**RUN, "benchmarks": 5}, "Expected `array`"),
         (
@@ -370,9 +435,71 @@ def test_bad_files_are_one_sentence(document: object, error: str, tmp_path: Path
     assert len(str(raised.value)) < len(str(path)) + 400
 
 
+def in_a_sweep(line: str) -> str:
+    plan = SweepPlan({"relu": "a"}, {"size": (1,)})
+    return f"{sweeps.first_line(plan)}{line}\n"
+
+
+def in_nvbenchs(text: str) -> dict[str, Any]:
+    document = nvbench.document([make()])
+    document["benchmarks"][0]["states"][0]["summaries"][-1]["data"][0]["value"] = text
+    return document
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("NaN", "NaN"),
+        ("[1e999]", "1e999"),
+        ("[" * 100_000, "levels deep"),
+        ('{"a": 1, "a": 2}', "more than once"),
+        ("{", "no whole JSON"),
+        ("5", "cannot be read"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("within", "where"),
+    [(in_a_sweep, "line 2: "), (in_nvbenchs, "the summary convtime/measurement: ")],
+)
+def test_json_within_a_file_is_read_as_strictly(
+    within: Callable[[str], Any], where: str, text: str, said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "file.json", within(text))
+    with pytest.raises(InputError, match=f": {where}.*{said}") as raised:
+        read_measurements(path)
+    assert str(raised.value).startswith(str(path))
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < len(str(path)) + 400
+
+
+def test_json_may_be_deep_and_have_any_letter(tmp_path: Path) -> None:
+    deep: Any = "\U0001f600\\ud800"
+    for _ in range(98):
+        deep = [deep]
+    one = make(provenance={"deep": deep})
+    found = read_measurements(write(tmp_path / "file.json", one.to_json()))
+    assert found == {"relu": one}
+    write_measurements(found["relu"], tmp_path / "again.json")
+    assert read_measurements(tmp_path / "again.json") == found
+
+
+@pytest.mark.parametrize("format", ["convtime", "pytest-benchmark", "nvbench", "csv"])
+def test_half_a_letter_is_written_as_its_number(format: Format, tmp_path: Path) -> None:
+    one = make(inputs=("\udcff",))
+    path = tmp_path / ("file.csv" if format == "csv" else "file.json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", InputWarning)
+        write_measurements({"a\ud800": one}, path, format)
+    (found,) = read_measurements(path).values()
+    assert found.name == r"a\ud800"
+    assert found.inputs == ((r"\udcff",) if format != "csv" else ())
+
+
 def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="No such file"):
         read_measurements(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot be read .embedded null byte"):
+        read_measurements("a\0b.json")
     with pytest.raises(InputError, match="Is a directory"):
         read_measurements(tmp_path)
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
@@ -382,7 +509,21 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
         read_measurements(5)
     with pytest.raises(InputError, match="format must be one of .* got 'xml'"):
         write_measurements(make(), tmp_path / "x", "xml")  # type: ignore[arg-type]
+    for format in get_args(Format):
+        with pytest.raises(InputError, match="x: needs one measurement at least to be written"):
+            write_measurements({}, tmp_path / "x", format)
+    with pytest.raises(InputError, match="x: each measurement must have a name in CSV"):
+        write_measurements({"": make()}, tmp_path / "x", "csv")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("format", ["convtime", "pytest-benchmark", "nvbench"])
+@pytest.mark.parametrize("facts", [{"git": "abc"}, {"git": 5, "date": 5, "gpu": [], "cpu": {}}])
+def test_a_provenance_may_be_anything(
+    format: Format, facts: dict[str, Any], tmp_path: Path
+) -> None:
+    write_measurements(make(provenance=facts), tmp_path / "x", format)
+    assert read_measurements(tmp_path / "x")["relu"].provenance == facts
 
 
 def test_names_stay_as_they_are(tmp_path: Path) -> None:

@@ -17,6 +17,9 @@ def test_a_file_is_written_and_replaced(tmp_path):
     write_file(path, "old µ")
     write_file(path, b"new")
     assert path.read_bytes() == b"new"
+    write_file(path, "half a letter: \udcff")
+    assert path.read_bytes() == rb"half a letter: \udcff"
+    write_file(path, b"new")
     assert os.listdir(tmp_path) == ["out.json"]
     umask = os.umask(0)
     os.umask(umask)
@@ -76,9 +79,11 @@ def test_check_writable_says_why_not(tmp_path):
         (tmp_path / ("a" * 300), "File name too long"),
         (tmp_path / "loop", "not a regular file"),
         (tmp_path, "not a regular file"),
+        (tmp_path / "a\0b", "embedded null byte"),
     ):
-        with pytest.raises(InputError, match=f"^{path}: cannot be written.*{why}"):
-            check_writable(path)
+        for write in (check_writable, lambda path: write_file(path, "new")):
+            with pytest.raises(InputError, match=f"^{path}: cannot be written.*{why}"):
+                write(path)
 
 
 def test_a_path_that_is_standard_output_is_written_through_it(tmp_path):

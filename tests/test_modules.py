@@ -383,10 +383,10 @@ def on_a_gpu(times: ModuleTimes, kernel: str) -> ModuleTimes:
     counted = Counters(
         name="",
         kernels=(KernelCounters("a", 2, {"dram__bytes_write.sum": 4096.0}),),
-        totals={},
-        samples={},
+        totals={"dram__bytes_write.sum": 8192.0},
+        samples={"dram__bytes_write.sum": (8192.0,)},
         units={"dram__bytes_write.sum": "byte"},
-        descriptions={},
+        descriptions={"dram__bytes_write.sum": "bytes written"},
         method="range profiler",
         replay="call",
         passes=1,

@@ -341,7 +341,7 @@ def test_the_file_of_another_machine_is_refused(
     [
         (lambda text: "print('mine')\n", "is not the file of a sweep, and stays as it is"),
         (lambda text: text.replace('"schema": "1.', '"schema": "9.', 1), "of schema '9.0' cannot"),
-        (lambda text: text.replace("\n", "\nnonsense\n", 1), "line 2 is no JSON"),
+        (lambda text: text.replace("\n", "\nnonsense\n", 1), "line 2: is no whole JSON"),
         (lambda text: text.replace('"visit": 0', '"visit": "x"', 1), "line 2: a SweepPoint cannot"),
         (lambda text: text.replace('{"warmup": 1}', '{"warmup": 2}', 1), "that its plan does not"),
     ],
@@ -413,9 +413,9 @@ def counters_of(**samples: Sequence[float | None]) -> Counters:
     kernel = KernelCounters("relu_kernel", 1, {name: each[0] for name, each in samples.items()})
     return Counters(
         name="relu", kernels=(kernel,), samples={name: (*each,) for name, each in samples.items()},
-        totals={name: each[0] for name, each in samples.items()}, units={"written": "byte"},
-        descriptions={}, method="range profiler", replay="call", passes=1, cache="cold",
-        device="cuda:0",
+        totals={name: each[0] for name, each in samples.items()},
+        units=dict.fromkeys(samples, "byte"), descriptions=dict.fromkeys(samples, ""),
+        method="range profiler", replay="call", passes=1, cache="cold", device="cuda:0",
     )  # fmt: skip
 
 
@@ -599,6 +599,35 @@ def test_a_file_and_a_document_hold_the_same(tmp_path: Path) -> None:
         Sweep.from_dict({**swept.to_dict(), "schema": "2.0"})
 
 
+@pytest.mark.parametrize(
+    ("plan", "said"),
+    [
+        ({"applications": {}}, "from 1 to 1,000,000 points, got 0"),
+        ({"axes": {"iterations": []}}, "from 1 to 1,000,000 points, got 0"),
+        ({"axes": {axis: [*range(50)] for axis in "abcd"}}, "1,000,000 points, got 12,500,000"),
+        ({"axes": {f"a{number}": [1, 2] for number in range(2000)}}, "got more than 10^18"),
+        ({"axes": {}}, "must be a point of the sweep's plan"),
+        ({"axes": {"layout": ["x"], "iterations": [1, 10, 100]}}, "must be a point of the"),
+        ({"axes": {"iterations": [1, 10], "layout": ["x"]}}, "'PyTorch iterations=100 layout=x'"),
+    ],
+)
+def test_a_plan_must_have_the_points_that_there_are(
+    tmp_path: Path, plan: dict[str, Any], said: str
+) -> None:
+    document = swept_of().to_dict()
+    document["plan"] = document["plan"] | plan
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps(document))
+    with pytest.raises(InputError) as refused:
+        convtime.read_measurements(file)
+    assert said in str(refused.value)
+    assert len(str(refused.value)) < len(str(file)) + 200
+    with pytest.raises(ValueError, match="each point of a sweep must be in it once"):
+        Sweep(PLAN, swept_of().points * 2)
+    with pytest.raises(InputError, match="got 10,000,000"):
+        convtime.sweep(lambda **_: nothing, {axis: [*range(10)] for axis in "abcdefg"})
+
+
 def test_a_bar_is_shown_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     for progress, shown in ((None, False), (False, False), (True, True)):
         convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, progress=progress)
@@ -610,6 +639,13 @@ def test_a_line_may_have_any_letters(tmp_path: Path) -> None:
     swept = convtime.sweep({name: nothing}, {"warmup": [1]}, **COUNTED, file=tmp_path / "a")
     assert list(convtime.read_measurements(tmp_path / "a")) == [f"{name} warmup=1"]
     assert "a\\u2028b\\nc" in str(swept)
+
+
+def test_an_error_may_have_half_a_letter(tmp_path: Path) -> None:
+    factory = Recorder(lambda _: ValueError("\udcff is no size"))
+    convtime.sweep({"relu": factory}, {"size": [1]}, **QUICK, file=tmp_path / "a")
+    convtime.sweep({"relu": Recorder()}, {"size": [1]}, **QUICK, file=tmp_path / "a")
+    assert list(convtime.read_measurements(tmp_path / "a")) == ["relu size=1"]
 
 
 def test_counters_that_cannot_be_read_are_said_and_the_rest_goes_on(
@@ -653,7 +689,7 @@ def test_old_names_of_metrics_stand_for_what_they_are_of() -> None:
     counted = dataclasses.replace(
         counters_of(a=(1.0, None, 2.0), b=(5.0, 6.0, 7.0), c=(4.0,)), translated=old
     )
-    swept = swept_of(counters=dataclasses.replace(counted, units={"a": "byte"}))
+    swept = swept_of(counters=counted)
     assert swept.metrics == ("written", "c")
     row = next(row for row in swept.to_rows() if row["quantity"] == "written")
     assert (row["count"], row["min"], row["max"], row["unit"]) == (2, 37.0, 71.0, "byte")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import reprlib
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
@@ -19,6 +20,8 @@ import msgspec
 
 Result = TypeVar("Result")
 Kept = TypeVar("Kept", bound="Stored")
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Stored:
@@ -92,20 +95,26 @@ def _name(kind: type[object]) -> str:
 def to_json(document: Mapping[str, Any]) -> str:
     """Strict JSON with a line for each item of a list, so that a diff shows which rows changed.
 
-    Numbers that JSON has no form for become null.
+    Its lines are those of :func:`to_json_line`.
     """
-
-    def line(value: object) -> str:
-        return json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
-
     entries = []
     for key, value in document.items():
         if isinstance(value, list | tuple) and value:
-            rows = ",\n".join(f"  {line(row)}" for row in value)
-            entries.append(f" {line(key)}: [\n{rows}\n ]")
+            rows = ",\n".join(f"  {to_json_line(row)}" for row in value)
+            entries.append(f" {to_json_line(key)}: [\n{rows}\n ]")
         else:
-            entries.append(f" {line(key)}: {line(value)}")
+            entries.append(f" {to_json_line(key)}: {to_json_line(value)}")
     return "{\n" + ",\n".join(entries) + "\n}\n"
+
+
+def to_json_line(value: object) -> str:
+    """Strict JSON in a line that can be written and read again, whatever is in it.
+
+    Numbers that JSON has no form for become null. Half a letter, such as Python makes of a byte
+    that is no UTF-8, becomes its number with a backslash.
+    """
+    text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
+    return _SURROGATE.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
 
 
 def finite(value: Any) -> Any:

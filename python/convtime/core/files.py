@@ -12,7 +12,7 @@ from pathlib import Path
 import filelock
 import platformdirs
 
-from convtime.core.errors import InputError, one_line
+from convtime.core.errors import InputError, why
 
 _STATE_ADVICE = "set XDG_STATE_HOME to a folder of your own"
 # Between two looks at a lock that another one holds: who times again and again lets go for
@@ -38,9 +38,11 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         temporary = _temporary(target)
         temporary.touch(exist_ok=False)
         temporary.unlink()
-    except OSError as error:
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # the latter for a path with a NUL
         folder = Path(path).absolute().parent
-        raise InputError(f"{path}: cannot be written in {folder} ({error.strerror})") from error
+        raise InputError(f"{path}: cannot be written in {folder} ({why(error)})") from error
 
 
 def check_distinct(named: Mapping[str, str | os.PathLike[str] | None]) -> None:
@@ -78,8 +80,10 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
             _write(os.open(path, os.O_WRONLY), content)
         else:
             replace_file(_replaceable(path), content)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror})") from error
+    except InputError:
+        raise
+    except (OSError, ValueError) as error:  # the latter for a path with a NUL
+        raise InputError(f"{path}: cannot be written ({why(error)})") from error
 
 
 def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
@@ -107,7 +111,10 @@ def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
 def _write(descriptor: int, content: str | bytes, *, durable: bool = False) -> None:
     """Writes all of the content, and closes the descriptor."""
     with os.fdopen(descriptor, "wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        # Half a letter has no form in UTF-8, and what was measured must not be lost for a name.
+        file.write(
+            content.encode(errors="backslashreplace") if isinstance(content, str) else content
+        )
         file.flush()
         if durable:
             os.fsync(descriptor)
@@ -209,5 +216,4 @@ def _state_errors(folder: Path) -> Iterator[None]:
     except TimeoutError:
         raise
     except (OSError, NotImplementedError) as error:  # the latter for file systems without locks
-        why = getattr(error, "strerror", None) or one_line(error)
-        raise RuntimeError(f"{folder} cannot be used ({why}); {_STATE_ADVICE}") from error
+        raise RuntimeError(f"{folder} cannot be used ({why(error)}); {_STATE_ADVICE}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import reprlib
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
@@ -135,15 +136,16 @@ class Comparison(codec.Stored):
         counts = {name: len(measured.seconds) for name, measured in self.measurements.items()}
         if len(set(counts.values())) > 1:
             raise ValueError(
-                f"measurements of one comparison must have as many samples each, got {counts}"
+                "measurements of one comparison must have as many samples each, got "
+                f"{reprlib.repr(counts)}"
             )
         if not self.baseline:
             object.__setattr__(self, "baseline", next(iter(self.measurements)))
         for role, name in (("baseline", self.baseline), ("control", self.control)):
             if name and name not in self.measurements:
                 raise ValueError(
-                    f"{role} must be one of {list(self.measurements)}, which were compared, got "
-                    f"{name!r}"
+                    f"{role} must be one of {reprlib.repr(list(self.measurements))}, which were "
+                    f"compared, got {reprlib.repr(name)}"
                 )
 
     @property

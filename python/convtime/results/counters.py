@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
+import reprlib
 from typing import Any, ClassVar
 
 from convtime.core import codec
+from convtime.core.errors import shown
 from convtime.results.costs import Energy, PeakMemory
 from convtime.results.kernel_names import shorten
 
@@ -75,6 +77,9 @@ class Counters(codec.Stored):
         energy: of a call; None unless ``convtime counters --energy`` read it.
         peak_memory: of a call; None unless ``convtime counters --memory`` read it.
         provenance: hardware, software and source state.
+
+    Raises:
+        ValueError: where something is not there for each metric.
     """
 
     SCHEMA: ClassVar[str] = "1.1"
@@ -99,6 +104,25 @@ class Counters(codec.Stored):
     energy: Energy | None = None
     peak_memory: PeakMemory | None = None
     provenance: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        used = {*self.totals}.union(
+            *(kernel.values for kernel in self.kernels), *self.translated.values()
+        )
+        for field in ("totals", "samples", "units", "descriptions"):
+            missing = sorted(used - getattr(self, field).keys())
+            if missing:
+                raise ValueError(
+                    f"counters must have {field} of each of their metrics, and have none of "
+                    f"{shown(missing[0])}"
+                )
+        for name, terms in self.translated.items():
+            counts = [len(self.samples[metric]) for metric in terms]
+            if len(set(counts)) != 1:
+                raise ValueError(
+                    "counters must have as many samples of each metric that "
+                    f"{shown(name)} stands for, got {reprlib.repr(counts)}"
+                )
 
     def __getitem__(self, name: str) -> float | None:
         terms = self.translated.get(name, {name: 1.0})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -18,6 +17,10 @@ PAYLOAD = "convtime"
 #: What a row says of its sample, beside name, number and time.
 CONDITIONS = ("method", "queue", "cache", "placement", "regime", "device")
 COLUMNS = ("name", "sample", "seconds", "discarded", "sm_clock_hz", *CONDITIONS, "gpu")
+
+
+# The writer quotes what has a letter of a line's end in it, and to readers a bare return is one.
+_QUOTED_END = "\r\n"
 
 
 class Samples(Protocol):
@@ -84,11 +87,18 @@ def frame_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pand
 
 def csv_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Rows as CSV, each number with all of its digits."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, fieldnames=columns, lineterminator="\n")
+    lines = _Lines()
+    writer = csv.DictWriter(lines, fieldnames=columns, lineterminator=_QUOTED_END)
     writer.writeheader()
     writer.writerows(found)
-    return text.getvalue()
+    return "".join(lines)
+
+
+class _Lines(list[str]):
+    """Lines as they are written, with a plain end each."""
+
+    def write(self, line: str) -> None:
+        self.append(line.removesuffix(_QUOTED_END) + "\n")
 
 
 def to_torch(

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 #: Of the highest clock: a sample below it is said to be throttled.
 THROTTLED_BELOW = 0.95
 
+# The core's are unsigned and as long; msgspec knows no larger bound.
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Measurement(codec.Stored):
@@ -193,7 +197,7 @@ class Measurement(codec.Stored):
     other_launches: int = 0
     faulty_batches: int = 0
     fault: str = ""
-    overhead_uncertainty: float = 0.0
+    overhead_uncertainty: _NotNegative = 0.0
     overhead_reason: str = ""
     ceilings_reason: str = ""
     exclusive: bool = False
@@ -202,9 +206,9 @@ class Measurement(codec.Stored):
     waited_seconds: float = 0.0
     inputs: tuple[str, ...] = ()
     sustained: Measurement | None = None
-    places: tuple[int, ...] = ()
-    batches: tuple[int, ...] = ()
-    clock_tick: float = 0.0
+    places: tuple[_Number, ...] = ()
+    batches: tuple[_Number, ...] = ()
+    clock_tick: _NotNegative = 0.0
     placement: str = "as-is"
     placement_requested: str = "as-is"
     placement_reason: str = ""

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from convtime.core import codec
+from convtime.core.errors import shown
 from convtime.results import forms
 from convtime.results.measurement import Measurement
 from convtime.results.regression import Change, compare_runs
@@ -32,6 +33,9 @@ class Sweep(codec.Stored):
         plan: what was to be measured.
         points: what was, in the order of applications and axes; those that failed, too.
         controls: the visits of the control, in the order of time.
+
+    Raises:
+        ValueError: for a point that the plan does not have, or that is there more than once.
     """
 
     SCHEMA: ClassVar[str] = "1.0"
@@ -39,6 +43,15 @@ class Sweep(codec.Stored):
     plan: SweepPlan
     points: tuple[SweepPoint, ...]
     controls: tuple[SweepPoint, ...] = ()
+
+    def __post_init__(self) -> None:
+        for point in (*self.points, *self.controls):
+            if not self.plan.has(point):
+                raise ValueError(
+                    f"{shown(point.name)} must be a point of the sweep's plan, and is none"
+                )
+        if len({point.key for point in self.points}) < len(self.points):
+            raise ValueError("each point of a sweep must be in it once, and one is there again")
 
     @classmethod
     def of_visits(cls, plan: SweepPlan, visits: Iterable[SweepPoint]) -> Sweep:

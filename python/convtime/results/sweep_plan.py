@@ -8,11 +8,15 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
+from convtime.core.errors import InputError
 from convtime.results.counters import Counters
 from convtime.results.measurement import Measurement
 
 #: The axis that is neither a factory's parameter nor an option of time_op.
 ITERATIONS: Final = "iterations"
+
+#: Of a plan: all of them are held in memory, and would take days to measure.
+MOST_POINTS: Final = 1_000_000
 
 #: How a value of an axis is written down.
 Label = bool | int | float | str | None
@@ -30,6 +34,9 @@ class SweepPlan:
         rest: seconds of idling before each point.
         seed: of the order of the points.
         machine: the hardware and software that it runs on.
+
+    Raises:
+        InputError: for no point, or more than :data:`MOST_POINTS`.
     """
 
     applications: Mapping[str, str]
@@ -39,6 +46,22 @@ class SweepPlan:
     rest: float = 0.0
     seed: int = 0
     machine: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = len(self.applications) * math.prod(map(len, self.axes.values()))
+        if not 0 < count <= MOST_POINTS:
+            raise InputError(
+                f"applications and values of axes must give from 1 to {MOST_POINTS:,} points, got "
+                + (f"{count:,}" if count < 10**18 else "more than 10^18")
+            )
+
+    def has(self, point: SweepPoint) -> bool:
+        """Whether a point is one of the plan's."""
+        return (
+            point.application in self.applications
+            and [*point.values] == [*self.axes]
+            and all(str(value) in map(str, self.axes[axis]) for axis, value in point.values.items())
+        )
 
     def points(self) -> list[SweepPoint]:
         """Every point, not measured yet, in the order of applications and axes."""

@@ -7,18 +7,25 @@ import json
 import os
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from convtime.core import codec
-from convtime.core.errors import InputError, InputWarning, one_line
+from convtime.core.errors import InputError, InputWarning, one_line, shown, why
 from convtime.core.files import write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
 from convtime.results.counters import Counters
-from convtime.results.exchange import frame, nvbench, pytest_benchmark, sweeps, torch_benchmark
-from convtime.results.exchange.unknown import named, shown
+from convtime.results.exchange import (
+    frame,
+    nvbench,
+    pytest_benchmark,
+    strict_json,
+    sweeps,
+    torch_benchmark,
+)
+from convtime.results.exchange.unknown import named
 from convtime.results.measurement import Measurement
 from convtime.results.sweep import Sweep
 
@@ -36,7 +43,6 @@ _READABLE = (
     "or nvbench, or CSV with the columns name and seconds"
 )
 _FOR_EACH_SAMPLE = ("raw_seconds", "spans", "unions", "sm_clocks_hz", "places", "batches")
-_LONGEST_WHOLE_NUMBER = 20  # digits of 2**64
 
 
 def read_measurements(
@@ -77,7 +83,7 @@ def read_measurements(
         return _by_name(found)
     pandas_loaded = sys.modules.get("pandas")
     if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
-        return frame.read(source.to_dict("records"), "the data frame", "a data frame")
+        return frame.read_frame(source)
     return torch_benchmark.read(source)
 
 
@@ -94,8 +100,8 @@ def read_file(path: str | os.PathLike[str]) -> Found:
     path = Path(path)
     try:
         content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except (OSError, ValueError) as error:  # the latter for a path with a NUL
+        raise InputError(f"{path}: cannot be read ({why(error)})") from error
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -105,8 +111,8 @@ def read_file(path: str | os.PathLike[str]) -> Found:
     if sweeps.is_one(text):
         found: Found = sweeps.read(text, str(path)).sweep
     else:
-        found = _read_document(_parse(text, path), path)
-    for measured in _by_name(found).values():
+        found = _read_document(strict_json.parse(text, str(path)), path)
+    for measured in _all_of(found):
         _check_lengths(measured, path)
     return found
 
@@ -115,6 +121,12 @@ def _by_name(found: Found) -> dict[str, Measurement]:
     if isinstance(found, Counters):
         return {}
     return found if isinstance(found, dict) else dict(found.measurements)
+
+
+def _all_of(found: Found) -> Iterator[Measurement]:
+    yield from _by_name(found).values()
+    if isinstance(found, Sweep):
+        yield from (visit.measurement for visit in found.controls if visit.measurement is not None)
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
@@ -133,33 +145,6 @@ def _check_lengths(measured: Measurement, path: Path) -> None:
             )
     if measured.sustained is not None:
         _check_lengths(measured.sustained, path)
-
-
-def _parse(text: str, path: Path) -> Any:
-    """JSON whose numbers are numbers of the usual size."""
-
-    def whole(digits: str) -> int:
-        if len(digits) > _LONGEST_WHOLE_NUMBER:
-            raise InputError(f"{path}: has a whole number of {len(digits)} digits")
-        return int(digits)
-
-    def fraction(digits: str) -> float:
-        number = float(digits)
-        if codec.finite(number) is None:
-            raise InputError(f"{path}: has the number {digits[:20]}, which is too large")
-        return number
-
-    def constant(name: str) -> None:
-        raise InputError(f"{path}: has {name} in it, which is no number in JSON")
-
-    try:
-        return json.loads(text, parse_int=whole, parse_float=fraction, parse_constant=constant)
-    except json.JSONDecodeError as error:
-        where = f"line {error.lineno}, column {error.colno}"
-        ends = " where the file ends" if error.pos >= len(text.rstrip()) else ""
-        raise InputError(f"{path}: is no whole JSON: {error.msg} at {where}{ends}") from error
-    except RecursionError as error:
-        raise InputError(f"{path}: is JSON that is nested too deep to be read") from error
 
 
 def _read_document(document: Any, path: Path) -> Found:
@@ -184,7 +169,7 @@ def _read_document(document: Any, path: Path) -> Found:
     except ValueError as error:
         raise InputError(f"{path}: {one_line(error)}") from error
     found = (
-        f"a JSON object with the keys {', '.join(map(repr, list(document)[:5]))}"
+        f"a JSON object with the keys {', '.join(map(shown, list(document)[:5]))}"
         if isinstance(document, Mapping) and document
         else f"JSON that begins with {json.dumps(document)[:20]!r}"
     )
@@ -198,7 +183,12 @@ def _read_by_name(document: Mapping[str, Any], path: Path) -> Comparison | dict[
     measurements = document["measurements"]
     if not measurements:
         raise InputError(f"{path}: has no measurement in it")
-    return {name: Measurement.from_dict(entry) for name, entry in measurements.items()}
+    return _renamed({name: Measurement.from_dict(each) for name, each in measurements.items()})
+
+
+def _renamed(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
+    """Measurements with the names that they are known by, which their own may not be."""
+    return {name: dataclasses.replace(each, name=name) for name, each in measurements.items()}
 
 
 def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
@@ -207,13 +197,16 @@ def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
     How a row is run again becomes part of theirs.
     """
     found = []
+    machine = document.get("provenance", {})
+    if not isinstance(machine, Mapping):
+        raise ValueError(f"its provenance must be an object, got {shown(json.dumps(machine))}")
     for row in document["rows"]:
         try:
             layer, pass_name = row["layer"]["names"][0], row["pass_name"]
             sides = {side: dict(row[side]) for side in ("pytorch", "convtime")}
         except (TypeError, KeyError, IndexError, ValueError) as error:
             raise ValueError("its rows are not those of convtime's convolutions") from error
-        provenance = dict(document.get("provenance", {}))
+        provenance = dict(machine)
         if "reproducer" in row:
             provenance["reproducer"] = row["reproducer"]
         for side, fields in sides.items():
@@ -239,7 +232,8 @@ def write_measurements(
             a path that ends in ``.csv``, else convtime.
 
     Raises:
-        InputError: for another format, and where the file cannot be written.
+        InputError: for another format, where there is no measurement or, in CSV, one without a
+            name, and where the file cannot be written.
     """
     if format is None:
         format = "csv" if Path(path).suffix.lower() == ".csv" else "convtime"
@@ -251,8 +245,12 @@ def write_measurements(
         by_name = measurements.measurements
     else:
         by_name = measurements
-    renamed = [dataclasses.replace(each, name=name) for name, each in by_name.items()]
+    renamed = [*_renamed(by_name).values()]
+    if not renamed and not (format == "convtime" and isinstance(measurements, Sweep)):
+        raise InputError(f"{path}: needs one measurement at least to be written, got none")
     if format == "csv":
+        if not all(each.name for each in renamed):
+            raise InputError(f"{path}: each measurement must have a name in CSV, and one has none")
         write_file(path, forms.to_csv(renamed))
         warnings.warn(
             f"{os.fspath(path)}: CSV holds samples, their clocks, {', '.join(forms.CONDITIONS)} "
@@ -276,5 +274,5 @@ def document_of(
     """What convtime's own JSON holds of one measurement, a whole result, or several by name."""
     if isinstance(measurements, Measurement | Comparison | Sweep | Counters):
         return measurements.to_dict()
-    entries = {name: measured.to_dict() for name, measured in measurements.items()}
+    entries = {name: measured.to_dict() for name, measured in _renamed(measurements).items()}
     return {"schema": RUN_SCHEMA, "measurements": entries}

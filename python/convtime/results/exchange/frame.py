@@ -5,13 +5,17 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from convtime.core.errors import InputError
-from convtime.results.exchange.unknown import UNKNOWN, named, of_samples, shown
+from convtime.core.errors import InputError, shown
+from convtime.results.exchange.unknown import UNKNOWN, named, of_samples
 from convtime.results.forms import COLUMNS, CONDITIONS
 from convtime.results.measurement import Measurement
+
+if TYPE_CHECKING:
+    import pandas
 
 _NEEDED = ("name", "seconds")
 
@@ -24,17 +28,45 @@ def read_csv(text: str, source: str) -> dict[str, Measurement]:
     """
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
-        return read(reader, source, "a CSV file")
+        _check_columns(reader.fieldnames or (), source)
+        return _read(_whole(reader, source), source, "a CSV file")
     except csv.Error as error:
         raise InputError(f"{source}: line {reader.line_num} is no CSV ({error})") from error
 
 
-def read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> dict[str, Measurement]:
-    """Measurements out of rows with the columns of Measurement.to_frame, or some of them.
+def read_frame(frame: pandas.DataFrame) -> dict[str, Measurement]:
+    """Measurements out of a data frame with the columns of Measurement.to_frame, or some of them.
 
     Raises:
         InputError: says which row cannot be read, and why.
     """
+    source = "the data frame"
+    _check_columns(list(frame.columns), source)
+    present = frame.astype(object).where(frame.notna(), None)
+    return _read(present.to_dict("records"), source, "a data frame")
+
+
+def _check_columns(columns: Sequence[Any], source: str) -> None:
+    repeated = [column for place, column in enumerate(columns) if column in columns[:place]]
+    if repeated:
+        raise InputError(
+            f"{source}: has the column {shown(str(repeated[0]))} more than once, and must have it "
+            "once"
+        )
+
+
+def _whole(reader: csv.DictReader[str], source: str) -> Iterator[Mapping[str, Any]]:
+    """Its rows, none of which has a cell that belongs to no column."""
+    for row in reader:
+        if reader.restkey in row:
+            raise InputError(
+                f"{source}: line {reader.line_num} must have a cell for each of the columns, and "
+                "has more; write numbers with a point, and quotes around a name with a comma"
+            )
+        yield row
+
+
+def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> dict[str, Measurement]:
     rows_by_name: dict[str, list[Mapping[Any, Any]]] = {}
     for number, row in enumerate(rows, 1):
         where = f"{source}: sample {number}"
@@ -90,6 +122,10 @@ def _number(row: Mapping[Any, Any], column: str, where: str) -> float:
         number = float(row[column])
     except (TypeError, ValueError):
         number = math.nan
+    except OverflowError as error:
+        raise InputError(
+            f"{where}: {column} must be at most {sys.float_info.max:.1e}, and is more"
+        ) from error
     if not math.isfinite(number):
         raise InputError(f"{where}: {column} must be a number, got {shown(str(row[column]))}")
     return number
@@ -103,5 +139,5 @@ def _flag(row: Mapping[Any, Any], where: str) -> bool:
 
 
 def _absent(value: object) -> bool:
-    """Whether a cell is empty: CSV has texts, and pandas NaN."""
-    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+    """Whether there is nothing in a cell."""
+    return value is None or value == ""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
+import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,13 +15,15 @@ import msgspec
 import numpy as np
 
 from convtime.core import codec
-from convtime.core.errors import InputError, InputWarning
-from convtime.results.exchange.unknown import of_samples, shown
+from convtime.core.errors import InputError, InputWarning, shown
+from convtime.results.exchange import strict_json
+from convtime.results.exchange.unknown import of_samples
 from convtime.results.measurement import Measurement
 
 _TOOL = "nvbench"
 _TIMES = "nv/json/bin:nv/cold/sample_times"
 _CLOCKS = "nv/json/freqs-bin:nv/cold/sample_freqs"
+_WHOLE_NUMBER = re.compile("[0-9]{1,20}")
 _WHOLE = "convtime/measurement"  # a summary of our own, as nvbench lets its users add
 
 
@@ -108,11 +110,12 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
 
 
 def _own(whole: _Summary, path: Path) -> Measurement:
-    text = whole.get("value")
+    source = f"{path}: the summary {_WHOLE}"
+    document = strict_json.parse(str(whole.get("value")), source)
     try:
-        return Measurement.from_dict(json.loads(str(text)))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: the summary {_WHOLE} is no measurement of convtime's") from error
+        return Measurement.from_dict(document)
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from error
 
 
 def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Path) -> Measurement:
@@ -160,11 +163,15 @@ def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
     # The path is that of the folder in which nvbench ran, and may be anything. The files lie in a
     # folder beside the JSON, and only there are they looked for.
     beside = path.parent / written.parent.name / written.name
-    count = summary.get("size")
+    count = str(summary.get("size"))
+    if not _WHOLE_NUMBER.fullmatch(count):
+        raise InputError(
+            f"{path}: the size of {shown(written.name)} must be a whole number, got {shown(count)}"
+        )
     try:
         if ".." in written.parts or not beside.is_file():
             raise FileNotFoundError
-        if beside.stat().st_size != 4 * int(count or 0):
+        if beside.stat().st_size != 4 * int(count):
             raise InputError(
                 f"{beside}: must hold the {count} numbers that {path.name} says, and has "
                 f"{beside.stat().st_size} bytes, not four for each"
@@ -175,10 +182,10 @@ def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
             f"{path}: its samples are not there: nvbench has written them to "
             f"{shown(os.path.join(written.parent.name, written.name))}, which must lie beside it"
         ) from error
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{beside}: cannot be read") from error
+    except OSError as error:
+        raise InputError(
+            f"{path}: {shown(written.name)} beside it cannot be read ({error.strerror})"
+        ) from error
     if not np.isfinite(numbers).all() or (numbers < 0).any():
         raise InputError(f"{beside}: has numbers in it that are no times or clocks")
     # The shortest decimal of each: 1e-05, and not 9.999999747378752e-06.
@@ -238,7 +245,7 @@ def _summaries(measured: Measurement) -> Iterator[dict[str, Any]]:
     yield _summary("nv/cold/sample_size", "int64", str(len(measured.seconds)))
     for name, value in statistics.items():
         yield _summary(f"nv/cold/time/{side}/{name}", "float64", repr(value))
-    yield _summary(_WHOLE, "string", json.dumps(measured.to_dict(), allow_nan=False))
+    yield _summary(_WHOLE, "string", codec.to_json_line(measured.to_dict()))
 
 
 def _summary(tag: str, type: str, value: str) -> dict[str, Any]:

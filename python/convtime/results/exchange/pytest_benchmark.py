@@ -10,8 +10,8 @@ from typing import Annotated, Any
 import msgspec
 
 from convtime.core import codec
-from convtime.core.errors import InputError
-from convtime.results.exchange.unknown import of_samples, shown
+from convtime.core.errors import InputError, shown
+from convtime.results.exchange.unknown import of_samples
 from convtime.results.forms import PAYLOAD
 from convtime.results.measurement import Measurement
 
@@ -89,7 +89,9 @@ def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
 def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Measurements as pytest-benchmark writes its own, whose commands read it."""
     facts = measurements[0].provenance
-    git = facts.get("git") or {}
+    git, date = facts.get("git"), facts.get("date")
+    if not isinstance(git, Mapping):
+        git = {}
     return {
         "machine_info": {
             "cpu": {"brand_raw": facts.get("cpu")},
@@ -99,7 +101,7 @@ def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
         },
         "commit_info": {"id": git.get("commit"), "dirty": git.get("dirty")},
         "benchmarks": [_benchmark(measured) for measured in measurements],
-        "datetime": facts.get("date"),
+        "datetime": date if isinstance(date, str) else None,
         "version": "4.0.0",  # of pytest-benchmark, since which the form is this one
     }
 

@@ -7,11 +7,11 @@ its missing end, and left out.
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any
 
 from convtime.core import codec
 from convtime.core.errors import InputError
+from convtime.results.exchange import strict_json
 from convtime.results.sweep import Sweep
 from convtime.results.sweep_plan import SweepPlan, SweepPoint
 
@@ -49,7 +49,7 @@ def visit_line(visit: SweepPoint) -> str:
 
 
 def _line(document: dict[str, Any]) -> str:
-    return json.dumps(codec.finite(document), ensure_ascii=False, allow_nan=False) + "\n"
+    return codec.to_json_line(document) + "\n"
 
 
 def is_one(content: str) -> bool:
@@ -67,30 +67,20 @@ def read(content: str, source: str) -> SweepFile:
     first, *others = whole.split("\n")[:-1] or [""]
     if not first:
         raise InputError(f"{source}: ends in its first line, so that nothing of it can be read")
-    header = _parsed(first, source, 1)
-    plan = _decoded(SweepPlan, header.get("plan"), source, 1, Sweep.SCHEMA)
-    visits = [
-        _decoded(SweepPoint, _parsed(line, source, number), source, number)
-        for number, line in enumerate(others, start=2)
-    ]
-    known = {point.key for point in plan.points()}
-    for number, visit in enumerate(visits, start=2):
-        if visit.key not in known:
-            raise InputError(f"{source}: line {number} has a point that its plan does not have")
+    where = f"{source}: line 1"
+    plan = _decoded(SweepPlan, strict_json.parse(first, where).get("plan"), where, Sweep.SCHEMA)
+    visits = []
+    for number, line in enumerate(others, start=2):
+        where = f"{source}: line {number}"
+        visit = _decoded(SweepPoint, strict_json.parse(line, where), where)
+        if not plan.has(visit):
+            raise InputError(f"{where} has a point that its plan does not have")
+        visits.append(visit)
     return SweepFile(plan, tuple(visits), len(whole.encode()))
 
 
-def _parsed(line: str, source: str, number: int) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError as error:
-        raise InputError(f"{source}: line {number} is no JSON ({error})") from error
-
-
-def _decoded(
-    kind: type[Any], data: Any, source: str, number: int, schema: str | None = None
-) -> Any:
+def _decoded(kind: type[Any], data: Any, where: str, schema: str | None = None) -> Any:
     try:
         return codec.decode(kind, data, schema)
     except ValueError as error:
-        raise InputError(f"{source}: line {number}: {error}") from error
+        raise InputError(f"{where}: {error}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, shown
 from convtime.results.exchange.unknown import named, of_samples
 from convtime.results.forms import PAYLOAD
 from convtime.results.measurement import Measurement
@@ -50,7 +50,9 @@ def _measurement(theirs: benchmark.Measurement, calls_per_sample: int) -> Measur
     task = theirs.task_spec
     name = ", ".join(filter(None, (task.title, task.description, task.env)))
     if not theirs.raw_times:
-        raise InputError(f"the measurement of {name!r} must have a sample at least, and has none")
+        raise InputError(
+            f"the measurement of {shown(name)} must have a sample at least, and has none"
+        )
     averaged = f"; each sample is the mean of {calls_per_sample} calls"
     return of_samples(
         name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, shown
 from convtime.results.forms import CONDITIONS
 from convtime.results.measurement import Measurement
 
@@ -80,8 +80,3 @@ def named(measurements: Sequence[Measurement], source: str) -> dict[str, Measure
     if not found:
         raise InputError(f"{source}: has no measurement in it")
     return found
-
-
-def shown(name: str) -> str:
-    """A name out of a file for a sentence: quoted, escaped and not too long."""
-    return repr(name if len(name) <= 80 else name[:79] + "…")
