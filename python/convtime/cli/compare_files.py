@@ -12,11 +12,10 @@ from convtime.cli import arguments
 from convtime.cli.output import add_json, check_json, deliver_result, named_file
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core import codec
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, shown
 from convtime.core.files import check_distinct, check_writable, write_file
 from convtime.results.differences import SameGpu
 from convtime.results.exchange import read_measurements
-from convtime.results.exchange.unknown import shown
 from convtime.results.measurement import Measurement
 from convtime.results.regression import compare_runs
 
@@ -132,5 +131,5 @@ def _with_names_in_common(
 
 
 def _some(names: Mapping[str, object]) -> str:
-    some = ", ".join(map(shown, list(names)[:3]))
+    some = ", ".join(map(shown, list(names)[:3])) or "none"
     return f"{some} and {len(names) - 3} more" if len(names) > 3 else some
