@@ -13,7 +13,7 @@ Method event, which does not trace, is therefore compared with the truth less wh
 how much two events around the same call are further apart with the profiler on than with it off,
 beyond what they are around a kernel of fixed duration. Method graph is compared with stamps of the
 device's clock in a graph, less what they say too much of such a kernel: with a cold cache around
-the call, with a warm one around one call and around several right behind each other, since it is
+the call, with a warm one around one call and around several back to back, since it is
 such calls that the method times.
 """
 

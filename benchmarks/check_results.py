@@ -1,7 +1,7 @@
 """Checks that every result file says what its rows say, and the documents what the files say.
 
 Between `<!-- results:NAME -->` and `<!-- /results:NAME -->` in README.md and docs/ stands the
-summary of results/NAME.json; with ":rows" behind NAME, its rows, as NAME.py's table() shows them;
+summary of results/NAME.json; with ":rows" after NAME, its rows, as NAME.py's table() shows them;
 with another word, as its WORD_table() does. A goal that is missed is no error: it stays in the file
 as missed.
 """

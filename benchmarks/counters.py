@@ -1,11 +1,11 @@
 """How far convtime's hardware counters lie from ncu's on the same kernels, and what they leave.
 
-A row is an operation of one kernel, counted in this process by `convtime.counters` behind a flush
+A row is an operation of one kernel, counted in this process by `convtime.counters` after a flush
 that leaves clean lines, and in a process of its own by `ncu --clock-control none --cache-control
 all`, which flushes likewise. That also empties the caches of instructions; in this process, other
 kernels run before each call. Both count it on several tensors, since cycles depend on addresses,
 too. Errors are of medians; those of bytes are of what ncu counted more than 1 MB of. Two more rows
-have an operation's time before and behind the counting.
+have an operation's time before and after the counting.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def count(device: torch.device, name: str) -> results.Row:
 
 
 def time_around(device: torch.device, name: str) -> results.Row:
-    """An operation's time before and behind counting it."""
+    """An operation's time before and after counting it."""
     from common.operations import Operations
 
     import convtime
@@ -182,7 +182,7 @@ def time_around(device: torch.device, name: str) -> results.Row:
 
 
 def launch(device: torch.device, *names: str) -> results.Row:
-    """What ncu watches: operations as often as convtime counts them, behind a call that loads."""
+    """What ncu watches: operations as often as convtime counts them, after a call that loads."""
     import torch
 
     runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]

@@ -1,6 +1,6 @@
 """ResNet-50's convolutions with what follows them, in one call and in separate ones.
 
-Each row is one comparison, interleaved and behind a flush of the L2 cache, on the same tensors: of
+Each row is one comparison, interleaved and after a flush of the L2 cache, on the same tensors: of
 convtime's conv2d_epilogue, of PyTorch's separate operations, and of torch.compile of these. Rounds
 follow each other without a pause, as layers do. What follows a convolution is a bias and a ReLU,
 and a residual before the ReLU where the network has one; batch norms are taken to be folded. Who
@@ -57,7 +57,7 @@ def _speedup(row: results.Row, peer: str) -> float:
 def table(rows: list[results.Row]) -> str:
     """Markdown, a line a row."""
     lines = [
-        "| layer | N×C×H×W → K, R×S | behind it | dtype, layout | convtime (µs) | separate (µs) "
+        "| layer | N×C×H×W → K, R×S | after it | dtype, layout | convtime (µs) | separate (µs) "
         "| compiled (µs) | over separate | over compiled | first calls (s) |",
         "|---|---|---|---|--:|--:|--:|--:|--:|--:|",
     ]

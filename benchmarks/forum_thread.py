@@ -3,9 +3,9 @@
 A real training loop (ResNet-18, float32 in channels_last) runs for 1, 10, 100 and 1000 iterations
 from a rest on, and so do three of its convolutions by themselves, call after call on the same data:
 mean, minimum and maximum of their kernels' times, and the clock. Beside them convtime times the
-same convolutions by themselves, each behind a step of the loop: in its regime. Further rows are the
+same convolutions by themselves, each after a step of the loop: in its regime. Further rows are the
 clock of the machine at rest, all groups of hardware counters of the convolutions' kernels in the
-loop and behind caches in different states, and each piece of the advice that the thread gives,
+loop and with caches in different states, and each piece of the advice that the thread gives,
 without and with it.
 """
 

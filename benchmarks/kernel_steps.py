@@ -1,6 +1,6 @@
 """What each step on the way to a fast kernel gains, and what each compiler setting costs.
 
-Rows of the subject "pool" are one comparison each, interleaved and behind a flush of the L2 cache:
+Rows of the subject "pool" are one comparison each, interleaved and after a flush of the L2 cache:
 of all steps and builds of the tutorial's ReLU and max-pooling, of convtime's own kernel, of eager
 PyTorch's two, and of a copy, which is torch.relu of as many elements as move as many bytes. So are
 those of "activation", of ReLU, GELU and their gradients. "counters" is what the hardware counts of

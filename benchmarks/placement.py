@@ -284,7 +284,7 @@ def measure_truth(device: torch.device) -> results.Row:
 
 
 def profiled_at_random(candidates: list[convtime.Candidate], device: torch.device) -> list[float]:
-    """The midmean of each one's calls, by turns, behind a flush, each on tensors at other places.
+    """The midmean of each one's calls, by turns, after a flush, each on tensors at other places.
 
     Of a median, the profiler's clock would say no more than a tick: 0.8 % of a kernel of 4 µs.
     """

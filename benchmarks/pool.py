@@ -1,6 +1,6 @@
 """How close relu_max_pool2d comes to the memory's bandwidth, forward and backward.
 
-Each row is one comparison, interleaved and behind a flush of the L2 cache: of convtime's kernel, of
+Each row is one comparison, interleaved and after a flush of the L2 cache: of convtime's kernel, of
 eager PyTorch's and torch.compile's, and of a copy, which is torch.relu of as many elements of the
 same dtype as read and write as many bytes as the pass has to: input and output, or the gradients of
 both and a byte per output that says which element it was. Times are the sums of a call's kernels.

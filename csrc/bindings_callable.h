@@ -16,7 +16,7 @@
 #include "timing/conditions/cache_flush.h"
 #include "timing/host_hooks.h"
 
-// Calls of Python's as the timing layer makes them, with what they need before and behind them.
+// Calls of Python's as the timing layer makes them, with what they need before and after them.
 
 namespace py = pybind11;
 

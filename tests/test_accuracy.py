@@ -222,7 +222,7 @@ def test_stamps_in_a_warm_graph_are_around_calls_right_behind_each_other(
     )
     ops = types.SimpleNamespace(convtime=operators)
     monkeypatch.setattr(passes, "torch", types.SimpleNamespace(cuda=cuda, ops=ops))
-    # A launch is hidden behind the call before, and takes 2 µs behind anything else.
+    # A launch is hidden behind the call before, and takes 2 µs after anything else.
     call = functools.partial(
         graph.captures, "call", lambda before: 10_000 if before == "call" else 12_000
     )

@@ -142,7 +142,7 @@ class TestOnAGpu:
     @pytest.mark.timing
     @pytest.mark.parametrize("method", ["kernel", "event", "graph"])
     def test_every_method_sees_a_clean_cache(self, method: Method) -> None:
-        """By each, relu takes what torch.profiler has behind a flush that reads."""
+        """By each, relu takes what torch.profiler has after a flush that reads."""
         x = torch.randn(4 * MEBIBYTE, device="cuda")
         clean = convtime.time_op(torch.relu, x, method=method, cache="cold-clean")
         assert (clean.method, clean.cache, clean.cache_reason) == (method, "cold-clean", "")
@@ -175,7 +175,7 @@ class TestOnAGpu:
 
 
 def profiled_seconds(x: torch.Tensor, *, clean: bool) -> float:
-    """Median of relu's kernel behind flushes, by torch.profiler."""
+    """Median of relu's kernel after flushes, by torch.profiler."""
     x.relu()
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:

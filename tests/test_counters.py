@@ -666,7 +666,7 @@ def test_a_call_that_fails_passes_its_error_on_and_leaves_nothing():
     x, calls = floats(MIB), itertools.count()
 
     def work():
-        if next(calls) == 3:  # behind the first, and the two that are traced
+        if next(calls) == 3:  # after the first, and the two that are traced
             raise ZeroDivisionError
         return torch.relu(x)
 

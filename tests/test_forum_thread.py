@@ -120,7 +120,7 @@ def test_what_is_written_is_said_as_a_share_of_the_loops():
     assert idle == "At rest the GPU's multiprocessors have a clock of 345 MHz."
     assert written == (
         "layer1: in the loop the kernel writes 50.0 MB to memory, and by itself, as a share of "
-        "that, 0.96 behind a dirty L2 cache, 1.40 behind a flush that wrote, 0.20 behind one that "
+        "that, 0.96 with a dirty L2 cache, 1.40 after a flush that wrote, 0.20 after one that "
         "read, 0.10 call after call."
     )
 
@@ -227,13 +227,13 @@ def test_in_the_loop_and_alone_one_convolution_is_counted(monkeypatch):
         ("cold-clean", False, 1),
         ("warm", False, 1),
     ]
-    assert len(written) == 2, "behind one of these, both times"
+    assert len(written) == 2, "after one of these, both times"
     assert {repeats for _, _, repeats in counts[1::2]} == {counted.REPEATS}
     assert (row["count"], row["counted"]["in_place"]["launches"]) == (4, 4)
     assert row["counted"]["warm"]["values"][WRITE] == counted.REPEATS
     assert row["counted"]["warm"]["values"]["sm__inst_executed.sum"] == 5
     assert summary.dirty_over_in_place(row) == 1
-    assert "1.00 behind a step, 1.00 behind a dirty L2 cache" in next(summary.sentences([row]))
+    assert "1.00 after a step, 1.00 with a dirty L2 cache" in next(summary.sentences([row]))
 
 
 def test_advice_is_measured_without_and_with_it(monkeypatch):

@@ -19,10 +19,10 @@ QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "stop": "count", "check":
 
 
 class AfterEachOther:
-    """Calls that take longer for a while behind another one's, as where that filled a cache.
+    """Calls that take longer for a while after another one's, as where that filled a cache.
 
-    By turns in random order, no more than two of a candidate's calls are behind each other: all of
-    them take longer, and none of those that are timed alone, behind the warm-up.
+    By turns in random order, no more than two of a candidate's calls are back to back: all of
+    them take longer, and none of those that are timed alone, after the warm-up.
     """
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import pytest_convtime
 
-# What a pytest within this one imports, it forgets behind itself, but for what was there before.
+# What a pytest within this one imports, it forgets afterwards, but for what was there before.
 import convtime.conv.sources.called
 import convtime.device.gpu_turn
 import convtime.integrations.gpu_benchmark

@@ -82,8 +82,8 @@ class _EventPasses:
 class StampPasses:
     """What a call takes in a graph by stamps of the device's clock, untraced.
 
-    With a cold cache, the time from a stamp before the call to one behind it. With a warm one, as
-    method graph has it, that of calls right behind each other, which hides part of their launches:
+    With a cold cache, the time from a stamp before the call to one after it. With a warm one, as
+    method graph has it, that of calls back to back, which hides part of their launches:
     by how much longer a series of more of them takes.
     """
 

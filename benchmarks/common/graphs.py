@@ -22,7 +22,7 @@ class Replay:
 
 
 def capture(call: Call) -> Replay:
-    """In one graph, behind three calls that warm it up."""
+    """In one graph, after three calls that warm it up."""
     cuda: Any = torch.cuda
     stream = cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

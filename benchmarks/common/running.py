@@ -156,7 +156,7 @@ def run_probe(
 
 
 def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> Any:
-    """What a fresh Python of these arguments gives by `print_result`, or as JSON behind RESULT.
+    """What a fresh Python of these arguments gives by `print_result`, or as JSON after RESULT.
 
     Raises:
         RuntimeError: It failed; with the last line that it said.
@@ -174,7 +174,7 @@ def run_fresh(arguments: Sequence[str | Path], timeout: float = 120) -> Any:
 
 
 def printed_results(stdout: str) -> list[Any]:
-    """What a process has given by `print_result`, or as JSON behind RESULT."""
+    """What a process has given by `print_result`, or as JSON after RESULT."""
     return [
         json.loads(line.removeprefix(RESULT))
         for line in stdout.splitlines()

@@ -79,7 +79,7 @@ def read_trace(events: Iterable[TraceEvent]) -> Trace:
 
 
 def profile_calls(call: Call, count: int, *, cold: bool) -> Trace:
-    """Calls queued back to back behind a kernel that holds them until all are issued.
+    """Calls queued back to back after a kernel that holds them until all are issued.
 
     Were they not held, a call's span would have the host's gaps in it; then the hold is lengthened.
     """

@@ -72,7 +72,7 @@ def measure_call(call: ConvCall, oracle: PlanOracle, device: torch.device) -> re
 
 
 def _of_the_gpu() -> str:
-    """What has become of the GPU meanwhile, behind an error that may say nothing of it."""
+    """What has become of the GPU meanwhile, after an error that may say nothing of it."""
     try:
         torch.cuda.synchronize()
     except RuntimeError as error:

@@ -77,7 +77,7 @@ def pinned(device: torch.device, _size: Size) -> results.Row:
 
 
 def mapped_memory(device: torch.device, _size: Size) -> results.Row:
-    """A copy from pinned memory with a kernel behind it, against a kernel that reads it mapped."""
+    """A copy from pinned memory with a kernel after it, against a kernel that reads it mapped."""
     locked = torch.randn(_SIDE, _SIDE).pin_memory()
     target = torch.empty(_SIDE, _SIDE, device=device)
     seen = mapped(locked, device)
@@ -90,7 +90,7 @@ def mapped_memory(device: torch.device, _size: Size) -> results.Row:
 
 
 def overlapped(device: torch.device, size: Size) -> results.Row:
-    """A step behind the copy of its batch, against one beside the copy of the next."""
+    """A step after the copy of its batch, against one beside the copy of the next."""
     training = Training(device, size)
     batch = torch.randn(size.batch, 3, size.side, size.side).pin_memory()
     target = torch.empty_like(batch, device=device)

@@ -24,9 +24,9 @@ def measure(device: torch.device, size: Size, name: str) -> results.Row:
     """All groups of metrics of a layer's kernel, or why they cannot be read.
 
     In the loop, the convolution is called where a step has come to it. By itself, it is called
-    behind a step; behind a cache full of lines that are to be written back, its input's among them,
-    which is written last as in the loop (``dirty``); behind a flush that wrote (``cold``) or read
-    (``clean``), where its input has to be read first; and behind itself (``warm``).
+    after a step; with a cache full of lines that are to be written back, its input's among them,
+    which is written last as in the loop (``dirty``); after a flush that wrote (``cold``) or read
+    (``clean``), where its input has to be read first; and after itself (``warm``).
     """
     training = Training(device, size)
     try:

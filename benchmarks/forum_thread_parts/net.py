@@ -182,7 +182,7 @@ class Isolated:
     """A convolution by itself.
 
     Attributes:
-        x: its input, behind a ReLU.
+        x: its input, after a ReLU.
         weight: its weight.
         padding: around the input.
         count: how many like it a step of the net has.

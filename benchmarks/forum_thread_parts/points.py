@@ -115,7 +115,7 @@ def _recorded(
 ) -> tuple[convtime.Recording, float | None]:
     """So many calls from a rest on, and the clock meanwhile.
 
-    The GPU reads its clocks itself, before the first call and behind the last: what NVML says is of
+    The GPU reads its clocks itself, before the first call and after the last: what NVML says is of
     the rest around a short run, too.
 
     Raises:

@@ -22,14 +22,14 @@ from forum_thread_parts.summary import (
 _APPLICATIONS = {
     "in_place": ("PyTorch", "tab:orange"),
     "isolated": ("isolated", "tab:blue"),
-    "same_regime": ("isolated, behind a step", "tab:green"),
+    "same_regime": ("isolated, after a step", "tab:green"),
 }
 _PLACES = {
     "in_place": ("PyTorch", "tab:orange"),
-    "behind_the_step": ("isolated, behind a step", "tab:green"),
+    "behind_the_step": ("isolated, after a step", "tab:green"),
     "dirty": ("isolated, dirty L2", "tab:blue"),
-    "cold": ("isolated, behind a flush that wrote", "tab:blue"),
-    "clean": ("isolated, behind one that read", "tab:blue"),
+    "cold": ("isolated, after a flush that wrote", "tab:blue"),
+    "clean": ("isolated, after one that read", "tab:blue"),
     "warm": ("isolated, warm", "tab:blue"),
 }
 

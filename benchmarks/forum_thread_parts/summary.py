@@ -11,10 +11,10 @@ import results
 DRAM_READ = ("dram__bytes_read.sum", "dram__bytes_op_read.sum")
 DRAM_WRITE = ("dram__bytes_write.sum", "dram__bytes_op_write.sum")
 _PLACES = {
-    "behind_the_step": "behind a step",
-    "dirty": "behind a dirty L2 cache",
-    "cold": "behind a flush that wrote",
-    "clean": "behind one that read",
+    "behind_the_step": "after a step",
+    "dirty": "with a dirty L2 cache",
+    "cold": "after a flush that wrote",
+    "clean": "after one that read",
     "warm": "call after call",
 }
 _SAME = 0.02  # share of a time up to which another one is the same
@@ -127,7 +127,7 @@ def _on_regimes(ratios: Sequence[float], rows: Sequence[results.Row]) -> str:
     ]
     told = (
         f"A convolution in the loop takes {min(alone):.3f} to {max(alone):.3f} times what it takes "
-        f"by itself, call after call; behind a step of the loop, in its regime, "
+        f"by itself, call after call; after a step of the loop, in its regime, "
         f"{min(ratios):.3f} to {max(ratios):.3f} times."
     )
     kernels = all(

@@ -57,7 +57,7 @@ EngineTag parse_tag(std::string_view tag) {
     if (rest.starts_with(prefix)) {
       rest.remove_prefix(prefix.size());
       parsed.pass = pass;
-      // The nodes behind the convolution are in capitals.
+      // The nodes after the convolution are in capitals.
       const std::size_t capitals =
           std::min(rest.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_"), rest.size());
       parsed.epilogue = rest.substr(0, capitals);

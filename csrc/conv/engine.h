@@ -29,7 +29,7 @@ struct Engine {
 /// What a plan's tag says, e.g. "ConvFwd_eng38_k2=8_k13=1" or "ConvFwd_ADD_ADD_RELU_FWD_eng0".
 struct EngineTag {
   std::optional<Pass> pass;  ///< none where the tag begins with the engine, as "eng38_k2=8_k13=1"
-  std::string epilogue;      ///< as epilogue_name has it: what the graph has behind the convolution
+  std::string epilogue;      ///< as epilogue_name has it: what the graph has after the convolution
   Engine engine;
 };
 

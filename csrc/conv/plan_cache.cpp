@@ -94,7 +94,7 @@ std::shared_ptr<SharedChoice> ChoiceTable::insert(const PlanKey& key, PlanChoice
     const std::shared_ptr<SharedChoice> found = same->choice;
     if (for_all && !same->for_all) {
       same->for_all = true;
-      std::rotate(same, std::next(same), choices.end());  // behind those that were for all before
+      std::rotate(same, std::next(same), choices.end());  // after those that were for all before
     }
     return found;
   }

@@ -59,7 +59,7 @@ std::vector<Config> list_configs(Graph& graph, const Problem& problem, cudnnBack
 }
 
 /// Engines of cuDNN's fallback list run most anything, and are slow. PyTorch takes them for its own
-/// graphs; behind other activations, the convolution is faster with an engine for it alone.
+/// graphs; after other activations, the convolution is faster with an engine for it alone.
 bool falls_back(Activation activation) {
   return activation == Activation::kIdentity || activation == Activation::kRelu;
 }

@@ -20,7 +20,7 @@ class RelaxedCapture {
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
-  /// Whether CUDA is gone already, as for threads that end behind the main one.
+  /// Whether CUDA is gone already, as for threads that end after the main one.
   bool process_ends() const { return process_ends_; }
 
  private:

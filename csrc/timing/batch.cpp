@@ -16,7 +16,7 @@ namespace {
 constexpr double kHoldMargin = 1.5;
 constexpr double kHoldExtraSeconds = 50e-6;
 
-/// The API calls behind what a device did: those of a CUDA graph are one launch.
+/// The API calls that what a device did came from: those of a CUDA graph are one launch.
 std::size_t count_launches(const std::vector<DeviceActivity>& activities) {
   std::set<std::uint32_t> calls;
   for (const DeviceActivity& activity : activities) {

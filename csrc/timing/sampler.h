@@ -29,7 +29,7 @@ class CONVTIME_API Sampler {
 
   /// `hold` may be null: the queue is then never held. `probe` may be null: clocks are then not
   /// known. Candidates stamp the probe themselves (ClockedCallable). `regime` may be null: the
-  /// device is then sampled as it is. `calibrate` is asked once, behind each candidate's first
+  /// device is then sampled as it is. `calibrate` is asked once, after each candidate's first
   /// calls, what the timer adds to each sample: the rule judges samples less that. Where it is
   /// empty, the timer adds nothing.
   Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,

@@ -39,7 +39,7 @@ struct Supervision {
   /// Looked at between batches, and between the first calls: the run then ends with the samples
   /// that there are, fewer than the stop rule asks for. Without any it throws DeadlineError.
   Deadline deadline{};
-  /// Told of each batch behind it, and may throw to end the run; empty where nobody listens.
+  /// Told of each batch after it, and may throw to end the run; empty where nobody listens.
   std::function<void(const BatchRecord&)> on_batch{};
 };
 

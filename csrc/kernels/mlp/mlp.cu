@@ -235,7 +235,7 @@ struct Scratch {
   std::size_t bytes;
 
   Scratch(const MlpNet& net, const Plan& plan, std::int64_t batch, void* memory) {
-    static_assert(sizeof(Progress) % sizeof(float4) == 0, "what lies behind it is aligned");
+    static_assert(sizeof(Progress) % sizeof(float4) == 0, "what lies after it is aligned");
     const std::size_t blocks = plan.one_cluster ? 0 : std::size_t(plan.blocks);
     const std::size_t slot = std::size_t(net.layers) * net.width * net.width / 4;
     const std::size_t spilled_bytes =

@@ -22,7 +22,7 @@ enum class MlpLoss : std::int8_t { kMse, kCrossEntropy };
 enum class MlpOptimizer : std::int8_t { kSgd, kAdam, kAdamW };
 
 /// Layers with the activation between them. Each has a dense width × width matrix, whose rows are
-/// its outputs, and behind it a row of biases if it has any; where a layer is narrower, the rest of
+/// its outputs, and after it a row of biases if it has any; where a layer is narrower, the rest of
 /// its matrix is zero.
 struct MlpNet {
   ElementType type;  // on chip, one of 16 bits; not kDouble

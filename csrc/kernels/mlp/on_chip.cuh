@@ -13,7 +13,7 @@
 //   2. The warps share out the gradients of the weights, of all layers at once: 32 × 64 of them at
 //      a time are products over the tile's rows. They are added to what earlier tiles gave.
 //
-// Behind the last tile the blocks' gradients are added up, in a fixed order, and the weights are
+// After the last tile the blocks' gradients are added up, in a fixed order, and the weights are
 // updated. Where one cluster of blocks is enough for the batch, that is done in the same launch,
 // out of each other's shared memory; else by a second kernel, out of device memory.
 

@@ -3,7 +3,7 @@
 #include "kernels/mlp/gradients.cuh"
 #include "kernels/mlp/step.cuh"
 
-// Behind a step whose blocks left their gradients in a slot of device memory each: their sum, in a
+// After a step whose blocks left their gradients in a slot of device memory each: their sum, in a
 // fixed order, and what is done with it.
 
 namespace convtime::mlp {
@@ -27,7 +27,7 @@ __device__ float4 sum_slots(const Step<T>& step, int slots, std::size_t size, in
   return sum;
 }
 
-/// Behind step_kernel, of training steps on as many blocks as there are slots.
+/// After step_kernel, of training steps on as many blocks as there are slots.
 template <typename T, int W>
 __global__ void __launch_bounds__(kThreads, 1)
     learn_kernel(const __grid_constant__ Step<T> step, int slots) {
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-/// Behind step_kernel, of Objective::kGradient.
+/// After step_kernel, of Objective::kGradient.
 template <typename T, int W>
 __global__ void __launch_bounds__(kThreads, 1)
     sum_kernel(const __grid_constant__ Step<T> step, int slots, T* grad_weights) {

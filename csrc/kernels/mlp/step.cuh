@@ -10,7 +10,7 @@ namespace convtime::mlp {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kPlaces = 32;  // that a block of the kernels behind a step adds up
+constexpr int kPlaces = 32;  // that a block of the kernels after a step adds up
 
 /// How spilled_kernel divides its work and its shared memory.
 struct SpilledSizes {

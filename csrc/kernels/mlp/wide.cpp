@@ -65,7 +65,7 @@ class Products {
     return layer == net_.layers - 1 ? round_up(net_.outputs, kVector) : net_.width;
   }
 
-  /// From a layer's input to what it gives before its activation, or behind it where that is fused.
+  /// From a layer's input to what it gives before its activation, or after it where that is fused.
   Matmul forward(int layer, bool fused) const {
     Matmul matmul{net_.type,  net_.type,          net_.tf32, true,
                   false,      columns_out(layer), rows_,     columns_in(layer),
@@ -76,9 +76,9 @@ class Products {
     return matmul;
   }
 
-  /// From the gradient of a layer's output to that of its input, behind its activation. cuBLASLt
+  /// From the gradient of a layer's output to that of its input, after its activation. cuBLASLt
   /// would apply a ReLU's derivative as well, by kernels that take longer than plain ones and a
-  /// kernel of ours behind them: on an H200, 27 µs for 14 + 6 at 1024 × 1024 and 4096 rows.
+  /// kernel of ours after them: on an H200, 27 µs for 14 + 6 at 1024 × 1024 and 4096 rows.
   Matmul backward(int layer) const {
     return {net_.type, net_.type,          net_.tf32,  false,      false,     columns_in(layer),
             rows_,     columns_out(layer), net_.width, net_.width, net_.width};
@@ -210,7 +210,7 @@ class Pass {
   const void* weights(int layer) const {
     return at(weights_, bytes_of(net_.type) * layer * products_.matrix());
   }
-  /// Behind the layer's matrix.
+  /// After the layer's matrix.
   const void* biases(int layer) const {
     return at(weights(layer), bytes_of(net_.type) * net_.width * net_.width);
   }

@@ -31,7 +31,7 @@ CONVTIME_API std::size_t mlp_wide_scratch_bytes(const MlpNet& net, std::int64_t 
                                                 MlpWork work);
 
 /// Whether cuBLASLt applies the activation to its products as it writes them; else, as always with
-/// its derivative, that is a kernel behind each.
+/// its derivative, that is a kernel after each.
 CONVTIME_API bool mlp_wide_fuses_activation(const MlpNet& net, std::int64_t batch,
                                             cublasLtContext* cublas);
 

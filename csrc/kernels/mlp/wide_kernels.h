@@ -17,7 +17,7 @@ struct BatchChoice {
   std::int64_t batches = 1;
 };
 
-/// Copies rows of so many columns, with zeros behind them up to `padded` columns.
+/// Copies rows of so many columns, with zeros after them up to `padded` columns.
 void launch_copy_rows(ElementType type, const void* from, std::int64_t from_ld, void* to,
                       std::int64_t to_ld, int columns, int padded, std::int64_t rows,
                       const BatchChoice& choice, cudaStream_t stream);
@@ -30,7 +30,7 @@ void launch_activation(ElementType type, MlpActivation activation, void* values,
 void launch_activation_backward(ElementType type, MlpActivation activation, void* gradients,
                                 const void* activated, std::int64_t count, cudaStream_t stream);
 
-/// What losses need beside the outputs. Behind a step, all but the partial sums is as before it.
+/// What losses need beside the outputs. After a step, all but the partial sums is as before it.
 struct WideLoss {
   static constexpr int kMostBlocks = 1024;
 
@@ -41,7 +41,7 @@ struct WideLoss {
 };
 
 /// Has outputs, of so many rows `ld` apart, become their scaled gradient, and keeps the loss. What
-/// is behind the net's outputs becomes zero up to `padded` columns.
+/// is after the net's outputs becomes zero up to `padded` columns.
 void launch_loss(const MlpNet& net, const MlpData& data, const MlpScaling& scaling,
                  const MlpState& state, void* outputs, std::int64_t ld, int padded, WideLoss* loss,
                  cudaStream_t stream);

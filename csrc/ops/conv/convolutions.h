@@ -171,7 +171,7 @@ at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Ten
 /// All that follows a convolution, by one kernel and in place.
 void cuda_apply_epilogue(const at::Tensor& y, const EpilogueOperands& epilogue);
 
-/// Adds one number for each channel to y, as PyTorch does behind its plans.
+/// Adds one number for each channel to y, as PyTorch does after its plans.
 void cuda_add_bias(at::Tensor& y, const at::Tensor& bias);
 
 /// The gradients of input and weight; those that are not wanted are undefined.

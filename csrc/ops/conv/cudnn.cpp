@@ -302,7 +302,7 @@ class CudnnCall {
                lacked_memory ? " with the memory that there is" : "");
   }
 
-  /// Of a few calls, behind one that warms up.
+  /// Of a few calls, after one that warms up.
   template <typename Call>
   static float time(const Call& call) {
     constexpr int kCalls = 5;

@@ -89,7 +89,7 @@ at::Tensor dispatch(const EpilogueCall& call) {
 const ConvOp& op_of(const EpilogueCall& call) {
   const std::int64_t spatial = call.weight.dim() - 2;
   TORCH_CHECK(spatial >= 1 && spatial <= 3,
-              "convolution_epilogue: weight must have one to three spatial dimensions behind its "
+              "convolution_epilogue: weight must have one to three spatial dimensions after its "
               "channels, got shape ",
               call.weight.sizes());
   return kEpilogues[static_cast<std::size_t>(spatial - 1)];

@@ -207,7 +207,7 @@ at::Tensor biases_of(const at::Tensor& weights, const Net& net, std::int64_t lay
   return weights[layer][net.width].narrow(0, 0, layer == net.layers - 1 ? net.outputs : net.width);
 }
 
-/// Each layer's input, and behind them the output.
+/// Each layer's input, and after them the output.
 std::vector<at::Tensor> activations(const at::Tensor& input, const at::Tensor& weights,
                                     const Net& net) {
   std::vector<at::Tensor> values{input};
@@ -463,7 +463,7 @@ std::tuple<std::string, std::string> path(const at::Tensor& weights, std::int64_
                                                                       : " in 32 bits";
   return {"wide",
           c10::str(choice.why_wide, ": products by cuBLASLt", products, ", with the activation ",
-                   is_fused ? "fused" : "as a kernel behind each")};
+                   is_fused ? "fused" : "as a kernel after each")};
 }
 
 std::vector<std::string> plans(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,

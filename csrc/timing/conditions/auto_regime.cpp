@@ -51,7 +51,7 @@ BatchFate AutoRegime::judge(const RegimeBatch& batch) {
                                    : BatchFate::kKeep;
 }
 
-/// Of a batch, each candidate's clock; and the one before it, which is known behind a rest.
+/// Of a batch, each candidate's clock; and the one before it, which is known after a rest.
 BatchFate AutoRegime::watch(std::span<const double> clocks_hz, double idle_clock_hz) {
   has_rested_ = has_rested_ || std::isfinite(idle_clock_hz);
   highest_hz_.resize(clocks_hz.size(), 0);

@@ -15,7 +15,7 @@ namespace convtime {
 ///
 /// A clock that is at the device's maximum has not fallen, and nothing is waited for. One that is
 /// below it may have fallen before, under earlier work, or may be locked: a short rest tells,
-/// behind which the clock without load is read.
+/// after which the clock without load is read.
 ///
 /// Nobody asked for bursts, so that they may not take as long as those that somebody did. They need
 /// not, either: the device was not under the load for long.

@@ -12,7 +12,7 @@ namespace {
 
 /// Of its candidate's highest clock: what the gaps aim at.
 constexpr double kWantedShare = 0.99;
-/// Samples that may be below kHighShare; in a batch always one: the first one behind a gap is, by
+/// Samples that may be below kHighShare; in a batch always one: the first one after a gap is, by
 /// some 3 % on an H200, and one that the host disturbed says nothing.
 constexpr double kMaxShareBelow = 0.2;
 /// A device whose clock without load is lower, of its maximum, is locked, hot or capped.

@@ -59,7 +59,7 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
   BurstLimits limits_;
   double gap_seconds_;
   double batch_seconds_;
-  double too_short_seconds_ = 0;  ///< the last gap behind which a clock was too low
+  double too_short_seconds_ = 0;  ///< the last gap after which a clock was too low
   double idle_clock_hz_ = 0;      ///< the highest clock without load
   std::vector<double> top_hz_;    ///< [candidate]: the highest median of a batch
   std::vector<double> kept_hz_;   ///< [candidate]: the lowest median of a batch that is kept

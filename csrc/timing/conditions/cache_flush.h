@@ -25,7 +25,7 @@ struct FlushBuffer {
 };
 
 /// Bytes that a FlushBuffer needs on a device: twice its L2 cache to have dropped what was there
-/// (times on an H200 are the same behind one to eight times as much), four times to have written
+/// (times on an H200 are the same after one to eight times as much), four times to have written
 /// back what of it was dirty.
 CONVTIME_API std::size_t flush_buffer_bytes(int device, L2Lines leaves = L2Lines::kDirty);
 

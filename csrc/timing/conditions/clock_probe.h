@@ -18,7 +18,7 @@ class ClockProbe {
   /// Reads the clocks when the device comes to what is enqueued next. Once before each call.
   virtual void stamp() = 0;
 
-  /// Reads them a last time, behind all calls of a batch.
+  /// Reads them a last time, after all calls of a batch.
   virtual void finish() = 0;
 
   /// Drops the stamps since the last collect().
@@ -41,7 +41,7 @@ class ClockProbe {
 inline constexpr std::uint64_t kClockWindowNs = 50'000;
 
 /// The clock's rate in hertz around each of N calls, from N + 1 groups of `group` stamps, one
-/// before each call and one behind the last. A call's window is widened over its neighbours until
+/// before each call and one after the last. A call's window is widened over its neighbours until
 /// it lasts kClockWindowNs. NaN where no multiprocessor was stamped at both ends.
 CONVTIME_API std::vector<double> clock_rates_hz(std::span<const ClockStamp> stamps,
                                                 std::size_t group);

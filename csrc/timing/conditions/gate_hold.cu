@@ -26,7 +26,7 @@ __global__ void gate_kernel(const volatile int* open, volatile int* timed_out,
 
 }  // namespace
 
-/// A flag in memory of the host, and an event behind the last kernel that spun on it.
+/// A flag in memory of the host, and an event after the last kernel that spun on it.
 struct GateHold::Gate {
   struct State {
     int open;       // written by the host
@@ -84,7 +84,7 @@ GateHold::GateHold(cudaStream_t stream)
 GateHold::~GateHold() { Gates::instance().give_back(device_, std::move(gate_)); }
 
 void GateHold::hold(double deadline_seconds) {
-  // The last gate's kernel may still be about to see that it is open. Whatever came behind it need
+  // The last gate's kernel may still be about to see that it is open. Whatever came after it need
   // not be waited for.
   CONVTIME_CUDA_CHECK(cudaEventSynchronize(gate_->passed.get()));
   Gate::State& state = *gate_->state.get();

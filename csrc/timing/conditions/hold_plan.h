@@ -26,7 +26,7 @@ class CONVTIME_API HoldPlan {
   explicit HoldPlan(std::size_t max_rounds) : max_rounds_(max_rounds), limit_(max_rounds) {}
 
   /// How many rounds a batch may have, one at least: as many as the queue has room for, and fewer
-  /// behind a stall.
+  /// after a stall.
   std::size_t round_limit(const RoundLoad& round) const;
 
   /// What became of a batch.

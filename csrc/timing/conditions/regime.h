@@ -60,7 +60,7 @@ class CONVTIME_API RegimeControl {
   /// enough.
   virtual double batch_seconds() const { return 0.02; }
 
-  /// How long the device is to be at work before a pause behind the next batch: where the batch is
+  /// How long the device is to be at work before a pause after the next batch: where the batch is
   /// shorter, calls that nobody times come right before it.
   virtual double load_seconds() const { return 0; }
 

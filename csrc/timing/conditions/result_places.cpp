@@ -86,7 +86,7 @@ void ResultPlaces::keep(std::span<const MemoryBlock> result, std::size_t places)
   separators_.push_back(allocate_(separator_bytes(result.back().bytes)));
 }
 
-/// Leaves no room for the next separator, behind which the next block would begin a segment.
+/// Leaves no room for the next separator, after which the next block would begin a segment.
 void ResultPlaces::fill_segment_behind(const Block& block) {
   const std::uintptr_t end =
       reinterpret_cast<std::uintptr_t>(block.held.get()) + rounded(block.bytes);

@@ -20,7 +20,7 @@ constexpr unsigned kBlocks = 8;
 
 __global__ void stamp_kernel(ClockStamp* stamps) { stamps[blockIdx.x] = read_clocks(); }
 
-/// As stamp_kernel, at least kClockWindowNs behind each of the first stamps: this block may share
+/// As stamp_kernel, at least kClockWindowNs after each of the first stamps: this block may share
 /// its multiprocessor with any of them.
 __global__ void finish_kernel(ClockStamp* stamps, const ClockStamp* first) {
   std::uint64_t latest = 0;

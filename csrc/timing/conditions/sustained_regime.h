@@ -18,7 +18,7 @@ struct SustainedLimits {
 };
 
 /// Regime::kSustained: the candidates run back to back until neither their times nor clocks drift.
-/// Only some of the calls are timed, so that the pauses behind them are few.
+/// Only some of the calls are timed, so that the pauses after them are few.
 class CONVTIME_API SustainedRegime final : public RegimeControl {
  public:
   explicit SustainedRegime(SustainedLimits limits = {}) : limits_(limits) {}

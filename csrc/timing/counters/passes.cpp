@@ -70,7 +70,7 @@ Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeP
   return rows;
 }
 
-/// Puts a further part's values behind those of the parts before it.
+/// Puts a further part's values after those of the parts before it.
 void append(Rows part, Rows& rows) {
   if (rows.empty()) {
     rows = std::move(part);

@@ -55,7 +55,7 @@ struct ProfilerApi {
 };
 
 /// Arguments of one of these functions. They are told how many bytes of a structure there are: not
-/// sizeof, which counts padding behind the last field.
+/// sizeof, which counts padding after the last field.
 template <typename Params>
 Params sized(std::size_t bytes) {
   Params params{};

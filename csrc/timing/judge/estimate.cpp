@@ -54,7 +54,7 @@ double median_of(std::span<const double> values, Ties ties) {
   return quantile_of_sorted(ordered(values, ties), 0.5);
 }
 
-/// Where each block of consecutive samples begins, and behind the last one where it ends.
+/// Where each block of consecutive samples begins, and after the last one where it ends.
 using Blocks = std::vector<std::size_t>;
 
 std::size_t count_of(const Blocks& blocks) { return blocks.size() - 1; }

@@ -32,7 +32,7 @@ struct GraphContext {
   DeviceAllocator allocate{};
 };
 
-/// Calls right behind each other: the time of one is the difference between a long graph and a
+/// Calls back to back: the time of one is the difference between a long graph and a
 /// short one over the difference of their lengths, so that launching a graph and the events around
 /// it cost nothing. What remains beside the call itself is the gap to the next one.
 class CONVTIME_API GraphTimer final : public Timer {
@@ -71,7 +71,7 @@ class CONVTIME_API GraphTimer final : public Timer {
   std::vector<Sample> samples_;
 };
 
-/// Calls behind a flush each: the time of one is between two stamps of the
+/// Calls after a flush each: the time of one is between two stamps of the
 /// device's clock, mean over the calls of a graph. What remains beside the call itself is what the
 /// stamps need.
 class CONVTIME_API ColdGraphTimer final : public Timer {

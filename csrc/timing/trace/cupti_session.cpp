@@ -80,7 +80,7 @@ bool profiler_is_active() {
   return is_active != nullptr && is_active();
 }
 
-/// Ticks of CUPTI's timestamps a nanosecond. They are nanoseconds, unless another client of this
+/// Ticks of CUPTI's timestamps per nanosecond. They are nanoseconds, unless another client of this
 /// process has registered a clock of its own, which cannot be asked for: kineto leaves the
 /// processor's time stamp counter behind. For one thread at a time.
 double measure_ticks_per_ns() {
@@ -201,7 +201,7 @@ Attribution CuptiSession::take(std::span<const Window> windows) {
 Attribution CuptiSession::take_complete(std::span<const Window> windows) {
   using std::chrono::microseconds;
   records_ = {};
-  // Of a call behind the windows: what comes before it has come when its record has.
+  // Of a call after the windows: what comes before it has come when its record has.
   const std::uint64_t behind = now();
   CONVTIME_CUDA_CHECK(cudaMemsetAsync(nullptr, 0, 0, nullptr));  // issues nothing
   scope_->flush(ActivityScope::Flush::kFinished);
