@@ -56,7 +56,7 @@ def _verdicts(rows: list[results.Row], kind: str) -> list[str]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line an operation and kind."""
+    """Markdown, a line per operation and kind."""
     lines = [
         "| operation | pairs | true ratio | measured ratios | same | faster | slower | uncertain "
         "| seconds each |",

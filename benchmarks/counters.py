@@ -82,7 +82,7 @@ def _error(row: results.Row, metric: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line an operation that both have counted."""
+    """Markdown, a line per operation that both have counted."""
     header = (
         "| operation | MB read | ncu | MB written | ncu | cycles | ncu |",
         "|---|--:|--:|--:|--:|--:|--:|",

@@ -55,7 +55,7 @@ def _speedup(row: results.Row, peer: str) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line a row."""
+    """Markdown, a line per row."""
     lines = [
         "| layer | N×C×H×W → K, R×S | after it | dtype, layout | convtime (µs) | separate (µs) "
         "| compiled (µs) | over separate | over compiled | first calls (s) |",

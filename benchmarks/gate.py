@@ -61,7 +61,7 @@ def plants_of(rows: list[results.Row]) -> dict[str, results.Row]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line an operation."""
+    """Markdown, a line per operation."""
     lines = [
         "| operation | planted, true ratio | ratios found | found slower "
         "| not slower: ratios found | false alarms |",

@@ -112,7 +112,7 @@ def _share(truths: Iterator[bool]) -> float:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line an operation."""
+    """Markdown, a line per operation."""
     lines = [
         "| operation | median (µs) | spread less a tick | intervals that have the median of all "
         "| other tensors: ratios | same | 2 % more data, true ratio | found slower |",

@@ -79,7 +79,7 @@ def _processes(rows: list[results.Row]) -> list[results.Row]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line an operation, of the processes in which every regime was reached."""
+    """Markdown, a line per operation, of the processes in which every regime was reached."""
     header = (
         "| operation | burst (µs) | MHz | spread | sustained (µs) | MHz | spread "
         "| triton do_bench (µs) | spread |",

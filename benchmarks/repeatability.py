@@ -41,7 +41,7 @@ def _measured(rows: list[results.Row]) -> list[str]:
 
 
 def table(rows: list[results.Row]) -> str:
-    """Markdown, a line an operation."""
+    """Markdown, a line per operation."""
     header = (
         "| operation | convtime (µs) | spread | triton do_bench (µs) | spread |",
         "|---|--:|--:|--:|--:|",

@@ -127,7 +127,7 @@ def picture(document: dict[str, Any]) -> bytes:
         _draw_writes(writes, [row for row in counted(rows) if row["layer"] == name])
     axes[0][0].set_ylabel("kernel time (µs): mean, min–max")
     axes[1][0].set_ylabel("SM clock (MHz)")
-    axes[2][0].set_ylabel("dram_write (MB a launch)")
+    axes[2][0].set_ylabel("dram_write (MB per launch)")
     axes[0][0].legend(fontsize=7)
     facts = document["provenance"]
     figure.suptitle(f"{facts['gpu'] or 'CPU'}, torch {facts['torch']}", size=10)

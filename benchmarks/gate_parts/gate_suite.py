@@ -1,4 +1,4 @@
-"""What pytest runs for the gate: a test an operation, on as much data as GATE_SIZES says."""
+"""What pytest runs for the gate: a test per operation, on as much data as GATE_SIZES says."""
 
 from __future__ import annotations
 

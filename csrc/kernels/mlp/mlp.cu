@@ -112,7 +112,7 @@ std::size_t shared_bytes(const MlpNet& net, int tile_rows, bool keeps, bool grad
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// One cluster, with a tile a block or a few; without blocks where that cannot be.
+/// One cluster, with one tile per block or a few; without blocks where that cannot be.
 Plan cluster_of(const MlpNet& net, std::int64_t batch, int rows, int blocks) {
   const std::size_t bytes = shared_bytes(net, rows, true, true);
   const bool fits = blocks > 0 && bytes <= device_in_use().shared_bytes &&

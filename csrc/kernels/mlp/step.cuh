@@ -54,7 +54,7 @@ struct Step {
   const void* targets;  // of kGradient, the outputs' gradient; of kNone, null
   int target_bytes;     // of a row of them
   T* results;           // of kNone the outputs, of kGradient the inputs' gradient, or null
-  float4* gradients;    // a slot a block, in the order of Place
+  float4* gradients;    // a slot per block, in the order of Place
   Report* reports;      // one a block
   T* spilled;           // of nets that do not fit on chip, the inputs of all layers but the first
   Progress* progress;   // where learn_kernel finds it; null where that does not follow

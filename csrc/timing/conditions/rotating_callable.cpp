@@ -8,7 +8,7 @@ namespace convtime {
 namespace {
 
 /// A result lies elsewhere where the call itself takes as large a block before, for something that
-/// it drops again; so many blocks a place are tried.
+/// it drops again; so many blocks per place are tried.
 constexpr int kMaxBlocksOfResult = 3;
 constexpr int kRehearsals = 2;
 
