@@ -304,9 +304,10 @@ def test_a_timeout_that_has_passed_leaves_the_results_unchecked() -> None:
     assert found["b"] == Agreement(None, "not checked, since the timeout has passed")
 
 
-def test_other_checks_are_refused() -> None:
-    with pytest.raises(ValueError, match="check must be 'close', 'exact' or None, got 'loosely'"):
-        convtime.compare([int, int], check="loosely", **QUICK)  # type: ignore[arg-type]
+@pytest.mark.parametrize("check", ["loosely", 1, torch.ones(2)])
+def test_other_checks_are_refused(check: Any) -> None:
+    with pytest.raises(ValueError, match="check must be 'close', 'exact' or None, got "):
+        convtime.compare([int, int], check=check, **QUICK)
 
 
 @pytest.mark.cuda

@@ -332,3 +332,8 @@ def test_a_cpus_cache_is_not_controlled() -> None:
     assert (one.cache, one.cache_requested) == ("uncontrolled", "rotate")
     assert one.sm_clocks_hz == ()
     assert one.max_sm_clock_hz is None
+
+
+def test_candidates_must_have_names() -> None:
+    with pytest.raises(ValueError, match="each candidate must have a name"):
+        convtime.compare({"a": int, "": int})

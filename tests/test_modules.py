@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -283,6 +284,22 @@ def test_a_tensor_that_is_passed_twice_is_one_by_itself_too() -> None:
     assert query is key is kwargs["value"]
     assert query is not x
     replay.backward()
+
+
+def test_a_module_that_a_step_may_skip_is_not_timed_by_itself_where_it_was() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    x = torch.randn(2, 4)
+    steps = itertools.count()
+
+    def step() -> None:
+        y = model[0](x)
+        if next(steps) < 6:
+            model[1](y)
+
+    found = convtime.time_modules(model, step, **QUICK)
+    reasons = {timed.module: timed.isolated_reason for timed in found.passes}
+    assert reasons["0"] == ""
+    assert "and the one that was looked at 0 times" in reasons["1"]
 
 
 def test_a_module_that_cannot_be_copied_says_so() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -290,6 +291,55 @@ def test_a_recording_may_begin_and_end_within_regions(trace: FakeTrace, begin_in
     for entry in first.entries:  # which was not left while it was recorded
         assert entry.end == first.seconds
     assert [(entry.name, entry.parent) for entry in second.entries] == [("second", None)]
+
+
+@pytest.mark.usefixtures("trace")
+def test_asynchronous_tasks_have_regions_of_their_own() -> None:
+    """Each is left by the task that entered it, whichever was entered last."""
+
+    @convtime.region("decorated")
+    async def decorated() -> None:
+        await asyncio.sleep(0.01)
+
+    async def task(name: str, seconds: float) -> None:
+        with convtime.region(name):
+            await asyncio.sleep(seconds)
+            await decorated()
+
+    async def both() -> None:
+        await asyncio.gather(task("short", 0.01), task("long", 0.05))
+
+    with convtime.record() as recording:
+        asyncio.run(both())
+    entries = recording.entries
+    assert [entry.name for entry in entries] == ["short", "long", "decorated", "decorated"]
+    assert [entry.parent for entry in entries] == [None, None, 0, 1]
+    lasted = [entry.end - entry.start for entry in entries]
+    assert lasted[0] < lasted[1]
+
+
+@pytest.mark.usefixtures("trace")
+def test_what_an_exception_kept_from_being_left_ends_with_the_region_around_it() -> None:
+    with convtime.record() as recording:
+        with convtime.region("outer"):
+            convtime.region("never left").__enter__()
+        with convtime.region("next"):
+            pass
+    assert [(entry.name, entry.parent) for entry in recording.entries] == [
+        ("outer", None),
+        ("never left", 0),
+        ("next", None),
+    ]
+    outer, inner, _ = recording.entries
+    assert inner.end <= outer.end
+
+
+def test_generators_are_not_decorated() -> None:
+    with pytest.raises(TypeError, match="cannot decorate numbers, a generator"):
+
+        @convtime.region("numbers")
+        def numbers() -> Iterator[int]:
+            yield 1
 
 
 def test_a_region_decorates_functions_that_call_themselves() -> None:

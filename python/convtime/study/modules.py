@@ -149,6 +149,13 @@ def time_modules(
         found = []
         for name, passes in by_module.items():
             calls = calls_seen(watched[name], step)
+            if len(calls) != passes[0].calls:
+                reason = (
+                    f"a step calls it {passes[0].calls} times, and the one that was looked at "
+                    f"{len(calls)} times"
+                )
+                found += [dataclasses.replace(timed, isolated_reason=reason) for timed in passes]
+                continue
             replay = functools.partial(_Replay, watched[name], calls, load)
             found += _by_itself(passes, replay, how)
     return ModuleTimes(

@@ -130,8 +130,11 @@ def candidates_of(given: object) -> list[Candidate]:
 
     Raises:
         TypeError: for anything else, and for what is not callable in it.
+        ValueError: for an empty name.
     """
     if isinstance(given, Mapping):
+        if "" in given:
+            raise ValueError("each candidate must have a name, and one has the name ''")
         return [_candidate(fn, _text(name)) for name, fn in given.items()]
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
         found: list[Candidate] = []

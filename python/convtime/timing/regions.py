@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import dataclasses
+import functools
+import inspect
 import threading
 import time
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 # NVTX's functions do nothing unless a tool listens, and need no GPU.
 _HAS_NVTX = torch.version.cuda is not None
@@ -113,14 +120,19 @@ class RegionLog:
             return self.threads[number]
 
 
-class _Thread(threading.local):
-    """A thread's regions that are open, with None for those that nothing recorded."""
+@dataclasses.dataclass(frozen=True)
+class _Open:
+    """A region that is open, with None for the entry where nothing recorded it."""
 
-    def __init__(self) -> None:
-        self.open: list[OpenEntry | None] = []
+    region: Region
+    entry: OpenEntry | None
+    around: _Open | None
 
 
-_thread = _Thread()
+# The innermost one of a thread, and of an asynchronous task, which others' tasks run in between.
+_innermost: contextvars.ContextVar[_Open | None] = contextvars.ContextVar(
+    "convtime_region", default=None
+)
 _log: RegionLog | None = None
 
 
@@ -146,19 +158,41 @@ class Region(contextlib.ContextDecorator):
     def __enter__(self) -> Region:
         if _HAS_NVTX:
             torch.cuda.nvtx.range_push(self._name)  # type: ignore[no-untyped-call]
-        is_open = _thread.open
-        log = _log
-        is_open.append(
-            None if log is None else log.enter(self._name, is_open[-1] if is_open else None)
-        )
+        around, log = _innermost.get(), _log
+        entry = None
+        if log is not None:
+            entry = log.enter(self._name, around.entry if around is not None else None)
+        _innermost.set(_Open(self, entry, around))
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        entry = _thread.open.pop()
-        if entry is not None and entry.log.log is _log:  # else its recording has ended
-            _log.leave(entry)
-        if _HAS_NVTX:
-            torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+        """Leaves it, and before it those within it that an exception kept from being left."""
+        found = None
+        while (innermost := _innermost.get()) is not None and found is not self:
+            found = innermost.region
+            _innermost.set(innermost.around)
+            entry = innermost.entry
+            if entry is not None and entry.log.log is _log:  # else its recording has ended
+                _log.leave(entry)
+            if _HAS_NVTX:
+                torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+
+    def __call__(self, function: _Function) -> _Function:
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise TypeError(
+                f"a region cannot decorate {function.__name__}, a generator, whose caller runs in "
+                "between; use it as `with` inside"
+            )
+        if not inspect.iscoroutinefunction(function):
+            decorated: _Function = super().__call__(function)
+            return decorated
+
+        @functools.wraps(function)
+        async def within(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return await function(*args, **kwargs)
+
+        return within  # type: ignore[return-value]
 
     def __repr__(self) -> str:
         return f"convtime.region({self._name!r})"
@@ -167,13 +201,14 @@ class Region(contextlib.ContextDecorator):
 def region(name: str) -> Region:
     """Names a stretch of a program: what runs in it is told apart by :func:`convtime.record`.
 
-    To be used as ``with convtime.region("name"):``, or to decorate a function. Regions may lie in
-    each other, be entered any number of times, and on any thread. The same name is pushed as an
+    To be used as ``with convtime.region("name"):``, or to decorate a function, which may be a
+    coroutine's, but not a generator's. Regions may lie in each other, be entered any number of
+    times, on any thread and in any asynchronous task. The same name is pushed as an
     NVTX range, so that Nsight Systems and others show it. Where nothing records, that is all it
     does.
 
     Raises:
-        TypeError: for a name that is no text.
+        TypeError: for a name that is no text, and to decorate a generator function.
     """
     if not isinstance(name, str):
         raise TypeError(f"a region's name must be a text, got {name!r}")

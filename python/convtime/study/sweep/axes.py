@@ -130,7 +130,8 @@ def _values(axis: str, given: Any) -> dict[Label, Any]:
         raise InputError(f"axis {axis!r} has no values, and must have one at least")
     labels = [label for label, _ in pairs]
     for place, label in enumerate(labels):
-        if str(label) in map(str, labels[:place]):
+        # Of equal ones, such as 1 and True, a mapping keeps one.
+        if label in labels[:place] or str(label) in map(str, labels[:place]):
             raise InputError(f"axis {axis!r} has the value {label!r} more than once")
     return dict(pairs)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from tqdm import tqdm
 
-from convtime.core.errors import InputError, first_line, one_line
+from convtime.core.errors import InputError, first_line, one_line, shown
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
 from convtime.results.counters import Counters
@@ -144,6 +145,7 @@ def run(
         seed=random.SystemRandom().randrange(2**31) if seed is None else seed,
         machine=_machine(device),
     )
+    _check_names(plan)
     path = None if file is None else Path(file)
     with opened(path, plan, seed_given=seed is not None) as journal:
         visits = _Visits(applications, axes, journal.plan)
@@ -159,6 +161,16 @@ def run(
                 journal.add(visits.make(dataclasses.replace(point, visit=len(journal.visits))))
                 bar.update()
         return Sweep.of_visits(journal.plan, journal.visits)
+
+
+def _check_names(plan: SweepPlan) -> None:
+    """Points are known by their names, which labels with names of axes in them could make alike."""
+    (name, count), *_ = collections.Counter(point.name for point in plan.points()).most_common(1)
+    if count > 1:
+        raise InputError(
+            f"{count} points would be called {shown(name)}; give their values other labels, by a "
+            "mapping from labels to values"
+        )
 
 
 def _check_metrics(names: Iterable[str], device: torch.device) -> None:
