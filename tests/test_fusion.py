@@ -214,7 +214,11 @@ LEFT: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
     ),
     "between": (
         lambda y, x: y + F.relu(x.mul_(2)),
-        "something is changed in place between it and what follows it",
+        "something is or may be changed in place between it and what follows it",
+    ),
+    "between, by out": (
+        lambda y, x: y + torch.mul(x, 2, out=x),
+        "something is or may be changed in place between it and what follows it",
     ),
     "control flow": (lambda y, _x: y if y.sum() > 0 else -y, "torch.fx cannot trace"),
 }  # fmt: skip
@@ -231,6 +235,31 @@ def test_what_does_not_fit_is_left(case: str) -> None:
     assert reason.startswith(why)
     assert "\n" not in reason
     assert "forward" not in vars(model)
+
+
+class Doubling(nn.Module):
+    """Writes into its argument, though nothing about the module tells."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2)
+
+
+@pytest.mark.parametrize("inner", [Doubling(), nn.Sequential(Doubling()), nn.Sigmoid()])
+def test_a_module_between_may_write_unless_it_is_known_not_to(inner: nn.Module) -> None:
+    class Between(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.inner = nn.Conv2d(4, 4, 1), inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x) + self.inner(x)
+
+    model = Between()
+    x = torch.randn(2, 4, 5, 5)
+    expected = model(x.clone())
+    fusion = fuse(model)
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
+    assert len(fusion.fused) == isinstance(inner, nn.Sigmoid)
 
 
 class Odd(nn.Module):

@@ -53,6 +53,11 @@ _FUNCTIONS: dict[Any, str] = {
 _METHODS = {name + suffix: name for name in ("relu", "sigmoid", "tanh") for suffix in ("", "_")}
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem)
+# Where functions come from that write only where their name or arguments say so.
+_PURE = frozenset(
+    {"torch", "torch.functional", "torch.nn.functional", "torch._C._nn"}
+    | {"_operator", "builtins", "math"}
+)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -386,8 +391,8 @@ def _why_not_chain(chain: _Chain, module: torch.nn.Module) -> str | None:
             return f"{path} has hooks, which see what is between the steps"
     node = first.next
     while node is not last:
-        if node not in chain.nodes and _changes_in_place(node, module):
-            return "something is changed in place between it and what follows it"
+        if node not in chain.nodes and _may_change_in_place(node, module):
+            return "something is or may be changed in place between it and what follows it"
         node = node.next
     return None
 
@@ -461,14 +466,34 @@ def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | N
     return None if name is None else (name, 0.01)
 
 
-def _changes_in_place(node: fx.Node, module: torch.nn.Module) -> bool:
+def _may_change_in_place(node: fx.Node, module: torch.nn.Module) -> bool:
+    """Whether it writes into a tensor, or calls code that is not known not to."""
     if node.op == "call_module":
         parts = module.get_submodule(str(node.target)).modules()
-        return any(getattr(part, "inplace", False) for part in parts)
+        return not all(_is_pure(part) for part in parts)
+    if node.op not in ("call_function", "call_method"):
+        return False
+    if node.op == "call_function" and getattr(node.target, "__module__", None) not in _PURE:
+        return True
     name = str(getattr(node.target, "__name__", node.target))
     in_place_name = name.endswith("_") and not name.endswith("__")
-    return node.op in ("call_function", "call_method") and (
-        in_place_name or node.target in _IN_PLACE or bool(node.kwargs.get("inplace"))
+    return (
+        in_place_name
+        or node.target in _IN_PLACE
+        or bool(node.kwargs.get("inplace"))
+        or node.kwargs.get("out") is not None
+    )
+
+
+def _is_pure(part: torch.nn.Module) -> bool:
+    plain = type(part).__module__.startswith("torch.nn.modules.") or (
+        is_convolution(part) and why_not_plain(part) is None
+    )
+    return (
+        plain
+        and "forward" not in vars(part)
+        and not getattr(part, "inplace", False)
+        and not has_hooks(part)
     )
 
 
