@@ -456,6 +456,77 @@ def test_folded_weights_are_kept_and_stay_where_they_are() -> None:
     assert _folded[conv].weight.data_ptr() == first.weight.data_ptr()
 
 
+def small() -> tuple[Any, torch.Tensor]:
+    """A fused model whose folded weights may be kept, and an input."""
+    model = randomise(nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU())).eval()
+    fuse(model.requires_grad_(False))
+    return model, torch.randn(2, 4, 6, 6)
+
+
+def steps_of(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.relu(model[1](model[0](x)))
+
+
+def test_another_eps_is_folded_anew() -> None:
+    model, x = small()
+    model(x)
+    model[1].eps = 1.0
+    torch.testing.assert_close(model(x), steps_of(model, x))
+
+
+def test_inference_tensors_are_folded_in_each_call() -> None:
+    with torch.inference_mode():
+        model, x = small()
+        model(x)
+        model.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()})
+        torch.testing.assert_close(model(x), steps_of(model, x))
+
+
+def test_fake_tensors_are_not_kept() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model, x = small()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model(x)
+    torch.testing.assert_close(model(x), steps_of(model, x))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
+def test_under_transforms_of_functions() -> None:
+    model, x = small()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tangents = {name: torch.ones_like(state[name]) for name in ("0.weight", "1.bias")}
+    stacked = {name: torch.stack([tensor, 2 * tensor]) for name, tensor in state.items()}
+
+    def call(state: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, state, (x,))
+
+    def transform() -> tuple[Any, ...]:
+        batched = torch.func.vmap(call)(stacked)
+        return batched, *torch.func.jvp(lambda some: call({**state, **some}), *pair)
+
+    pair = ({name: state[name] for name in tangents},), (tangents,)
+    ours = transform()
+    unfuse(model)
+    for actual, expected in zip(ours, transform(), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
+def test_traces_and_exports_read_the_parameters() -> None:
+    model, x = small()
+    with torch.no_grad():
+        model(x)
+        traced: Any = torch.jit.trace(model, x)
+        exported = torch.export.export(model, (x,)).module()
+    for each in (traced, exported):
+        each.load_state_dict({name: 2 * tensor for name, tensor in each.state_dict().items()})
+    twin, _ = small()
+    twin.load_state_dict(exported.state_dict())
+    for each in (traced, exported):
+        torch.testing.assert_close(each(x), steps_of(twin, x))
+
+
 def test_copies_are_of_their_own() -> None:
     model = randomise(Net()).eval()
     x = torch.randn(1, 3, 8, 8)

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.compiler import is_dynamo_compiling
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
@@ -586,6 +587,7 @@ class _Folded:
     """A convolution's weight and bias with a batch norm in them, and what they were made of."""
 
     norm: _BatchNorm
+    eps: float
     sources: list[tuple[torch.Tensor | None, tuple[int, int] | None]]
     weight: torch.Tensor
     bias: torch.Tensor
@@ -595,15 +597,19 @@ _folded: weakref.WeakKeyDictionary[_ConvNd, _Folded] = weakref.WeakKeyDictionary
 
 
 def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    if is_compiling():
+        return _compute_folded(conv, norm)
     tensors = [conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var]
-    needs_gradient = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in tensors
-    )
-    if needs_gradient or is_dynamo_compiling():
+    if not _may_keep([tensor for tensor in tensors if tensor is not None]):
         return _compute_folded(conv, norm)
     sources = [(tensor, _state_of(tensor)) for tensor in tensors]
     known = _folded.get(conv)
-    if known is not None and known.norm is norm and _are_same(known.sources, sources):
+    if (
+        known is not None
+        and known.norm is norm
+        and known.eps == norm.eps
+        and _are_same(known.sources, sources)
+    ):
         return known.weight, known.bias
     if conv.weight.is_cuda and torch.cuda.is_current_stream_capturing():
         return _compute_folded(conv, norm)  # what a graph computes is not there yet
@@ -614,8 +620,26 @@ def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
             weight, bias = known.weight.copy_(weight), known.bias.copy_(bias)
     if weight.is_cuda:
         torch.cuda.current_stream(weight.device).synchronize()  # for calls on other streams
-    _folded[conv] = _Folded(norm, sources, weight, bias)
+    _folded[conv] = _Folded(norm, norm.eps, sources, weight, bias)
     return weight, bias
+
+
+def _may_keep(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether what is made of the tensors are plain numbers, whose changes are seen."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    is_observed = (
+        torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
+    return not is_observed and all(
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not tensor.is_inference()  # such have no version
+        for tensor in tensors
+    )
 
 
 def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
@@ -638,10 +662,8 @@ def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torc
 
 
 def _state_of(tensor: torch.Tensor | None) -> tuple[int, int] | None:
-    """What changes with a tensor's numbers; inference tensors do not tell all."""
-    if tensor is None:
-        return None
-    return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
+    """What changes with a tensor's numbers."""
+    return None if tensor is None else (tensor.data_ptr(), tensor._version)
 
 
 def _are_same(before: Sequence[tuple[Any, Any]], now: Sequence[tuple[Any, Any]]) -> bool:
