@@ -237,9 +237,12 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
                 f"({parameter.name}), and a trace of it would be of one case alone"
             )
     before = dict(vars(module))
+    # Of the modules in it, too, whose modes the forward may read. TorchScript's have none there.
+    modes = [(part, part.training) for part in module.modules() if "training" in vars(part)]
     try:
         now = _Tracer().trace(module)
-        module.training = not module.training
+        for part, training in modes:
+            vars(part)["training"] = not training
         otherwise = _Tracer().trace(module)
     except Exception as error:  # whatever the forward raises when it is given proxies
         text = str(error).strip().partition("\n")[0]
@@ -248,7 +251,8 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
             f"({type(error).__name__}: {text})"
         )
     finally:
-        module.training = before["training"]
+        for part, training in modes:
+            vars(part)["training"] = training
         changed = [name for name, value in vars(module).items() if before.get(name) is not value]
         for name in changed:
             del vars(module)[name]
