@@ -477,6 +477,43 @@ def steps_of(model: Any, x: torch.Tensor) -> torch.Tensor:
     return F.relu(model[1](model[0](x)))
 
 
+class Wrapped(nn.Module):
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.conv(x)
+
+
+def with_twice_the_forward(module: nn.Module) -> nn.Module:
+    module.forward = lambda x: 2 * type(module).forward(module, x)
+    return module
+
+
+SWAPS: dict[str, tuple[int, Callable[[nn.Module], nn.Module]]] = {
+    "another activation": (2, lambda _old: nn.Sigmoid()),
+    "another slope": (2, lambda _old: nn.LeakyReLU(0.7)),
+    "an activation's forward": (2, with_twice_the_forward),
+    "no batch norm": (1, lambda _old: nn.Identity()),
+    "a batch norm's forward": (1, with_twice_the_forward),
+    "a wrapped convolution": (0, Wrapped),
+    "another convolution": (0, lambda _old: nn.Conv2d(4, 4, 1, stride=2)),
+    "a transposed convolution": (0, lambda _old: nn.ConvTranspose2d(4, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("case", SWAPS)
+def test_parts_may_be_replaced(case: str) -> None:
+    place, swap = SWAPS[case]
+    layers: Any = [nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.LeakyReLU(0.2)]
+    model = randomise(nn.Sequential(*layers)).eval()
+    fuse(model)
+    model[place] = swap(model[place])
+    x = torch.randn(2, 4, 6, 6)
+    torch.testing.assert_close(model(x), model[2](model[1](model[0](x))))
+
+
 def test_another_eps_is_folded_anew() -> None:
     model, x = small()
     model(x)

@@ -125,8 +125,8 @@ def fuse(model: torch.nn.Module) -> Fusion:
     made again where parameters or statistics have changed, but for changes through ``.data``;
     while a gradient of a parameter may be asked for, and in compiled code, they are made in each
     call. In training mode, all from a batch norm on is computed by the modules themselves; so is
-    all else that turns out not to fit when it is called: an addend of another shape or dtype, or
-    hooks that were registered on one of the fused modules.
+    all else that turns out not to fit when it is called: an addend of another shape or dtype, hooks
+    that were registered on one of the fused modules, or a module that was put in place of one.
 
     Args:
         model: the model, or a wrapper of it.
@@ -411,12 +411,15 @@ def _is_norm(node: fx.Node, module: torch.nn.Module, conv: _ConvNd) -> bool:
     if node.op != "call_module":
         return False
     norm = module.get_submodule(str(node.target))
+    return _is_plain_norm(norm, conv) and len(node.args) == 1 and not node.kwargs
+
+
+def _is_plain_norm(norm: Any, conv: _ConvNd) -> bool:
     return (
         type(norm) is _NORMS[len(conv.kernel_size)]
+        and "forward" not in vars(norm)
         and norm.running_mean is not None
         and norm.running_var is not None
-        and len(node.args) == 1
-        and not node.kwargs
     )
 
 
@@ -445,13 +448,8 @@ def _addend(node: fx.Node, last: fx.Node) -> tuple[int, float] | None:
 def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | None:
     """The name of the activation that a node is, and its slope."""
     if node.op == "call_module":
-        layer: Any = module.get_submodule(str(node.target))
-        if len(node.args) != 1 or node.kwargs:
-            return None
-        if type(layer) is torch.nn.GELU and layer.approximate in _GELUS:
-            return _GELUS[layer.approximate], 0.01
-        name = _LAYERS.get(type(layer))
-        return None if name is None else (name, float(getattr(layer, "negative_slope", 0.01)))
+        layer = module.get_submodule(str(node.target))
+        return _layer_activation(layer) if len(node.args) == 1 and not node.kwargs else None
     if node.op == "call_method":
         name = _METHODS.get(str(node.target))
         return (name, 0.01) if name and len(node.args) == 1 and not node.kwargs else None
@@ -469,6 +467,15 @@ def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | N
         return None
     name = _FUNCTIONS.get(node.target)
     return None if name is None else (name, 0.01)
+
+
+def _layer_activation(layer: Any) -> tuple[str, float] | None:
+    if "forward" in vars(layer):
+        return None
+    if type(layer) is torch.nn.GELU and layer.approximate in _GELUS:
+        return _GELUS[layer.approximate], 0.01
+    name = _LAYERS.get(type(layer))
+    return None if name is None else (name, float(getattr(layer, "negative_slope", 0.01)))
 
 
 def _may_change_in_place(node: fx.Node, module: torch.nn.Module) -> bool:
@@ -524,7 +531,8 @@ def call_fused(
     alpha: float,
 ) -> torch.Tensor:
     """A convolution with what follows it: as one call where that fits, else by the modules."""
-    if _fits(conv, norm, layer, input, other):
+    is_as_fused = layer is None or _layer_activation(layer) == (activation, negative_slope)
+    if is_as_fused and _fits(conv, norm, layer, input, other):
         weight, bias = (conv.weight, conv.bias) if norm is None else _fold(conv, norm)
         padding = conv.padding
         if conv.padding_mode != "zeros":
@@ -559,6 +567,9 @@ def _fits(conv: Any, norm: Any, layer: Any, input: Any, other: Any) -> bool:
     """Whether one call computes what the modules would."""
     modules = [module for module in (conv, norm, layer) if module is not None]
     if any(has_hooks(module) for module in modules) or not isinstance(input, torch.Tensor):
+        return False
+    # Parts may have been replaced since they were fused.
+    if why_not_plain(conv) or conv.transposed or not (norm is None or _is_plain_norm(norm, conv)):
         return False
     if norm is not None and (norm.training or input.dim() != conv.weight.dim()):
         return False
