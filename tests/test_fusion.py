@@ -591,6 +591,26 @@ def test_copies_are_of_their_own() -> None:
     torch.testing.assert_close(plain(x), model(x), rtol=1e-4, atol=1e-4)
 
 
+def test_a_pickled_model_is_not_fused_and_can_be() -> None:
+    model, x = small()
+    loaded = pickle.loads(pickle.dumps(model))
+    assert "convtime::convolution_epilogue" not in calls_of(loaded, x)
+    assert len(fuse(loaded).fused) == 1
+    loaded = pickle.loads(pickle.dumps(loaded))
+    assert unfuse(loaded) == ()
+    assert vars(loaded).keys() == vars(nn.Sequential()).keys()
+
+
+def test_replicas_compute_with_their_own_parameters() -> None:
+    model, x = small()
+    for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        # As DataParallel does, for which it takes two devices.
+        replica = each._replicate_for_data_parallel()
+        replica._modules["0"] = nn.Conv2d(4, 4, 1)
+        torch.testing.assert_close(replica(x), steps_of(replica, x))
+        torch.testing.assert_close(each(x), steps_of(each, x))
+
+
 def test_fused_models_compile() -> None:
     model = randomise(Net()).eval()
     fuse(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import types
@@ -59,6 +60,7 @@ _PURE = frozenset(
     {"torch", "torch.functional", "torch.nn.functional", "torch._C._nn"}
     | {"_operator", "builtins", "math"}
 )
+_REPLICATE = "_replicate_for_data_parallel"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -168,7 +170,7 @@ def fuse(model: torch.nn.Module) -> Fusion:
             fused.append(FusedConvolution(full_name(chain.conv), steps))
             chain.rewrite(graph)
         if chains:
-            vars(module)["forward"] = types.MethodType(_compile(graph, module), module)
+            _set_forward(module, _compile(graph, module))
             modules.append(module)
     return Fusion(tuple(fused), tuple(left), tuple(modules))
 
@@ -189,12 +191,31 @@ def unfuse(model: torch.nn.Module) -> tuple[str, ...]:
     return tuple(name for name, module in model.named_modules() if _restore(module))
 
 
+def _set_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+    vars(module)["forward"] = types.MethodType(forward, module)
+    vars(module)[_REPLICATE] = functools.partial(_replicate, module)
+
+
+def _replicate(module: Any) -> torch.nn.Module:
+    """A replica for DataParallel, whose forward takes the replica's parameters."""
+    replica: torch.nn.Module = getattr(type(module), _REPLICATE)(module)
+    vars(replica)["forward"] = types.MethodType(vars(module)["forward"].__func__, replica)
+    return replica
+
+
 def _restore(module: torch.nn.Module) -> bool:
     """Whether it was fused."""
     is_ours = hasattr(vars(module).get("forward"), "_convtime_fused")
-    if is_ours:
-        del vars(module)["forward"]
+    if is_ours or _was_pickled(module):
+        del vars(module)["forward"], vars(module)[_REPLICATE]
     return is_ours
+
+
+def _was_pickled(module: torch.nn.Module) -> bool:
+    """Whether it was fused before: pickle keeps a method's name, and finds that of the class."""
+    return _REPLICATE in vars(module) and (
+        vars(module).get("forward") == types.MethodType(type(module).forward, module)
+    )
 
 
 def _convolutions_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -226,7 +247,7 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
     """What a module's forward calls; or why that is not known."""
     if isinstance(module, torch.jit.ScriptModule):
         return None, "TorchScript has compiled the module that calls it"
-    if "forward" in vars(module):
+    if "forward" in vars(module) and not _was_pickled(module):
         return None, "the forward of the module that calls it is replaced on the object"
     for parameter in list(inspect.signature(module.forward).parameters.values()):
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or (
