@@ -299,6 +299,10 @@ class Remembering(Odd):
         return self.last
 
 
+class BuiltIn(Odd):
+    forward = torch.relu  # type: ignore[assignment]
+
+
 class Unused(Odd):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x
@@ -324,6 +328,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "attribute": (Remembering, "sets attributes (last)"),
     "training mode": (Dropping, "depends on the training mode"),
     "another's mode": (DroppingAsAnother, "depends on the training mode"),
+    "built-in": (BuiltIn, "does not tell its arguments"),
     "not called": (Unused, "the forward of the module that has it does not call it"),
     "subclass": (lambda: Odd(Subclass(4, 4, 1)), "is not a class of torch.nn's own"),
     "lazy": (lambda: Odd(nn.LazyConv2d(4, 1)), "has no shapes before its first call"),
@@ -399,6 +404,25 @@ def test_undoing_is_exact() -> None:
         assert again == fusion
         assert "forward" in vars(model.stem)
     assert "forward" not in vars(model.stem)
+
+
+def test_a_model_is_left_as_it_was_where_fuse_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convtime.nn import fusion
+
+    traced: list[nn.Module] = []
+    trace = fusion._trace
+
+    def second_raises(module: nn.Module) -> Any:
+        traced.append(module)
+        if len(traced) == 2:
+            raise KeyboardInterrupt
+        return trace(module)
+
+    monkeypatch.setattr(fusion, "_trace", second_raises)
+    model = Net()
+    with pytest.raises(KeyboardInterrupt):
+        fuse(model)
+    assert not any("forward" in vars(module) for module in model.modules())
 
 
 def test_hooks_see_what_they_saw() -> None:

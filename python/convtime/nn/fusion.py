@@ -146,7 +146,7 @@ def fuse(model: torch.nn.Module) -> Fusion:
     register_formulas()
     fused: list[FusedConvolution] = []
     left: list[tuple[str, str]] = []
-    modules: list[torch.nn.Module] = []
+    forwards: list[tuple[torch.nn.Module, Callable[..., Any]]] = []
     if is_convolution(model):
         left.append(("", "nothing follows it"))
     for name, module in model.named_modules():
@@ -170,9 +170,11 @@ def fuse(model: torch.nn.Module) -> Fusion:
             fused.append(FusedConvolution(full_name(chain.conv), steps))
             chain.rewrite(graph)
         if chains:
-            _set_forward(module, _compile(graph, module))
-            modules.append(module)
-    return Fusion(tuple(fused), tuple(left), tuple(modules))
+            forwards.append((module, _compile(graph, module)))
+    # After all that may raise: a model is fused as a whole or not at all.
+    for module, forward in forwards:
+        _set_forward(module, forward)
+    return Fusion(tuple(fused), tuple(left), tuple(module for module, _ in forwards))
 
 
 def unfuse(model: torch.nn.Module) -> tuple[str, ...]:
@@ -249,7 +251,11 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
         return None, "TorchScript has compiled the module that calls it"
     if "forward" in vars(module) and not _was_pickled(module):
         return None, "the forward of the module that calls it is replaced on the object"
-    for parameter in list(inspect.signature(module.forward).parameters.values()):
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        return None, "the forward of the module that calls it does not tell its arguments"
+    for parameter in parameters:
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or (
             parameter.default is not parameter.empty
         ):
