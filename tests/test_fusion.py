@@ -442,6 +442,17 @@ def test_hooks_see_what_they_saw() -> None:
     assert seen[2].shape == (1, 8, 6, 6)
 
 
+def test_hooks_of_all_modules_see_what_they_saw() -> None:
+    model, x = small()
+    seen: list[nn.Module] = []
+    hook = nn.modules.module.register_module_forward_hook(lambda part, _i, _o: seen.append(part))
+    try:
+        model(x)
+    finally:
+        hook.remove()
+    assert seen == [*model, model]
+
+
 def test_changed_parameters_are_folded_anew() -> None:
     model = randomise(nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU())).eval()
     x = torch.randn(2, 3, 5, 5)

@@ -128,7 +128,8 @@ def fuse(model: torch.nn.Module) -> Fusion:
     while a gradient of a parameter may be asked for, and in compiled code, they are made in each
     call. In training mode, all from a batch norm on is computed by the modules themselves; so is
     all else that turns out not to fit when it is called: an addend of another shape or dtype, hooks
-    that were registered on one of the fused modules, or a module that was put in place of one.
+    that were registered on one of the fused modules or on all modules, or a module that was put in
+    place of one.
 
     Args:
         model: the model, or a wrapper of it.
@@ -594,6 +595,8 @@ def _fits(conv: Any, norm: Any, layer: Any, input: Any, other: Any) -> bool:
     """Whether one call computes what the modules would."""
     modules = [module for module in (conv, norm, layer) if module is not None]
     if any(has_hooks(module) for module in modules) or not isinstance(input, torch.Tensor):
+        return False
+    if any(getattr(torch.nn.modules.module, f"_global{hooks}") for hooks in _HOOKS):
         return False
     # Parts may have been replaced since they were fused.
     if why_not_plain(conv) or conv.transposed or not (norm is None or _is_plain_norm(norm, conv)):
