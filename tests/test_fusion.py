@@ -203,6 +203,35 @@ def test_functions_are_found(case: str) -> None:
     assert [str(fused) for fused in fusion.fused] == [expected]
 
 
+def add_in_place(y: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    y += other
+    return y
+
+
+@pytest.mark.parametrize("add", [add_in_place, lambda y, other: y.add_(other)])
+def test_an_addition_in_place_keeps_dtype_and_shape(add: Callable[..., torch.Tensor]) -> None:
+    model = Functions(lambda y, x: add(y, x[0]))
+    assert len(fuse(model).fused) == 1
+    assert model(torch.randn(2, 4, 6, 5)).shape == (2, 4, 6, 5)
+    wide = Functions(lambda y, x: add(y, x.double()))
+    assert len(fuse(wide).fused) == 1
+    assert wide(torch.randn(2, 4, 6, 5)).dtype == torch.float32
+    stacked = Functions(lambda y, x: add(y, torch.stack([x, x])))
+    assert len(fuse(stacked).fused) == 1
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        stacked(torch.randn(2, 4, 6, 5))
+
+
+def test_numbers_are_added_as_they_are() -> None:
+    def with_numbers(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        number = x.size(0)
+        other = number
+        other += 3
+        return F.relu(y) * number + other
+
+    check(Functions(with_numbers), torch.randn(2, 4, 6, 5))
+
+
 LEFT: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
     "nothing": (lambda y, _x: y, "no batch norm, addition or activation follows it"),
     "number": (lambda y, _x: y + 1, "no batch norm, addition or activation follows it"),

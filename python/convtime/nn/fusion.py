@@ -239,8 +239,24 @@ def _is_container(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
 
 
+def _add_in_place(first: Any, second: Any) -> Any:
+    first += second
+    return first
+
+
+class _Proxy(fx.Proxy):
+    """Tells `y += x` from `y = y + x`, as torch.fx does not."""
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        # Not operator.iadd: torch.fx writes that as a statement, which changes a number's variable.
+        return self.tracer.create_proxy("call_function", _add_in_place, (self, other), {})
+
+
 class _Tracer(fx.Tracer):
     """Looks into one module's forward alone."""
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
         return True
@@ -301,6 +317,7 @@ class _Chain:
     sum: fx.Node | None = None
     place: int = 0  # of what is added, among the sum's arguments
     alpha: float = 1.0
+    in_place: bool = False  # of the sum
     activation: str = "identity"
     negative_slope: float = 0.01
     layer: str | None = None  # of the activation, where it is a module
@@ -327,7 +344,7 @@ class _Chain:
             ]
             other = None if self.sum is None else self.sum.args[self.place]
             tensors = self.nodes[0].args[0], other
-            settings = self.activation, self.negative_slope, self.alpha
+            settings = self.activation, self.negative_slope, self.alpha, self.in_place
             call = graph.call_function(call_fused, (*modules, *tensors, *settings))
         last.replace_all_uses_with(call)
         for node in reversed(self.nodes):
@@ -375,7 +392,7 @@ def _shorten(chain: _Chain) -> None:
     """Takes what an addition and an activation make of it away."""
     kept = chain.nodes[: 2 if chain.norm else 1]
     chain.nodes = kept
-    chain.sum, chain.alpha = None, 1.0
+    chain.sum, chain.alpha, chain.in_place = None, 1.0, False
     chain.activation, chain.layer = "identity", None
 
 
@@ -402,6 +419,7 @@ def _follow(call: fx.Node, module: torch.nn.Module) -> _Chain:
         elif chain.sum is None and (added := _addend(user, last)) is not None:
             chain.sum = user
             chain.place, chain.alpha = added
+            chain.in_place = _adds_in_place(user)
         elif (activated := _activation(user, module)) is not None:
             chain.activation, chain.negative_slope = activated
             chain.layer = str(user.target) if user.op == "call_module" else None
@@ -456,6 +474,7 @@ def _addend(node: fx.Node, last: fx.Node) -> tuple[int, float] | None:
     is_function = node.op == "call_function" and node.target in (
         operator.add,
         operator.iadd,
+        _add_in_place,
         torch.add,
     )
     is_method = node.op == "call_method" and node.target in ("add", "add_")
@@ -467,10 +486,13 @@ def _addend(node: fx.Node, last: fx.Node) -> tuple[int, float] | None:
         return None
     if first is last and isinstance(second, fx.Node):
         return 1, float(alpha)
-    in_place = node.target in (operator.iadd, "add_")
-    if second is last and isinstance(first, fx.Node) and alpha == 1 and not in_place:
+    if second is last and isinstance(first, fx.Node) and alpha == 1 and not _adds_in_place(node):
         return 0, 1.0
     return None
+
+
+def _adds_in_place(node: fx.Node) -> bool:
+    return node.target in (operator.iadd, _add_in_place, "add_")
 
 
 def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | None:
@@ -557,6 +579,7 @@ def call_fused(
     activation: str,
     negative_slope: float,
     alpha: float,
+    in_place: bool,
 ) -> torch.Tensor:
     """A convolution with what follows it: as one call where that fits, else by the modules."""
     is_as_fused = layer is None or _layer_activation(layer) == (activation, negative_slope)
@@ -584,7 +607,8 @@ def call_fused(
     if norm is not None:
         y = norm(y)
     if other is not None:
-        y = torch.add(y, other, alpha=alpha)
+        # An addition in place keeps shape and dtype, or raises.
+        y = y.add_(other, alpha=alpha) if in_place else torch.add(y, other, alpha=alpha)
     if layer is not None:
         activated: torch.Tensor = layer(y)
         return activated
