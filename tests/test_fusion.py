@@ -203,6 +203,35 @@ def test_functions_are_found(case: str) -> None:
     assert [str(fused) for fused in fusion.fused] == [expected]
 
 
+def add_in_place(y: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    y += other
+    return y
+
+
+@pytest.mark.parametrize("add", [add_in_place, lambda y, other: y.add_(other)])
+def test_an_addition_in_place_keeps_dtype_and_shape(add: Callable[..., torch.Tensor]) -> None:
+    model = Functions(lambda y, x: add(y, x[0]))
+    assert len(fuse(model).fused) == 1
+    assert model(torch.randn(2, 4, 6, 5)).shape == (2, 4, 6, 5)
+    wide = Functions(lambda y, x: add(y, x.double()))
+    assert len(fuse(wide).fused) == 1
+    assert wide(torch.randn(2, 4, 6, 5)).dtype == torch.float32
+    stacked = Functions(lambda y, x: add(y, torch.stack([x, x])))
+    assert len(fuse(stacked).fused) == 1
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        stacked(torch.randn(2, 4, 6, 5))
+
+
+def test_numbers_are_added_as_they_are() -> None:
+    def with_numbers(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        number = x.size(0)
+        other = number
+        other += 3
+        return F.relu(y) * number + other
+
+    check(Functions(with_numbers), torch.randn(2, 4, 6, 5))
+
+
 LEFT: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
     "nothing": (lambda y, _x: y, "no batch norm, addition or activation follows it"),
     "number": (lambda y, _x: y + 1, "no batch norm, addition or activation follows it"),
@@ -214,7 +243,11 @@ LEFT: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
     ),
     "between": (
         lambda y, x: y + F.relu(x.mul_(2)),
-        "something is changed in place between it and what follows it",
+        "something is or may be changed in place between it and what follows it",
+    ),
+    "between, by out": (
+        lambda y, x: y + torch.mul(x, 2, out=x),
+        "something is or may be changed in place between it and what follows it",
     ),
     "control flow": (lambda y, _x: y if y.sum() > 0 else -y, "torch.fx cannot trace"),
 }  # fmt: skip
@@ -231,6 +264,31 @@ def test_what_does_not_fit_is_left(case: str) -> None:
     assert reason.startswith(why)
     assert "\n" not in reason
     assert "forward" not in vars(model)
+
+
+class Doubling(nn.Module):
+    """Writes into its argument, though nothing about the module tells."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul_(2)
+
+
+@pytest.mark.parametrize("inner", [Doubling(), nn.Sequential(Doubling()), nn.Sigmoid()])
+def test_a_module_between_may_write_unless_it_is_known_not_to(inner: nn.Module) -> None:
+    class Between(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.inner = nn.Conv2d(4, 4, 1), inner
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x) + self.inner(x)
+
+    model = Between()
+    x = torch.randn(2, 4, 5, 5)
+    expected = model(x.clone())
+    fusion = fuse(model)
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
+    assert len(fusion.fused) == isinstance(inner, nn.Sigmoid)
 
 
 class Odd(nn.Module):
@@ -255,10 +313,23 @@ class Dropping(Odd):
         return F.dropout(F.relu(self.conv(x)), training=self.training)
 
 
+class DroppingAsAnother(Odd):
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(F.relu(self.conv(x)), training=self.drop.training)
+
+
 class Remembering(Odd):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.last = F.relu(self.conv(x))
         return self.last
+
+
+class BuiltIn(Odd):
+    forward = torch.relu  # type: ignore[assignment]
 
 
 class Unused(Odd):
@@ -285,6 +356,8 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "optional argument": (Optional, "takes optional arguments (scale)"),
     "attribute": (Remembering, "sets attributes (last)"),
     "training mode": (Dropping, "depends on the training mode"),
+    "another's mode": (DroppingAsAnother, "depends on the training mode"),
+    "built-in": (BuiltIn, "does not tell its arguments"),
     "not called": (Unused, "the forward of the module that has it does not call it"),
     "subclass": (lambda: Odd(Subclass(4, 4, 1)), "is not a class of torch.nn's own"),
     "lazy": (lambda: Odd(nn.LazyConv2d(4, 1)), "has no shapes before its first call"),
@@ -300,9 +373,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
 def test_modules_that_do_not_fit_are_left(case: str) -> None:
     make, why = MODULES[case]
     model = make()
-    before = dict(vars(model))
+    before = [dict(vars(module)) for module in model.modules()]
     fusion = fuse(model)
-    assert vars(model) == before
+    assert [vars(module) for module in model.modules()] == before
     assert fusion.fused == ()
     ((name, reason),) = fusion.left
     assert name == "conv"
@@ -362,6 +435,25 @@ def test_undoing_is_exact() -> None:
     assert "forward" not in vars(model.stem)
 
 
+def test_a_model_is_left_as_it_was_where_fuse_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    from convtime.nn import fusion
+
+    traced: list[nn.Module] = []
+    trace = fusion._trace
+
+    def second_raises(module: nn.Module) -> Any:
+        traced.append(module)
+        if len(traced) == 2:
+            raise KeyboardInterrupt
+        return trace(module)
+
+    monkeypatch.setattr(fusion, "_trace", second_raises)
+    model = Net()
+    with pytest.raises(KeyboardInterrupt):
+        fuse(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
 def test_hooks_see_what_they_saw() -> None:
     model = randomise(Net()).eval()
     x = torch.randn(1, 3, 8, 8)
@@ -377,6 +469,17 @@ def test_hooks_see_what_they_saw() -> None:
     model(x)
     assert len(seen) == 4
     assert seen[2].shape == (1, 8, 6, 6)
+
+
+def test_hooks_of_all_modules_see_what_they_saw() -> None:
+    model, x = small()
+    seen: list[nn.Module] = []
+    hook = nn.modules.module.register_module_forward_hook(lambda part, _i, _o: seen.append(part))
+    try:
+        model(x)
+    finally:
+        hook.remove()
+    assert seen == [*model, model]
 
 
 def test_changed_parameters_are_folded_anew() -> None:
@@ -427,6 +530,114 @@ def test_folded_weights_are_kept_and_stay_where_they_are() -> None:
     assert _folded[conv].weight.data_ptr() == first.weight.data_ptr()
 
 
+def small() -> tuple[Any, torch.Tensor]:
+    """A fused model whose folded weights may be kept, and an input."""
+    model = randomise(nn.Sequential(nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.ReLU())).eval()
+    fuse(model.requires_grad_(False))
+    return model, torch.randn(2, 4, 6, 6)
+
+
+def steps_of(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return F.relu(model[1](model[0](x)))
+
+
+class Wrapped(nn.Module):
+    def __init__(self, conv: nn.Module) -> None:
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * self.conv(x)
+
+
+def with_twice_the_forward(module: nn.Module) -> nn.Module:
+    module.forward = lambda x: 2 * type(module).forward(module, x)
+    return module
+
+
+SWAPS: dict[str, tuple[int, Callable[[nn.Module], nn.Module]]] = {
+    "another activation": (2, lambda _old: nn.Sigmoid()),
+    "another slope": (2, lambda _old: nn.LeakyReLU(0.7)),
+    "an activation's forward": (2, with_twice_the_forward),
+    "no batch norm": (1, lambda _old: nn.Identity()),
+    "a batch norm's forward": (1, with_twice_the_forward),
+    "a wrapped convolution": (0, Wrapped),
+    "another convolution": (0, lambda _old: nn.Conv2d(4, 4, 1, stride=2)),
+    "a transposed convolution": (0, lambda _old: nn.ConvTranspose2d(4, 4, 3)),
+}
+
+
+@pytest.mark.parametrize("case", SWAPS)
+def test_parts_may_be_replaced(case: str) -> None:
+    place, swap = SWAPS[case]
+    layers: Any = [nn.Conv2d(4, 4, 3), nn.BatchNorm2d(4), nn.LeakyReLU(0.2)]
+    model = randomise(nn.Sequential(*layers)).eval()
+    fuse(model)
+    model[place] = swap(model[place])
+    x = torch.randn(2, 4, 6, 6)
+    torch.testing.assert_close(model(x), model[2](model[1](model[0](x))))
+
+
+def test_another_eps_is_folded_anew() -> None:
+    model, x = small()
+    model(x)
+    model[1].eps = 1.0
+    torch.testing.assert_close(model(x), steps_of(model, x))
+
+
+def test_inference_tensors_are_folded_in_each_call() -> None:
+    with torch.inference_mode():
+        model, x = small()
+        model(x)
+        model.load_state_dict({name: 2 * tensor for name, tensor in model.state_dict().items()})
+        torch.testing.assert_close(model(x), steps_of(model, x))
+
+
+def test_fake_tensors_are_not_kept() -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    model, x = small()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model(x)
+    torch.testing.assert_close(model(x), steps_of(model, x))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
+def test_under_transforms_of_functions() -> None:
+    model, x = small()
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tangents = {name: torch.ones_like(state[name]) for name in ("0.weight", "1.bias")}
+    stacked = {name: torch.stack([tensor, 2 * tensor]) for name, tensor in state.items()}
+
+    def call(state: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(model, state, (x,))
+
+    def transform() -> tuple[Any, ...]:
+        batched = torch.func.vmap(call)(stacked)
+        return batched, *torch.func.jvp(lambda some: call({**state, **some}), *pair)
+
+    pair = ({name: state[name] for name in tangents},), (tangents,)
+    ours = transform()
+    unfuse(model)
+    for actual, expected in zip(ours, transform(), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.trace")
+def test_traces_and_exports_read_the_parameters() -> None:
+    model, x = small()
+    with torch.no_grad():
+        model(x)
+        traced: Any = torch.jit.trace(model, x)
+        exported = torch.export.export(model, (x,)).module()
+    for each in (traced, exported):
+        each.load_state_dict({name: 2 * tensor for name, tensor in each.state_dict().items()})
+    twin, _ = small()
+    twin.load_state_dict(exported.state_dict())
+    for each in (traced, exported):
+        torch.testing.assert_close(each(x), steps_of(twin, x))
+
+
 def test_copies_are_of_their_own() -> None:
     model = randomise(Net()).eval()
     x = torch.randn(1, 3, 8, 8)
@@ -442,6 +653,26 @@ def test_copies_are_of_their_own() -> None:
         assert not torch.allclose(model(x), twin(x))
     plain = pickle.loads(pickle.dumps(model))
     torch.testing.assert_close(plain(x), model(x), rtol=1e-4, atol=1e-4)
+
+
+def test_a_pickled_model_is_not_fused_and_can_be() -> None:
+    model, x = small()
+    loaded = pickle.loads(pickle.dumps(model))
+    assert "convtime::convolution_epilogue" not in calls_of(loaded, x)
+    assert len(fuse(loaded).fused) == 1
+    loaded = pickle.loads(pickle.dumps(loaded))
+    assert unfuse(loaded) == ()
+    assert vars(loaded).keys() == vars(nn.Sequential()).keys()
+
+
+def test_replicas_compute_with_their_own_parameters() -> None:
+    model, x = small()
+    for each in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        # As DataParallel does, for which it takes two devices.
+        replica = each._replicate_for_data_parallel()
+        replica._modules["0"] = nn.Conv2d(4, 4, 1)
+        torch.testing.assert_close(replica(x), steps_of(replica, x))
+        torch.testing.assert_close(each(x), steps_of(each, x))
 
 
 def test_fused_models_compile() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import types
@@ -12,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.compiler import is_dynamo_compiling
+from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
@@ -53,6 +55,12 @@ _FUNCTIONS: dict[Any, str] = {
 _METHODS = {name + suffix: name for name in ("relu", "sigmoid", "tanh") for suffix in ("", "_")}
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem)
+# Where functions come from that write only where their name or arguments say so.
+_PURE = frozenset(
+    {"torch", "torch.functional", "torch.nn.functional", "torch._C._nn"}
+    | {"_operator", "builtins", "math"}
+)
+_REPLICATE = "_replicate_for_data_parallel"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -119,8 +127,9 @@ def fuse(model: torch.nn.Module) -> Fusion:
     made again where parameters or statistics have changed, but for changes through ``.data``;
     while a gradient of a parameter may be asked for, and in compiled code, they are made in each
     call. In training mode, all from a batch norm on is computed by the modules themselves; so is
-    all else that turns out not to fit when it is called: an addend of another shape or dtype, or
-    hooks that were registered on one of the fused modules.
+    all else that turns out not to fit when it is called: an addend of another shape or dtype, hooks
+    that were registered on one of the fused modules or on all modules, or a module that was put in
+    place of one.
 
     Args:
         model: the model, or a wrapper of it.
@@ -138,7 +147,7 @@ def fuse(model: torch.nn.Module) -> Fusion:
     register_formulas()
     fused: list[FusedConvolution] = []
     left: list[tuple[str, str]] = []
-    modules: list[torch.nn.Module] = []
+    forwards: list[tuple[torch.nn.Module, Callable[..., Any]]] = []
     if is_convolution(model):
         left.append(("", "nothing follows it"))
     for name, module in model.named_modules():
@@ -162,9 +171,11 @@ def fuse(model: torch.nn.Module) -> Fusion:
             fused.append(FusedConvolution(full_name(chain.conv), steps))
             chain.rewrite(graph)
         if chains:
-            vars(module)["forward"] = types.MethodType(_compile(graph, module), module)
-            modules.append(module)
-    return Fusion(tuple(fused), tuple(left), tuple(modules))
+            forwards.append((module, _compile(graph, module)))
+    # After all that may raise: a model is fused as a whole or not at all.
+    for module, forward in forwards:
+        _set_forward(module, forward)
+    return Fusion(tuple(fused), tuple(left), tuple(module for module, _ in forwards))
 
 
 def unfuse(model: torch.nn.Module) -> tuple[str, ...]:
@@ -183,12 +194,31 @@ def unfuse(model: torch.nn.Module) -> tuple[str, ...]:
     return tuple(name for name, module in model.named_modules() if _restore(module))
 
 
+def _set_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> None:
+    vars(module)["forward"] = types.MethodType(forward, module)
+    vars(module)[_REPLICATE] = functools.partial(_replicate, module)
+
+
+def _replicate(module: Any) -> torch.nn.Module:
+    """A replica for DataParallel, whose forward takes the replica's parameters."""
+    replica: torch.nn.Module = getattr(type(module), _REPLICATE)(module)
+    vars(replica)["forward"] = types.MethodType(vars(module)["forward"].__func__, replica)
+    return replica
+
+
 def _restore(module: torch.nn.Module) -> bool:
     """Whether it was fused."""
     is_ours = hasattr(vars(module).get("forward"), "_convtime_fused")
-    if is_ours:
-        del vars(module)["forward"]
+    if is_ours or _was_pickled(module):
+        del vars(module)["forward"], vars(module)[_REPLICATE]
     return is_ours
+
+
+def _was_pickled(module: torch.nn.Module) -> bool:
+    """Whether it was fused before: pickle keeps a method's name, and finds that of the class."""
+    return _REPLICATE in vars(module) and (
+        vars(module).get("forward") == types.MethodType(type(module).forward, module)
+    )
 
 
 def _convolutions_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
@@ -209,8 +239,24 @@ def _is_container(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
 
 
+def _add_in_place(first: Any, second: Any) -> Any:
+    first += second
+    return first
+
+
+class _Proxy(fx.Proxy):
+    """Tells `y += x` from `y = y + x`, as torch.fx does not."""
+
+    def __iadd__(self, other: Any) -> fx.Proxy:
+        # Not operator.iadd: torch.fx writes that as a statement, which changes a number's variable.
+        return self.tracer.create_proxy("call_function", _add_in_place, (self, other), {})
+
+
 class _Tracer(fx.Tracer):
     """Looks into one module's forward alone."""
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:  # noqa: ARG002
         return True
@@ -220,9 +266,13 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
     """What a module's forward calls; or why that is not known."""
     if isinstance(module, torch.jit.ScriptModule):
         return None, "TorchScript has compiled the module that calls it"
-    if "forward" in vars(module):
+    if "forward" in vars(module) and not _was_pickled(module):
         return None, "the forward of the module that calls it is replaced on the object"
-    for parameter in list(inspect.signature(module.forward).parameters.values()):
+    try:
+        parameters = list(inspect.signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        return None, "the forward of the module that calls it does not tell its arguments"
+    for parameter in parameters:
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or (
             parameter.default is not parameter.empty
         ):
@@ -231,9 +281,12 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
                 f"({parameter.name}), and a trace of it would be of one case alone"
             )
     before = dict(vars(module))
+    # Of the modules in it, too, whose modes the forward may read. TorchScript's have none there.
+    modes = [(part, part.training) for part in module.modules() if "training" in vars(part)]
     try:
         now = _Tracer().trace(module)
-        module.training = not module.training
+        for part, training in modes:
+            vars(part)["training"] = not training
         otherwise = _Tracer().trace(module)
     except Exception as error:  # whatever the forward raises when it is given proxies
         text = str(error).strip().partition("\n")[0]
@@ -242,7 +295,8 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
             f"({type(error).__name__}: {text})"
         )
     finally:
-        module.training = before["training"]
+        for part, training in modes:
+            vars(part)["training"] = training
         changed = [name for name, value in vars(module).items() if before.get(name) is not value]
         for name in changed:
             del vars(module)[name]
@@ -263,6 +317,7 @@ class _Chain:
     sum: fx.Node | None = None
     place: int = 0  # of what is added, among the sum's arguments
     alpha: float = 1.0
+    in_place: bool = False  # of the sum
     activation: str = "identity"
     negative_slope: float = 0.01
     layer: str | None = None  # of the activation, where it is a module
@@ -289,7 +344,7 @@ class _Chain:
             ]
             other = None if self.sum is None else self.sum.args[self.place]
             tensors = self.nodes[0].args[0], other
-            settings = self.activation, self.negative_slope, self.alpha
+            settings = self.activation, self.negative_slope, self.alpha, self.in_place
             call = graph.call_function(call_fused, (*modules, *tensors, *settings))
         last.replace_all_uses_with(call)
         for node in reversed(self.nodes):
@@ -337,7 +392,7 @@ def _shorten(chain: _Chain) -> None:
     """Takes what an addition and an activation make of it away."""
     kept = chain.nodes[: 2 if chain.norm else 1]
     chain.nodes = kept
-    chain.sum, chain.alpha = None, 1.0
+    chain.sum, chain.alpha, chain.in_place = None, 1.0, False
     chain.activation, chain.layer = "identity", None
 
 
@@ -364,6 +419,7 @@ def _follow(call: fx.Node, module: torch.nn.Module) -> _Chain:
         elif chain.sum is None and (added := _addend(user, last)) is not None:
             chain.sum = user
             chain.place, chain.alpha = added
+            chain.in_place = _adds_in_place(user)
         elif (activated := _activation(user, module)) is not None:
             chain.activation, chain.negative_slope = activated
             chain.layer = str(user.target) if user.op == "call_module" else None
@@ -386,8 +442,8 @@ def _why_not_chain(chain: _Chain, module: torch.nn.Module) -> str | None:
             return f"{path} has hooks, which see what is between the steps"
     node = first.next
     while node is not last:
-        if node not in chain.nodes and _changes_in_place(node, module):
-            return "something is changed in place between it and what follows it"
+        if node not in chain.nodes and _may_change_in_place(node, module):
+            return "something is or may be changed in place between it and what follows it"
         node = node.next
     return None
 
@@ -401,12 +457,15 @@ def _is_norm(node: fx.Node, module: torch.nn.Module, conv: _ConvNd) -> bool:
     if node.op != "call_module":
         return False
     norm = module.get_submodule(str(node.target))
+    return _is_plain_norm(norm, conv) and len(node.args) == 1 and not node.kwargs
+
+
+def _is_plain_norm(norm: Any, conv: _ConvNd) -> bool:
     return (
         type(norm) is _NORMS[len(conv.kernel_size)]
+        and "forward" not in vars(norm)
         and norm.running_mean is not None
         and norm.running_var is not None
-        and len(node.args) == 1
-        and not node.kwargs
     )
 
 
@@ -415,6 +474,7 @@ def _addend(node: fx.Node, last: fx.Node) -> tuple[int, float] | None:
     is_function = node.op == "call_function" and node.target in (
         operator.add,
         operator.iadd,
+        _add_in_place,
         torch.add,
     )
     is_method = node.op == "call_method" and node.target in ("add", "add_")
@@ -426,22 +486,20 @@ def _addend(node: fx.Node, last: fx.Node) -> tuple[int, float] | None:
         return None
     if first is last and isinstance(second, fx.Node):
         return 1, float(alpha)
-    in_place = node.target in (operator.iadd, "add_")
-    if second is last and isinstance(first, fx.Node) and alpha == 1 and not in_place:
+    if second is last and isinstance(first, fx.Node) and alpha == 1 and not _adds_in_place(node):
         return 0, 1.0
     return None
+
+
+def _adds_in_place(node: fx.Node) -> bool:
+    return node.target in (operator.iadd, _add_in_place, "add_")
 
 
 def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | None:
     """The name of the activation that a node is, and its slope."""
     if node.op == "call_module":
-        layer: Any = module.get_submodule(str(node.target))
-        if len(node.args) != 1 or node.kwargs:
-            return None
-        if type(layer) is torch.nn.GELU and layer.approximate in _GELUS:
-            return _GELUS[layer.approximate], 0.01
-        name = _LAYERS.get(type(layer))
-        return None if name is None else (name, float(getattr(layer, "negative_slope", 0.01)))
+        layer = module.get_submodule(str(node.target))
+        return _layer_activation(layer) if len(node.args) == 1 and not node.kwargs else None
     if node.op == "call_method":
         name = _METHODS.get(str(node.target))
         return (name, 0.01) if name and len(node.args) == 1 and not node.kwargs else None
@@ -461,14 +519,43 @@ def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | N
     return None if name is None else (name, 0.01)
 
 
-def _changes_in_place(node: fx.Node, module: torch.nn.Module) -> bool:
+def _layer_activation(layer: Any) -> tuple[str, float] | None:
+    if "forward" in vars(layer):
+        return None
+    if type(layer) is torch.nn.GELU and layer.approximate in _GELUS:
+        return _GELUS[layer.approximate], 0.01
+    name = _LAYERS.get(type(layer))
+    return None if name is None else (name, float(getattr(layer, "negative_slope", 0.01)))
+
+
+def _may_change_in_place(node: fx.Node, module: torch.nn.Module) -> bool:
+    """Whether it writes into a tensor, or calls code that is not known not to."""
     if node.op == "call_module":
         parts = module.get_submodule(str(node.target)).modules()
-        return any(getattr(part, "inplace", False) for part in parts)
+        return not all(_is_pure(part) for part in parts)
+    if node.op not in ("call_function", "call_method"):
+        return False
+    if node.op == "call_function" and getattr(node.target, "__module__", None) not in _PURE:
+        return True
     name = str(getattr(node.target, "__name__", node.target))
     in_place_name = name.endswith("_") and not name.endswith("__")
-    return node.op in ("call_function", "call_method") and (
-        in_place_name or node.target in _IN_PLACE or bool(node.kwargs.get("inplace"))
+    return (
+        in_place_name
+        or node.target in _IN_PLACE
+        or bool(node.kwargs.get("inplace"))
+        or node.kwargs.get("out") is not None
+    )
+
+
+def _is_pure(part: torch.nn.Module) -> bool:
+    plain = type(part).__module__.startswith("torch.nn.modules.") or (
+        is_convolution(part) and why_not_plain(part) is None
+    )
+    return (
+        plain
+        and "forward" not in vars(part)
+        and not getattr(part, "inplace", False)
+        and not has_hooks(part)
     )
 
 
@@ -492,9 +579,11 @@ def call_fused(
     activation: str,
     negative_slope: float,
     alpha: float,
+    in_place: bool,
 ) -> torch.Tensor:
     """A convolution with what follows it: as one call where that fits, else by the modules."""
-    if _fits(conv, norm, layer, input, other):
+    is_as_fused = layer is None or _layer_activation(layer) == (activation, negative_slope)
+    if is_as_fused and _fits(conv, norm, layer, input, other):
         weight, bias = (conv.weight, conv.bias) if norm is None else _fold(conv, norm)
         padding = conv.padding
         if conv.padding_mode != "zeros":
@@ -518,7 +607,8 @@ def call_fused(
     if norm is not None:
         y = norm(y)
     if other is not None:
-        y = torch.add(y, other, alpha=alpha)
+        # An addition in place keeps shape and dtype, or raises.
+        y = y.add_(other, alpha=alpha) if in_place else torch.add(y, other, alpha=alpha)
     if layer is not None:
         activated: torch.Tensor = layer(y)
         return activated
@@ -529,6 +619,11 @@ def _fits(conv: Any, norm: Any, layer: Any, input: Any, other: Any) -> bool:
     """Whether one call computes what the modules would."""
     modules = [module for module in (conv, norm, layer) if module is not None]
     if any(has_hooks(module) for module in modules) or not isinstance(input, torch.Tensor):
+        return False
+    if any(getattr(torch.nn.modules.module, f"_global{hooks}") for hooks in _HOOKS):
+        return False
+    # Parts may have been replaced since they were fused.
+    if why_not_plain(conv) or conv.transposed or not (norm is None or _is_plain_norm(norm, conv)):
         return False
     if norm is not None and (norm.training or input.dim() != conv.weight.dim()):
         return False
@@ -561,6 +656,7 @@ class _Folded:
     """A convolution's weight and bias with a batch norm in them, and what they were made of."""
 
     norm: _BatchNorm
+    eps: float
     sources: list[tuple[torch.Tensor | None, tuple[int, int] | None]]
     weight: torch.Tensor
     bias: torch.Tensor
@@ -570,15 +666,19 @@ _folded: weakref.WeakKeyDictionary[_ConvNd, _Folded] = weakref.WeakKeyDictionary
 
 
 def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
+    if is_compiling():
+        return _compute_folded(conv, norm)
     tensors = [conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var]
-    needs_gradient = torch.is_grad_enabled() and any(
-        tensor is not None and tensor.requires_grad for tensor in tensors
-    )
-    if needs_gradient or is_dynamo_compiling():
+    if not _may_keep([tensor for tensor in tensors if tensor is not None]):
         return _compute_folded(conv, norm)
     sources = [(tensor, _state_of(tensor)) for tensor in tensors]
     known = _folded.get(conv)
-    if known is not None and known.norm is norm and _are_same(known.sources, sources):
+    if (
+        known is not None
+        and known.norm is norm
+        and known.eps == norm.eps
+        and _are_same(known.sources, sources)
+    ):
         return known.weight, known.bias
     if conv.weight.is_cuda and torch.cuda.is_current_stream_capturing():
         return _compute_folded(conv, norm)  # what a graph computes is not there yet
@@ -589,8 +689,26 @@ def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
             weight, bias = known.weight.copy_(weight), known.bias.copy_(bias)
     if weight.is_cuda:
         torch.cuda.current_stream(weight.device).synchronize()  # for calls on other streams
-    _folded[conv] = _Folded(norm, sources, weight, bias)
+    _folded[conv] = _Folded(norm, norm.eps, sources, weight, bias)
     return weight, bias
+
+
+def _may_keep(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether what is made of the tensors are plain numbers, whose changes are seen."""
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+        return False
+    is_observed = (
+        torch._C._get_tracing_state() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+    )
+    return not is_observed and all(
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and not tensor.is_inference()  # such have no version
+        for tensor in tensors
+    )
 
 
 def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
@@ -613,10 +731,8 @@ def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torc
 
 
 def _state_of(tensor: torch.Tensor | None) -> tuple[int, int] | None:
-    """What changes with a tensor's numbers; inference tensors do not tell all."""
-    if tensor is None:
-        return None
-    return tensor.data_ptr(), -1 if tensor.is_inference() else tensor._version
+    """What changes with a tensor's numbers."""
+    return None if tensor is None else (tensor.data_ptr(), tensor._version)
 
 
 def _are_same(before: Sequence[tuple[Any, Any]], now: Sequence[tuple[Any, Any]]) -> bool:
