@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import pickle
 import re
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -800,6 +802,30 @@ def test_the_weights_version_changes_with_a_step() -> None:
     make_trainer(net, inputs, targets, 20).step()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda net: net.double(),
+        lambda net: net.to("meta"),
+        lambda net: net.load_state_dict(copy.deepcopy(net.state_dict()), assign=True),
+    ],
+    ids=["another dtype", "another device", "assigned"],
+)
+def test_weights_that_were_replaced_are_refused(replace: Callable[[FusedMLP], object]) -> None:
+    net = make_net((24, 40, 3))
+    trainer = make_trainer(net, *make_data(net, 60), 20)
+    replace(net)
+    with pytest.raises(InputError, match="weights must stay the tensor that the trainer was made"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_trainers_are_not_copied(copied: Callable[[object], object]) -> None:
+    net = make_net((24, 40, 3))
+    with pytest.raises(InputError, match="a trainer must not be copied or pickled"):
+        copied((net, make_trainer(net, *make_data(net, 60), 20)))
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -346,7 +346,12 @@ class MLPTrainer:
         self.steps(1)
 
     def steps(self, count: int) -> None:
-        """As many steps; on a GPU where a step is one launch, they are one, too."""
+        """As many steps; on a GPU where a step is one launch, they are one, too.
+
+        Raises:
+            InputError: where the model's weights are another tensor than when the trainer was made.
+        """
+        self._check_weights()
         torch.ops.convtime.mlp_steps(
             self._inputs,
             self._targets,
@@ -415,6 +420,23 @@ class MLPTrainer:
             )
         for name, tensor in own.items():
             tensor.copy_(state[name])
+
+    def __getstate__(self) -> NoReturn:
+        """A copy would train neither the old model nor the new one."""
+        raise InputError(
+            "a trainer must not be copied or pickled, since it trains the weights of the model it "
+            "was made for, in their place; got an MLPTrainer; keep its state_dict(), and load that "
+            "into a new trainer of the copied model"
+        )
+
+    def _check_weights(self) -> None:
+        weights, own = self.model.weights, self._weights
+        if weights.data_ptr() != own.data_ptr() or weights.dtype != own.dtype:
+            raise InputError(
+                "the model's weights must stay the tensor that the trainer was made for, "
+                f"{own.dtype} on {own.device}; got another, {weights.dtype} on {weights.device}; "
+                "make a new trainer of the model, or change its weights in place"
+            )
 
     def _fastest_plan(self, count: int) -> int:
         """Of so many, by turns; the weights and all else are then as before."""
