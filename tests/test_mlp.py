@@ -804,6 +804,38 @@ def test_the_weights_version_changes_with_a_step() -> None:
         loss.backward()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_changed_between_steps_are_trained(dtype: torch.dtype) -> None:
+    net = make_net((24, 3), dtype)
+    trainer = make_trainer(net, *make_data(net, 60), 20)
+    trainer.steps(2)
+    before = trainer.state_dict()
+    with torch.no_grad():
+        net.weights[0, 0].fill_(0.5)
+    state = trainer.state_dict()
+    for name in {"weights", "master"} & set(state):
+        assert torch.equal(state[name][0, 0], torch.full_like(state[name][0, 0], 0.5))
+        assert torch.equal(state[name][0, 1:], before[name][0, 1:])  # to the last bit
+    with torch.no_grad():
+        net.weights.zero_()
+    trainer.lr = 1e-30
+    trainer.step()
+    assert float(net.weights.detach().abs().max()) < 1e-20
+
+
+def test_changed_weights_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = make_net((24, 3), torch.bfloat16)
+    trainer = make_trainer(net, *make_data(net, 60), 20)
+    trainer.load_state_dict(trainer.state_dict())
+    monkeypatch.setattr(trainer, "path", "wide")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    trainer.steps(2)
+    with torch.no_grad():
+        net.weights.zero_()
+    with pytest.raises(InputError, match="must not be changed between .* got 1 changes; take a"):
+        trainer.step()
+
+
 @pytest.mark.parametrize(
     "replace",
     [

@@ -206,7 +206,9 @@ class MLPTrainer:
         eps: likewise.
         weight_decay: of all of them.
         master_weights: whether weights and moments are kept in 32 bits, of which the model's are
-            the rounded copy; else, weights and moments are of the model's dtype alone.
+            the rounded copy; else, weights and moments are of the model's dtype alone. Changes of
+            the model's weights in place are taken over by the next step, but not by replays of a
+            CUDA graph, and not if they were made through ``.data``.
         loss_scale: ``"dynamic"``, which doubles after 2000 steps and halves where gradients
             overflow, as torch.amp.GradScaler's; or a number, to stay as it is. Steps whose
             gradients overflow are skipped, and counted. None, to neither scale nor skip; NaN then
@@ -286,6 +288,7 @@ class MLPTrainer:
         moment = self._weights if self._master is None else self._master
         self._first = torch.zeros_like(moment) if adam or momentum > 0 else None
         self._second = torch.zeros_like(moment) if adam else None
+        self._version = _version(weights)
         self._counters = torch.zeros(3, dtype=torch.int64, device=device)
         self._rates = torch.ones(2, dtype=torch.float32, device=device)
         self._losses = torch.full((history,), math.nan, dtype=torch.float32, device=device)
@@ -349,9 +352,11 @@ class MLPTrainer:
         """As many steps; on a GPU where a step is one launch, they are one, too.
 
         Raises:
-            InputError: where the model's weights are another tensor than when the trainer was made.
+            InputError: where the model's weights are another tensor than when the trainer was made,
+                or were changed before steps that a CUDA graph is to capture.
         """
         self._check_weights()
+        self._take_over_changes()
         torch.ops.convtime.mlp_steps(
             self._inputs,
             self._targets,
@@ -367,6 +372,7 @@ class MLPTrainer:
             steps=count,
         )
         torch.autograd.graph.increment_version(self.model.weights)
+        self._version = _version(self._weights)
 
     @property
     def lr(self) -> float:
@@ -402,6 +408,7 @@ class MLPTrainer:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Weights, moments and counters, as copies."""
+        self._take_over_changes()
         return {name: tensor.clone() for name, tensor in self._state().items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
@@ -420,6 +427,7 @@ class MLPTrainer:
             )
         for name, tensor in own.items():
             tensor.copy_(state[name])
+        self._version = _version(self._weights)
 
     def __getstate__(self) -> NoReturn:
         """A copy would train neither the old model nor the new one."""
@@ -437,6 +445,22 @@ class MLPTrainer:
                 f"{own.dtype} on {own.device}; got another, {weights.dtype} on {weights.device}; "
                 "make a new trainer of the model, or change its weights in place"
             )
+
+    def _take_over_changes(self) -> None:
+        """Of the model's weights, by others than this trainer, to those in 32 bits."""
+        version = _version(self._weights)
+        if self._master is None or version == self._version:
+            return
+        # Captured, this would round the weights in 32 bits at each replay.
+        if self.path != "cpu" and torch.cuda.is_current_stream_capturing():
+            raise InputError(
+                "the model's weights must not be changed between the trainer's last step and one "
+                f"that a CUDA graph captures; got {version - self._version} changes; take a step "
+                "before the capture"
+            )
+        kept = self._master.to(self._weights.dtype) == self._weights
+        self._master.copy_(torch.where(kept, self._master, self._weights.float()))
+        self._version = version
 
     def _fastest_plan(self, count: int) -> int:
         """Of so many, by turns; the weights and all else are then as before."""
@@ -477,6 +501,11 @@ class MLPTrainer:
             "losses": self._losses,
         }
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def _version(weights: torch.Tensor) -> int:
+    """Counts the weights' changes in place, but for inference tensors, of which it is not known."""
+    return 0 if weights.is_inference() else weights._version
 
 
 def _allows_tf32() -> bool:
