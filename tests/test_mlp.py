@@ -875,18 +875,30 @@ def test_trainers_are_not_copied(copied: Callable[[object], object]) -> None:
         ),
         ({"loss": "l1"}, "loss must be one of mse, cross_entropy; got 'l1'"),
         ({"optimizer": "lamb"}, "optimizer must be one of sgd, adam, adamw"),
-        ({"batch_size": 0}, "batch_size must lie between 1 and the 40 rows"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1 to the 40 rows"),
         ({"batch_size": 41}, "got 41"),
-        ({"lr": 0}, "lr must be a finite number above 0; got 0"),
+        ({"batch_size": 2.0}, "batch_size must be a whole number .* got 2.0"),
+        ({"inputs": [[0.0] * 24] * 40}, "inputs must be a tensor; got list"),
+        ({"targets": None}, "targets must be a tensor; got NoneType"),
+        ({"lr": 0}, "lr must be a finite float32 at least 1.18e-38; got 0"),
         ({"lr": math.nan}, "lr must be"),
         ({"lr": math.inf}, "lr must be"),
-        ({"momentum": 1.0}, "momentum must be a finite number at least 0 and below 1; got 1.0"),
+        ({"lr": 1e39}, r"lr must be a finite float32 at least 1.18e-38; got 1e\+39"),
+        ({"lr": 10**400}, "lr must be"),
+        ({"lr": 1e-50}, "lr must be a finite float32 at least 1.18e-38; got 1e-50"),
+        ({"momentum": 1.0}, "momentum must be a finite float32 at least 0 and below 1; got 1.0"),
         ({"betas": (0.9, 1)}, r"betas\[1\] must be"),
-        ({"eps": 0.0}, "eps must be a finite number above 0"),
+        ({"betas": (0.9, 1 - 1e-12)}, r"betas\[1\] must be"),
+        ({"betas": (0.9,)}, r"betas must be two numbers; got \(0.9,\)"),
+        ({"betas": 0.9}, "betas must be two numbers; got 0.9"),
+        ({"eps": 0.0}, "eps must be a finite float32 at least 1.18e-38"),
+        ({"eps": 1e-50}, "eps must be"),
         ({"weight_decay": -1}, "weight_decay must be"),
         ({"loss_scale": "static"}, "loss_scale must be 'auto', 'dynamic', a number"),
-        ({"loss_scale": 0.0}, "loss_scale must be a finite number above 0"),
-        ({"history": 0}, "history must be at least 1"),
+        ({"loss_scale": 0.0}, "loss_scale must be a finite float32 at least 1.18e-38"),
+        ({"loss_scale": 1e-40}, "loss_scale must be"),
+        ({"history": 0}, "history must be a whole number from 1; got 0"),
+        ({"history": "a"}, "history must be a whole number from 1; got 'a'"),
         ({"tune": True}, "tune must be False on a CPU"),
     ],
 )
@@ -899,6 +911,11 @@ def test_what_cannot_be_trained_is_refused(changes: dict[str, Any], sentence: st
     }
     with pytest.raises(InputError, match=sentence):
         MLPTrainer(net, **arguments | changes)
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(InputError, match="model must be a FusedMLP; got Linear"):
+        MLPTrainer(torch.nn.Linear(2, 2), torch.ones(4, 2), torch.ones(4, 2), batch_size=2)  # type: ignore[arg-type]
 
 
 def test_adam_in_pure_float16_is_refused() -> None:

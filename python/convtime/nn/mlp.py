@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any, NoReturn
 
 import torch
@@ -19,6 +21,7 @@ _OPTIMIZERS = ("sgd", "adam", "adamw")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHORT_DTYPES = (torch.float16, torch.bfloat16)
 _GPU_DTYPES = (*_SHORT_DTYPES, torch.float32)
+_SMALLEST = torch.finfo(torch.float32).tiny  # whose reciprocal is finite, too
 _PADDING = 64  # that widths are a multiple of
 _FIRST_SCALE = 65536.0  # as torch.amp.GradScaler's
 _GROWTH_INTERVAL = 2000
@@ -249,6 +252,8 @@ class MLPTrainer:
         tune: bool = False,
         history: int = 10_000,
     ) -> None:
+        if not isinstance(model, FusedMLP):
+            raise InputError(f"model must be a FusedMLP; got {type(model).__name__}")
         weights = model.weights
         dtype, device = weights.dtype, weights.device
         _check_choice("loss", loss, _LOSSES)
@@ -262,14 +267,16 @@ class MLPTrainer:
                 f"{loss_scale!r}"
             )
         scale = _FIRST_SCALE if isinstance(loss_scale, str) else loss_scale
-        _check_number("loss_scale", 1.0 if scale is None else scale, above=0)
+        _check_number("loss_scale", 1.0 if scale is None else scale, least=_SMALLEST)
         _check_number("momentum", momentum, least=0, below=1)
+        if not isinstance(betas, Sequence) or len(betas) != 2:
+            raise InputError(f"betas must be two numbers; got {betas!r}")
         for i in range(2):
             _check_number(f"betas[{i}]", betas[i], least=0, below=1)
-        _check_number("eps", eps, above=0)  # with 0, padding would become 0/0
+        _check_number("eps", eps, least=_SMALLEST)  # with 0, padding would become 0/0
         _check_number("weight_decay", weight_decay, least=0)
-        if history < 1:
-            raise InputError(f"history must be at least 1; got {history}")
+        if not _is_count(history):
+            raise InputError(f"history must be a whole number from 1; got {history!r}")
         adam = optimizer != "sgd"
         if adam and not master_weights and dtype == torch.float16:
             raise InputError(
@@ -381,7 +388,7 @@ class MLPTrainer:
 
     @lr.setter
     def lr(self, value: float) -> None:
-        _check_number("lr", value, above=0)
+        _check_number("lr", value, least=_SMALLEST)
         self._rates[0].fill_(value)
 
     @property
@@ -549,20 +556,25 @@ def _check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
         raise InputError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
 
 
+def _is_count(value: object, most: float = math.inf) -> bool:
+    return isinstance(value, Integral) and 1 <= int(value) <= most
+
+
 def _check_number(
     name: str,
     value: float,
     *,
-    above: float | None = None,
-    least: float | None = None,
+    least: float,
     below: float = math.inf,
 ) -> None:
-    fits = isinstance(value, int | float) and value < below
-    fits = fits and (above is None or value > above) and (least is None or value >= least)
-    if not fits:
-        bounds = f"above {above}" if above is not None else f"at least {least}"
+    """In the 32 bits that kernels take it in, and in which it may be 0, the bound, or infinite."""
+    fits = isinstance(value, int | float) and abs(value) <= torch.finfo(torch.float32).max
+    rounded = ctypes.c_float(value).value if fits else math.nan
+    if not least <= rounded < below:
         end = f" and below {below}" if below < math.inf else ""
-        raise InputError(f"{name} must be a finite number {bounds}{end}; got {value!r}")
+        raise InputError(
+            f"{name} must be a finite float32 at least {least:.3g}{end}; got {value!r}"
+        )
 
 
 def _check_data(
@@ -572,6 +584,9 @@ def _check_data(
     columns, outputs = model.widths[0], model.widths[-1]
     if weights.device.type == "cuda" and weights.dtype not in _GPU_DTYPES:
         raise InputError(f"dtype must be one of {_GPU_DTYPES} on a GPU; got {weights.dtype}")
+    for name, tensor in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"{name} must be a tensor; got {type(tensor).__name__}")
     if inputs.dim() != 2 or inputs.shape[1] != columns:
         raise InputError(
             f"inputs must have shape (rows, {columns}), the first of widths; got "
@@ -593,10 +608,10 @@ def _check_data(
             raise InputError(
                 f"{name} must be on the model's device {weights.device}; got {tensor.device}"
             )
-    if not 1 <= batch_size <= inputs.shape[0]:
+    if not _is_count(batch_size, inputs.shape[0]):
         raise InputError(
-            f"batch_size must lie between 1 and the {inputs.shape[0]} rows of inputs; got "
-            f"{batch_size}"
+            f"batch_size must be a whole number from 1 to the {inputs.shape[0]} rows of inputs; "
+            f"got {batch_size!r}"
         )
     if loss == "cross_entropy":
         least, greatest = (int(bound) for bound in targets.aminmax())
