@@ -783,6 +783,28 @@ def test_a_state_is_gone_on_from(device: torch.device) -> None:
         other.load_state_dict({"weights": expected})
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"counters": torch.tensor([-1, 0, 0])}, r"counters must be .* got \[-1, 0, 0\]"),
+        ({"counters": torch.tensor([3, 2, 2])}, r"counters must be .* got \[3, 2, 2\]"),
+        ({"counters": torch.zeros(3)}, r"got counters \(3,\) torch.float32"),
+        ({"rates": torch.tensor([-1.0, 1.0])}, "state's lr must be .* got -1.0"),
+        ({"rates": torch.tensor([1.0, math.inf])}, "state's loss scale must be .* got inf"),
+        ({"weights": torch.zeros(1, 64, 64, dtype=torch.complex64)}, "torch.complex64$"),
+        ({"losses": None}, "losses NoneType"),
+    ],
+)
+def test_states_that_no_trainer_gives_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    net = make_net((24, 3))
+    trainer = make_trainer(net, *make_data(net, 60), 20)
+    trainer.step()
+    state = trainer.state_dict()
+    with pytest.raises(InputError, match=sentence):
+        trainer.load_state_dict(state | changes)
+    assert torch.equal(trainer.model.weights, state["weights"])
+
+
 def test_the_last_losses_are_kept() -> None:
     net = make_net((24, 40, 3))
     inputs, targets = make_data(net, 60)

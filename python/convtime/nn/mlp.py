@@ -422,16 +422,24 @@ class MLPTrainer:
         """Goes on from what :meth:`state_dict` gave, of a trainer with the same options.
 
         Raises:
-            InputError: where the state has other tensors.
+            InputError: where the state has other tensors, or numbers that no training gives.
         """
         own = self._state()
-        shapes = {name: tensor.shape for name, tensor in own.items()}
-        given = {name: tensor.shape for name, tensor in state.items()}
-        if shapes != given:
+        expected, given = _describe(own), _describe(state)
+        if expected != given:
             raise InputError(
-                f"state must have the tensors {_describe(shapes)}, as a trainer with these options "
-                f"gives it; got {_describe(given)}"
+                f"state must have the tensors {expected}, as a trainer with these options gives "
+                f"it; got {given}"
             )
+        taken, skipped, clean = counters = state["counters"].tolist()
+        if not (skipped >= 0 <= clean and skipped + clean <= taken):
+            raise InputError(
+                "state's counters must be steps taken, skipped, and since the scale changed, none "
+                f"below 0 and the first at least the others' sum; got {counters}; load what "
+                "state_dict() gave"
+            )
+        for name, rate in zip(("lr", "loss scale"), state["rates"].tolist(), strict=True):
+            _check_number(f"state's {name}", rate, least=_SMALLEST)
         for name, tensor in own.items():
             tensor.copy_(state[name])
         self._version = _version(self._weights)
@@ -622,5 +630,10 @@ def _check_data(
             )
 
 
-def _describe(shapes: Mapping[str, torch.Size]) -> str:
-    return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+def _describe(tensors: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name} {tuple(tensor.shape)} {tensor.dtype}"
+        if isinstance(tensor, torch.Tensor)
+        else f"{name} {type(tensor).__name__}"
+        for name, tensor in sorted(tensors.items())
+    )
