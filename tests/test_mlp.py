@@ -254,6 +254,21 @@ def test_more_dimensions_are_rows(device: torch.device) -> None:
     assert torch.equal(output.reshape(30, 3), net(inputs))
 
 
+def test_no_rows_give_none_and_gradients_of_zero(device: torch.device) -> None:
+    net = make_net((24, 16, 3), torch.float16, device, bias=True)
+    inputs = torch.ones((5, 0, 24), dtype=torch.float16, device=device, requires_grad=True)
+    output = net(inputs)
+    assert output.shape == (5, 0, 3)
+    output.sum().backward()
+    assert inputs.grad is not None
+    assert torch.equal(net.weights.grad, torch.zeros_like(net.weights))
+
+
+def test_an_input_without_columns_is_refused() -> None:
+    with pytest.raises(InputError, match=r"input must have 24 columns.*got shape \(\)"):
+        make_net((24, 3))(torch.tensor(1.0))
+
+
 def test_rows_need_not_be_contiguous(device: torch.device) -> None:
     net = make_net((24, 16, 3), torch.float16, device)
     inputs, _ = make_data(net, 30)
@@ -386,7 +401,7 @@ def test_inputs_that_do_not_fit_are_refused(device: torch.device) -> None:
     with pytest.raises(InputError, match="must have 24 columns"):
         net(torch.ones(3, 25, dtype=torch.float16, device=device))
     with pytest.raises(RuntimeError, match="at least one row"):
-        net(torch.ones(0, 24, dtype=torch.float16, device=device))
+        mlp(torch.ones(0, 24, dtype=torch.float16, device=device), net.weights.detach(), 3)
     with pytest.raises(RuntimeError, match="weights' dtype Half, got Float"):
         net(torch.ones(3, 24, device=device))
     with pytest.raises(RuntimeError, match="must be 'relu' or 'tanh', got 'sine'"):

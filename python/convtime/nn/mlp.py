@@ -163,13 +163,16 @@ class FusedMLP(torch.nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Of shape (..., inputs), gives (..., outputs)."""
-        if input.shape[-1] != self.widths[0]:
+        if input.dim() == 0 or input.shape[-1] != self.widths[0]:
             raise InputError(
                 f"input must have {self.widths[0]} columns, the first of widths; got shape "
                 f"{tuple(input.shape)}"
             )
         rows = input.reshape(-1, self.widths[0])
-        output = ops.mlp(rows, self.weights, self.widths[-1], self.activation)
+        if rows.shape[0] == 0:  # which kernels do not take; any product of none has gradients
+            output = rows @ self.weights[0, : self.widths[0], : self.widths[-1]]
+        else:
+            output = ops.mlp(rows, self.weights, self.widths[-1], self.activation)
         return output.reshape(*input.shape[:-1], self.widths[-1])
 
     def extra_repr(self) -> str:
