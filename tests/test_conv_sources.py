@@ -63,6 +63,17 @@ def test_csv_of_deepbench():
     assert (first.padding, first.stride) == ((0, 0), (2, 2))
 
 
+@pytest.mark.parametrize("batch", [1.5, "x", -1])
+def test_csv_batch_is_a_whole_number(batch: object) -> None:
+    with pytest.raises(InputError, match=f"batch must be a whole number from 0 .* got {batch!r}"):
+        from_csv(DEEPBENCH, batch=batch)  # type: ignore[arg-type]
+
+
+def test_csv_path_without_null_characters() -> None:
+    with pytest.raises(InputError, match="must not hold a null character; got 'a"):
+        from_csv("a\0.csv")
+
+
 def test_csv_batch_takes_the_place_of_the_column():
     layers = from_csv(DEEPBENCH, batch=3)
     assert {layer.problem.batch for layer in layers} == {3}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import copy
 import math
+import pickle
 import re
 import types
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -252,6 +254,21 @@ def test_more_dimensions_are_rows(device: torch.device) -> None:
     assert torch.equal(output.reshape(30, 3), net(inputs))
 
 
+def test_no_rows_give_none_and_gradients_of_zero(device: torch.device) -> None:
+    net = make_net((24, 16, 3), torch.float16, device, bias=True)
+    inputs = torch.ones((5, 0, 24), dtype=torch.float16, device=device, requires_grad=True)
+    output = net(inputs)
+    assert output.shape == (5, 0, 3)
+    output.sum().backward()
+    assert inputs.grad is not None
+    assert torch.equal(net.weights.grad, torch.zeros_like(net.weights))
+
+
+def test_an_input_without_columns_is_refused() -> None:
+    with pytest.raises(InputError, match=r"input must have 24 columns.*got shape \(\)"):
+        make_net((24, 3))(torch.tensor(1.0))
+
+
 def test_rows_need_not_be_contiguous(device: torch.device) -> None:
     net = make_net((24, 16, 3), torch.float16, device)
     inputs, _ = make_data(net, 30)
@@ -384,7 +401,7 @@ def test_inputs_that_do_not_fit_are_refused(device: torch.device) -> None:
     with pytest.raises(InputError, match="must have 24 columns"):
         net(torch.ones(3, 25, dtype=torch.float16, device=device))
     with pytest.raises(RuntimeError, match="at least one row"):
-        net(torch.ones(0, 24, dtype=torch.float16, device=device))
+        mlp(torch.ones(0, 24, dtype=torch.float16, device=device), net.weights.detach(), 3)
     with pytest.raises(RuntimeError, match="weights' dtype Half, got Float"):
         net(torch.ones(3, 24, device=device))
     with pytest.raises(RuntimeError, match="must be 'relu' or 'tanh', got 'sine'"):
@@ -781,6 +798,28 @@ def test_a_state_is_gone_on_from(device: torch.device) -> None:
         other.load_state_dict({"weights": expected})
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"counters": torch.tensor([-1, 0, 0])}, r"counters must be .* got \[-1, 0, 0\]"),
+        ({"counters": torch.tensor([3, 2, 2])}, r"counters must be .* got \[3, 2, 2\]"),
+        ({"counters": torch.zeros(3)}, r"got counters \(3,\) torch.float32"),
+        ({"rates": torch.tensor([-1.0, 1.0])}, "state's lr must be .* got -1.0"),
+        ({"rates": torch.tensor([1.0, math.inf])}, "state's loss scale must be .* got inf"),
+        ({"weights": torch.zeros(1, 64, 64, dtype=torch.complex64)}, "torch.complex64$"),
+        ({"losses": None}, "losses NoneType"),
+    ],
+)
+def test_states_that_no_trainer_gives_are_refused(changes: dict[str, Any], sentence: str) -> None:
+    net = make_net((24, 3))
+    trainer = make_trainer(net, *make_data(net, 60), 20)
+    trainer.step()
+    state = trainer.state_dict()
+    with pytest.raises(InputError, match=sentence):
+        trainer.load_state_dict(state | changes)
+    assert torch.equal(trainer.model.weights, state["weights"])
+
+
 def test_the_last_losses_are_kept() -> None:
     net = make_net((24, 40, 3))
     inputs, targets = make_data(net, 60)
@@ -802,6 +841,62 @@ def test_the_weights_version_changes_with_a_step() -> None:
         loss.backward()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_weights_changed_between_steps_are_trained(dtype: torch.dtype) -> None:
+    net = make_net((24, 3), dtype)
+    trainer = make_trainer(net, *make_data(net, 60), 20)
+    trainer.steps(2)
+    before = trainer.state_dict()
+    with torch.no_grad():
+        net.weights[0, 0].fill_(0.5)
+    state = trainer.state_dict()
+    for name in {"weights", "master"} & set(state):
+        assert torch.equal(state[name][0, 0], torch.full_like(state[name][0, 0], 0.5))
+        assert torch.equal(state[name][0, 1:], before[name][0, 1:])  # to the last bit
+    with torch.no_grad():
+        net.weights.zero_()
+    trainer.lr = 1e-30
+    trainer.step()
+    assert float(net.weights.detach().abs().max()) < 1e-20
+
+
+def test_changed_weights_are_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = make_net((24, 3), torch.bfloat16)
+    trainer = make_trainer(net, *make_data(net, 60), 20)
+    trainer.load_state_dict(trainer.state_dict())
+    monkeypatch.setattr(trainer, "path", "wide")
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    trainer.steps(2)
+    with torch.no_grad():
+        net.weights.zero_()
+    with pytest.raises(InputError, match="must not be changed between .* got 1 changes; take a"):
+        trainer.step()
+
+
+@pytest.mark.parametrize(
+    "replace",
+    [
+        lambda net: net.double(),
+        lambda net: net.to("meta"),
+        lambda net: net.load_state_dict(copy.deepcopy(net.state_dict()), assign=True),
+    ],
+    ids=["another dtype", "another device", "assigned"],
+)
+def test_weights_that_were_replaced_are_refused(replace: Callable[[FusedMLP], object]) -> None:
+    net = make_net((24, 40, 3))
+    trainer = make_trainer(net, *make_data(net, 60), 20)
+    replace(net)
+    with pytest.raises(InputError, match="weights must stay the tensor that the trainer was made"):
+        trainer.step()
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_trainers_are_not_copied(copied: Callable[[object], object]) -> None:
+    net = make_net((24, 40, 3))
+    with pytest.raises(InputError, match="a trainer must not be copied or pickled"):
+        copied((net, make_trainer(net, *make_data(net, 60), 20)))
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
@@ -817,18 +912,30 @@ def test_the_weights_version_changes_with_a_step() -> None:
         ),
         ({"loss": "l1"}, "loss must be one of mse, cross_entropy; got 'l1'"),
         ({"optimizer": "lamb"}, "optimizer must be one of sgd, adam, adamw"),
-        ({"batch_size": 0}, "batch_size must lie between 1 and the 40 rows"),
+        ({"batch_size": 0}, "batch_size must be a whole number from 1 to the 40 rows"),
         ({"batch_size": 41}, "got 41"),
-        ({"lr": 0}, "lr must be a finite number above 0; got 0"),
+        ({"batch_size": 2.0}, "batch_size must be a whole number .* got 2.0"),
+        ({"inputs": [[0.0] * 24] * 40}, "inputs must be a tensor; got list"),
+        ({"targets": None}, "targets must be a tensor; got NoneType"),
+        ({"lr": 0}, "lr must be a finite float32 at least 1.18e-38; got 0"),
         ({"lr": math.nan}, "lr must be"),
         ({"lr": math.inf}, "lr must be"),
-        ({"momentum": 1.0}, "momentum must be a finite number at least 0 and below 1; got 1.0"),
+        ({"lr": 1e39}, r"lr must be a finite float32 at least 1.18e-38; got 1e\+39"),
+        ({"lr": 10**400}, "lr must be"),
+        ({"lr": 1e-50}, "lr must be a finite float32 at least 1.18e-38; got 1e-50"),
+        ({"momentum": 1.0}, "momentum must be a finite float32 at least 0 and below 1; got 1.0"),
         ({"betas": (0.9, 1)}, r"betas\[1\] must be"),
-        ({"eps": 0.0}, "eps must be a finite number above 0"),
+        ({"betas": (0.9, 1 - 1e-12)}, r"betas\[1\] must be"),
+        ({"betas": (0.9,)}, r"betas must be two numbers; got \(0.9,\)"),
+        ({"betas": 0.9}, "betas must be two numbers; got 0.9"),
+        ({"eps": 0.0}, "eps must be a finite float32 at least 1.18e-38"),
+        ({"eps": 1e-50}, "eps must be"),
         ({"weight_decay": -1}, "weight_decay must be"),
         ({"loss_scale": "static"}, "loss_scale must be 'auto', 'dynamic', a number"),
-        ({"loss_scale": 0.0}, "loss_scale must be a finite number above 0"),
-        ({"history": 0}, "history must be at least 1"),
+        ({"loss_scale": 0.0}, "loss_scale must be a finite float32 at least 1.18e-38"),
+        ({"loss_scale": 1e-40}, "loss_scale must be"),
+        ({"history": 0}, "history must be a whole number from 1; got 0"),
+        ({"history": "a"}, "history must be a whole number from 1; got 'a'"),
         ({"tune": True}, "tune must be False on a CPU"),
     ],
 )
@@ -841,6 +948,11 @@ def test_what_cannot_be_trained_is_refused(changes: dict[str, Any], sentence: st
     }
     with pytest.raises(InputError, match=sentence):
         MLPTrainer(net, **arguments | changes)
+
+
+def test_other_models_are_refused() -> None:
+    with pytest.raises(InputError, match="model must be a FusedMLP; got Linear"):
+        MLPTrainer(torch.nn.Linear(2, 2), torch.ones(4, 2), torch.ones(4, 2), batch_size=2)  # type: ignore[arg-type]
 
 
 def test_adam_in_pure_float16_is_refused() -> None:

@@ -331,6 +331,10 @@ def test_vmap_of_images_without_a_batch(device: torch.device) -> None:
 def test_vmap_of_an_empty_batch(device: torch.device) -> None:
     x = torch.randn(3, 0, 4, 8, 9, device=device)
     assert torch.vmap(lambda x: relu_max_pool2d(x, 2))(x).shape == (3, 0, 4, 4, 4)
+    none = torch.randn(0, 2, 4, 8, 9, device=device)
+    assert torch.vmap(lambda x: relu_max_pool2d(x, 2))(none).shape == (0, 2, 4, 4, 4)
+    gradient = torch.vmap(torch.func.grad(lambda x: relu_max_pool2d(x, 2).sum()))(none)
+    assert torch.equal(gradient, none)
 
 
 def test_forward_mode_is_pytorchs(device: torch.device) -> None:

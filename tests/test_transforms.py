@@ -105,6 +105,24 @@ def test_vmap_is_pytorchs_to_the_bit(
         assert torch.equal(actual, expected)
 
 
+@pytest.mark.parametrize("dims", BATCH_DIMS)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_vmap_of_an_empty_batch_is_empty(
+    name: str, dims: tuple[int | None, ...], device: torch.device
+) -> None:
+    """Also where PyTorch's own fails: batches of weights."""
+    full = make_tensors(name, device, dims)
+    tensors = tuple(
+        (tensor if dim is None else tensor.narrow(dim, 0, 0)).requires_grad_()
+        for tensor, dim in zip(full, dims, strict=True)
+    )
+    ours, theirs = functions(name)
+    output = torch.vmap(ours, in_dims=dims)(*tensors)
+    assert output.shape == (0, *torch.vmap(theirs, in_dims=dims)(*full).shape[1:])
+    for tensor, gradient in zip(tensors, torch.autograd.grad(output.sum(), tensors), strict=True):
+        assert torch.equal(gradient, torch.zeros_like(tensor))
+
+
 def test_vmaps_nest(device: torch.device) -> None:
     x, w, b = make_tensors("2-d", device, (0, 0, None))
     ours, theirs = (

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from numbers import Integral
+from typing import Any, NoReturn
 
 import torch
 
@@ -19,6 +21,7 @@ _OPTIMIZERS = ("sgd", "adam", "adamw")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHORT_DTYPES = (torch.float16, torch.bfloat16)
 _GPU_DTYPES = (*_SHORT_DTYPES, torch.float32)
+_SMALLEST = torch.finfo(torch.float32).tiny  # whose reciprocal is finite, too
 _PADDING = 64  # that widths are a multiple of
 _FIRST_SCALE = 65536.0  # as torch.amp.GradScaler's
 _GROWTH_INTERVAL = 2000
@@ -160,13 +163,16 @@ class FusedMLP(torch.nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Of shape (..., inputs), gives (..., outputs)."""
-        if input.shape[-1] != self.widths[0]:
+        if input.dim() == 0 or input.shape[-1] != self.widths[0]:
             raise InputError(
                 f"input must have {self.widths[0]} columns, the first of widths; got shape "
                 f"{tuple(input.shape)}"
             )
         rows = input.reshape(-1, self.widths[0])
-        output = ops.mlp(rows, self.weights, self.widths[-1], self.activation)
+        if rows.shape[0] == 0:  # which kernels do not take; any product of none has gradients
+            output = rows @ self.weights[0, : self.widths[0], : self.widths[-1]]
+        else:
+            output = ops.mlp(rows, self.weights, self.widths[-1], self.activation)
         return output.reshape(*input.shape[:-1], self.widths[-1])
 
     def extra_repr(self) -> str:
@@ -206,7 +212,9 @@ class MLPTrainer:
         eps: likewise.
         weight_decay: of all of them.
         master_weights: whether weights and moments are kept in 32 bits, of which the model's are
-            the rounded copy; else, weights and moments are of the model's dtype alone.
+            the rounded copy; else, weights and moments are of the model's dtype alone. Changes of
+            the model's weights in place are taken over by the next step, but not by replays of a
+            CUDA graph, and not if they were made through ``.data``.
         loss_scale: ``"dynamic"``, which doubles after 2000 steps and halves where gradients
             overflow, as torch.amp.GradScaler's; or a number, to stay as it is. Steps whose
             gradients overflow are skipped, and counted. None, to neither scale nor skip; NaN then
@@ -247,6 +255,8 @@ class MLPTrainer:
         tune: bool = False,
         history: int = 10_000,
     ) -> None:
+        if not isinstance(model, FusedMLP):
+            raise InputError(f"model must be a FusedMLP; got {type(model).__name__}")
         weights = model.weights
         dtype, device = weights.dtype, weights.device
         _check_choice("loss", loss, _LOSSES)
@@ -260,14 +270,16 @@ class MLPTrainer:
                 f"{loss_scale!r}"
             )
         scale = _FIRST_SCALE if isinstance(loss_scale, str) else loss_scale
-        _check_number("loss_scale", 1.0 if scale is None else scale, above=0)
+        _check_number("loss_scale", 1.0 if scale is None else scale, least=_SMALLEST)
         _check_number("momentum", momentum, least=0, below=1)
+        if not isinstance(betas, Sequence) or len(betas) != 2:
+            raise InputError(f"betas must be two numbers; got {betas!r}")
         for i in range(2):
             _check_number(f"betas[{i}]", betas[i], least=0, below=1)
-        _check_number("eps", eps, above=0)  # with 0, padding would become 0/0
+        _check_number("eps", eps, least=_SMALLEST)  # with 0, padding would become 0/0
         _check_number("weight_decay", weight_decay, least=0)
-        if history < 1:
-            raise InputError(f"history must be at least 1; got {history}")
+        if not _is_count(history):
+            raise InputError(f"history must be a whole number from 1; got {history!r}")
         adam = optimizer != "sgd"
         if adam and not master_weights and dtype == torch.float16:
             raise InputError(
@@ -286,6 +298,7 @@ class MLPTrainer:
         moment = self._weights if self._master is None else self._master
         self._first = torch.zeros_like(moment) if adam or momentum > 0 else None
         self._second = torch.zeros_like(moment) if adam else None
+        self._version = _version(weights)
         self._counters = torch.zeros(3, dtype=torch.int64, device=device)
         self._rates = torch.ones(2, dtype=torch.float32, device=device)
         self._losses = torch.full((history,), math.nan, dtype=torch.float32, device=device)
@@ -346,7 +359,14 @@ class MLPTrainer:
         self.steps(1)
 
     def steps(self, count: int) -> None:
-        """As many steps; on a GPU where a step is one launch, they are one, too."""
+        """As many steps; on a GPU where a step is one launch, they are one, too.
+
+        Raises:
+            InputError: where the model's weights are another tensor than when the trainer was made,
+                or were changed before steps that a CUDA graph is to capture.
+        """
+        self._check_weights()
+        self._take_over_changes()
         torch.ops.convtime.mlp_steps(
             self._inputs,
             self._targets,
@@ -362,6 +382,7 @@ class MLPTrainer:
             steps=count,
         )
         torch.autograd.graph.increment_version(self.model.weights)
+        self._version = _version(self._weights)
 
     @property
     def lr(self) -> float:
@@ -370,7 +391,7 @@ class MLPTrainer:
 
     @lr.setter
     def lr(self, value: float) -> None:
-        _check_number("lr", value, above=0)
+        _check_number("lr", value, least=_SMALLEST)
         self._rates[0].fill_(value)
 
     @property
@@ -397,24 +418,67 @@ class MLPTrainer:
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Weights, moments and counters, as copies."""
+        self._take_over_changes()
         return {name: tensor.clone() for name, tensor in self._state().items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Goes on from what :meth:`state_dict` gave, of a trainer with the same options.
 
         Raises:
-            InputError: where the state has other tensors.
+            InputError: where the state has other tensors, or numbers that no training gives.
         """
         own = self._state()
-        shapes = {name: tensor.shape for name, tensor in own.items()}
-        given = {name: tensor.shape for name, tensor in state.items()}
-        if shapes != given:
+        expected, given = _describe(own), _describe(state)
+        if expected != given:
             raise InputError(
-                f"state must have the tensors {_describe(shapes)}, as a trainer with these options "
-                f"gives it; got {_describe(given)}"
+                f"state must have the tensors {expected}, as a trainer with these options gives "
+                f"it; got {given}"
             )
+        taken, skipped, clean = counters = state["counters"].tolist()
+        if not (skipped >= 0 <= clean and skipped + clean <= taken):
+            raise InputError(
+                "state's counters must be steps taken, skipped, and since the scale changed, none "
+                f"below 0 and the first at least the others' sum; got {counters}; load what "
+                "state_dict() gave"
+            )
+        for name, rate in zip(("lr", "loss scale"), state["rates"].tolist(), strict=True):
+            _check_number(f"state's {name}", rate, least=_SMALLEST)
         for name, tensor in own.items():
             tensor.copy_(state[name])
+        self._version = _version(self._weights)
+
+    def __getstate__(self) -> NoReturn:
+        """A copy would train neither the old model nor the new one."""
+        raise InputError(
+            "a trainer must not be copied or pickled, since it trains the weights of the model it "
+            "was made for, in their place; got an MLPTrainer; keep its state_dict(), and load that "
+            "into a new trainer of the copied model"
+        )
+
+    def _check_weights(self) -> None:
+        weights, own = self.model.weights, self._weights
+        if weights.data_ptr() != own.data_ptr() or weights.dtype != own.dtype:
+            raise InputError(
+                "the model's weights must stay the tensor that the trainer was made for, "
+                f"{own.dtype} on {own.device}; got another, {weights.dtype} on {weights.device}; "
+                "make a new trainer of the model, or change its weights in place"
+            )
+
+    def _take_over_changes(self) -> None:
+        """Of the model's weights, by others than this trainer, to those in 32 bits."""
+        version = _version(self._weights)
+        if self._master is None or version == self._version:
+            return
+        # Captured, this would round the weights in 32 bits at each replay.
+        if self.path != "cpu" and torch.cuda.is_current_stream_capturing():
+            raise InputError(
+                "the model's weights must not be changed between the trainer's last step and one "
+                f"that a CUDA graph captures; got {version - self._version} changes; take a step "
+                "before the capture"
+            )
+        kept = self._master.to(self._weights.dtype) == self._weights
+        self._master.copy_(torch.where(kept, self._master, self._weights.float()))
+        self._version = version
 
     def _fastest_plan(self, count: int) -> int:
         """Of so many, by turns; the weights and all else are then as before."""
@@ -455,6 +519,11 @@ class MLPTrainer:
             "losses": self._losses,
         }
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
+
+
+def _version(weights: torch.Tensor) -> int:
+    """Counts the weights' changes in place, but for inference tensors, of which it is not known."""
+    return 0 if weights.is_inference() else weights._version
 
 
 def _allows_tf32() -> bool:
@@ -498,20 +567,25 @@ def _check_choice(name: str, value: object, allowed: Sequence[str]) -> None:
         raise InputError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
 
 
+def _is_count(value: object, most: float = math.inf) -> bool:
+    return isinstance(value, Integral) and 1 <= int(value) <= most
+
+
 def _check_number(
     name: str,
     value: float,
     *,
-    above: float | None = None,
-    least: float | None = None,
+    least: float,
     below: float = math.inf,
 ) -> None:
-    fits = isinstance(value, int | float) and value < below
-    fits = fits and (above is None or value > above) and (least is None or value >= least)
-    if not fits:
-        bounds = f"above {above}" if above is not None else f"at least {least}"
+    """In the 32 bits that kernels take it in, and in which it may be 0, the bound, or infinite."""
+    fits = isinstance(value, int | float) and abs(value) <= torch.finfo(torch.float32).max
+    rounded = ctypes.c_float(value).value if fits else math.nan
+    if not least <= rounded < below:
         end = f" and below {below}" if below < math.inf else ""
-        raise InputError(f"{name} must be a finite number {bounds}{end}; got {value!r}")
+        raise InputError(
+            f"{name} must be a finite float32 at least {least:.3g}{end}; got {value!r}"
+        )
 
 
 def _check_data(
@@ -521,6 +595,9 @@ def _check_data(
     columns, outputs = model.widths[0], model.widths[-1]
     if weights.device.type == "cuda" and weights.dtype not in _GPU_DTYPES:
         raise InputError(f"dtype must be one of {_GPU_DTYPES} on a GPU; got {weights.dtype}")
+    for name, tensor in (("inputs", inputs), ("targets", targets)):
+        if not isinstance(tensor, torch.Tensor):
+            raise InputError(f"{name} must be a tensor; got {type(tensor).__name__}")
     if inputs.dim() != 2 or inputs.shape[1] != columns:
         raise InputError(
             f"inputs must have shape (rows, {columns}), the first of widths; got "
@@ -542,10 +619,10 @@ def _check_data(
             raise InputError(
                 f"{name} must be on the model's device {weights.device}; got {tensor.device}"
             )
-    if not 1 <= batch_size <= inputs.shape[0]:
+    if not _is_count(batch_size, inputs.shape[0]):
         raise InputError(
-            f"batch_size must lie between 1 and the {inputs.shape[0]} rows of inputs; got "
-            f"{batch_size}"
+            f"batch_size must be a whole number from 1 to the {inputs.shape[0]} rows of inputs; "
+            f"got {batch_size!r}"
         )
     if loss == "cross_entropy":
         least, greatest = (int(bound) for bound in targets.aminmax())
@@ -556,5 +633,10 @@ def _check_data(
             )
 
 
-def _describe(shapes: Mapping[str, torch.Size]) -> str:
-    return ", ".join(f"{name} {tuple(shape)}" for name, shape in shapes.items())
+def _describe(tensors: Mapping[str, object]) -> str:
+    return ", ".join(
+        f"{name} {tuple(tensor.shape)} {tensor.dtype}"
+        if isinstance(tensor, torch.Tensor)
+        else f"{name} {type(tensor).__name__}"
+        for name, tensor in sorted(tensors.items())
+    )

@@ -101,6 +101,36 @@ def _can_be_grouped(groups: int, *channels: int) -> bool:
     return groups >= 1 and all(count % groups == 0 for count in channels)
 
 
+def _register_rule(op: Any, rule: Callable[..., tuple[Any, Any]]) -> None:
+    """Of batches that are not empty; of the others it gets one of zeros, and none of its results.
+
+    An empty batch, folded into another dimension, would not say what that was.
+    """
+
+    def of_any_batch(
+        info: Any, in_dims: Sequence[int | None], *arguments: Any, **options: Any
+    ) -> tuple[Any, Any]:
+        if info.batch_size > 0:
+            return rule(info, in_dims, *arguments, **options)
+        filled = (
+            _with_one(argument, dim) if isinstance(dim, int) else argument  # lists have lists
+            for argument, dim in zip(arguments, in_dims, strict=True)
+        )
+        results, dims = rule(info._replace(batch_size=1), in_dims, *filled, **options)
+        emptied = tree_map(
+            lambda result, dim: result if dim is None else result.narrow(dim, 0, 0), results, dims
+        )
+        return emptied, dims
+
+    torch.library.register_vmap(op, of_any_batch)
+
+
+def _with_one(empty: torch.Tensor, dim: int) -> torch.Tensor:
+    sizes = list(empty.shape)
+    sizes[dim] = 1
+    return torch.cat((empty, empty.new_zeros(sizes)), dim)  # what autograd can follow
+
+
 def _register(kind: ConvolutionKind) -> None:
     op = getattr(torch.ops.convtime, kind.function).default
     one, none = (1,) * kind.rank, (0,) * kind.rank
@@ -150,7 +180,7 @@ def _register(kind: ConvolutionKind) -> None:
         return _convolve(kind, run, in_dims, input, weight, bias, groups)
 
     rule = conv_transpose if kind.transposed else conv
-    torch.library.register_vmap(f"convtime::{kind.function}", rule)
+    _register_rule(f"convtime::{kind.function}", rule)
 
 
 _Run = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, int], torch.Tensor]
@@ -351,7 +381,7 @@ def _bias_gradient(y: _Batched) -> _Batched:
 
 for _kind in KINDS:
     _register(_kind)
-torch.library.register_vmap("convtime::convolution_backward", _convolution_backward)
+_register_rule("convtime::convolution_backward", _convolution_backward)
 
 
 def _convolution_epilogue(
@@ -392,7 +422,7 @@ def _convolution_epilogue(
     return FUNCTIONS[activation](y, negative_slope), 0
 
 
-torch.library.register_vmap("convtime::convolution_epilogue", _convolution_epilogue)
+_register_rule("convtime::convolution_epilogue", _convolution_epilogue)
 
 
 def _examples(tensor: torch.Tensor, batch: int | None, count: int) -> torch.Tensor:
@@ -425,7 +455,7 @@ def _register_pooling(name: str, *, tensors: int, takes_input_size: bool) -> Non
         results = op(*examples, *rest)
         return tree_map(unfolded, results), tree_map(lambda _: 0, results)
 
-    torch.library.register_vmap(op, pool)
+    _register_rule(op, pool)
 
 
 _register_pooling("relu_max_pool2d", tensors=1, takes_input_size=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convtime.conv.problem import LARGEST_SIZE, ConvLayer, ConvProblem, distinct
-from convtime.core.errors import InputError
+from convtime.core.errors import InputError, shown
 
 # Columns of a CSV file: those that must be there, and the others with their defaults; each with
 # the smallest number that it may hold.
@@ -52,7 +52,14 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
     Raises:
         InputError: The file cannot be read, or a line is broken or one too many; names the line.
     """
+    if batch is not None and not (isinstance(batch, int) and 0 <= batch <= LARGEST_SIZE):
+        raise InputError(
+            f"batch must be a whole number from 0 to {LARGEST_SIZE}, or None to take column n; got "
+            f"{batch!r}"
+        )
     path = Path(path)
+    if "\0" in str(path):
+        raise InputError(f"the path must not hold a null character; got {shown(str(path))}")
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: cannot be read, since it is not a regular file")
