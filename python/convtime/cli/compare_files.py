@@ -80,8 +80,8 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
+    written = {"--json": named_file(options.json), "--markdown": options.markdown}
     for what, read in (("BEFORE", options.before), ("AFTER", options.after)):
-        written = {"--json": named_file(options.json), "--markdown": options.markdown}
         check_distinct({what: read, **written})
     check_json(options.json)
     if options.markdown:

@@ -402,14 +402,17 @@ def _judge(
             alone = _C.judge(ratio.low, ratio.high, margin)
             verdict = "same" if alone == "same" else "uncertain"
             if verdict == "uncertain":
-                reason, sentence = _doubt(ratio, margin, alone, chance, pair)
-                own = _known(compared).p_value(margin)
-                if reason == "one-of-many" and own > false_discoveries:
-                    reason = "at-the-margin"
-                    sentence = (
-                        f"it would be {alone} at a share of false discoveries of {own:.2g}, but is "
-                        f"not at {false_discoveries:.2g}"
+                own_chance = _known(compared).p_value(margin)
+                if alone != "uncertain" and own_chance > false_discoveries:
+                    reason, sentence = (
+                        "at-the-margin",
+                        (
+                            f"it would be {alone} at a share of false discoveries of "
+                            f"{own_chance:.2g}, but is not at {false_discoveries:.2g}"
+                        ),
                     )
+                else:
+                    reason, sentence = _doubt(ratio, margin, alone, chance, pair)
     before, after = (measured.median for measured in pair)
     return Change(name, verdict, before, after, compared.ratio, chance, reason, sentence)
 
