@@ -7,7 +7,7 @@ import inspect
 import operator
 import types
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import fx
 from torch.autograd import forward_ad
 from torch.compiler import is_compiling
 from torch.nn import functional as F
+from torch.nn.modules import module as every_module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
@@ -61,7 +62,6 @@ _PURE = frozenset(
     | {"_operator", "builtins", "math"}
 )
 _REPLICATE = "_replicate_for_data_parallel"
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 @dataclass(frozen=True)
@@ -450,7 +450,22 @@ def _why_not_chain(chain: _Chain, module: torch.nn.Module) -> str | None:
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Whether there is something that a call of the module calls as well."""
-    return any(getattr(module, hooks) for hooks in _HOOKS)
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def _have_hooks_of_all() -> bool:
+    """Whether there is something that the calls of all modules call as well."""
+    return bool(
+        every_module._global_forward_hooks
+        or every_module._global_forward_pre_hooks
+        or every_module._global_backward_hooks
+        or every_module._global_backward_pre_hooks
+    )
 
 
 def _is_norm(node: fx.Node, module: torch.nn.Module, conv: _ConvNd) -> bool:
@@ -525,7 +540,7 @@ def _layer_activation(layer: Any) -> tuple[str, float] | None:
     if type(layer) is torch.nn.GELU and layer.approximate in _GELUS:
         return _GELUS[layer.approximate], 0.01
     name = _LAYERS.get(type(layer))
-    return None if name is None else (name, float(getattr(layer, "negative_slope", 0.01)))
+    return None if name is None else (name, float(vars(layer).get("negative_slope", 0.01)))
 
 
 def _may_change_in_place(node: fx.Node, module: torch.nn.Module) -> bool:
@@ -601,7 +616,7 @@ def call_fused(
             alpha=alpha,
             activation=activation,  # type: ignore[arg-type]
             negative_slope=negative_slope,
-            policy=getattr(conv, "policy", None),
+            policy=vars(conv).get("policy"),
         )
     y: torch.Tensor = conv(input)
     if norm is not None:
@@ -617,11 +632,11 @@ def call_fused(
 
 def _fits(conv: Any, norm: Any, layer: Any, input: Any, other: Any) -> bool:
     """Whether one call computes what the modules would."""
-    modules = [module for module in (conv, norm, layer) if module is not None]
-    if any(has_hooks(module) for module in modules) or not isinstance(input, torch.Tensor):
+    if not isinstance(input, torch.Tensor) or _have_hooks_of_all():
         return False
-    if any(getattr(torch.nn.modules.module, f"_global{hooks}") for hooks in _HOOKS):
-        return False
+    for module in (conv, norm, layer):
+        if module is not None and has_hooks(module):
+            return False
     # Parts may have been replaced since they were fused.
     if why_not_plain(conv) or conv.transposed or not (norm is None or _is_plain_norm(norm, conv)):
         return False
@@ -651,13 +666,16 @@ def _output_size(conv: Any, size: Sequence[int]) -> list[int]:
     return [*size[: -spatial - 1], conv.out_channels, *lengths]
 
 
+_Sources = Sequence[tuple[torch.Tensor | None, tuple[int, int] | None]]
+
+
 @dataclass
 class _Folded:
     """A convolution's weight and bias with a batch norm in them, and what they were made of."""
 
     norm: _BatchNorm
     eps: float
-    sources: list[tuple[torch.Tensor | None, tuple[int, int] | None]]
+    sources: _Sources
     weight: torch.Tensor
     bias: torch.Tensor
 
@@ -668,20 +686,22 @@ _folded: weakref.WeakKeyDictionary[_ConvNd, _Folded] = weakref.WeakKeyDictionary
 def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
     if is_compiling():
         return _compute_folded(conv, norm)
-    tensors = [conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var]
-    if not _may_keep([tensor for tensor in tensors if tensor is not None]):
+    tensors = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    if _is_observed(tensors):
         return _compute_folded(conv, norm)
-    sources = [(tensor, _state_of(tensor)) for tensor in tensors]
     known = _folded.get(conv)
     if (
         known is not None
         and known.norm is norm
         and known.eps == norm.eps
-        and _are_same(known.sources, sources)
+        and _are_same(known.sources, tensors)
     ):
         return known.weight, known.bias
-    if conv.weight.is_cuda and torch.cuda.is_current_stream_capturing():
-        return _compute_folded(conv, norm)  # what a graph computes is not there yet
+    capturing = conv.weight.is_cuda and torch.cuda.is_current_stream_capturing()
+    # What a graph computes is not there yet.
+    if capturing or not all(tensor is None or _shows_changes(tensor) for tensor in tensors):
+        return _compute_folded(conv, norm)
+    sources = tuple((tensor, _state_of(tensor)) for tensor in tensors)
     with torch.inference_mode(False), torch.no_grad():
         weight, bias = _compute_folded(conv, norm)
         if known is not None and _can_hold(known.weight, weight) and _can_hold(known.bias, bias):
@@ -693,21 +713,26 @@ def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
     return weight, bias
 
 
-def _may_keep(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether what is made of the tensors are plain numbers, whose changes are seen."""
-    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-        return False
-    is_observed = (
+def _is_observed(tensors: Iterable[torch.Tensor | None]) -> bool:
+    """Whether what is made of tensors is to be seen by autograd, a trace or a transform."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                return True
+    return (
         torch._C._get_tracing_state() is not None
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None
         or forward_ad._current_level >= 0
     )
-    return not is_observed and all(
+
+
+def _shows_changes(tensor: torch.Tensor) -> bool:
+    """Whether it is plain numbers, whose changes are seen."""
+    return (
         type(tensor) in (torch.Tensor, torch.nn.Parameter)
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not tensor.is_inference()  # such have no version
-        for tensor in tensors
     )
 
 
@@ -735,11 +760,11 @@ def _state_of(tensor: torch.Tensor | None) -> tuple[int, int] | None:
     return None if tensor is None else (tensor.data_ptr(), tensor._version)
 
 
-def _are_same(before: Sequence[tuple[Any, Any]], now: Sequence[tuple[Any, Any]]) -> bool:
-    return all(
-        tensor is other and state == other_state
-        for (tensor, state), (other, other_state) in zip(before, now, strict=True)
-    )
+def _are_same(sources: _Sources, tensors: Sequence[torch.Tensor | None]) -> bool:
+    for (source, state), tensor in zip(sources, tensors, strict=True):
+        if tensor is not source or _state_of(tensor) != state:
+            return False
+    return True
 
 
 def _can_hold(held: torch.Tensor, tensor: torch.Tensor) -> bool:

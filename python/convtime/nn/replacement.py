@@ -20,6 +20,7 @@ _OURS: dict[type, type] = {
     getattr(torch.nn, kind.layer): getattr(layers, kind.layer) for kind in KINDS
 }
 _PYTORCHS = {ours: pytorchs for pytorchs, ours in _OURS.items()}
+_PLAIN = frozenset({*_OURS, *_PYTORCHS})
 # An attribute of the layers that replace converted; those of the user's own making lack it.
 _MARK = "_convtime_replaced"
 
@@ -195,16 +196,24 @@ def _own_class(module: torch.nn.Module) -> type:
 
 def why_not_plain(module: torch.nn.Module) -> str | None:
     """Why a convolution layer may compute something else than torch.nn's class of its kind."""
+    # What is plain comes first: each fused call asks.
+    why = None if type(module) in _PLAIN else _why_not_class(module)
+    if why:
+        return why
+    for function in ("forward", "_conv_forward"):
+        if function in vars(module):
+            return f"its {function} is replaced on the object"
+    return None
+
+
+def _why_not_class(module: torch.nn.Module) -> str | None:
     own_class = _own_class(module)
     if isinstance(module, LazyModuleMixin):
         return f"a {own_class.__name__} has no shapes before its first call"
     if isinstance(module, torch.jit.ScriptModule):
         return "TorchScript has compiled it"
-    if own_class not in _OURS and own_class not in _PYTORCHS:
+    if own_class not in _PLAIN:
         return f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn's own"
-    for function in ("forward", "_conv_forward"):
-        if function in vars(module):
-            return f"its {function} is replaced on the object"
     return None
 
 
