@@ -651,6 +651,7 @@ def allocated() -> int:
 
 @pytest.mark.cuda
 class TestOnGpu:
+    @pytest.mark.timing  # the places are fewer where copies are slow
     @pytest.mark.parametrize("elements", [1 << 10, 1 << 18, 1 << 20, 3 << 20])
     def test_arguments_and_results_lie_elsewhere_in_each_call(self, elements: int) -> None:
         x = torch.randn(elements, device="cuda")

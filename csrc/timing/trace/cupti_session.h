@@ -44,7 +44,7 @@ class CONVTIME_API CuptiSession {
   /// Throws TraceLost where a profiler has taken CUPTI.
   Attribution take(std::span<const Window> windows);
 
-  /// From pause() to resume() nothing is recorded. Throw TraceLost as take().
+  /// From pause() to resume() nothing is recorded, nor can be taken. Throw TraceLost as take().
   void pause();
   void resume();
 
