@@ -302,6 +302,7 @@ TEST(CuptiSession, GetsItsRecordsBesideABusyStream) {
   CONVTIME_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   {
     CuptiSession session;
+    std::size_t of_other_threads = 0;  // in one round perhaps none, since theirs take longer
     for (int round = 0; round < 20; ++round) {
       const std::uint64_t start = CuptiSession::now();
       launch_sleep(1000, stream);
@@ -314,8 +315,9 @@ TEST(CuptiSession, GetsItsRecordsBesideABusyStream) {
       const Attribution seen = session.take({&window, 1});
       EXPECT_EQ(seen.calls[0].size(), 2U) << "in round " << round;
       EXPECT_EQ(seen.faults.describe(), "");
-      EXPECT_GE(seen.of_other_threads, 1U);
+      of_other_threads += seen.of_other_threads;
     }
+    EXPECT_GE(of_other_threads, 1U);
   }
   done = true;
   other.join();
