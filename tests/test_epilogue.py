@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import convtime.nn
 from convtime import ops
 from convtime.core.load import _C
+from convtime.ops import epilogue
 from convtime.ops.flops import register_formulas
 
 Tensors = dict[str, Any]  # tensors, or None where there is none
@@ -442,6 +443,60 @@ def test_an_engine_needs_cudnn() -> None:
     tensors = make_tensors(2, "cpu")
     with pytest.raises(RuntimeError, match="on cpu without cuDNN's plans; leave policy out"):
         fused(2)(**tensors, stride=2, padding=1, policy="eng0")
+
+
+PLAIN: dict[str, dict[str, Any]] = {
+    "numbers": {"stride": 2, "padding": 1},
+    "tuples and lists": {"stride": (2,), "padding": [1]},
+    "a word": {"stride": 2, "padding": "valid", "other": None},
+    "uneven padding": {"padding": "same", "dilation": 1, "other": None},
+    "no tensors": {"stride": 2, "padding": 1, "bias": None, "other": None},
+    "whole numbers": {"stride": 2, "padding": 1, "alpha": 2, "negative_slope": 0},
+    "a policy": {"stride": 2, "padding": 1, "policy": "heuristic"},
+}
+
+
+@pytest.mark.parametrize("rank", RANKS)
+@pytest.mark.parametrize("case", PLAIN)
+def test_plain_arguments_take_the_direct_entry(
+    case: str, rank: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = make_tensors(rank, device)
+    if case == "uneven padding":
+        tensors["weight"] = tensors["weight"][(..., *[slice(2)] * rank)]
+    arguments = {**tensors, **PLAIN[case], "activation": "leaky_relu"}
+    with monkeypatch.context() as patch:
+        patch.setattr(_C, f"conv{rank}d_epilogue", lambda *_: NotImplemented)
+        expected = fused(rank)(**arguments)
+    monkeypatch.setattr(epilogue, "_of_any_kind", lambda *_: pytest.fail("it went by torch.ops"))
+    with torch.device("meta"):  # as torch.set_default_device, and of no concern here
+        assert torch.equal(fused(rank)(**arguments), expected)
+
+
+def test_arguments_that_are_not_plain_go_by_torch_ops(device: torch.device) -> None:
+    class Tagged(torch.Tensor):
+        pass
+
+    class Whole:
+        def __index__(self) -> int:
+            return 2
+
+    class Spy(torch.overrides.TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            seen.append(func)
+            return func(*args, **(kwargs or {}))
+
+    seen: list[Any] = []
+    tensors = make_tensors(2, device)
+    expected = fused(2)(**tensors, stride=2, padding=1)
+    assert torch.equal(fused(2)(**tensors, stride=Whole(), padding=1), expected)
+    tagged = {**tensors, "other": tensors["other"].as_subclass(Tagged)}
+    assert isinstance(fused(2)(**tagged, stride=2, padding=1), Tagged)
+    with Spy():
+        assert torch.equal(fused(2)(**tensors, stride=2, padding=1), expected)
+    assert torch.ops.convtime.convolution_epilogue in seen
 
 
 def test_an_ops_warnings_are_pythons() -> None:

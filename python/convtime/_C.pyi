@@ -46,12 +46,33 @@ class TransposedConvolution(Protocol):
         /,
     ) -> torch.Tensor: ...
 
+class ConvolutionWithEpilogue(Protocol):
+    def __call__(
+        self,
+        input: object,
+        weight: object,
+        bias: object,
+        stride: object,
+        padding: object,
+        dilation: object,
+        groups: object,
+        other: object,
+        alpha: object,
+        activation: object,
+        negative_slope: object,
+        policy: object,
+        /,
+    ) -> torch.Tensor: ...
+
 conv1d: Convolution
 conv2d: Convolution
 conv3d: Convolution
 conv_transpose1d: TransposedConvolution
 conv_transpose2d: TransposedConvolution
 conv_transpose3d: TransposedConvolution
+conv1d_epilogue: ConvolutionWithEpilogue
+conv2d_epilogue: ConvolutionWithEpilogue
+conv3d_epilogue: ConvolutionWithEpilogue
 
 def call_op(
     op: Callable[..., torch.Tensor], /, *args: object, **kwargs: object

@@ -2,7 +2,6 @@
 
 #include <torch/library.h>
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,9 +11,6 @@
 
 namespace convtime::ops {
 namespace {
-
-constexpr std::array<ConvOp, 3> kEpilogues = {
-    {{"conv1d_epilogue", 1, false}, {"conv2d_epilogue", 2, false}, {"conv3d_epilogue", 3, false}}};
 
 void check_other(const ConvOp& op, const at::Tensor& other, const at::Tensor& input,
                  at::IntArrayRef output_size) {
@@ -92,7 +88,7 @@ const ConvOp& op_of(const EpilogueCall& call) {
               "convolution_epilogue: weight must have one to three spatial dimensions after its "
               "channels, got shape ",
               call.weight.sizes());
-  return kEpilogues[static_cast<std::size_t>(spatial - 1)];
+  return kConvEpilogue[static_cast<std::size_t>(spatial - 1)];
 }
 
 ActivationCall activation_of(const EpilogueCall& call) {

@@ -3,13 +3,19 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/SymIntArrayRef.h>
 
+#include <array>
 #include <optional>
 #include <string_view>
 
+#include "core/export.h"
 #include "ops/conv/activation.h"
 #include "ops/conv/convolutions.h"
 
 namespace convtime::ops {
+
+/// One op, by its functions' names in Python.
+inline constexpr std::array<ConvOp, 3> kConvEpilogue = {
+    {{"conv1d_epilogue", 1, false}, {"conv2d_epilogue", 2, false}, {"conv3d_epilogue", 3, false}}};
 
 /// The arguments of a call of convolution_epilogue. It borrows them all.
 struct EpilogueCall {
@@ -28,7 +34,7 @@ struct EpilogueCall {
 };
 
 /// Calls the op through the dispatcher.
-at::Tensor dispatch(const EpilogueCall& call);
+CONVTIME_API at::Tensor dispatch(const EpilogueCall& call);
 
 /// By its function's name in Python, which errors begin with. Throws for a weight of no such rank.
 const ConvOp& op_of(const EpilogueCall& call);

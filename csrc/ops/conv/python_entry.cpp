@@ -22,6 +22,7 @@
 #include <string_view>
 
 #include "ops/conv/convolutions.h"
+#include "ops/conv/epilogue.h"
 
 namespace convtime::ops {
 namespace {
@@ -149,6 +150,46 @@ bool is_overridden() {
   return false;
 }
 
+bool is_none_or(bool (*check)(PyObject*), PyObject* object) {
+  return object == Py_None || check(object);
+}
+
+bool is_plain_tensor(PyObject* object) { return THPVariable_CheckExact(object); }
+
+bool is_plain_text(PyObject* object) { return PyUnicode_CheckExact(object); }
+
+std::optional<double> read_real(PyObject* object) {
+  if (PyFloat_CheckExact(object)) {
+    return PyFloat_AS_DOUBLE(object);
+  }
+  const std::optional<c10::SymInt> number = read_number(object);
+  return number.has_value() ? std::optional(static_cast<double>(number->expect_int()))
+                            : std::nullopt;
+}
+
+/// Lives as long as the object.
+std::string_view text_of(PyObject* object) {
+  Py_ssize_t length = 0;
+  const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
+  if (text == nullptr) {
+    throw python_error();
+  }
+  return {text, static_cast<std::size_t>(length)};
+}
+
+std::optional<std::string_view> text_or_none(PyObject* object) {
+  return object == Py_None ? std::nullopt : std::optional(text_of(object));
+}
+
+/// A copy. The first one of a tensor that Python knows needs the GIL.
+std::optional<at::Tensor> tensor_or_none(PyObject* object) {
+  return object == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(object));
+}
+
+at::Tensor pad_end(const at::Tensor& input, const Padding& padding) {
+  return padding.surplus.empty() ? input : at::constant_pad_nd(input, padding.surplus);
+}
+
 /// Where a function's arguments stand.
 struct Positions {
   Py_ssize_t stride;
@@ -171,12 +212,11 @@ PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count
   Numbers output_padding;
   Numbers dilation;
   std::optional<c10::SymInt> groups;
-  bool plain =
-      count == kAt.policy + 1 && THPVariable_CheckExact(args[0]) &&
-      THPVariable_CheckExact(args[1]) && (args[2] == Py_None || THPVariable_CheckExact(args[2])) &&
-      stride.read(args[kAt.stride]) && dilation.read(args[kAt.dilation]) &&
-      (groups = read_number(args[kAt.groups])).has_value() &&
-      (args[kAt.policy] == Py_None || PyUnicode_CheckExact(args[kAt.policy])) && !is_overridden();
+  bool plain = count == kAt.policy + 1 && is_plain_tensor(args[0]) && is_plain_tensor(args[1]) &&
+               is_none_or(is_plain_tensor, args[2]) && stride.read(args[kAt.stride]) &&
+               dilation.read(args[kAt.dilation]) &&
+               (groups = read_number(args[kAt.groups])).has_value() &&
+               is_none_or(is_plain_text, args[kAt.policy]) && !is_overridden();
   if constexpr (kOp.transposed) {
     plain = plain && padding.numbers.read(args[kAt.padding]) &&
             output_padding.read(args[kAt.output_padding]);
@@ -187,27 +227,68 @@ PyObject* convolve(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count
   if (!plain) {
     return Py_NewRef(Py_NotImplemented);
   }
-  std::optional<std::string_view> policy;
-  if (args[kAt.policy] != Py_None) {
-    Py_ssize_t length = 0;
-    const char* const text = PyUnicode_AsUTF8AndSize(args[kAt.policy], &length);
-    if (text == nullptr) {
-      throw python_error();
-    }
-    policy = std::string_view(text, static_cast<std::size_t>(length));
-  }
-  // Copied while the GIL is held: the first copy of a tensor that Python knows needs it.
-  at::Tensor input = THPVariable_Unpack(args[0]);
+  const std::optional<std::string_view> policy = text_or_none(args[kAt.policy]);
+  const at::Tensor input = THPVariable_Unpack(args[0]);
   const at::Tensor weight = THPVariable_Unpack(args[1]);
-  const auto bias =
-      args[2] == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(args[2]));
+  const std::optional<at::Tensor> bias = tensor_or_none(args[2]);
   const at::Tensor output = [&] {
     const pybind11::gil_scoped_release no_gil;
-    if (!padding.surplus.empty()) {
-      input = at::constant_pad_nd(input, padding.surplus);
-    }
-    return dispatch({kOp, input, weight, bias, stride.get(), padding.numbers.get(),
-                     output_padding.get(), dilation.get(), *groups, policy});
+    return dispatch({kOp, pad_end(input, padding), weight, bias, stride.get(),
+                     padding.numbers.get(), output_padding.get(), dilation.get(), *groups, policy});
+  }();
+  return THPVariable_Wrap(output);
+  END_HANDLE_TH_ERRORS
+}
+
+template <const ConvOp& kOp>
+PyObject* convolve_with_epilogue(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count) {
+  HANDLE_TH_ERRORS
+  enum : std::uint8_t {
+    kInput,
+    kWeight,
+    kBias,
+    kStride,
+    kPadding,
+    kDilation,
+    kGroups,
+    kOther,
+    kAlpha,
+    kActivation,
+    kNegativeSlope,
+    kPolicy,
+    kArguments
+  };
+  Numbers stride;
+  Padding padding;
+  Numbers dilation;
+  std::optional<c10::SymInt> groups;
+  std::optional<double> alpha;
+  std::optional<double> negative_slope;
+  const bool plain =
+      count == kArguments && is_plain_tensor(args[kInput]) && is_plain_tensor(args[kWeight]) &&
+      THPVariable_Unpack(args[kWeight]).dim() == static_cast<std::int64_t>(kOp.spatial) + 2 &&
+      is_none_or(is_plain_tensor, args[kBias]) && is_none_or(is_plain_tensor, args[kOther]) &&
+      stride.read(args[kStride]) && dilation.read(args[kDilation]) &&
+      padding.read(args[kPadding], THPVariable_Unpack(args[kWeight]), stride, dilation,
+                   kOp.spatial) &&
+      (groups = read_number(args[kGroups])).has_value() &&
+      (alpha = read_real(args[kAlpha])).has_value() && is_plain_text(args[kActivation]) &&
+      (negative_slope = read_real(args[kNegativeSlope])).has_value() &&
+      is_none_or(is_plain_text, args[kPolicy]) && !is_overridden();
+  if (!plain) {
+    return Py_NewRef(Py_NotImplemented);
+  }
+  const std::string_view activation = text_of(args[kActivation]);
+  const std::optional<std::string_view> policy = text_or_none(args[kPolicy]);
+  const at::Tensor input = THPVariable_Unpack(args[kInput]);
+  const at::Tensor weight = THPVariable_Unpack(args[kWeight]);
+  const std::optional<at::Tensor> bias = tensor_or_none(args[kBias]);
+  const std::optional<at::Tensor> other = tensor_or_none(args[kOther]);
+  const at::Tensor output = [&] {
+    const pybind11::gil_scoped_release no_gil;
+    return dispatch({pad_end(input, padding), weight, bias, other, stride.get(),
+                     padding.numbers.get(), dilation.get(), *groups, activation, *alpha,
+                     *negative_slope, policy});
   }();
   return THPVariable_Wrap(output);
   END_HANDLE_TH_ERRORS
@@ -283,12 +364,23 @@ PyMethodDef define() {
   return {kOp.name, as_method(convolve<kOp>), METH_FASTCALL, nullptr};
 }
 
+template <const ConvOp& kOp>
+PyMethodDef define_with_epilogue() {
+  return {kOp.name, as_method(convolve_with_epilogue<kOp>), METH_FASTCALL, nullptr};
+}
+
 }  // namespace
 
 std::span<PyMethodDef> convolution_methods() {
-  static std::array<PyMethodDef, 6> methods = {
-      define<kConv[0]>(),          define<kConv[1]>(),          define<kConv[2]>(),
-      define<kConvTranspose[0]>(), define<kConvTranspose[1]>(), define<kConvTranspose[2]>()};
+  static std::array methods = {define<kConv[0]>(),
+                               define<kConv[1]>(),
+                               define<kConv[2]>(),
+                               define<kConvTranspose[0]>(),
+                               define<kConvTranspose[1]>(),
+                               define<kConvTranspose[2]>(),
+                               define_with_epilogue<kConvEpilogue[0]>(),
+                               define_with_epilogue<kConvEpilogue[1]>(),
+                               define_with_epilogue<kConvEpilogue[2]>()};
   return methods;
 }
 

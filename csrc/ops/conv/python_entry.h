@@ -6,10 +6,11 @@ struct PyMethodDef;
 
 namespace convtime::ops {
 
-/// The six convolutions for Python, with the arguments of the ops, all by position: straight onto
-/// the dispatcher, which torch.ops reaches by a slower way. They return NotImplemented for
-/// arguments that are not plain (subclasses, symbolic numbers, wrong types), and under a torch
-/// function mode other than torch.set_default_device's; torch.ops is for those.
+/// The six convolutions for Python, and the three with what follows them, with the arguments of
+/// convtime.ops' functions, all by position: straight onto the dispatcher, which torch.ops reaches
+/// by a slower way. They return NotImplemented for arguments that are not plain (subclasses,
+/// symbolic numbers, wrong types), and under a torch function mode other than
+/// torch.set_default_device's; torch.ops is for those.
 std::span<PyMethodDef> convolution_methods();
 
 /// call_op(op, *args, **kwargs): what the op of torch.ops returns. Its warnings are Python's,

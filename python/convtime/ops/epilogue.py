@@ -75,8 +75,14 @@ def conv2d_epilogue(
         torch.OutOfMemoryError: as conv2d.
         torch.AcceleratorError: as conv2d.
     """
-    settings = other, alpha, activation, negative_slope, policy
-    return _of_any_kind(_CONV2D, input, weight, bias, stride, padding, dilation, groups, *settings)
+    convolution = input, weight, bias, stride, padding, dilation, groups
+    arguments = *convolution, other, alpha, activation, negative_slope, policy
+    # Dynamo traces torch.ops, and cannot trace _C.
+    if not is_dynamo_compiling():
+        output = _C.conv2d_epilogue(*arguments)
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(_CONV2D, *arguments)
 
 
 def conv1d_epilogue(
@@ -98,8 +104,14 @@ def conv1d_epilogue(
 
     Shapes are those of :func:`conv1d`.
     """
-    settings = other, alpha, activation, negative_slope, policy
-    return _of_any_kind(_CONV1D, input, weight, bias, stride, padding, dilation, groups, *settings)
+    convolution = input, weight, bias, stride, padding, dilation, groups
+    arguments = *convolution, other, alpha, activation, negative_slope, policy
+    # Dynamo traces torch.ops, and cannot trace _C.
+    if not is_dynamo_compiling():
+        output = _C.conv1d_epilogue(*arguments)
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(_CONV1D, *arguments)
 
 
 def conv3d_epilogue(
@@ -121,8 +133,14 @@ def conv3d_epilogue(
 
     Shapes are those of :func:`conv3d`.
     """
-    settings = other, alpha, activation, negative_slope, policy
-    return _of_any_kind(_CONV3D, input, weight, bias, stride, padding, dilation, groups, *settings)
+    convolution = input, weight, bias, stride, padding, dilation, groups
+    arguments = *convolution, other, alpha, activation, negative_slope, policy
+    # Dynamo traces torch.ops, and cannot trace _C.
+    if not is_dynamo_compiling():
+        output = _C.conv3d_epilogue(*arguments)
+        if output is not NotImplemented:
+            return output
+    return _of_any_kind(_CONV3D, *arguments)
 
 
 def _of_any_kind(
@@ -156,7 +174,6 @@ def _of_any_kind(
     padded = pad_end(input, surplus)
     geometry = steps, pads, gaps, groups
     ending = activation, alpha, negative_slope
-    # Dynamo traces torch.ops, and cannot trace _C.
     call = op if is_dynamo_compiling() else partial(_C.call_op, op)
     output: torch.Tensor = call(padded, weight, bias, other, *geometry, *ending, policy=policy)
     return output
