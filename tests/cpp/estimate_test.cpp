@@ -161,6 +161,22 @@ TEST(EstimateMedian, KnowsThatFewBatchesThatDifferSayLittle) {
   EXPECT_GE(estimate.interval.high, 1.01 + half - 1e-12);
 }
 
+TEST(EstimateMedian, AndRatiosAreNotBelowZero) {
+  std::vector<double> seconds(40, 1.0);
+  std::fill(seconds.begin() + 20, seconds.end(), 3.0);
+  const Numbers batches = in_rows(2, 20);
+  const Interval median = estimate_median({seconds}, batches).interval;
+  EXPECT_EQ(median.low, 0);
+  EXPECT_GT(median.high, 12);  // Student's t with one degree of freedom
+  const std::vector<double> ones(40, 1.0);
+  const Interval ratio = estimate_ratio({seconds}, {ones}, batches).interval;
+  EXPECT_EQ(ratio.low, 0);
+  EXPECT_GT(ratio.high, 12);
+  const Estimate corrected = estimate_median({ones}, {}, {.uncertainty_seconds = 2});
+  EXPECT_EQ(corrected.interval.low, 0);
+  EXPECT_EQ(corrected.interval.high, 3);
+}
+
 TEST(EstimateMedian, TakesWhatIsLeftOfABatchForPartOfItsNeighbour) {
   Random random(5);
   std::vector<double> seconds(62);

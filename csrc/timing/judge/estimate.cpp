@@ -320,6 +320,12 @@ std::span<const std::size_t> places_of(const CandidateTimes& a, const CandidateT
   return of_a < of_b ? a.places : b.places;
 }
 
+/// Neither times nor their ratios are negative, whatever the spread of a few of them.
+Interval not_below_zero(const Interval& interval, double value) {
+  const bool bounded = std::isfinite(interval.low) && value >= 0;
+  return {bounded ? std::max(interval.low, 0.0) : interval.low, interval.high};
+}
+
 void require_matching(const CandidateTimes& samples, std::span<const std::size_t> batches) {
   const auto require = [&](std::span<const std::size_t> of_samples, const std::string& what) {
     if (!of_samples.empty() && of_samples.size() != samples.seconds.size()) {
@@ -371,6 +377,7 @@ Estimate estimate_median(const CandidateTimes& samples, std::span<const std::siz
   found.interval = hull(found.sampled, {found.value - by_tick, found.value + by_tick});
   found.interval.low -= resolution.uncertainty_seconds;
   found.interval.high += resolution.uncertainty_seconds;
+  found.interval = not_below_zero(found.interval, found.value);
   return found;
 }
 
@@ -401,6 +408,7 @@ Estimate estimate_ratio(const CandidateTimes& over, const CandidateTimes& under,
   if (std::isfinite(by_tick)) {
     found.interval = hull(found.interval, {found.value - by_tick, found.value + by_tick});
   }
+  found.interval = not_below_zero(found.interval, found.value);
   return found;
 }
 
