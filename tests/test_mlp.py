@@ -770,6 +770,26 @@ def test_a_scale_that_is_given_stays(device: torch.device) -> None:
     assert (trainer.steps_skipped, trainer.loss_scale) == (3, 65536)
 
 
+@pytest.mark.parametrize("widths", [(24, 40, 3), (24, 192, 3)])
+@pytest.mark.parametrize(("overflows", "bound"), [(True, 2.0**-126), (False, 2.0**126)])
+def test_a_dynamic_scale_keeps_within_what_can_be_gone_on_from(
+    overflows: bool, bound: float, widths: tuple[int, ...], device: torch.device
+) -> None:
+    net = make_net(widths, torch.float16, device)
+    inputs, targets = make_data(net, 40)
+    # Gradients of 0 never overflow.
+    inputs, targets = (inputs * math.nan, targets) if overflows else (0 * inputs, 0 * targets)
+    trainer = make_trainer(net, inputs, targets, 20)
+    state = trainer.state_dict()
+    state["rates"][1] = bound
+    state["counters"][:] = torch.tensor([2000, 0, 1999])
+    trainer.load_state_dict(state)
+    trainer.step()
+    assert trainer.loss_scale == bound
+    assert trainer.steps_skipped == overflows
+    trainer.load_state_dict(trainer.state_dict())
+
+
 def test_nan_reaches_the_weights_where_nothing_is_scaled(device: torch.device) -> None:
     net = make_net((24, 40, 3), torch.bfloat16, device)
     inputs, targets = make_data(net, 40)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/mlp/loss_scale.h"
 #include "kernels/mlp/mlp.h"
 #include "kernels/mlp/tensor_cores.cuh"
 
@@ -61,16 +62,16 @@ __device__ void write_progress(const Learning<T>& learning, const Progress& prog
   }
 }
 
-/// After a step; as torch.amp.GradScaler does it.
+/// After a step; as torch.amp.GradScaler does it, within bounds.
 __device__ inline void advance(Progress& progress, const MlpScaling& scaling, bool skipped) {
   ++progress.steps;
   progress.skipped += skipped ? 1 : 0;
   progress.clean = skipped ? 0 : progress.clean + 1;
   if (scaling.growth_interval > 0) {
     if (skipped) {
-      progress.scale *= 0.5F;
+      progress.scale = fmaxf(0.5F * progress.scale, kLeastLossScale);
     } else if (progress.clean == scaling.growth_interval) {
-      progress.scale *= 2;
+      progress.scale = fminf(2 * progress.scale, kMostLossScale);
       progress.clean = 0;
     }
   }

@@ -9,11 +9,14 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "kernels/mlp/loss_scale.h"
 
 #ifdef CONVTIME_WITH_CUDA
 #include <ATen/Context.h>
@@ -336,9 +339,9 @@ void step(const Steps& s, const Net& net) {
   counters[1] += skipped ? 1 : 0;
   counters[2] = skipped ? 0 : counters[2] + 1;
   if (s.growth_interval > 0 && skipped) {
-    rates[1] *= 0.5F;
+    rates[1] = std::max(0.5F * rates[1], kLeastLossScale);
   } else if (s.growth_interval > 0 && counters[2] == s.growth_interval) {
-    rates[1] *= 2;
+    rates[1] = std::min(2 * rates[1], kMostLossScale);
     counters[2] = 0;
   }
 }
