@@ -56,12 +56,17 @@ def _check_columns(columns: Sequence[Any], source: str) -> None:
 
 
 def _whole(reader: csv.DictReader[str], source: str) -> Iterator[Mapping[str, Any]]:
-    """Its rows, none of which has a cell that belongs to no column."""
+    """Its rows, each of which has a cell for each column."""
     for row in reader:
         if reader.restkey in row:
             raise InputError(
                 f"{source}: line {reader.line_num} must have a cell for each of the columns, and "
                 "has more; write numbers with a point, and quotes around a name with a comma"
+            )
+        if None in row.values():
+            raise InputError(
+                f"{source}: line {reader.line_num} must have a cell for each of the columns, and "
+                "has fewer; write an empty cell for what is not known"
             )
         yield row
 
