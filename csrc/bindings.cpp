@@ -336,6 +336,14 @@ PYBIND11_MODULE(_C, module) {
       "is_steady", [](const std::vector<double>& series) { return convtime::is_steady(series); },
       py::arg("series"));
   module.def(
+      "check_stop_rule",
+      [](const std::string& stop, std::size_t min_samples, std::size_t max_samples, double budget,
+         double tolerance, double margin) {
+        stop_rule(stop, min_samples, max_samples, budget, tolerance, margin).validate();
+      },
+      py::arg("stop"), py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
+      py::arg("tolerance"), py::arg("margin"));
+  module.def(
       "stop_reason",
       [](const std::vector<std::vector<double>>& samples, double elapsed_seconds,
          const std::string& stop, std::size_t min_samples, std::size_t max_samples, double budget,

@@ -117,7 +117,7 @@ def test_one_side_alone_is_timed_of_several_problems(capsys):
         (["n", "--axis", "n=1", "--file", "a", "--csv", "./a"], "must name different files"),
         (["n", "--axis", "n=1", "--plot", "a.txt"], "a picture's name must end in one of"),
         (["n", "--axis", "n=1", "--file", "/nowhere/a"], "/nowhere/a: cannot be written"),
-        (["n", "--axis", "n=1", "--rest", "-1"], "rest must be a number of seconds, 0 or more"),
+        (["n", "--axis", "n=1", "--rest", "-1"], "rest must be a number of seconds, from 0 to"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence_before_anything_runs(

@@ -20,6 +20,7 @@ from convtime.results.counters import Counters, KernelCounters
 from convtime.results.modules import ModuleTimes, PassTimes
 from convtime.results.recording import Recording
 from convtime.study import modules as modules_module
+from convtime.study import watching
 from convtime.study.watching import WatchedModules, calls_seen, innermost_called
 
 QUICK: dict[str, Any] = {"steps": 2, "warmup": 1, "budget": 1e-3, "min_samples": 6}
@@ -315,6 +316,44 @@ def test_a_module_that_cannot_be_copied_says_so() -> None:
     assert "was not timed by itself" in str(found)
 
 
+def test_inputs_that_cannot_be_copied_leave_the_rest() -> None:
+    class Unique(torch.Tensor):
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if func is torch.Tensor.clone:
+                raise RuntimeError("there is one of me")
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Flatten())
+    x = torch.randn(2, 4).as_subclass(Unique)
+    found = convtime.time_modules(model, lambda: model(x), modules=["0"], **QUICK)
+    (timed,) = found.passes
+    assert timed.seconds
+    assert timed.isolated is None
+    assert timed.isolated_reason == (
+        "what it is called with cannot be copied: RuntimeError: there is one of me"
+    )
+
+
+def test_gradients_that_cannot_be_copied_leave_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied = watching.strided_copy
+
+    def copy(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.shape == (2, 5):  # the results', and their gradients'
+            raise RuntimeError("no more memory")
+        return copied(tensor)
+
+    monkeypatch.setattr(watching, "strided_copy", copy)
+    model = nn.Sequential(nn.Linear(4, 5))
+    found = convtime.time_modules(model, training_step(model, torch.randn(2, 4)), **QUICK)
+    for timed in found.passes:
+        assert timed.isolated_reason == (
+            "its results' gradients cannot be copied: RuntimeError: no more memory"
+        )
+
+
 @pytest.mark.parametrize(
     ("error", "why"),
     [
@@ -371,6 +410,9 @@ def compiled() -> nn.Module:
         ),
         (lambda: convtime.time_modules(Block(), nothing), ValueError, "calls no module of Block"),
         (lambda: convtime.time_modules(Block(), nothing, budgets=1), TypeError, "budgets"),
+        (lambda: convtime.time_modules(Block(), nothing, budget=0), ValueError, "more than 0 sec"),
+        (lambda: convtime.time_modules(Block(), nothing, pin=10**6), ValueError, "pin must be one"),
+        (lambda: convtime.time_modules(Block(), nothing, modules=5), TypeError, "must be names"),  # type: ignore[arg-type]
         (lambda: convtime.time_modules(Block(), nothing, regime="hot"), ValueError, "got 'hot'"),  # type: ignore[arg-type]
         (lambda: convtime.time_modules(compiled(), nothing), ValueError, "the model is compiled"),
     ],

@@ -194,7 +194,21 @@ def test_what_is_timed_may_be_a_candidate_or_what_a_factory_makes_one() -> None:
         (nothing, {"iterations": [0]}, {}, "whole numbers of calls, 1 or more, got 0"),
         (nothing, {"iterations": [1]}, {"budget": 1.0}, "so that budget cannot be given"),
         (nothing, {"iterations": [1]}, {"method": "graph"}, "method 'graph' times many at once"),
-        (nothing, {"warmup": [1]}, {"rest": -1}, "rest must be a number of seconds, 0 or more"),
+        (nothing, {"warmup": [1]}, {"rest": -1}, "rest must be a number of seconds, from 0 to"),
+        (nothing, {"warmup": [1]}, {"rest": 1e300}, "from 0 to 86400 (a day), got 1e+300"),
+        (nothing, {"warmup": [1]}, {"file": 5}, "file must be a path, got 5"),
+        (nothing, {"warmup": [1]}, {"min_samples": 20_000}, "max_samples must be at least min_"),
+        (
+            nothing,
+            {"min_samples": [5, 30], "max_samples": [20, 40]},
+            {},
+            (
+                "at min_samples=30, max_samples=20: max_samples must be at least min_samples (30), "
+                "got 20"
+            ),
+        ),
+        (nothing, {"budget": [1.0, 0.0]}, {}, "at budget=0.0: budget must be more than 0 seconds"),
+        (nothing, {"pin": [10**6]}, {}, "at pin=1000000: pin must be one of the"),
         (nothing, {"warmup": [1]}, {"seed": 0.5}, "seed must be a whole number, got 0.5"),
         ({}, {"warmup": [1]}, {}, "of one application at least, got none"),
         ({"a": 3}, {"warmup": [1]}, {}, "'a' must be callable, or a Candidate, got int"),
@@ -216,6 +230,17 @@ def test_what_does_not_fit_is_one_sentence_before_anything_runs(
         convtime.sweep(fn, axes, **options)
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_options_fit_each_other_at_each_point() -> None:
+    swept = convtime.sweep(nothing, {"min_samples": [1, 2]}, max_samples=3, stop="count")
+    assert [len(each.seconds) for each in swept.measurements.values()] == [3, 3]
+
+
+def test_labels_of_values_are_written_as_values_are() -> None:
+    values = {torch.float16: "half", (1, 2): "pair", "text": "text", None: "none"}
+    swept = convtime.sweep(lambda a: nothing, {"a": values}, **COUNTED)
+    assert swept.plan.axes["a"] == ("float16", "(1, 2)", "text", None)
 
 
 def test_an_unknown_option_is_refused() -> None:

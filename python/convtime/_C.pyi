@@ -167,6 +167,14 @@ def judge(
     low: float, high: float, margin: float
 ) -> Literal["same", "faster", "slower", "uncertain"]: ...
 def is_steady(series: Sequence[float]) -> bool: ...
+def check_stop_rule(
+    stop: str,
+    min_samples: int,
+    max_samples: int,
+    budget: float,
+    tolerance: float,
+    margin: float,
+) -> None: ...
 def stop_reason(
     samples: Sequence[Sequence[float]],
     elapsed_seconds: float,

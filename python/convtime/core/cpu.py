@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import platform
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,3 +49,13 @@ def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:
             if kind != "Instruction":
                 sizes[level + kind, shared] = int(size.removesuffix("K")) * 1024
     return sum(sizes.values()) or None
+
+
+def check_pin(cpu: int | None) -> None:
+    """Raises ValueError for a CPU that this thread may not run on."""
+    allowed = os.sched_getaffinity(0)
+    if not (cpu is None or cpu in allowed):
+        raise ValueError(
+            f"pin must be one of the {len(allowed)} CPUs that this thread may run on, which lie "
+            f"between {min(allowed)} and {max(allowed)}, got {cpu}"
+        )

@@ -22,6 +22,7 @@ from convtime.results.counters import Counters, CountersUnavailable
 from convtime.results.modules import Direction, ModuleTimes, PassTimes
 from convtime.results.recording import Recording, Work
 from convtime.study.watching import (
+    CopyError,
     SeenCall,
     WatchedModules,
     calls_seen,
@@ -121,6 +122,7 @@ def time_modules(
     made = make_options(
         "time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device")
     )
+    made.check_ranges()
     _refuse_compiled(model)
     named = None if modules is None else _named(model, modules)
     for _ in range(warmup - 1):
@@ -148,13 +150,12 @@ def time_modules(
             by_module[timed.module].append(timed)
         found = []
         for name, passes in by_module.items():
-            calls = calls_seen(watched[name], step)
-            if len(calls) != passes[0].calls:
-                reason = (
-                    f"a step calls it {passes[0].calls} times, and the one that was looked at "
-                    f"{len(calls)} times"
-                )
-                found += [dataclasses.replace(timed, isolated_reason=reason) for timed in passes]
+            try:
+                calls = _calls_again(watched[name], step, passes[0].calls)
+            except CopyError as error:
+                found += [
+                    dataclasses.replace(timed, isolated_reason=str(error)) for timed in passes
+                ]
                 continue
             replay = functools.partial(_Replay, watched[name], calls, load)
             found += _by_itself(passes, replay, how)
@@ -190,6 +191,8 @@ def _refuse_compiled(model: torch.nn.Module) -> None:
 
 
 def _named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.Module]:
+    if not isinstance(names, Iterable):
+        raise TypeError(f"modules must be names of modules, got {names!r}")
     every = dict(model.named_modules())
     names = [names] if isinstance(names, str) else list(names)
     unknown = [name for name in names if name not in every]
@@ -365,6 +368,22 @@ class _Conditions:
     device: torch.device
     metrics: str | Iterable[str] | None
     options: Mapping[str, Any]
+
+
+def _calls_again(
+    module: torch.nn.Module, step: Callable[[], object], expected: int
+) -> list[SeenCall]:
+    """As calls_seen, as many as were seen before.
+
+    Raises:
+        CopyError: also where they are not so many.
+    """
+    calls = calls_seen(module, step)
+    if len(calls) != expected:
+        raise CopyError(
+            f"a step calls it {expected} times, and the one that was looked at {len(calls)} times"
+        )
+    return calls
 
 
 class _Replay:

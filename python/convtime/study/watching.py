@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from convtime.core.errors import first_line
 from convtime.results.modules import Direction
 from convtime.timing.candidate import differentiable
 from convtime.timing.reach import is_plain
@@ -195,14 +196,26 @@ class SeenCall:
     gradients: list[torch.Tensor | None] = dataclasses.field(default_factory=list)
 
 
+class CopyError(Exception):
+    """What a step calls a module with, or the gradients that it comes by, cannot be copied."""
+
+
 def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[SeenCall]:
-    """How a step calls a module, not counting calls within its own; the step is run once."""
+    """How a step calls a module, not counting calls within its own; the step is run once.
+
+    Raises:
+        CopyError: after the step.
+    """
     calls: list[SeenCall] = []
+    reasons: list[str] = []
     running: list[SeenCall] = []
     gradient_hooks: list[Any] = []
 
     def begin(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        args, kwargs = map_tensors(_copy, (args, kwargs))
+        try:
+            args, kwargs = map_tensors(_copy, (args, kwargs))
+        except Exception as error:  # of tensors that are not plain; the step does not fail for that
+            reasons.append(f"what it is called with cannot be copied: {first_line(error)}")
         call = SeenCall(args, kwargs, _Modes.present())
         if not running:
             calls.append(call)
@@ -212,7 +225,7 @@ def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[Seen
         gradients = running.pop().gradients
         for place, result in enumerate(differentiable(output)):
             gradients.append(None)
-            keep = functools.partial(_keep, gradients, place)
+            keep = functools.partial(_keep, gradients, place, reasons)
             gradient_hooks.append(result.register_hook(keep))  # type: ignore[no-untyped-call]
 
     handles = [
@@ -224,6 +237,8 @@ def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[Seen
     finally:
         for handle in (*handles, *gradient_hooks):
             handle.remove()
+    if reasons:
+        raise CopyError(reasons[0])
     return calls
 
 
@@ -231,8 +246,13 @@ def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return strided_copy(tensor).requires_grad_(tensor.requires_grad)
 
 
-def _keep(gradients: list[torch.Tensor | None], place: int, gradient: torch.Tensor) -> None:
-    gradients[place] = strided_copy(gradient)
+def _keep(
+    gradients: list[torch.Tensor | None], place: int, reasons: list[str], gradient: torch.Tensor
+) -> None:
+    try:
+        gradients[place] = strided_copy(gradient)
+    except Exception as error:  # as of the inputs
+        reasons.append(f"its results' gradients cannot be copied: {first_line(error)}")
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:

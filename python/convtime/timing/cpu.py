@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import torch
 
-from convtime.core.cpu import cache_bytes
+from convtime.core.cpu import cache_bytes, check_pin
 from convtime.timing.candidate import Candidate
 from convtime.timing.neutral import without_modes
 
@@ -41,17 +41,13 @@ def pinned(cpu: int | None) -> Iterator[None]:
     """Keeps the calling thread on one CPU, or does nothing for None.
 
     Raises:
-        ValueError: for a CPU that the thread may not run on.
+        ValueError: as check_pin.
     """
+    check_pin(cpu)
     if cpu is None:
         yield
         return
     allowed = os.sched_getaffinity(0)
-    if cpu not in allowed:
-        raise ValueError(
-            f"pin must be one of the {len(allowed)} CPUs that this thread may run on, which lie "
-            f"between {min(allowed)} and {max(allowed)}, got {cpu}"
-        )
     # Threads take over the pin of the one that starts them: torch's must be there before.
     with without_modes():
         torch.zeros(1 << 20, dtype=torch.float32, device="cpu").add_(1)

@@ -23,6 +23,8 @@ from typing import (
 
 import torch
 
+from convtime.core.cpu import check_pin
+from convtime.core.load import _C
 from convtime.results.batch_record import BatchRecord
 
 if TYPE_CHECKING:
@@ -230,6 +232,22 @@ class Options:
             )
         if self.stream is not None and not isinstance(self.stream, torch.cuda.Stream):
             raise TypeError(f"stream must be a torch.cuda.Stream, got {self.stream!r}")
+
+    def check_ranges(self) -> None:
+        """Checks the numbers with each other and the machine, as a timing does when it begins.
+
+        Raises:
+            ValueError: for those that do not fit.
+        """
+        check_pin(self.pin)
+        _C.check_stop_rule(
+            stop=self.stop,
+            min_samples=int(self.min_samples),
+            max_samples=int(self.max_samples),
+            budget=float(self.budget),
+            tolerance=float(self.tolerance),
+            margin=float(self.margin),
+        )
 
 
 def make_options(function: str, given: Mapping[str, Any], but: Collection[str] = ()) -> Options:

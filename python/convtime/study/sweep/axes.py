@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -105,6 +106,7 @@ def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
             raise InputError(f"{option} of a sweep cannot be {value!r}; {advice}")
     if axes.count_iterations:
         _check_iterations(axes)
+    _check_ranges(axes)
     return axes
 
 
@@ -121,7 +123,7 @@ def _name(axis: object) -> str:
 def _values(axis: str, given: Any) -> dict[Label, Any]:
     """The values of an axis, by how they are written down."""
     if isinstance(given, Mapping):
-        pairs = [(_plain(name), value) for name, value in given.items()]
+        pairs = [(_label(axis, name), value) for name, value in given.items()]
     elif isinstance(given, Iterable) and not isinstance(given, str | bytes | torch.Tensor):
         pairs = [(_label(axis, value), value) for value in given]
     else:
@@ -166,6 +168,18 @@ def _check_option(axis: str, values: Iterable[Any]) -> None:
             Options(**{axis: value})
     except (TypeError, ValueError) as error:
         raise InputError(f"axis {axis!r}: {error}") from error
+
+
+def _check_ranges(axes: Axes) -> None:
+    """Checks options with each other, as the points have them."""
+    own = [axis for axis in axes.values if axis in (*AXIS_OPTIONS, ITERATIONS)]
+    for labels in itertools.product(*(axes.values[axis] for axis in own)):
+        point = dict(zip(own, labels, strict=True))
+        try:
+            Options(**axes.options_at(point)).check_ranges()
+        except ValueError as error:
+            at = ", ".join(f"{axis}={label}" for axis, label in point.items())
+            raise InputError(f"{f'at {at}: ' if at else ''}{error}") from error
 
 
 def _check_iterations(axes: Axes) -> None:

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _POINTS_BETWEEN_CONTROLS = 8
 # Before a number of iterations, so that it does not begin with a GPU that the last one has heated.
 _REST_BEFORE_ITERATIONS = 0.3
+_LONGEST_REST = 86_400
 # Counters take several passes each time, so that no more than these are read at a point.
 _COUNTED_CALLS = 5
 # What tells two machines apart on which times are not of the same thing.
@@ -128,10 +129,14 @@ def run(
     """As :func:`sweep`, of applications and axes that have been found to fit."""
     if rest is None:
         rest = _REST_BEFORE_ITERATIONS if axes.count_iterations else 0.0
-    elif not (is_finite(rest) and rest >= 0):
-        raise InputError(f"rest must be a number of seconds, 0 or more, got {rest!r}")
+    elif not (is_finite(rest) and 0 <= rest <= _LONGEST_REST):
+        raise InputError(
+            f"rest must be a number of seconds, from 0 to {_LONGEST_REST} (a day), got {rest!r}"
+        )
     if not (seed is None or (isinstance(seed, int) and not isinstance(seed, bool))):
         raise InputError(f"seed must be a whole number, got {seed!r}")
+    if not (file is None or isinstance(file, str | os.PathLike)):
+        raise InputError(f"file must be a path, got {file!r}")
     device = resolve_device(axes.options.get("device"))
     names = split_names(counters) if counters else ()
     if names:
