@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import math
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
@@ -175,16 +174,15 @@ def _remarks(
 
 def _told(numbers: torch.Tensor, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str] | None:
     """What is remarkable about numbers, and what follows from it; None where nothing is."""
-    low, high = map(float, numbers.aminmax())
-    if low == high:
-        return _constant(low, dtype, on_gpu=on_gpu)
-    if math.isnan(low):
-        share = float(numbers.isnan().double().mean())
-        if share >= _HEAVY:
-            return (
-                f"NaN to {share:.0%}",
-                "so is what is computed with it, which may take another time than with numbers",
-            )
+    values = torch.view_as_complex(numbers.view(-1, 2)) if dtype.is_complex else numbers
+    if bool((values == values[0]).all()):
+        return _constant(values[0].item(), dtype, on_gpu=on_gpu)
+    share = float(values.isnan().double().mean())
+    if share >= _HEAVY:
+        return (
+            f"NaN to {share:.0%}",
+            "so is what is computed with it, which may take another time than with numbers",
+        )
     if dtype in _WIDE_FLOATS:
         magnitudes = numbers.abs()
         denormal = (magnitudes > 0) & (magnitudes < torch.finfo(dtype).tiny)
@@ -198,7 +196,7 @@ def _told(numbers: torch.Tensor, dtype: torch.dtype, *, on_gpu: bool) -> tuple[s
     return None
 
 
-def _constant(value: float, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str]:
+def _constant(value: complex, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str]:
     if dtype == torch.bool:
         chosen = "everything" if value else "nothing"
         return f"all {bool(value)}", f"as a mask, it selects {chosen}"
