@@ -14,10 +14,9 @@ double clock_uncertainty(const TimedReference& by_method, const TimedReference& 
   return std::isfinite(change) ? change * kernel.seconds : 0;
 }
 
-/// What a launch takes after a flush differs by this from one graph to the next, on an H200: the
-/// same call took 9.13 us in one and 9.85 in another of its process, with a kernel of 8.6 in both.
-/// The reference has a graph of its own.
-constexpr double kFlushedGraphsDifferSeconds = 0.75e-6;
+/// What a launch takes after a flush differs by this from one graph to the next, on an H200, and
+/// the reference has a graph of its own.
+constexpr double kFlushedGraphsDifferSeconds = 0.4e-6;
 
 double launch_uncertainty(const CalibrationState& state) {
   return state.method == Method::kGraph && state.flush.has_value() ? kFlushedGraphsDifferSeconds

@@ -4,9 +4,15 @@
 #include <cmath>
 #include <exception>
 #include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
+
+#include "core/current_device.h"
 
 namespace convtime {
 namespace {
@@ -62,6 +68,27 @@ void capture_missing(std::span<Callable* const> calls, std::map<Callable*, Captu
     if (!captured.contains(callable)) {
       captured.emplace(callable, capture(*callable));
     }
+  }
+}
+
+/// After a flush, what is launched by the first graphs of a process, of some 32 kernels in all,
+/// starts 0.7 us earlier than what all later ones launch, on an H200. Graphs that nobody needs take
+/// these places, once for each device, so that a call and what it is corrected by lie in like ones.
+void occupy_first_places(const GraphContext& context, DeviceStamps& stamps) {
+  constexpr int kGraphs = 4;
+  constexpr int kPairsOfKernels = 8;  // in each
+  using Graphs = std::vector<std::unique_ptr<DeviceGraph>>;
+  static auto* const kept = new std::map<int, Graphs>;  // never destroyed: CUDA may end before
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  Graphs& graphs = (*kept)[current_device()];
+  while (graphs.size() < kGraphs) {
+    graphs.push_back(record(context.recorder, [&](void* recording) {
+      for (int i = 0; i < kPairsOfKernels; ++i) {
+        stamps.open(static_cast<cudaStream_t>(recording));
+        stamps.close(static_cast<cudaStream_t>(recording));
+      }
+    }));
   }
 }
 
@@ -138,6 +165,7 @@ ColdGraphTimer::ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> fl
       stamps_(context_.stream, 2 * kColdLength * capacity, context_.allocate) {}
 
 void ColdGraphTimer::run(std::span<Callable* const> calls) {
+  occupy_first_places(context_, stamps_);
   capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
   for (Callable* const callable : calls) {
     callable->prepare();
