@@ -593,6 +593,24 @@ def test_inference_tensors_are_folded_in_each_call() -> None:
         torch.testing.assert_close(model(x), steps_of(model, x))
 
 
+def test_parameters_that_become_inference_tensors_are_folded_in_each_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.__future__, "_swap_module_params_on_conversion", True)
+    model, x = small()
+    model(x)
+    weight = model[0].weight
+    with torch.inference_mode():
+        model.double()
+    assert model[0].weight is weight
+    assert weight.is_inference()
+    x = x.double()
+    for _ in range(2):
+        torch.testing.assert_close(model(x), steps_of(model, x))
+        with torch.inference_mode():
+            weight.mul_(-3)
+
+
 def test_fake_tensors_are_not_kept() -> None:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -696,9 +714,14 @@ def test_under_autocast() -> None:
     torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=5e-2)
 
 
-def test_replaced_layers_keep_their_policy() -> None:
+@pytest.mark.parametrize("of", ["layer", "class"])
+def test_replaced_layers_keep_their_policy(of: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.ReLU())
-    convtime.nn.replace(model, policy="eng0")
+    if of == "class":
+        monkeypatch.setattr(convtime.nn.Conv2d, "policy", "eng0")
+    convtime.nn.replace(model, policy="eng0" if of == "layer" else None)
+    if of == "class":
+        vars(model[0]).pop("policy", None)
     fuse(model)
     with pytest.raises(RuntimeError, match="conv2d_epilogue: policy names cuDNN's engine 0, but"):
         model(torch.randn(1, 3, 5, 5))

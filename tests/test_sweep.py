@@ -208,6 +208,8 @@ def test_what_is_timed_may_be_a_candidate_or_what_a_factory_makes_one() -> None:
             ),
         ),
         (nothing, {"budget": [1.0, 0.0]}, {}, "at budget=0.0: budget must be more than 0 seconds"),
+        (nothing, {"warmup": [1]}, {"tolerance": -1.0}, "tolerance must be 0 or more, got -1"),
+        (lambda a: a, {"a": {object(): 1}}, {}, "cannot be written down; use a text for a name"),
         (nothing, {"pin": [10**6]}, {}, "at pin=1000000: pin must be one of the"),
         (nothing, {"warmup": [1]}, {"seed": 0.5}, "seed must be a whole number, got 0.5"),
         ({}, {"warmup": [1]}, {}, "of one application at least, got none"),

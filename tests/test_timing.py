@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import os
 import signal
 import statistics
 import subprocess
@@ -188,6 +189,8 @@ def test_numpys_numbers_are_options_too() -> None:
         tolerance=np.float32(0),  # type: ignore[arg-type]
     )
     assert len(one.seconds) == 10
+    cpu = np.array(min(os.sched_getaffinity(0)))
+    Options(pin=cpu, min_samples=np.int8(3), budget=np.float32(1)).check_ranges()  # type: ignore[arg-type]
 
 
 def test_unknown_options_and_results_instead_of_functions_are_refused() -> None:

@@ -44,7 +44,7 @@ CONVTIME_API const char* to_string(IntervalOver over);
 struct Estimate {
   double value;
   Interval sampled;   ///< as far as more samples make it narrower
-  Interval interval;  ///< and no narrower than the resolution allows
+  Interval interval;  ///< no narrower than the resolution allows, but not below 0
   IntervalOver over;
   std::size_t count;  ///< of what it is over
 };

@@ -616,7 +616,7 @@ def call_fused(
             alpha=alpha,
             activation=activation,  # type: ignore[arg-type]
             negative_slope=negative_slope,
-            policy=vars(conv).get("policy"),
+            policy=conv.policy if hasattr(type(conv), "policy") else None,
         )
     y: torch.Tensor = conv(input)
     if norm is not None:
@@ -666,7 +666,8 @@ def _output_size(conv: Any, size: Sequence[int]) -> list[int]:
     return [*size[: -spatial - 1], conv.out_channels, *lengths]
 
 
-_Sources = Sequence[tuple[torch.Tensor | None, tuple[int, int] | None]]
+_State = tuple[type, int, int]
+_Sources = Sequence[tuple[torch.Tensor | None, _State | None]]
 
 
 @dataclass
@@ -755,9 +756,11 @@ def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torc
     return weight.to(conv.weight.dtype), bias.to(conv.weight.dtype)
 
 
-def _state_of(tensor: torch.Tensor | None) -> tuple[int, int] | None:
-    """What changes with a tensor's numbers."""
-    return None if tensor is None else (tensor.data_ptr(), tensor._version)
+def _state_of(tensor: torch.Tensor | None) -> _State | None:
+    """What changes with a tensor's numbers; None of what does not count its changes."""
+    if tensor is None or tensor.is_inference():
+        return None
+    return type(tensor), tensor.data_ptr(), tensor._version
 
 
 def _are_same(sources: _Sources, tensors: Sequence[torch.Tensor | None]) -> bool:

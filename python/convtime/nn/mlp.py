@@ -216,10 +216,10 @@ class MLPTrainer:
             the model's weights in place are taken over by the next step, but not by replays of a
             CUDA graph, and not if they were made through ``.data``.
         loss_scale: ``"dynamic"``, which doubles after 2000 steps and halves where gradients
-            overflow, as torch.amp.GradScaler's; or a number, to stay as it is. Steps whose
-            gradients overflow are skipped, and counted. None, to neither scale nor skip; NaN then
-            spreads as it does with PyTorch. ``"auto"`` is ``"dynamic"`` for float16, and None for
-            other dtypes.
+            overflow, as torch.amp.GradScaler's, between 2**-126 and 2**126; or a number, to stay
+            as it is. Steps whose gradients overflow are skipped, and counted. None, to neither
+            scale nor skip; NaN then spreads as it does with PyTorch. ``"auto"`` is ``"dynamic"``
+            for float16, and None for other dtypes.
         tune: on a GPU, whether what may be fastest is timed, and the fastest taken: for nets on
             chip the ways to divide a step, which takes a second and leaves the trainer as it was;
             for others the algorithms that cuBLASLt suggests for each product, once in a process for

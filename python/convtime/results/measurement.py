@@ -266,8 +266,8 @@ class Measurement(codec.Stored):
 
         From order statistics, so without an assumption on the distribution (sign test), of what
         :attr:`interval_over` says; no narrower than the clock's tick allows, and wider by
-        ``overhead_uncertainty`` on each side. Five samples or fewer say nothing with that
-        confidence: their interval is unbounded, ``(-inf, inf)``.
+        ``overhead_uncertainty`` on each side, but not below 0. Five samples or fewer say nothing
+        with that confidence: their interval is unbounded, ``(-inf, inf)``.
         """
         low, high, _, _ = self._interval
         return low, high

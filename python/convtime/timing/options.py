@@ -239,7 +239,7 @@ class Options:
         Raises:
             ValueError: for those that do not fit.
         """
-        check_pin(self.pin)
+        check_pin(None if self.pin is None else int(self.pin))
         _C.check_stop_rule(
             stop=self.stop,
             min_samples=int(self.min_samples),

@@ -123,7 +123,9 @@ def _name(axis: object) -> str:
 def _values(axis: str, given: Any) -> dict[Label, Any]:
     """The values of an axis, by how they are written down."""
     if isinstance(given, Mapping):
-        pairs = [(_label(axis, name), value) for name, value in given.items()]
+        pairs = [
+            (_label(axis, name, "use a text for a name"), value) for name, value in given.items()
+        ]
     elif isinstance(given, Iterable) and not isinstance(given, str | bytes | torch.Tensor):
         pairs = [(_label(axis, value), value) for value in given]
     else:
@@ -138,16 +140,16 @@ def _values(axis: str, given: Any) -> dict[Label, Any]:
     return dict(pairs)
 
 
-def _label(axis: str, value: Any) -> Label:
+def _label(axis: str, value: Any, advice: str = "give a mapping of names to values") -> Label:
     if isinstance(value, _TORCH_VALUES):
         return str(value).removeprefix("torch.")
     if isinstance(value, tuple | list):
-        return str(tuple(_label(axis, each) for each in value))
+        return str(tuple(_label(axis, each, advice) for each in value))
     label = _plain(value)
     if label is None and value is not None:
         raise InputError(
             f"axis {axis!r} has a value of type {type(value).__name__}, which cannot be written "
-            "down; give a mapping of names to values"
+            f"down; {advice}"
         )
     return label
 
@@ -178,7 +180,8 @@ def _check_ranges(axes: Axes) -> None:
         try:
             Options(**axes.options_at(point)).check_ranges()
         except ValueError as error:
-            at = ", ".join(f"{axis}={label}" for axis, label in point.items())
+            about = [axis for axis in own if axis in str(error)]
+            at = ", ".join(f"{axis}={point[axis]}" for axis in about)
             raise InputError(f"{f'at {at}: ' if at else ''}{error}") from error
 
 
