@@ -78,8 +78,8 @@ TEST(Calibrator, IsLessCertainOfGraphsAfterAFlush) {
   };
   EXPECT_NEAR(uncertainty(Method::kGraph, std::nullopt), 20e-9, 1e-12);
   EXPECT_NEAR(uncertainty(Method::kEvent, L2Lines::kClean), 20e-9, 1e-12);
-  EXPECT_NEAR(uncertainty(Method::kGraph, L2Lines::kClean), 20e-9 + 0.75e-6, 1e-12);
-  EXPECT_NEAR(uncertainty(Method::kGraph, L2Lines::kDirty), 20e-9 + 0.75e-6, 1e-12);
+  EXPECT_NEAR(uncertainty(Method::kGraph, L2Lines::kClean), 20e-9 + 0.4e-6, 1e-12);
+  EXPECT_NEAR(uncertainty(Method::kGraph, L2Lines::kDirty), 20e-9 + 0.4e-6, 1e-12);
 }
 
 TEST(Calibrator, TrustsNoTimeOfAnUnknownClock) {
