@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,22 @@ def forget_compiled_functions() -> None:
 def device(request: pytest.FixtureRequest) -> torch.device:
     """Each kind of device that convtime knows."""
     return torch.device(request.param)
+
+
+class _Spy(torch.overrides.TorchFunctionMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[Any] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(func)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def spy() -> _Spy:
+    """A torch function mode; ``seen`` has the functions that were called under it."""
+    return _Spy()
 
 
 @pytest.fixture

@@ -473,7 +473,7 @@ def test_plain_arguments_take_the_direct_entry(
         assert torch.equal(fused(rank)(**arguments), expected)
 
 
-def test_arguments_that_are_not_plain_go_by_torch_ops(device: torch.device) -> None:
+def test_arguments_that_are_not_plain_go_by_torch_ops(device: torch.device, spy: Any) -> None:
     class Tagged(torch.Tensor):
         pass
 
@@ -481,22 +481,14 @@ def test_arguments_that_are_not_plain_go_by_torch_ops(device: torch.device) -> N
         def __index__(self) -> int:
             return 2
 
-    class Spy(torch.overrides.TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    seen: list[Any] = []
     tensors = make_tensors(2, device)
     expected = fused(2)(**tensors, stride=2, padding=1)
     assert torch.equal(fused(2)(**tensors, stride=Whole(), padding=1), expected)
     tagged = {**tensors, "other": tensors["other"].as_subclass(Tagged)}
     assert isinstance(fused(2)(**tagged, stride=2, padding=1), Tagged)
-    with Spy():
+    with spy:
         assert torch.equal(fused(2)(**tensors, stride=2, padding=1), expected)
-    assert torch.ops.convtime.convolution_epilogue in seen
+    assert torch.ops.convtime.convolution_epilogue in spy.seen
 
 
 def test_an_ops_warnings_are_pythons() -> None:

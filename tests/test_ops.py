@@ -417,24 +417,15 @@ def test_fx_records_the_op(name: str, device: torch.device) -> None:
     assert torch.equal(traced(x, w), theirs(x, w, **kwargs))
 
 
-def test_torch_function_overrides_see_the_call(device: torch.device) -> None:
+def test_torch_function_overrides_see_the_call(device: torch.device, spy: Any) -> None:
     class Tagged(torch.Tensor):
         pass
 
     x, w, _, _ = make_inputs("plain", device)
     assert isinstance(ops.conv2d(x.as_subclass(Tagged), w), Tagged)
-    seen = []
-
-    class Spy(torch.overrides.TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    with Spy():
+    with spy:
         ops.conv2d(x, w)
-    assert torch.ops.convtime.conv2d in seen
+    assert torch.ops.convtime.conv2d in spy.seen
 
 
 @pytest.fixture
@@ -466,20 +457,11 @@ def test_a_default_device_leaves_the_direct_entry(name: str, device: torch.devic
         assert torch.equal(ours(x, w, b, **kwargs), theirs(x, w, b, **kwargs))
 
 
-def test_modes_see_the_call_beside_a_default_device(device: torch.device) -> None:
+def test_modes_see_the_call_beside_a_default_device(device: torch.device, spy: Any) -> None:
     x, w, _, _ = make_inputs("plain", device)
-    seen = []
-
-    class Spy(torch.overrides.TorchFunctionMode):
-        def __torch_function__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(func)
-            return func(*args, **(kwargs or {}))
-
-    with torch.device("meta"), Spy():
+    with torch.device("meta"), spy:
         ops.conv2d(x, w)
-    assert torch.ops.convtime.conv2d in seen
+    assert torch.ops.convtime.conv2d in spy.seen
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVES)

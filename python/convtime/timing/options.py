@@ -240,14 +240,18 @@ class Options:
             ValueError: for those that do not fit.
         """
         check_pin(None if self.pin is None else int(self.pin))
-        _C.check_stop_rule(
-            stop=self.stop,
-            min_samples=int(self.min_samples),
-            max_samples=int(self.max_samples),
-            budget=float(self.budget),
-            tolerance=float(self.tolerance),
-            margin=float(self.margin),
-        )
+        _C.check_stop_rule(**self.stop_rule())
+
+    def stop_rule(self) -> dict[str, Any]:
+        """When sampling ends, as the core takes it."""
+        return {
+            "stop": self.stop,
+            "min_samples": int(self.min_samples),
+            "max_samples": int(self.max_samples),
+            "budget": float(self.budget),
+            "tolerance": float(self.tolerance),
+            "margin": float(self.margin),
+        }
 
 
 def make_options(function: str, given: Mapping[str, Any], but: Collection[str] = ()) -> Options:

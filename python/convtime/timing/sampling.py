@@ -243,12 +243,7 @@ def _sample(
         ],
         other_devices=[gpu.index for gpu in place.others],
         **_warmup(options),
-        stop=options.stop,
-        min_samples=int(options.min_samples),
-        max_samples=int(options.max_samples),
-        budget=float(options.budget),
-        tolerance=float(options.tolerance),
-        margin=float(options.margin),
+        **options.stop_rule(),
         seconds_left=limit.seconds_left,
         on_batch=None if options.log is None else log_of(options.log),
     )
