@@ -666,8 +666,7 @@ def _output_size(conv: Any, size: Sequence[int]) -> list[int]:
     return [*size[: -spatial - 1], conv.out_channels, *lengths]
 
 
-_State = tuple[type, int, int]
-_Sources = Sequence[tuple[torch.Tensor | None, _State | None]]
+_Sources = Sequence[tuple[torch.Tensor | None, tuple[int, int] | None]]
 
 
 @dataclass
@@ -690,19 +689,19 @@ def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
     tensors = (conv.weight, conv.bias, norm.weight, norm.bias, norm.running_mean, norm.running_var)
     if _is_observed(tensors):
         return _compute_folded(conv, norm)
+    sources = [(tensor, _state_of(tensor)) for tensor in tensors]
     known = _folded.get(conv)
     if (
         known is not None
         and known.norm is norm
         and known.eps == norm.eps
-        and _are_same(known.sources, tensors)
+        and _are_same(known.sources, sources)
     ):
         return known.weight, known.bias
     capturing = conv.weight.is_cuda and torch.cuda.is_current_stream_capturing()
     # What a graph computes is not there yet.
-    if capturing or not all(tensor is None or _shows_changes(tensor) for tensor in tensors):
+    if capturing or any(tensor is not None and state is None for tensor, state in sources):
         return _compute_folded(conv, norm)
-    sources = tuple((tensor, _state_of(tensor)) for tensor in tensors)
     with torch.inference_mode(False), torch.no_grad():
         weight, bias = _compute_folded(conv, norm)
         if known is not None and _can_hold(known.weight, weight) and _can_hold(known.bias, bias):
@@ -728,15 +727,6 @@ def _is_observed(tensors: Iterable[torch.Tensor | None]) -> bool:
     )
 
 
-def _shows_changes(tensor: torch.Tensor) -> bool:
-    """Whether it is plain numbers, whose changes are seen."""
-    return (
-        type(tensor) in (torch.Tensor, torch.nn.Parameter)
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and not tensor.is_inference()  # such have no version
-    )
-
-
 def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
     """In float32 at least, and rounded once to the convolution's dtype."""
     assert norm.running_mean is not None
@@ -756,16 +746,19 @@ def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torc
     return weight.to(conv.weight.dtype), bias.to(conv.weight.dtype)
 
 
-def _state_of(tensor: torch.Tensor | None) -> _State | None:
-    """What changes with a tensor's numbers; None of what does not count its changes."""
-    if tensor is None or tensor.is_inference():
+def _state_of(tensor: torch.Tensor | None) -> tuple[int, int] | None:
+    """What changes with a tensor's numbers; None unless it is plain numbers, which count theirs."""
+    if tensor is None or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
-    return type(tensor), tensor.data_ptr(), tensor._version
+    # Inference tensors have no version.
+    if tensor.is_inference() or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        return None
+    return tensor.data_ptr(), tensor._version
 
 
-def _are_same(sources: _Sources, tensors: Sequence[torch.Tensor | None]) -> bool:
-    for (source, state), tensor in zip(sources, tensors, strict=True):
-        if tensor is not source or _state_of(tensor) != state:
+def _are_same(before: _Sources, now: _Sources) -> bool:
+    for (tensor, state), (other, other_state) in zip(before, now, strict=True):
+        if tensor is not other or state != other_state:
             return False
     return True
 
