@@ -165,7 +165,6 @@ ColdGraphTimer::ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> fl
       stamps_(context_.stream, 2 * kColdLength * capacity, context_.allocate) {}
 
 void ColdGraphTimer::run(std::span<Callable* const> calls) {
-  occupy_first_places(context_, stamps_);
   capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
   for (Callable* const callable : calls) {
     callable->prepare();
@@ -185,6 +184,7 @@ void ColdGraphTimer::collect(std::span<double> seconds) {
 }
 
 std::unique_ptr<DeviceGraph> ColdGraphTimer::capture(Callable& callable) {
+  occupy_first_places(context_, stamps_);
   call_once(callable, context_);
   return record(context_.recorder, [&](void* recording) {
     const auto stream = static_cast<cudaStream_t>(recording);
