@@ -337,10 +337,8 @@ PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t 
                           .output_padding = {0, 0},
                           .groups = read_number(args[6]).value_or(0).expect_int(),
                           .transposed = false};
-  const auto bias =
-      args[2] == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(args[2]));
-  auto floor = std::make_unique<Floor>(
-      cudnn_execute_only(THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]), bias, params));
+  auto floor = std::make_unique<Floor>(cudnn_execute_only(
+      THPVariable_Unpack(args[0]), THPVariable_Unpack(args[1]), tensor_or_none(args[2]), params));
   THPObjectPtr capsule(PyCapsule_New(floor.get(), kFloorName, [](PyObject* object) {
     delete static_cast<Floor*>(PyCapsule_GetPointer(object, kFloorName));
   }));
