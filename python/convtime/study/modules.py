@@ -150,12 +150,9 @@ def time_modules(
             by_module[timed.module].append(timed)
         found = []
         for name, passes in by_module.items():
-            try:
-                calls = _calls_again(watched[name], step, passes[0].calls)
-            except CopyError as error:
-                found += [
-                    dataclasses.replace(timed, isolated_reason=str(error)) for timed in passes
-                ]
+            calls, why_none = _calls_again(watched[name], step, passes[0].calls)
+            if why_none:
+                found += [dataclasses.replace(timed, isolated_reason=why_none) for timed in passes]
                 continue
             replay = functools.partial(_Replay, watched[name], calls, load)
             found += _by_itself(passes, replay, how)
@@ -372,18 +369,17 @@ class _Conditions:
 
 def _calls_again(
     module: torch.nn.Module, step: Callable[[], object], expected: int
-) -> list[SeenCall]:
-    """As calls_seen, as many as were seen before.
-
-    Raises:
-        CopyError: also where they are not so many.
-    """
-    calls = calls_seen(module, step)
+) -> tuple[list[SeenCall], str]:
+    """How a step calls a module, or why that cannot be repeated."""
+    try:
+        calls = calls_seen(module, step)
+    except CopyError as error:
+        return [], str(error)
     if len(calls) != expected:
-        raise CopyError(
+        return [], (
             f"a step calls it {expected} times, and the one that was looked at {len(calls)} times"
         )
-    return calls
+    return calls, ""
 
 
 class _Replay:
