@@ -55,7 +55,7 @@ py::dict to_dict(const convtime::BatchRecord& record) {
                   py::arg("lowest_clock_hz") = or_none(record.lowest_clock_hz),
                   py::arg("highest_clock_hz") = or_none(record.highest_clock_hz),
                   py::arg("issue_seconds") = record.issue_seconds,
-                  py::arg("busy_seconds") = record.busy_seconds);
+                  py::arg("wall_seconds") = record.wall_seconds);
 }
 
 /// `on_batch` has to outlive it: options are copied where the interpreter's lock is not held.
@@ -94,15 +94,6 @@ py::tuple for_each_call(const convtime::CandidateSamples& samples, SecondsOf sec
   return seconds;
 }
 
-/// Calls of which some work began before they were to.
-std::size_t calls_ahead(const convtime::CandidateSamples& samples) {
-  return static_cast<std::size_t>(
-      std::count_if(samples.activities.begin(), samples.activities.end(), [](const auto& call) {
-        return std::any_of(call.begin(), call.end(),
-                           [](const auto& activity) { return activity.ran_ahead; });
-      }));
-}
-
 /// A dict for each activity that calls have in common, with the fields of convtime.DeviceActivity.
 py::tuple activities_of(const convtime::CandidateSamples& samples) {
   py::list described;
@@ -134,9 +125,12 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("overhead_uncertainty") = timing.overhead.uncertainty_seconds,
       py::arg("overhead_reason") = timing.overhead_reason,
       py::arg("raw_seconds") = to_tuple(samples.raw_seconds),
-      py::arg("spans") = for_each_call(samples, convtime::span_seconds),
-      py::arg("unions") = for_each_call(samples, convtime::union_seconds),
-      py::arg("ran_ahead") = calls_ahead(samples), py::arg("other_launches") = run.of_other_threads,
+      py::arg("busy_seconds") = for_each_call(samples, convtime::busy_seconds),
+      py::arg("span_seconds") = for_each_call(samples, convtime::span_seconds),
+      py::arg("sum_seconds") = for_each_call(samples, convtime::sum_seconds),
+      py::arg("unrecorded") =
+          py::tuple(py::cast(std::vector(samples.unrecorded.begin(), samples.unrecorded.end()))),
+      py::arg("other_launches") = run.of_other_threads,
       py::arg("faulty_batches") = run.faulty_batches, py::arg("fault") = run.fault,
       py::arg("activities") = activities_of(samples),
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
@@ -194,12 +188,13 @@ convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
 using Numbers = std::vector<std::size_t>;
 
 py::list time_candidates(const std::vector<py::dict>& candidates, const std::string& method,
-                         const std::string& queue, const std::string& regime, bool on_gpu,
-                         std::uintptr_t stream, const FlushBuffers& flush,
-                         const std::vector<int>& other_devices, std::size_t warmup_calls,
-                         double warmup_seconds, bool warmup_steady, double max_steady_seconds,
-                         const std::string& stop, std::size_t min_samples, std::size_t max_samples,
-                         double budget, double tolerance, double margin, double seconds_left,
+                         const std::string& metric, const std::string& queue,
+                         const std::string& regime, bool on_gpu, std::uintptr_t stream,
+                         const FlushBuffers& flush, const std::vector<int>& other_devices,
+                         std::size_t warmup_calls, double warmup_seconds, bool warmup_steady,
+                         double max_steady_seconds, const std::string& stop,
+                         std::size_t min_samples, std::size_t max_samples, double budget,
+                         double tolerance, double margin, double seconds_left,
                          const py::object& on_batch) {
   std::vector<std::unique_ptr<convtime::RotatingCallable>> callables;
   std::vector<convtime::Callable*> pointers;
@@ -210,6 +205,7 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
   }
   convtime::TimingOptions options;
   options.method = convtime::method_from_string(method);
+  options.metric = convtime::metric_from_string(metric);
   options.queue = convtime::queue_from_string(queue);
   options.regime = convtime::regime_from_string(regime);
   options.on_gpu = on_gpu;
@@ -287,11 +283,12 @@ PYBIND11_MODULE(_C, module) {
   bind_counters(module);
   bind_trace(module);
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
-             py::arg("method"), py::arg("queue"), py::arg("regime"), py::arg("on_gpu"),
-             py::arg("stream"), py::arg("flush"), py::arg("other_devices"), py::arg("warmup_calls"),
-             py::arg("warmup_seconds"), py::arg("warmup_steady"), py::arg("max_steady_seconds"),
-             py::arg("stop"), py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
-             py::arg("tolerance"), py::arg("margin"), py::arg("seconds_left"), py::arg("on_batch"));
+             py::arg("method"), py::arg("metric"), py::arg("queue"), py::arg("regime"),
+             py::arg("on_gpu"), py::arg("stream"), py::arg("flush"), py::arg("other_devices"),
+             py::arg("warmup_calls"), py::arg("warmup_seconds"), py::arg("warmup_steady"),
+             py::arg("max_steady_seconds"), py::arg("stop"), py::arg("min_samples"),
+             py::arg("max_samples"), py::arg("budget"), py::arg("tolerance"), py::arg("margin"),
+             py::arg("seconds_left"), py::arg("on_batch"));
   py::register_exception<convtime::DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
   module.def("cuda_available", &convtime::cuda_available);
 #ifdef CONVTIME_WITH_CUDA
@@ -325,13 +322,16 @@ PYBIND11_MODULE(_C, module) {
       py::arg("values"), py::arg("q"));
   module.def(
       "summarize",
-      [](const std::vector<double>& values) {
-        const convtime::Summary summary = convtime::summarize(values);
+      [](const std::vector<double>& values, double tick) {
+        convtime::Summary summary = convtime::summarize(values);
+        if (tick > 0) {
+          summary.median = convtime::estimate_median({values}, {}, {.tick_seconds = tick}).value;
+        }
         return py::dict(py::arg("mean") = summary.mean, py::arg("stdev") = summary.stdev,
                         py::arg("min") = summary.min, py::arg("max") = summary.max,
                         py::arg("median") = summary.median, py::arg("iqr") = summary.iqr);
       },
-      py::arg("values"));
+      py::arg("values"), py::arg("tick") = 0.0);
   module.def(
       "is_steady", [](const std::vector<double>& series) { return convtime::is_steady(series); },
       py::arg("series"));

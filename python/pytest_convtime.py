@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 FOLDER = ".convtime"  # in pytest's rootdir
 
 _JUDGED = ("slower", "faster", "uncertain", "missing")  # by comparing with a stored run
-_FAILURES = (*_JUDGED, "different")
+_FAILURES = (*_JUDGED, "different", "contradictory")
 _DEFAULT_MARGIN = 0.03
 _CANNOT_TELL = 125  # has `git bisect run` skip a commit
 _PATIENCE_SECONDS = 60.0
@@ -471,8 +471,8 @@ class _Main(Recorder):
         changes = self._compare(baseline, self.measurements)
         red = {
             change.name
-            for change in changes.of("slower", "faster", "uncertain")
-            if change.verdict in self._failures
+            for change in changes.of("slower", "faster", "uncertain", "same")
+            if not set(self._failures).isdisjoint(change.kinds)
         }
         if red:
             changes = changes.confirmed(self._run_again(baseline, red))
@@ -543,7 +543,7 @@ class _Main(Recorder):
     def _exit_status(self, exitstatus: int) -> int:
         verdicts: set[str] = {"different"} if self.different else set()
         if self._changes is not None:
-            verdicts |= {change.verdict for change in self._changes.changes}
+            verdicts |= {kind for change in self._changes.changes for kind in change.kinds}
         found = not verdicts.isdisjoint(self._failures)
         told = exitstatus == pytest.ExitCode.OK and verdicts.isdisjoint(("uncertain", "missing"))
         if self.config.option.convtime_bisect and not (found or told):

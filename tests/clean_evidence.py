@@ -40,7 +40,6 @@ CALLS = Calls(
 )
 WORK = Work(
     seconds=100 * US,
-    union=100 * US,
     span=100 * US,
     mean=100 * US,
     fewest=99 * US,

@@ -138,7 +138,7 @@ def test_uncertain_has_the_code_that_it_is_given(tmp_path, measured):
 def test_bad_files_are_one_sentence(tmp_path, capsys, measured):
     good = run_of(tmp_path / "good.json", measured, slowed(measured, 1, "other"))
     strange = run_of(tmp_path / "b.json", *(slowed(measured, 1, name) for name in "abcd"))
-    (tmp_path / "half.json").write_text('{"schema": "4.2", "seco')
+    (tmp_path / "half.json").write_text('{"schema": "5.0", "seco')
     for arguments, says in (
         (["show", str(tmp_path / "none.json")], "none.json: cannot be read (No such file"),
         (["show", str(tmp_path / "half.json")], "half.json: is no"),

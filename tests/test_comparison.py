@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from texts import flat
@@ -103,6 +104,45 @@ def test_verdicts_know_how_well_the_methods_own_cost_is_known(
     assert ratio.high == pytest.approx((2.03 - uncertainty) / (2.0 - uncertainty))
 
 
+def by_kernels(name: str, busy: float, span: float) -> convtime.Measurement:
+    """Thirty samples by activity records, in microseconds."""
+    rng = np.random.default_rng(len(name))
+    noise = 1 + 0.001 * rng.standard_normal(30)
+    times = {
+        "busy_seconds": tuple(busy * 1e-6 * noise),
+        "span_seconds": tuple(span * 1e-6 * noise),
+        "sum_seconds": tuple(2 * busy * 1e-6 * noise),
+    }
+    return dataclasses.replace(
+        events_of(name, busy, 0.0),
+        **{**times, "seconds": times["busy_seconds"], "method": "kernel", "metric": "busy"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("busy", "span", "verdict", "other"),
+    [
+        (1.0, 1.0, "same", None),
+        (1.0, 1.3, "same", "slower"),
+        (0.7, 1.3, "faster", "slower"),
+        (0.7, 0.8, "faster", None),
+        (1.2, 1.0, "slower", "same"),
+    ],
+)
+def test_what_span_says_otherwise_is_told(
+    busy: float, span: float, verdict: str, other: str | None
+) -> None:
+    pair = by_kernels("base", 100, 110), by_kernels("other", 100 * busy, 110 * span)
+    compared = Comparison({each.name: each for each in pair})
+    judged = compared.judge("other")
+    assert judged.verdict == verdict
+    assert compared.judged_on.startswith("busy time")
+    assert compared.exit_code("contradictory") == (0 if other is None else 1)
+    told = f"{verdict} in busy time, but {other} in span"
+    assert (told in judged.contradiction) == (other is not None)
+    assert (told in str(compared)) == (other is not None)
+
+
 def test_few_rounds_have_no_verdict() -> None:
     base, other = (
         dataclasses.replace(events_of("relu", time, 0.0), seconds=(time,) * 5) for time in (1, 2)
@@ -127,7 +167,8 @@ def test_ratios_count_a_place_once_and_know_the_clocks_tick() -> None:
     assert narrower.low > ratio.low
     equal = dataclasses.replace(base, places=(), clock_tick=32e-9)
     by_tick = Comparison({"base": equal, "other": equal}).ratio("other")
-    assert by_tick.high == pytest.approx(1 + 2**0.5 * 16e-9 / 2e-6)
+    unseen = (1 - 0.025 ** (1 / 64)) * 32e-9
+    assert by_tick.high == pytest.approx(1 + 2**0.5 * unseen / 2e-6, rel=1e-4)
 
 
 def test_a_candidate_without_gpu_work_leaves_the_others_their_verdicts() -> None:
@@ -492,4 +533,4 @@ def test_candidates_with_arguments_are_compared_with_rotating_tensors() -> None:
 
 def test_a_method_of_a_newer_version_can_be_shown() -> None:
     one = dataclasses.replace(events_of("relu", 2.0, 0.0), method="oracle")
-    assert "judged on what the method 'oracle' gives" in flat(Comparison({"relu": one}))
+    assert "judged on the time that 'oracle' gives" in flat(Comparison({"relu": one}))

@@ -44,7 +44,7 @@ from convtime.results.sweep_plan import SweepPlan
 def make(**changes: Any) -> Measurement:
     """One in which there is something for each sample, or nothing for any."""
     if "seconds" in changes:
-        changes = {"spans": (), "sm_clocks_hz": (), "activities": ()} | changes
+        changes = {"sm_clocks_hz": (), "activities": ()} | changes
     return make_any(**changes)
 
 
@@ -398,7 +398,7 @@ RUN: dict[str, Any] = {
         (WHOLE.replace("4e-06", "1e999"), "too large"),
         (WHOLE.replace("4e-06", "9" * 5000), "5000 digits"),
         (WHOLE.replace("4e-06", '"fast"'), r"Expected `float`, got `str` - at `\$.seconds"),
-        (WHOLE.replace('"4.', '"99.'), "schema '99"),
+        (WHOLE.replace('"5.', '"99.'), "schema '99"),
         ([], "JSON that begins with"),
         ({}, "must be a Measurement"),
         ({"a": 1, "b": 2}, "the keys 'a', 'b'"),

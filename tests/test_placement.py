@@ -328,6 +328,7 @@ def run(calls: PreparedCalls, samples: int = 20) -> dict[str, Any]:
     (record,) = _C.time_candidates(
         candidates=[calls.described()],
         method="cpu",
+        metric="busy",
         queue="none",
         regime="as-is",
         on_gpu=False,

@@ -173,24 +173,31 @@ def on_two_streams(joined: bool) -> Callable[[], None]:
 
 
 @pytest.mark.cuda
-def test_work_on_a_stream_that_does_not_wait_is_told_of() -> None:
+def test_work_on_a_stream_that_does_not_wait_is_timed_on_an_idle_gpu() -> None:
     ahead = convtime.time_op(on_two_streams(joined=False), max_samples=100, stop="count")
     assert ahead.method == "kernel"
-    assert ahead.ran_ahead > 0
+    assert ahead.queue == "none"
+    assert "idle" in ahead.queue_reason
     assert "other streams" in flat(ahead)
+    assert all(
+        busy <= span * 1.000001
+        for busy, span in zip(ahead.busy_seconds, ahead.span_seconds, strict=True)
+    )
+    assert max(ahead.span_seconds) < 1e-3  # no part of another call
 
 
 @pytest.mark.cuda
-def test_sum_union_and_span_of_kernels_that_run_at_once() -> None:
+def test_busy_time_span_and_sum_of_kernels_that_run_at_once() -> None:
     one = convtime.time_op(on_two_streams(joined=True), max_samples=100, stop="count")
     assert one.method == "kernel"
-    assert one.ran_ahead == 0
+    assert one.queue == "gate"
+    assert one.seconds == one.busy_seconds
     assert {activity.device for activity in one.activities} == {torch.cuda.current_device()}
     streams = {stream for activity in one.activities for stream in activity.streams}
     assert len(streams) == 2
-    times = zip(one.seconds, one.unions, one.spans, strict=True)
-    assert all(union <= min(total, span) * 1.000001 for total, union, span in times)
-    assert any(union < 0.99 * total for total, union in zip(one.seconds, one.unions, strict=True))
+    times = list(zip(one.busy_seconds, one.span_seconds, one.sum_seconds, strict=True))
+    assert all(busy <= min(total, span) * 1.000001 for busy, span, total in times)
+    assert any(busy < 0.99 * total for busy, _, total in times)
 
 
 @pytest.mark.cuda

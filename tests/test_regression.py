@@ -78,6 +78,23 @@ def test_verdicts_are_those_of_planted_changes() -> None:
         changes["another"]
 
 
+def test_what_span_says_otherwise_is_told_and_can_fail_a_run() -> None:
+    rng = np.random.default_rng(0)
+
+    def busy_and_span(gaps: float) -> Measurement:
+        samples = 1e-5 * (1 + 0.005 * rng.standard_normal(200))
+        return of(samples, metric="busy", span_seconds=tuple(samples + gaps), busy_seconds=())
+
+    before, after = busy_and_span(1e-6), busy_and_span(4e-6)
+    changes = compare_runs({"one": before}, {"one": after})
+    assert changes["one"].verdict == "same"
+    assert "same in busy time, but slower in span" in changes["one"].sentence
+    assert "slower in span" in changes.details()
+    assert changes.exit_code("slower") == 0
+    assert changes.exit_code("contradictory") == 1
+    assert compare_runs({"one": before}, {"one": before}).exit_code("contradictory") == 0
+
+
 def shared_cpu(rng: np.random.Generator, speed: float, factor: float) -> dict[str, Measurement]:
     """A baseline and a call by turns, while the clock that slows both down ranges widely."""
     clock = speed * rng.lognormal(0, 0.1, 200)

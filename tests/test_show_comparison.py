@@ -17,7 +17,7 @@ from convtime.results.measurement import Measurement
 def taking(seconds: float) -> Measurement:
     """Thirty equal samples, on a CPU."""
     return make(
-        seconds=(seconds,) * 30, spans=(), activities=(), sm_clocks_hz=(), discarded=(),
+        seconds=(seconds,) * 30, activities=(), sm_clocks_hz=(), discarded=(),
         method="cpu", method_requested="cpu", device="cpu",
     )  # fmt: skip
 

@@ -31,11 +31,11 @@ def as_asked(**changes: Any) -> Measurement:
     """A measurement by kernel times with a cold cache, of which all is as it was asked for."""
     fields: dict[str, Any] = {
         "seconds": tuple(1e-6 * (4 + step / 100) for step in range(20)),
-        "spans": (),
         "activities": (),
         "sm_clocks_hz": (),
         "method": "kernel",
         "method_requested": "kernel",
+        "metric": "busy",
         "queue": "gate",
         "queue_requested": "gate",
         "regime": "burst",
@@ -76,7 +76,12 @@ def test_a_measurement_is_one_line() -> None:
         ({"stop_reason": "max_samples", "stop": "count"}, ""),
         ({"exclusive_requested": True}, "maybe disturbed"),
         ({"other_launches": 3}, "other threads used the GPU"),
-        ({"ran_ahead": 3}, "other streams ran ahead"),
+        ({"unrecorded": ("cudaMemPrefetchAsync",)}, "not fully seen"),
+        ({"metric": "elapsed"}, ""),
+        (
+            {"metric": "elapsed", "metric_requested": "span"},
+            "metric elapsed where span was asked for",
+        ),
         ({"inputs": ("args[0] is all zeros",)}, "inputs to be noted"),
         ({"seconds": (1e-6,) * 5}, "5 samples are too few for an interval"),
         ({"cache": "warm", "steady": False}, "cache warm where cold was asked for, not steady"),

@@ -82,7 +82,7 @@ def test_every_batch_is_logged() -> None:
     for record in records:
         assert (record.phase, record.fate) == ("sampling", "kept")
         assert (record.held, record.gap_seconds, record.idle_clock_hz) == (None, 0, None)
-        assert 0 < record.issue_seconds <= record.busy_seconds < one.sampling_seconds
+        assert 0 < record.issue_seconds <= record.wall_seconds < one.sampling_seconds
 
 
 def test_batches_of_the_warm_up_are_logged_as_such() -> None:
@@ -105,7 +105,7 @@ def test_a_record_is_one_line() -> None:
         lowest_clock_hz=1.755e9,
         highest_clock_hz=1.98e9,
         issue_seconds=1.2e-3,
-        busy_seconds=3.4e-3,
+        wall_seconds=3.4e-3,
     )
     assert str(record) == (
         "batch 3 (sampling): 64 rounds, held, kept; idle for 300.0 ms, then at 1980 MHz; clock "

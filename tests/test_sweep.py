@@ -246,7 +246,9 @@ def test_labels_of_values_are_written_as_values_are() -> None:
 
 
 def test_an_unknown_option_is_refused() -> None:
-    with pytest.raises(TypeError, match="sweep has no option 'colour'; there are method, queue"):
+    with pytest.raises(
+        TypeError, match="sweep has no option 'colour'; there are method, metric, queue"
+    ):
         convtime.sweep(nothing, {"warmup": [1]}, colour="red")  # type: ignore[call-arg]
 
 
@@ -458,7 +460,7 @@ def measured_at(microseconds: float, **changes: Any) -> convtime.Measurement:
     """Thirty samples around a time, a tenth of a per cent apart, on a CPU."""
     seconds = tuple(1e-6 * microseconds * (1 + 1e-3 * (index % 3 - 1)) for index in range(30))
     return make(
-        seconds=seconds, spans=(), activities=(), sm_clocks_hz=(), discarded=(), method="cpu",
+        seconds=seconds, activities=(), sm_clocks_hz=(), discarded=(), method="cpu",
         method_requested="cpu", device="cpu", **changes,
     )  # fmt: skip
 

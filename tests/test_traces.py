@@ -42,7 +42,6 @@ def measurement(recorded: dict[str, Any]) -> Measurement:
         **{**recorded, "seconds": tuple(recorded["seconds"])},
         **conditions,
         discarded=(),
-        spans=(),
         activities=(),
         stream=0,
         warmup_requested=1,

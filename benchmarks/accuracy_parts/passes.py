@@ -178,8 +178,8 @@ class MethodPasses:
         self._row["midmean"].append(_midmean(measurement.seconds))
         self._row["queue"].append(measurement.queue)
         self._row["overhead"].append(measurement.overhead)
-        if measurement.spans:
-            self._row["span"].append(statistics.median(measurement.spans))
+        if measurement.span_seconds:
+            self._row["span"].append(statistics.median(measurement.span_seconds))
 
     def row(self) -> results.Row:
         return self._row

@@ -25,6 +25,21 @@ __device__ inline std::uint64_t spin_until(std::uint64_t now, std::uint64_t end)
   return now;
 }
 
+/// Spins for a random share of several ticks of a clock, so that whatever comes next begins at any
+/// phase of the tick alike. `seed` differs from call to call; `cycles_per_tick` is of the highest
+/// clock, and several ticks keep the phases even at any lower one.
+__device__ inline void spin_random_phase(std::uint64_t seed, double cycles_per_tick) {
+  constexpr double kTicks = 8;
+  const std::uint64_t start = sm_cycles();
+  std::uint64_t bits = (seed ^ start) * 0x9e3779b97f4a7c15ULL;  // splitmix64's finalizer
+  bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
+  bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
+  const double share = static_cast<double>((bits ^ (bits >> 31)) >> 11) * 0x1p-53;
+  const auto cycles = static_cast<std::uint64_t>(share * kTicks * cycles_per_tick);
+  while (sm_cycles() - start < cycles) {
+  }
+}
+
 /// Both clocks, as close together as they can be read: %globaltimer moves in steps, and is read
 /// where it makes one.
 __device__ inline ClockStamp read_clocks() {

@@ -38,6 +38,11 @@ std::size_t launches_of_round(const std::vector<CandidateSamples>& candidates) {
   return launches;
 }
 
+bool is_unordered(const std::vector<DeviceActivity>& activities) {
+  return std::any_of(activities.begin(), activities.end(),
+                     [](const DeviceActivity& activity) { return activity.unordered; });
+}
+
 /// Releases the queue, also where an exception ends the batch.
 class Release {
  public:
@@ -134,6 +139,15 @@ Batch BatchRunner::run(std::size_t rounds) {
   return batch;
 }
 
+void BatchRunner::isolate() {
+  hold_ = nullptr;
+  isolated_ = true;
+  timer_.isolate();
+  not_held_reason_ =
+      "each call is made on an idle GPU: some of its work is on other streams, and nothing orders "
+      "it with the timed one";
+}
+
 BatchRunner::Schedule BatchRunner::shuffle_rounds(std::size_t rounds) {
   Schedule schedule;
   std::vector<std::size_t> order(candidates_.size());
@@ -193,7 +207,7 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
               .notes = timer_.take_notes(),
               .held = issue.held,
               .issue_seconds = issue.seconds,
-              .busy_seconds = now_seconds() - issue.start};
+              .wall_seconds = now_seconds() - issue.start};
   for (std::size_t call = 0; call < seconds.size(); ++call) {
     CandidateSamples& samples = batch.candidates[schedule.candidate[call]];
     samples.seconds.push_back(seconds[call]);
@@ -201,8 +215,12 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
       samples.sm_clocks_hz.push_back(clocks_hz[call]);
     }
     if (!activities.empty()) {
+      batch.unordered |= !isolated_ && is_unordered(activities[call]);
       samples.activities.push_back(std::move(activities[call]));
     }
+  }
+  for (const auto& [call, function] : batch.notes.unrecorded) {
+    batch.candidates[schedule.candidate[call]].unrecorded.insert(function);
   }
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (places_[i] == nullptr || places_[i]->distinct_calls() == 1) {  // a first call can show that
@@ -219,7 +237,7 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
 /// A first call may have compiled for seconds, and searched among many launches: what a round takes
 /// is what batches show. One that stalled shows nothing of it.
 void BatchRunner::learn_cost(const Batch& batch, std::size_t rounds) {
-  round_.wall_seconds = batch.busy_seconds / static_cast<double>(rounds);
+  round_.wall_seconds = batch.wall_seconds / static_cast<double>(rounds);
   round_.launches = launches_of_round(batch.candidates);
 }
 

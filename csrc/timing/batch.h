@@ -32,8 +32,9 @@ struct Batch {
   CollectionNotes notes;
   bool held = false;  ///< whether the queue was held until all were issued, or was not to be held
   bool hold_given_up = false;  ///< from here on the queue is not held: batches do not mix
+  bool unordered = false;      ///< whether some work overlapped another call or what precedes it
   double issue_seconds = 0;    ///< of the host, to issue all calls
-  double busy_seconds = 0;     ///< from the first call's issue until all were done
+  double wall_seconds = 0;     ///< from the first call's issue until all were done
 };
 
 /// Issues rounds of calls in batches, the queue held meanwhile, and learns from each batch how to
@@ -63,8 +64,11 @@ class BatchRunner {
   /// Each round calls every candidate once, in a random order.
   Batch run(std::size_t rounds);
 
+  /// From now on, each call finds the device idle, and the queue is not held.
+  void isolate();
+
   bool holds_queue() const { return hold_ != nullptr; }
-  /// Why the hold was given up; empty where it was not.
+  /// Why the queue is no longer held, or calls are isolated; empty where neither is so.
   const std::string& not_held_reason() const { return not_held_reason_; }
 
  private:
@@ -87,6 +91,7 @@ class BatchRunner {
   const HostHooks& hooks_;
   CallCost round_;
   HoldPlan plan_{kMaxRounds};
+  bool isolated_ = false;
   bool sees_all_launches_;  ///< of those that the timer sees; it does not look at prepare()
   std::string not_held_reason_;
   std::mt19937 random_{0};  // fixed: the order is arbitrary, not different each time

@@ -28,7 +28,7 @@ const char* describe(BatchFate fate, bool hold_given_up) {
 void fill_in(BatchRecord& record, const Batch& batch) {
   record.rounds = batch.candidates.front().seconds.size();
   record.issue_seconds = batch.issue_seconds;
-  record.busy_seconds = batch.busy_seconds;
+  record.wall_seconds = batch.wall_seconds;
   for (const CandidateSamples& samples : batch.candidates) {
     for (const double clock_hz : samples.sm_clocks_hz) {
       // fmin and fmax pass over NaN, which unknown clocks are, and which both begin with.

@@ -24,7 +24,7 @@ struct BatchRecord {
   double lowest_clock_hz = std::numeric_limits<double>::quiet_NaN();
   double highest_clock_hz = std::numeric_limits<double>::quiet_NaN();
   double issue_seconds = 0;  ///< of the host, to issue all calls
-  double busy_seconds = 0;   ///< from the first call's issue until all were done
+  double wall_seconds = 0;   ///< from the first call's issue until all were done
 };
 
 /// What a regime made of a batch, in words.

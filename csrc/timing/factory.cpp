@@ -68,8 +68,14 @@ std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
       return std::make_unique<SyncTimer>(make_drain(options));
 #ifdef CONVTIME_WITH_CUDA
     case Method::kKernel:
-      return std::make_unique<KernelTimer>(options.other_devices);
+      return std::make_unique<KernelTimer>(options.metric, stream_of(options),
+                                           options.other_devices, make_drain(options));
     case Method::kEvent:
+      if (!options.other_devices.empty()) {
+        throw std::invalid_argument(
+            "method 'event' sees one stream of one device, and the calls use several devices; use "
+            "'kernel', 'sync' or 'auto'");
+      }
       return std::make_unique<EventTimer>(stream_of(options), Sampler::max_batch(candidates));
     case Method::kGraph:
       return make_graph_timer(options, Sampler::max_batch(candidates));
@@ -99,11 +105,12 @@ std::unique_ptr<QueueHold> make_hold([[maybe_unused]] const TimingOptions& optio
 }
 
 std::unique_ptr<ClockProbe> make_clock_probe([[maybe_unused]] const TimingOptions& options,
-                                             [[maybe_unused]] std::size_t candidates) {
+                                             [[maybe_unused]] std::size_t candidates,
+                                             [[maybe_unused]] const Timer& timer) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
     return std::make_unique<SmClockProbe>(stream_of(options), Sampler::max_batch(candidates),
-                                          options.allocate);
+                                          timer.tick_seconds(), options.allocate);
   }
 #endif
   return nullptr;

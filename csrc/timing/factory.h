@@ -25,7 +25,8 @@ std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
 std::unique_ptr<QueueHold> make_hold(const TimingOptions& options, const Timer& timer);
 
 /// Null for work on the CPU.
-std::unique_ptr<ClockProbe> make_clock_probe(const TimingOptions& options, std::size_t candidates);
+std::unique_ptr<ClockProbe> make_clock_probe(const TimingOptions& options, std::size_t candidates,
+                                             const Timer& timer);
 
 /// What brings a GPU into the regime asked for, `max_clock_hz` being its highest clock; null where
 /// that is Regime::kAsIs, for work on the CPU, and for Regime::kAuto with Method::kCpu, whose times

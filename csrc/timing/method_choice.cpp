@@ -21,8 +21,8 @@ ChosenTimer choose_on_cpu(const TimingOptions& options, std::size_t candidates) 
           options.method == Method::kAuto ? "the work is on the CPU" : ""};
 }
 
-/// Kernel times, or for Method::kAuto those of events where there are none.
-ChosenTimer choose_kernel_or_event(const TimingOptions& options, std::size_t candidates) {
+/// Kernel times, or for Method::kAuto another method's where there are none.
+ChosenTimer choose_kernel_or_other(const TimingOptions& options, std::size_t candidates) {
   const bool automatic = options.method == Method::kAuto;
   std::string problem = kernel_problem();
   if (problem.empty()) {
@@ -36,7 +36,8 @@ ChosenTimer choose_kernel_or_event(const TimingOptions& options, std::size_t can
   if (!automatic) {
     throw std::runtime_error(kernel_refusal(problem));
   }
-  return {make_timer(Method::kEvent, options, candidates), Method::kEvent, event_reason(problem)};
+  const Method method = fallback_method(options);
+  return {make_timer(method, options, candidates), method, fallback_reason(problem)};
 }
 
 }  // namespace
@@ -46,7 +47,7 @@ ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates) {
     return choose_on_cpu(options, candidates);
   }
   if (options.method == Method::kAuto || options.method == Method::kKernel) {
-    return choose_kernel_or_event(options, candidates);
+    return choose_kernel_or_other(options, candidates);
   }
   return {make_timer(options.method, options, candidates), options.method, ""};
 }
@@ -62,8 +63,12 @@ std::string kernel_refusal(const std::string& problem) {
   return "method 'kernel' cannot be used: " + problem + "; use 'event' or 'auto'";
 }
 
-std::string event_reason(const std::string& problem) {
-  return "kernel times cannot be had: " + problem;
+Method fallback_method(const TimingOptions& options) {
+  return options.other_devices.empty() ? Method::kEvent : Method::kSync;
+}
+
+std::string fallback_reason(const std::string& problem) {
+  return "kernel times are unavailable: " + problem;
 }
 
 std::string kernel_problem() {

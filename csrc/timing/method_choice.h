@@ -27,9 +27,13 @@ ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates);
 /// CUPTI is shared, since then nobody's buffers are taken away.
 std::string kernel_problem();
 
-/// What is said where kernel times were asked for and cannot be had, and where events stand in.
+/// What is said where kernel times were asked for and cannot be had.
 std::string kernel_refusal(const std::string& problem);
-std::string event_reason(const std::string& problem);
+
+/// What Method::kAuto takes where kernel times cannot be had, and the reason it gives. Events see
+/// one stream of one device.
+Method fallback_method(const TimingOptions& options);
+std::string fallback_reason(const std::string& problem);
 
 /// Whether no candidate issued anything to a device, by the samples of a timer that sees it: kernel
 /// times then say nothing. Where some did, theirs stay, and those of the others are 0.

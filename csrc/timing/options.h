@@ -15,11 +15,15 @@
 #include "timing/judge/stop_rule.h"
 #include "timing/supervision.h"
 #include "timing/timers/device_graph.h"
+#include "timing/trace/device_activity.h"
 
 namespace convtime {
 
 enum class Method {
-  kAuto,    ///< for work on a GPU kKernel, or kEvent where that is not possible; kCpu otherwise
+  /// For work on a GPU kKernel or, where that is not possible, kEvent (kSync for several GPUs);
+  /// kCpu
+  /// otherwise.
+  kAuto,
   kKernel,  ///< KernelTimer
   kEvent,   ///< EventTimer
   kGraph,   ///< GraphTimer, or ColdGraphTimer
@@ -41,6 +45,7 @@ CONVTIME_API Queue queue_from_string(const std::string& name);
 
 struct TimingOptions {
   Method method = Method::kAuto;
+  Metric metric = Metric::kBusy;  ///< of Method::kKernel
   Queue queue = Queue::kGate;
   /// Whether the work runs on the current CUDA device (else on the CPU). In a build without CUDA,
   /// and where no device is found, only false is possible.

@@ -43,6 +43,7 @@ void append(SampledRounds&& more, SampledRounds& series) {
     append(std::move(from.sm_clocks_hz), to.sm_clocks_hz);
     append(std::move(from.places), to.places);
     append(std::move(from.activities), to.activities);
+    to.unrecorded.merge(from.unrecorded);
   }
   append(std::move(more.batches), series.batches);
 }
@@ -99,7 +100,7 @@ bool all_steady(std::span<const CandidateSamples> candidates) {
 /// One run of a sampler, from the first call to the result.
 class Sampler::Run {
  public:
-  Run(const Sampler& sampler, std::span<Callable* const> candidates)
+  Run(const Sampler& sampler, std::span<Callable* const> candidates, const EarlierCalls& earlier)
       : candidates_(candidates),
         timer_(sampler.timer_),
         probe_(sampler.probe_),
@@ -107,12 +108,15 @@ class Sampler::Run {
         controls_regime_(&sampler.regime_ != &sampler.as_is_),
         warmup_(sampler.warmup_),
         rule_(sampler.rule_),
-        judge_(sampler.rule_, sampler.timer_.tick_seconds()),
+        judge_(sampler.rule_),
         hooks_(sampler.hooks_),
         calibrate_(sampler.calibrate_),
         supervision_(sampler.supervision_),
         batches_(candidates, sampler.timer_, sampler.hold_, sampler.probe_, sampler.hooks_) {
     result_.candidates.resize(candidates.size());
+    result_.warmup_calls = earlier.count;
+    result_.warmup_seconds = earlier.seconds;
+    first_calls_ = earlier.first_call_seconds;
   }
 
   SamplerResult run() {
@@ -124,6 +128,8 @@ class Sampler::Run {
     result_.not_held_reason = batches_.not_held_reason();
     return std::move(result_);
   }
+
+  EarlierCalls calls() const { return {first_calls_, calls_made_, now_seconds() - start_}; }
 
  private:
   void warm_up();
@@ -159,6 +165,9 @@ class Sampler::Run {
   const std::function<Overhead(bool)>& calibrate_;
   const Supervision& supervision_;
   BatchRunner batches_;
+  double start_ = now_seconds();
+  std::size_t calls_made_ = 0;
+  std::vector<double> first_calls_;  ///< seconds of each candidate's, also by an earlier method
   std::size_t batches_run_ = 0;
   std::size_t faulty_in_a_row_ = 0;
   SamplerResult result_;
@@ -169,11 +178,12 @@ class Sampler::Run {
 void Sampler::Run::warm_up() {
   const double start = now_seconds();
   call_untimed();
+  judge_.know_tick(timer_.tick_seconds());
   if (calibrate_) {
     judge_.expect(calibrate_(batches_.holds_queue()));
   }
   settle();
-  result_.warmup_seconds = now_seconds() - start;
+  result_.warmup_seconds += now_seconds() - start;
 }
 
 /// Warms up until steady where that is asked for; once more where the regime becomes another one.
@@ -202,16 +212,20 @@ void Sampler::Run::call_untimed() {
       fastest.host_seconds = std::min(fastest.host_seconds, cost.host_seconds);
       fastest.wall_seconds = std::min(fastest.wall_seconds, cost.wall_seconds);
       fastest.launches = cost.launches;  // the last one's: a first call may search for its plan
+      if (first_calls_.size() == i) {
+        first_calls_.push_back(cost.wall_seconds);
+      }
       if (calls == 0) {
-        result_.candidates[i].first_call_seconds = cost.wall_seconds;
         candidates_[i]->settle();
       }
       ++calls;
+      ++calls_made_;
       hooks_.poll();
       if (supervision_.deadline.passed()) {
         throw DeadlineError();
       }
     } while (calls < warmup_.calls || now_seconds() - start < warmup_.seconds);
+    result_.candidates[i].first_call_seconds = first_calls_[i];
     round.host_seconds += fastest.host_seconds;
     round.wall_seconds += fastest.wall_seconds;
     round.launches += fastest.launches;
@@ -339,6 +353,7 @@ void Sampler::Run::run_batch(std::size_t rounds, SampledRounds& series) {
   const bool to_be_held = batches_.holds_queue();
   Batch batch = batches_.run(rounds);
   ++batches_run_;
+  calls_made_ += rounds * candidates_.size();
   record.held = to_be_held ? std::optional(batch.held) : std::nullopt;
   result_.of_other_threads += batch.notes.of_other_threads;
   if (batch.hold_given_up) {
@@ -353,6 +368,12 @@ void Sampler::Run::run_batch(std::size_t rounds, SampledRounds& series) {
     return;
   }
   faulty_in_a_row_ = 0;
+  if (batch.unordered) {
+    tell(std::move(record), batch, "thrown away: work on other streams overlapped other calls");
+    set_aside(series);
+    batches_.isolate();
+    return;
+  }
   const BatchFate fate = judge(batch, idle_clock_hz);
   tell(std::move(record), batch, describe(fate, batch.hold_given_up));
   if (fate != BatchFate::kKeep && fate != BatchFate::kSetAside) {
@@ -447,7 +468,7 @@ BatchFate Sampler::Run::judge(const Batch& batch, double idle_clock_hz) const {
   if (!batch.held) {
     return BatchFate::kSetAside;
   }
-  RegimeBatch seen{idle_clock_hz, {}, batch.busy_seconds};
+  RegimeBatch seen{idle_clock_hz, {}, batch.wall_seconds};
   for (const CandidateSamples& samples : batch.candidates) {
     seen.clocks_hz.push_back(samples.sm_clocks_hz);
   }
@@ -476,10 +497,24 @@ Sampler::Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup
 }
 
 SamplerResult Sampler::run(std::span<Callable* const> candidates) {
+  EarlierCalls none;
+  return run(candidates, none);
+}
+
+SamplerResult Sampler::run(std::span<Callable* const> candidates, EarlierCalls& earlier) {
   if (candidates.empty()) {
     throw std::invalid_argument("there must be at least one candidate to time, got none");
   }
-  return Run(*this, candidates).run();
+  Run run(*this, candidates, earlier);
+  try {
+    return run.run();
+  } catch (const TraceLost&) {
+    EarlierCalls calls = run.calls();
+    earlier.first_call_seconds = std::move(calls.first_call_seconds);
+    earlier.count += calls.count;
+    earlier.seconds += calls.seconds;
+    throw;
+  }
 }
 
 }  // namespace convtime

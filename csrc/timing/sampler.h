@@ -42,6 +42,10 @@ class CONVTIME_API Sampler {
   void supervise(Supervision supervision) { supervision_ = std::move(supervision); }
 
   /// Exceptions of a candidate, of the timer or of the hooks pass through; nothing stays held.
+  /// `earlier` are calls of the same candidates by another method: they count as warm-up, and their
+  /// first calls are the candidates'. Where TraceLost ends the run, its own calls are added to
+  /// them.
+  SamplerResult run(std::span<Callable* const> candidates, EarlierCalls& earlier);
   SamplerResult run(std::span<Callable* const> candidates);
 
  private:

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,16 @@ struct CandidateSamples {
   /// What the first call took, with all that is done only once (loading, compiling, choosing
   /// algorithms, allocating), until its work was done.
   double first_call_seconds = 0;
+  /// Functions of CUDA that gave the device work in these calls of which there is no record, so
+  /// that `activities` lack it.
+  std::set<std::string> unrecorded;
+};
+
+/// Calls that were made of the same candidates by a method that was then given up.
+struct EarlierCalls {
+  std::vector<double> first_call_seconds;  ///< of each candidate that was called
+  std::size_t count = 0;
+  double seconds = 0;
 };
 
 /// Rounds in which all candidates were sampled.

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <ostream>
+#include <set>
 #include <stdexcept>
 #include <utility>
 
@@ -34,14 +35,15 @@ std::optional<double> max_clock_of([[maybe_unused]] const TimingOptions& options
   return std::nullopt;
 }
 
-std::string why_not_held(const TimingOptions& options, Method method, const QueueHold* hold,
+std::string why_not_held(const TimingOptions& options, Method method,
                          const SamplerResult& samples) {
+  if (!samples.not_held_reason.empty()) {
+    return samples.not_held_reason;
+  }
   if (options.queue == Queue::kNone || samples.queue_held) {
     return "";
   }
-  return hold != nullptr
-             ? samples.not_held_reason
-             : std::string("method '") + to_string(method) + "' does not queue calls on a device";
+  return std::string("method '") + to_string(method) + "' does not queue calls on a device";
 }
 
 RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regime,
@@ -85,13 +87,15 @@ std::function<Overhead(bool)> make_calibration([[maybe_unused]] const TimingOpti
   return {};
 }
 
-Timing sample(std::span<Callable* const> candidates, const TimingOptions& options) {
+Timing sample(std::span<Callable* const> candidates, const TimingOptions& options,
+              EarlierCalls& earlier) {
   ChosenTimer chosen;
   // Some wait for the device when they begin.
   options.hooks.wait([&] { chosen = choose_timer(options, candidates.size()); });
   const std::unique_ptr<QueueHold> hold = make_hold(options, *chosen.timer);
   const std::optional<double> max_sm_clock_hz = max_clock_of(options);
-  const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, candidates.size());
+  const std::unique_ptr<ClockProbe> probe =
+      make_clock_probe(options, candidates.size(), *chosen.timer);
   const ConditionedCandidates conditioned(candidates, options, chosen.method, probe.get());
   const std::unique_ptr<RegimeControl> regime =
       make_regime(options, chosen.method, max_sm_clock_hz.value_or(0));
@@ -100,10 +104,10 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
                   options.stop, options.hooks, regime.get(),
                   make_calibration(options, chosen.method, probe.get()));
   sampler.supervise(options.supervision);
-  SamplerResult samples = sampler.run(conditioned.get());
+  SamplerResult samples = sampler.run(conditioned.get(), earlier);
 
   const Queue queue = samples.queue_held ? options.queue : Queue::kNone;
-  std::string queue_reason = why_not_held(options, chosen.method, hold.get(), samples);
+  std::string queue_reason = why_not_held(options, chosen.method, samples);
   const RegimeOutcome outcome = regime_of(options, regime.get(), samples);
   return {.samples = std::move(samples),
           .method = chosen.method,
@@ -132,8 +136,32 @@ void correct([[maybe_unused]] Timing& timing, [[maybe_unused]] const TimingOptio
 #endif
 }
 
+/// All calls of a run whose samples are given up.
+EarlierCalls calls_of(const SamplerResult& run) {
+  EarlierCalls calls{{}, run.warmup_calls, run.warmup_seconds + run.sampling_seconds};
+  for (const CandidateSamples& samples : run.candidates) {
+    calls.first_call_seconds.push_back(samples.first_call_seconds);
+    calls.count += samples.seconds.size() + samples.discarded.size();
+  }
+  return calls;
+}
+
+/// The names of functions whose work CUPTI has no record of.
+std::string unrecorded_work(std::span<const CandidateSamples> candidates) {
+  std::set<std::string> functions;
+  for (const CandidateSamples& samples : candidates) {
+    functions.insert(samples.unrecorded.begin(), samples.unrecorded.end());
+  }
+  std::string names;
+  for (const std::string& function : functions) {
+    names += (names.empty() ? "" : ", ") + function;
+  }
+  return names;
+}
+
 /// For calls that a GPU's method was to time, and that issue no work to it.
-Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions& options) {
+Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions& options,
+                      const SamplerResult& before) {
   if (options.method != Method::kAuto) {
     throw std::invalid_argument(
         "method 'kernel' saw calls that issue no work to the GPU; use 'cpu' for them");
@@ -141,34 +169,49 @@ Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions
   TimingOptions on_host = options;
   on_host.method = Method::kCpu;
   on_host.regime = Regime::kAsIs;
-  Timing timing = sample(candidates, on_host);
+  EarlierCalls earlier = calls_of(before);
+  Timing timing = sample(candidates, on_host, earlier);
   timing.method_reason = "the calls issue no work to the GPU";
   timing.regime_reason = options.regime == Regime::kAsIs ? "" : timing.method_reason;
   return timing;
 }
 
-/// Samples; with events, where kernel times were lost on the way.
+/// Throws TraceLost where CUPTI cannot tell what the calls gave the GPU.
+void require_records(const Timing& timing) {
+  if (timing.method != Method::kKernel || !none_issued_work(timing.samples.candidates)) {
+    return;
+  }
+  if (timing.samples.of_other_threads > 0) {
+    throw TraceLost(
+        "all that was given to the GPU meanwhile is of threads that also work while no call is "
+        "made");
+  }
+  const std::string unrecorded = unrecorded_work(timing.samples.candidates);
+  if (!unrecorded.empty()) {
+    throw TraceLost("CUPTI has no record of the calls' only work, which is issued by " +
+                    unrecorded);
+  }
+}
+
+/// Samples; by another method, where kernel times were lost on the way.
 Timing sample_to_the_end(std::span<Callable* const> candidates, const TimingOptions& options) {
+  EarlierCalls earlier;
   try {
-    Timing timing = sample(candidates, options);
-    if (timing.method == Method::kKernel && timing.samples.of_other_threads > 0 &&
-        none_issued_work(timing.samples.candidates)) {
-      throw TraceLost(
-          "all that was given to the GPU meanwhile is of threads that also work while no call is "
-          "made");
-    }
+    Timing timing = sample(candidates, options, earlier);
+    earlier = calls_of(timing.samples);
+    require_records(timing);
     return timing;
   } catch (const TraceLost& lost) {
     if (options.method != Method::kAuto) {
       throw std::runtime_error(kernel_refusal(lost.what()));
     }
     if (options.supervision.deadline.passed()) {
-      throw DeadlineError(event_reason(lost.what()));
+      throw DeadlineError(fallback_reason(lost.what()));
     }
-    TimingOptions with_events = options;
-    with_events.method = Method::kEvent;
-    Timing timing = sample(candidates, with_events);
-    timing.method_reason = event_reason(lost.what());
+    TimingOptions without_records = options;
+    without_records.method = fallback_method(options);
+    Timing timing = sample(candidates, without_records, earlier);
+    timing.method_reason = fallback_reason(lost.what());
     return timing;
   }
 }
@@ -181,7 +224,7 @@ Timing time_candidates(std::span<Callable* const> candidates, const TimingOption
   }
   Timing timing = sample_to_the_end(candidates, options);
   if (timing.method == Method::kKernel && none_issued_work(timing.samples.candidates)) {
-    timing = sample_on_host(candidates, options);
+    timing = sample_on_host(candidates, options, timing.samples);
   }
   correct(timing, options);
   return timing;

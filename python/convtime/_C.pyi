@@ -93,6 +93,7 @@ def time_candidates(
     *,
     candidates: Sequence[Mapping[str, Any]],
     method: str,
+    metric: str,
     queue: str,
     regime: str,
     on_gpu: bool,
@@ -145,7 +146,7 @@ class WithoutPersistingL2:
 def flush_buffer_bytes(device: int, clean: bool) -> int: ...
 def kernel_method_unavailable() -> str: ...
 def quantile(values: Sequence[float], q: float) -> float: ...
-def summarize(values: Sequence[float]) -> Summary: ...
+def summarize(values: Sequence[float], tick: float = 0.0) -> Summary: ...
 def paired_ratio(
     over: Sequence[float],
     under: Sequence[float],

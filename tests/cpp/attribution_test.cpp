@@ -309,9 +309,31 @@ TEST_F(Attribute, SeesWorkThatDoesNotWaitForItsTurn) {
       run({.activities = {work("flush", 45, 50, 1), ahead, in_turn, work("own", 51, 54, 4)},
            .api_calls = {call(11, 1, ApiKind::kTransfer), call(13, 2), call(13, 3), call(13, 4)}});
   ASSERT_EQ(names(result.calls[0]), (Names{"ahead", "own", "in turn"}));
-  EXPECT_TRUE(result.calls[0][0].ran_ahead);
-  EXPECT_FALSE(result.calls[0][1].ran_ahead);
-  EXPECT_FALSE(result.calls[0][2].ran_ahead);
+  EXPECT_TRUE(result.calls[0][0].unordered);
+  EXPECT_FALSE(result.calls[0][1].unordered);
+  EXPECT_FALSE(result.calls[0][2].unordered);
+}
+
+TEST_F(Attribute, SeesWorkThatTheNextCallDoesNotWaitFor) {
+  DeviceActivity late = work("late", 60, 75, 2);
+  late.stream = 13;
+  const Attribution result = run({.activities = {work("flush", 45, 50, 1), late,
+                                                 work("flush", 70, 80, 3), work("own", 81, 84, 4)},
+                                  .api_calls = {call(11, 1, ApiKind::kTransfer), call(13, 2),
+                                                call(21, 3, ApiKind::kTransfer), call(23, 4)}});
+  ASSERT_EQ(names(result.calls[0]), Names{"late"});
+  EXPECT_TRUE(result.calls[0][0].unordered);
+  EXPECT_FALSE(result.calls[1][0].unordered);
+}
+
+TEST_F(Attribute, TellsOfWorkWithoutRecords) {
+  const Attribution result =
+      run({.activities = {work("own", 51, 54, 1)},
+           .api_calls = {call(13, 1), call(14, 2, ApiKind::kUnrecorded),
+                         call(21, 3, ApiKind::kUnrecorded)}});  // in a preparation
+  ASSERT_EQ(result.unrecorded.size(), 1U);
+  EXPECT_EQ(result.unrecorded[0].window, 0U);
+  EXPECT_EQ(result.faults.count(), 0U);
 }
 
 TEST_F(Attribute, SeesWorkOfAnotherDeviceThatDoesNotWaitForItsTurn) {
@@ -319,7 +341,7 @@ TEST_F(Attribute, SeesWorkOfAnotherDeviceThatDoesNotWaitForItsTurn) {
   ahead.info.device = 1;
   const Attribution result = run(
       {.activities = {work("flush", 45, 50, 1), ahead}, .api_calls = {call(11, 1), call(13, 2)}});
-  EXPECT_TRUE(result.calls[0][0].ran_ahead);
+  EXPECT_TRUE(result.calls[0][0].unordered);
 }
 
 }  // namespace

@@ -110,7 +110,7 @@ TEST(KernelTimer, IsWhatAutoChooses) {
 TEST(KernelTimer, IsRefusedWhereItIsTaken) {
   SKIP_WITHOUT_GPU();
   const CuptiSession session;
-  EXPECT_THROW(KernelTimer({}), std::runtime_error);
+  EXPECT_THROW(KernelTimer(Metric::kBusy, nullptr, {}, [] {}), std::runtime_error);
 }
 
 TEST(KernelTimer, LeavesCallsWithoutGpuWorkToTheHostsClock) {
@@ -307,7 +307,7 @@ TEST(GraphTimer, SaysWhatCannotBeCaptured) {
 
 TEST(SmClockProbe, ReadsARatePossibleForTheDevice) {
   SKIP_WITHOUT_GPU();
-  SmClockProbe probe(nullptr, 2);
+  SmClockProbe probe(nullptr, 2, 0);
   for (int i = 0; i < 2; ++i) {
     probe.stamp();
   }

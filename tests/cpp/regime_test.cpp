@@ -53,7 +53,7 @@ Step step(RegimeControl& regime, FakeGpu& gpu) {
   for (std::size_t i = 0; i < done.calls; ++i) {
     batch.clocks_hz[0].push_back(gpu.call());
   }
-  batch.busy_seconds = kCallSeconds * static_cast<double>(done.calls);
+  batch.wall_seconds = kCallSeconds * static_cast<double>(done.calls);
   done.fate = regime.judge(batch);
   return done;
 }
@@ -137,8 +137,8 @@ TEST(Burst, MakesBatchesShorterWhereOneAloneMakesTheClockFall) {
 }
 
 /// A batch of calls at this clock.
-RegimeBatch batch_at(double clock_hz, double busy_seconds = 5e-3, std::size_t calls = 10) {
-  return {1.96e9, {std::vector<double>(calls, clock_hz)}, busy_seconds};
+RegimeBatch batch_at(double clock_hz, double wall_seconds = 5e-3, std::size_t calls = 10) {
+  return {1.96e9, {std::vector<double>(calls, clock_hz)}, wall_seconds};
 }
 
 TEST(Burst, IdlesLongerBeforeSamplesAreLost) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "timing/batch.h"
 #include "timing/conditions/auto_regime.h"
 #include "timing/conditions/burst_regime.h"
 #include "timing/conditions/sustained_regime.h"
@@ -37,7 +38,7 @@ class FakeTimer final : public Timer {
     }
   }
   CollectionNotes take_notes() override {
-    return {is_faulty(batch_sizes.size()) ? "1 launch without its record" : "", 2};
+    return {is_faulty(batch_sizes.size()) ? "1 launch without its record" : "", 2, unrecorded};
   }
   /// As many in each call as were set, each issued by itself or all of them by one graph.
   std::vector<std::vector<DeviceActivity>> take_activities() override {
@@ -47,14 +48,20 @@ class FakeTimer final : public Timer {
     std::vector<DeviceActivity> issued(activities_each);
     for (std::size_t i = 0; i < issued.size(); ++i) {
       issued[i].correlation = by_one_graph ? 1 : static_cast<std::uint32_t>(i);
+      issued[i].unordered = is_unordered(batch_sizes.size()) && !isolated;
     }
     return std::vector<std::vector<DeviceActivity>>(batch_.size(), issued);
   }
+  double tick_seconds() const override { return 0; }
   bool queues_calls() const override { return queues; }
+  void isolate() override { isolated = true; }
 
   std::function<bool(std::size_t)> is_faulty = [](std::size_t) { return false; };  // n-th run
+  std::function<bool(std::size_t)> is_unordered = is_faulty;
+  bool isolated = false;
   std::map<Callable*, double> seconds;
   std::vector<std::size_t> batch_sizes;
+  std::vector<std::pair<std::size_t, std::string>> unrecorded;
   bool queues = true;
   std::size_t activities_each = 0;
   bool by_one_graph = false;
@@ -128,6 +135,56 @@ TEST_F(SamplerTest, GivesUpWhereMostBatchesAreFaulty) {
   EXPECT_LT(timer_.batch_sizes.size(), 20U);
 }
 
+TEST_F(SamplerTest, HandsOnWhatItLearnedBeforeItGaveUp) {
+  timer_.is_faulty = [](std::size_t run) { return run > 4; };
+  Sampler sampler(timer_, nullptr, nullptr, kOneCall, {.criterion = StopCriterion::kBudget});
+  EarlierCalls earlier;
+  EXPECT_THROW(sampler.run(both_, earlier), TraceLost);
+  ASSERT_EQ(earlier.first_call_seconds.size(), 2U);
+  EXPECT_EQ(earlier.count, order_.size());
+  EXPECT_GT(earlier.seconds, 0);
+
+  earlier.first_call_seconds = {0.25, 0.5};
+  FakeTimer other;
+  other.seconds = timer_.seconds;
+  const SamplerResult result = Sampler(other, nullptr, nullptr, kOneCall,
+                                       {.criterion = StopCriterion::kCount, .max_samples = 10})
+                                   .run(both_, earlier);
+  EXPECT_EQ(result.candidates[0].first_call_seconds, 0.25);
+  EXPECT_EQ(result.candidates[1].first_call_seconds, 0.5);
+  EXPECT_EQ(result.warmup_calls, earlier.count + 2);
+  EXPECT_GE(result.warmup_seconds, earlier.seconds);
+}
+
+TEST_F(SamplerTest, IsolatesCallsWhoseWorkNothingOrders) {
+  timer_.activities_each = 1;
+  timer_.is_unordered = [](std::size_t run) { return run > 6; };
+  FakeHold hold;
+  const SamplerResult result = Sampler(timer_, &hold, nullptr, kOneCall,
+                                       {.criterion = StopCriterion::kCount, .max_samples = 300})
+                                   .run(both_);
+  EXPECT_TRUE(timer_.isolated);
+  EXPECT_FALSE(result.queue_held);
+  EXPECT_NE(result.not_held_reason.find("idle"), std::string::npos);
+  EXPECT_EQ(result.candidates[0].seconds.size(), 300U);
+  EXPECT_EQ(result.candidates[0].activities.size(), 300U);
+  // Four batches that were ordered are another condition; the one that was not is no sample.
+  EXPECT_EQ(result.candidates[0].discarded.size(), 10 + 3 * BatchRunner::kMaxRounds);
+}
+
+TEST_F(SamplerTest, TellsWhichCandidateIssuesWorkWithoutRecords) {
+  timer_.unrecorded = {{0, "cudaMemPrefetchAsync"}};
+  const SamplerResult result =
+      Sampler(timer_, nullptr, nullptr, kOneCall,
+              {.criterion = StopCriterion::kCount, .min_samples = 1, .max_samples = 1})
+          .run(both_);
+  std::size_t with = 0;
+  for (const CandidateSamples& samples : result.candidates) {
+    with += samples.unrecorded == std::set<std::string>{"cudaMemPrefetchAsync"};
+  }
+  EXPECT_EQ(with, 1U);
+}
+
 TEST_F(SamplerTest, GivesEachCandidateItsOwnSamples) {
   const SamplerResult result =
       Sampler(timer_, nullptr, nullptr, kOneCall, {.min_samples = 12}).run(both_);
@@ -188,6 +245,7 @@ class WarmingTimer final : public Timer {
       seconds[i] = std::pow(0.99, std::min(calls++, settled_));
     }
   }
+  double tick_seconds() const override { return 0; }
   bool queues_calls() const override { return true; }
 
   std::size_t calls = 0;
@@ -245,6 +303,7 @@ class CoolingTimer final : public Timer {
   void collect(std::span<double> seconds) override {
     std::copy(times_.begin(), times_.end(), seconds.begin());
   }
+  double tick_seconds() const override { return 0; }
   bool queues_calls() const override { return true; }
 
  private:
@@ -327,6 +386,7 @@ class PreparingTimer final : public Timer {
     return std::vector<std::vector<DeviceActivity>>(batch_sizes.back(),
                                                     std::vector<DeviceActivity>(1));
   }
+  double tick_seconds() const override { return 0; }
   bool queues_calls() const override { return true; }
 
   std::vector<std::size_t> batch_sizes;
@@ -845,7 +905,7 @@ TEST_F(SamplerTest, TellsTheRegimeTheClocksOfEachCandidate) {
   EXPECT_EQ(regime.seen[0].clocks_hz,
             std::vector<std::vector<double>>(2, std::vector<double>(12, 2e9)));
   EXPECT_EQ(regime.seen[0].idle_clock_hz, 2e9);
-  EXPECT_GT(regime.seen[0].busy_seconds, 0);
+  EXPECT_GT(regime.seen[0].wall_seconds, 0);
 }
 
 TEST_F(SamplerTest, SamplesARestedDeviceInBursts) {
@@ -1012,7 +1072,7 @@ TEST_F(SamplerTest, TellsOfEachBatch) {
     EXPECT_GE(record.gap_seconds, 1e-3);
     EXPECT_EQ(record.idle_clock_hz, 2e9);
     EXPECT_GT(record.issue_seconds, 0);
-    EXPECT_GE(record.busy_seconds, record.issue_seconds);
+    EXPECT_GE(record.wall_seconds, record.issue_seconds);
   }
   EXPECT_DOUBLE_EQ(records[0].highest_clock_hz, 2e9 * 0.999);  // behind the warm-up's one call
   EXPECT_DOUBLE_EQ(records[0].lowest_clock_hz, 2e9 * std::pow(0.999, 64));
@@ -1061,6 +1121,7 @@ class PlaceTimer final : public Timer {
   void collect(std::span<double> seconds) override {
     std::copy(seconds_.begin(), seconds_.end(), seconds.begin());
   }
+  double tick_seconds() const override { return 0; }
   bool queues_calls() const override { return true; }
 
  private:
@@ -1078,6 +1139,7 @@ class ReplayingTimer final : public Timer {
     }
   }
   void collect(std::span<double> seconds) override { std::ranges::fill(seconds, 1.0); }
+  double tick_seconds() const override { return 0; }
   bool queues_calls() const override { return true; }
 
  private:

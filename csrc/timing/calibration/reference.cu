@@ -97,7 +97,7 @@ TimedReference time_reference(Method method, const TimingOptions& asked, bool he
   Callable* const candidate = reference.get();
   const std::unique_ptr<Timer> timer = make_timer(method, options, 1);
   const std::unique_ptr<QueueHold> hold = held ? make_hold(options, *timer) : nullptr;
-  const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, 1);
+  const std::unique_ptr<ClockProbe> probe = make_clock_probe(options, 1, *timer);
   const ConditionedCandidates conditioned({&candidate, 1}, options, method, probe.get());
   Sampler sampler(
       *timer, hold.get(), probe.get(), {.calls = 3, .steady = false},

@@ -69,7 +69,7 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   const bool whole = is_whole(batch);
   const Clocks clocks_hz = known_clocks(batch.clocks_hz);
   if (!all_have_clocks(clocks_hz)) {
-    adapt(clocks_hz, batch.busy_seconds, /*slipped=*/true, /*rose=*/false);
+    adapt(clocks_hz, batch.wall_seconds, /*slipped=*/true, /*rose=*/false);
     return reject(clocks_hz);
   }
 
@@ -78,7 +78,7 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   const bool rose = has_risen(comparable_hz);
   raise_tops(comparable_hz);
   const bool fell = has_fallen(clocks_hz);
-  adapt(clocks_hz, batch.busy_seconds, fell || has_slipped(medians_hz), rose);
+  adapt(clocks_hz, batch.wall_seconds, fell || has_slipped(medians_hz), rose);
   return fell ? reject(clocks_hz) : accept(comparable_hz, rose);
 }
 
@@ -156,17 +156,17 @@ void BurstRegime::raise_tops(std::span<const double> medians_hz) {
 }
 
 /// Sizes the next gap and batch by what the last batch showed.
-void BurstRegime::adapt(const Clocks& clocks_hz, double busy_seconds, bool slipped, bool rose) {
+void BurstRegime::adapt(const Clocks& clocks_hz, double wall_seconds, bool slipped, bool rose) {
   if (slipped) {
     too_short_seconds_ = gap_seconds_;
     gap_seconds_ *= kGrow;
     if (fell_within(clocks_hz)) {
-      batch_seconds_ = std::min(batch_seconds_, busy_seconds) / 2;
+      batch_seconds_ = std::min(batch_seconds_, wall_seconds) / 2;
     }
   } else if (!rose) {
     // Never busy for more than half of the time, whatever the clock says: it is late to fall.
     gap_seconds_ =
-        std::max({kShrink * gap_seconds_, kOverTooShort * too_short_seconds_, busy_seconds});
+        std::max({kShrink * gap_seconds_, kOverTooShort * too_short_seconds_, wall_seconds});
   }
   gap_seconds_ = std::min(gap_seconds_, limits_.max_gap_seconds);
 }

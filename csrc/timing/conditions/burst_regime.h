@@ -51,7 +51,7 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
   double lowest_share(const Clocks& clocks_hz) const;
 
   void raise_tops(std::span<const double> medians_hz);
-  void adapt(const Clocks& clocks_hz, double busy_seconds, bool slipped, bool rose);
+  void adapt(const Clocks& clocks_hz, double wall_seconds, bool slipped, bool rose);
   BatchFate accept(std::span<const double> medians_hz, bool rose);
   BatchFate reject(const Clocks& clocks_hz);
 

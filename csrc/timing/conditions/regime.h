@@ -35,7 +35,7 @@ struct RegimeBatch {
   double idle_clock_hz = std::numeric_limits<double>::quiet_NaN();
   /// [candidate][call], NaN where it is not known.
   std::vector<std::vector<double>> clocks_hz;
-  double busy_seconds = 0;  ///< from the first call's issue until all were done
+  double wall_seconds = 0;  ///< from the first call's issue until all were done
 };
 
 /// What becomes of a batch's samples.

@@ -18,7 +18,13 @@ namespace {
 /// several make it likely that two stamps share one also beside other work.
 constexpr unsigned kBlocks = 8;
 
-__global__ void stamp_kernel(ClockStamp* stamps) { stamps[blockIdx.x] = read_clocks(); }
+__global__ void stamp_kernel(ClockStamp* stamps, double cycles_per_tick) {
+  const ClockStamp stamp = read_clocks();
+  stamps[blockIdx.x] = stamp;
+  if (blockIdx.x == 0) {  // clocks are read at a tick, and what follows would begin close to one
+    spin_random_phase(stamp.nanoseconds, cycles_per_tick);
+  }
+}
 
 /// As stamp_kernel, at least kClockWindowNs after each of the first stamps: this block may share
 /// its multiprocessor with any of them.
@@ -40,11 +46,12 @@ __global__ void window_kernel(ClockStamp* stamps) {
 
 }  // namespace
 
-SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity,
+SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity, double tick_seconds,
                            const DeviceAllocator& allocate)
     : stream_(stream),
       capacity_(capacity),
       stamps_((capacity + 1) * kBlocks, allocate),
+      cycles_per_tick_(tick_seconds * max_sm_clock_hz()),
       last_pace_(make_event(cudaEventDisableTiming)),
       pace_before_(make_event(cudaEventDisableTiming)) {}
 
@@ -52,7 +59,7 @@ void SmClockProbe::stamp() {
   if (count_ >= capacity_) {
     throw std::logic_error("more calls were stamped than the clock probe has room for");
   }
-  stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks);
+  stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, cycles_per_tick_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
   ++count_;
 }

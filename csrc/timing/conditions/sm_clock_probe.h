@@ -17,8 +17,10 @@ namespace convtime {
 /// and clock64() together; needs neither NVML nor a privilege.
 class CONVTIME_API SmClockProbe final : public ClockProbe {
  public:
-  /// For at most `capacity` calls between two collect().
-  SmClockProbe(cudaStream_t stream, std::size_t capacity, const DeviceAllocator& allocate = {});
+  /// For at most `capacity` calls between two collect(). `tick_seconds` is of the clock that calls
+  /// are timed by: they begin at random phases of it.
+  SmClockProbe(cudaStream_t stream, std::size_t capacity, double tick_seconds,
+               const DeviceAllocator& allocate = {});
 
   void stamp() override;
   void finish() override;
@@ -34,6 +36,7 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   std::size_t capacity_;
   std::size_t count_ = 0;  // groups since the last collect()
   DeviceMemory<ClockStamp> stamps_;
+  double cycles_per_tick_;  ///< at the highest clock
   CudaEvent last_pace_;
   CudaEvent pace_before_;
 };

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <memory>
 #include <numeric>
 #include <stdexcept>
 #include <string>
@@ -27,11 +28,16 @@ constexpr std::size_t kFewSamples = kBlockCounts.front() * kMinBlockLength - 1;
 /// Places that tell within from between.
 constexpr std::size_t kMinRepeatedPlaces = 4;
 
-/// Of a median between two of the clock's values that is taken to be that of grouped data: at most
-/// 0.09 ticks of its own, and some for chance.
-constexpr double kTickShareOfSpreadPhases = 0.125;
-/// Where all samples show the same tick.
-constexpr double kTickShareOfEqualPhases = 0.5;
+/// Times that show so many steps of their clock or fewer, between the tenth and the last but a
+/// tenth of them, are rather rounded than spread.
+constexpr double kRoundedTicks = 1.5;
+/// Up to so many, what varies is mostly the rounding, whose phases are random: five blocks of it
+/// differ by chance alone by more than ten of them would if it drifted.
+constexpr double kMostlyRoundedTicks = 6;
+constexpr std::size_t kFewestBlocksOfRounded = 10;
+/// How many of `n` equal times may have been about to show the next tick is at most so many, at
+/// kConfidence: 1 - p to the power of n is (1 - kConfidence) / 2.
+constexpr double kUnseenTicks = 3.689;
 
 /// Student's t for kConfidence, by degrees of freedom from 1 on.
 constexpr std::array kStudentQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365,
@@ -39,12 +45,25 @@ constexpr std::array kStudentQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571, 2.
                                           2.131,  2.120, 2.110, 2.101, 2.093};
 static_assert(kStudentQuantiles.size() + 1 == kBlockCounts.back());
 
-double student_quantile(std::size_t groups) { return kStudentQuantiles.at(groups - 2); }
+/// Of so many groups or values, two at least.
+double student_quantile(std::size_t groups) {
+  if (groups - 2 < kStudentQuantiles.size()) {
+    return kStudentQuantiles[groups - 2];
+  }
+  // The first terms of its expansion (Abramowitz and Stegun, 26.7.5).
+  constexpr double kFirst =
+      (kNormalQuantile * kNormalQuantile * kNormalQuantile + kNormalQuantile) / 4;
+  return kNormalQuantile + kFirst / static_cast<double>(groups - 1);
+}
 
 Interval hull(Interval a, Interval b) { return {std::min(a.low, b.low), std::max(a.high, b.high)}; }
 
 /// Whether equal values are different ones that a clock's tick made equal.
 enum class Ties { kKeep, kSpread };
+
+Interval widened(const Interval& interval, double by) {
+  return {interval.low - by, interval.high + by};
+}
 
 std::vector<double> ordered(std::span<const double> values, Ties ties) {
   return ties == Ties::kSpread ? spread_ties(sorted(values)) : sorted(values);
@@ -107,49 +126,23 @@ Blocks merged(const Blocks& blocks, std::size_t count) {
   return result;
 }
 
-/// How many times as much blocks differ, in how many of their values lie above the middle, as those
-/// of independent values would. What few blocks leave open is part of it, by Student's t.
-double variance_inflation(std::span<const double> values, double middle, const Blocks& blocks) {
-  const auto score = [&](double value) { return value > middle ? 1 : value < middle ? 0 : 0.5; };
-  double total = 0;
-  for (const double value : values) {
-    total += score(value);
-  }
-  const double mean = total / static_cast<double>(values.size());
+/// How many times as much the scores of blocks differ as those of independent values would, whose
+/// variance is `variance`. What few blocks leave open is part of it, by Student's t.
+double variance_inflation(std::span<const double> scores, double variance, const Blocks& blocks) {
+  const double mean = mean_of(scores);
   double squares = 0;
   for (std::size_t block = 0; block < count_of(blocks); ++block) {
-    const auto length = static_cast<double>(blocks[block + 1] - blocks[block]);
-    double above = 0;
-    for (std::size_t i = blocks[block]; i < blocks[block + 1]; ++i) {
-      above += score(values[i]);
-    }
-    const double deviation = above / length - mean;
-    squares += length * deviation * deviation;
+    const std::size_t length = blocks[block + 1] - blocks[block];
+    const double deviation = mean_of(scores.subspan(blocks[block], length)) - mean;
+    squares += static_cast<double>(length) * deviation * deviation;
   }
-  constexpr double kVarianceOfHalves = 0.25;
-  const double inflation = squares / static_cast<double>(count_of(blocks) - 1) / kVarianceOfHalves;
+  const double inflation = squares / static_cast<double>(count_of(blocks) - 1) / variance;
   const double for_few = student_quantile(count_of(blocks)) / kNormalQuantile;
   return inflation * for_few * for_few;
 }
 
 bool are_few(const Blocks& batches) {
   return count_of(batches) <= kFewBatches || batches.back() <= kFewSamples;
-}
-
-/// How many samples are worth one independent value; 1 at least.
-double clustering(std::span<const double> values, double middle, const Blocks& batches) {
-  double inflation = 1;
-  for (const std::size_t count : kBlockCounts) {
-    if (values.size() >= count * kMinBlockLength) {
-      const Blocks blocks = equal_blocks(values.size(), count);
-      inflation = std::max(inflation, variance_inflation(values, middle, blocks));
-    }
-  }
-  if (!are_few(batches)) {
-    const Blocks blocks = merged(batches, kBlockCounts.back());
-    inflation = std::max(inflation, variance_inflation(values, middle, blocks));
-  }
-  return inflation;
 }
 
 /// As values_outside_interval(), for values of which `inflation` are worth one.
@@ -166,123 +159,219 @@ std::size_t samples_outside_interval(std::size_t count, double inflation) {
   return static_cast<std::size_t>(static_cast<double>(count) * outside / independent);
 }
 
-/// Student's, of the batches' medians. Batches of a sample each say no more than their samples.
-Interval interval_of_few(std::span<const double> values, const Blocks& batches, Ties ties,
-                         double middle) {
-  std::vector<double> medians;
-  double mean = 0;
+/// What is estimated of values, and how it is known.
+class Center {
+ public:
+  virtual ~Center() = default;
+
+  virtual double of(std::span<const double> values) const = 0;
+  /// Of the few values of one place.
+  virtual double at_place(std::span<const double> values) const { return of(values); }
+  /// At kConfidence, of values of which `inflation` are worth one; unbounded for too few.
+  virtual Interval interval(std::span<const double> values, double inflation) const = 0;
+  /// By how much each value moves the center.
+  virtual std::vector<double> scores(std::span<const double> values) const = 0;
+  /// Of the scores of independent values.
+  virtual double variance(std::span<const double> scores) const = 0;
+  /// In how few blocks values are looked at for drift.
+  virtual std::size_t fewest_blocks() const = 0;
+};
+
+class MedianCenter final : public Center {
+ public:
+  explicit MedianCenter(Ties ties, std::size_t fewest_blocks = kBlockCounts.front())
+      : ties_(ties), fewest_blocks_(fewest_blocks) {}
+
+  double of(std::span<const double> values) const override { return median_of(values, ties_); }
+  double at_place(std::span<const double> values) const override { return quantile(values, 0.5); }
+  Interval interval(std::span<const double> values, double inflation) const override {
+    return interval_between(ordered(values, ties_),
+                            samples_outside_interval(values.size(), inflation));
+  }
+  /// Whether each value lies above the middle. Equal values are neither above nor below: not
+  /// spread.
+  std::vector<double> scores(std::span<const double> values) const override {
+    const double middle = quantile(values, 0.5);
+    std::vector<double> scores(values.size());
+    std::transform(values.begin(), values.end(), scores.begin(), [&](double value) {
+      return value > middle ? 1 : value < middle ? 0 : 0.5;
+    });
+    return scores;
+  }
+  double variance(std::span<const double> /*scores*/) const override {
+    constexpr double kVarianceOfHalves = 0.25;
+    return kVarianceOfHalves;
+  }
+  std::size_t fewest_blocks() const override { return fewest_blocks_; }
+
+ private:
+  Ties ties_;
+  std::size_t fewest_blocks_;
+};
+
+class MeanCenter final : public Center {
+ public:
+  double of(std::span<const double> values) const override { return mean_of(values); }
+  Interval interval(std::span<const double> values, double inflation) const override {
+    const double independent = static_cast<double>(values.size()) / std::max(inflation, 1.0);
+    if (independent < kMinIntervalValues) {
+      return kUnbounded;
+    }
+    const double mean = mean_of(values);
+    const double half = student_quantile(static_cast<std::size_t>(independent)) *
+                        std::sqrt(variance(values) / independent);
+    return {mean - half, mean + half};
+  }
+  std::vector<double> scores(std::span<const double> values) const override {
+    return {values.begin(), values.end()};
+  }
+  double variance(std::span<const double> scores) const override {
+    const double stdev = stdev_of(scores, mean_of(scores));
+    return stdev * stdev;
+  }
+  std::size_t fewest_blocks() const override { return kFewestBlocksOfRounded; }
+};
+
+/// How many samples are worth one independent value; 1 at least.
+double clustering(const Center& center, std::span<const double> values, const Blocks& batches) {
+  const std::vector<double> scores = center.scores(values);
+  const double variance = values.size() < 2 ? 0 : center.variance(scores);
+  if (!(variance > 0)) {
+    return 1;  // all are equal
+  }
+  double inflation = 1;
+  for (const std::size_t count : kBlockCounts) {
+    if (count >= center.fewest_blocks() && values.size() >= count * kMinBlockLength) {
+      const Blocks blocks = equal_blocks(values.size(), count);
+      inflation = std::max(inflation, variance_inflation(scores, variance, blocks));
+    }
+  }
+  if (!are_few(batches)) {
+    const Blocks blocks = merged(batches, kBlockCounts.back());
+    inflation = std::max(inflation, variance_inflation(scores, variance, blocks));
+  }
+  return inflation;
+}
+
+/// Student's, of the batches' centers. Batches of a sample each say no more than their samples.
+Interval interval_of_few(const Center& center, std::span<const double> values,
+                         const Blocks& batches, double middle) {
+  std::vector<double> centers;
   for (std::size_t batch = 0; batch < count_of(batches); ++batch) {
     const std::size_t length = batches[batch + 1] - batches[batch];
-    medians.push_back(median_of(values.subspan(batches[batch], length), ties));
-    mean += medians.back() / static_cast<double>(count_of(batches));
+    centers.push_back(center.of(values.subspan(batches[batch], length)));
   }
-  double squares = 0;
-  for (const double median : medians) {
-    squares += (median - mean) * (median - mean);
-  }
-  const auto count = static_cast<double>(medians.size());
-  const double half = student_quantile(medians.size()) * std::sqrt(squares / (count - 1) / count);
+  const double half = student_quantile(centers.size()) * stdev_of(centers, mean_of(centers)) /
+                      std::sqrt(static_cast<double>(centers.size()));
   return std::isfinite(half) ? Interval{middle - half, middle + half} : kUnbounded;
 }
 
-std::vector<double> medians_of_places(std::span<const double> values,
+std::vector<double> centers_of_places(const Center& center, std::span<const double> values,
                                       std::span<const std::size_t> places) {
   std::map<std::size_t, std::vector<double>> by_place;
   for (std::size_t i = 0; i < places.size(); ++i) {
     by_place[places[i]].push_back(values[i]);
   }
-  std::vector<double> medians;
+  std::vector<double> centers;
   for (const auto& [place, at_place] : by_place) {
-    medians.push_back(quantile(at_place, 0.5));
+    centers.push_back(center.at_place(at_place));
   }
-  return medians;
+  return centers;
 }
 
 /// From the values alone: `interval` is what was sampled.
-Estimate estimate(std::span<const double> values, std::span<const std::size_t> places,
-                  std::span<const std::size_t> batch_of_each, Ties ties) {
-  const std::vector<double> all = ordered(values, ties);
-  const double value = quantile_of_sorted(all, 0.5);
+Estimate estimate(const Center& center, std::span<const double> values,
+                  std::span<const std::size_t> places, std::span<const std::size_t> batch_of_each) {
+  const double value = center.of(values);
   const Blocks batches =
       batch_of_each.empty() ? Blocks{0, values.size()} : without_remnants(blocks_of(batch_of_each));
-  // Equal values are neither above nor below: not spread.
-  const double middle = ties == Ties::kKeep ? value : quantile(values, 0.5);
-  const double inflation = clustering(values, middle, batches);
-  Interval sampled = interval_between(all, samples_outside_interval(all.size(), inflation));
+  Interval sampled = center.interval(values, clustering(center, values, batches));
   if (!std::isfinite(sampled.low) && values.size() > kFewSamples) {
-    // Worth less than order statistics need: it drifts, but not everywhere.
-    const Blocks blocks = equal_blocks(values.size(), kBlockCounts.front());
-    sampled = interval_of_few(values, blocks, ties, value);
+    // Worth less than the interval needs: it drifts, but not everywhere.
+    sampled =
+        interval_of_few(center, values, equal_blocks(values.size(), kBlockCounts.front()), value);
   }
   IntervalOver over = IntervalOver::kSamples;
   std::size_t count = values.size();
 
   const std::vector<double> at_places =
-      places.empty() ? std::vector<double>{} : medians_of_places(values, places);
+      places.empty() ? std::vector<double>{} : centers_of_places(center, values, places);
   if (at_places.size() >= kMinIntervalValues) {
     over = IntervalOver::kPlacements;
     count = at_places.size();
-    sampled =
-        hull(sampled, interval_between(ordered(at_places, ties), values_outside_interval(count)));
+    sampled = hull(sampled, center.interval(at_places, 1));
   } else if (count_of(batches) > 1) {
     over = IntervalOver::kBatches;
     count = count_of(batches);
     if (are_few(batches) && 2 * count <= values.size()) {
       const Blocks few = merged(batches, kBlockCounts.back());
-      sampled = hull(sampled, interval_of_few(values, few, ties, value));
+      sampled = hull(sampled, interval_of_few(center, values, few, value));
     }
   }
   return {value, sampled, sampled, over, count};
 }
 
-/// Whether samples show several of the clock's ticks, as they do where it ticks at another phase of
-/// each call.
-bool phases_are_spread(const std::vector<double>& ordered, double tick) {
-  constexpr double kTickPart = 0.9;  // ticks are rounded to nanoseconds
-  return quantile_of_sorted(ordered, 0.9) - quantile_of_sorted(ordered, 0.1) >= kTickPart * tick;
-}
-
-/// How far a median may be off because the clock ticks. Calls without work take 0 by any clock.
-double tick_error(const std::vector<double>& ordered, double tick) {
-  if (ordered.front() == 0 && ordered.back() == 0) {
-    return 0;
+/// Times of one candidate, as they are estimated from a clock that ticks.
+///
+/// Where the tick hides their spread, their median jumps from one tick to the next. Their mean does
+/// not: calls begin at any phase of the tick alike, so that what is rounded down and what is
+/// rounded up cancel (nonsubtractive dither; Lipshitz, Wannamaker and Vanderkooy, 1992). Times that
+/// are further off than a tick from most others count as that far off, so that the mean is a median
+/// of what lies behind. Other times are anywhere within their ticks.
+class TickedTimes {
+ public:
+  TickedTimes(std::span<const double> raw, double tick, double step)
+      : seconds_(raw.begin(), raw.end()) {
+    const std::vector<double> ordered = sorted(raw);
+    if (tick == 0 || (ordered.front() == 0 && ordered.back() == 0)) {
+      return;  // calls without work take 0 by any clock
+    }
+    const double low = quantile_of_sorted(ordered, 0.1);
+    const double high = quantile_of_sorted(ordered, 0.9);
+    if (high - low < kRoundedTicks * tick) {
+      unseen_ = tick * kUnseenTicks / static_cast<double>(raw.size());
+      for (double& value : seconds_) {
+        value = std::clamp(value, low - tick, high + tick);
+      }
+    } else {
+      spread(tick, step);
+      if (high - low < kMostlyRoundedTicks * tick) {
+        fewest_blocks_ = kFewestBlocksOfRounded;
+      }
+    }
+    ties_ = Ties::kKeep;
   }
-  return tick *
-         (phases_are_spread(ordered, tick) ? kTickShareOfSpreadPhases : kTickShareOfEqualPhases);
-}
+
+  std::span<const double> seconds() const { return seconds_; }
+  bool rounded() const { return unseen_ > 0; }
+  /// How far a mean of rounded times may be off although they are all equal; 0 for others.
+  double unseen() const { return unseen_; }
+
+  std::unique_ptr<Center> center() const {
+    if (rounded()) {
+      return std::make_unique<MeanCenter>();
+    }
+    return std::make_unique<MedianCenter>(ties_, fewest_blocks_);
+  }
+
+ private:
+  void spread(double tick, double step) {
+    double phase = 0;
+    for (double& value : seconds_) {
+      phase = std::fmod(phase + step, 1.0);
+      value += tick * (phase - 0.5);
+    }
+  }
+
+  std::vector<double> seconds_;
+  Ties ties_ = Ties::kSpread;
+  std::size_t fewest_blocks_ = kBlockCounts.front();
+  double unseen_ = 0;
+};
 
 /// Irrational steps, so that there is no pattern in where times lie within their ticks.
 constexpr double kGoldenRatio = 0.6180339887498949;
 constexpr double kSquareRootOfTwo = 0.4142135623730951;
-
-/// The times anywhere within their ticks, in equal shares.
-std::vector<double> within_ticks(std::span<const double> raw, double tick, double step) {
-  std::vector<double> seconds(raw.begin(), raw.end());
-  double phase = 0;
-  for (double& value : seconds) {
-    phase = std::fmod(phase + step, 1.0);
-    value += tick * (phase - 0.5);
-  }
-  return seconds;
-}
-
-/// One candidate's times, as a ratio takes them from a clock that ticks.
-struct TickedTimes {
-  std::vector<double> seconds;  ///< those that show several ticks are anywhere within theirs
-  double relative_error;        ///< of their median; not finite where that is 0
-
-  TickedTimes(std::span<const double> raw, double tick, double step)
-      : seconds(raw.begin(), raw.end()), relative_error(0) {
-    if (tick == 0) {
-      return;
-    }
-    const std::vector<double> ordered = sorted(raw);
-    relative_error = tick_error(ordered, tick) / quantile_of_sorted(ordered, 0.5);
-    if (phases_are_spread(ordered, tick)) {
-      seconds = within_ticks(raw, tick, step);
-    }
-  }
-};
 
 double ratio_of(double over, double under) {
   if (under > 0) {
@@ -319,6 +408,68 @@ std::span<const std::size_t> places_of(const CandidateTimes& a, const CandidateT
   }
   return of_a < of_b ? a.places : b.places;
 }
+
+/// The ratio of two candidates' times, round by round where that can be told.
+class RatioOfTimes {
+ public:
+  RatioOfTimes(const TickedTimes& above, const TickedTimes& below,
+               std::span<const std::size_t> places, std::span<const std::size_t> batches)
+      : above_(above), below_(below), places_(places), batches_(batches) {}
+
+  /// Of times that are all longer by `shift` than they are said to be.
+  Estimate shifted(double shift) const {
+    if (above_.rounded() && below_.rounded() && mean_of(below_.seconds()) + shift > 0) {
+      return of_means(shift);
+    }
+    if (above_.rounded() != below_.rounded()) {
+      const Estimate over = estimate(*above_.center(), above_.seconds(), places_, batches_);
+      const Estimate under = estimate(*below_.center(), below_.seconds(), places_, batches_);
+      if (under.value + shift > 0 && over.value + shift > 0) {
+        return of_both(over, under, shift);
+      }
+    }
+    return estimate(MedianCenter(Ties::kKeep), ratios_of(above_.seconds(), below_.seconds(), shift),
+                    places_, batches_);
+  }
+
+ private:
+  /// The ratio of the means (Cochran, Sampling Techniques, 2.11): what each round's times deviate
+  /// from it by is what its interval is made of.
+  Estimate of_means(double shift) const {
+    const double under = mean_of(below_.seconds()) + shift;
+    const double ratio = (mean_of(above_.seconds()) + shift) / under;
+    std::vector<double> linear(above_.seconds().size());
+    for (std::size_t i = 0; i < linear.size(); ++i) {
+      const double residual = above_.seconds()[i] + shift - ratio * (below_.seconds()[i] + shift);
+      linear[i] = ratio + residual / under;
+    }
+    Estimate found = estimate(MeanCenter(), linear, places_, batches_);
+    found.sampled =
+        widened(found.sampled, std::hypot(above_.unseen(), ratio * below_.unseen()) / under);
+    found.interval = found.sampled;
+    return found;
+  }
+
+  /// Of a median and a mean, which have no rounds in common.
+  Estimate of_both(const Estimate& over, const Estimate& under, double shift) const {
+    const double ratio = (over.value + shift) / (under.value + shift);
+    const auto relative_half = [&](const Estimate& one, double unseen) {
+      return ((one.sampled.high - one.sampled.low) / 2 + unseen) / (one.value + shift);
+    };
+    const double half = ratio * std::hypot(relative_half(over, above_.unseen()),
+                                           relative_half(under, below_.unseen()));
+    Estimate found = over;
+    found.value = ratio;
+    found.sampled = std::isfinite(half) ? Interval{ratio - half, ratio + half} : kUnbounded;
+    found.interval = found.sampled;
+    return found;
+  }
+
+  const TickedTimes& above_;
+  const TickedTimes& below_;
+  std::span<const std::size_t> places_;
+  std::span<const std::size_t> batches_;
+};
 
 /// Neither times nor their ratios are negative, whatever the spread of a few of them.
 Interval not_below_zero(const Interval& interval, double value) {
@@ -363,21 +514,11 @@ double relative_noise(const Estimate& estimate) {
 Estimate estimate_median(const CandidateTimes& samples, std::span<const std::size_t> batches,
                          const Resolution& resolution) {
   require_matching(samples, batches);
-  const std::vector<double> ordered = sorted(samples.seconds);
-  const double tick = resolution.tick_seconds;
-  const double by_tick = tick_error(ordered, tick);
-  // Where the tick is known, equal samples are those within it: its records may be rounded to
-  // nanoseconds, by which they are not equal.
-  const bool are_within_ticks = tick > 0 && phases_are_spread(ordered, tick);
-  Estimate found = are_within_ticks
-                       ? estimate(within_ticks(samples.seconds, tick, kGoldenRatio), samples.places,
-                                  batches, Ties::kKeep)
-                       : estimate(samples.seconds, samples.places, batches, Ties::kSpread);
-  found.value = median(samples.seconds);
-  found.interval = hull(found.sampled, {found.value - by_tick, found.value + by_tick});
-  found.interval.low -= resolution.uncertainty_seconds;
-  found.interval.high += resolution.uncertainty_seconds;
-  found.interval = not_below_zero(found.interval, found.value);
+  const TickedTimes times(samples.seconds, resolution.tick_seconds, kGoldenRatio);
+  Estimate found = estimate(*times.center(), times.seconds(), samples.places, batches);
+  found.sampled = widened(found.sampled, times.unseen());
+  found.interval =
+      not_below_zero(widened(found.sampled, resolution.uncertainty_seconds), found.value);
   return found;
 }
 
@@ -392,21 +533,13 @@ Estimate estimate_ratio(const CandidateTimes& over, const CandidateTimes& under,
   require_matching(under, batches);
   const TickedTimes above(over.seconds, resolution.tick_seconds, kGoldenRatio);
   const TickedTimes below(under.seconds, resolution.tick_seconds, kSquareRootOfTwo);
-  const std::span<const std::size_t> places = places_of(over, under);
-  const auto estimate_shifted = [&](double shift) {
-    return estimate(ratios_of(above.seconds, below.seconds, shift), places, batches, Ties::kKeep);
-  };
+  const RatioOfTimes ratio(above, below, places_of(over, under), batches);
 
-  Estimate found = estimate_shifted(0);
+  Estimate found = ratio.shifted(0);
   if (resolution.uncertainty_seconds > 0) {
     for (const double shift : {-resolution.uncertainty_seconds, resolution.uncertainty_seconds}) {
-      found.interval = hull(found.interval, estimate_shifted(shift).interval);
+      found.interval = hull(found.interval, ratio.shifted(shift).interval);
     }
-  }
-  const double by_tick =
-      std::abs(found.value) * std::hypot(above.relative_error, below.relative_error);
-  if (std::isfinite(by_tick)) {
-    found.interval = hull(found.interval, {found.value - by_tick, found.value + by_tick});
   }
   found.interval = not_below_zero(found.interval, found.value);
   return found;

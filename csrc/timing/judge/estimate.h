@@ -44,7 +44,7 @@ CONVTIME_API const char* to_string(IntervalOver over);
 struct Estimate {
   double value;
   Interval sampled;   ///< as far as more samples make it narrower
-  Interval interval;  ///< no narrower than the resolution allows, but not below 0
+  Interval interval;  ///< wider by the uncertainty that all samples share, but not below 0
   IntervalOver over;
   std::size_t count;  ///< of what it is over
 };
@@ -54,10 +54,12 @@ struct Estimate {
 /// not positive, or the interval is unbounded.
 CONVTIME_API double relative_noise(const Estimate& estimate);
 
-/// median() of the samples. Over places, the interval is that of the median of their medians, by
-/// order statistics. Where consecutive samples agree with each other more than with others, it is
-/// no narrower than that says; so it is for places, too. Throws std::invalid_argument for no
-/// samples, and where there are places or batches of some of them only.
+/// The samples' median. Where the clock's tick hides their spread, it is found as the mean of
+/// rounded times, which is right as calls begin at random phases of the tick. Over places, the
+/// interval is that of the median of their medians, by order statistics. Where consecutive samples
+/// agree with each other more than with others, it is no narrower than that says; so it is for
+/// places, too. Throws std::invalid_argument for no samples, and where there are places or batches
+/// of some of them only.
 CONVTIME_API Estimate estimate_median(const CandidateTimes& samples,
                                       std::span<const std::size_t> batches = {},
                                       const Resolution& resolution = {});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <stdexcept>
 #include <utility>
 
@@ -21,6 +22,21 @@ std::vector<double> sorted(std::span<const double> values) {
   std::vector<double> result(values.begin(), values.end());
   std::sort(result.begin(), result.end());
   return result;
+}
+
+double mean_of(std::span<const double> values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double stdev_of(std::span<const double> values, double mean) {
+  if (values.size() < 2) {
+    return 0;
+  }
+  double squares = 0;
+  for (const double value : values) {
+    squares += (value - mean) * (value - mean);
+  }
+  return std::sqrt(squares / static_cast<double>(values.size() - 1));
 }
 
 double quantile_of_sorted(const std::vector<double>& values, double q) {

@@ -16,6 +16,12 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Throws std::invalid_argument for no values.
 std::vector<double> sorted(std::span<const double> values);
 
+/// Of one value at least.
+double mean_of(std::span<const double> values);
+
+/// Of the sample (n - 1); 0 for one value.
+double stdev_of(std::span<const double> values, double mean);
+
 double quantile_of_sorted(const std::vector<double>& values, double q);
 
 /// Times that a coarse clock shows as equal lie anywhere within its tick: spreads them over it

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -10,26 +9,6 @@
 #include "timing/judge/order_statistics.h"
 
 namespace convtime {
-namespace {
-
-double mean_of(std::span<const double> values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
-
-/// Of the sample; 0 for one value.
-double stdev_of(std::span<const double> values, double mean) {
-  if (values.size() < 2) {
-    return 0;
-  }
-  double squares = 0;
-  for (const double value : values) {
-    squares += (value - mean) * (value - mean);
-  }
-  return std::sqrt(squares / static_cast<double>(values.size() - 1));
-}
-
-}  // namespace
-
 double quantile(std::span<const double> values, double q) {
   if (!(q >= 0 && q <= 1)) {
     throw std::invalid_argument("quantile must lie between 0 and 1, got " + std::to_string(q));

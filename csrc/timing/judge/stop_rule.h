@@ -67,8 +67,10 @@ struct StopRule {
 /// are a quarter more samples than at its last look: a look takes the longer, the more there are.
 class CONVTIME_API StopJudge {
  public:
-  explicit StopJudge(const StopRule& rule, double tick_seconds = 0)
-      : rule_(rule), tick_seconds_(tick_seconds) {}
+  explicit StopJudge(const StopRule& rule) : rule_(rule) {}
+
+  /// Of the clock that samples are read from.
+  void know_tick(double seconds) { tick_seconds_ = seconds; }
 
   /// What the method adds to each sample from here on, as far as is known.
   void expect(const Overhead& overhead) { overhead_ = overhead; }
@@ -78,7 +80,7 @@ class CONVTIME_API StopJudge {
 
  private:
   StopRule rule_;
-  double tick_seconds_;  ///< of the clock that samples are read from
+  double tick_seconds_ = 0;
   Overhead overhead_;
   std::size_t looked_at_ = 0;  ///< samples
 };

@@ -1,7 +1,9 @@
 #include <stdexcept>
 
 #include "core/device_clocks.cuh"
+#include "timing/conditions/sm_clock_probe.h"
 #include "timing/timers/device_stamps.h"
+#include "timing/timers/device_tick.h"
 
 namespace convtime {
 namespace {
@@ -12,10 +14,16 @@ constexpr std::uint64_t kOpenNs = 4000;
 
 /// One kernel for both, so that a closing stamp finds its code in the caches, whatever was done to
 /// them before the opening one.
-__global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capacity, bool open) {
+__global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capacity, bool open,
+                             double cycles_per_tick) {
   const std::uint64_t start = globaltimer_ns();
   const std::uint64_t count = *static_cast<volatile std::uint64_t*>(count_and_stamps);
-  const std::uint64_t now = spin_until(start, open ? start + kOpenNs : start);
+  std::uint64_t now = start;
+  if (open) {
+    spin_until(start, start + kOpenNs);
+    spin_random_phase(start + count, cycles_per_tick);
+    now = globaltimer_ns();
+  }
   if (count < capacity) {
     count_and_stamps[1 + count] = now;
   }
@@ -26,17 +34,21 @@ __global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capa
 
 DeviceStamps::DeviceStamps(cudaStream_t stream, std::size_t capacity,
                            const DeviceAllocator& allocate)
-    : stream_(stream), capacity_(capacity), count_and_stamps_(1 + capacity, allocate) {
+    : stream_(stream),
+      capacity_(capacity),
+      tick_seconds_(globaltimer_tick(stream, allocate)),
+      cycles_per_tick_(tick_seconds_ * max_sm_clock_hz()),
+      count_and_stamps_(1 + capacity, allocate) {
   CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
 }
 
 void DeviceStamps::open(cudaStream_t stream) {
-  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, true);
+  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, true, cycles_per_tick_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 
 void DeviceStamps::close(cudaStream_t stream) {
-  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, false);
+  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, false, cycles_per_tick_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 

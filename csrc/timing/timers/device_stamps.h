@@ -18,16 +18,22 @@ class CONVTIME_API DeviceStamps {
   /// Of at most `capacity` stamps between two take(), on `stream` or replayed there.
   DeviceStamps(cudaStream_t stream, std::size_t capacity, const DeviceAllocator& allocate);
 
-  /// Stamps as the last thing, or as the first, that happens between what is enqueued around it.
+  /// Stamps as the last thing, or as the first, that happens between what is enqueued around it. An
+  /// opening stamp comes at a random phase of the clock's tick, so that the time to the closing one
+  /// is right on average.
   void open(cudaStream_t stream);
   void close(cudaStream_t stream);
 
   /// Waits for the stream and gives its stamps since the last take(), in nanoseconds.
   std::vector<std::uint64_t> take();
 
+  double tick_seconds() const { return tick_seconds_; }
+
  private:
   cudaStream_t stream_;
   std::size_t capacity_;
+  double tick_seconds_;
+  double cycles_per_tick_;  ///< at the highest clock
   DeviceMemory<std::uint64_t> count_and_stamps_;
 };
 

@@ -1,5 +1,7 @@
 #include "timing/timers/event_timer.h"
 
+#include "timing/timers/device_tick.h"
+
 namespace convtime {
 
 EventTimer::EventTimer(cudaStream_t stream, std::size_t capacity) : stream_(stream) {
@@ -9,6 +11,8 @@ EventTimer::EventTimer(cudaStream_t stream, std::size_t capacity) : stream_(stre
     starts_.push_back(make_event());
     stops_.push_back(make_event());
   }
+  tick_seconds_ =
+      device_tick(DeviceClock::kEvents, [&] { return measure_tick(*this, stream_, capacity); });
 }
 
 void EventTimer::run(std::span<Callable* const> calls) {

@@ -22,13 +22,14 @@ class CONVTIME_API EventTimer final : public Timer {
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
-  double tick_seconds() const override { return kDeviceTickSeconds; }
+  double tick_seconds() const override { return tick_seconds_; }
   bool queues_calls() const override { return true; }
 
  private:
   cudaStream_t stream_;
   std::vector<CudaEvent> starts_;
   std::vector<CudaEvent> stops_;
+  double tick_seconds_;
 };
 
 }  // namespace convtime

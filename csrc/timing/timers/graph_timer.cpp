@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/current_device.h"
+#include "timing/timers/event_timer.h"
 
 namespace convtime {
 namespace {
@@ -101,7 +102,19 @@ double GraphTimer::EventPair::seconds() const {
 }
 
 GraphTimer::GraphTimer(GraphContext context, std::size_t capacity)
-    : context_(std::move(context)), samples_(capacity) {}
+    : context_(std::move(context)),
+      event_tick_seconds_(EventTimer(context_.stream, 1).tick_seconds()),
+      samples_(capacity) {}
+
+/// The coarsest of the candidates': a difference of times by events, over so many calls.
+double GraphTimer::tick_seconds() const {
+  double coarsest = 0;
+  for (const auto& [callable, captured] : captured_) {
+    coarsest =
+        std::max(coarsest, event_tick_seconds_ / static_cast<double>(captured.length_difference));
+  }
+  return coarsest;
+}
 
 void GraphTimer::run(std::span<Callable* const> calls) {
   capture_missing(calls, captured_, [this](Callable& callable) { return capture(callable); });
@@ -182,6 +195,8 @@ void ColdGraphTimer::collect(std::span<double> seconds) {
     seconds[i] = static_cast<double>(nanoseconds) * 1e-9 / kColdLength;
   }
 }
+
+double ColdGraphTimer::tick_seconds() const { return stamps_.tick_seconds() / kColdLength; }
 
 std::unique_ptr<DeviceGraph> ColdGraphTimer::capture(Callable& callable) {
   occupy_first_places(context_, stamps_);

@@ -42,6 +42,7 @@ class CONVTIME_API GraphTimer final : public Timer {
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
+  double tick_seconds() const override;
   bool queues_calls() const override { return true; }
 
  private:
@@ -67,6 +68,7 @@ class CONVTIME_API GraphTimer final : public Timer {
   void replay(DeviceGraph& graph, const EventPair& around);
 
   GraphContext context_;
+  double event_tick_seconds_;
   std::map<Callable*, CapturedCalls> captured_;
   std::vector<Sample> samples_;
 };
@@ -81,6 +83,7 @@ class CONVTIME_API ColdGraphTimer final : public Timer {
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
+  double tick_seconds() const override;
   bool queues_calls() const override { return true; }
 
  private:

@@ -17,6 +17,7 @@ class CONVTIME_API HostTimer : public Timer {
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
+  double tick_seconds() const override { return 0; }
   bool queues_calls() const override { return false; }
 
  protected:

@@ -1,6 +1,8 @@
 #pragma once
 
-#include <utility>
+#include <cuda_runtime_api.h>
+
+#include <functional>
 #include <vector>
 
 #include "core/export.h"
@@ -11,12 +13,13 @@
 namespace convtime {
 
 /// The device's own time for the kernels, copies and memsets that a call issues, from CUPTI's
-/// activity records: without launch latency, gaps or what the timing itself costs.
+/// activity records: without launch latency or what the timing itself costs.
 class CONVTIME_API KernelTimer final : public Timer {
  public:
-  /// For calls that use the current device and `other_devices`. Throws std::runtime_error where
-  /// CUPTI cannot be used.
-  explicit KernelTimer(std::vector<int> other_devices) : other_devices_(std::move(other_devices)) {}
+  /// For calls that use the current device and `other_devices`. `drain` returns when all of these
+  /// are idle. Throws std::runtime_error where CUPTI cannot be used.
+  KernelTimer(Metric metric, cudaStream_t stream, std::vector<int> other_devices,
+              std::function<void()> drain);
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
@@ -24,12 +27,17 @@ class CONVTIME_API KernelTimer final : public Timer {
   CollectionNotes take_notes() override;
   void pause() override { session_.pause(); }
   void resume() override { session_.resume(); }
-  double tick_seconds() const override { return kDeviceTickSeconds; }
+  double tick_seconds() const override { return tick_seconds_; }
+  void isolate() override { isolated_ = true; }
   bool queues_calls() const override { return true; }
 
  private:
+  Metric metric_;
   std::vector<int> other_devices_;
+  std::function<void()> drain_;
+  bool isolated_ = false;
   CuptiSession session_;
+  double tick_seconds_;
   std::vector<Window> windows_;
   std::vector<std::vector<DeviceActivity>> activities_;
   CollectionNotes notes_;

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "timing/callable.h"
@@ -10,18 +11,16 @@
 
 namespace convtime {
 
-/// What is to be said of collected calls beside their seconds.
+/// What is known of collected calls together with their seconds.
 struct CollectionNotes {
   /// Why the seconds, or some of them, are wrong; empty where they are right.
   std::string fault;
   /// Pieces of work that other threads of the process gave the device meanwhile, on their own
   /// account, and that are part of no call.
   std::size_t of_other_threads = 0;
+  /// Calls that gave the device work which has no record, with the function that did.
+  std::vector<std::pair<std::size_t, std::string>> unrecorded{};
 };
-
-/// Of a GPU's timestamps: CUPTI's and those of events (NVIDIA's documents say 0.5 us for these; on
-/// an H200 they come in the same steps).
-inline constexpr double kDeviceTickSeconds = 32e-9;
 
 /// One method of timing calls: a class each behind this interface.
 class Timer {
@@ -45,8 +44,13 @@ class Timer {
   virtual void pause() {}
   virtual void resume() {}
 
-  /// Of the clock that the seconds are read from, as far as it matters; 0 where it does not.
-  virtual double tick_seconds() const { return 0; }
+  /// The step in which seconds come, as far as it matters; 0 where it does not. Known after each
+  /// candidate's first call.
+  virtual double tick_seconds() const = 0;
+
+  /// From now on, each call finds the device idle: what the calls issue is not ordered by the
+  /// stream that is held.
+  virtual void isolate() {}
 
   /// Whether run() leaves the calls queued on the device, so that it makes sense to hold the queue
   /// until all of them are issued.

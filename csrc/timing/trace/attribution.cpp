@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <optional>
 #include <unordered_map>
 #include <utility>
@@ -145,10 +146,11 @@ void add_filled(const TraceRecords& records, const Issues& issues, const Steps& 
   }
 }
 
-/// What a call is to come after: the last that its preparation issued to a device.
+/// What a call's preparation issued to a device. The call comes after the last of it.
 struct Mark {
-  std::uint64_t issued = 0;
-  std::uint64_t end = 0;
+  std::uint64_t first_start = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t issued = 0;  ///< when the last of it was issued
+  std::uint64_t end = 0;     ///< of that
   std::uint32_t device = 0;
   std::uint32_t stream = 0;
 };
@@ -161,6 +163,7 @@ class Marks {
     if (mark == marks_.end()) {
       mark = marks_.insert(marks_.end(), Mark{.device = activity.info.device});
     }
+    mark->first_start = std::min(mark->first_start, activity.start_ns);
     if (issued >= mark->issued) {
       mark->issued = issued;
       mark->end = activity.end_ns;
@@ -168,19 +171,32 @@ class Marks {
     }
   }
 
+  /// Whether the call's activity began before its preparation was done.
   bool ran_ahead(const DeviceActivity& activity) const {
-    if (marks_.empty()) {
-      return false;
-    }
-    const auto same = [&](const Mark& mark) { return mark.device == activity.info.device; };
-    const auto found = std::find_if(marks_.begin(), marks_.end(), same);
-    // On another device nothing was held or flushed; the calls' own device is marked first.
-    const Mark& mark = found == marks_.end() ? marks_.front() : *found;
-    const bool elsewhere = found == marks_.end() || activity.stream != mark.stream;
-    return elsewhere && activity.start_ns < mark.end;
+    const Mark* mark = mark_for(activity);
+    return mark != nullptr && activity.start_ns < mark->end;
+  }
+
+  /// Whether an activity of the call before still ran when this preparation began.
+  bool outlasted_by(const DeviceActivity& activity) const {
+    const Mark* mark = mark_for(activity);
+    return mark != nullptr && activity.end_ns > mark->first_start;
   }
 
  private:
+  /// Null for activities that their stream orders.
+  const Mark* mark_for(const DeviceActivity& activity) const {
+    if (marks_.empty()) {
+      return nullptr;
+    }
+    const auto same = [&](const Mark& mark) { return mark.device == activity.info.device; };
+    const auto found = std::find_if(marks_.begin(), marks_.end(), same);
+    if (found == marks_.end()) {
+      return &marks_.front();  // of the calls' own device: on others nothing is prepared
+    }
+    return activity.stream == found->stream ? nullptr : &*found;
+  }
+
   std::vector<Mark> marks_;
 };
 
@@ -208,8 +224,9 @@ class Attributing {
     for (const DeviceActivity& activity : records_.activities) {
       assign(activity);
     }
+    find_unrecorded();
     for (std::size_t i = 0; i < windows_.size(); ++i) {
-      finish(result_.calls[i], marks_[i]);
+      finish(result_.calls[i], marks_[i], i + 1 < marks_.size() ? marks_[i + 1] : Marks{});
     }
     count_missing();
     result_.faults.lost = records_.lost;
@@ -261,15 +278,30 @@ class Attributing {
     return false;
   }
 
-  void finish(std::vector<DeviceActivity>& activities, const Marks& marks) const {
+  void finish(std::vector<DeviceActivity>& activities, const Marks& marks,
+              const Marks& next) const {
     std::sort(
         activities.begin(), activities.end(),
         [](const DeviceActivity& a, const DeviceActivity& b) { return a.start_ns < b.start_ns; });
     for (DeviceActivity& activity : activities) {
-      activity.ran_ahead = marks.ran_ahead(activity);
+      activity.unordered = marks.ran_ahead(activity) || next.outlasted_by(activity);
       activity.start_ns = context_.clock.nanoseconds(activity.start_ns);
       activity.end_ns = context_.clock.nanoseconds(activity.end_ns);
       activity.issued_ns = context_.clock.nanoseconds(activity.issued_ns);
+    }
+  }
+
+  void find_unrecorded() {
+    for (const auto& [correlation, issue] : issues_) {
+      const ApiCall& call = issue.call;
+      if (call.kind != ApiKind::kUnrecorded || call.failed || is_of_another_thread(call) ||
+          captures_.contain(call)) {
+        continue;
+      }
+      const std::optional<Place> place = find_place(windows_, call.start);
+      if (place.has_value() && place->in_call) {
+        result_.unrecorded.push_back({place->window, call.function});
+      }
     }
   }
 

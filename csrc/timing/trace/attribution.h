@@ -17,6 +17,7 @@ enum class ApiKind : std::uint8_t {
   kLaunch,        ///< a kernel
   kGraphLaunch,   ///< the nodes of a graph
   kTransfer,      ///< a copy or a memset, or nothing where there are no bytes
+  kUnrecorded,    ///< something that the tracer has no record of, such as a prefetch
   kBeginCapture,  ///< nothing: what its thread issues from here on only becomes part of a graph
   kEndCapture,    ///< nothing
   kOther,         ///< nothing
@@ -64,11 +65,18 @@ struct TraceFaults {
   CONVTIME_API std::string describe() const;
 };
 
+/// A call of the runtime or driver that gives a device work without a record.
+struct UnrecordedWork {
+  std::size_t window = 0;
+  std::uint32_t function = 0;  ///< ApiCall::function
+};
+
 /// Whose work the activities are.
 struct Attribution {
   /// For each window, the activities that were issued in it, ordered by their start.
   std::vector<std::vector<DeviceActivity>> calls;
   TraceFaults faults;
+  std::vector<UnrecordedWork> unrecorded;
   /// Pieces of work that other threads of the process issued meanwhile, on their own account.
   std::size_t of_other_threads = 0;
 };

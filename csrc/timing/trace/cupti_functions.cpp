@@ -29,6 +29,13 @@ ApiKind kind_of(std::string_view name) {
   if (contains_any(name, {"Graph", "Node"})) {
     return ApiKind::kOther;
   }
+  // Seen to have no activity record with CUPTI 13.
+  if (contains_any(
+          name, {"MemPrefetch", "MemDiscardAndPrefetch", "MemBatchDecompress", "StreamWriteValue",
+                 "StreamWaitValue", "StreamBatchMemOp", "LaunchHostFunc", "StreamAddCallback",
+                 "MemMapArrayAsync", "ExternalSemaphoresAsync"})) {
+    return ApiKind::kUnrecorded;
+  }
   if (contains_any(name, {"Memcpy", "Memset"})) {
     return ApiKind::kTransfer;
   }

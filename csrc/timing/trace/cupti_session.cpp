@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -162,6 +163,18 @@ void CuptiSession::check_records_arrive() {
     scope_.reset();
     refuse_for_another_tool(kActivityKinds);
   }
+}
+
+std::string CuptiSession::api_name(std::uint32_t function) {
+  // As read_record() numbers them.
+  const bool of_driver = function % 2 == 1;
+  const char* name = nullptr;
+  const auto domain = of_driver ? CUPTI_CB_DOMAIN_DRIVER_API : CUPTI_CB_DOMAIN_RUNTIME_API;
+  if (cuptiGetCallbackName(domain, function / 2, &name) != CUPTI_SUCCESS || name == nullptr) {
+    return of_driver ? "a function of the driver" : "a function of the runtime";
+  }
+  const std::string text = name;
+  return text.substr(0, text.find('_'));  // less its version
 }
 
 CuptiSession::~CuptiSession() {

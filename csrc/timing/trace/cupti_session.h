@@ -33,6 +33,9 @@ class CONVTIME_API CuptiSession {
   CuptiSession(const CuptiSession&) = delete;
   CuptiSession& operator=(const CuptiSession&) = delete;
 
+  /// "cudaMemPrefetchAsync", of ApiCall::function.
+  static std::string api_name(std::uint32_t function);
+
   /// Now, in ticks of the clock of API calls.
   static std::uint64_t now();
 

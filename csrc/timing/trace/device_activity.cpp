@@ -11,8 +11,12 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "core/enum_names.h"
+
 namespace convtime {
 namespace {
+
+constexpr std::array kMetrics = {Metric::kBusy, Metric::kSpan, Metric::kSum};
 
 double seconds_of(const DeviceActivity& activity) {
   return static_cast<double>(activity.end_ns - activity.start_ns) * 1e-9;
@@ -62,6 +66,22 @@ const char* to_string(ActivityKind kind) {
   return "unknown";
 }
 
+const char* to_string(Metric metric) {
+  switch (metric) {
+    case Metric::kBusy:
+      return "busy";
+    case Metric::kSpan:
+      return "span";
+    case Metric::kSum:
+      return "sum";
+  }
+  return "unknown";
+}
+
+Metric metric_from_string(const std::string& name) {
+  return enum_from_string(kMetrics, "metric", name);
+}
+
 std::string demangle(std::string_view name) {
   const std::string mangled(name);
   int status = 0;
@@ -106,14 +126,6 @@ std::vector<ActivityColumn> tabulate(std::span<const std::vector<DeviceActivity>
 
 double busy_seconds(std::span<const DeviceActivity> activities) {
   std::uint64_t nanoseconds = 0;
-  for (const DeviceActivity& activity : activities) {
-    nanoseconds += activity.end_ns - activity.start_ns;
-  }
-  return static_cast<double>(nanoseconds) * 1e-9;
-}
-
-double union_seconds(std::span<const DeviceActivity> activities) {
-  std::uint64_t nanoseconds = 0;
   std::uint64_t done_until = 0;
   for (const DeviceActivity& activity : activities) {
     const std::uint64_t start = std::max(activity.start_ns, done_until);
@@ -133,6 +145,26 @@ double span_seconds(std::span<const DeviceActivity> activities) {
       activities.begin(), activities.end(),
       [](const DeviceActivity& a, const DeviceActivity& b) { return a.end_ns < b.end_ns; });
   return static_cast<double>(last->end_ns - activities.front().start_ns) * 1e-9;
+}
+
+double sum_seconds(std::span<const DeviceActivity> activities) {
+  std::uint64_t nanoseconds = 0;
+  for (const DeviceActivity& activity : activities) {
+    nanoseconds += activity.end_ns - activity.start_ns;
+  }
+  return static_cast<double>(nanoseconds) * 1e-9;
+}
+
+double seconds_by(Metric metric, std::span<const DeviceActivity> activities) {
+  switch (metric) {
+    case Metric::kBusy:
+      return busy_seconds(activities);
+    case Metric::kSpan:
+      return span_seconds(activities);
+    case Metric::kSum:
+      return sum_seconds(activities);
+  }
+  return 0;
 }
 
 }  // namespace convtime

@@ -45,9 +45,9 @@ struct DeviceActivity {
   std::uint32_t graph = 0;        ///< that it is a node of, as the tracer numbers them; 0 for none
   std::uint64_t issued_ns = 0;    ///< when that call was made
   std::uint32_t issued_by = 0;    ///< the thread that made it, as the tracer numbers them
-  /// Whether it began before what its call was to come after, on the stream that is held and
-  /// flushed: it is on another one, and nothing made it wait.
-  bool ran_ahead = false;
+  /// Whether it overlaps the preparation of its own call, or of the next one: it is on another
+  /// stream than the one that is held and flushed, and nothing orders the two.
+  bool unordered = false;
 };
 
 /// A kernel's name as its source has it, or the same name where it is none of C++'s.
@@ -56,14 +56,27 @@ CONVTIME_API std::string demangle(std::string_view name);
 /// The same text for as long as the process lives: many activities share a few names.
 CONVTIME_API std::string_view interned(std::string_view name);
 
-/// Seconds that the activities took, one after the other.
-CONVTIME_API double busy_seconds(std::span<const DeviceActivity> activities);
+/// How one time is made of a call's activities.
+enum class Metric {
+  kBusy,  ///< busy_seconds()
+  kSpan,  ///< span_seconds()
+  kSum,   ///< sum_seconds()
+};
+
+CONVTIME_API const char* to_string(Metric metric);
+/// Throws std::invalid_argument with the allowed names.
+CONVTIME_API Metric metric_from_string(const std::string& name);
 
 /// Seconds in which at least one of the activities, ordered by their start, ran.
-CONVTIME_API double union_seconds(std::span<const DeviceActivity> activities);
+CONVTIME_API double busy_seconds(std::span<const DeviceActivity> activities);
 
 /// Seconds from the first start to the last end, gaps included; 0 for no activities.
 CONVTIME_API double span_seconds(std::span<const DeviceActivity> activities);
+
+/// Durations added up: more than busy_seconds() where activities ran at the same time.
+CONVTIME_API double sum_seconds(std::span<const DeviceActivity> activities);
+
+CONVTIME_API double seconds_by(Metric metric, std::span<const DeviceActivity> activities);
 
 /// One activity that calls have in common, and how long it took in each.
 struct ActivityColumn {

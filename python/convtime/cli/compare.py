@@ -66,7 +66,7 @@ def add_to(commands: Any) -> None:
         parser,
         get_args(Failure),
         "one is slower or faster than the baseline by more than the margin, it is uncertain "
-        "whether it is, or its result is different",
+        "whether it is, its result is different, or busy time and span contradict each other",
     )
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
     add_verbose(parser)
@@ -111,7 +111,10 @@ def _run(options: argparse.Namespace) -> int:
 def _found(compared: Comparison) -> Iterator[Finding]:
     """What each but the baseline is; one may be of two kinds."""
     for name in compared.others:
-        yield name, compared.verdict(name)
+        judged = compared.judge(name)
+        yield name, judged.verdict
+        if judged.contradiction:
+            yield name, "contradictory"
         agreement = compared.same_results.get(name)
         if agreement is not None and agreement.same is False:
             yield name, "different"

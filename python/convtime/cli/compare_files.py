@@ -19,7 +19,7 @@ from convtime.results.exchange import read_measurements
 from convtime.results.measurement import Measurement
 from convtime.results.regression import compare_runs
 
-_FAILURES = ("slower", "faster", "uncertain", "missing", "new")
+_FAILURES = ("slower", "faster", "uncertain", "missing", "new", "contradictory")
 
 
 def add_to(commands: Any) -> None:
@@ -68,7 +68,8 @@ def add_to(commands: Any) -> None:
         parser,
         _FAILURES,
         "a time is slower or faster by more than the margin, it is uncertain whether it is, or its "
-        "name is missing from the later file, or new in it",
+        "name is missing from the later file, new in it, or busy time and span contradict each "
+        "other",
     )
     parser.add_argument(
         "--markdown",
@@ -98,7 +99,8 @@ def _run(options: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise InputError(str(error)) from error
-    code, why = judge([(change.name, change.verdict) for change in changes.changes], options)
+    found = [(change.name, kind) for change in changes.changes for kind in change.kinds]
+    code, why = judge(found, options)
     others = []
     if options.markdown:
         others.append(lambda: write_file(options.markdown, changes.to_markdown()))

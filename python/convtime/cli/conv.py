@@ -111,8 +111,8 @@ def add_to(commands: Any) -> None:
         parser,
         get_args(Failure),
         f"a layer is slower or faster than PyTorch's by more than {100 * MARGIN:g} %, it is "
-        "uncertain whether it is, or its result is different: other bits although PyTorch's own "
-        "repeat",
+        "uncertain whether it is, its result is different: other bits although PyTorch's own "
+        "repeat, or busy time and span contradict each other",
     )
     add_json(parser)
     output = functools.partial(parser.add_argument, type=arguments.file_name)
@@ -207,6 +207,8 @@ def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[
         yield result.title, result.verdict
         if result.is_different:
             yield result.title, "different"
+        if result.contradiction:
+            yield result.title, "contradictory"
     if step is not None:
         yield "the training step", step.ratio.verdict(MARGIN)
 

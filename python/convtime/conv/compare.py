@@ -20,7 +20,7 @@ from convtime.core import codec
 from convtime.core.errors import InputError, first_line
 from convtime.ops.arguments import resolve_padding
 from convtime.results.activity import same_launches
-from convtime.results.comparison import Ratio, Verdict
+from convtime.results.comparison import Comparison, Ratio, Verdict
 from convtime.results.measurement import Measurement
 from convtime.timing.stopwatch import compare
 
@@ -79,6 +79,12 @@ class LayerResult:
         return self.ratio.verdict(MARGIN)
 
     @property
+    def contradiction(self) -> str:
+        """What busy time and span say if their verdicts contradict each other; empty otherwise."""
+        sides = {side: getattr(self, side) for side in SIDES}
+        return Comparison(sides, MARGIN).judge("convtime").contradiction
+
+    @property
     def is_different(self) -> bool:
         """Whether the results are not the same bits although PyTorch's own repeat."""
         return self.pytorch_repeats and not self.bit_identical
@@ -131,7 +137,14 @@ def measurement_row(measurement: Measurement) -> dict[str, Any]:
     fields = measurement.to_dict()
     del fields["provenance"]
     # To the picosecond: no clock ticks faster, and digits beyond it only swell the file.
-    for name in ("seconds", "discarded", "raw_seconds", "spans", "unions"):
+    for name in (
+        "seconds",
+        "discarded",
+        "raw_seconds",
+        "busy_seconds",
+        "span_seconds",
+        "sum_seconds",
+    ):
         fields[name] = [round(sample, 12) for sample in fields[name]]
     for activity in fields["activities"]:
         activity["seconds"] = [

@@ -43,7 +43,7 @@ def progress_bar(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
                 used_rounds = 0
             bar.set_description_str(record.phase, refresh=False)
             if record.phase == "sampling":
-                used_seconds += record.busy_seconds
+                used_seconds += record.wall_seconds
                 used_rounds += record.rounds
             used = max(
                 used_seconds / max(float(options.budget), 1e-9),

@@ -22,7 +22,7 @@ class BatchRecord:
         lowest_clock_hz: the lowest clock of its calls, likewise.
         highest_clock_hz: the highest one.
         issue_seconds: what the host took to issue its calls.
-        busy_seconds: from the first call's issue until all were done.
+        wall_seconds: from the first call's issue until all were done.
     """
 
     number: int
@@ -35,7 +35,7 @@ class BatchRecord:
     lowest_clock_hz: float | None
     highest_clock_hz: float | None
     issue_seconds: float
-    busy_seconds: float
+    wall_seconds: float
 
     def __str__(self) -> str:
         held = {None: "", True: ", held", False: ", not held"}[self.held]
@@ -48,5 +48,5 @@ class BatchRecord:
             lowest, highest = self.lowest_clock_hz / 1e6, self.highest_clock_hz / 1e6
             facts.append(f"clock {lowest:.0f} .. {highest:.0f} MHz")
         facts.append(f"issued in {format_seconds(self.issue_seconds)}")
-        facts.append(f"done after {format_seconds(self.busy_seconds)}")
+        facts.append(f"done after {format_seconds(self.wall_seconds)}")
         return "; ".join(facts)

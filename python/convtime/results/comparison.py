@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: What is compared, by the method of timing.
+#: What is compared, by the metric of kernel times, or else by the method of timing.
 _JUDGED_ON = {
-    "kernel": "the device's own time for a call's kernels, copies and memsets, added up",
+    "busy": "busy time: that in which at least one of a call's kernels, copies and memsets ran",
+    "span": "span: from the start of a call's first kernel, copy or memset to the end of its last",
+    "sum": "sum: the durations of a call's kernels, copies and memsets, added up",
     "event": "the time between two events around a call, less their own cost",
     "graph": "the time of a call in a CUDA graph, less the gap to the next",
     "sync": "the host's time from an idle device to an idle device",
@@ -36,8 +38,9 @@ _JUDGED_ON = {
 
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
-#: What an exit code can be told to fail on: a verdict, or another result than the baseline's.
-Failure = Literal["faster", "slower", "uncertain", "different"]
+#: What an exit code can be told to fail on: a verdict, a result that differs from the baseline's,
+#: or verdicts on busy time and span that contradict each other.
+Failure = Literal["faster", "slower", "uncertain", "different", "contradictory"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +88,9 @@ class Judgement:
         in_cycles: the verdict on cycles of the multiprocessors' clock in place of times; None where
             the clock is not known.
         reason: why the verdict is ``uncertain``, as a code; None where it is not.
-        sentence: that in words, or what time and cycles say where they differ; empty where there is
-            nothing to say.
+        contradiction: for kernel times, what busy time and span say if their verdicts contradict
+            each other, both being certain; empty otherwise.
+        sentence: all of this in words; empty if there is nothing to say.
         smallest_difference: the smallest difference, as a share of the baseline's time, that would
             have been found; see :meth:`Ratio.smallest_difference`.
     """
@@ -97,6 +101,7 @@ class Judgement:
     reason: Reason | None
     sentence: str
     smallest_difference: float
+    contradiction: str = ""
 
     def __str__(self) -> str:
         told = f"{self.verdict}: ratio {self.ratio}"
@@ -158,8 +163,9 @@ class Comparison(codec.Stored):
     @property
     def judged_on(self) -> str:
         """In words, which time of the candidates is compared."""
-        method = next(iter(self.measurements.values())).method
-        return _JUDGED_ON.get(method, f"what the method {method!r} gives")
+        measured = next(iter(self.measurements.values()))
+        of_method = _JUDGED_ON.get(measured.method, f"the time that {measured.method!r} gives")
+        return _JUDGED_ON.get(measured.metric, of_method)
 
     def ratio(self, name: str, baseline: str | None = None) -> Ratio:
         """Time of ``name`` over time of ``baseline`` (the comparison's own unless given).
@@ -227,6 +233,8 @@ class Comparison(codec.Stored):
             clocks = _clocks(*self._pair(name, baseline))
             told = f"{verdict} in time, {in_cycles} in cycles: clock ({clocks})"
             sentence = "; ".join(filter(None, (told, sentence)))
+        contradiction = self._contradiction(verdict, name, baseline)
+        sentence = "; ".join(filter(None, (contradiction, sentence)))
         return Judgement(
             verdict=verdict,
             ratio=ratio,
@@ -234,7 +242,20 @@ class Comparison(codec.Stored):
             reason=None if found is None else found.reason,
             sentence=sentence,
             smallest_difference=ratio.smallest_difference(self.margin),
+            contradiction=contradiction,
         )
+
+    def _contradiction(self, verdict: Verdict, name: str, baseline: str | None) -> str:
+        """What the metrics say if span contradicts busy time, or busy time another metric."""
+        over, under = self._pair(name, baseline)
+        other = "span" if over.metric == "busy" else "busy"
+        series = [getattr(each, f"{other}_seconds") for each in (over, under)]
+        if not all(series) or verdict == "uncertain":
+            return ""
+        ratio = _paired((over, series[0]), (under, series[1]), 0.0, _tick(over, under))
+        assert ratio is not None  # kernel times know these of every sample
+        by_other = ratio.verdict(self.margin)
+        return contradiction(verdict, over.metric, by_other, other, ratio)
 
     def _verdict_in_cycles(
         self, name: str, baseline: str | None, found: Doubt | None
@@ -271,8 +292,9 @@ class Comparison(codec.Stored):
 
         Args:
             fail_on: what of any of them gives 1: ``slower`` or ``faster`` than the baseline by more
-                than the margin, ``uncertain``, or ``different`` (``same_results`` says that it
-                does not compute the same).
+                than the margin, ``uncertain``, ``different`` (``same_results`` says that it does
+                not compute the same) or ``contradictory`` (busy time and span say otherwise; see
+                :class:`Judgement`).
             uncertain: what is given where there is none of these, and a verdict is uncertain.
 
         Raises:
@@ -282,7 +304,9 @@ class Comparison(codec.Stored):
         found: list[Failure | Verdict] = [
             "different" for each in different if each is not None and each.same is False
         ]
-        found += [self.verdict(name) for name in self.others]
+        for judged in map(self.judge, self.others):
+            found.append(judged.verdict)
+            found += ["contradictory"] if judged.contradiction else []
         return exit_code_of(found, fail_on, uncertain)
 
     def to_dict(self) -> dict[str, Any]:
@@ -377,7 +401,18 @@ def _tick(over: Measurement, under: Measurement) -> float:
 _Series = tuple[Measurement, Sequence[float | None]]  # and what is known of each of its samples
 
 
-def _paired(over: _Series, under: _Series, *, uncertainty: float, tick: float) -> Ratio | None:
+def contradiction(verdict: str, metric: str, other: str, other_metric: str, ratio: Ratio) -> str:
+    """The sentence for verdicts on two metrics that are certain and differ; empty for others."""
+    if "uncertain" in (verdict, other) or verdict == other:
+        return ""
+    names = {"busy": "busy time"}
+    return (
+        f"{verdict} in {names.get(metric, metric)}, but {other} in "
+        f"{names.get(other_metric, other_metric)} ({ratio})"
+    )
+
+
+def _paired(over: _Series, under: _Series, uncertainty: float, tick: float) -> Ratio | None:
     """The ratio over the rounds in which both are known; None where there are none."""
     rounds = [
         index

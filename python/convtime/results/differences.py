@@ -16,7 +16,17 @@ SameGpu = Literal["model", "uuid"]
 #: Of the provenance, in the order of how much each explains.
 _PROVENANCE = ("gpu", "gpu_uuid", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
 _CODE = ("commit", "uncommitted changes")
-_CONDITIONS = ("method", "queue", "cache", "placement", "regime", "clocks", "pin", "exclusive")
+_CONDITIONS = (
+    "method",
+    "metric",
+    "queue",
+    "cache",
+    "placement",
+    "regime",
+    "clocks",
+    "pin",
+    "exclusive",
+)
 # Times that differ in one of these are of different things.
 _OF_ANOTHER_KIND = ("method", "cache", "placement")
 _UNKNOWN = (None, "unknown")

@@ -94,8 +94,7 @@ class Work:
     """What the device does in a call, by the method that ``method="auto"`` takes; seconds.
 
     Attributes:
-        seconds: kernels, copies and memsets, added up; of the host's time on a CPU.
-        union: the time in which at least one of them ran.
+        seconds: in which at least one kernel, copy or memset ran; of the host's time on a CPU.
         span: from the first start to the last end, while the queue was held.
         mean: of the samples that ``seconds`` is the median of.
         fewest: of these, the smallest.
@@ -115,7 +114,6 @@ class Work:
     """
 
     seconds: float
-    union: float
     span: float
     mean: float
     fewest: float

@@ -60,16 +60,23 @@ class Measurement(codec.Stored):
             is part of :attr:`median_interval`, and of a comparison's ratios.
         overhead_reason: why ``overhead`` is not known; empty where it is, and for other methods.
         raw_seconds: for these methods, the samples before that; empty if ``overhead`` is 0.
-        spans: for the method ``kernel``, the time of each sample from the start of the call's first
-            kernel to the end of its last, gaps included; empty for other methods.
-        unions: for the method ``kernel``, the time of each sample in which at least one of the
-            call's kernels ran: less than ``seconds`` where some ran at the same time.
+        metric: which time of a call ``seconds`` are. For the method ``kernel``, of the call's
+            kernels, copies and memsets: ``busy`` (the time in which at least one of them ran),
+            ``span`` (from the first start to the last end, gaps included) or ``sum`` (their
+            durations added up). For other methods ``elapsed``.
+        metric_requested: the metric asked for.
+        metric_reason: why ``metric`` is not ``metric_requested``; empty if it is.
+        busy_seconds: for the method ``kernel``, the busy time of each sample; otherwise empty.
+        span_seconds: likewise, the span.
+        sum_seconds: likewise, the sum; more than ``busy_seconds`` where work overlaps.
+        unrecorded: for the method ``kernel``, CUDA functions that the call used to give the GPU
+            work of which CUPTI has no record; that work is in none of these times.
         activities: for the method ``kernel``, what the device did, in order of first occurrence.
         sm_clocks_hz: the rate of the GPU's multiprocessor clock around each sample, over a window
             of at least 50 µs, in hertz; None where it is not known. Empty on a CPU.
         max_sm_clock_hz: the highest rate of that clock; None on a CPU.
         method: what was timed: ``kernel`` (the device's own time for the call's kernels, copies and
-            memsets, added up), ``event`` (between two CUDA events around the call, less
+            memsets; see ``metric``), ``event`` (between two CUDA events around the call, less
             ``overhead``), ``graph`` (one of many calls in CUDA graphs, less ``overhead``), ``sync``
             (host clock from an idle device to an idle device) or ``cpu`` (host clock around the
             call).
@@ -79,7 +86,8 @@ class Measurement(codec.Stored):
             ``gate`` (a kernel waited for the host's word), ``sleep`` (a kernel slept for about as
             long as it takes) or ``none`` (it was not).
         queue_requested: what was asked for.
-        queue_reason: why ``queue`` is not ``queue_requested``; empty where it is.
+        queue_reason: why ``queue`` is not ``queue_requested``, or why each call was made on an
+            idle device; otherwise empty.
         cache: what each call finds in the GPU's L2, or the CPU's, cache: ``cold`` (none of its
             data, but lines that were written before it, and are written back while it runs),
             ``cold-clean`` (none of its data, but lines that were only read), ``rotate`` (none of
@@ -128,9 +136,6 @@ class Measurement(codec.Stored):
         flops: floating-point operations of a call, where the caller said so.
         nbytes: bytes that a call has to move, where the caller said so.
         ceilings: the rates that this device reaches, where ``flops`` or ``nbytes`` is known.
-        ran_ahead: for the method ``kernel``, samples of which some work began before the queue was
-            released and the cache flushed: it is on another stream than the one timed, and nothing
-            made it wait.
         other_launches: kernels, copies and memsets that other threads of the process gave the GPU
             meanwhile, and that are in no sample; seen by the method ``kernel`` alone.
         faulty_batches: batches that were thrown away and repeated, since CUPTI's records of them
@@ -150,14 +155,13 @@ class Measurement(codec.Stored):
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
-    SCHEMA: ClassVar[str] = "4.2"
+    SCHEMA: ClassVar[str] = "5.0"
 
     name: str
     seconds: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
     discarded: tuple[float, ...]
     overhead: float
     raw_seconds: tuple[float, ...]
-    spans: tuple[float, ...]
     activities: tuple[DeviceActivity, ...]
     sm_clocks_hz: tuple[float | None, ...]
     max_sm_clock_hz: float | None
@@ -192,8 +196,13 @@ class Measurement(codec.Stored):
     flops: float | None = None
     nbytes: float | None = None
     ceilings: Ceilings | None = None
-    unions: tuple[float, ...] = ()
-    ran_ahead: int = 0
+    metric: str = "elapsed"
+    metric_requested: str = "busy"
+    metric_reason: str = ""
+    busy_seconds: tuple[float, ...] = ()
+    span_seconds: tuple[float, ...] = ()
+    sum_seconds: tuple[float, ...] = ()
+    unrecorded: tuple[str, ...] = ()
     other_launches: int = 0
     faulty_batches: int = 0
     fault: str = ""
@@ -218,7 +227,7 @@ class Measurement(codec.Stored):
 
     @cached_property
     def _summary(self) -> _C.Summary:
-        return _C.summarize(self.seconds)
+        return _C.summarize(self.seconds, self.clock_tick)
 
     @cached_property
     def _interval(self) -> tuple[float, float, str, int]:
@@ -228,10 +237,12 @@ class Measurement(codec.Stored):
 
     @property
     def median(self) -> float:
-        """The samples' median; where the clock's tick makes many of them equal, within that tick.
+        """The samples' median.
 
-        Equal samples are taken to lie evenly within their tick, as is usual for grouped data
-        (:func:`statistics.median_grouped`).
+        Where the clock's tick (``clock_tick``) hides their spread, it is found as the mean of the
+        rounded samples, which is right on average since calls begin at random phases of the tick.
+        Where the tick is not known, equal samples are taken to lie evenly within it, as is usual
+        for grouped data (:func:`statistics.median_grouped`).
         """
         return self._summary["median"]
 

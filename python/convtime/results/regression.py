@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from convtime.core import codec
 from convtime.core.load import _C
-from convtime.results.comparison import Ratio
+from convtime.results.comparison import Ratio, contradiction
 from convtime.results.differences import (
     Difference,
     SameGpu,
@@ -28,6 +28,10 @@ SCHEMA = "1.1"
 #: ``same``, ``slower`` and ``faster`` by more than the margin, ``uncertain`` which of these;
 #: ``missing`` from the later run, or ``new`` in it.
 Verdict = Literal["slower", "faster", "uncertain", "same", "missing", "new"]
+
+#: What an exit code can be told to fail on: a verdict, or a verdict on busy time that the span
+#: contradicts.
+Failure = Literal[Verdict, "contradictory"]
 
 #: Why a verdict is uncertain. ``other-conditions``: the two times are not of the same thing.
 #: ``no-time``: a median is not above 0, as that of calls that issue no work to the GPU.
@@ -65,7 +69,9 @@ class Change:
         p_value: how likely a difference beyond the margin would be by chance alone, adjusted for
             how many names were looked at; None where it is not judged.
         reason: why the verdict is ``uncertain``, as a code; None where it is not.
-        sentence: that in words; empty where there is nothing to say.
+        contradiction: for kernel times, what busy time and span say if their verdicts contradict
+            each other, both being certain; empty otherwise.
+        sentence: all of this in words; empty if there is nothing to say.
         reproducer: the command that measures it again, where the later one's ``provenance`` has
             it; else empty.
     """
@@ -79,6 +85,12 @@ class Change:
     reason: Reason | None = None
     sentence: str = ""
     reproducer: str = ""
+    contradiction: str = ""
+
+    @property
+    def kinds(self) -> tuple[Failure, ...]:
+        """What an exit code can be told to fail on of this."""
+        return (self.verdict, "contradictory") if self.contradiction else (self.verdict,)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -132,12 +144,13 @@ class Changes:
         )
 
     def exit_code(
-        self, fail_on: Verdict | Collection[Verdict] = "slower", uncertain: int = 0
+        self, fail_on: Failure | Collection[Failure] = "slower", uncertain: int = 0
     ) -> int:
         """For CI: whether the later run is as it should be.
 
         Args:
-            fail_on: the verdicts of which one gives 1.
+            fail_on: the verdicts of which one gives 1, or ``contradictory`` (see
+                :class:`Change`).
             uncertain: what is given where there is none of these, and a verdict is uncertain; 125
                 has ``git bisect run`` skip the commit.
 
@@ -145,9 +158,9 @@ class Changes:
             ValueError: for anything else to fail on.
         """
         failures = {fail_on} if isinstance(fail_on, str) else set(fail_on)
-        if not failures <= set(get_args(Verdict)):
-            raise ValueError(f"fail_on must be some of {get_args(Verdict)}, got {fail_on!r}")
-        if any(change.verdict in failures for change in self.changes):
+        if not failures <= set(get_args(Failure)):
+            raise ValueError(f"fail_on must be some of {get_args(Failure)}, got {fail_on!r}")
+        if any(not failures.isdisjoint(change.kinds) for change in self.changes):
             return 1
         return uncertain if self.of("uncertain") else 0
 
@@ -276,7 +289,14 @@ def _beside_baselines(
 
     def scaled(run: _Run) -> _Run:
         return {
-            name: dataclasses.replace(measured, seconds=seconds(run, name))
+            # Its other metrics are not at the baseline's speed.
+            name: dataclasses.replace(
+                measured,
+                seconds=seconds(run, name),
+                busy_seconds=(),
+                span_seconds=(),
+                sum_seconds=(),
+            )
             if name in baselines
             else measured
             for name, measured in run.items()
@@ -413,8 +433,37 @@ def _judge(
                     )
                 else:
                     reason, sentence = _doubt(ratio, margin, alone, chance, pair)
+    contradicted = _contradiction(verdict, pair, margin)
     before, after = (measured.median for measured in pair)
-    return Change(name, verdict, before, after, compared.ratio, chance, reason, sentence)
+    return Change(
+        name,
+        verdict,
+        before,
+        after,
+        compared.ratio,
+        chance,
+        reason,
+        sentence="; ".join(filter(None, (contradicted, sentence))),
+        contradiction=contradicted,
+    )
+
+
+def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], margin: float) -> str:
+    """What span says if it contradicts busy time, or busy time another metric."""
+    metric = pair[0].metric
+    other = "span" if metric == "busy" else "busy"
+    series = [getattr(measured, f"{other}_seconds") for measured in pair]
+    if verdict == "uncertain" or not all(series):
+        return ""
+    before, after = (
+        dataclasses.replace(measured, seconds=seconds)
+        for measured, seconds in zip(pair, series, strict=True)
+    )
+    if not min(before.median, after.median) > 0:
+        return ""
+    low, high = LogRatio(_log_median(after), _log_median(before)).interval()
+    ratio = Ratio(after.median / before.median, _exp(low), _exp(high))
+    return contradiction(verdict, metric, ratio.verdict(margin), other, ratio)
 
 
 def _doubt(

@@ -94,7 +94,8 @@ def _worst_first(changes: Changes) -> list[Change]:
         ratio = 1.0 if change.ratio is None else change.ratio.value
         return _VERDICTS.index(change.verdict), -max(ratio, 1 / ratio if ratio else 1.0)
 
-    return sorted((change for change in changes.changes if change.verdict not in _QUIET), key=key)
+    told = (each for each in changes.changes if each.verdict not in _QUIET or each.contradiction)
+    return sorted(told, key=key)
 
 
 def _cells(change: Change) -> tuple[str, str]:

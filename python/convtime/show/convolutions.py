@@ -103,6 +103,7 @@ def reproducers(results: Sequence[LayerResult]) -> str:
     for result in results:
         found = ["slower"] if result.verdict == "slower" else []
         found += ["different"] if result.is_different else []
+        found += [result.contradiction] if result.contradiction else []
         if found:
             lines.append(f"{printable(result.title)} ({', '.join(found)}): {result.reproducer}")
     return "\n".join(lines)

@@ -20,6 +20,8 @@ def line(measured: Measurement) -> str:
     conditions = {"": measured.method, "cache ": measured.cache}
     if measured.device != "cpu":
         conditions["regime "] = measured.regime
+    if measured.metric in ("span", "sum"):
+        conditions["metric "] = measured.metric
     known = [what + used for what, used in conditions.items() if used != UNKNOWN]
     told = ", ".join([f"{measured.name}: {estimate(measured)}", *known])
     if measured.sustained is not None and measured.sustained.regime == "sustained":
@@ -68,9 +70,10 @@ def reservations(measured: Measurement) -> Iterator[str]:
     """What is not as it was asked for, or should be known before the time is used; a word each."""
     if math.isinf(measured.median_interval[0]):
         yield f"{len(measured.seconds)} samples are too few for an interval"
-    for condition in ("method", "cache", "placement", "regime"):
+    for condition in ("method", "metric", "cache", "placement", "regime"):
         used, requested = (getattr(measured, condition + end) for end in ("", "_requested"))
-        if requested not in ("auto", UNKNOWN, used):
+        by_default = "busy" if condition == "metric" else "auto"
+        if requested not in (by_default, UNKNOWN, used):
             yield f"{condition} {used} where {requested} was asked for"
     if measured.sustained is not None and measured.sustained.regime != "sustained":
         yield "sustained not reached"
@@ -90,8 +93,8 @@ def reservations(measured: Measurement) -> Iterator[str]:
         yield "maybe disturbed"
     if measured.other_launches:
         yield "other threads used the GPU"
-    if measured.ran_ahead:
-        yield "other streams ran ahead"
+    if measured.unrecorded:
+        yield "not fully seen"
     if measured.inputs:
         yield "inputs to be noted"
 
@@ -179,32 +182,29 @@ def _hardware(measured: Measurement) -> str:
 
 
 def _device_facts(measured: Measurement) -> dict[str, str]:
-    if not measured.spans:
+    if not measured.busy_seconds:
         return {}
-    span = _C.summarize(measured.spans)["median"]
+    busy, span, total = (
+        format_seconds(_C.summarize(each, measured.clock_tick)["median"])
+        for each in (measured.busy_seconds, measured.span_seconds, measured.sum_seconds)
+    )
+    overlap = "" if measured.sum_seconds == measured.busy_seconds else ", some at the same time"
     return {
-        "span": f"{format_seconds(span)} (first start to last end)",
-        **_overlap_fact(measured),
+        "metric": _used(measured, "metric"),
+        "busy": f"{busy} (at least one kernel, copy or memset ran)",
+        "span": f"{span} (first start to last end)",
+        "sum": f"{total} (durations added up{overlap})",
         "activities": f"{len(measured.activities)}",
         **_disturbance_facts(measured),
     }
 
 
-def _overlap_fact(measured: Measurement) -> dict[str, str]:
-    if not measured.unions:
-        return {}
-    union = _C.summarize(measured.unions)["median"]
-    if math.isclose(union, measured.median, rel_tol=1e-6):
-        return {}
-    return {"busy": f"{format_seconds(union)} (kernels run at the same time: they add up to more)"}
-
-
 def _disturbance_facts(measured: Measurement) -> dict[str, str]:
     facts = {}
-    if measured.ran_ahead:
-        facts["other streams"] = (
-            f"in {measured.ran_ahead} samples, work on another stream began early: its queue was "
-            "not held, nor the cache flushed before it"
+    if measured.unrecorded:
+        facts["not seen"] = (
+            f"work issued by {', '.join(measured.unrecorded)}, of which CUPTI has no record; use "
+            "method='event' or 'sync' to include it"
         )
     if measured.other_launches:
         facts["other threads"] = (

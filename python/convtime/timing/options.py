@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         """:class:`Options` but ``stop`` and ``margin`` as keywords, for type checkers alone."""
 
         method: Method
+        metric: Metric
         queue: Queue
         cache: Cache
         placement: Placement
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 
 Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
+Metric = Literal["busy", "span", "sum"]
 Queue = Literal["gate", "sleep", "none"]
 Cache = Literal["auto", "cold", "cold-clean", "warm", "rotate"]
 Placement = Literal["auto", "random", "as-is", "aligned"]
@@ -79,8 +81,16 @@ class Options:
         "current stream, less their own cost), ``graph`` (one of many calls captured in CUDA "
         "graphs, less the gap between them), ``sync`` (host clock between two idle states of the "
         "device), ``cpu`` (host clock around the call, on an idle device) or ``auto``: for work on "
-        "a GPU kernel, or event where CUPTI cannot be used; else cpu.",
+        "a GPU kernel or, where CUPTI cannot be used, event (sync if several GPUs are used); else "
+        "cpu.",
     ] = "auto"
+    metric: Annotated[
+        Metric,
+        "which time of a call's kernels, copies and memsets is the result, and what is compared: "
+        "``busy`` (the time in which at least one of them ran), ``span`` (from the first start to "
+        "the last end, gaps included) or ``sum`` (their durations added up, more than busy where "
+        "work overlaps). For the method ``kernel``; other methods give the elapsed time.",
+    ] = "busy"
     queue: Annotated[
         Queue,
         "``gate`` keeps the GPU from starting until a batch of calls is issued, so that short ones "

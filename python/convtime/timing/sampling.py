@@ -88,6 +88,7 @@ def measure(
             ]
     of_all: dict[str, Any] = {
         "method_requested": options.method,
+        "metric_requested": options.metric,
         "queue_requested": options.queue,
         "cache_requested": options.cache,
         "placement_requested": options.placement,
@@ -171,6 +172,12 @@ def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, pl
             "grad_to_none names tensors that cache='rotate' copies; use backward=True, or "
             "cache='cold'"
         )
+    if options.metric != "busy" and (not place.on_gpu or options.method not in ("auto", "kernel")):
+        where = f"method {options.method!r}" if place.on_gpu else "this work is on the CPU"
+        raise ValueError(
+            f"metric {options.metric!r} is read from a GPU's activity records, which method "
+            f"'kernel' has, got {where}; leave out metric, or use method='kernel' for work on a GPU"
+        )
     if options.clocks == "lock" and not place.on_gpu:
         raise ValueError("clocks='lock' locks a GPU's clocks, and this work is on the CPU")
 
@@ -227,6 +234,7 @@ def _sample(
     return _C.time_candidates(
         candidates=[calls.described() for calls in prepared],
         method=options.method,
+        metric=options.metric,
         queue=options.queue,
         regime=options.regime,
         on_gpu=place.on_gpu,
@@ -276,8 +284,11 @@ def _uuids(place: Place) -> list[str]:
 
 
 def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    by_records = record["method"] == "kernel"
     return {
         **record,
+        "metric": options.metric if by_records else "elapsed",
+        "metric_reason": "" if by_records else f"method {record['method']!r} has no other",
         "activities": tuple(DeviceActivity(**activity) for activity in record["activities"]),
         "steady": record["steady"] if options.warmup == "steady" else None,
     }

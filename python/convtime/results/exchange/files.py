@@ -42,7 +42,10 @@ _READABLE = (
     "a Measurement, a Comparison, a Sweep or a saved run of convtime's, JSON of pytest-benchmark "
     "or nvbench, or CSV with the columns name and seconds"
 )
-_FOR_EACH_SAMPLE = ("raw_seconds", "spans", "unions", "sm_clocks_hz", "places", "batches")
+_FOR_EACH_SAMPLE = (
+    *("raw_seconds", "busy_seconds", "span_seconds", "sum_seconds"),
+    *("sm_clocks_hz", "places", "batches"),
+)
 
 
 def read_measurements(

@@ -46,4 +46,4 @@ def _busy(evidence: Evidence) -> float:
     if evidence.trace is not None:
         return evidence.trace.busy
     warm = evidence.seconds("cache", "warm")
-    return evidence.work.union if warm is None else warm
+    return evidence.work.seconds if warm is None else warm

@@ -99,8 +99,7 @@ def look_at_work(subject: Subject, calls: Calls) -> Work:
     mapped = [each for each in tensors if subject.on_gpu and is_mapped(each.data_ptr())]
     return Work(
         seconds=measured.median,
-        union=statistics.median(measured.unions or measured.seconds),
-        span=statistics.median(measured.spans or measured.seconds),
+        span=statistics.median(measured.span_seconds or measured.seconds),
         mean=measured.mean,
         fewest=measured.min,
         kernels=sum(each.kind == "kernel" for each in activities),

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "core/current_device.h"
+#include "core/device_clocks.cuh"
+#include "core/device_memory.h"
+#include "timing/judge/tick.h"
+#include "timing/timers/device_tick.h"
+
+namespace convtime {
+namespace {
+
+constexpr std::size_t kDurations = 64;
+/// A few microseconds: several steps of a clock of 1 us, too.
+constexpr std::uint64_t kMinCycles = 3000;
+constexpr std::uint64_t kMaxCycles = 15000;
+constexpr unsigned kSteps = 16;
+
+__global__ void spin_cycles_kernel(std::uint64_t cycles) {
+  const std::uint64_t start = sm_cycles();
+  while (sm_cycles() - start < cycles) {
+  }
+}
+
+/// Times at which %globaltimer changes.
+__global__ void watch_globaltimer_kernel(std::uint64_t* times) {
+  std::uint64_t last = globaltimer_ns();
+  for (unsigned step = 0; step <= kSteps; ++step) {
+    std::uint64_t now = last;
+    while (now == last) {
+      now = globaltimer_ns();
+    }
+    times[step] = last = now;
+  }
+}
+
+/// Each call spins for another number of cycles than those before.
+class VaryingSpin final : public Callable {
+ public:
+  explicit VaryingSpin(cudaStream_t stream) : stream_(stream) {}
+  void call() override {
+    constexpr std::uint64_t kStride = 7919;  // prime: no pattern within the range
+    offset_ = (offset_ + kStride) % (kMaxCycles - kMinCycles);
+    spin_cycles_kernel<<<1, 1, 0, stream_>>>(kMinCycles + offset_);
+    CONVTIME_CUDA_CHECK(cudaGetLastError());
+  }
+
+ private:
+  cudaStream_t stream_;
+  std::uint64_t offset_ = 0;
+};
+
+}  // namespace
+
+double device_tick(DeviceClock clock, const std::function<double()>& measure) {
+  using Ticks = std::map<std::pair<int, DeviceClock>, double>;
+  static auto* const mutex = new std::mutex;  // never destroyed: timings may outlast main()
+  static auto* const known = new Ticks;
+  const std::pair key{current_device(), clock};
+  const std::lock_guard lock(*mutex);
+  const auto found = known->find(key);
+  return found != known->end() ? found->second : known->emplace(key, measure()).first->second;
+}
+
+double measure_tick(Timer& timer, cudaStream_t stream, std::size_t batch) {
+  VaryingSpin spin(stream);
+  std::vector<double> seconds(kDurations);
+  const std::vector<Callable*> calls(kDurations, &spin);
+  for (std::size_t first = 0; first < kDurations; first += batch) {
+    const std::size_t count = std::min(batch, kDurations - first);
+    timer.run(std::span(calls).first(count));
+    timer.collect(std::span(seconds).subspan(first, count));
+  }
+  return tick_of(seconds);
+}
+
+double globaltimer_tick(cudaStream_t stream, const DeviceAllocator& allocate) {
+  return device_tick(DeviceClock::kGlobalTimer, [&] {
+    const DeviceMemory<std::uint64_t> times(kSteps + 1, allocate);
+    watch_globaltimer_kernel<<<1, 1, 0, stream>>>(times.get());
+    CONVTIME_CUDA_CHECK(cudaGetLastError());
+    std::vector<std::uint64_t> seen(kSteps + 1);
+    CONVTIME_CUDA_CHECK(cudaMemcpyAsync(seen.data(), times.get(), seen.size() * sizeof(seen[0]),
+                                        cudaMemcpyDeviceToHost, stream));
+    CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream));
+    std::uint64_t shortest = seen[1] - seen[0];
+    for (unsigned step = 1; step < kSteps; ++step) {
+      shortest = std::min(shortest, seen[step + 1] - seen[step]);
+    }
+    return static_cast<double>(shortest) * 1e-9;
+  });
+}
+
+}  // namespace convtime

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <functional>
+
+#include "core/device_allocator.h"
+#include "core/export.h"
+#include "timing/timers/timer.h"
+
+namespace convtime {
+
+/// A clock of a device that times are read from.
+enum class DeviceClock { kGlobalTimer, kEvents, kRecords };
+
+/// The step of the current device's clock in seconds. `measure` is called once for each device and
+/// clock of the process; what it throws passes through, and it is called again the next time.
+CONVTIME_API double device_tick(DeviceClock clock, const std::function<double()>& measure);
+
+/// The step of a timer's seconds, from kernels of various durations on `stream`, of which the timer
+/// is given `batch` at a time.
+CONVTIME_API double measure_tick(Timer& timer, cudaStream_t stream, std::size_t batch);
+
+/// The step of %globaltimer.
+CONVTIME_API double globaltimer_tick(cudaStream_t stream, const DeviceAllocator& allocate);
+
+}  // namespace convtime
