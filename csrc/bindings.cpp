@@ -22,6 +22,7 @@
 #include "timing/callable.h"
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
+#include "timing/device_traits.h"
 #include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
@@ -30,10 +31,12 @@
 #include "timing/supervision.h"
 #include "timing/time_op.h"
 #ifdef CONVTIME_WITH_CUDA
+#include "core/current_device.h"
 #include "ops/timing/calibration_reference.h"
 #include "ops/timing/device_allocator.h"
 #include "ops/timing/graph_recorder.h"
 #include "timing/conditions/persisting_l2.h"
+#include "timing/factory.h"
 #include "timing/trace/cupti_session.h"
 #endif
 
@@ -301,6 +304,19 @@ PYBIND11_MODULE(_C, module) {
       .def("__enter__", &WithoutPersistingL2Context::enter)
       .def("__exit__", &WithoutPersistingL2Context::exit);
   module.def(
+      "device_ticks",
+      [](int device) {
+        convtime::DeviceTicks ticks{};
+        without_interpreter_lock([&] {
+          const convtime::CurrentDevice current(device);
+          ticks = convtime::device_ticks({.on_gpu = true});
+        });
+        return py::dict(py::arg("globaltimer") = or_none(ticks.globaltimer),
+                        py::arg("event") = or_none(ticks.events),
+                        py::arg("record") = or_none(ticks.records));
+      },
+      py::arg("device"));
+  module.def(
       "flush_buffer_bytes",
       [](int device, bool clean) {
         return convtime::flush_buffer_bytes(
@@ -315,7 +331,7 @@ PYBIND11_MODULE(_C, module) {
   });
 
   module.attr("CONFIDENCE") = convtime::kConfidence;
-  module.attr("WATCH_SECONDS") = convtime::kWatchSeconds;
+  module.attr("WATCH_SECONDS") = convtime::kDeviceTraits.watch_seconds;
   module.def(
       "quantile",
       [](const std::vector<double>& values, double q) { return convtime::quantile(values, q); },

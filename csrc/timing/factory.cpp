@@ -1,6 +1,7 @@
 #include "timing/factory.h"
 
 #include <functional>
+#include <limits>
 #include <stdexcept>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "timing/conditions/gate_hold.h"
 #include "timing/conditions/sleep_hold.h"
 #include "timing/conditions/sm_clock_probe.h"
+#include "timing/timers/device_tick.h"
 #include "timing/timers/event_timer.h"
 #include "timing/timers/graph_timer.h"
 #include "timing/timers/kernel_timer.h"
@@ -84,6 +86,21 @@ std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
       throw std::logic_error(std::string("there is no timer of method '") + to_string(method) +
                              "' in this build");
   }
+}
+
+DeviceTicks device_ticks([[maybe_unused]] const TimingOptions& options) {
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  DeviceTicks ticks{kUnknown, kUnknown, kUnknown};
+#ifdef CONVTIME_WITH_CUDA
+  ticks.globaltimer = globaltimer_tick(stream_of(options), options.allocate);
+  ticks.events = make_timer(Method::kEvent, options, 1)->tick_seconds();
+  try {
+    ticks.records = make_timer(Method::kKernel, options, 1)->tick_seconds();
+  } catch (const std::runtime_error&) {
+    // CUPTI cannot be used, which is no reason to know nothing.
+  }
+#endif
+  return ticks;
 }
 
 std::unique_ptr<QueueHold> make_hold([[maybe_unused]] const TimingOptions& options,

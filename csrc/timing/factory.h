@@ -34,6 +34,16 @@ std::unique_ptr<ClockProbe> make_clock_probe(const TimingOptions& options, std::
 std::unique_ptr<RegimeControl> make_regime(const TimingOptions& options, Method method,
                                            double max_clock_hz);
 
+/// The steps of a device's clocks in seconds; NaN for a clock that cannot be read.
+struct DeviceTicks {
+  double globaltimer;
+  double events;
+  double records;
+};
+
+/// Of the current device: measured once in a process, on the options' stream.
+CONVTIME_API DeviceTicks device_ticks(const TimingOptions& options);
+
 /// Candidates with what is done before each call of them. `probe` may be null.
 class ConditionedCandidates {
  public:

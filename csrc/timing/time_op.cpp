@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "timing/calibration/calibrator.h"
+#include "timing/device_traits.h"
 #include "timing/factory.h"
 #include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
@@ -67,7 +68,7 @@ RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regim
 Warmup warmup_of(const TimingOptions& options, Method method) {
   Warmup warmup = options.warmup;
   if (options.on_gpu && method != Method::kCpu && options.regime == Regime::kAsIs) {
-    warmup.min_steady_seconds = std::max(warmup.min_steady_seconds, kWatchSeconds);
+    warmup.min_steady_seconds = std::max(warmup.min_steady_seconds, kDeviceTraits.watch_seconds);
   }
   return warmup;
 }
@@ -245,7 +246,9 @@ bool cuda_available() {
 #endif
 }
 
-double Samples::median() const { return convtime::median(seconds); }
+double Samples::median() const {
+  return estimate_median({seconds}, {}, {.tick_seconds = clock_tick_seconds}).value;
+}
 
 std::ostream& operator<<(std::ostream& out, const Samples& samples) {
   constexpr double kMicro = 1e6;
@@ -274,8 +277,14 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   const Estimate estimate =
       estimate_median({samples.seconds, samples.places}, timing.samples.batches,
                       {timing.samples.clock_tick_seconds, timing.overhead.uncertainty_seconds});
-  return {std::move(samples.seconds),      timing.method,   timing.queue,     timing.regime,
-          std::move(timing.regime_reason), timing.overhead, estimate.interval};
+  return {std::move(samples.seconds),
+          timing.method,
+          timing.queue,
+          timing.regime,
+          std::move(timing.regime_reason),
+          timing.overhead,
+          estimate.interval,
+          timing.samples.clock_tick_seconds};
 }
 
 }  // namespace convtime

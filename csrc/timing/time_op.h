@@ -51,9 +51,10 @@ struct CONVTIME_API Samples {
   Method method = Method::kAuto;
   Queue queue = Queue::kNone;
   Regime regime = Regime::kAsIs;
-  std::string regime_reason;   ///< why it is not the one asked for; empty where it is
-  Overhead overhead;           ///< what was taken off each sample
-  Interval median_interval{};  ///< of the true median, at kConfidence; unbounded for few samples
+  std::string regime_reason;      ///< why it is not the one asked for; empty where it is
+  Overhead overhead;              ///< what was taken off each sample
+  Interval median_interval{};     ///< of the true median, at kConfidence; unbounded for few samples
+  double clock_tick_seconds = 0;  ///< of the clock that they were read from, where it matters
 
   double median() const;
 };

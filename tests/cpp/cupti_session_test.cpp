@@ -196,7 +196,9 @@ TEST(CuptiFunctions, AreToldApartByTheirNames) {
       {"cudaStreamBeginCapture_v10000", ApiKind::kBeginCapture},
       {"cuStreamEndCapture", ApiKind::kEndCapture},
       {"cudaGraphAddMemcpyNode_v10000", ApiKind::kOther},
-      {"cuLaunchHostFunc", ApiKind::kOther},
+      {"cuLaunchHostFunc", ApiKind::kUnrecorded},
+      {"cuMemPrefetchAsync", ApiKind::kUnrecorded},
+      {"cuStreamWriteValue32", ApiKind::kUnrecorded},
       {"cudaFuncSetAttribute_v9000", ApiKind::kOther},
       {"cudaMalloc_v3020", ApiKind::kOther},
   };
@@ -409,9 +411,8 @@ TEST(KernelTimer, FallsBackWhileAProfilerIsActive) {
   const ToldOfAProfiler told;
   const Timing timing = time_known_kernel(Method::kAuto);
   EXPECT_EQ(timing.method, Method::kEvent);
-  EXPECT_EQ(timing.method_reason,
-            "kernel times cannot be had: a torch.profiler session is active in this process, and "
-            "CUPTI serves one at a time");
+  EXPECT_NE(timing.method_reason.find("a torch.profiler session is active in this process"),
+            std::string::npos);
   EXPECT_THROW(time_known_kernel(), std::runtime_error);
 }
 

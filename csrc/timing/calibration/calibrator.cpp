@@ -4,6 +4,8 @@
 #include <exception>
 #include <stdexcept>
 
+#include "timing/device_traits.h"
+
 namespace convtime {
 namespace {
 
@@ -14,13 +16,11 @@ double clock_uncertainty(const TimedReference& by_method, const TimedReference& 
   return std::isfinite(change) ? change * kernel.seconds : 0;
 }
 
-/// What a launch takes after a flush differs by this from one graph to the next, on an H200, and
-/// the reference has a graph of its own.
-constexpr double kFlushedGraphsDifferSeconds = 0.4e-6;
-
+/// The reference has a graph of its own.
 double launch_uncertainty(const CalibrationState& state) {
-  return state.method == Method::kGraph && state.flush.has_value() ? kFlushedGraphsDifferSeconds
-                                                                   : 0;
+  return state.method == Method::kGraph && state.flush.has_value()
+             ? kDeviceTraits.flushed_graphs_differ_seconds
+             : 0;
 }
 
 Overhead difference(const TimedReference& by_method, const TimedReference& kernel) {

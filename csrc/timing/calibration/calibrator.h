@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/export.h"
+#include "timing/device_traits.h"
 #include "timing/judge/overhead.h"
 #include "timing/options.h"
 #include "timing/samples.h"
@@ -51,8 +52,7 @@ CONVTIME_API Calibration attempt(const std::function<Overhead()>& calibration);
 template <typename Value>
 class ByClock {
  public:
-  /// Of the same clock, which moves in steps of 0.75 % on an H200; none where the clock is not
-  /// known.
+  /// Of the same clock; none where the clock is not known.
   std::optional<Value> find(double clock_hz) const {
     for (const auto& [known_hz, value] : values_) {
       if (is_same(known_hz, clock_hz)) {
@@ -71,10 +71,9 @@ class ByClock {
   }
 
  private:
-  static constexpr double kSameClock = 0.01;
-
   static bool is_same(double a_hz, double b_hz) {
-    return a_hz <= (1 + kSameClock) * b_hz && b_hz <= (1 + kSameClock) * a_hz;
+    return a_hz <= (1 + kDeviceTraits.same_clock_share) * b_hz &&
+           b_hz <= (1 + kDeviceTraits.same_clock_share) * a_hz;
   }
 
   std::vector<std::pair<double, Value>> values_;

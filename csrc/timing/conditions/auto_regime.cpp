@@ -7,12 +7,6 @@
 #include "timing/conditions/regime_clocks.h"
 
 namespace convtime {
-namespace {
-
-/// An H200 recovers from full load in about this time.
-constexpr double kRestSeconds = 0.1;
-
-}  // namespace
 
 AutoRegime::AutoRegime(double max_clock_hz, BurstLimits limits)
     : max_clock_hz_(max_clock_hz), burst_(max_clock_hz, limits) {}
@@ -29,7 +23,7 @@ double AutoRegime::gap_seconds() const {
   if (in_bursts()) {
     return burst_.gap_seconds();
   }
-  return rests_next_ ? kRestSeconds : 0;
+  return rests_next_ ? kDeviceTraits.rest_seconds : 0;
 }
 
 bool AutoRegime::settled() const { return in_bursts() ? burst_.settled() : settled_; }
@@ -62,7 +56,8 @@ BatchFate AutoRegime::watch(std::span<const double> clocks_hz, double idle_clock
   if (in_bursts()) {
     return BatchFate::kBeginAnew;
   }
-  settled_ = has_rested_ || std::ranges::min(clocks_hz) >= kHighShare * max_clock_hz_;
+  settled_ =
+      has_rested_ || std::ranges::min(clocks_hz) >= kDeviceTraits.high_clock_share * max_clock_hz_;
   rests_next_ = !settled_ && !is_rising(clocks_hz);
   last_hz_.assign(clocks_hz.begin(), clocks_hz.end());
   return BatchFate::kKeep;
@@ -74,7 +69,7 @@ bool AutoRegime::is_rising(std::span<const double> clocks_hz) const {
     return true;
   }
   for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
-    if (kHighShare * clocks_hz[i] > last_hz_[i]) {
+    if (kDeviceTraits.high_clock_share * clocks_hz[i] > last_hz_[i]) {
       return true;
     }
   }
@@ -84,7 +79,7 @@ bool AutoRegime::is_rising(std::span<const double> clocks_hz) const {
 /// In words, how the first clock fell that did; empty where none did.
 std::string AutoRegime::fall_of(std::span<const double> clocks_hz) const {
   for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
-    if (clocks_hz[i] < kHighShare * highest_hz_[i]) {
+    if (clocks_hz[i] < kDeviceTraits.high_clock_share * highest_hz_[i]) {
       return "the clock fell from " + in_megahertz(highest_hz_[i]) + " to " +
              in_megahertz(clocks_hz[i]) + " under the calls";
     }

@@ -12,8 +12,8 @@ namespace {
 
 /// Of its candidate's highest clock: what the gaps aim at.
 constexpr double kWantedShare = 0.99;
-/// Samples that may be below kHighShare; in a batch always one: the first one after a gap is, by
-/// some 3 % on an H200, and one that the host disturbed says nothing.
+/// Samples that may be below kDeviceTraits.high_clock_share; in a batch always one: the first one
+/// after a gap is, by some 3 % on an H200, and one that the host disturbed says nothing.
 constexpr double kMaxShareBelow = 0.2;
 /// A device whose clock without load is lower, of its maximum, is locked, hot or capped.
 constexpr double kMinIdleShare = 0.95;
@@ -92,7 +92,7 @@ bool BurstRegime::is_whole(const RegimeBatch& batch) {
 /// Whether a clock is clearly higher than in what is kept.
 bool BurstRegime::has_risen(std::span<const double> medians_hz) const {
   for (std::size_t i = 0; i < medians_hz.size(); ++i) {
-    if (kHighShare * medians_hz[i] > kept_hz_[i]) {
+    if (kDeviceTraits.high_clock_share * medians_hz[i] > kept_hz_[i]) {
       return true;
     }
   }
@@ -124,7 +124,7 @@ bool BurstRegime::has_slipped(std::span<const double> medians_hz) const {
 /// Whether the batch alone made a clock fall.
 bool BurstRegime::fell_within(const Clocks& clocks_hz) const {
   for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
-    const double limit_hz = kHighShare * top_hz_[i];
+    const double limit_hz = kDeviceTraits.high_clock_share * top_hz_[i];
     if (clocks_hz[i].size() > 1 && clocks_hz[i].front() >= limit_hz &&
         clocks_hz[i].back() < limit_hz) {
       return true;
@@ -135,7 +135,7 @@ bool BurstRegime::fell_within(const Clocks& clocks_hz) const {
 
 double BurstRegime::count_below_top(std::span<const double> clocks_hz,
                                     std::size_t candidate) const {
-  const double limit_hz = kHighShare * top_hz_[candidate];
+  const double limit_hz = kDeviceTraits.high_clock_share * top_hz_[candidate];
   return static_cast<double>(std::count_if(clocks_hz.begin(), clocks_hz.end(),
                                            [&](double clock_hz) { return clock_hz < limit_hz; }));
 }

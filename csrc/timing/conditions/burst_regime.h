@@ -7,16 +7,16 @@
 
 #include "core/export.h"
 #include "timing/conditions/regime.h"
+#include "timing/device_traits.h"
 
 namespace convtime {
 
-/// For an H200, which recovers from full load in some 0.1 s, and holds a rested matmul's clock for
-/// 0.06 s. What another device needs is found from there.
+/// Where the search for the gaps that a device needs begins, and ends.
 struct BurstLimits {
-  double first_gap_seconds = 0.3;
-  double max_gap_seconds = 1;
+  double first_gap_seconds = kDeviceTraits.first_gap_seconds;
+  double max_gap_seconds = kDeviceTraits.max_gap_seconds;
   double max_idle_seconds = 10;
-  double batch_seconds = 0.005;
+  double batch_seconds = kDeviceTraits.burst_seconds;
 };
 
 /// Regime::kBurst: the device idles between batches, longer where a candidate's clock is below the

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 
+#include "timing/device_traits.h"
+
 namespace convtime {
 namespace {
 
-/// An H200's queue has room for 1024; some of it is left for the hold itself and the clock's
-/// stamps.
-constexpr double kQueuedLaunches = 960;
 /// For a call, beside its own: a stamp of the clock, a flush, and two events.
 constexpr double kOwnLaunches = 4;
-/// No launch takes the host less, so that one who takes that long has issued no more than one.
-constexpr double kMinLaunchSeconds = 1e-6;
 
 constexpr std::size_t kFewerRounds = 8;
 constexpr std::size_t kMoreRounds = 2;
@@ -22,7 +19,7 @@ constexpr std::size_t kMaxPatience = 1 << 20;
 constexpr std::size_t kStallsToGiveUp = 3;
 
 double queued_launches(const RoundLoad& round) {
-  return round.launches == 0 ? round.host_seconds / kMinLaunchSeconds
+  return round.launches == 0 ? round.host_seconds / kDeviceTraits.min_launch_seconds
                              : static_cast<double>(round.launches) +
                                    kOwnLaunches * static_cast<double>(round.calls);
 }
@@ -30,7 +27,7 @@ double queued_launches(const RoundLoad& round) {
 }  // namespace
 
 std::size_t HoldPlan::round_limit(const RoundLoad& round) const {
-  const double fitting = kQueuedLaunches / std::max(queued_launches(round), 1.0);
+  const double fitting = kDeviceTraits.queued_launches / std::max(queued_launches(round), 1.0);
   return static_cast<std::size_t>(std::clamp(fitting, 1.0, static_cast<double>(limit_)));
 }
 

@@ -12,9 +12,6 @@ namespace convtime {
 /// Calls before the first batch, which is sized by the shortest of them: the first one may compile.
 inline constexpr std::size_t kMinRegimeCalls = 3;
 
-/// Of the highest clock: one that is lower has fallen. An H200's clock moves in steps of 0.75 %.
-inline constexpr double kHighShare = 0.98;
-
 inline constexpr const char* kUnknownClock = "the GPU's clock is not known";
 
 /// Of each candidate, the clocks that are known.

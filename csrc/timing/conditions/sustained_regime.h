@@ -5,16 +5,14 @@
 
 #include "core/export.h"
 #include "timing/conditions/regime.h"
+#include "timing/device_traits.h"
 
 namespace convtime {
 
-/// On an H200 under full load, power is capped again after some 0.8 s. Where the host's work
-/// between batches leaves it a rest of some milliseconds in twenty, its clock is 10 % higher, and
-/// moves by 3 % for seconds at a time.
 struct SustainedLimits {
-  double min_seconds = 2.5;
-  double max_seconds = 8;
-  double load_seconds = 0.25;  ///< between two pauses
+  double min_seconds = kDeviceTraits.min_sustained_seconds;
+  double max_seconds = kDeviceTraits.max_sustained_seconds;
+  double load_seconds = kDeviceTraits.load_seconds;  ///< between two pauses
 };
 
 /// Regime::kSustained: the candidates run back to back until neither their times nor clocks drift.

@@ -21,8 +21,4 @@ struct Warmup {
   double max_series_seconds = std::numeric_limits<double>::infinity();
 };
 
-/// How long a GPU's clock is to be watched before it is known not to fall: an H200 lowers it after
-/// 0.06 s of full load, all at once.
-inline constexpr double kWatchSeconds = 0.08;
-
 }  // namespace convtime

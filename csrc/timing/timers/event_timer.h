@@ -29,7 +29,7 @@ class CONVTIME_API EventTimer final : public Timer {
   cudaStream_t stream_;
   std::vector<CudaEvent> starts_;
   std::vector<CudaEvent> stops_;
-  double tick_seconds_;
+  double tick_seconds_ = 0;
 };
 
 }  // namespace convtime

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/current_device.h"
+#include "timing/device_traits.h"
 #include "timing/timers/event_timer.h"
 
 namespace convtime {
@@ -72,12 +73,11 @@ void capture_missing(std::span<Callable* const> calls, std::map<Callable*, Captu
   }
 }
 
-/// After a flush, what is launched by the first graphs of a process, of some 32 kernels in all,
-/// starts 0.7 us earlier than what all later ones launch, on an H200. Graphs that nobody needs take
-/// these places, once for each device, so that a call and what it is corrected by lie in like ones.
+/// Graphs that nobody needs take the places of a process's first ones, once for each device, so
+/// that a call and what it is corrected by are launched alike (DeviceTraits::first_graphs).
 void occupy_first_places(const GraphContext& context, DeviceStamps& stamps) {
-  constexpr int kGraphs = 4;
-  constexpr int kPairsOfKernels = 8;  // in each
+  constexpr std::size_t kGraphs = kDeviceTraits.first_graphs;
+  constexpr int kPairsOfKernels = kDeviceTraits.kernels_of_first_graphs / 2;
   using Graphs = std::vector<std::unique_ptr<DeviceGraph>>;
   static auto* const kept = new std::map<int, Graphs>;  // never destroyed: CUDA may end before
   static std::mutex mutex;

@@ -37,7 +37,7 @@ class CONVTIME_API KernelTimer final : public Timer {
   std::function<void()> drain_;
   bool isolated_ = false;
   CuptiSession session_;
-  double tick_seconds_;
+  double tick_seconds_ = 0;
   std::vector<Window> windows_;
   std::vector<std::vector<DeviceActivity>> activities_;
   CollectionNotes notes_;
