@@ -1,12 +1,17 @@
 """Energy and memory of a call: the counter's steps, on a fake of NVML; and on a GPU."""
 
+import contextlib
+import types
+
 import pytest
 import torch
 
 import convtime
 from convtime.results.costs import Energy, PeakMemory
 from convtime.results.counters import CountersUnavailable
+from convtime.timing import costs
 from convtime.timing.costs import _counter, watch
+from convtime.timing.sampling import Place
 
 
 class Machine:
@@ -79,6 +84,55 @@ def test_without_nvml_the_reason_is_told(gpu):
         pass
 
 
+class Meter:
+    """A GPU's counter of energy that moves where something is told to draw it, and batches of 1."""
+
+    def __init__(self, monkeypatch):
+        self.total = 0.0
+        cpu = Place(torch.device("cpu"), (), "")
+        monkeypatch.setattr(costs, "_WARM_UP_SECONDS", 0)
+        monkeypatch.setattr(costs, "gpu_place", lambda *_: cpu)
+        monkeypatch.setattr(costs, "_counter", lambda _: contextlib.nullcontext(lambda: self.total))
+        monkeypatch.setattr(costs, "_Batches", self.batches)
+
+    def batches(self, call):
+        def next_batch():
+            call()
+            return 1
+
+        return types.SimpleNamespace(next=next_batch)
+
+    def draw(self, joules):
+        self.total += joules
+
+
+@pytest.mark.parametrize("before", [None, 0.5, 300])
+def test_energy_of_a_setup_is_not_the_calls(monkeypatch, before):
+    meter = Meter(monkeypatch)
+    setup = None if before is None else lambda: meter.draw(before)
+    found = convtime.energy(meter.draw, 100, setup=setup, seconds=0.01)
+    assert found.joules == pytest.approx(100)
+
+
+def test_energy_of_a_backward_pass_is_not_that_of_the_forward_pass(monkeypatch):
+    meter = Meter(monkeypatch)
+
+    class Op(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            meter.draw(300)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            meter.draw(100)
+            return gradient
+
+    x = torch.ones(4, requires_grad=True)
+    found = convtime.energy(Op.apply, x, backward=True, setup=lambda: meter.draw(7), seconds=0.01)
+    assert found.joules == pytest.approx(100)
+
+
 @pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "long"])
 def test_seconds_must_be_positive(seconds):
     with pytest.raises(ValueError, match="seconds must be a positive number, got"):
@@ -115,3 +169,38 @@ def test_peak_memory_is_the_allocators():
     assert 8 << 20 <= found.bytes < 9 << 20
     assert 0 < found.result_bytes < 1 << 20
     assert found.device == "cuda:0"
+
+
+@pytest.mark.cuda
+def test_peak_memory_of_a_backward_pass_is_not_that_of_the_forward_pass():
+    x = torch.randn(1 << 20, device="cuda", requires_grad=True)
+
+    def forward(x):
+        waste = torch.empty(16 << 20, device="cuda")  # 64 MiB that only the forward pass takes
+        del waste
+        return x.exp()
+
+    found = convtime.peak_memory(forward, x, backward=True)
+    assert 4 << 20 <= found.bytes < 17 << 20
+    assert found.result_bytes == 4 << 20  # the gradient of x
+
+
+@pytest.mark.cuda
+def test_peak_memory_of_a_setup_is_not_the_calls():
+    x = torch.randn(1 << 20, device="cuda")
+    kept = {}
+
+    def setup():
+        kept["large"] = torch.empty(16 << 20, device="cuda")
+
+    assert 4 << 20 <= convtime.peak_memory(torch.relu, x, setup=setup).bytes < 5 << 20
+
+
+@pytest.mark.cuda
+@pytest.mark.timing
+def test_a_backward_pass_takes_its_own_energy():
+    x = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    y = x.clone().requires_grad_()
+    forward = convtime.energy(torch.mm, x, y, seconds=1.0)
+    backward = convtime.energy(torch.mm, x, y, backward=True, seconds=1.0)  # a product, too
+    assert backward.joules == pytest.approx(forward.joules, rel=0.3)

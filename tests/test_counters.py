@@ -309,7 +309,7 @@ def test_the_command_counts_what_it_finds_on_standard_input(monkeypatch, tmp_pat
         assert fn() == 3
         return dataclasses.replace(made([CALL]), name=options["name"])
 
-    def watch(fn, *, name, device):
+    def watch(fn, *, name, setup, backward, device):
         return PeakMemory(name, 8, 4, "cuda:0")
 
     monkeypatch.setattr("convtime.cli.counters.counters", count)
@@ -320,6 +320,25 @@ def test_the_command_counts_what_it_finds_on_standard_input(monkeypatch, tmp_pat
     assert main(given) == 0
     assert "y = x + 1; y: 3 metrics" in capsys.readouterr().out
     assert Counters.from_dict(json.loads(file.read_text())).peak_memory.bytes == 8
+
+
+def test_the_command_reads_energy_and_memory_of_what_it_counts(monkeypatch, capsys):
+    asked = []
+
+    def watch(fn, *, name, setup, backward, device):
+        setup()
+        asked.append((fn(), name, backward, device))
+
+    def count(fn, **options):
+        watch(fn, **{what: options[what] for what in ("name", "setup", "backward", "device")})
+        return made([CALL])
+
+    monkeypatch.setattr("convtime.cli.counters.counters", count)
+    monkeypatch.setattr("convtime.cli.counters.energy", watch)
+    monkeypatch.setattr("convtime.cli.counters.peak_memory", watch)
+    given = ["counters", "x", "-s", "x = 0", "--before", "x += 1", "--backward", "--device", "cpu"]
+    assert main([*given, "--energy", "--memory"]) == 0
+    assert asked == [(1, "x", True, "cpu"), (2, "x", True, "cpu"), (3, "x", True, "cpu")]
 
 
 def test_counters_are_shown():

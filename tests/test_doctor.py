@@ -86,7 +86,7 @@ SUSTAINED = OperationTiming("matmul", "kernel", "sustained", 198e-6, 0.01, (197e
         (known(KnownDuration("event", 80e-6, 79.7e-6, 0)), "method event", "failed",
          "timed 300.0 ns too short", "end whatever else runs"),
         (known(KnownDuration("cpu", 400e-6, 410e-6, 0)), "method cpu", "failed",
-         "timed 10.000 µs too long", ""),
+         "timed 10.00 µs too long", ""),
         (known(KnownDuration("kernel", 80e-6, None, None, "CUPTI is taken")), "method kernel",
          "advice", "cannot be used: CUPTI is taken", "method='auto'"),
         (operations(OperationTiming("relu", "kernel", "as-is", 1e-6, 0.06, (1e-6, 1e-6))),

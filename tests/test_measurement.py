@@ -91,6 +91,11 @@ def make(**changes: Any) -> Measurement:
         (12345.0, "12345 s"),
         (0.0, "0.000 ns"),
         (float("nan"), "nan s"),
+        (999.94e-9, "999.9 ns"),
+        (999.96e-9, "1.000 µs"),
+        (-999.96e-9, "-1.000 µs"),
+        (0.99999, "1.000 s"),
+        (9.9996e-6, "10.00 µs"),
     ],
 )
 def test_format_seconds_picks_the_unit(seconds: float, text: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import subprocess
 import sys
@@ -81,6 +82,31 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> FakeTrace:
     monkeypatch.setattr(recording_module, "_autograd_threads", lambda trace: {AUTOGRAD})
     monkeypatch.setattr(recording_module, "resolve_device", lambda device: torch.device("cpu"))
     return fake
+
+
+class Ranges:
+    """NVTX's ranges as they were started and ended."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[str] = []
+        self._names: list[str] = []
+        monkeypatch.setattr("convtime.timing.regions._HAS_NVTX", True)
+        monkeypatch.setattr(torch.cuda.nvtx, "range_start", self._start)
+        monkeypatch.setattr(torch.cuda.nvtx, "range_end", self._end)
+
+    def _start(self, name: str) -> int:
+        self.seen.append(name)
+        self._names.append(name)
+        return len(self._names) - 1
+
+    def _end(self, number: int) -> None:
+        self.seen.append(f"end of {self._names[number]}")
+
+
+async def turns(count: int) -> None:
+    """Lets the other tasks run so many times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def kernel_ns(recording: Recording, *path: str) -> list[int]:
@@ -263,13 +289,28 @@ def test_a_trace_has_regions_kernels_and_arrows(trace: FakeTrace, tmp_path: Path
 def test_without_a_recording_a_region_only_names_itself_to_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pushed: list[str] = []
-    monkeypatch.setattr("convtime.timing.regions._HAS_NVTX", True)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", pushed.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: pushed.append("pop"))
+    ranges = Ranges(monkeypatch)
     with convtime.region("outer"), convtime.region("inner"):
         pass
-    assert pushed == ["outer", "inner", "pop", "pop"]
+    assert ranges.seen == ["outer", "inner", "end of inner", "end of outer"]
+
+
+def test_nvtx_ranges_of_tasks_end_with_their_own_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = Ranges(monkeypatch)
+
+    async def task(name: str, *, waits_before: int, waits_inside: int) -> None:
+        await turns(waits_before)
+        with convtime.region(name):
+            await turns(waits_inside)
+
+    async def both() -> None:
+        await asyncio.gather(
+            task("first", waits_before=0, waits_inside=4),
+            task("second", waits_before=1, waits_inside=9),
+        )
+
+    asyncio.run(both())
+    assert ranges.seen == ["first", "second", "end of first", "end of second"]
 
 
 @pytest.mark.parametrize("begin_inside", [False, True])
@@ -316,6 +357,124 @@ def test_asynchronous_tasks_have_regions_of_their_own() -> None:
     assert [entry.parent for entry in entries] == [None, None, 0, 1]
     lasted = [entry.end - entry.start for entry in entries]
     assert lasted[0] < lasted[1]
+
+
+def test_each_asynchronous_task_has_its_own_work(trace: FakeTrace) -> None:
+    async def task(name: str, kernel: int) -> None:
+        trace.launch(kernel)  # before its region
+        with convtime.region(name):
+            for _ in range(3):
+                trace.launch(kernel)
+                trace.launch(kernel, thread=AUTOGRAD)  # which it waits for
+                await turns(1)
+            with convtime.region("inner"):
+                await turns(1)
+                trace.launch(kernel)
+        await turns(1)
+        trace.launch(kernel)
+
+    async def both() -> None:
+        with convtime.region("around"):
+            await asyncio.gather(task("a", 0), task("b", 1))
+            trace.launch(2)
+        trace.launch(2)
+
+    run = asyncio.Handle._run
+    with convtime.record() as recording:
+        asyncio.run(both())
+    assert asyncio.Handle._run is run
+    found: dict[int, list[str | None]] = {0: [], 1: [], 2: []}
+    for work, owner in zip(recording.work, owners(recording), strict=True):
+        found[work.launch].append(owner)
+    assert found[0] == ["around", *["a"] * 6, "inner", "around"]
+    assert found[1] == ["around", *["b"] * 6, "inner", "around"]
+    assert found[2] == ["around", None]
+    assert kernel_ns(recording, "around", "a") == kernel_ns(recording, "around", "b") == [70]
+    assert recording.ambiguous == 0
+
+
+def test_a_task_that_outlives_a_region_is_not_in_it(trace: FakeTrace) -> None:
+    async def task() -> None:
+        trace.launch()
+        await turns(3)
+        trace.launch()
+        with convtime.region("late"):
+            trace.launch()
+
+    async def main() -> None:
+        with convtime.region("early"):
+            child = asyncio.create_task(task())
+            await turns(1)
+        await child
+
+    with convtime.record() as recording:
+        asyncio.run(main())
+    assert owners(recording) == ["early", None, "late"]
+    assert [region.path for region in recording.regions] == [("early",), ("late",)]
+
+
+def test_a_thread_works_for_the_task_that_waits_for_it(trace: FakeTrace) -> None:
+    def work() -> None:
+        trace.numbers[threading.get_ident()] = STRANGER
+        trace.launch()
+        with convtime.region("on a thread"):
+            trace.launch()
+        trace.launch()
+
+    async def task(name: str) -> None:
+        with convtime.region(name):
+            await asyncio.to_thread(work)
+            trace.launch()
+
+    with convtime.record() as recording:
+        asyncio.run(task("waits"))
+    # A thread with regions is in none of the task's before it enters the first one.
+    assert owners(recording) == [None, "on a thread", "waits", "waits"]
+    assert [region.path for region in recording.regions] == [("waits",), ("waits", "on a thread")]
+    assert {entry.name: entry.thread for entry in recording.entries} == {
+        "waits": MAIN,
+        "on a thread": STRANGER,
+    }
+
+
+def test_a_thread_without_regions_works_for_the_only_task_that_has_one(trace: FakeTrace) -> None:
+    async def waiting(name: str, done: asyncio.Event) -> None:
+        with convtime.region(name):
+            await done.wait()
+
+    async def main() -> None:
+        done = asyncio.Event()
+        tasks = [asyncio.create_task(waiting("a", done))]
+        await turns(2)
+        trace.launch(thread=STRANGER)
+        tasks.append(asyncio.create_task(waiting("b", done)))
+        await turns(2)
+        trace.launch(thread=STRANGER)
+        done.set()
+        await asyncio.gather(*tasks)
+
+    with convtime.record() as recording:
+        asyncio.run(main())
+    assert owners(recording) == ["a", None]
+    assert recording.ambiguous == 1
+
+
+def test_work_is_nobodys_where_tasks_switch_without_notice(trace: FakeTrace) -> None:
+    """As under event loops that are not asyncio's: a context each, and nothing between them."""
+    a, b = contextvars.copy_context(), contextvars.copy_context()
+    in_a, in_b = convtime.region("a"), convtime.region("b")
+    with convtime.record() as recording:
+        a.run(in_a.__enter__)
+        a.run(trace.launch)
+        b.run(in_b.__enter__)
+        a.run(trace.launch)
+        b.run(trace.launch)
+        a.run(in_a.__exit__)
+        b.run(trace.launch)
+        b.run(in_b.__exit__)
+        trace.launch()
+    assert owners(recording) == ["a", None, None, "b", None]
+    assert recording.ambiguous == 2
 
 
 @pytest.mark.usefixtures("trace")

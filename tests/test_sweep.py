@@ -188,6 +188,8 @@ def test_what_is_timed_may_be_a_candidate_or_what_a_factory_makes_one() -> None:
         (lambda cache, a: a, {"a": [1]}, {}, "'cache', which is an option of time_op"),
         (nothing, {"method": ["kernel", "x"]}, {}, "axis 'method': method must be one of"),
         (nothing, {"warmup": [1]}, {"warmup": 2}, "warmup is an axis and an option"),
+        (nothing, {"stop": ["count"]}, {"stop": "interval"}, "stop is an axis and an option"),
+        (nothing, {"iterations": [1]}, {"stop": "interval"}, "so that stop cannot be given"),
         (nothing, {"warmup": [1]}, {"cache": "x"}, "cache must be one of"),
         (nothing, {"regime": ["both"]}, {}, "regime of a sweep cannot be 'both'"),
         (nothing, {"warmup": [1]}, {"stop": "verdict"}, "stop of a sweep cannot be 'verdict'"),

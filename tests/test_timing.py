@@ -21,6 +21,7 @@ import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 import convtime
+from convtime.core.load import _C
 from convtime.timing import options as options_module
 from convtime.timing.candidate import Candidate, name_of
 from convtime.timing.options import Cache, Method, Options, Stop
@@ -116,6 +117,21 @@ def test_max_samples_and_budget_end_the_sampling() -> None:
     one = convtime.time_op(time.sleep, 0.001, device="cpu", tolerance=0, budget=0.1)
     assert one.stop_reason == "budget"
     assert 0.1 <= one.sampling_seconds < 0.5
+
+
+@pytest.mark.parametrize("stop", ["noise", "entropy", "count", "budget"])
+def test_max_samples_holds_whatever_ends_the_sampling(stop: Stop) -> None:
+    one = convtime.time_op(int, device="cpu", stop=stop, tolerance=0, warmup=1, max_samples=12)
+    assert len(one.seconds) <= 12
+    assert one.stop_reason in ("settled", "max_samples")
+
+
+@pytest.mark.parametrize("stop", ["interval", "noise", "entropy", "verdict", "count", "budget"])
+def test_without_max_samples_only_a_budget_takes_more_than_ten_thousand(stop: Stop) -> None:
+    rule = Options(stop=stop, tolerance=0).stop_rule()
+    varied = np.random.default_rng(0).random(10_000).tolist()
+    reason = _C.stop_reason([varied], elapsed_seconds=0, **rule)
+    assert reason == ("not yet" if stop == "budget" else "max_samples")
 
 
 @pytest.mark.parametrize("stop", ["interval", "noise"])
@@ -844,7 +860,8 @@ def test_steady_warm_up_ends_and_says_so() -> None:
 @pytest.mark.parametrize("stop", ["interval", "noise", "entropy", "count", "budget"])
 def test_every_stop_criterion_ends(stop: Stop) -> None:
     x = torch.randn(1 << 20, device="cuda")
-    one = convtime.time_op(torch.relu, x, stop=stop, max_samples=2000, budget=0.5)
+    most = 2000 if stop == "count" else None
+    one = convtime.time_op(torch.relu, x, stop=stop, max_samples=most, budget=0.5)
     assert one.stop == stop
     assert one.stop_reason == {"count": "max_samples", "budget": "budget"}.get(stop, "settled")
 

@@ -280,8 +280,7 @@ bool Sampler::Run::become_steady() {
 /// where there is no time for others.
 void Sampler::Run::take_over(SampledRounds& series) {
   const std::size_t taken = rounds_of(series);
-  const std::size_t limit = rule_.criterion == StopCriterion::kBudget ? taken : rule_.max_samples;
-  const std::size_t rounds = std::min(steady_window(taken), limit);
+  const std::size_t rounds = std::min(steady_window(taken), rule_.max_samples);
   forget_first(taken - rounds, series);
   append(std::move(series), result_);
   result_.warmup_calls -= rounds * candidates_.size();
@@ -325,9 +324,7 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
   if (taken < rule_.min_samples) {
     return std::min(affordable, rule_.min_samples - taken);
   }
-  return rule_.criterion == StopCriterion::kBudget
-             ? affordable
-             : std::min(affordable, rule_.max_samples - taken);
+  return std::min(affordable, rule_.max_samples - taken);
 }
 
 StopReason Sampler::Run::decide(double elapsed_seconds) {

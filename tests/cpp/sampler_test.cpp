@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <stdexcept>
 #include <thread>
@@ -710,6 +711,31 @@ TEST_F(SamplerTest, DoesNotCountIdlingAsSampling) {
   EXPECT_EQ(result.idle_seconds, regime.idle_seconds());
   EXPECT_LT(result.sampling_seconds, 0.05);
   EXPECT_EQ(regime.seen.size(), 4U);
+}
+
+TEST_F(SamplerTest, TakesMaxSamplesAtMostWhateverTheCriterion) {
+  for (const Warmup& warmup : {kOneCall, Warmup{}}) {  // a steady warm-up gives samples, too
+    const SamplerResult result = Sampler(timer_, nullptr, nullptr, warmup,
+                                         {.criterion = StopCriterion::kBudget,
+                                          .min_samples = 5,
+                                          .max_samples = 70,
+                                          .budget_seconds = 1e9})
+                                     .run(both_);
+    EXPECT_EQ(result.candidates[0].seconds.size(), 70U);
+    EXPECT_EQ(result.stop_reason, StopReason::kMaxSamples);
+  }
+}
+
+TEST_F(SamplerTest, SpendsItsBudgetWhereTheNumberOfSamplesIsUnlimited) {
+  for (const Warmup& warmup : {kOneCall, Warmup{}}) {
+    const SamplerResult result = Sampler(timer_, nullptr, nullptr, warmup,
+                                         {.criterion = StopCriterion::kBudget,
+                                          .max_samples = std::numeric_limits<std::size_t>::max(),
+                                          .budget_seconds = 0.01})
+                                     .run(both_);
+    EXPECT_EQ(result.stop_reason, StopReason::kBudget);
+    EXPECT_GE(result.candidates[0].seconds.size(), 10U);
+  }
 }
 
 TEST_F(SamplerTest, EndsAsByItsBudgetWhereItIdledForTooLong) {

@@ -101,7 +101,7 @@ TEST(StopRule, DoesNotTrustTooFewSamples) {
 }
 
 TEST(StopRule, StopsAtTheMostSamples) {
-  for (const char* name : {"interval", "noise", "entropy", "verdict", "count"}) {
+  for (const char* name : {"interval", "noise", "entropy", "verdict", "count", "budget"}) {
     const StopRule rule{.criterion = stop_criterion_from_string(name), .max_samples = 10};
     EXPECT_EQ(rule.decide(Samples{kNoisy}, 0), StopReason::kMaxSamples) << name;
   }
@@ -124,7 +124,8 @@ TEST(StopRule, CountTakesItsSamplesHoweverLongAndQuiet) {
 }
 
 TEST(StopRule, BudgetIsSpentHoweverManyAndQuietTheSamples) {
-  const StopRule rule{.criterion = StopCriterion::kBudget, .max_samples = 10};
+  const StopRule rule{.criterion = StopCriterion::kBudget,
+                      .max_samples = std::numeric_limits<std::size_t>::max()};
   EXPECT_EQ(rule.decide(Samples{kQuiet}, 0.99), StopReason::kNotYet);
   EXPECT_EQ(rule.decide(Samples{kQuiet}, 1), StopReason::kBudget);
 }
@@ -479,7 +480,8 @@ TEST(StopRule, RefusesRulesThatCannotBeMet) {
   EXPECT_EQ(message({.margin = 0}), "margin must be more than 0, got 0.000000");
   EXPECT_EQ(message({.tolerance = 0}), "");
   EXPECT_EQ(message({}), "");
-  EXPECT_EQ(message({.criterion = StopCriterion::kBudget, .min_samples = 5, .max_samples = 4}), "");
+  EXPECT_EQ(message({.criterion = StopCriterion::kBudget, .min_samples = 5, .max_samples = 4}),
+            "max_samples must be at least min_samples (5), got 4");
 }
 
 TEST(StopCriterion, IsKnownByItsName) {

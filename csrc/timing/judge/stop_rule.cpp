@@ -191,7 +191,7 @@ void StopRule::validate() const {
   if (min_samples < 1) {
     throw std::invalid_argument("min_samples must be at least 1, got 0");
   }
-  if (criterion != StopCriterion::kBudget && max_samples < min_samples) {
+  if (max_samples < min_samples) {
     throw std::invalid_argument("max_samples must be at least min_samples (" +
                                 std::to_string(min_samples) + "), got " +
                                 std::to_string(max_samples));
@@ -212,7 +212,7 @@ StopReason StopRule::decide_by_limits(std::size_t samples, double elapsed_second
   if (samples < min_samples) {
     return StopReason::kNotYet;
   }
-  if (criterion != StopCriterion::kBudget && samples >= max_samples) {
+  if (samples >= max_samples) {
     return StopReason::kMaxSamples;
   }
   return criterion != StopCriterion::kCount && elapsed_seconds >= budget_seconds

@@ -24,7 +24,7 @@ enum class StopCriterion {
   kVerdict,
   /// "count": `max_samples` are taken, however long it takes.
   kCount,
-  /// "budget": the budget is spent, however many samples that gives.
+  /// "budget": the budget is spent, or `max_samples` are taken.
   kBudget,
 };
 
@@ -45,7 +45,7 @@ CONVTIME_API bool depends_on_overhead(StopCriterion criterion);
 struct StopRule {
   StopCriterion criterion = StopCriterion::kInterval;
   std::size_t min_samples = 10;
-  std::size_t max_samples = 10'000;  ///< not looked at by kBudget
+  std::size_t max_samples = 10'000;  ///< an upper limit whatever the criterion
   double budget_seconds = 1.0;       ///< of sampling; not warm-up; not looked at by kCount
   double tolerance = 0.005;          ///< of kInterval and kNoise
   double margin = 0.01;              ///< of kVerdict: ratios this close to 1 are the same

@@ -105,11 +105,16 @@ def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]
         cache=options.cache,
         device=options.device,
     )
-    of = {"name": candidate.name, "device": options.device}
+    same: dict[str, Any] = {
+        "name": candidate.name,
+        "setup": candidate.setup,
+        "backward": candidate.backward,
+        "device": options.device,
+    }
     if options.energy:
-        found = dataclasses.replace(found, energy=energy(candidate.fn, **of))
+        found = dataclasses.replace(found, energy=energy(candidate.fn, **same))
     if options.memory:
-        found = dataclasses.replace(found, peak_memory=peak_memory(candidate.fn, **of))
+        found = dataclasses.replace(found, peak_memory=peak_memory(candidate.fn, **same))
     return found
 
 

@@ -35,6 +35,7 @@ def progress_bar(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
     ) as bar:
         used_seconds = 0.0
         used_rounds = 0
+        most_rounds = options.stop_rule()["max_samples"]
 
         def log(record: BatchRecord) -> None:
             nonlocal used_seconds, used_rounds
@@ -47,7 +48,7 @@ def progress_bar(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
                 used_rounds += record.rounds
             used = max(
                 used_seconds / max(float(options.budget), 1e-9),
-                used_rounds / max(int(options.max_samples), 1),
+                used_rounds / max(most_rounds, 1),
             )
             bar.update(min(used, 1.0) - bar.n)
 

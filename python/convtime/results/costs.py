@@ -61,7 +61,7 @@ class PeakMemory:
 
 def _joules(joules: float) -> str:
     scale, unit = next(
-        ((scale, unit) for scale, unit in ((1.0, "J"), (1e-3, "mJ")) if joules >= scale),
+        ((scale, unit) for scale, unit in ((1.0, "J"), (1e-3, "mJ")) if abs(joules) >= scale),
         (1e-6, "µJ"),
     )
     return f"{joules / scale:.3g} {unit}"

@@ -124,8 +124,9 @@ class Recording(codec.Stored):
         launches: what was launched, each once.
         work: what the GPUs did, in the order in which it began.
         threads: names of threads by their numbers, as far as they are known.
-        ambiguous: how many of ``work`` a thread issued that has no region of its own, while several
-            threads were in one; they belong to none.
+        ambiguous: how many of ``work`` may belong to several regions, and so belong to none: issued
+            by a thread without regions while several threads or tasks were in one, or on a thread
+            whose event loop does not tell when it switches between tasks.
         fault: what is wrong with CUPTI's records; empty where each launch has its own. Where some
             are missing, times of GPUs are too short.
         provenance: hardware, software and source state.

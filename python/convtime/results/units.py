@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+_UNITS = ((0, 1.0, "s"), (-3, 1e-3, "ms"), (-6, 1e-6, "µs"), (-9, 1e-9, "ns"))
 
 
 def format_seconds(seconds: float, digits: int = 4) -> str:
@@ -45,7 +45,9 @@ def format_share(seconds: float, whole: float) -> str:
 
 def _precision(seconds: float, digits: int) -> tuple[float, str, int]:
     """The unit that suits a time, with its scale, and the decimals for so many digits."""
-    fitting = ((scale, unit) for scale, unit in _UNITS if abs(seconds) >= scale)
-    scale, unit = next(fitting, _UNITS[-1])
-    whole_digits = len(str(int(abs(seconds / scale))))
+    # Of the rounded number: 999.96 ns with four digits is a microsecond.
+    exponent = int(f"{seconds:.{digits - 1}e}".partition("e")[2]) if seconds else -9
+    fitting = (unit for unit in _UNITS if exponent >= unit[0])
+    unit_exponent, scale, unit = next(fitting, _UNITS[-1])
+    whole_digits = max(exponent - unit_exponent + 1, 1)
     return scale, unit, max(digits - whole_digits, 0)

@@ -106,7 +106,7 @@ def _remarks(recording: Recording) -> Iterator[str]:
     if recording.ambiguous:
         yield (
             f"{_counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
-            "since several threads were in one while a thread without regions issued it"
+            "since several threads or tasks were in one, and which of them issued it is unknown"
         )
 
 

@@ -175,7 +175,7 @@ def clearing_gradients(candidate: Candidate) -> Candidate:
         return candidate
 
     def setup() -> None:
-        _clear_gradients(candidate.grad_to_none)
+        clear_gradients(candidate.grad_to_none)
         if candidate.setup is not None:
             candidate.setup()
 
@@ -233,9 +233,9 @@ class _Backward:
             last.gradients = [torch.randn_like(output) for output in last.outputs]
         # Which leaves a call uses may vary (a mixture of experts): those of the call before have
         # gradients, and those of this one may have some from elsewhere.
-        _clear_gradients(last.leaves)
+        clear_gradients(last.leaves)
         last.leaves = list(_leaves_of(last.outputs))
-        _clear_gradients(last.leaves)
+        clear_gradients(last.leaves)
 
     def _refuse_special(self, outputs: Iterable[torch.Tensor]) -> None:
         for output in outputs:
@@ -304,6 +304,7 @@ def _leaves_of(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         pending.extend(following for following, _ in node.next_functions)
 
 
-def _clear_gradients(tensors: Iterable[torch.Tensor]) -> None:
+def clear_gradients(tensors: Iterable[torch.Tensor]) -> None:
+    """Sets the gradient of each tensor to None."""
     for tensor in tensors:
         tensor.grad = None

@@ -14,7 +14,7 @@ import torch
 from convtime.device import nvml
 from convtime.results.costs import Energy, PeakMemory
 from convtime.results.counters import CountersUnavailable
-from convtime.timing.candidate import Candidate
+from convtime.timing.candidate import Candidate, LastPass, backward_of, clear_gradients
 from convtime.timing.counters.reading import gpu_place
 from convtime.timing.options import Options
 from convtime.timing.sampling import on, turn_on
@@ -31,6 +31,8 @@ def energy(
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     name: str | None = None,
+    setup: Callable[[], object] | None = None,
+    backward: bool = False,
     seconds: float = 2.0,
     device: torch.device | str | int | None = None,
     exclusive: bool = True,
@@ -41,12 +43,18 @@ def energy(
     sustained load on a warm cache, with all that the GPU draws for other reasons, and other
     processes' work on the same GPU.
 
+    The counter cannot be stopped between calls. With ``setup`` or ``backward``, the energy of
+    whatever comes before each call is therefore measured separately and subtracted.
+
     Args:
         fn: what is called.
         args: its positional arguments.
         kwargs: its keyword arguments.
         name: what the result is called; the function's own name unless given.
-        seconds: how long it is watched at least, after half a second of warm-up.
+        setup: called without arguments before each call; its energy is not part of the result.
+        backward: measures the backward pass of ``fn``'s result instead.
+        seconds: how long it is watched at least, after half a second of warm-up; twice where
+            something comes before each call.
         device: where the work runs, as ``time_op``'s.
         exclusive: as ``time_op``'s.
 
@@ -54,7 +62,7 @@ def energy(
         CountersUnavailable: where the GPU, or the driver, does not count its energy.
         ValueError: for seconds that are not positive, and another device.
     """
-    candidate = Candidate(fn, *args, kwargs=kwargs, name=name)
+    candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
     if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
         raise ValueError(f"seconds must be a positive number, got {seconds!r}")
     options = Options(device=device, exclusive=exclusive)
@@ -64,16 +72,28 @@ def energy(
         on(place.device, None),
         _counter(place.device) as joules,
     ):
-        watched = watch(_Batches(candidate), joules, seconds)
+        called = backward_of(candidate) if backward else candidate
+        before = called.setup
+        whole = watch(_Batches(_with_setup(called)), joules, seconds)
+        apart = None if before is None else watch(_Batches(before), joules, seconds)
     return Energy(
         name=candidate.name,
-        joules=watched.joules / watched.calls,
-        resolution=watched.resolution / watched.calls,
-        watts=watched.joules / watched.seconds,
-        seconds=watched.seconds,
-        calls=watched.calls,
+        joules=whole.joules_per_call - (apart.joules_per_call if apart else 0),
+        resolution=whole.resolution_per_call + (apart.resolution_per_call if apart else 0),
+        watts=whole.joules / whole.seconds,
+        seconds=whole.seconds,
+        calls=whole.calls,
         device=str(place.device),
     )
+
+
+def _with_setup(candidate: Candidate) -> Callable[[], object]:
+    def call() -> object:
+        if candidate.setup is not None:
+            candidate.setup()
+        return candidate.fn(*candidate.args, **candidate.kwargs)
+
+    return call
 
 
 @contextlib.contextmanager
@@ -95,8 +115,8 @@ def _counter(device: torch.device) -> Iterator[Callable[[], float]]:
 class _Batches:
     """Issues calls to the GPU, in batches of which one waits while another runs."""
 
-    def __init__(self, candidate: Candidate) -> None:
-        self._candidate = candidate
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
         self._size = 1
         self._pending: tuple[torch.cuda.Event, int] | None = None
 
@@ -104,7 +124,7 @@ class _Batches:
         """Issues a batch, and waits for the one before it; returns how many calls that had."""
         begin = time.perf_counter()
         for _ in range(self._size):
-            self._candidate.fn(*self._candidate.args, **self._candidate.kwargs)
+            self._call()
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record()
         before, self._pending = self._pending, (event, self._size)
@@ -132,6 +152,14 @@ class Watched:
     resolution: float
     seconds: float
     calls: int
+
+    @property
+    def joules_per_call(self) -> float:
+        return self.joules / self.calls
+
+    @property
+    def resolution_per_call(self) -> float:
+        return self.resolution / self.calls
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,6 +231,8 @@ def peak_memory(
     *args: Any,
     kwargs: Mapping[str, Any] | None = None,
     name: str | None = None,
+    setup: Callable[[], object] | None = None,
+    backward: bool = False,
     device: torch.device | str | int | None = None,
 ) -> PeakMemory:
     """Memory that ``fn(*args, **kwargs)`` takes at most, as PyTorch's allocator counts it.
@@ -215,22 +245,34 @@ def peak_memory(
         args: its positional arguments.
         kwargs: its keyword arguments.
         name: what the result is called; the function's own name unless given.
+        setup: called without arguments before each call; its memory counts as taken before.
+        backward: measures the backward pass of ``fn``'s result instead, whose own result is the
+            gradients. The forward pass's memory counts as taken before. Gradients are then None.
         device: where the work runs, as ``time_op``'s.
 
     Raises:
         CountersUnavailable: for work on the CPU, whose memory PyTorch does not count.
         ValueError: for another device.
     """
-    candidate = Candidate(fn, *args, kwargs=kwargs, name=name)
+    candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
     options = Options(device=device)
     gpu = gpu_place(candidate, options, "PyTorch counts the memory of GPUs alone").device
+    last = LastPass()
+    called = backward_of(candidate, last) if backward else candidate
     with on(gpu, None):
-        fn(*args, **candidate.kwargs)
+        _with_setup(called)()
+        if called.setup is not None:
+            called.setup()
         torch.cuda.synchronize(gpu)
         torch.cuda.reset_peak_memory_stats(gpu)
         before = torch.cuda.memory_allocated(gpu)
-        result = fn(*args, **candidate.kwargs)
+        result = called.fn(*called.args, **called.kwargs)
         torch.cuda.synchronize(gpu)
         peak, after = torch.cuda.max_memory_allocated(gpu), torch.cuda.memory_allocated(gpu)
         del result
-    return PeakMemory(candidate.name, peak - before, after - before, str(gpu))
+        if backward:  # which also frees what the forward pass saved
+            clear_gradients(last.leaves)
+            before_result = torch.cuda.memory_allocated(gpu)
+        else:
+            before_result = before
+    return PeakMemory(candidate.name, peak - before, after - before_result, str(gpu))

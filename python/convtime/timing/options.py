@@ -46,11 +46,16 @@ if TYPE_CHECKING:
         warmup: Literal["steady"] | SupportsFloat
         tolerance: float
         min_samples: int
-        max_samples: int
+        max_samples: int | None
         budget: float
         timeout: float | None
         exclusive: bool
         log: Callable[[BatchRecord], object] | None
+
+    class SweepOptions(SharedOptions, total=False):
+        """:class:`Options` but ``margin`` as keywords, for type checkers alone."""
+
+        stop: Stop
 
 
 Method = Literal["auto", "kernel", "event", "graph", "sync", "cpu"]
@@ -61,6 +66,8 @@ Placement = Literal["auto", "random", "as-is", "aligned"]
 Regime = Literal["auto", "as-is", "burst", "sustained", "both"]
 Clocks = Literal["observe", "lock"]
 Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
+
+_DEFAULT_MAX_SAMPLES = 10_000
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
@@ -166,7 +173,7 @@ class Options:
         "deviation is at most ``tolerance`` of the mean, or changes no more), ``entropy`` (the "
         "samples' distribution changes no more), ``verdict`` (for ``compare`` alone: it is settled "
         "how each candidate compares with the first), ``count`` (max_samples alone) or ``budget`` "
-        "(the budget alone).",
+        "(the budget, and max_samples where it is given).",
     ] = "interval"
     tolerance: Annotated[
         float,
@@ -181,9 +188,10 @@ class Options:
         "samples taken at least, also beyond the budget. Five or fewer give no 95 % interval.",
     ] = 10
     max_samples: Annotated[
-        int,
-        "samples taken at most.",
-    ] = 10_000
+        int | None,
+        "samples taken at most, whatever ``stop`` is. None for 10,000, and for no limit with "
+        "``stop='budget'``.",
+    ] = None
     budget: Annotated[
         float,
         "seconds after which sampling ends; neither warm-up nor idling is counted.",
@@ -216,7 +224,8 @@ class Options:
         if not (self.pin is None or _is_count(self.pin)):
             raise ValueError(f"pin must be the number of a CPU, 0 or more, got {self.pin!r}")
         for name in ("min_samples", "max_samples"):
-            if not _is_count(getattr(self, name)):
+            is_default = name == "max_samples" and self.max_samples is None
+            if not (is_default or _is_count(getattr(self, name))):
                 raise ValueError(
                     f"{name} must be a whole number, 0 or more, got {getattr(self, name)!r}"
                 )
@@ -257,11 +266,16 @@ class Options:
         return {
             "stop": self.stop,
             "min_samples": int(self.min_samples),
-            "max_samples": int(self.max_samples),
+            "max_samples": self._sample_limit(),
             "budget": float(self.budget),
             "tolerance": float(self.tolerance),
             "margin": float(self.margin),
         }
+
+    def _sample_limit(self) -> int:
+        if self.max_samples is not None:
+            return int(self.max_samples)
+        return sys.maxsize if self.stop == "budget" else _DEFAULT_MAX_SAMPLES
 
 
 def make_options(function: str, given: Mapping[str, Any], but: Collection[str] = ()) -> Options:

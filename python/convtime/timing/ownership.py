@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from convtime.timing.regions import OpenEntry, ThreadLog
 
@@ -14,16 +14,17 @@ Issue = tuple[int, int]
 class Ownership:
     """Finds the region that work was issued in.
 
-    That is the innermost one that the issuing thread was in. A thread that has no regions works for
-    the thread that was in one meanwhile: autograd's, which runs backward passes for whoever waits
-    for them, and others unless they also issue work while nobody is in a region, and so on their
-    own account.
+    That is the innermost one that the issuing thread was in, or the asynchronous task that it ran.
+    A thread that has no regions works for whoever was in one meanwhile: autograd's, which runs
+    backward passes for the thread or task that waits for them, and others unless they also issue
+    work while nobody is in a region, and so on their own account.
 
     Attributes:
-        ambiguous: how many issues of such threads there were while several others were in regions.
+        ambiguous: how many issues there were that may belong to several regions.
 
     Args:
         logs: of the threads that have regions.
+        entries: of regions.
         autograd: the numbers of autograd's threads.
         issues: all that there were.
     """
@@ -31,48 +32,93 @@ class Ownership:
     def __init__(
         self,
         logs: Mapping[int, ThreadLog],
+        entries: Sequence[OpenEntry],
         autograd: Collection[int],
         issues: Iterable[Issue],
     ) -> None:
         self.ambiguous = 0
         self._logs = logs
         self._autograd = autograd
+        self._open = _OpenEntries(
+            entry for entry in entries if entry.log.thread not in self._autograd
+        )
+        self._unsure = {
+            thread: _OpenEntries(entry for entry in entries if entry.log is log)
+            for thread, log in logs.items()
+            if log.missed_switch
+        }
         self._own_account = {
             thread
             for thread, time in issues
-            if thread not in autograd and (thread in logs or not self._entered_by_others(time))
+            if thread not in autograd and (thread in logs or not self._open.innermost(time))
         }
 
     def owner(self, thread: int, time: int) -> OpenEntry | None:
         """The entry that work belongs to; None for none."""
-        own = _innermost(self._logs[thread], time) if thread in self._logs else None
-        return own or self._employer(thread, time)
+        found = self._of_thread(thread, time)
+        if not found and thread not in self._own_account:
+            found = self._of_others(thread, time)
+        if len(found) > 1:
+            self.ambiguous += 1
+        return found[0] if len(found) == 1 else None
 
     def around(self, entry: OpenEntry) -> OpenEntry | None:
         """The entry that another one lies in; None for none."""
         if entry.parent is not None or entry.log.thread not in self._autograd:
             return entry.parent
-        found = self._entered_by_others(entry.start)
+        found = self._of_others(entry.log.thread, entry.start)
         return found[0] if len(found) == 1 else None
 
-    def _employer(self, thread: int, time: int) -> OpenEntry | None:
-        if thread in self._own_account:
-            return None
-        found = self._entered_by_others(time)
-        if len(found) > 1:
-            self.ambiguous += 1
-        return found[0] if len(found) == 1 else None
+    def _of_thread(self, thread: int, time: int) -> Sequence[OpenEntry]:
+        """The entry that a thread was in; several where any of them may be it."""
+        if thread in self._unsure:
+            return self._unsure[thread].innermost(time)
+        if thread not in self._logs:
+            return ()
+        found = _innermost(self._logs[thread], time)
+        return () if found is None else (found,)
 
-    def _entered_by_others(self, time: int) -> list[OpenEntry]:
-        """The innermost entry of each thread that was in a region, autograd's left out."""
-        found = (
-            _innermost(log, time)
-            for thread, log in self._logs.items()
-            if thread not in self._autograd
-        )
-        return [entry for entry in found if entry is not None]
+    def _of_others(self, thread: int, time: int) -> Sequence[OpenEntry]:
+        """The entries that a thread without regions may have worked for."""
+        if thread in self._autograd:
+            # Who waits for it has not turned to another task.
+            others = (each for each in self._logs if each not in self._autograd)
+            if found := [entry for each in others for entry in self._of_thread(each, time)]:
+                return found
+        return self._open.innermost(time)
+
+
+class _OpenEntries:
+    """Which entries were open at a time, of threads and of tasks that waited.
+
+    Args:
+        entries: all of them, in the order in which they were entered.
+    """
+
+    def __init__(self, entries: Iterable[OpenEntry]) -> None:
+        entries = list(entries)
+        changes = [(entry.start, entry, 1) for entry in entries]
+        changes += [(entry.end, entry, -1) for entry in entries if entry.end >= 0]
+        changes.sort(key=lambda change: change[0])
+        self._times = [time for time, _, _ in changes]
+        self._innermost: list[tuple[OpenEntry, ...]] = []
+        inside: dict[OpenEntry, int] = {}  # how many open ones lie in each open one
+        for _, entry, change in changes:
+            if change > 0:
+                inside[entry] = 0
+            else:
+                del inside[entry]
+            if entry.parent in inside:
+                inside[entry.parent] += change
+            self._innermost.append(tuple(each for each, count in inside.items() if not count))
+
+    def innermost(self, time: int) -> tuple[OpenEntry, ...]:
+        """The open ones that no open one lies in."""
+        place = bisect.bisect_right(self._times, time)
+        return self._innermost[place - 1] if place else ()
 
 
 def _innermost(log: ThreadLog, time: int) -> OpenEntry | None:
     place = bisect.bisect_right(log.times, time)
-    return log.innermost[place - 1] if place else None
+    entry = log.innermost[place - 1] if place else None
+    return None if entry is None else entry.open_at(time)

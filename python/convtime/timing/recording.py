@@ -18,7 +18,7 @@ from convtime.results.recording import Entry, Launch, Recording, Work
 from convtime.timing.neutral import without_modes
 from convtime.timing.ownership import Ownership
 from convtime.timing.profilers import make_way_for_profilers
-from convtime.timing.regions import OpenEntry, RegionLog, current_log, set_log
+from convtime.timing.regions import OpenEntry, RegionLog, current_log, noting_switches, set_log
 
 RecordingMethod = Literal["auto", "kernel", "cpu"]
 
@@ -66,7 +66,8 @@ def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
         set_log(log)
     recording = Recording(method_requested=method, method_reason=why_not)
     try:
-        yield recording
+        with noting_switches(log):
+            yield recording
     finally:
         set_log(None)
         recording.seconds = (time.perf_counter_ns() - log.host_began) * 1e-9
@@ -114,7 +115,7 @@ def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None) -> None:
             recording.method_reason = f"kernel times were lost: {one_line(error)}"
     entries = list(log.entries)
     owners = Ownership(
-        dict(log.threads), autograd, ((thread, at) for _, _, _, at, thread, _ in issued)
+        dict(log.threads), entries, autograd, ((thread, at) for _, _, _, at, thread, _ in issued)
     )
     recording.launches = tuple(Launch(**launch) for launch in launches)
     recording.work = tuple(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import contextvars
 import dataclasses
@@ -9,7 +10,7 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +26,8 @@ class OpenEntry:
 
     Attributes:
         name: the region's.
-        parent: the entry that it lies in, on the same thread.
+        parent: the entry that it lies in; of another thread where that has passed its context on,
+            as ``asyncio.to_thread`` does.
         log: of the thread.
         place: of the entry among all of the recording's.
         start: when it was entered, in nanoseconds on the recording's clock.
@@ -44,6 +46,13 @@ class OpenEntry:
         self.start = self.end = -1
         self.host_start = self.host_end = -1
 
+    def open_at(self, time: int) -> OpenEntry | None:
+        """The innermost one of the entry and those around it that had not been left by then."""
+        entry: OpenEntry | None = self
+        while entry is not None and 0 <= entry.end <= time:
+            entry = entry.parent
+        return entry
+
 
 class ThreadLog:
     """Where one thread was, in the order of time.
@@ -51,17 +60,30 @@ class ThreadLog:
     Attributes:
         log: the recording's.
         thread: the thread's number.
-        times: when it entered or left a region.
-        innermost: which region it was in from then on; None for none.
+        times: when it entered or left a region, or turned to another asynchronous task.
+        innermost: which region it was in from then on, unless that is left; None for none.
+        missed_switch: whether it has turned to another task without notice, as under event loops
+            that are not asyncio's own; ``innermost`` is then no more than the last known one.
     """
 
-    __slots__ = ("innermost", "log", "thread", "times")
+    __slots__ = ("innermost", "log", "missed_switch", "thread", "times")
 
     def __init__(self, log: RegionLog, thread: int) -> None:
         self.log = log
         self.thread = thread
         self.times: list[int] = []
         self.innermost: list[OpenEntry | None] = []
+        self.missed_switch = False
+
+    def note(self, entry: OpenEntry | None, time: int) -> None:
+        """Notes that the thread is in an entry from now on, or in none."""
+        self.innermost.append(entry)
+        self.times.append(time)
+
+    def last(self, time: int) -> OpenEntry | None:
+        """The entry that it was last known to be in, if it is still open."""
+        entry = self.innermost[-1] if self.innermost else None
+        return None if entry is None else entry.open_at(time)
 
 
 class RegionLog:
@@ -91,25 +113,47 @@ class RegionLog:
 
     def enter(self, name: str, around: OpenEntry | None) -> OpenEntry:
         """Notes that the calling thread enters a region within another."""
-        if around is not None and around.log.log is not self:
-            around = None  # it was entered while an earlier recording was under way
-        log = around.log if around is not None else self._log_of_thread()
-        entry = OpenEntry(name, around, log)
+        log = self._log_of_thread()
+        entry = OpenEntry(name, None, log)
         entry.host_start = time.perf_counter_ns()
         entry.start = self._clock()
+        entry.parent = self._open(around, entry.start)
+        last = log.last(entry.start)
+        log.missed_switch |= last is not None and last is not entry.parent
         with self._adding:  # stamped before, since the recording may end at any time
             entry.place = len(self.entries)
             self.entries.append(entry)
-        log.innermost.append(entry)
-        log.times.append(entry.start)
+        log.note(entry, entry.start)
         return entry
 
     def leave(self, entry: OpenEntry) -> None:
         """Notes that the calling thread leaves a region."""
-        entry.end = self._clock()
+        end = self._clock()
+        last = entry.log.last(end)
+        entry.log.missed_switch |= last is not None and last is not entry
+        entry.end = end
         entry.host_end = time.perf_counter_ns()
-        entry.log.innermost.append(entry.parent)
-        entry.log.times.append(entry.end)
+        entry.log.note(entry.parent, entry.end)
+
+    def turn_to(self, entry: OpenEntry | None) -> OpenEntry | None:
+        """Notes that the calling thread turns to a task that is in an entry, or in none.
+
+        Returns:
+            The entry that the thread was in before.
+        """
+        now = self._clock()
+        entry = self._open(entry, now)
+        if entry is None and self._thread_number() not in self.threads:
+            return None  # a thread without regions works for those that have some
+        log = self._log_of_thread()
+        last = log.last(now)
+        if entry is not last:
+            log.note(entry, now)
+        return last
+
+    def _open(self, entry: OpenEntry | None, time: int) -> OpenEntry | None:
+        """An entry, or the one around it that is still open; None for those of other recordings."""
+        return entry.open_at(time) if entry is not None and entry.log.log is self else None
 
     def _log_of_thread(self) -> ThreadLog:
         number = self._thread_number()
@@ -122,14 +166,22 @@ class RegionLog:
 
 @dataclasses.dataclass(frozen=True)
 class _Open:
-    """A region that is open, with None for the entry where nothing recorded it."""
+    """A region that is open.
+
+    Attributes:
+        region: the region.
+        entry: of the recording; None where nothing records.
+        nvtx: the number of its NVTX range; None without NVTX.
+        around: the one that it lies in.
+    """
 
     region: Region
     entry: OpenEntry | None
+    nvtx: int | None
     around: _Open | None
 
 
-# The innermost one of a thread, and of an asynchronous task, which others' tasks run in between.
+# Of the running asynchronous task, or of the thread where none runs.
 _innermost: contextvars.ContextVar[_Open | None] = contextvars.ContextVar(
     "convtime_region", default=None
 )
@@ -147,6 +199,36 @@ def set_log(log: RegionLog | None) -> None:
     _log = log
 
 
+@contextlib.contextmanager
+def noting_switches(log: RegionLog) -> Iterator[None]:
+    """Has asyncio's event loops tell a log which task each of their threads turns to.
+
+    A region that is left open while its task waits is not that of the work which other tasks issue
+    meanwhile. Python gives no notice of a switch, but asyncio runs each piece of a task, within its
+    context, by ``Handle._run``.
+    """
+    handles: Any = asyncio.Handle
+    run = handles._run
+
+    def noting(handle: Any) -> Any:
+        if log is not _log:
+            return run(handle)
+        found = handle._context.get(_innermost)
+        before = log.turn_to(None if found is None else found.entry)
+        try:
+            return run(handle)
+        finally:
+            if log is _log:
+                log.turn_to(before)
+
+    handles._run = noting
+    try:
+        yield
+    finally:
+        if handles._run is noting:
+            handles._run = run
+
+
 class Region(contextlib.ContextDecorator):
     """A named stretch of a program; see :func:`region`."""
 
@@ -156,13 +238,13 @@ class Region(contextlib.ContextDecorator):
         self._name = name
 
     def __enter__(self) -> Region:
-        if _HAS_NVTX:
-            torch.cuda.nvtx.range_push(self._name)  # type: ignore[no-untyped-call]
+        # Not pushed and popped: a thread has one stack of those, which its tasks would share.
+        nvtx = torch.cuda.nvtx.range_start(self._name) if _HAS_NVTX else None
         around, log = _innermost.get(), _log
         entry = None
         if log is not None:
             entry = log.enter(self._name, around.entry if around is not None else None)
-        _innermost.set(_Open(self, entry, around))
+        _innermost.set(_Open(self, entry, nvtx, around))
         return self
 
     def __exit__(self, *_exception: object) -> None:
@@ -174,8 +256,8 @@ class Region(contextlib.ContextDecorator):
             entry = innermost.entry
             if entry is not None and entry.log.log is _log:  # else its recording has ended
                 _log.leave(entry)
-            if _HAS_NVTX:
-                torch.cuda.nvtx.range_pop()  # type: ignore[no-untyped-call]
+            if innermost.nvtx is not None:
+                torch.cuda.nvtx.range_end(innermost.nvtx)
 
     def __call__(self, function: _Function) -> _Function:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -203,8 +285,8 @@ def region(name: str) -> Region:
 
     To be used as ``with convtime.region("name"):``, or to decorate a function, which may be a
     coroutine's, but not a generator's. Regions may lie in each other, be entered any number of
-    times, on any thread and in any asynchronous task. The same name is pushed as an
-    NVTX range, so that Nsight Systems and others show it. Where nothing records, that is all it
+    times, on any thread and in any asynchronous task. An NVTX range of the same name is started and
+    ended with it, so that Nsight Systems and others show it. Where nothing records, that is all it
     does.
 
     Raises:

@@ -31,14 +31,14 @@ from convtime.timing.counters.chip import GpuChip
 from convtime.timing.counters.names import resolve, split_names
 from convtime.timing.counters.reading import CounterCache
 from convtime.timing.counters.reading import counters as read_counters
-from convtime.timing.options import Stop, is_finite, takes_options
+from convtime.timing.options import is_finite, takes_options
 from convtime.timing.snippet import raised_by
 from convtime.timing.stopwatch import time_op
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from convtime.timing.options import SharedOptions
+    from convtime.timing.options import SweepOptions
 
 # So many points are visited between two visits of the control.
 _POINTS_BETWEEN_CONTROLS = 8
@@ -61,8 +61,7 @@ def sweep(
     rest: float | None = None,
     seed: int | None = None,
     progress: bool | None = None,
-    stop: Stop = "interval",
-    **options: Unpack[SharedOptions],
+    **options: Unpack[SweepOptions],
 ) -> Sweep:
     """Measures one application, or several, at each combination of the values of some axes.
 
@@ -104,7 +103,7 @@ def sweep(
         TypeError: for an option that there is not.
         KeyboardInterrupt: what was measured by then is in the file.
     """
-    parsed = read_axes(axes, {**options, **({} if stop == "interval" else {"stop": stop})})
+    parsed = read_axes(axes, options)
     return run(
         read_applications(fn, parsed.parameters),
         parsed,
