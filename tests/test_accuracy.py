@@ -277,7 +277,7 @@ def trace():
 def test_a_trace_is_attributed_by_launches():
     found = read_trace(trace())
     assert found.kernels == [2, 2]
-    assert found.sums == pytest.approx([300e-9, 210e-9])
+    assert found.busy == pytest.approx([300e-9, 200e-9])  # with the overlap once
     assert found.spans == pytest.approx([350e-9, 200e-9])  # with the gap; with the overlap
     assert found.held
 

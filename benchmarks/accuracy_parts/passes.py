@@ -41,7 +41,7 @@ class TruthPasses:
             "events": self._events.row(),
             "events_of_spin": self._events_of_spin.row(),
             "kernels": statistics.mode(count for trace in self._traces for count in trace.kernels),
-            "kernel": [statistics.median(trace.sums) for trace in self._traces],
+            "kernel": [statistics.median(trace.busy) for trace in self._traces],
             "span": [statistics.median(trace.spans) for trace in self._traces],
             "held": [trace.held for trace in self._traces],
         }
@@ -135,7 +135,7 @@ def stamps_of_spin(cold: bool) -> results.Row:
     kernel = []
     for _ in range(PASSES):
         passes.take()
-        kernel.append(statistics.median(profile_calls(spin, 50, cold=cold).sums))
+        kernel.append(statistics.median(profile_calls(spin, 50, cold=cold).busy))
     return {
         "stamps_of_spin": statistics.median(passes.row()["stamps"]),
         "kernel_of_spin": statistics.median(kernel),

@@ -30,7 +30,7 @@ class Trace(NamedTuple):
     """What the device did in each call; times in seconds."""
 
     kernels: list[int]
-    sums: list[float]
+    busy: list[float]
     spans: list[float]
     held: bool
 
@@ -69,13 +69,22 @@ def read_trace(events: Iterable[TraceEvent]) -> Trace:
         raise ValueError(f"{sum(not call for call in calls)} of {len(calls)} calls have no kernel")
     return Trace(
         kernels=[len(call) for call in calls],
-        sums=[1e-9 * sum(kernel.end - kernel.start for kernel in call) for call in calls],
+        busy=[1e-9 * _busy(call) for call in calls],
         spans=[
             1e-9 * (max(kernel.end for kernel in call) - min(kernel.start for kernel in call))
             for call in calls
         ],
         held=min(kernel.start for kernel in calls[0]) >= last_launch,
     )
+
+
+def _busy(call: Iterable[TraceEvent]) -> int:
+    """Nanoseconds in which at least one of a call's kernels ran."""
+    busy = until = 0
+    for kernel in sorted(call, key=lambda kernel: kernel.start):
+        busy += max(0, kernel.end - max(kernel.start, until))
+        until = max(until, kernel.end)
+    return busy
 
 
 def profile_calls(call: Call, count: int, *, cold: bool) -> Trace:
