@@ -194,7 +194,7 @@ def make_relus(rows: int, device: torch.device) -> results.Row:
     traced: list[list[float]] = [[], []]
     for _ in range(3):
         for call, found in zip(calls, traced, strict=True):
-            found.append(statistics.median(profile_calls(call, 50, cold=True).sums))
+            found.append(statistics.median(profile_calls(call, 50, cold=True).busy))
     seconds = [statistics.median(found) for found in traced]
     return _known_pair(calls, seconds, "torch.profiler", counts)
 

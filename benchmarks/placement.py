@@ -321,7 +321,7 @@ def profiled_at_random(candidates: list[convtime.Candidate], device: torch.devic
         call()
     seconds: list[list[float]] = [[] for _ in candidates]
     for _ in candidates:  # what is held at a time fits into the queue
-        found = profile_calls(call, PLACES, cold=True).sums
+        found = profile_calls(call, PLACES, cold=True).busy
         for number, time_of_call in zip(called[-PLACES:], found, strict=True):
             seconds[number].append(time_of_call)
     return list(map(midmean, seconds))
