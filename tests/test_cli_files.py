@@ -48,6 +48,19 @@ def test_show_says_what_time_said(tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) > 10
 
 
+def test_a_file_does_not_differ_from_itself(measured, tmp_path, capsys):
+    dirty = measured.provenance | {"git": {"commit": "a" * 40, "dirty": True}}
+    run = dataclasses.replace(slowed(measured, 1), provenance=dirty)
+    path = run_of(tmp_path / "a.json", run, dataclasses.replace(run, name="another"))
+    assert cli.main(["compare-files", path, path]) == 0
+    said = capsys.readouterr().out
+    assert "uncommitted" not in said
+    assert "the code" not in said
+    later = dataclasses.replace(slowed(measured, 1.001), provenance=dirty)
+    assert cli.main(["compare-files", path, run_of(tmp_path / "b.json", later)]) == 0
+    assert "uncommitted changes" in capsys.readouterr().out
+
+
 def test_show_says_what_compare_said(tmp_path, capsys):
     path = str(tmp_path / "a.json")
     assert cli.main(["compare", "1 + 1", "-n", "<b>=2 + 2", *QUICK, "--json", path]) == 0

@@ -4,6 +4,7 @@ import io
 import json
 
 import pytest
+import torch
 
 import convtime
 from convtime import Comparison, Measurement, cli
@@ -55,6 +56,35 @@ def test_the_setup_imports_from_the_working_directory(tmp_path, monkeypatch):
 def test_setup_and_statement_know_the_device():
     given = ["-s", "x = torch.ones(1); assert x.device == device", "--before", "assert device"]
     assert cli.main(["time", "assert x.device == device", *given, *QUICK]) == 0
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["time", "x + 1"],
+        ["compare", "x + 1", "x + 2"],
+        ["diagnose", "x + 1"],
+        ["sweep", "x + n", "--axis", "n=1,2"],
+    ],
+)
+def test_a_gpu_that_nobody_named_is_named(monkeypatch, capsys, command):
+    def resolve(given):  # the GPU takes no part, since there are no tensors
+        return torch.device(given or "cuda:3")
+
+    def diagnose(fn, *, device, again, **options):
+        return convtime.diagnose(fn, device="cpu", **options)
+
+    monkeypatch.setattr(f"convtime.cli.{command[0]}.resolve_device", resolve)
+    monkeypatch.setattr("convtime.cli.diagnose.diagnose", diagnose)
+    quick = ["--budget", "0.01"]
+    assert cli.main([*command, "-s", "x = 1", *quick]) == 0
+    assert "--device" in (last := capsys.readouterr().out.splitlines()[-1])
+    assert "cuda:3" in last
+    assert cli.main([*command, "-s", "x = 1", *quick, "--device", "cpu"]) == 0
+    assert "cuda" not in capsys.readouterr().out
+    if command[0] == "time":
+        assert cli.main(["time", "1 + 1", *quick]) == 0
+        assert "cuda" not in capsys.readouterr().out
 
 
 @pytest.mark.cuda

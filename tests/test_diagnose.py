@@ -1,9 +1,12 @@
 """A diagnosis from call to text, on a CPU: no test of how long anything takes."""
 
+import contextlib
 import dataclasses
 import json
 import sys
 import time
+import types
+import warnings
 
 import pytest
 import torch
@@ -24,11 +27,12 @@ from convtime.study.diagnose import (
     serialising,
     tracing,
 )
+from convtime.study.diagnose.calls import look_at_calls
 from convtime.study.diagnose.difference import Other, split
 from convtime.study.diagnose.subject import Subject, moved
 from convtime.study.diagnose.tracing import RANGE, Event, read_trace
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling import find_place
+from convtime.timing.sampling import Place, find_place
 
 QUICK = 0.05  # seconds of budget, which leave out all that takes longer
 
@@ -58,6 +62,33 @@ def test_on_a_cpu_what_makes_sense_there_is_looked_at(found):
     assert found.evidence.work.remarkable_inputs == 1
     assert len(found.evidence.calls.first) == 3
     assert found.device == "cpu"
+
+
+def test_a_call_without_work_for_the_gpu_is_said_to_give_it_none(monkeypatch):
+    """As the core says it: by method="auto" such a call is timed on the host."""
+    gpu = Place(torch.device("cuda", 0), (), "asked for")
+    timed = []
+
+    def time_work(subject, calls):
+        timed.append(str(subject.place.device))
+        if subject.on_gpu:
+            return types.SimpleNamespace(method="cpu")
+        return contrasts.time_work(subject, calls)
+
+    monkeypatch.setattr(running, "find_place", lambda *_: gpu)
+    monkeypatch.setattr(running, "on", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(running, "time_work", time_work)
+    monkeypatch.setattr(
+        running, "look_at_calls", lambda each: CLEAN.calls if each.on_gpu else look_at_calls(each)
+    )
+    found = convtime.diagnose(abs, 1, device="cuda:0", budget=QUICK)
+    assert timed == ["cuda:0", "cpu"]
+    assert (found.unused_gpu, found.device) == ("cuda:0", "cpu")
+    assert not found.evidence.on_gpu
+    assert found.evidence.calls.first == CLEAN.calls.first
+    for shown in (str(found), found._repr_html_()):
+        assert shown.count("gives cuda:0 no work") == 1
+    assert "launch-bound" not in str(found)
 
 
 def test_a_diagnosis_survives_json(found):
@@ -541,3 +572,21 @@ def test_on_a_gpu_a_trace_has_waits_and_copies():
     assert seen.waits >= 1
     assert seen.pageable > 0
     assert seen.launches >= 2
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_a_call_without_work_for_it_is_diagnosed_as_the_cpus():
+    x = torch.ones(1 << 20, device="cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # PyTorch warns of graphs without nodes
+        found = convtime.diagnose(lambda: x.to("cuda"), budget=2.0)
+    assert (found.unused_gpu, found.device) == ("cuda:0", "cpu")
+    assert not {"launch-bound", "host-bound"} & {cause.code for cause in found.causes}
+
+
+@pytest.mark.cuda
+def test_a_layout_in_which_the_gpu_has_no_work_is_named():
+    xt = torch.randn(2048, 1024, device="cuda").t()
+    found = convtime.diagnose(lambda: xt.contiguous(), budget=6.0, counters=False)
+    assert found.evidence.contrasts["layout"]["contiguous"].median == 0
+    assert "layout" in {cause.code for cause in found.causes}

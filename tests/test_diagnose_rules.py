@@ -104,6 +104,16 @@ def test_intervals_that_meet_show_nothing():
     assert codes(but(contrasts={"cache": {"cold": timing(110), "warm": timing(95)}})) == ["cache"]
 
 
+@pytest.mark.parametrize("median", [0, -0.3])
+def test_a_change_after_which_the_gpu_has_no_work_is_a_sure_one(median):
+    """As of `x.contiguous()` where x is; less than 0 where a method's own cost is taken off."""
+    seen = but(contrasts={"layout": {"as-is": timing(100), "contiguous": timing(median)}})
+    (cause,) = judge(seen)
+    assert (cause.code, cause.confidence) == ("layout", rules.SURE)
+    assert 0.98 < cause.effect <= 1
+    advise(cause, seen)
+
+
 def test_a_difference_of_the_clock_is_none_of_the_cache():
     caches = {"cold": timing(120, clock_mhz=1500), "warm": timing(100, clock_mhz=1800)}
     assert codes(but(contrasts={"cache": caches})) == []

@@ -1,8 +1,10 @@
 """What the doctor sees, and what it makes of it."""
 
 import dataclasses
+import itertools
 import json
 import os
+import statistics
 import types
 
 import pytest
@@ -87,8 +89,14 @@ SUSTAINED = OperationTiming("matmul", "kernel", "sustained", 198e-6, 0.01, (197e
          "timed 300.0 ns too short", "end whatever else runs"),
         (known(KnownDuration("cpu", 400e-6, 410e-6, 0)), "method cpu", "failed",
          "timed 10.00 µs too long", ""),
-        (known(KnownDuration("kernel", 80e-6, None, None, "CUPTI is taken")), "method kernel",
-         "advice", "cannot be used: CUPTI is taken", "method='auto'"),
+        (known(KnownDuration("sync", 80e-6, 74.7e-6, 0, (74.2e-6, 74.9e-6))), "method sync",
+         "failed", "timed 5.300 µs too short", "look again"),
+        (known(KnownDuration("sync", 80e-6, 74.7e-6, 0, (74.2e-6, 75.1e-6))), "method sync",
+         "advice", "timed 5.300 µs too short", "look again"),
+        (known(KnownDuration("sync", 80e-6, 86e-6, 0, (84.9e-6, 88e-6))), "method sync",
+         "advice", "timed 6.000 µs too long", "look again"),
+        (known(KnownDuration("kernel", 80e-6, None, None, reason="CUPTI is taken")),
+         "method kernel", "advice", "cannot be used: CUPTI is taken", "method='auto'"),
         (operations(OperationTiming("relu", "kernel", "as-is", 1e-6, 0.06, (1e-6, 1e-6))),
          "spread", "advice", "quartiles of relu are 6.0%", "convtime.compare"),
         (operations(OperationTiming("relu", "cpu", "as-is", 1e-6, 0.6, (1e-6, 1e-6))),
@@ -258,11 +266,46 @@ def test_a_method_that_cannot_be_used_does_not_stop_the_doctor(monkeypatch):
         raise RuntimeError("CUPTI is\ntaken")
 
     monkeypatch.setattr(doctor, "time_op", fail)
+    monkeypatch.setattr(doctor, "measure", fail)
     (known,) = doctor._known_durations(torch.device("cpu"))
     assert (known.error, known.reason) == (None, "CUPTI is taken")
     timed = list(doctor._operations(torch.device("cpu")))
     assert len(timed) == 4
     assert {(timing.median, timing.reason) for timing in timed} == {(None, "CUPTI is taken")}
+
+
+# What the host took to launch and to wait for relu, in microseconds, by `peers.sync` less `kernel`
+# of one timing after the other of benchmarks/results/accuracy.json (H200).
+HOST_MICROSECONDS = [18.1, 22.3, 14.7, 29.6, 15.9, 16.2]
+
+
+def test_a_host_whose_cost_drifts_from_timing_to_timing_fails_no_method(monkeypatch):
+    costs = itertools.cycle(HOST_MICROSECONDS)
+
+    def measure(candidates, options):
+        cost = next(costs)
+        return [spun(candidate.args[0], cost) for candidate in candidates]
+
+    def spun(nanoseconds, cost):
+        seconds = [1e-9 * nanoseconds + 1e-6 * (cost + 0.1 * (each % 3)) for each in range(20)]
+        median = statistics.median(seconds)
+        return types.SimpleNamespace(
+            seconds=seconds, batches=range(20), clock_tick=0.0, median=median, iqr=1e-7
+        )
+
+    monkeypatch.setattr(doctor, "measure", measure)
+    monkeypatch.setattr(  # one after the other
+        doctor, "time_op", lambda _fn, nanoseconds, **_: spun(nanoseconds, next(costs))
+    )
+    monkeypatch.setattr(doctor, "_GPU_METHODS", ("sync",) * 6)
+    found = list(doctor._known_durations(torch.device("cuda", 0)))
+    assert len(found) == 6
+    for each in found:
+        assert each.expected == pytest.approx(80e-6)
+        assert each.measured == pytest.approx(80e-6)
+        low, high = each.interval
+        assert low <= each.measured <= high
+    assert passed(known(*found))
 
 
 @pytest.mark.parametrize("reached", [True, False])
@@ -290,7 +333,7 @@ def test_on_a_cpu_the_command_prints_its_findings(capsys):
     code = cli.main(["doctor", "--device", "cpu", "--json", "-"])
     seen = json.loads(capsys.readouterr().out)
     assert code == (0 if seen["passed"] else 1)
-    assert seen["schema"] == "2.0"
+    assert seen["schema"] == "2.1"
     assert seen["gpu"] is None
     (known,) = seen["known_durations"]
     assert known["expected"] == pytest.approx(400e-6)

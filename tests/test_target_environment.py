@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -305,3 +306,23 @@ class TestArchitectures:
     def test_refuse_what_is_no_capability(self, arch_list):
         with pytest.raises(target_environment.BuildError, match="TORCH_CUDA_ARCH_LIST"):
             target_environment.cuda_architectures(arch_list, [], SUPPORTED)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc")
+def test_maxima_compile_for_gpus_before_ampere(tmp_path):
+    """These lack max.NaN, and a GPU of theirs may be the visible one that is built for."""
+    source = tmp_path / "maxima.cu"
+    source.write_text(
+        """
+        #include "kernels/relu_max_pool2d/pool_elements.cuh"
+        template <typename T>
+        __device__ void take(T* x) { *x = convtime::pool::max_nan(x[1], x[2]); }
+        __global__ void all(float* f, double* d, __half* h, __nv_bfloat16* b) {
+          take(f); take(d); take(h); take(b);
+        }
+        """
+    )
+    options = ["-std=c++20", "-arch=sm_75", "-cubin", f"-I{SCRIPT.parents[1] / 'csrc'}"]
+    command = ["nvcc", *options, str(source), "-o", str(tmp_path / "maxima.cubin")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -22,12 +22,16 @@ __device__ inline __nv_bfloat16 max_nan(__nv_bfloat16 a, __nv_bfloat16 b) {
 __device__ inline __nv_bfloat162 max_nan(__nv_bfloat162 a, __nv_bfloat162 b) {
   return __hmax2_nan(a, b);
 }
+__device__ inline double max_nan(double a, double b) { return a > b || a != a ? a : b; }
 __device__ inline float max_nan(float a, float b) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
   float result;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
+#else
+  return a > b || a != a ? a : b;
+#endif
 }
-__device__ inline double max_nan(double a, double b) { return a > b || a != a ? a : b; }
 
 // --- Vectors of elements
 // -----------------------------------------------------------------------------

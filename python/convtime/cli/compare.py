@@ -100,6 +100,7 @@ def _run(options: argparse.Namespace) -> int:
         )
     code, why = judge(list(_found(compared)), options)
     text = compared.details() if options.verbose else str(compared)
+    text = snippet.with_device(text, options, device)
     deliver_result(
         options,
         lambda: "\n\n".join(filter(None, (text, why))),

@@ -88,6 +88,7 @@ def _run(options: argparse.Namespace) -> None:
         snippet.set_up(options, namespace, device)
         found = _read(statement, options, namespace)
     told = found.details() if options.verbose else str(found)
+    told = snippet.with_device(told, options, device)
     deliver_result(options, lambda: told, lambda: codec.to_json(found.to_dict()))
 
 

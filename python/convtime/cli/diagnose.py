@@ -80,6 +80,7 @@ def _run(options: argparse.Namespace) -> None:
             again=_again(statement, options, str(device)),
         )
     text = found.details() if options.verbose else str(found)
+    text = snippet.with_device(text, options, device)
     deliver_result(options, lambda: text, lambda: codec.to_json(found.to_dict()))
 
 

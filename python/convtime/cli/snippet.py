@@ -195,6 +195,13 @@ def time_statement(
     )
 
 
+def with_device(text: str, options: argparse.Namespace, device: torch.device) -> str:
+    """A result as text, with the GPU that the setup's tensors are on where nobody named it."""
+    if not options.setup or options.device is not None or device.type == "cpu":
+        return text
+    return f"{text}\n\nno --device was given: the setup's new tensors are on {device}"
+
+
 @contextlib.contextmanager
 def told_in_one_sentence() -> Iterator[None]:
     """Makes an InputError of what statements raise, and of what `time_op` and `compare` refuse."""

@@ -137,13 +137,13 @@ def _run(options: argparse.Namespace) -> None:
                 f"convtime: what was measured is in {options.file}, and the same command goes on"
             )
         raise
-    _deliver(options, swept)
+    _deliver(options, swept, device)
     if not swept.measurements:
         first = swept.failed[0]
         raise InputError(f"every point failed; {first.name} did so: {first.error}")
 
 
-def _deliver(options: argparse.Namespace, swept: Sweep) -> None:
+def _deliver(options: argparse.Namespace, swept: Sweep, device: torch.device) -> None:
     others: list[Callable[[], None]] = []
     if options.csv:
         others.append(lambda: write_file(options.csv, swept.to_csv()))
@@ -151,7 +151,9 @@ def _deliver(options: argparse.Namespace, swept: Sweep) -> None:
         others.append(lambda: write_file(options.plot, plot.draw_sweep(swept, options.plot.suffix)))
     deliver_result(
         options,
-        lambda: swept.details() if options.verbose else str(swept),
+        lambda: snippet.with_device(
+            swept.details() if options.verbose else str(swept), options, device
+        ),
         lambda: codec.to_json(swept.to_dict()),
         others,
     )

@@ -42,4 +42,5 @@ def _run(options: argparse.Namespace) -> None:
         snippet.set_up(options, namespace, device)
         measured = snippet.time_statement(statement, options, namespace)
     text = measured.details() if options.verbose else str(measured)
+    text = snippet.with_device(text, options, device)
     deliver_result(options, lambda: text, lambda: codec.to_json(measured.to_dict()))

@@ -176,10 +176,12 @@ class Diagnosis(codec.Stored):
         advice: what was tried of a convolution, whatever the causes; empty for anything else.
         seconds: what the diagnosis took.
         device: where the work ran.
+        unused_gpu: the GPU on which work was expected and to which the call gives none, so that it
+            was diagnosed as work on the CPU; empty otherwise.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
-    SCHEMA: ClassVar[str] = "1.1"
+    SCHEMA: ClassVar[str] = "1.2"
 
     name: str
     causes: tuple[Cause, ...]
@@ -190,6 +192,7 @@ class Diagnosis(codec.Stored):
     advice: tuple[Advice, ...]
     seconds: float
     device: str
+    unused_gpu: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @property

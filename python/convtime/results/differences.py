@@ -73,7 +73,8 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
         if known and value != now[what]:
             yield Difference(what, str(value), str(now[what]))
     dirty = _git(before).get("dirty"), _git(after).get("dirty")
-    if None not in dirty and any(dirty):  # which changes is not recorded: they are taken to differ
+    # Which changes is not recorded: they are taken to differ, except from themselves.
+    if None not in dirty and any(dirty) and not _is_same(before, after):
         was, is_now = ("yes" if one else "no" for one in dirty)
         yield Difference("uncommitted changes", was, is_now)
     clock, new_clock = _clock_mhz(before), _clock_mhz(after)
@@ -95,6 +96,11 @@ def _facts(measured: Measurement) -> dict[str, Any]:
 def _git(measured: Measurement) -> Mapping[str, Any]:
     git = measured.provenance.get("git")
     return git if isinstance(git, Mapping) else {}
+
+
+def _is_same(before: Measurement, after: Measurement) -> bool:
+    """Whether both are one measurement, as where a file is compared with a copy of it."""
+    return before.seconds == after.seconds and before.provenance == after.provenance
 
 
 def _clock_mhz(measured: Measurement) -> float | None:

@@ -26,8 +26,8 @@ def line(diagnosis: Diagnosis) -> str:
 def brief(diagnosis: Diagnosis) -> str:
     """Causes, the account of a call, what was tried of convolutions, and another tool's number."""
     blocks = [line(diagnosis)]
-    if not diagnosis.causes:
-        blocks.append(text.sentences([_NOTHING], indent=2))
+    if found := [*_findings(diagnosis)]:
+        blocks.append(text.sentences(found, indent=2))
     blocks += [
         f"{number}. {text.printable(str(cause))}\n{text.sentences(_body(cause), indent=3)}"
         for number, cause in enumerate(diagnosis.causes, start=1)
@@ -60,8 +60,7 @@ def sheet(diagnosis: Diagnosis) -> str:
 def html_sheet(diagnosis: Diagnosis) -> str:
     """As HTML, with everything escaped."""
     shown = [html.paragraph(line(diagnosis))]
-    if not diagnosis.causes:
-        shown.append(html.paragraph(_NOTHING))
+    shown += map(html.paragraph, _findings(diagnosis))
     for number, cause in enumerate(diagnosis.causes, start=1):
         shown += [html.paragraph(f"{number}. {cause}"), html.items(_body(cause))]
     shown.append(html.facts("where a call's time goes", _account(diagnosis)))
@@ -75,6 +74,14 @@ def html_sheet(diagnosis: Diagnosis) -> str:
     full += html.facts("not looked at", left) if left else ""
     shown.append(html.hidden("all times", full))
     return "".join(shown)
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[str]:
+    """What is known apart from causes."""
+    if diagnosis.unused_gpu:
+        yield f"the call gives {diagnosis.unused_gpu} no work: all of its time is the CPU's"
+    if not diagnosis.causes:
+        yield _NOTHING
 
 
 def _body(cause: Cause) -> list[str]:

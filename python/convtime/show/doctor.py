@@ -11,7 +11,7 @@ from convtime.show.text import columns, table
 from convtime.study.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
 from convtime.study.findings import find, passed
 
-SCHEMA = "2.0"
+SCHEMA = "2.1"
 
 
 def document(seen: Examination) -> dict[str, Any]:

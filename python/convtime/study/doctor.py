@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import statistics
 import time
 from collections.abc import Callable, Iterator
 
@@ -10,12 +12,16 @@ import torch
 from torch.nn import functional as F
 
 from convtime.core.errors import one_line
+from convtime.core.load import _C
 from convtime.core.provenance import provenance
 from convtime.device import nvml, state
 from convtime.device.clocks import ClockMonitor
+from convtime.results.measurement import Measurement
 from convtime.study.examination import AS_IS, Examination, KnownDuration, OperationTiming
+from convtime.timing.candidate import Candidate
 from convtime.timing.ceilings import ceilings
-from convtime.timing.options import Method, Regime
+from convtime.timing.options import Method, Options, Regime
+from convtime.timing.sampling import measure
 from convtime.timing.stopwatch import time_op
 
 _BUDGET = 0.1  # seconds for each of some thirty timings, or it would take more than 20 s
@@ -65,18 +71,29 @@ def _known_durations(device: torch.device) -> Iterator[KnownDuration]:
         else:
             spin, durations, where = torch.ops.convtime.spin_ns, (20_000, 100_000), device
         expected = (durations[1] - durations[0]) * 1e-9
+        options = Options(method=method, cache="warm", device=where, budget=2 * _BUDGET)
         try:
-            short, long = (
-                time_op(
-                    spin, nanoseconds, method=method, cache="warm", device=where, budget=_BUDGET
-                )
-                for nanoseconds in durations
-            )
+            # Interleaved: what the host takes to launch and to wait drifts by microseconds.
+            short, long = measure([Candidate(spin, each) for each in durations], options)
         except RuntimeError as error:
-            yield KnownDuration(method, expected, None, None, one_line(error))
+            yield KnownDuration(method, expected, None, None, reason=one_line(error))
         else:
-            measured = long.median - short.median
-            yield KnownDuration(method, expected, measured, long.iqr / long.median)
+            yield _known_duration(method, expected, short, long)
+
+
+def _known_duration(
+    method: Method, expected: float, short: Measurement, long: Measurement
+) -> KnownDuration:
+    """The difference of two measurements that were taken in the same rounds."""
+    differences = [more - less for less, more in zip(short.seconds, long.seconds, strict=True)]
+    low, high, _, _ = _C.median_interval(differences, (), long.batches, long.clock_tick, 0.0)
+    return KnownDuration(
+        method=method,
+        expected=expected,
+        measured=statistics.median(differences),
+        spread=long.iqr / long.median,
+        interval=(low, high) if math.isfinite(low) and math.isfinite(high) else None,
+    )
 
 
 def _spin_host(nanoseconds: int) -> None:

@@ -34,13 +34,14 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class KnownDuration:
-    """Two spins of known durations, timed by one method; what they have in common cancels.
+    """Two spins of known durations, timed interleaved by one method, whose common cost cancels.
 
     Attributes:
         method: the method.
         expected: the difference of their durations, in seconds.
-        measured: the difference of their medians; None where the method could not be used.
+        measured: the median difference over the rounds; None where the method could not be used.
         spread: the longer one's quartiles' distance over its median.
+        interval: the 95 % interval of ``measured``; None where there is none.
         reason: why the method could not be used; empty where it could.
     """
 
@@ -48,12 +49,21 @@ class KnownDuration:
     expected: float
     measured: float | None
     spread: float | None
+    interval: tuple[float, float] | None = None
     reason: str = ""
 
     @property
     def error(self) -> float | None:
         """How far off the difference is, in seconds."""
         return None if self.measured is None else self.measured - self.expected
+
+    @property
+    def least_error(self) -> float | None:
+        """The smallest absolute error within the interval, in seconds."""
+        if self.error is None or self.interval is None:
+            return None if self.error is None else abs(self.error)
+        low, high = (end - self.expected for end in self.interval)
+        return max(low, -high, 0.0)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -81,9 +81,9 @@ class Contrast:
         return max(short, self.calls * evidence.calls.waiting.median)
 
 
-def look_at_work(subject: Subject, calls: Calls) -> Work:
-    """What the device does in a call, as ``time_op`` finds it by default."""
-    measured = subject.time(
+def time_work(subject: Subject, calls: Calls) -> Measurement:
+    """Times it as ``time_op`` does by default."""
+    return subject.time(
         placement="auto",
         regime="auto",
         warmup="steady",
@@ -92,6 +92,10 @@ def look_at_work(subject: Subject, calls: Calls) -> Work:
         budget=2 * BUDGET,
         timeout=max(_WORK_SECONDS, _LONG_CALLS * calls.waiting.median),  # bursts idle for long
     )
+
+
+def work_of(subject: Subject, measured: Measurement) -> Work:
+    """What the device does in a call, by :func:`time_work`."""
     activities = measured.activities
     conversion = (each.median for each in activities if role_of(each) == LAYOUT)
     copies = [each for each in activities if each.kind == "memcpy"]

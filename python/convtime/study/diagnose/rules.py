@@ -588,7 +588,8 @@ def _effect(slower: Timing, faster: Timing, account: Account, *, in_cycles: bool
     share = 1 - faster.median / slower.median if slower.median > 0 else 0.0
     if in_cycles and slower.cycles and faster.cycles:
         share = min(share, 1 - faster.cycles / slower.cycles)
-    return max(0.0, share) * min(1.0, slower.median / max(account.seconds, 1e-12))
+    share = min(max(0.0, share), 1.0)
+    return share * min(1.0, slower.median / max(account.seconds, 1e-12))
 
 
 def _confidence(slower: Timing, faster: Timing) -> float:
@@ -596,8 +597,9 @@ def _confidence(slower: Timing, faster: Timing) -> float:
         return POSSIBLE
     if not slower.surely_above(faster):
         return 0.0
-    apart = slower.low / faster.high - 1 if faster.high > 0 else math.inf
-    return SURE if apart > (slower.median / faster.median - 1) / 2 else LIKELY
+    # No ratio: the faster one takes 0 where it gives the GPU no work.
+    apart = slower.low - faster.high
+    return SURE if apart > (slower.median - faster.median) / 2 else LIKELY
 
 
 def _told(evidence: Evidence, contrast: str) -> tuple[str, ...]:

@@ -17,14 +17,14 @@ from convtime.study.diagnose import convolutions
 from convtime.study.diagnose.account import account_of
 from convtime.study.diagnose.advice import advise
 from convtime.study.diagnose.calls import look_at_calls
-from convtime.study.diagnose.contrasts import CONTRASTS, Contrast, look_at_work
+from convtime.study.diagnose.contrasts import CONTRASTS, Contrast, time_work, work_of
 from convtime.study.diagnose.difference import split
 from convtime.study.diagnose.other_tools import other_of
 from convtime.study.diagnose.rules import judge
 from convtime.study.diagnose.subject import Subject
 from convtime.timing.candidate import Candidate
 from convtime.timing.options import Options, is_finite
-from convtime.timing.sampling import find_place, on
+from convtime.timing.sampling import Place, find_place, on
 
 if TYPE_CHECKING:
     import os
@@ -112,7 +112,17 @@ def diagnose(
             calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
     with on(place.device, None):
         other = None if against is None else other_of(against, candidate)
-        work = look_at_work(subject, calls)
+        measured = time_work(subject, calls)
+    unused_gpu = ""
+    if place.on_gpu and measured.method == "cpu":
+        # Method "auto" falls back to that where calls issue no work to the GPU, and only there.
+        unused_gpu = str(place.device)
+        place = Place(torch.device("cpu"), (), f"the call gives {unused_gpu} no work")
+        subject = dataclasses.replace(subject, place=place)
+        calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
+        measured = time_work(subject, calls)
+    with on(place.device, None):
+        work = work_of(subject, measured)
         evidence = Evidence(on_gpu=place.on_gpu, calls=calls, work=work)
         evidence, skipped = _look(subject, evidence, begin + float(budget), counters=counters)
         advice, why_not = convolutions.advise(subject, evidence, begin + float(budget))
@@ -128,6 +138,7 @@ def diagnose(
         advice=advice,
         seconds=time.perf_counter() - begin,
         device=str(place.device),
+        unused_gpu=unused_gpu,
         provenance=provenance(place.device),
     )
 
