@@ -19,6 +19,7 @@
 #include "bindings_counters.h"
 #include "bindings_thread.h"
 #include "bindings_trace.h"
+#include "ops/timing/collective_watch.h"
 #include "timing/callable.h"
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
@@ -176,6 +177,44 @@ std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candid
 #endif
   return std::make_unique<convtime::RotatingCallable>(std::move(copies), std::move(rotation));
 }
+
+/// Refuses calls that talk to other ranks: each rank decides by itself how often it calls. It is
+/// said after the first call, which every rank makes, and in the same words on each.
+class OfOneRank final : public convtime::Callable {
+ public:
+  explicit OfOneRank(std::unique_ptr<convtime::RotatingCallable> callable)
+      : callable_(std::move(callable)) {}
+
+  void prepare() override { callable_->prepare(); }
+  bool prepares_work() const override { return callable_->prepares_work(); }
+  void call() override {
+    if (settled_) {
+      callable_->call();
+      return;
+    }
+    const convtime::ops::CollectiveWatch watch;
+    callable_->call();
+    if (watch.seen()) {
+      throw std::invalid_argument(
+          "the call uses torch.distributed in a process group of several ranks, and each rank "
+          "would "
+          "decide by itself how often to call it: time the computation without communication, or "
+          "in a group of one rank");
+    }
+  }
+  void discard_result() override { callable_->discard_result(); }
+  void settle() override {
+    settled_ = true;
+    callable_->settle();
+  }
+  std::size_t distinct_calls() const override { return callable_->distinct_calls(); }
+  std::size_t place() const override { return callable_->place(); }
+  std::string results_reason() const { return callable_->results_reason(); }
+
+ private:
+  std::unique_ptr<convtime::RotatingCallable> callable_;
+  bool settled_ = false;
+};
 
 convtime::StopRule stop_rule(const std::string& stop, std::size_t min_samples,
                              std::size_t max_samples, double budget, double tolerance,

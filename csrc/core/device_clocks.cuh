@@ -25,19 +25,24 @@ __device__ inline std::uint64_t spin_until(std::uint64_t now, std::uint64_t end)
   return now;
 }
 
-/// Spins for a random share of several ticks of a clock, so that whatever comes next begins at any
-/// phase of the tick alike. `seed` differs from call to call; `cycles_per_tick` is of the highest
-/// clock, and several ticks keep the phases even at any lower one.
-__device__ inline void spin_random_phase(std::uint64_t seed, double cycles_per_tick) {
-  constexpr double kTicks = 8;
-  const std::uint64_t start = sm_cycles();
-  std::uint64_t bits = (seed ^ start) * 0x9e3779b97f4a7c15ULL;  // splitmix64's finalizer
+/// A number of cycles below `range`, any of them alike. `seed` differs from call to call.
+__device__ inline std::uint64_t random_cycles(std::uint64_t seed, double range) {
+  std::uint64_t bits = (seed ^ sm_cycles()) * 0x9e3779b97f4a7c15ULL;  // splitmix64's finalizer
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
   const double share = static_cast<double>((bits ^ (bits >> 31)) >> 11) * 0x1p-53;
-  const auto cycles = static_cast<std::uint64_t>(share * kTicks * cycles_per_tick);
-  while (sm_cycles() - start < cycles) {
-  }
+  return static_cast<std::uint64_t>(share * range);
+}
+
+/// Spins for so many cycles; %globaltimer then. What follows finds its code in the caches: the
+/// clock is read in the loop itself.
+__device__ inline std::uint64_t spin_cycles(std::uint64_t cycles) {
+  const std::uint64_t start = sm_cycles();
+  std::uint64_t now = 0;
+  do {
+    now = globaltimer_ns();
+  } while (sm_cycles() - start < cycles);
+  return now;
 }
 
 /// Both clocks, as close together as they can be read: %globaltimer moves in steps, and is read

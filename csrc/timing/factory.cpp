@@ -31,7 +31,14 @@ namespace {
 std::function<void()> make_drain([[maybe_unused]] const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
-    return [&options] { options.hooks.wait([&] { synchronize(options.other_devices); }); };
+    return [&options] {
+      options.hooks.wait([&] {
+        if (options.hooks.await_device) {
+          options.hooks.await_device();
+        }
+        synchronize(options.other_devices);
+      });
+    };
   }
 #endif
   return [] {};
@@ -50,8 +57,15 @@ std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_
     throw std::invalid_argument(
         "method 'graph' captures the work of one device, and the calls use several; use 'kernel'");
   }
-  const GraphContext context{options.graph_recorder, stream_of(options), options.hooks.wait,
-                             options.allocate};
+  const auto wait = [hooks = options.hooks](const std::function<void()>& blocking) {
+    hooks.wait([&] {
+      if (hooks.await_device) {
+        hooks.await_device();
+      }
+      blocking();
+    });
+  };
+  const GraphContext context{options.graph_recorder, stream_of(options), wait, options.allocate};
   if (options.flush.empty()) {
     return std::make_unique<GraphTimer>(context, capacity);
   }

@@ -294,7 +294,12 @@ void Sampler::Run::sample() {
       time_out();
       return;
     }
-    run_batch(next_rounds(working_clock() - start), result_);
+    try {
+      run_batch(next_rounds(working_clock() - start), result_);
+    } catch (const DeadlineError&) {
+      time_out();
+      return;
+    }
     hooks_.poll();
     if (begins_anew_) {
       const double anew = now_seconds();

@@ -18,6 +18,7 @@ class Deadline {
   Deadline() = default;
   static Deadline after(double seconds) { return Deadline(now_seconds() + seconds); }
 
+  bool is_set() const { return at_seconds_ < std::numeric_limits<double>::infinity(); }
   bool passed() const { return seconds_left() <= 0; }
   double seconds_left() const { return at_seconds_ - now_seconds(); }
 

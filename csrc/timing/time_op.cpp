@@ -20,6 +20,7 @@
 #ifdef CONVTIME_WITH_CUDA
 #include <cuda_runtime_api.h>
 
+#include "core/synchronize.h"
 #include "timing/calibration/correction.h"
 #include "timing/conditions/sm_clock_probe.h"
 #endif
@@ -88,11 +89,37 @@ std::function<Overhead(bool)> make_calibration([[maybe_unused]] const TimingOpti
   return {};
 }
 
-Timing sample(std::span<Callable* const> candidates, const TimingOptions& options,
+#ifdef CONVTIME_WITH_CUDA
+constexpr char kStillBusy[] = "the GPU was still at work when the timeout passed";
+#endif
+
+/// The options, with hooks that end waits for the device at the deadline, where there is one.
+TimingOptions with_bounded_waits(const TimingOptions& options) {
+  TimingOptions bounded = options;
+#ifdef CONVTIME_WITH_CUDA
+  if (options.on_gpu && options.supervision.deadline.is_set()) {
+    bounded.hooks.await_device = [devices = options.other_devices,
+                                  deadline = options.supervision.deadline] {
+      if (!synchronize_within(devices, deadline.seconds_left())) {
+        throw DeadlineError(kStillBusy);
+      }
+    };
+  }
+#endif
+  return bounded;
+}
+
+Timing sample(std::span<Callable* const> candidates, const TimingOptions& asked,
               EarlierCalls& earlier) {
+  const TimingOptions options = with_bounded_waits(asked);
   ChosenTimer chosen;
   // Some wait for the device when they begin.
-  options.hooks.wait([&] { chosen = choose_timer(options, candidates.size()); });
+  options.hooks.wait([&] {
+    if (options.hooks.await_device) {
+      options.hooks.await_device();
+    }
+    chosen = choose_timer(options, candidates.size());
+  });
   const std::unique_ptr<QueueHold> hold = make_hold(options, *chosen.timer);
   const std::optional<double> max_sm_clock_hz = max_clock_of(options);
   const std::unique_ptr<ClockProbe> probe =
@@ -126,6 +153,11 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& option
 void correct([[maybe_unused]] Timing& timing, [[maybe_unused]] const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
   if (!is_calibrated(timing.method)) {
+    return;
+  }
+  if (timing.samples.stop_reason == StopReason::kTimeout &&
+      !synchronize_within(options.other_devices, 0)) {
+    timing.overhead_reason = kStillBusy;
     return;
   }
   const Calibration calibration = calibrate(timing.method, options, timing.samples.queue_held);

@@ -10,6 +10,8 @@
 #include "core/current_device.h"
 #include "core/device_clocks.cuh"
 #include "timing/conditions/sm_clock_probe.h"
+#include "timing/timers/device_tick.h"
+#include <cstdlib>
 
 namespace convtime {
 namespace {
@@ -18,11 +20,11 @@ namespace {
 /// several make it likely that two stamps share one also beside other work.
 constexpr unsigned kBlocks = 8;
 
-__global__ void stamp_kernel(ClockStamp* stamps, double cycles_per_tick) {
+__global__ void stamp_kernel(ClockStamp* stamps, double random_range) {
   const ClockStamp stamp = read_clocks();
   stamps[blockIdx.x] = stamp;
   if (blockIdx.x == 0) {  // clocks are read at a tick, and what follows would begin close to one
-    spin_random_phase(stamp.nanoseconds, cycles_per_tick);
+    spin_cycles(random_cycles(stamp.nanoseconds, random_range));
   }
 }
 
@@ -51,7 +53,7 @@ SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity, double tic
     : stream_(stream),
       capacity_(capacity),
       stamps_((capacity + 1) * kBlocks, allocate),
-      cycles_per_tick_(tick_seconds * max_sm_clock_hz()),
+      random_cycles_((getenv("EXP_TICKS") ? atof(getenv("EXP_TICKS"))*tick_seconds : phase_range_seconds(tick_seconds)) * max_sm_clock_hz()),
       last_pace_(make_event(cudaEventDisableTiming)),
       pace_before_(make_event(cudaEventDisableTiming)) {}
 
@@ -59,7 +61,7 @@ void SmClockProbe::stamp() {
   if (count_ >= capacity_) {
     throw std::logic_error("more calls were stamped than the clock probe has room for");
   }
-  stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, cycles_per_tick_);
+  stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, random_cycles_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
   ++count_;
 }

@@ -36,7 +36,7 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   std::size_t capacity_;
   std::size_t count_ = 0;  // groups since the last collect()
   DeviceMemory<ClockStamp> stamps_;
-  double cycles_per_tick_;  ///< at the highest clock
+  double random_cycles_;  ///< up to which a stamp takes longer
   CudaEvent last_pace_;
   CudaEvent pace_before_;
 };

@@ -8,22 +8,18 @@
 namespace convtime {
 namespace {
 
-/// An opening stamp takes this long, so that the launch of what follows is under way before the
-/// clock is read.
-constexpr std::uint64_t kOpenNs = 4000;
+/// An opening stamp takes this long at least, so that the launch of what follows is under way before
+/// the clock is read.
+constexpr double kOpenSeconds = 4e-6;
 
 /// One kernel for both, so that a closing stamp finds its code in the caches, whatever was done to
 /// them before the opening one.
 __global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capacity, bool open,
-                             double cycles_per_tick) {
-  const std::uint64_t start = globaltimer_ns();
+                             double least_cycles, double random_range) {
   const std::uint64_t count = *static_cast<volatile std::uint64_t*>(count_and_stamps);
-  std::uint64_t now = start;
-  if (open) {
-    spin_until(start, start + kOpenNs);
-    spin_random_phase(start + count, cycles_per_tick);
-    now = globaltimer_ns();
-  }
+  const std::uint64_t cycles =
+      open ? static_cast<std::uint64_t>(least_cycles) + random_cycles(count, random_range) : 0;
+  const std::uint64_t now = spin_cycles(cycles);
   if (count < capacity) {
     count_and_stamps[1 + count] = now;
   }
@@ -37,18 +33,19 @@ DeviceStamps::DeviceStamps(cudaStream_t stream, std::size_t capacity,
     : stream_(stream),
       capacity_(capacity),
       tick_seconds_(globaltimer_tick(stream, allocate)),
-      cycles_per_tick_(tick_seconds_ * max_sm_clock_hz()),
+      open_cycles_(kOpenSeconds * max_sm_clock_hz()),
+      random_cycles_(phase_range_seconds(tick_seconds_) * max_sm_clock_hz()),
       count_and_stamps_(1 + capacity, allocate) {
   CONVTIME_CUDA_CHECK(cudaMemsetAsync(count_and_stamps_.get(), 0, sizeof(std::uint64_t), stream_));
 }
 
 void DeviceStamps::open(cudaStream_t stream) {
-  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, true, cycles_per_tick_);
+  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, true, open_cycles_, random_cycles_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 
 void DeviceStamps::close(cudaStream_t stream) {
-  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, false, cycles_per_tick_);
+  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, false, open_cycles_, random_cycles_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -33,7 +33,8 @@ class CONVTIME_API DeviceStamps {
   cudaStream_t stream_;
   std::size_t capacity_;
   double tick_seconds_;
-  double cycles_per_tick_;  ///< at the highest clock
+  double open_cycles_;    ///< that an opening stamp takes at least
+  double random_cycles_;  ///< up to which it takes longer
   DeviceMemory<std::uint64_t> count_and_stamps_;
 };
 
