@@ -189,7 +189,7 @@ class Options:
     ] = 10
     max_samples: Annotated[
         int | None,
-        "samples taken at most, whatever ``stop`` is. None for 10,000, and for no limit with "
+        "samples taken at most, whatever ``stop`` is. Unless given, 10,000, and unlimited with "
         "``stop='budget'``.",
     ] = None
     budget: Annotated[
