@@ -178,41 +178,41 @@ std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candid
   return std::make_unique<convtime::RotatingCallable>(std::move(copies), std::move(rotation));
 }
 
+constexpr char kCollectiveRefused[] =
+    "the call uses torch.distributed in a process group of several ranks, and each rank would "
+    "decide "
+    "by itself how often to call it: time the computation without communication, or in a group of "
+    "one rank";
+
 /// Refuses calls that talk to other ranks: each rank decides by itself how often it calls. It is
 /// said after the first call, which every rank makes, and in the same words on each.
 class OfOneRank final : public convtime::Callable {
  public:
-  explicit OfOneRank(std::unique_ptr<convtime::RotatingCallable> callable)
-      : callable_(std::move(callable)) {}
+  explicit OfOneRank(convtime::Callable& callable) : callable_(callable) {}
 
-  void prepare() override { callable_->prepare(); }
-  bool prepares_work() const override { return callable_->prepares_work(); }
+  void prepare() override { callable_.prepare(); }
+  bool prepares_work() const override { return callable_.prepares_work(); }
   void call() override {
     if (settled_) {
-      callable_->call();
+      callable_.call();
       return;
     }
     const convtime::ops::CollectiveWatch watch;
-    callable_->call();
+    callable_.call();
     if (watch.seen()) {
-      throw std::invalid_argument(
-          "the call uses torch.distributed in a process group of several ranks, and each rank "
-          "would "
-          "decide by itself how often to call it: time the computation without communication, or "
-          "in a group of one rank");
+      throw std::invalid_argument(kCollectiveRefused);
     }
   }
-  void discard_result() override { callable_->discard_result(); }
+  void discard_result() override { callable_.discard_result(); }
   void settle() override {
     settled_ = true;
-    callable_->settle();
+    callable_.settle();
   }
-  std::size_t distinct_calls() const override { return callable_->distinct_calls(); }
-  std::size_t place() const override { return callable_->place(); }
-  std::string results_reason() const { return callable_->results_reason(); }
+  std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
+  std::size_t place() const override { return callable_.place(); }
 
  private:
-  std::unique_ptr<convtime::RotatingCallable> callable_;
+  convtime::Callable& callable_;
   bool settled_ = false;
 };
 
@@ -233,16 +233,20 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
                          const std::string& metric, const std::string& queue,
                          const std::string& regime, bool on_gpu, std::uintptr_t stream,
                          const FlushBuffers& flush, const std::vector<int>& other_devices,
-                         std::size_t warmup_calls, double warmup_seconds, bool warmup_steady,
-                         double max_steady_seconds, const std::string& stop,
+                         bool several_ranks, std::size_t warmup_calls, double warmup_seconds,
+                         bool warmup_steady, double max_steady_seconds, const std::string& stop,
                          std::size_t min_samples, std::size_t max_samples, double budget,
                          double tolerance, double margin, double seconds_left,
                          const py::object& on_batch) {
   std::vector<std::unique_ptr<convtime::RotatingCallable>> callables;
+  std::vector<std::unique_ptr<OfOneRank>> refusing;
   std::vector<convtime::Callable*> pointers;
   for (const py::dict& candidate : candidates) {
     callables.push_back(make_rotating(candidate));
     pointers.push_back(callables.back().get());
+    if (several_ranks) {
+      pointers.back() = refusing.emplace_back(std::make_unique<OfOneRank>(*pointers.back())).get();
+    }
     candidate.attr("clear")();  // so that memory of copies that are given up is free
   }
   convtime::TimingOptions options;
@@ -282,6 +286,22 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
   }
   return records;
 }
+
+/// convtime::ops::CollectiveWatch as a context of Python's, which raises where one was seen.
+class OfOneRankContext {
+ public:
+  void enter() { watch_.emplace(); }
+  void exit(const py::object& raised, const py::object&, const py::object&) {
+    const bool seen = watch_->seen();
+    watch_.reset();
+    if (seen && raised.is_none()) {
+      throw std::invalid_argument(kCollectiveRefused);
+    }
+  }
+
+ private:
+  std::optional<convtime::ops::CollectiveWatch> watch_;
+};
 
 #ifdef CONVTIME_WITH_CUDA
 /// convtime::MakeWay as a context of Python's.
@@ -327,12 +347,16 @@ PYBIND11_MODULE(_C, module) {
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("metric"), py::arg("queue"), py::arg("regime"),
              py::arg("on_gpu"), py::arg("stream"), py::arg("flush"), py::arg("other_devices"),
-             py::arg("warmup_calls"), py::arg("warmup_seconds"), py::arg("warmup_steady"),
-             py::arg("max_steady_seconds"), py::arg("stop"), py::arg("min_samples"),
-             py::arg("max_samples"), py::arg("budget"), py::arg("tolerance"), py::arg("margin"),
-             py::arg("seconds_left"), py::arg("on_batch"));
+             py::arg("several_ranks"), py::arg("warmup_calls"), py::arg("warmup_seconds"),
+             py::arg("warmup_steady"), py::arg("max_steady_seconds"), py::arg("stop"),
+             py::arg("min_samples"), py::arg("max_samples"), py::arg("budget"),
+             py::arg("tolerance"), py::arg("margin"), py::arg("seconds_left"), py::arg("on_batch"));
   py::register_exception<convtime::DeadlineError>(module, "DeadlineError", PyExc_TimeoutError);
   module.def("cuda_available", &convtime::cuda_available);
+  py::class_<OfOneRankContext>(module, "OfOneRank")
+      .def(py::init())
+      .def("__enter__", &OfOneRankContext::enter)
+      .def("__exit__", &OfOneRankContext::exit);
 #ifdef CONVTIME_WITH_CUDA
   py::class_<MakeWayContext>(module, "MakeWay")
       .def(py::init())

@@ -100,6 +100,7 @@ def time_candidates(
     stream: int,
     flush: Sequence[tuple[int, int, int, int, bool]],
     other_devices: Sequence[int],
+    several_ranks: bool,
     warmup_calls: int,
     warmup_seconds: float,
     warmup_steady: bool,
@@ -113,6 +114,10 @@ def time_candidates(
     seconds_left: float,
     on_batch: Callable[[dict[str, Any]], object] | None,
 ) -> list[dict[str, Any]]: ...
+class OfOneRank:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *args: object) -> None: ...
+
 def cuda_available() -> bool: ...
 def count_kernels(
     *,

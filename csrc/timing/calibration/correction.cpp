@@ -10,8 +10,8 @@ namespace convtime {
 namespace {
 
 Calibrator& process_calibrator() {
-  static Calibrator calibrator;
-  return calibrator;
+  static auto* const calibrator = new Calibrator;  // never destroyed: a thread may outlast main()
+  return *calibrator;
 }
 
 CalibrationState state_of(Method method, const TimingOptions& options, bool held) {

@@ -11,7 +11,6 @@
 #include "core/device_clocks.cuh"
 #include "timing/conditions/sm_clock_probe.h"
 #include "timing/timers/device_tick.h"
-#include <cstdlib>
 
 namespace convtime {
 namespace {
@@ -53,7 +52,7 @@ SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity, double tic
     : stream_(stream),
       capacity_(capacity),
       stamps_((capacity + 1) * kBlocks, allocate),
-      random_cycles_((getenv("EXP_TICKS") ? atof(getenv("EXP_TICKS"))*tick_seconds : phase_range_seconds(tick_seconds)) * max_sm_clock_hz()),
+      random_cycles_(phase_range_seconds(tick_seconds) * max_sm_clock_hz()),
       last_pace_(make_event(cudaEventDisableTiming)),
       pace_before_(make_event(cudaEventDisableTiming)) {}
 
@@ -99,8 +98,8 @@ std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {
 }
 
 double max_sm_clock_hz() {
-  static std::mutex mutex;
-  static std::map<int, double> known;
+  static auto& mutex = *new std::mutex;  // neither is ever destroyed: a thread may outlast main()
+  static auto& known = *new std::map<int, double>;
   const int device = current_device();
   const std::lock_guard lock(mutex);
   if (const auto found = known.find(device); found != known.end()) {

@@ -61,13 +61,16 @@ CuptiFunctions::CuptiFunctions(CUpti_CallbackDomain domain, CUpti_CallbackId cou
 }
 
 const CuptiFunctions& CuptiFunctions::of_runtime() {
-  static const CuptiFunctions functions(CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_SIZE);
-  return functions;
+  // Never destroyed, nor is the driver's: CUPTI's threads read records while the process ends.
+  static const auto* const functions =
+      new CuptiFunctions(CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_SIZE);
+  return *functions;
 }
 
 const CuptiFunctions& CuptiFunctions::of_driver() {
-  static const CuptiFunctions functions(CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_SIZE);
-  return functions;
+  static const auto* const functions =
+      new CuptiFunctions(CUPTI_CB_DOMAIN_DRIVER_API, CUPTI_DRIVER_TRACE_CBID_SIZE);
+  return *functions;
 }
 
 ApiKind CuptiFunctions::kind(CUpti_CallbackId function) const {

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
+from convtime.core.load import _C
 from convtime.device import nvml
 from convtime.results.costs import Energy, PeakMemory
 from convtime.results.counters import CountersUnavailable
 from convtime.timing.candidate import Candidate, LastPass, backward_of, clear_gradients
 from convtime.timing.counters.reading import gpu_place
 from convtime.timing.options import Options
-from convtime.timing.sampling import on, turn_on
+from convtime.timing.sampling import on, several_ranks, turn_on
 from convtime.timing.supervision import TimeLimit
 
 _WARM_UP_SECONDS = 0.5  # in which clock and power settle
@@ -74,6 +75,9 @@ def energy(
     ):
         called = backward_of(candidate) if backward else candidate
         before = called.setup
+        if several_ranks():  # each would watch its own counter, for as many calls as that takes
+            with _C.OfOneRank():
+                _with_setup(called)()
         whole = watch(_Batches(_with_setup(called)), joules, seconds)
         apart = None if before is None else watch(_Batches(before), joules, seconds)
     return Energy(

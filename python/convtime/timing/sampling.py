@@ -69,6 +69,7 @@ def measure(
     _refuse_contradictions(candidates, options, place)
     candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
+    refuse_capture(place, options.stream)
     before = provenance(place.device)  # before the load of the timing itself
     with turn_on(place, options, limit) as turn:
         remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)
@@ -250,6 +251,7 @@ def _sample(
             for buffer in flush
         ],
         other_devices=[gpu.index for gpu in place.others],
+        several_ranks=several_ranks(),
         **_warmup(options),
         **options.stop_rule(),
         seconds_left=limit.seconds_left,
@@ -257,9 +259,44 @@ def _sample(
     )
 
 
+def several_ranks() -> bool:
+    """Whether this process is one of several ranks of torch.distributed."""
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+def refuse_capture(place: Place, stream: torch.cuda.Stream | None) -> None:
+    """Refuses work on GPUs while a stream that it would use is captured in a CUDA graph.
+
+    Raises:
+        ValueError: for such a stream; nothing was given to it.
+    """
+    for gpu in place.gpus:
+        with torch.cuda.device(gpu):
+            capturing = torch.cuda.is_current_stream_capturing()
+        if not capturing and stream is not None and stream.device == gpu:
+            with torch.cuda.stream(stream):
+                capturing = torch.cuda.is_current_stream_capturing()
+        if capturing:
+            raise ValueError(
+                f"a stream of {gpu} is being captured in a CUDA graph, and timing waits for the GPU, "
+                "which a capture does not survive; time before or after the capture, or time the "
+                "graph's replays"
+            )
+
+
 @contextlib.contextmanager
 def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
-    """Waits for others that time on the GPUs; gives what a Measurement says of it."""
+    """Waits for others that time on the GPUs; gives what a Measurement says of it.
+
+    Raises:
+        ValueError: as :func:`refuse_capture`.
+    """
+    refuse_capture(place, options.stream)
     asked = {"exclusive_requested": options.exclusive}
     gpus = _uuids(place)
     if not (gpus and options.exclusive):
