@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -184,6 +186,52 @@ def test_work_on_a_stream_that_does_not_wait_is_timed_on_an_idle_gpu() -> None:
         for busy, span in zip(ahead.busy_seconds, ahead.span_seconds, strict=True)
     )
     assert max(ahead.span_seconds) < 1e-3  # no part of another call
+
+
+def writes_a_flag() -> Callable[[], None]:
+    """A call whose only work on the GPU is a write to memory by the stream itself."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    flag = torch.zeros(1, dtype=torch.int32, device="cuda")
+
+    def call() -> None:
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        assert driver.cuStreamWriteValue32_v2(stream, ctypes.c_uint64(flag.data_ptr()), 1, 0) == 0
+
+    return call
+
+
+@pytest.mark.cuda
+def test_work_that_cupti_does_not_record_is_named() -> None:
+    write, x = writes_a_flag(), torch.ones(1 << 20, device="cuda")
+
+    def both() -> None:
+        torch.relu(x)
+        write()
+
+    one = convtime.time_op(both, max_samples=50, stop="count")
+    assert one.method == "kernel"
+    assert any("WriteValue" in function for function in one.unrecorded)
+    assert "not fully seen" in str(one)
+    assert convtime.time_op(torch.relu, x, max_samples=50, stop="count").unrecorded == ()
+
+
+@pytest.mark.cuda
+def test_a_call_of_unrecorded_work_alone_is_timed_by_events() -> None:
+    write, calls = writes_a_flag(), []
+
+    def first_takes_long() -> None:
+        calls.append(None)
+        time.sleep(0.1 if len(calls) == 1 else 0)
+        write()
+
+    one = convtime.time_op(first_takes_long, max_samples=50, stop="count")
+    assert one.method == "event"
+    assert "WriteValue" in one.method_reason
+    assert one.first_call_seconds is not None
+    assert one.first_call_seconds >= 0.1  # of the very first call, by the other method
+    assert one.warmup_calls == len(calls) - len(one.seconds)
+    with pytest.raises(RuntimeError, match="WriteValue"):
+        convtime.time_op(write, method="kernel")
 
 
 @pytest.mark.cuda

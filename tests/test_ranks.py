@@ -1,4 +1,4 @@
-"""Calls that talk to other ranks are refused on each of them, since ranks count calls by themselves."""
+"""Calls that talk to other ranks are refused on each of them, in the same words."""
 
 from __future__ import annotations
 

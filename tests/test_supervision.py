@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 import pytest
+import torch
 from texts import flat
 
 import convtime
@@ -186,3 +187,39 @@ def test_an_interpreter_can_exit_while_a_daemon_thread_times() -> None:
         check=True,
     )
     assert result.stdout == f"{[0] * 5}\n", result.stderr
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", ["auto", "event", "sync"])
+def test_a_timeout_ends_a_wait_for_the_gpu(method: Any) -> None:
+    """The call returns at once, and leaves the GPU work for seconds."""
+    start = time.monotonic()
+    with pytest.raises(TimeoutError, match="still at work"):
+        convtime.time_op(
+            torch.cuda._sleep, 6_000_000_000, device="cuda", method=method, timeout=0.5
+        )
+    assert time.monotonic() - start < 2.5
+    torch.cuda.synchronize()
+    x = torch.ones(1 << 20, device="cuda")
+    assert convtime.time_op(torch.relu, x, timeout=10).median > 0
+
+
+@pytest.mark.cuda
+def test_nothing_is_timed_within_a_capture_which_goes_on() -> None:
+    x, graph, side = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    y = x + 1
+    with torch.cuda.graph(graph):
+        y.add_(x)
+        for refused in (
+            lambda: convtime.time_op(torch.relu, x),
+            lambda: convtime.time_op(torch.relu, x, stream=side),
+            lambda: convtime.compare([lambda: torch.relu(x), lambda: torch.abs(x)]),
+            lambda: convtime.counters(torch.relu, x),
+            lambda: convtime.energy(torch.relu, x),
+        ):
+            with pytest.raises(ValueError, match="captured"):
+                refused()
+    graph.replay()
+    assert y.tolist() == [3.0] * 4
+    assert torch.rand(4, device="cuda").sum() > 0  # the generator is not in a capture
+    assert convtime.time_op(torch.relu, x).method == "kernel"

@@ -416,6 +416,18 @@ TEST(KernelTimer, FallsBackWhileAProfilerIsActive) {
   EXPECT_THROW(time_known_kernel(), std::runtime_error);
 }
 
+TEST(EventTimer, IsNotForCallsOfSeveralGpus) {
+  SKIP_WITHOUT_GPU();
+  FunctionCallable kernel([] { launch_sleep(kCycles, nullptr); });
+  Callable* const candidates[] = {&kernel};
+  EXPECT_THROW(
+      time_candidates(candidates, {.method = Method::kEvent, .on_gpu = true, .other_devices = {0}}),
+      std::invalid_argument);
+  const ToldOfAProfiler told;
+  const Timing timing = time_candidates(candidates, {.on_gpu = true, .other_devices = {0}});
+  EXPECT_EQ(timing.method, Method::kSync);
+}
+
 TEST(CuptiSession, BothSeeAllBesideAToolThatSharesCupti) {
   SKIP_WITHOUT_GPU();
   launch(1);
