@@ -1,0 +1,162 @@
+"""Families of pairs: the same work in line, and so that parts of it can overlap."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+
+import torch
+from common.running import Call
+
+from overlap_parts.dependent import dependent_launches
+from overlap_parts.draw import Pair
+
+
+def _log_uniform(chance: random.Random, low: float, high: float) -> float:
+    return float(low * (high / low) ** chance.random())
+
+
+def _multiple(value: float, of: int) -> int:
+    return max(of, round(value / of) * of)
+
+
+def _kernel(chance: random.Random, device: torch.device) -> tuple[Call, str]:
+    """One long kernel, with its size."""
+    kind = chance.choice(("matmul", "relu", "softmax", "spin", "spin"))
+    if kind == "matmul":
+        size = _multiple(_log_uniform(chance, 2048, 6144), 128)
+        a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+        return functools.partial(torch.mm, a, a), f"matmul {size}"
+    if kind == "relu":
+        numbers = _multiple(_log_uniform(chance, 1 << 26, 1 << 29), 1 << 20)
+        x = torch.randn(numbers, device=device)
+        return functools.partial(torch.relu, x), f"relu {numbers >> 20} Mi"
+    if kind == "softmax":
+        rows = _multiple(_log_uniform(chance, 8192, 65536), 256)
+        x = torch.randn(rows, 4096, device=device)
+        return functools.partial(torch.softmax, x, -1), f"softmax {rows}×4096"
+    nanoseconds = int(_log_uniform(chance, 150e3, 900e3))
+    blocks = round(_log_uniform(chance, 1, 60))
+    return (
+        functools.partial(torch.ops.convtime.spin_ns, nanoseconds, blocks, 128),
+        f"spin {nanoseconds / 1e3:.0f} µs in {blocks} blocks",
+    )
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
+def _in_line(calls: Sequence[Call]) -> None:
+    for call in calls:
+        call()
+
+
+def _forked(calls: Sequence[Call], streams: Sequence[torch.cuda.Stream]) -> None:
+    """The first on the current stream, each of the others on one of its own."""
+    current = torch.cuda.current_stream()
+    for call, stream in zip(calls[1:], streams, strict=False):
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            call()
+    calls[0]()
+    for stream in streams[: len(calls) - 1]:
+        current.wait_stream(stream)
+
+
+def _kernels(chance: random.Random, device: torch.device) -> tuple[list[Call], str]:
+    made = [_kernel(chance, device) for _ in range(chance.choice((2, 2, 3)))]
+    return [call for call, _ in made], ", ".join(what for _, what in made)
+
+
+def streams(chance: random.Random, device: torch.device) -> Pair:
+    calls, what = _kernels(chance, device)
+    side = [_stream(device) for _ in calls[1:]]
+    return Pair(functools.partial(_in_line, calls), functools.partial(_forked, calls, side), what)
+
+
+def copies(chance: random.Random, device: torch.device) -> Pair:
+    megabytes = round(_log_uniform(chance, 4, 64))
+    host = torch.empty(megabytes << 20, dtype=torch.uint8).pin_memory()
+    there = torch.empty(megabytes << 20, dtype=torch.uint8, device=device)
+    to_gpu = chance.random() < 0.5
+    copy: Call = (
+        functools.partial(there.copy_, host, non_blocking=True)
+        if to_gpu
+        else functools.partial(host.copy_, there, non_blocking=True)
+    )
+    compute, what = _kernel(chance, device)
+    calls = [compute, copy]
+    side = [_stream(device)]
+    return Pair(
+        functools.partial(_in_line, calls),
+        functools.partial(_forked, calls, side),
+        f"{megabytes} MiB {'to' if to_gpu else 'from'} the GPU, {what}",
+    )
+
+
+def _captured(call: Call) -> Call:
+    graph = torch.cuda.CUDAGraph()
+    call()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def graph(chance: random.Random, device: torch.device) -> Pair:
+    calls, what = _kernels(chance, device)
+    side = [_stream(device) for _ in calls[1:]]
+    return Pair(
+        _captured(functools.partial(_in_line, calls)),
+        _captured(functools.partial(_forked, calls, side)),
+        what,
+    )
+
+
+def dependent(chance: random.Random, device: torch.device) -> Pair:
+    kernels = chance.choice((2, 3, 4))
+    blocks = round(_log_uniform(chance, 1, 40))
+    before, after = (int(_log_uniform(chance, 5e3, 300e3)) for _ in range(2))
+    launch = functools.partial(dependent_launches, kernels, blocks, before, after, device)
+    return Pair(
+        functools.partial(launch, overlap=False),
+        functools.partial(launch, overlap=True),
+        f"{kernels} kernels of {blocks} blocks: {before / 1e3:.0f} µs before the wait, "
+        f"{after / 1e3:.0f} µs after it",
+    )
+
+
+def autograd(chance: random.Random, device: torch.device) -> Pair:
+    sizes = [_multiple(_log_uniform(chance, 256, 4096), 64) for _ in range(2)]
+    rows = _multiple(_log_uniform(chance, 512, 4096), 64)
+    inputs = [
+        [torch.randn(rows, size, device=device), torch.randn(size, size, device=device)]
+        for size in sizes
+    ]
+    for tensor in (each for pair in inputs for each in pair):
+        tensor.requires_grad_()
+
+    def backward_of(outputs: list[torch.Tensor]) -> Call:
+        leaves = [each for pair in inputs for each in pair]
+        gradients = [torch.randn_like(output) for output in outputs]
+        return functools.partial(torch.autograd.grad, outputs, leaves, gradients, retain_graph=True)
+
+    in_line = backward_of([torch.mm(*pair) for pair in inputs])
+    side, current = _stream(device), torch.cuda.current_stream()
+    side.wait_stream(current)
+    with torch.cuda.stream(side):
+        second = torch.mm(*inputs[1])
+    current.wait_stream(side)
+    overlapping = backward_of([torch.mm(*inputs[0]), second])
+    return Pair(in_line, overlapping, f"matmuls of {rows} rows by {sizes[0]}² and {sizes[1]}²")
+
+
+MAKERS: dict[str, Callable[[random.Random, torch.device], Pair]] = {
+    "streams": streams,
+    "copies": copies,
+    "graph": graph,
+    "dependent": dependent,
+    "autograd": autograd,
+}
