@@ -6,9 +6,9 @@ graphs with branches, dependent launches, and backward passes of forward passes 
 of the pairs have a true ratio within 0.9 and 1.1.
 
 The truth is the distance of two stamps of the GPU's clock on the current stream, before a call and
-after it, less the distance of two stamps around nothing. Both calls of a pair are made in each round,
-in random order, each after a flush, while a kernel holds the stream until all is issued; rounds begin
-with a rest. Options of compare are its defaults.
+after it, less the distance of two stamps around nothing. Both calls of a pair are made in each
+round, in random order, each after a flush, while a kernel holds the stream until all is issued;
+rounds begin with a rest. Options of compare are its defaults.
 """
 
 from __future__ import annotations

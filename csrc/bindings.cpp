@@ -33,6 +33,7 @@
 #include "timing/time_op.h"
 #ifdef CONVTIME_WITH_CUDA
 #include "core/current_device.h"
+#include "core/synchronize.h"
 #include "ops/timing/calibration_reference.h"
 #include "ops/timing/device_allocator.h"
 #include "ops/timing/graph_recorder.h"
@@ -366,6 +367,14 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init<int>(), py::arg("device"))
       .def("__enter__", &WithoutPersistingL2Context::enter)
       .def("__exit__", &WithoutPersistingL2Context::exit);
+  module.def(
+      "idle_within",
+      [](const std::vector<int>& devices, double seconds) {
+        bool idle = true;
+        without_interpreter_lock([&] { idle = convtime::synchronize_within(devices, seconds); });
+        return idle;
+      },
+      py::arg("devices"), py::arg("seconds"));
   module.def(
       "device_ticks",
       [](int device) {

@@ -59,7 +59,7 @@ def test_pairs_are_drawn_on_both_sides() -> None:
     assert "close" in refusal(0.95, 1e-3, close=False)
     assert "far" in refusal(0.6, 1e-3, close=True)
     assert "edge" in refusal(0.991, 1e-3, close=True)
-    assert "short" in refusal(0.95, 1e-4, close=True)
+    assert "short" in refusal(0.95, 3e-4, close=True)
 
 
 def test_the_true_ratios_interval_holds_it() -> None:

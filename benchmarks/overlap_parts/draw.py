@@ -14,9 +14,11 @@ from common.running import Call
 from overlap_parts.truth import elapsed, ratio_interval
 
 _CLOSE = (0.9, 1.1)
-_SHORTEST_SECONDS = 200e-6
+_SHORTEST_SECONDS = 400e-6
 _LOOK_ROUNDS, _ROUNDS = 5, 31
 _MOST_DRAWS = 25
+#: Of an interval. A wider one is of a pair whose parts overlap in some rounds and not in others.
+_WIDEST = 0.01
 #: Of the margin's edges: a ratio that is closer to one says nothing about verdicts.
 _EDGE, _APART = 0.01, 0.004
 
@@ -63,6 +65,8 @@ def draw_pair(
             in_line, overlapping = elapsed([pair.in_line, pair.overlapping], _ROUNDS)
             ratio, low, high = ratio_interval(overlapping, in_line)
             why = refusal(ratio, min(map(statistics.median, look)), close=close)
+            if high - low > _WIDEST:
+                why = f"its interval is {low:.4f} to {high:.4f}"
         if not why:
             return pair, {
                 "what": pair.what,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from common.running import Call
@@ -21,23 +22,26 @@ def _multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
 
 
-def _kernel(chance: random.Random, device: torch.device) -> tuple[Call, str]:
-    """One long kernel, with its size."""
-    kind = chance.choice(("matmul", "relu", "softmax", "spin", "spin"))
+def _filling(chance: random.Random, device: torch.device) -> tuple[Call, str]:
+    """A long kernel that takes the whole GPU, with its size."""
+    kind = chance.choice(("matmul", "relu", "softmax"))
     if kind == "matmul":
-        size = _multiple(_log_uniform(chance, 2048, 6144), 128)
+        size = _multiple(_log_uniform(chance, 3072, 6144), 128)
         a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
         return functools.partial(torch.mm, a, a), f"matmul {size}"
     if kind == "relu":
-        numbers = _multiple(_log_uniform(chance, 1 << 26, 1 << 29), 1 << 20)
+        numbers = _multiple(_log_uniform(chance, 1 << 27, 1 << 29), 1 << 20)
         x = torch.randn(numbers, device=device)
         return functools.partial(torch.relu, x), f"relu {numbers >> 20} Mi"
-    if kind == "softmax":
-        rows = _multiple(_log_uniform(chance, 8192, 65536), 256)
-        x = torch.randn(rows, 4096, device=device)
-        return functools.partial(torch.softmax, x, -1), f"softmax {rows}×4096"
-    nanoseconds = int(_log_uniform(chance, 150e3, 900e3))
-    blocks = round(_log_uniform(chance, 1, 60))
+    rows = _multiple(_log_uniform(chance, 16384, 65536), 256)
+    x = torch.randn(rows, 4096, device=device)
+    return functools.partial(torch.softmax, x, -1), f"softmax {rows}×4096"
+
+
+def _narrow(chance: random.Random, device: torch.device) -> tuple[Call, str]:
+    """A long kernel of few blocks, with its size."""
+    nanoseconds = int(_log_uniform(chance, 250e3, 900e3))
+    blocks = round(_log_uniform(chance, 1, 40))
     return (
         functools.partial(torch.ops.convtime.spin_ns, nanoseconds, blocks, 128),
         f"spin {nanoseconds / 1e3:.0f} µs in {blocks} blocks",
@@ -66,7 +70,12 @@ def _forked(calls: Sequence[Call], streams: Sequence[torch.cuda.Stream]) -> None
 
 
 def _kernels(chance: random.Random, device: torch.device) -> tuple[list[Call], str]:
-    made = [_kernel(chance, device) for _ in range(chance.choice((2, 2, 3)))]
+    """All of one kind: beside one that takes the whole GPU, another overlaps only if it comes first.
+
+    Which one does is a race, and no property of the pair.
+    """
+    make = chance.choice((_filling, _narrow))
+    made = [make(chance, device) for _ in range(chance.choice((2, 2, 3)))]
     return [call for call, _ in made], ", ".join(what for _, what in made)
 
 
@@ -86,7 +95,7 @@ def copies(chance: random.Random, device: torch.device) -> Pair:
         if to_gpu
         else functools.partial(host.copy_, there, non_blocking=True)
     )
-    compute, what = _kernel(chance, device)
+    compute, what = chance.choice((_filling, _narrow))(chance, device)
     calls = [compute, copy]
     side = [_stream(device)]
     return Pair(
@@ -118,7 +127,7 @@ def graph(chance: random.Random, device: torch.device) -> Pair:
 def dependent(chance: random.Random, device: torch.device) -> Pair:
     kernels = chance.choice((2, 3, 4))
     blocks = round(_log_uniform(chance, 1, 40))
-    before, after = (int(_log_uniform(chance, 5e3, 300e3)) for _ in range(2))
+    before, after = (int(_log_uniform(chance, 10e3, 400e3)) for _ in range(2))
     launch = functools.partial(dependent_launches, kernels, blocks, before, after, device)
     return Pair(
         functools.partial(launch, overlap=False),
@@ -128,29 +137,40 @@ def dependent(chance: random.Random, device: torch.device) -> Pair:
     )
 
 
+class _Slow(torch.autograd.Function):
+    """The identity, whose backward pass makes a call."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, call: Call) -> torch.Tensor:
+        ctx.call = call
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        ctx.call()
+        return gradients[0], None
+
+
 def autograd(chance: random.Random, device: torch.device) -> Pair:
-    sizes = [_multiple(_log_uniform(chance, 256, 4096), 64) for _ in range(2)]
-    rows = _multiple(_log_uniform(chance, 512, 4096), 64)
-    inputs = [
-        [torch.randn(rows, size, device=device), torch.randn(size, size, device=device)]
-        for size in sizes
-    ]
-    for tensor in (each for pair in inputs for each in pair):
-        tensor.requires_grad_()
+    calls, what = _kernels(chance, device)
+    leaves = [torch.zeros(1024, device=device, requires_grad=True) for _ in calls]
+    gradients = [torch.ones(1024, device=device) for _ in calls]
 
     def backward_of(outputs: list[torch.Tensor]) -> Call:
-        leaves = [each for pair in inputs for each in pair]
-        gradients = [torch.randn_like(output) for output in outputs]
         return functools.partial(torch.autograd.grad, outputs, leaves, gradients, retain_graph=True)
 
-    in_line = backward_of([torch.mm(*pair) for pair in inputs])
+    def output(index: int) -> torch.Tensor:
+        made: torch.Tensor = _Slow.apply(leaves[index], calls[index])
+        return made
+
+    in_line = backward_of([output(index) for index in range(len(calls))])
     side, current = _stream(device), torch.cuda.current_stream()
+    outputs = [output(0)]
     side.wait_stream(current)
     with torch.cuda.stream(side):
-        second = torch.mm(*inputs[1])
+        outputs += [output(index) for index in range(1, len(calls))]
     current.wait_stream(side)
-    overlapping = backward_of([torch.mm(*inputs[0]), second])
-    return Pair(in_line, overlapping, f"matmuls of {rows} rows by {sizes[0]}² and {sizes[1]}²")
+    return Pair(in_line, backward_of(outputs), what)
 
 
 MAKERS: dict[str, Callable[[random.Random, torch.device], Pair]] = {

@@ -3,14 +3,27 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
+#include <thread>
 
 #include "core/cuda_check.h"
 #include "core/current_device.h"
+#include "core/synchronize.h"
 
 namespace convtime {
 namespace {
 
 constexpr cudaLimit kLimit = cudaLimitPersistingL2CacheSize;
+
+/// Whether the device is done, or all but: a timing that reached its end has waited for it.
+bool is_idle(int device) {
+  constexpr double kPatienceSeconds = 0.05;
+  try {
+    const CurrentDevice current(device);
+    return synchronize_within({}, kPatienceSeconds);
+  } catch (const CudaError&) {
+    return true;  // whatever failed fails again, and is said then
+  }
+}
 
 std::string described(cudaError_t status) {
   (void)cudaGetLastError();  // or an unrelated later call would report it
@@ -55,11 +68,18 @@ WithoutPersistingL2::~WithoutPersistingL2() {
   if (restored_bytes_ == 0) {
     return;
   }
-  try {
-    const CurrentDevice current(device_);
-    CONVTIME_CUDA_WARN(cudaDeviceSetLimit(kLimit, restored_bytes_));
-  } catch (const CudaError& error) {
-    std::fprintf(stderr, "convtime: %s\n", error.what());
+  const auto restore = [device = device_, bytes = restored_bytes_] {
+    try {
+      const CurrentDevice current(device);
+      CONVTIME_CUDA_WARN(cudaDeviceSetLimit(kLimit, bytes));
+    } catch (const CudaError& error) {
+      std::fprintf(stderr, "convtime: %s\n", error.what());
+    }
+  };
+  if (is_idle(device_)) {
+    restore();
+  } else {
+    std::thread(restore).detach();  // the limit cannot be set before the device is idle
   }
 }
 

@@ -72,6 +72,7 @@ def measure(
     refuse_capture(place, options.stream)
     before = provenance(place.device)  # before the load of the timing itself
     with turn_on(place, options, limit) as turn:
+        _await_gpus(place, limit)
         remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)
         with (
             on(place.device, options.stream),
@@ -120,6 +121,16 @@ def measure(
             candidates, outcomes, remarks, records, strict=True
         )
     ]
+
+
+def _await_gpus(place: Place, limit: TimeLimit) -> None:
+    """Waits for what the GPUs were given before, if there is a limit; others wait where they must."""
+    if (
+        place.gpus
+        and limit.is_finite
+        and not _C.idle_within([gpu.index for gpu in place.gpus], max(0.0, limit.seconds_left))
+    ):
+        limit.check("the GPU was still at work on what came before")
 
 
 def find_place(
@@ -283,9 +294,9 @@ def refuse_capture(place: Place, stream: torch.cuda.Stream | None) -> None:
                 capturing = torch.cuda.is_current_stream_capturing()
         if capturing:
             raise ValueError(
-                f"a stream of {gpu} is being captured in a CUDA graph, and timing waits for the GPU, "
-                "which a capture does not survive; time before or after the capture, or time the "
-                "graph's replays"
+                f"a stream of {gpu} is being captured in a CUDA graph, and timing waits for the "
+                "GPU, which a capture does not survive; time before or after the capture, or time "
+                "the graph's replays"
             )
 
 

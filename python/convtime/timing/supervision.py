@@ -41,6 +41,11 @@ class TimeLimit:
         """Below 0 once it has passed."""
         return self._end - time.monotonic()
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether there is a limit."""
+        return math.isfinite(self._seconds)
+
     def check(self, cause: str = "") -> None:
         """Raises a TimeoutError, which names the cause, where the limit has passed."""
         if self.seconds_left <= 0:
