@@ -2,8 +2,9 @@
 
 The truth of an operation is torch.profiler's (CUPTI's, through kineto): the time in which at least
 one of its kernels ran, and the span from the first one's start to the last one's end. Truth and
-methods alternate, with as many calls each and as much rest before. Kernels that spin for a known time, and kernels that stamp
-the GPU's own clock at start and end, check the traced times without a tracer.
+methods alternate, with as many calls each and as much rest before. Kernels that spin for a known
+time, and kernels that stamp the GPU's own clock at start and end, check the traced times without a
+tracer.
 
 Times are compared by the median over the passes of each pass's median: method kernel with the
 kernels' busy time, method event with the same where there is one kernel.

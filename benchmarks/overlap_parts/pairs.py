@@ -38,7 +38,7 @@ def _filling(chance: random.Random, device: torch.device) -> tuple[Call, str]:
     return functools.partial(torch.softmax, x, -1), f"softmax {rows}×4096"
 
 
-def _narrow(chance: random.Random, device: torch.device) -> tuple[Call, str]:
+def _narrow(chance: random.Random, _device: torch.device) -> tuple[Call, str]:
     """A long kernel of few blocks, with its size."""
     nanoseconds = int(_log_uniform(chance, 250e3, 900e3))
     blocks = round(_log_uniform(chance, 1, 40))
@@ -70,9 +70,10 @@ def _forked(calls: Sequence[Call], streams: Sequence[torch.cuda.Stream]) -> None
 
 
 def _kernels(chance: random.Random, device: torch.device) -> tuple[list[Call], str]:
-    """All of one kind: beside one that takes the whole GPU, another overlaps only if it comes first.
+    """All of one kind.
 
-    Which one does is a race, and no property of the pair.
+    Next to a kernel that takes the whole GPU, another one overlaps only if it comes first: a race,
+    and not a property of the pair.
     """
     make = chance.choice((_filling, _narrow))
     made = [make(chance, device) for _ in range(chance.choice((2, 2, 3)))]

@@ -6,14 +6,19 @@ import argparse
 import sys
 from typing import Any
 
+import torch
+
 from convtime.cli.arguments import DEVICE_HELP
 from convtime.cli.exit_codes import DONE, FOUND
 from convtime.cli.output import add_json, check_json, deliver_result
 from convtime.core import codec
+from convtime.core.errors import InputError
+from convtime.core.proof import store
 from convtime.device.resolve import resolve_device
-from convtime.show.doctor import document, text
+from convtime.show.doctor import document, proof_text, text
 from convtime.study.doctor import examine
 from convtime.study.findings import passed
+from convtime.study.proof import prove
 
 
 def add_to(commands: Any) -> None:
@@ -28,14 +33,40 @@ def add_to(commands: Any) -> None:
     )
     parser.set_defaults(run=_run)
     parser.add_argument("--device", help=DEVICE_HELP)
+    parser.add_argument(
+        "--prove",
+        action="store_true",
+        help="check convtime's promises on this GPU (about 60 s) and keep the result, which every "
+        "measurement on it then tells; exits with 1 if a promise is broken",
+    )
     add_json(parser)
 
 
 def _run(options: argparse.Namespace) -> int:
     check_json(options.json)
     device = resolve_device(options.device)
+    if options.prove:
+        return _prove(options, device)
     if sys.stderr and sys.stderr.isatty():
         print("convtime: this takes some seconds, up to 20 on a GPU", file=sys.stderr)
     seen = examine(device)
     deliver_result(options, lambda: text(seen), lambda: codec.to_json(document(seen)))
     return DONE if passed(seen) else FOUND
+
+
+def _prove(options: argparse.Namespace, device: torch.device) -> int:
+    if device.type != "cuda":
+        raise InputError(
+            "--prove checks what is promised of times on a GPU, and there is none here; leave it "
+            "out to examine the CPU"
+        )
+    interactive = sys.stderr and sys.stderr.isatty()
+
+    def tell(part: str) -> None:
+        if interactive:
+            print(f"convtime: checking {part}", file=sys.stderr)
+
+    proved = prove(device, tell)
+    store(proved)
+    deliver_result(options, lambda: proof_text(proved), lambda: codec.to_json(proved.to_dict()))
+    return DONE if proved.holds else FOUND

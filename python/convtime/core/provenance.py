@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from convtime.core import proof
 from convtime.core.cpu import cpu_name, governors
 from convtime.core.load import _build_info
 
@@ -20,22 +21,28 @@ def provenance(device: torch.device) -> dict[str, Any]:
     ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
     minute) are the CPU's, at this moment.
 
+    ``proof`` says which promises were checked on the GPU (see :mod:`convtime.core.proof`).
+
     Args:
         device: the device that the measured work runs on.
     """
     on_gpu = device.type == "cuda"
+    versions = {
+        "driver": driver_version() if on_gpu else None,
+        "cuda": torch.version.cuda,
+        "torch": str(torch.__version__),
+        "convtime": _build_info.version,
+    }
     return {
         "gpu": torch.cuda.get_device_name(device) if on_gpu else None,
         "gpu_uuid": gpu_uuid(device) if on_gpu else None,
-        "driver": driver_version() if on_gpu else None,
-        "cuda": torch.version.cuda,
-        "torch": torch.__version__,
+        **versions,
+        "proof": proof.told(gpu_uuid(device), versions) if on_gpu else None,
         "cudnn": cudnn_version(),
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
-        "convtime": _build_info.version,
         "git": _working_directory_state(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from convtime.core import codec
+from convtime.core.proof import Proof, summary
 from convtime.results.units import format_seconds
 from convtime.show.text import columns, table
 from convtime.study.examination import AS_IS, Examination, Finding, KnownDuration, OperationTiming
@@ -36,6 +37,16 @@ def text(seen: Examination) -> str:
             f"{len(found)} checks in {seen.seconds:.1f} s: {failed} failed, {advised} with advice",
         ]
     )
+
+
+def proof_text(proof: Proof) -> str:
+    """A line for each promise, and how many hold."""
+    said = {True: "holds", False: "BROKEN", None: "not checked"}
+    rows = [
+        (said[promise.holds], f"{promise.name}: {promise.sentence}") for promise in proof.promises
+    ]
+    versions = ", ".join(f"{what} {version}" for what, version in proof.versions.items())
+    return "\n\n".join([f"{proof.gpu}; {versions}", columns(rows), summary(proof)])
 
 
 def _durations_table(durations: Sequence[KnownDuration]) -> str:

@@ -126,6 +126,7 @@ def facts_of(measured: Measurement) -> dict[str, str]:
         **_input_facts(measured),
         **_regime_facts(measured),
         "device": f"{_hardware(measured)} ({measured.device_reason})",
+        **_proof_fact(measured),
         **_turn_facts(measured),
         **_host_facts(measured),
         **_clock_facts(measured),
@@ -252,6 +253,11 @@ def _regime_facts(measured: Measurement) -> dict[str, str]:
             else f"not reached: {other.regime_reason}"
         )
     return facts
+
+
+def _proof_fact(measured: Measurement) -> dict[str, str]:
+    told = measured.provenance.get("proof")
+    return {"promises": str(told)} if told else {}
 
 
 def _turn_facts(measured: Measurement) -> dict[str, str]:

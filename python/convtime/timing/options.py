@@ -200,8 +200,8 @@ class Options:
         float | None,
         "seconds after which the whole call ends, waiting and warm-up counted, with the samples "
         "that there are (the result's ``stop_reason`` is ``timeout``), or with a TimeoutError "
-        "where there are none. It is looked at between batches: a call of what is timed is never "
-        "interrupted. None for no limit.",
+        "where there are none. It ends every wait for the GPU, which may go on working; a call "
+        "that does not return is never interrupted. None for no limit.",
     ] = None
     exclusive: Annotated[
         bool,

@@ -124,7 +124,7 @@ def measure(
 
 
 def _await_gpus(place: Place, limit: TimeLimit) -> None:
-    """Waits for what the GPUs were given before, if there is a limit; others wait where they must."""
+    """Waits for earlier work of the GPUs, until the limit; does nothing without one."""
     if (
         place.gpus
         and limit.is_finite
