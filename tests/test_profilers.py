@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -246,6 +247,25 @@ def test_busy_time_span_and_sum_of_kernels_that_run_at_once() -> None:
     times = list(zip(one.busy_seconds, one.span_seconds, one.sum_seconds, strict=True))
     assert all(busy <= min(total, span) * 1.000001 for busy, span, total in times)
     assert any(busy < 0.99 * total for busy, _, total in times)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("metric", ["busy", "span", "sum"])
+def test_the_metric_asked_for_is_the_result(metric: Any) -> None:
+    one = convtime.time_op(on_two_streams(joined=True), metric=metric, max_samples=50, stop="count")
+    assert (one.metric, one.metric_requested, one.metric_reason) == (metric, metric, "")
+    assert one.seconds == getattr(one, f"{metric}_seconds")
+    assert (f"metric {metric}" in str(one)) == (metric != "busy")
+
+
+@pytest.mark.cuda
+def test_other_methods_have_no_other_metric() -> None:
+    x = torch.ones(1 << 20, device="cuda")
+    one = convtime.time_op(torch.relu, x, method="event")
+    assert (one.metric, one.metric_requested) == ("elapsed", "busy")
+    assert "event" in one.metric_reason
+    with pytest.raises(ValueError, match=r"metric 'span'.*method 'event'"):
+        convtime.time_op(torch.relu, x, method="event", metric="span")
 
 
 @pytest.mark.cuda

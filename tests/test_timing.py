@@ -239,6 +239,20 @@ def test_a_verdict_needs_several_candidates() -> None:
         convtime.compare({"alone": int}, stop="verdict", device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ("span", "metric 'span' is read from a GPU's activity records.*on the CPU"),
+        ("sum", "metric 'sum'"),
+        ("total", "metric must be one of 'busy', 'span', 'sum', got 'total'"),
+    ],
+)
+def test_a_metric_that_a_cpu_does_not_have_is_refused(metric: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        convtime.time_op(torch.relu, torch.ones(4), metric=metric)
+    assert convtime.time_op(torch.relu, torch.ones(4), **QUICK).metric == "elapsed"
+
+
 def test_compare_names_itself_where_an_option_is_unknown() -> None:
     with pytest.raises(
         TypeError, match="compare has no option 'foo'; there are method, metric, queue, "

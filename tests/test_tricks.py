@@ -90,9 +90,9 @@ def test_work_of_a_replayed_graph_is_counted(x: torch.Tensor, honest: float) -> 
 def test_patched_events_and_clocks_change_nothing(
     x: torch.Tensor, honest: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda *_: 0.0)
-    monkeypatch.setattr(torch.cuda.Event, "record", lambda *_: None)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: None)
+    monkeypatch.setattr(torch.cuda.Event, "elapsed_time", lambda *_, **__: 0.0)
+    monkeypatch.setattr(torch.cuda.Event, "record", lambda *_, **__: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_, **__: None)
     monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
     monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)
     for method in ("kernel", "event", "sync"):
