@@ -106,16 +106,15 @@ def test_verdicts_know_how_well_the_methods_own_cost_is_known(
 
 def by_kernels(name: str, busy: float, span: float) -> convtime.Measurement:
     """Thirty samples by activity records, in microseconds."""
-    rng = np.random.default_rng(len(name))
-    noise = 1 + 0.001 * rng.standard_normal(30)
-    times = {
-        "busy_seconds": tuple(busy * 1e-6 * noise),
-        "span_seconds": tuple(span * 1e-6 * noise),
-        "sum_seconds": tuple(2 * busy * 1e-6 * noise),
-    }
+    noise = 1e-6 * (1 + 0.001 * np.random.default_rng(len(name)).standard_normal(30))
     return dataclasses.replace(
         events_of(name, busy, 0.0),
-        **{**times, "seconds": times["busy_seconds"], "method": "kernel", "metric": "busy"},
+        seconds=tuple(busy * noise),
+        busy_seconds=tuple(busy * noise),
+        span_seconds=tuple(span * noise),
+        sum_seconds=tuple(2 * busy * noise),
+        method="kernel",
+        metric="busy",
     )
 
 

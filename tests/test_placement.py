@@ -335,6 +335,7 @@ def run(calls: PreparedCalls, samples: int = 20) -> dict[str, Any]:
         stream=0,
         flush=[],
         other_devices=[],
+        several_ranks=False,
         warmup_calls=1,
         warmup_seconds=0.0,
         warmup_steady=False,

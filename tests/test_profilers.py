@@ -218,7 +218,8 @@ def test_work_that_cupti_does_not_record_is_named() -> None:
 
 @pytest.mark.cuda
 def test_a_call_of_unrecorded_work_alone_is_timed_by_events() -> None:
-    write, calls = writes_a_flag(), []
+    write = writes_a_flag()
+    calls: list[None] = []
 
     def first_takes_long() -> None:
         calls.append(None)

@@ -214,7 +214,7 @@ def test_without_options_what_was_measured_is_shown(run: Any, pytester: pytest.P
     [
         (
             "cach='warm'",
-            "pytest.mark.convtime has no option 'cach'; there are method, queue, cache",
+            "pytest.mark.convtime has no option 'cach'; there are method, metric, queue, cache",
         ),
         (
             "cache='hot'",

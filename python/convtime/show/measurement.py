@@ -183,18 +183,24 @@ def _hardware(measured: Measurement) -> str:
 
 
 def _device_facts(measured: Measurement) -> dict[str, str]:
-    if not measured.busy_seconds:
+    known = {
+        "busy": (measured.busy_seconds, "at least one kernel, copy or memset ran"),
+        "span": (measured.span_seconds, "first start to last end"),
+        "sum": (measured.sum_seconds, "durations added up"),
+    }
+    facts = {}
+    for metric, (seconds, meaning) in known.items():
+        if seconds:  # older files have some of them
+            median = _C.summarize(seconds, measured.clock_tick)["median"]
+            facts[metric] = f"{format_seconds(median)} ({meaning})"
+    if not facts:
         return {}
-    busy, span, total = (
-        format_seconds(_C.summarize(each, measured.clock_tick)["median"])
-        for each in (measured.busy_seconds, measured.span_seconds, measured.sum_seconds)
-    )
-    overlap = "" if measured.sum_seconds == measured.busy_seconds else ", some at the same time"
+    if measured.busy_seconds and measured.busy_seconds != measured.sum_seconds:
+        facts["sum"] += ": some at the same time"
+    used = {"metric": _used(measured, "metric")} if measured.metric != "elapsed" else {}
     return {
-        "metric": _used(measured, "metric"),
-        "busy": f"{busy} (at least one kernel, copy or memset ran)",
-        "span": f"{span} (first start to last end)",
-        "sum": f"{total} (durations added up{overlap})",
+        **used,
+        **facts,
         "activities": f"{len(measured.activities)}",
         **_disturbance_facts(measured),
     }
