@@ -215,7 +215,7 @@ def test_details_tell_the_median_in_its_unit_and_what_was_replaced() -> None:
     assert "busy: 2.500 µs" in flat(make())
     assert "some at the same time" not in text
     assert "some at the same time" in flat(make(sum_seconds=(5e-6, 2e-6, 4e-6, 3e-6)))
-    assert "span" not in flat(make(busy_seconds=(), activities=()))
+    assert "span" not in flat(make(busy_seconds=(), span_seconds=(), sum_seconds=(), activities=()))
 
 
 def test_what_became_of_the_cache_is_told_where_it_is_as_asked_for() -> None:

@@ -142,6 +142,16 @@ def test_each_entry_has_the_kernels_that_were_issued_in_it(trace: FakeTrace) -> 
     assert current_log() is None
 
 
+def test_a_clock_that_a_profiler_sets_back_ends_no_recording(trace: FakeTrace) -> None:
+    trace.time = 1000
+    with convtime.record() as recording:
+        with convtime.region("around the change"):
+            trace.time = 10
+        with convtime.region("after it"):
+            trace.launch()
+    assert [entry.name for entry in recording.entries] == ["around the change", "after it"]
+
+
 def test_regions_lie_behind_those_that_they_are_in() -> None:
     with convtime.record() as recording:
         for _ in range(2):

@@ -96,7 +96,9 @@ class _OpenEntries:
     """
 
     def __init__(self, entries: Iterable[OpenEntry]) -> None:
-        entries = list(entries)
+        # A profiler that starts meanwhile can set the recording's clock back: an entry that seems
+        # to end before it begins says nothing of when it was open.
+        entries = [entry for entry in entries if not 0 <= entry.end < entry.start]
         changes = [(entry.start, entry, 1) for entry in entries]
         changes += [(entry.end, entry, -1) for entry in entries if entry.end >= 0]
         changes.sort(key=lambda change: change[0])

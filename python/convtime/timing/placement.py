@@ -15,8 +15,8 @@ import gc
 import itertools
 import random
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
 
 import torch
 
@@ -379,10 +379,10 @@ def _seconds_to_copy(original: Original) -> float:
     """Of a copy without memory of its own; a second one where the first is no cheap one."""
     seconds = float("inf")
     for _ in range(2):
-        start = time.perf_counter()
+        start = perf_counter()
         with _saying_why_not(), without_modes():
             original.on(original.storages)
-        seconds = min(seconds, time.perf_counter() - start)
+        seconds = min(seconds, perf_counter() - start)
         if seconds * _MOST_PLACES < _COPYING_SECONDS:
             break
     return seconds

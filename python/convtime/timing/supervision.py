@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from time import monotonic
 from typing import Any
 
 from convtime.core.load import _C
@@ -29,7 +29,7 @@ class TimeLimit:
 
     def __init__(self, seconds: float | None) -> None:
         self._seconds = math.inf if seconds is None else seconds
-        self._end = time.monotonic() + self._seconds
+        self._end = monotonic() + self._seconds
 
     @classmethod
     def of(cls, timeout: float | None) -> TimeLimit:
@@ -39,7 +39,7 @@ class TimeLimit:
     @property
     def seconds_left(self) -> float:
         """Below 0 once it has passed."""
-        return self._end - time.monotonic()
+        return self._end - monotonic()
 
     @property
     def is_finite(self) -> bool:
