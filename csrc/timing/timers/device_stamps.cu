@@ -8,8 +8,8 @@
 namespace convtime {
 namespace {
 
-/// An opening stamp takes this long at least, so that the launch of what follows is under way before
-/// the clock is read.
+/// An opening stamp takes this long at least, so that the launch of what follows is under way
+/// before the clock is read.
 constexpr double kOpenSeconds = 4e-6;
 
 /// One kernel for both, so that a closing stamp finds its code in the caches, whatever was done to
@@ -40,12 +40,14 @@ DeviceStamps::DeviceStamps(cudaStream_t stream, std::size_t capacity,
 }
 
 void DeviceStamps::open(cudaStream_t stream) {
-  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, true, open_cycles_, random_cycles_);
+  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, true, open_cycles_,
+                                    random_cycles_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 
 void DeviceStamps::close(cudaStream_t stream) {
-  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, false, open_cycles_, random_cycles_);
+  stamp_kernel<<<1, 1, 0, stream>>>(count_and_stamps_.get(), capacity_, false, open_cycles_,
+                                    random_cycles_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
 }
 

@@ -22,9 +22,9 @@ CONVTIME_API double device_tick(DeviceClock clock, const std::function<double()>
 /// is given `batch` at a time.
 CONVTIME_API double measure_tick(Timer& timer, cudaStream_t stream, std::size_t batch);
 
-/// Over how long a random delay makes whatever follows begin at any phase of a tick alike. The delay
-/// is in cycles of the highest clock, and longer at lower ones: a range of few ticks is then uneven
-/// by a share of the tick, which matters for coarse clocks alone.
+/// Over how long a random delay makes whatever follows begin at any phase of a tick alike. The
+/// delay is in cycles of the highest clock, and longer at lower ones: a range of few ticks is then
+/// uneven by a share of the tick, which matters for coarse clocks alone.
 inline double phase_range_seconds(double tick_seconds) {
   constexpr double kFineTickSeconds = 100e-9;
   return (tick_seconds <= kFineTickSeconds ? 2 : 8) * tick_seconds;

@@ -15,11 +15,9 @@ constexpr std::size_t kTickBatch = 64;
 
 KernelTimer::KernelTimer(Metric metric, cudaStream_t stream, std::vector<int> other_devices,
                          std::function<void()> drain)
-    : metric_(metric),
-      other_devices_(std::move(other_devices)),
-      drain_(std::move(drain)) {
-  tick_seconds_ = device_tick(DeviceClock::kRecords,
-                              [&] { return measure_tick(*this, stream, kTickBatch); });
+    : metric_(metric), other_devices_(std::move(other_devices)), drain_(std::move(drain)) {
+  tick_seconds_ =
+      device_tick(DeviceClock::kRecords, [&] { return measure_tick(*this, stream, kTickBatch); });
 }
 
 void KernelTimer::run(std::span<Callable* const> calls) {
