@@ -87,7 +87,7 @@ def streams(chance: random.Random, device: torch.device) -> Pair:
 
 
 def copies(chance: random.Random, device: torch.device) -> Pair:
-    megabytes = round(_log_uniform(chance, 4, 64))
+    megabytes = round(_log_uniform(chance, 1, 64))
     host = torch.empty(megabytes << 20, dtype=torch.uint8).pin_memory()
     there = torch.empty(megabytes << 20, dtype=torch.uint8, device=device)
     to_gpu = chance.random() < 0.5
@@ -166,12 +166,13 @@ def autograd(chance: random.Random, device: torch.device) -> Pair:
 
     in_line = backward_of([output(index) for index in range(len(calls))])
     side, current = _stream(device), torch.cuda.current_stream()
-    outputs = [output(0)]
     side.wait_stream(current)
     with torch.cuda.stream(side):
-        outputs += [output(index) for index in range(1, len(calls))]
+        on_side = [output(index) for index in range(1, len(calls))]
     current.wait_stream(side)
-    return Pair(in_line, backward_of(outputs), what)
+    # Last, so that its backward pass is issued first: gradients of leaves are awaited on the
+    # current stream once they are issued, and whatever comes there afterwards waits for them, too.
+    return Pair(in_line, backward_of([output(0), *on_side]), what)
 
 
 MAKERS: dict[str, Callable[[random.Random, torch.device], Pair]] = {
