@@ -191,22 +191,30 @@ class OfOneRank final : public convtime::Callable {
  public:
   explicit OfOneRank(convtime::Callable& callable) : callable_(callable) {}
 
-  void prepare() override { callable_.prepare(); }
+  void prepare() override {
+    if (!settled_) {
+      watch_.emplace();  // a forward pass that is not timed communicates, too
+    }
+    callable_.prepare();
+  }
   bool prepares_work() const override { return callable_.prepares_work(); }
   void call() override {
     if (settled_) {
       callable_.call();
       return;
     }
-    const convtime::ops::CollectiveWatch watch;
+    if (!watch_.has_value()) {  // graphs are captured without a preparation
+      watch_.emplace();
+    }
     callable_.call();
-    if (watch.seen()) {
+    if (watch_->seen()) {
       throw std::invalid_argument(kCollectiveRefused);
     }
   }
   void discard_result() override { callable_.discard_result(); }
   void settle() override {
     settled_ = true;
+    watch_.reset();
     callable_.settle();
   }
   std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
@@ -214,6 +222,7 @@ class OfOneRank final : public convtime::Callable {
 
  private:
   convtime::Callable& callable_;
+  std::optional<convtime::ops::CollectiveWatch> watch_;
   bool settled_ = false;
 };
 

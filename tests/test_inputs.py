@@ -256,3 +256,13 @@ class TestOnAGpu:
         x = [torch.rand(1 << 20, device="cuda").view(1024, 1024) for _ in range(8)]
         candidate = Candidate(torch.stack, x, name="one")
         assert seconds_of(lambda: remarks_on([candidate], on_gpu=True)) < 4e-3
+
+
+def test_inputs_that_calls_make_constant_are_told_of() -> None:
+    x, other = torch.rand(64), torch.rand(64)
+    one = convtime.time_op(lambda x, other: x.mul_(0) + other.mul_(2), x, other, **QUICK)
+    assert one.inputs == (f"args[0] is all zeros since a call wrote to it: {ON_CPU}",)
+
+
+def test_what_was_constant_and_is_written_to_is_no_input() -> None:
+    assert convtime.time_op(lambda x: x.add_(1), torch.zeros(64), **QUICK).inputs == ()

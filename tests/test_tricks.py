@@ -137,6 +137,19 @@ def test_a_result_remembered_is_a_result_that_does_not_follow_its_input() -> Non
     assert compared.same_results["trick"].same
 
 
+def test_memory_that_nobody_wrote_to_is_no_result() -> None:
+    """It is where the baseline's result was."""
+    values = torch.rand(1 << 16)
+    compared = compare(
+        [
+            Candidate(torch.clone, values),
+            Candidate(torch.empty_like, values, name="trick"),
+        ],
+        **QUICK,
+    )
+    assert compared.same_results["trick"].same is not True
+
+
 def test_a_wrong_result_is_told() -> None:
     values = torch.rand(1000)
     compared = compare(

@@ -33,6 +33,8 @@ _TOLERANCES = {
     torch.bfloat16: (1.6e-2, 6e-2),
 }
 _TF32 = (1e-3, 8e-3)  # it rounds as float16 does
+_SPOILED_BLOCKS = 4  # of each result's size, if they are small
+_SPOILED_BYTES = 1 << 28
 _CHUNK = 1 << 22  # numbers that are compared at a time, to need little memory beside the results
 _MOST_OBJECTS = 10_000  # in which tensors are looked for that a call may write to
 
@@ -130,6 +132,7 @@ def _checked(
 ) -> tuple[Agreement, _Result]:
     """What was found of a candidate, and what the baseline gives from then on."""
     try:
+        _spoil(expected)
         called = _call(other)
         found = _difference(expected, called, how)
         if not found.same:
@@ -166,10 +169,10 @@ def _call(candidate: Candidate) -> _Result:
     with torch.enable_grad() if candidate.backward else contextlib.nullcontext():
         result = candidate.fn(*candidate.args, **candidate.kwargs)
     leaves = pytree.tree_leaves(result)
-    tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     if not tensors:
         raise _NotComparableError("has no tensors")
-    for tensor in tensors:
+    for tensor in tensors:  # before anything is done with them, which subclasses may wait for
         if not is_plain(tensor) or tensor.is_meta:
             kind = str(tensor.layout).removeprefix("torch.")
             raise _NotComparableError(
@@ -177,7 +180,25 @@ def _call(candidate: Candidate) -> _Result:
                 "dense tensors are compared"
             )
     gradients = gradients_of(result) if candidate.backward else {}
-    return _Result(tensors, gradients, before != _versions(given))
+    detached = [tensor.detach() for tensor in tensors]
+    return _Result(detached, gradients, before != _versions(given))
+
+
+def _spoil(expected: _Result) -> None:
+    """Fills free memory with NaN, or -1, where the next result may be allocated.
+
+    The baseline's own results were there: memory that nobody writes to would pass for a result.
+    """
+    blocks: list[torch.Tensor] = []  # all at once, or each would take the one before's place
+    with contextlib.suppress(RuntimeError), without_modes(), torch.no_grad():  # for want of memory
+        for tensor in expected.tensors:
+            if tensor.device.type == "cpu" and tensor.nbytes > _free_host_bytes():
+                continue
+            count = max(1, min(_SPOILED_BLOCKS, _SPOILED_BYTES // max(1, tensor.nbytes)))
+            blocks += [
+                torch.full((tensor.nbytes,), 0xFF, dtype=torch.uint8, device=tensor.device)
+                for _ in range(count)
+            ]
 
 
 def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
@@ -37,14 +38,37 @@ class Remark:
     """What was seen in a tensor of a candidate.
 
     Attributes:
-        sentence: what is said of it.
+        sentence: what is said of it; empty if nothing is remarkable about it.
         tensor: the tensor; None where the sentence is not about one.
         seen: the bytes of the elements that were looked at.
+        candidate: whose tensor it is.
+        on_gpu: whether the work runs on a GPU.
     """
 
     sentence: str
     tensor: torch.Tensor | None
     seen: torch.Tensor
+    candidate: Candidate | None = None
+    on_gpu: bool = False
+
+    def after(self, now: torch.Tensor) -> str:
+        """What is said of it after the calls.
+
+        Tensors that calls overwrite are not inputs, unless the calls made them remarkable: later
+        calls then found them so.
+
+        Args:
+            now: as ``seen``.
+        """
+        if self.tensor is None or torch.equal(now, self.seen):
+            return self.sentence
+        if self.sentence or self.candidate is None:
+            return ""
+        told = _told(_numbers_of(self.tensor, now), self.tensor.dtype, on_gpu=self.on_gpu)
+        if told is None:
+            return ""
+        name = _name(self.tensor, self.candidate)
+        return f"{name} is {told[0]} since a call wrote to it: {told[1]}"
 
 
 def remarks_on(candidates: Sequence[Candidate], *, on_gpu: bool) -> list[list[Remark]]:
@@ -70,18 +94,15 @@ def remarks_on(candidates: Sequence[Candidate], *, on_gpu: bool) -> list[list[Re
 
 
 def sentences(remarks: Iterable[Remark]) -> tuple[str, ...]:
-    """What is said of a candidate's inputs once it was called; what it overwrites is none."""
+    """What is said of a candidate's inputs once it was called."""
     remarks = list(remarks)
+    now: dict[int, torch.Tensor] = {}
     with without_modes(), torch.no_grad():
-        try:
+        # A GPU that the calls filled leaves what was seen before them.
+        with contextlib.suppress(RuntimeError):
             now = _bytes_of_some(remark.tensor for remark in remarks if remark.tensor is not None)
-        except RuntimeError:  # of a GPU that the calls filled: what was seen before them holds
-            now = {}
-    return tuple(
-        remark.sentence
-        for remark in remarks
-        if id(remark.tensor) not in now or torch.equal(now[id(remark.tensor)], remark.seen)
-    )
+        said = [remark.after(now.get(id(remark.tensor), remark.seen)) for remark in remarks]
+    return tuple(filter(None, said))
 
 
 def _worth_a_look(candidate: Candidate) -> list[torch.Tensor]:
@@ -162,14 +183,21 @@ def _remarks(
 ) -> Iterator[Remark]:
     for tensor in tensors:
         some = seen[id(tensor)]
-        kind = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
-        numbers = some.clone().view(kind)  # a clone, since a part of many may begin at any byte
-        told = _told(numbers.double(), tensor.dtype, on_gpu=on_gpu)
+        numbers = _numbers_of(tensor, some)
+        told = _told(numbers, tensor.dtype, on_gpu=on_gpu)
+        sentence = ""
         if told:
             what, consequence = told
             if numbers.numel() < tensor.numel():
                 what += f" in the {numbers.numel():,} elements looked at"
-            yield Remark(f"{_name(tensor, candidate)} is {what}: {consequence}", tensor, some)
+            sentence = f"{_name(tensor, candidate)} is {what}: {consequence}"
+        yield Remark(sentence, tensor, some, candidate, on_gpu)
+
+
+def _numbers_of(tensor: torch.Tensor, some: torch.Tensor) -> torch.Tensor:
+    """The elements of a tensor whose bytes these are."""
+    kind = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
+    return some.clone().view(kind).double()  # a clone: a part of many may begin at any byte
 
 
 def _told(numbers: torch.Tensor, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str] | None:
