@@ -3,30 +3,34 @@
 Each pair issues the same work twice: in line, and so that parts of it can run at the same time. The
 pairs are drawn by a seed from five families: kernels on several streams, copies next to kernels,
 graphs with branches, dependent launches, and backward passes of forward passes on two streams. Half
-of the pairs have a true ratio within 0.9 and 1.1.
+of the pairs have a true ratio within 0.9 and 1.1; "refused" has what was drawn before that.
 
 The truth is the distance of two stamps of the GPU's clock on the current stream, before a call and
 after it, less the distance of two stamps around nothing. Both calls of a pair are made in each
 round, in random order, each after a flush, while a kernel holds the stream until all is issued;
-rounds begin with a rest. Options of compare are its defaults.
+rounds begin with a rest. Options of compare are its defaults. Gaps between kernels are part of the
+truth and of the span, and not of busy time.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import results
 from common import running
 from common.running import Measure
+from common.summaries import median_ratio
 
 if TYPE_CHECKING:
     import torch
 
 SEED = 20261124
-PAIRS_PER_FAMILY = 6
+PAIRS = 30
 FAMILIES = ("streams", "copies", "graph", "dependent", "autograd")
 MARGIN = 0.01
 
@@ -74,10 +78,7 @@ def table(rows: list[results.Row]) -> str:
         if not group:
             continue
         ratios = [row["true_ratio"] for row in group]
-        errors = [
-            f"{max(error_of(row, ratio) for row in group):.2%}"
-            for ratio in ("ratio", "span_ratio", "sum_ratio")
-        ]
+        errors = [_worst(group, ratio) for ratio in ("ratio", "span_ratio", "sum_ratio")]
         lines.append(
             f"| {family} | {len(group)} | {min(ratios):.3f} to {max(ratios):.3f} "
             f"| {sum(map(is_right, group))} | {' | '.join(errors)} |"
@@ -85,61 +86,94 @@ def table(rows: list[results.Row]) -> str:
     return "\n".join(lines)
 
 
-def make_cases(device: torch.device) -> Mapping[str, Measure]:
+def _worst(rows: list[results.Row], ratio: str) -> str:
+    known = [error_of(row, ratio) for row in rows if row[ratio] is not None]
+    return f"{max(known):.2%}" if known else "–"
+
+
+def make_cases(seed: int, pairs: int, device: torch.device) -> Mapping[str, Measure]:
     from overlap_parts.pairs import MAKERS
 
     cases: dict[str, Measure] = {}
-    for index in range(PAIRS_PER_FAMILY):
-        for family in FAMILIES:
-            cases[f"{family}/{SEED}/{index}"] = functools.partial(
-                measure, family, MAKERS[family], index, device
-            )
+    for number in range(pairs):
+        index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
+        draw = f"{seed}/{family}/{index}"
+        cases[f"{family}/{seed}/{index}"] = functools.partial(
+            measure, family, MAKERS[family], draw, device, close=index % 2 == 0
+        )
     return cases
 
 
-def measure(family: str, make: Callable[..., Any], index: int, device: torch.device) -> results.Row:
+def measure(
+    family: str, make: Callable[..., Any], seed: str, device: torch.device, *, close: bool
+) -> results.Row:
     from overlap_parts.draw import draw_pair
 
     from convtime import compare
 
-    pair, drawn = draw_pair(make, f"{SEED}/{family}/{index}", close=index % 2 == 0, device=device)
+    pair, drawn = draw_pair(make, seed, close=close, device=device)
     compared = compare({"in line": pair.in_line, "overlapping": pair.overlapping}, check=None)
     ratio = compared.ratio("overlapping")
     judged = compared.judge("overlapping")
     base, other = (compared.measurements[name] for name in ("in line", "overlapping"))
-
-    def ratio_of(metric: str) -> float:
-        over, under = (getattr(each, f"{metric}_seconds") for each in (other, base))
-        pairs = zip(over, under, strict=True)
-        return statistics.median(a / b for a, b in pairs) if over and under else float("nan")
-
-    return {
+    row = {
         "family": family,
+        "seed": seed,
         **drawn,
         "verdict": judged.verdict,
         "sentence": judged.sentence,
         "ratio": ratio.value,
         "low": ratio.low,
         "high": ratio.high,
-        "span_ratio": ratio_of("span"),
-        "sum_ratio": ratio_of("sum"),
-        "busy_seconds": [base.median, other.median],
         "method": other.method,
+        "method_reason": other.method_reason,
         "queue": other.queue,
         "queue_reason": other.queue_reason,
         "regime": other.regime,
     }
+    for metric in ("busy", "span", "sum"):
+        under, over = (getattr(each, f"{metric}_seconds") for each in (base, other))
+        row[f"{metric}_ratio"] = ratio_of(over, under)
+        row[f"{metric}_seconds"] = [
+            statistics.median(samples) if samples else None for samples in (under, over)
+        ]
+    return row
+
+
+def ratio_of(over: Sequence[float], under: Sequence[float]) -> float | None:
+    """The median of the rounds' ratios; None where a method does not know these times."""
+    return median_ratio(over, under) if over and under else None
+
+
+def tell(row: results.Row) -> str:
+    ratios = (
+        f"{metric} {row[f'{metric}_ratio']:.4f}"
+        for metric in ("busy", "span", "sum")
+        if row[f"{metric}_ratio"] is not None
+    )
+    return (
+        f"true {row['true_ratio']:.4f}, found {row['ratio']:.4f} ({row['verdict']}), "
+        f"{', '.join(ratios)}, {1e6 * row['true_seconds'][0]:.0f} µs, {row['draws']} draws"
+    )
 
 
 def main() -> None:
-    def tell(row: results.Row) -> str:
-        return (
-            f"true {row['true_ratio']:.4f}, busy {row['ratio']:.4f} ({row['verdict']}), span "
-            f"{row['span_ratio']:.4f}, sum {row['sum_ratio']:.4f}, "
-            f"{1e6 * row['true_seconds'][0]:.0f} µs, {row['draws']} draws"
-        )
+    parser = results.argument_parser(__doc__)
+    parser.add_argument("--seed", type=int, default=SEED, help="that pairs are drawn by")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="over all families")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
+    options = parser.parse_args()
 
-    running.run_on_gpu("overlap", __doc__, summarise, make_cases, tell=tell)
+    from convtime.core.provenance import provenance
+
+    device = running.find_gpu(options.device)
+    if options.resume:
+        target = options.output / results.file_name("overlap", options.shard)
+        running.copy_rows(options.resume, target)
+    file = results.ResultFile("overlap", summarise, options, provenance(device))
+    cases = make_cases(options.seed, options.pairs, device)
+    running.measure_pending(file, cases, tell, seconds=options.seconds)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def run_on(tmp_path, monkeypatch):
     options = argparse.Namespace(output=tmp_path, shard=None, commit="abc")
     called: list[str] = []
 
-    def run(cases):
+    def run(cases, **limits):
         monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
         called.clear()
 
@@ -44,7 +44,7 @@ def run_on(tmp_path, monkeypatch):
         measures = {key: lambda key=key: measure(key) for key in cases}
         code: object = 0
         try:
-            running.measure_pending(file, measures)
+            running.measure_pending(file, measures, **limits)
         except SystemExit as exit:
             code = exit.code
         return code, "".join(called)
@@ -60,6 +60,28 @@ def test_where_a_case_cannot_be_had_the_others_still_are(run_on):
     cases = {"a": "fine", "b": "fails", "c": "fine"}
     assert run_on(cases) == ("error: not measured: b", "abc")
     assert run_on(cases) == ("error: not measured: b", "b")
+
+
+def test_no_case_begins_after_the_time_is_up(run_on, monkeypatch, capsys):
+    seconds = iter(range(100))
+    monkeypatch.setattr("common.running.time.perf_counter", lambda: next(seconds))
+    cases = {"a": "fine", "b": "fails", "c": "fine", "d": "fine"}
+    assert run_on(cases, seconds=3.5) == ("error: not measured: b", "ab")
+    assert "2 more" in capsys.readouterr().out
+    assert run_on(cases, seconds=1) == ("error: not measured: b", "b")
+    assert run_on(dict.fromkeys(cases, "fine"), seconds=1) == (0, "b")
+    assert run_on(cases) == (0, "cd")
+
+
+def test_rows_of_an_earlier_run_are_copied_where_there_are_none(tmp_path, capsys):
+    earlier, target = tmp_path / "earlier.json", tmp_path / "new" / "mlp.json"
+    earlier.write_text("{}")
+    running.copy_rows(earlier, target)
+    assert target.read_text() == "{}"
+    earlier.write_text("[]")
+    running.copy_rows(earlier, target)
+    assert target.read_text() == "{}"
+    assert "not used" in capsys.readouterr().out
 
 
 def test_a_mistake_in_one_case_costs_no_other(run_on, capsys):

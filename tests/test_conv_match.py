@@ -598,7 +598,7 @@ def test_it_says_when_it_does_not_resume_another_file(run_on, tmp_path, capsys):
     assert run_on({"a": fine(), "b": fine()}, *again) == [["a", "b"]]
     assert "is not used" not in capsys.readouterr().out
     run_on({"a": fine(), "b": fine()}, *again)
-    said = f"{tmp_path / 'conv_match.json'} is there already, so {earlier} is not used"
+    said = f"{tmp_path / 'conv_match.json'} exists already, so {earlier} is not used"
     assert said in capsys.readouterr().out
 
 

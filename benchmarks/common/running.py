@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
+import shutil
 import subprocess
 import sys
 import time
@@ -80,6 +82,8 @@ def measure_pending(
     file: results.ResultFile,
     cases: Mapping[str, Measure],
     tell: Callable[[results.Row], str] | None = None,
+    *,
+    seconds: float = math.inf,
 ) -> None:
     """Adds the rows that a file lacks; where one cannot be had, the others still are.
 
@@ -89,6 +93,7 @@ def measure_pending(
         file: Says which of the cases are its own and not measured yet.
         cases: What measures a row, by the row's key.
         tell: What is printed of a row, unless it is how long that took.
+        seconds: No case begins later than this; the next call continues with it.
 
     Raises:
         SystemExit: Some were not measured, with their keys; or with RUN_AGAIN, where the GPU
@@ -96,10 +101,14 @@ def measure_pending(
     """
     import torch
 
-    failed = []
+    failed: list[str] = []
+    deadline = time.perf_counter() + seconds
     pending = file.pending(cases)
     for key, measure in pending.items():
         begin = time.perf_counter()
+        if begin > deadline:
+            _tell_time_is_up(file, pending, failed)
+            return
         try:
             row = measure()
         except Exception as error:  # whatever it is, it is this case's alone
@@ -124,6 +133,26 @@ def measure_pending(
     failed += [key for key in pending if key in left]
     if failed:
         raise SystemExit(f"error: not measured: {', '.join(failed)}")
+
+
+def _tell_time_is_up(
+    file: results.ResultFile, pending: Mapping[str, Measure], failed: Sequence[str]
+) -> None:
+    done = {row["key"] for row in file.rows}
+    left = len(pending) - len(failed) - sum(key in done for key in pending)
+    print(f"{file.path}\nthe time is up; run again to measure {left} more")
+    if failed:
+        raise SystemExit(f"error: not measured: {', '.join(failed)}")
+
+
+def copy_rows(earlier: Path, target: Path) -> None:
+    """Copies an earlier run's file to where this one writes, which then continues it."""
+    if target.exists():
+        # No error, so that a command can be repeated as it is until all has run.
+        print(f"note: {target} exists already, so {earlier} is not used")
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(earlier, target)
 
 
 def _lost_gpu() -> bool:

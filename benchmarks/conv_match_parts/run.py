@@ -6,14 +6,13 @@ import argparse
 import contextlib
 import functools
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import results
 import torch
-from common.running import RUN_AGAIN, find_gpu
+from common.running import RUN_AGAIN, copy_rows, find_gpu
 
 from conv_match_parts.child import Child
 from conv_match_parts.host import BACKWARD_CASES, HOST_CASES, MODULE_CASES, measure_host
@@ -60,7 +59,7 @@ def run(
     deadline = time.monotonic() + options.seconds
     device = find_gpu(options.device)
     if options.resume:
-        _copy_rows(options.resume, options.output / results.file_name(benchmark, options.shard))
+        copy_rows(options.resume, options.output / results.file_name(benchmark, options.shard))
     file = results.ResultFile(benchmark, summarise, options, provenance(device))
 
     with contextlib.ExitStack() as stack:
@@ -105,15 +104,6 @@ def _parse(description: str | None, parts: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
     parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
     return parser.parse_args()
-
-
-def _copy_rows(earlier: Path, target: Path) -> None:
-    if target.exists():
-        # No error, so that a command can be repeated as it is until all has run.
-        print(f"note: {target} is there already, so {earlier} is not used")
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(earlier, target)
 
 
 def _lost_gpu(key: str, row: results.Row) -> bool:

@@ -64,7 +64,8 @@ def draw_pair(
         if not why:
             in_line, overlapping = elapsed([pair.in_line, pair.overlapping], _ROUNDS)
             ratio, low, high = ratio_interval(overlapping, in_line)
-            why = refusal(ratio, min(map(statistics.median, look)), close=close)
+            shortest = min(map(statistics.median, (in_line, overlapping)))
+            why = refusal(ratio, shortest, close=close)
             if high - low > _WIDEST:
                 why = f"its interval is {low:.4f} to {high:.4f}"
         if not why:

@@ -87,6 +87,7 @@ def streams(chance: random.Random, device: torch.device) -> Pair:
 
 
 def copies(chance: random.Random, device: torch.device) -> Pair:
+    # Of one MiB, next to a long kernel, too: such pairs are within 10 %.
     megabytes = round(_log_uniform(chance, 1, 64))
     host = torch.empty(megabytes << 20, dtype=torch.uint8).pin_memory()
     there = torch.empty(megabytes << 20, dtype=torch.uint8, device=device)
@@ -128,7 +129,10 @@ def graph(chance: random.Random, device: torch.device) -> Pair:
 def dependent(chance: random.Random, device: torch.device) -> Pair:
     kernels = chance.choice((2, 3, 4))
     blocks = round(_log_uniform(chance, 1, 40))
-    before, after = (int(_log_uniform(chance, 10e3, 400e3)) for _ in range(2))
+    # The share that overlaps is drawn, and not the parts, most of which would be too short.
+    each = _log_uniform(chance, 600e3, 2400e3) / kernels
+    before = int(each * _log_uniform(chance, 0.02, 0.8))
+    after = int(each) - before
     launch = functools.partial(dependent_launches, kernels, blocks, before, after, device)
     return Pair(
         functools.partial(launch, overlap=False),
@@ -154,25 +158,31 @@ class _Slow(torch.autograd.Function):
 
 def autograd(chance: random.Random, device: torch.device) -> Pair:
     calls, what = _kernels(chance, device)
-    leaves = [torch.zeros(1024, device=device, requires_grad=True) for _ in calls]
-    gradients = [torch.ones(1024, device=device) for _ in calls]
+    current = torch.cuda.current_stream(device)
+    side = _stream(device)
+    in_line = backward_of(calls, [current] * len(calls))
+    # The last part's backward pass is issued first.
+    return Pair(in_line, backward_of(calls, [*[side] * (len(calls) - 1), current]), what)
 
-    def backward_of(outputs: list[torch.Tensor]) -> Call:
-        return functools.partial(torch.autograd.grad, outputs, leaves, gradients, retain_graph=True)
 
-    def output(index: int) -> torch.Tensor:
-        made: torch.Tensor = _Slow.apply(leaves[index], calls[index])
-        return made
+def backward_of(calls: Sequence[Call], streams: Sequence[torch.cuda.Stream]) -> Call:
+    """The backward pass of parts whose forward passes ran on these streams.
 
-    in_line = backward_of([output(index) for index in range(len(calls))])
-    side, current = _stream(device), torch.cuda.current_stream()
-    side.wait_stream(current)
-    with torch.cuda.stream(side):
-        on_side = [output(index) for index in range(1, len(calls))]
-    current.wait_stream(side)
-    # Last, so that its backward pass is issued first: gradients of leaves are awaited on the
-    # current stream once they are issued, and whatever comes there afterwards waits for them, too.
-    return Pair(in_line, backward_of([output(0), *on_side]), what)
+    Each part's leaf is first used on the part's stream. Autograd has the stream of a leaf's first
+    use wait for its gradient: for one that is shared, or was made on the current stream, what comes
+    next on that stream would wait for the other part.
+    """
+    leaves, outputs, gradients = [], [], []
+    current = torch.cuda.current_stream()
+    for call, stream in zip(calls, streams, strict=True):
+        stream.wait_stream(current)
+        with torch.cuda.stream(stream):
+            leaf = torch.zeros(1024, device=stream.device, requires_grad=True)
+            leaves.append(leaf)
+            outputs.append(_Slow.apply(leaf, call))
+            gradients.append(torch.ones_like(leaf))
+        current.wait_stream(stream)
+    return functools.partial(torch.autograd.grad, outputs, leaves, gradients, retain_graph=True)
 
 
 MAKERS: dict[str, Callable[[random.Random, torch.device], Pair]] = {
