@@ -181,9 +181,8 @@ std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candid
 
 constexpr char kCollectiveRefused[] =
     "the call uses torch.distributed in a process group of several ranks, and each rank would "
-    "decide "
-    "by itself how often to call it: time the computation without communication, or in a group of "
-    "one rank";
+    "decide by itself how often to call it: time the computation without communication, or in a "
+    "group of one rank";
 
 /// Refuses calls that talk to other ranks: each rank decides by itself how often it calls. It is
 /// said after the first call, which every rank makes, and in the same words on each.
@@ -192,22 +191,14 @@ class OfOneRank final : public convtime::Callable {
   explicit OfOneRank(convtime::Callable& callable) : callable_(callable) {}
 
   void prepare() override {
-    if (!settled_) {
-      watch_.emplace();  // a forward pass that is not timed communicates, too
-    }
+    watch();  // a forward pass that is not timed communicates, too
     callable_.prepare();
   }
   bool prepares_work() const override { return callable_.prepares_work(); }
   void call() override {
-    if (settled_) {
-      callable_.call();
-      return;
-    }
-    if (!watch_.has_value()) {  // graphs are captured without a preparation
-      watch_.emplace();
-    }
+    watch();  // graphs are captured without a preparation
     callable_.call();
-    if (watch_->seen()) {
+    if (watch_.has_value() && watch_->seen()) {
       throw std::invalid_argument(kCollectiveRefused);
     }
   }
@@ -221,6 +212,12 @@ class OfOneRank final : public convtime::Callable {
   std::size_t place() const override { return callable_.place(); }
 
  private:
+  void watch() {
+    if (!settled_ && !watch_.has_value()) {
+      watch_.emplace();
+    }
+  }
+
   convtime::Callable& callable_;
   std::optional<convtime::ops::CollectiveWatch> watch_;
   bool settled_ = false;

@@ -103,7 +103,7 @@ CallCost BatchRunner::call_alone(std::size_t candidate) {
   const double host_seconds = now_seconds() - start;
   double ignored = 0;
   hooks_.wait([&] {
-    await_device();
+    hooks_.await_device();
     timer_.collect({&ignored, 1});
     if (probe_ != nullptr) {
       probe_->finish();
@@ -113,12 +113,6 @@ CallCost BatchRunner::call_alone(std::size_t candidate) {
   const auto activities = timer_.take_activities();
   return {host_seconds, now_seconds() - start,
           activities.empty() ? 0 : count_launches(activities.front())};
-}
-
-void BatchRunner::await_device() const {
-  if (hooks_.await_device) {
-    hooks_.await_device();
-  }
 }
 
 std::size_t BatchRunner::rounds_in(double seconds) const {
@@ -204,7 +198,7 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
   std::vector<double> seconds(schedule.calls.size());
   std::vector<double> clocks_hz(probe_ == nullptr ? 0 : schedule.calls.size());
   hooks_.wait([&] {
-    await_device();
+    hooks_.await_device();
     timer_.collect(seconds);
     if (probe_ != nullptr) {
       probe_->collect(clocks_hz);

@@ -75,7 +75,6 @@ class BatchRunner {
   struct Schedule;
   struct Issue;
 
-  void await_device() const;
   Schedule shuffle_rounds(std::size_t rounds);
   double seconds_to_hold(std::size_t rounds) const;
   Issue issue(const Schedule& schedule, std::size_t rounds);

@@ -33,9 +33,7 @@ std::function<void()> make_drain([[maybe_unused]] const TimingOptions& options) 
   if (options.on_gpu) {
     return [&options] {
       options.hooks.wait([&] {
-        if (options.hooks.await_device) {
-          options.hooks.await_device();
-        }
+        options.hooks.await_device();
         synchronize(options.other_devices);
       });
     };
@@ -59,9 +57,7 @@ std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_
   }
   const auto wait = [hooks = options.hooks](const std::function<void()>& blocking) {
     hooks.wait([&] {
-      if (hooks.await_device) {
-        hooks.await_device();
-      }
+      hooks.await_device();
       blocking();
     });
   };

@@ -115,9 +115,7 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& asked,
   ChosenTimer chosen;
   // Some wait for the device when they begin.
   options.hooks.wait([&] {
-    if (options.hooks.await_device) {
-      options.hooks.await_device();
-    }
+    options.hooks.await_device();
     chosen = choose_timer(options, candidates.size());
   });
   const std::unique_ptr<QueueHold> hold = make_hold(options, *chosen.timer);

@@ -248,7 +248,7 @@ class Comparison(codec.Stored):
     def _contradiction(self, verdict: Verdict, name: str, baseline: str | None) -> str:
         """What the metrics say if span contradicts busy time, or busy time another metric."""
         over, under = self._pair(name, baseline)
-        other = "span" if over.metric == "busy" else "busy"
+        other = other_metric(over.metric)
         series = [getattr(each, f"{other}_seconds") for each in (over, under)]
         if not all(series) or verdict == "uncertain":
             return ""
@@ -399,6 +399,11 @@ def _tick(over: Measurement, under: Measurement) -> float:
 
 
 _Series = tuple[Measurement, Sequence[float | None]]  # and what is known of each of its samples
+
+
+def other_metric(metric: str) -> str:
+    """The metric whose verdict is held against that of this one."""
+    return "span" if metric == "busy" else "busy"
 
 
 def contradiction(verdict: str, metric: str, other: str, other_metric: str, ratio: Ratio) -> str:

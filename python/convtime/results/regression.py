@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 from convtime.core import codec
 from convtime.core.load import _C
-from convtime.results.comparison import Ratio, contradiction
+from convtime.results.comparison import Ratio, contradiction, other_metric
 from convtime.results.differences import (
     Difference,
     SameGpu,
@@ -451,7 +451,7 @@ def _judge(
 def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], margin: float) -> str:
     """What span says if it contradicts busy time, or busy time another metric."""
     metric = pair[0].metric
-    other = "span" if metric == "busy" else "busy"
+    other = other_metric(metric)
     series = [getattr(measured, f"{other}_seconds") for measured in pair]
     if verdict == "uncertain" or not all(series):
         return ""
