@@ -146,18 +146,22 @@ def test_rounds_that_the_host_issued_too_late_are_taken_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     late = iter([True, False, False, True, False])
-    orders = []
+    orders, holds = [], []
 
-    def one_round(_calls: Any, order: list[int]) -> tuple[list[float], float]:
+    def one_round(_calls: Any, order: list[int], hold: int) -> tuple[list[float], float]:
         orders.append(order)
+        holds.append(hold)
+        held = 1e-9 * hold
         is_late = next(late)
-        return [9.0 if is_late else 1.0 + index for index in order], 1.0 if is_late else 1e-3
+        return [9.0 if is_late else 1.0 + index for index in order], held * (2 if is_late else 0.5)
 
     monkeypatch.setattr(truth, "_REST_SECONDS", 0.0)
     monkeypatch.setattr(truth, "_round", one_round)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     calls = [lambda: None] * 2
     assert truth.elapsed(calls, 3) == [[1.0] * 3, [2.0] * 3]
+    long, short = truth._HOLDS_NS
+    assert holds == [long, long, short, long, long]
     late = itertools.repeat(True)
     with pytest.raises(RuntimeError, match="0 of 6 rounds"):
         truth.elapsed(calls, 3)

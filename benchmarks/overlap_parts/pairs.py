@@ -22,17 +22,19 @@ def _multiple(value: float, of: int) -> int:
     return max(of, round(value / of) * of)
 
 
-def _filling(chance: random.Random, device: torch.device) -> tuple[Call, str]:
-    """A long kernel that takes the whole GPU, with its size."""
-    kind = chance.choice(("matmul", "relu", "softmax"))
-    if kind == "matmul":
-        size = _multiple(_log_uniform(chance, 3072, 6144), 128)
-        a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
-        return functools.partial(torch.mm, a, a), f"matmul {size}"
-    if kind == "relu":
-        numbers = _multiple(_log_uniform(chance, 1 << 27, 1 << 29), 1 << 20)
-        x = torch.randn(numbers, device=device)
-        return functools.partial(torch.relu, x), f"relu {numbers >> 20} Mi"
+def _matmul(chance: random.Random, device: torch.device) -> tuple[Call, str]:
+    size = _multiple(_log_uniform(chance, 3072, 6144), 128)
+    a = torch.randn(size, size, device=device, dtype=torch.bfloat16)
+    return functools.partial(torch.mm, a, a), f"matmul {size}"
+
+
+def _relu(chance: random.Random, device: torch.device) -> tuple[Call, str]:
+    numbers = _multiple(_log_uniform(chance, 1 << 27, 1 << 29), 1 << 20)
+    x = torch.randn(numbers, device=device)
+    return functools.partial(torch.relu, x), f"relu {numbers >> 20} Mi"
+
+
+def _softmax(chance: random.Random, device: torch.device) -> tuple[Call, str]:
     rows = _multiple(_log_uniform(chance, 16384, 65536), 256)
     x = torch.randn(rows, 4096, device=device)
     return functools.partial(torch.softmax, x, -1), f"softmax {rows}×4096"
@@ -46,6 +48,11 @@ def _narrow(chance: random.Random, _device: torch.device) -> tuple[Call, str]:
         functools.partial(torch.ops.convtime.spin_ns, nanoseconds, blocks, 128),
         f"spin {nanoseconds / 1e3:.0f} µs in {blocks} blocks",
     )
+
+
+#: Long kernels that take the whole GPU, with their sizes, and those that do not.
+_FILLING = (_matmul, _relu, _softmax)
+_KINDS = (_FILLING, (_narrow,))
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
@@ -72,10 +79,10 @@ def _forked(calls: Sequence[Call], streams: Sequence[torch.cuda.Stream]) -> None
 def _kernels(chance: random.Random, device: torch.device) -> tuple[list[Call], str]:
     """All of one kind.
 
-    Next to a kernel that takes the whole GPU, another one overlaps only if it comes first: a race,
-    and not a property of the pair.
+    Which of several streams begins first differs from call to call, and what a kernel leaves free
+    for one of another kind depends on it: a race, and not a property of the pair.
     """
-    make = chance.choice((_filling, _narrow))
+    make = chance.choice(chance.choice(_KINDS))
     made = [make(chance, device) for _ in range(chance.choice((2, 2, 3)))]
     return [call for call, _ in made], ", ".join(what for _, what in made)
 
@@ -97,7 +104,7 @@ def copies(chance: random.Random, device: torch.device) -> Pair:
         if to_gpu
         else functools.partial(host.copy_, there, non_blocking=True)
     )
-    compute, what = chance.choice((_filling, _narrow))(chance, device)
+    compute, what = chance.choice(chance.choice(_KINDS))(chance, device)
     calls = [compute, copy]
     side = [_stream(device)]
     return Pair(
