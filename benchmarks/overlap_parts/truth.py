@@ -11,7 +11,7 @@ import torch
 from common.running import Call
 
 # Which of several streams begins first may depend on how long they are held; rounds take turns.
-_HOLDS_NS = (4_000_000, 1_000_000)
+_HOLDS_NS = (4_000_000, 2_000_000)
 _REST_SECONDS = 0.02  # so that the clock is that of a burst
 _MOST_TRIES = 2  # for each round
 
