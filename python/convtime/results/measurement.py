@@ -17,6 +17,7 @@ from convtime.results import forms
 from convtime.results.activity import DeviceActivity
 from convtime.results.ceilings import Ceilings
 from convtime.results.clock_reading import ClockReading
+from convtime.results.host_reading import HostReading
 from convtime.results.scaling import ClockedTime, ScaledTime, scale
 
 if TYPE_CHECKING:
@@ -117,6 +118,18 @@ class Measurement(codec.Stored):
         conditions_reason: why there are no ``conditions`` beside that, or no more of them (NVML
             cannot be used); empty where there are.
         pin: the CPU that the calling thread was kept on; None where it was not.
+        host: what the operating system did to the samples and for them, in their order: readings
+            cover some samples each. Empty for methods that time the GPU by itself.
+        host_reason: what of that this system does not tell, and why; empty where it tells all.
+        disturbance: why the samples may be longer than the call takes undisturbed, e.g. since its
+            threads waited for a core; empty where nothing disturbed those in ``seconds``.
+        repeats: how many calls a sample is of. Samples are the time of one, on average; there are
+            several where the host's clock could not tell the time of one well enough.
+        pages: which pages of memory the results of calls on a CPU were in: ``fresh`` (never touched
+            before, so that the call has them mapped), ``retained`` (those of earlier results) or
+            ``as-is`` (whichever the allocator had).
+        pages_requested: what was asked for.
+        pages_reason: why ``pages`` is not ``pages_requested``, and what is not so; otherwise empty.
         device: where the work ran, e.g. ``cuda:0``.
         device_reason: how that is known.
         stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
@@ -155,7 +168,7 @@ class Measurement(codec.Stored):
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
-    SCHEMA: ClassVar[str] = "5.0"
+    SCHEMA: ClassVar[str] = "5.1"
 
     name: str
     seconds: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
@@ -223,6 +236,13 @@ class Measurement(codec.Stored):
     placement_reason: str = ""
     placements: int = 1
     placement_variance_share: float | None = None
+    host: tuple[HostReading, ...] = ()
+    host_reason: str = ""
+    disturbance: str = ""
+    repeats: _Number = 1
+    pages: str = "as-is"
+    pages_requested: str = "as-is"
+    pages_reason: str = ""
     provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @cached_property
@@ -361,6 +381,33 @@ class Measurement(codec.Stored):
     def _at_known_clocks(self) -> list[ClockedTime]:
         pairs = zip(self.sm_clocks_hz, self.seconds, strict=True) if self.sm_clocks_hz else ()
         return [(clock_hz, second) for clock_hz, second in pairs if clock_hz is not None]
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """The CPU time of a call, of all threads, on average; None where it was not read."""
+        return self._per_call("cpu_seconds")
+
+    @property
+    def waiting_share(self) -> float | None:
+        """How much of the calls' time the thread that waited longest waited for a core.
+
+        None where this system does not tell.
+        """
+        waited = [reading.longest_wait_seconds for reading in self.host]
+        if not waited or None in waited:
+            return None
+        elapsed = math.fsum(reading.seconds for reading in self.host)
+        return math.fsum(wait or 0.0 for wait in waited) / elapsed if elapsed > 0 else 0.0
+
+    @property
+    def faults_per_call(self) -> float | None:
+        """Pages that a call had mapped, or read from a disk; None where it was not read."""
+        minor, major = self._per_call("minor_faults"), self._per_call("major_faults")
+        return None if minor is None or major is None else minor + major
+
+    def _per_call(self, quantity: str) -> float | None:
+        calls = self.repeats * sum(reading.samples for reading in self.host)
+        return math.fsum(getattr(each, quantity) for each in self.host) / calls if calls else None
 
     @property
     def flops_per_second(self) -> float | None:
