@@ -116,6 +116,53 @@ py::tuple activities_of(const convtime::CandidateSamples& samples) {
   return py::tuple(described);
 }
 
+/// The time of samples that each reading is of, over all candidates.
+std::vector<double> own_seconds_of_readings(const convtime::SamplerResult& run) {
+  std::vector<double> seconds(run.host.readings.size());
+  for (const convtime::CandidateSamples& samples : run.candidates) {
+    for (std::size_t i = 0; i < samples.readings.size(); ++i) {
+      seconds[samples.readings[i]] += samples.seconds[i] * static_cast<double>(samples.repeats);
+    }
+  }
+  return seconds;
+}
+
+/// A dict for each reading of a candidate's samples, with the fields of convtime.HostReading. Of a
+/// reading that candidates share, each has the share of its time.
+py::tuple host_readings(const convtime::HostRecord& record,
+                        const convtime::CandidateSamples& samples,
+                        const std::vector<double>& seconds_of_reading) {
+  py::list described;
+  for (std::size_t i = 0, end = 0; i < samples.readings.size(); i = end) {
+    double seconds = 0;
+    for (end = i; end < samples.readings.size() && samples.readings[end] == samples.readings[i];
+         ++end) {
+      seconds += samples.seconds[end] * static_cast<double>(samples.repeats);
+    }
+    const std::size_t index = samples.readings[i];
+    const convtime::HostReading& reading = record.readings[index];
+    const double all = seconds_of_reading[index];
+    const double share = all > 0 ? seconds / all : 1;
+    const auto shared = [&](double value) { return or_none(share * value); };
+    const auto count = [&](std::int64_t value) { return share * static_cast<double>(value); };
+    described.append(
+        py::dict(py::arg("samples") = end - i, py::arg("seconds") = share * reading.seconds,
+                 py::arg("cpu_seconds") = share * reading.cpu_seconds,
+                 py::arg("waiting_seconds") = shared(reading.waiting_seconds),
+                 py::arg("longest_wait_seconds") = shared(reading.longest_wait_seconds),
+                 py::arg("voluntary_switches") = count(reading.voluntary_switches),
+                 py::arg("involuntary_switches") = count(reading.involuntary_switches),
+                 py::arg("minor_faults") = count(reading.minor_faults),
+                 py::arg("major_faults") = count(reading.major_faults),
+                 py::arg("migrations") = reading.migrated ? 1 : 0,
+                 py::arg("threads") = or_none(reading.threads),
+                 py::arg("throttled_seconds") = shared(reading.throttled_seconds),
+                 py::arg("others_seconds") = shared(reading.others_seconds),
+                 py::arg("stolen_seconds") = shared(reading.stolen_seconds)));
+  }
+  return py::tuple(described);
+}
+
 /// What is known of a candidate, under the names of convtime.Measurement's fields.
 py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamples& samples) {
   const convtime::SamplerResult& run = timing.samples;
@@ -138,6 +185,9 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("other_launches") = run.of_other_threads,
       py::arg("faulty_batches") = run.faulty_batches, py::arg("fault") = run.fault,
       py::arg("activities") = activities_of(samples),
+      py::arg("host") = host_readings(run.host, samples, own_seconds_of_readings(run)),
+      py::arg("host_reason") = run.host.missing, py::arg("disturbance") = samples.disturbance,
+      py::arg("repeats") = samples.repeats,
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
       py::arg("max_sm_clock_hz") = timing.max_sm_clock_hz,
       py::arg("method") = convtime::to_string(timing.method),

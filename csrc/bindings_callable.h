@@ -68,18 +68,23 @@ class PythonCallable final : public convtime::Callable {
   bool prepares_work() const override { return !setup_.is_none(); }
 
   void call() override {
-    result_ = checked(hanging_at_exit([&] {
+    results_.push_back(checked(hanging_at_exit([&] {
       return PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());
-    }));
+    })));
   }
 
-  void discard_result() override { drop(std::move(result_)); }
+  void discard_result() override {
+    while (!results_.empty()) {
+      drop(std::move(results_.back()));
+      results_.pop_back();
+    }
+  }
 
   std::vector<convtime::MemoryBlock> result_blocks() override {
     std::vector<convtime::MemoryBlock> blocks;
     if (!blocks_of_.is_none()) {
-      const py::object found = checked(
-          hanging_at_exit([&] { return PyObject_CallOneArg(blocks_of_.ptr(), result_.ptr()); }));
+      const py::object found = checked(hanging_at_exit(
+          [&] { return PyObject_CallOneArg(blocks_of_.ptr(), results_.back().ptr()); }));
       for (const auto& [address, bytes] :
            found.cast<std::vector<std::pair<std::uintptr_t, std::size_t>>>()) {
         blocks.push_back({address, bytes});
@@ -95,8 +100,8 @@ class PythonCallable final : public convtime::Callable {
   std::vector<py::object> values_;   // positional ones first, then those of names_
   std::vector<PyObject*> pointers_;  // of values_
   std::size_t positional_ = 0;
-  py::object names_;  // tuple, or null without keyword arguments
-  py::object result_;
+  py::object names_;                 // tuple, or null without keyword arguments
+  std::vector<py::object> results_;  // of the calls since the last discard_result()
 };
 
 inline convtime::HostHooks python_hooks() {

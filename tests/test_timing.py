@@ -57,7 +57,7 @@ def test_passes_arguments_and_counts_calls() -> None:
     )
     assert set(map(repr, calls)) == {repr(((1, "b"), {"c": 3}))}
     assert one.warmup_calls == 4
-    assert len(calls) == one.warmup_calls + len(one.seconds)
+    assert len(calls) == one.warmup_calls + one.repeats * len(one.seconds)
     assert one.name == "fn"
 
 

@@ -205,6 +205,7 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
     }
   });
   auto activities = timer_.take_activities();
+  const std::vector<std::size_t> readings = timer_.take_readings();
   Batch batch{.candidates = std::vector<CandidateSamples>(candidates_.size()),
               .notes = timer_.take_notes(),
               .held = issue.held,
@@ -215,6 +216,9 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
     samples.seconds.push_back(seconds[call]);
     if (!clocks_hz.empty()) {
       samples.sm_clocks_hz.push_back(clocks_hz[call]);
+    }
+    if (!readings.empty()) {
+      samples.readings.push_back(readings[call]);
     }
     if (!activities.empty()) {
       batch.unordered |= !isolated_ && is_unordered(activities[call]);

@@ -64,6 +64,12 @@ class BatchRunner {
   /// Each round calls every candidate once, in a random order.
   Batch run(std::size_t rounds);
 
+  /// After the candidates' first calls.
+  void settle() { timer_.settle(candidates_); }
+  std::size_t repeats(std::size_t candidate) const {
+    return timer_.repeats(*candidates_[candidate]);
+  }
+
   /// From now on, each call finds the device idle, and the queue is not held.
   void isolate();
 

@@ -75,6 +75,9 @@ std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
                                   [[maybe_unused]] std::size_t candidates) {
   switch (method) {
     case Method::kCpu:
+      if (!options.on_gpu) {
+        return std::make_unique<CpuWorkTimer>();
+      }
       return std::make_unique<CpuTimer>(make_drain(options));
     case Method::kSync:
       return std::make_unique<SyncTimer>(make_drain(options));

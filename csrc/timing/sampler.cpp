@@ -14,6 +14,8 @@
 #include "timing/batch.h"
 #include "timing/batch_record.h"
 #include "timing/clock.h"
+#include "timing/judge/disturbance.h"
+#include "timing/judge/estimate.h"
 #include "timing/judge/steadiness.h"
 #include "timing/trace/trace_lost.h"
 
@@ -26,6 +28,10 @@ constexpr double kIdlePieceSeconds = 0.02;
 constexpr std::size_t kMaxFaultyBatches = 4;
 /// The device is given untimed work in pieces of this length, two of which wait for it.
 constexpr double kLoadPieceSeconds = 0.01;
+/// Over the most samples that are asked for: so many are taken where most are disturbed.
+constexpr std::size_t kDisturbedOverAsked = 4;
+/// A median's interval needs so many samples.
+constexpr std::size_t kFewestSamples = 10;
 
 std::size_t rounds_of(const SampledRounds& series) { return series.batches.size(); }
 
@@ -43,6 +49,7 @@ void append(SampledRounds&& more, SampledRounds& series) {
     append(std::move(from.sm_clocks_hz), to.sm_clocks_hz);
     append(std::move(from.places), to.places);
     append(std::move(from.activities), to.activities);
+    append(std::move(from.readings), to.readings);
     to.unrecorded.merge(from.unrecorded);
   }
   append(std::move(more.batches), series.batches);
@@ -66,6 +73,7 @@ void set_aside(SampledRounds& series) {
     samples.sm_clocks_hz.clear();
     samples.places.clear();
     samples.activities.clear();
+    samples.readings.clear();
   }
   series.batches.clear();
 }
@@ -81,8 +89,18 @@ void forget_first(std::size_t rounds, SampledRounds& series) {
     erase_head(samples.sm_clocks_hz);
     erase_head(samples.places);
     erase_head(samples.activities);
+    erase_head(samples.readings);
   }
   erase_head(series.batches);
+}
+
+template <typename T>
+std::vector<T> at(std::span<const std::size_t> rounds, const std::vector<T>& values) {
+  std::vector<T> chosen;
+  for (const std::size_t round : values.empty() ? std::span<const std::size_t>{} : rounds) {
+    chosen.push_back(values[round]);
+  }
+  return chosen;
 }
 
 /// Whether neither times nor clocks drift, of any candidate.
@@ -122,6 +140,7 @@ class Sampler::Run {
   SamplerResult run() {
     warm_up();
     sample();
+    part_disturbed();
     result_.idle_seconds = regime_.idle_seconds();
     result_.clock_tick_seconds = timer_.tick_seconds();
     result_.queue_held = batches_.holds_queue();
@@ -142,6 +161,8 @@ class Sampler::Run {
   void time_out();
   std::size_t next_rounds(double elapsed_seconds) const;
   StopReason decide(double elapsed_seconds);
+  std::vector<std::size_t> undisturbed_rounds();
+  void part_disturbed();
 
   void run_batch(std::size_t rounds, SampledRounds& series);
   void throw_away(std::string fault);
@@ -172,7 +193,9 @@ class Sampler::Run {
   std::size_t faulty_in_a_row_ = 0;
   SamplerResult result_;
   bool warming_up_ = true;
-  bool begins_anew_ = false;  ///< in another regime, whose warm-up is still to come
+  std::vector<bool> disturbed_;  ///< of each of the timer's readings
+  std::size_t undisturbed_ = 0;  ///< rounds
+  bool begins_anew_ = false;     ///< in another regime, whose warm-up is still to come
 };
 
 void Sampler::Run::warm_up() {
@@ -232,6 +255,10 @@ void Sampler::Run::call_untimed() {
     result_.warmup_calls += calls;
   }
   batches_.expect(round);
+  batches_.settle();
+  for (std::size_t i = 0; i < candidates_.size(); ++i) {
+    result_.candidates[i].repeats = batches_.repeats(i);
+  }
 }
 
 /// Samples a series until it is steady, and takes its end for samples; false where it never is.
@@ -325,7 +352,7 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
                           ? regime_.batch_seconds()
                           : rule_.budget_seconds - elapsed_seconds;
   const std::size_t affordable = batches_.batch_rounds_in(std::min(regime_.batch_seconds(), left));
-  const std::size_t taken = rounds_of(result_);
+  const std::size_t taken = undisturbed_;
   if (taken < rule_.min_samples) {
     return std::min(affordable, rule_.min_samples - taken);
   }
@@ -333,16 +360,89 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
 }
 
 StopReason Sampler::Run::decide(double elapsed_seconds) {
+  const std::vector<std::size_t> rounds = undisturbed_rounds();
+  undisturbed_ = rounds.size();
+  std::vector<CandidateSamples> chosen;
+  std::vector<std::size_t> batches;
+  if (undisturbed_ < rounds_of(result_)) {
+    for (const CandidateSamples& samples : result_.candidates) {
+      CandidateSamples& some = chosen.emplace_back();
+      some.seconds = at(rounds, samples.seconds);
+      some.places = at(rounds, samples.places);
+    }
+    batches = at(rounds, result_.batches);
+  }
   std::vector<CandidateTimes> candidates;
-  for (const CandidateSamples& samples : result_.candidates) {
+  for (const CandidateSamples& samples : chosen.empty() ? result_.candidates : chosen) {
     candidates.push_back({samples.seconds, samples.places});
   }
-  const StopReason reason = judge_.decide({candidates, result_.batches}, elapsed_seconds);
+  const StopReason reason =
+      judge_.decide({candidates, chosen.empty() ? result_.batches : batches}, elapsed_seconds);
+  if (reason == StopReason::kNotYet) {
+    if (rounds_of(result_) / kDisturbedOverAsked >= rule_.max_samples) {
+      return StopReason::kMaxSamples;
+    }
+    if (undisturbed_ < rule_.min_samples && rounds_of(result_) >= rule_.min_samples &&
+        rule_.criterion != StopCriterion::kCount && elapsed_seconds >= rule_.budget_seconds) {
+      return StopReason::kBudget;
+    }
+  }
   const bool may_end = rounds_of(result_) >= rule_.min_samples;
   if (reason == StopReason::kNotYet && may_end && regime_.exhausted()) {
     return StopReason::kBudget;
   }
   return reason;
+}
+
+/// All where the method does not tell, or as many samples as were asked for are to be taken.
+std::vector<std::size_t> Sampler::Run::undisturbed_rounds() {
+  const std::size_t rounds = rounds_of(result_);
+  std::vector<std::size_t> found;
+  const HostRecord* const host =
+      rule_.criterion == StopCriterion::kCount ? nullptr : timer_.host_record();
+  for (std::size_t i = disturbed_.size(); host != nullptr && i < host->readings.size(); ++i) {
+    disturbed_.push_back(is_disturbed(host->readings[i], host->cores));
+  }
+  for (std::size_t round = 0; round < rounds; ++round) {
+    const bool disturbed = std::any_of(
+        result_.candidates.begin(), result_.candidates.end(), [&](const CandidateSamples& samples) {
+          return host != nullptr && disturbed_[samples.readings[round]];
+        });
+    if (!disturbed) {
+      found.push_back(round);
+    }
+  }
+  return found;
+}
+
+/// Disturbed rounds do not count where there are others. Where there are too few, all count, and
+/// what disturbed them is said.
+void Sampler::Run::part_disturbed() {
+  const HostRecord* const host = timer_.host_record();
+  if (host == nullptr) {
+    return;
+  }
+  result_.host = *host;
+  const std::vector<std::size_t> rounds = undisturbed_rounds();
+  const bool are_enough = rounds.size() >= std::max(rule_.min_samples, kFewestSamples);
+  for (CandidateSamples& samples : result_.candidates) {
+    if (are_enough && rounds.size() < rounds_of(result_)) {
+      for (std::size_t round = 0, next = 0; round < rounds_of(result_); ++round) {
+        if (next < rounds.size() && rounds[next] == round) {
+          ++next;
+        } else {
+          samples.discarded.push_back(samples.seconds[round]);
+        }
+      }
+      samples.seconds = at(rounds, samples.seconds);
+      samples.places = at(rounds, samples.places);
+      samples.readings = at(rounds, samples.readings);
+    }
+    samples.disturbance = describe_disturbance(*host, samples.readings);
+  }
+  if (are_enough) {
+    result_.batches = at(rounds, result_.batches);
+  }
 }
 
 void Sampler::Run::run_batch(std::size_t rounds, SampledRounds& series) {

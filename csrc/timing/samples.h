@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "timing/judge/host_reading.h"
 #include "timing/judge/stop_rule.h"
 #include "timing/trace/device_activity.h"
 
@@ -22,10 +23,17 @@ struct CandidateSamples {
   /// Callable::place() of each call; empty where there is one place only, and where a sample is of
   /// several calls, as in a CUDA graph.
   std::vector<std::size_t> places;
+  /// For each call, the index of what the operating system did, in SamplerResult::host; empty for
+  /// methods that time a device.
+  std::vector<std::size_t> readings;
+  std::size_t repeats = 1;  ///< calls that a sample is the average of
+  /// Why calls took longer than undisturbed ones, as far as is known; empty where nothing says so.
+  std::string disturbance;
   /// What the device did for each call; empty where the timer cannot say.
   std::vector<std::vector<DeviceActivity>> activities;
-  /// Samples that were taken while the queue could not be held, or the device was not in the regime
-  /// asked for, and that are not in `seconds`; less the method's own cost, as those are.
+  /// Samples that were taken while the queue could not be held, the device was not in the regime
+  /// asked for, or something disturbed calls on the CPU, and that are not in `seconds`; less the
+  /// method's own cost, as those are.
   std::vector<double> discarded;
   /// What the first call took, with all that is done only once (loading, compiling, choosing
   /// algorithms, allocating), until its work was done.
@@ -61,6 +69,7 @@ struct SamplerResult : SampledRounds {
   double idle_seconds = 0;       ///< that the device was left idle for the regime's sake, in all
   StopReason stop_reason = StopReason::kNotYet;
   double clock_tick_seconds = 0;  ///< Timer::tick_seconds()
+  HostRecord host;                ///< of all samples, and of calls that are none
   /// Batches whose samples were wrong and were thrown away, and what was wrong with the last.
   std::size_t faulty_batches = 0;
   std::string fault;

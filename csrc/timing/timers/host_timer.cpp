@@ -1,10 +1,46 @@
 #include "timing/timers/host_timer.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
 
 #include "timing/clock.h"
 
 namespace convtime {
+namespace {
+
+constexpr int kClockReads = 200;
+/// Of a sample, that the clock's tick may be.
+constexpr double kTickShare = 0.0025;
+/// Of the time of a run, that readings of the operating system may take.
+constexpr double kReadShare = 0.05;
+
+double seconds_between(std::int64_t start, std::int64_t end) {
+  return 1e-9 * static_cast<double>(end - start);
+}
+
+double measure_clock_tick() {
+  std::int64_t step = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t start = now_nanoseconds();
+  std::int64_t last = start;
+  for (int i = 0; i < kClockReads; ++i) {
+    const std::int64_t now = now_nanoseconds();
+    if (now > last) {
+      step = std::min(step, now - last);
+    }
+    last = now;
+  }
+  const double reading = seconds_between(start, last) / kClockReads;
+  return last > start ? std::max(seconds_between(0, step), reading) : 1e-6;
+}
+
+}  // namespace
+
+double host_clock_tick() {
+  static const double tick = std::min(measure_clock_tick(), measure_clock_tick());
+  return tick;
+}
 
 void HostTimer::run(std::span<Callable* const> calls) {
   seconds_.resize(calls.size());
@@ -23,16 +59,93 @@ void HostTimer::collect(std::span<double> seconds) {
 }
 
 double CpuTimer::time_one(Callable& callable) const {
-  const double start = now_seconds();
+  const std::int64_t start = now_nanoseconds();
   callable.call();
-  return now_seconds() - start;
+  return seconds_between(start, now_nanoseconds());
 }
 
 double SyncTimer::time_one(Callable& callable) const {
-  const double start = now_seconds();
+  const std::int64_t start = now_nanoseconds();
   callable.call();
   drain();
-  return now_seconds() - start;
+  return seconds_between(start, now_nanoseconds());
+}
+
+void CpuWorkTimer::run(std::span<Callable* const> calls) {
+  seconds_.clear();
+  reading_of_call_.clear();
+  for (Callable* const call : calls) {
+    call->prepare();
+    run_one(*call);
+  }
+  end_reading();
+}
+
+/// Readings end when they took a small share of their time only.
+void CpuWorkTimer::run_one(Callable& callable) {
+  const double long_enough = probe_.read_seconds() / kReadShare;
+  const auto known = known_.find(&callable);
+  const double expected = known == known_.end() ? std::numeric_limits<double>::infinity()
+                                                : known->second.fastest_seconds;
+  const bool alone = expected >= long_enough;
+  if (alone) {
+    end_reading();
+  }
+  if (!reading_began_.has_value()) {
+    reading_began_ = now_seconds();
+    probe_.begin(alone ? expected : 0);
+  }
+  reading_of_call_.push_back(record_.readings.size());
+  const double seconds = time_one(callable);
+  if (alone || now_seconds() - *reading_began_ >= long_enough) {
+    end_reading();
+  }
+  callable.discard_result();
+  seconds_.push_back(seconds);
+  const auto [found, inserted] = known_.try_emplace(&callable, Known{seconds});
+  found->second.fastest_seconds = std::min(found->second.fastest_seconds, seconds);
+}
+
+void CpuWorkTimer::end_reading() {
+  if (std::exchange(reading_began_, std::nullopt).has_value()) {
+    record_.readings.push_back(probe_.end());
+  }
+}
+
+double CpuWorkTimer::time_one(Callable& callable) const {
+  const std::size_t count = repeats(callable);
+  const std::int64_t start = now_nanoseconds();
+  for (std::size_t i = 0; i < count; ++i) {
+    callable.call();
+  }
+  return seconds_between(start, now_nanoseconds()) / static_cast<double>(count);
+}
+
+/// What has to be prepared before each call cannot be called several times for one preparation.
+void CpuWorkTimer::settle(std::span<Callable* const> candidates) {
+  const double shortest = tick_ / kTickShare;
+  double coarsest = 0;
+  for (Callable* const candidate : candidates) {
+    Known& known = known_.at(candidate);
+    if (!candidate->prepares_work() && candidate->distinct_calls() == 1) {
+      const double calls = shortest / std::max(known.fastest_seconds, tick_);
+      known.repeats = static_cast<std::size_t>(std::max(1.0, std::ceil(calls)));
+    }
+    coarsest = std::max(coarsest, tick_ / static_cast<double>(known.repeats));
+  }
+  tick_ = coarsest;
+}
+
+std::size_t CpuWorkTimer::repeats(const Callable& candidate) const {
+  const auto known = known_.find(&candidate);
+  return known == known_.end() ? 1 : known->second.repeats;
+}
+
+const HostRecord* CpuWorkTimer::host_record() {
+  record_.whole_run = probe_.since_made();
+  record_.cores = probe_.cores();
+  record_.missing = probe_.missing();
+  return &record_;
 }
 
 }  // namespace convtime

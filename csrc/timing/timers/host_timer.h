@@ -1,13 +1,22 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/export.h"
+#include "timing/conditions/host_probe.h"
+#include "timing/judge/host_reading.h"
 #include "timing/timers/timer.h"
 
 namespace convtime {
+
+/// The step of the host's clock, or what reading it takes where that is more: durations are known
+/// no better.
+CONVTIME_API double host_clock_tick();
 
 /// Times calls by the host's clock, one at a time.
 class CONVTIME_API HostTimer : public Timer {
@@ -17,22 +26,22 @@ class CONVTIME_API HostTimer : public Timer {
 
   void run(std::span<Callable* const> calls) override;
   void collect(std::span<double> seconds) override;
-  double tick_seconds() const override { return 0; }
+  double tick_seconds() const override { return tick_; }
   bool queues_calls() const override { return false; }
 
  protected:
   void drain() const { drain_(); }
+  double tick_ = host_clock_tick();
+  std::vector<double> seconds_;
 
  private:
   /// Seconds of one call, which finds the device idle.
   virtual double time_one(Callable& callable) const = 0;
 
   std::function<void()> drain_;
-  std::vector<double> seconds_;
 };
 
-/// From before a call to its return. For work on the CPU this is its duration; for work on a GPU it
-/// is what issuing the call costs the host.
+/// From before a call to its return. For work on a GPU it is what issuing the call costs the host.
 class CONVTIME_API CpuTimer final : public HostTimer {
  public:
   using HostTimer::HostTimer;
@@ -49,6 +58,36 @@ class CONVTIME_API SyncTimer final : public HostTimer {
 
  private:
   double time_one(Callable& callable) const override;
+};
+
+/// From before a call on the CPU to its return, which is its duration. Calls that are too short for
+/// the clock are made several times for each sample. What the operating system did meanwhile is
+/// read, outside of what is timed: for a long call by itself, for short ones together.
+class CONVTIME_API CpuWorkTimer final : public HostTimer {
+ public:
+  CpuWorkTimer() : HostTimer([] {}) {}
+
+  void run(std::span<Callable* const> calls) override;
+  void settle(std::span<Callable* const> candidates) override;
+  std::size_t repeats(const Callable& candidate) const override;
+  std::vector<std::size_t> take_readings() override { return std::exchange(reading_of_call_, {}); }
+  const HostRecord* host_record() override;
+
+ private:
+  struct Known {
+    double fastest_seconds;  ///< of a call
+    std::size_t repeats = 1;
+  };
+
+  double time_one(Callable& callable) const override;
+  void run_one(Callable& callable);
+  void end_reading();
+
+  std::unordered_map<const Callable*, Known> known_;
+  HostProbe probe_;
+  HostRecord record_;
+  std::vector<std::size_t> reading_of_call_;  ///< index of each call's reading
+  std::optional<double> reading_began_;       ///< when, if there is one
 };
 
 }  // namespace convtime

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "timing/callable.h"
+#include "timing/judge/host_reading.h"
 #include "timing/trace/device_activity.h"
 
 namespace convtime {
@@ -40,12 +41,25 @@ class Timer {
   /// Of the last collect().
   virtual CollectionNotes take_notes() { return {}; }
 
+  /// After each candidate's first calls: decides on what depends on how long they take.
+  virtual void settle(std::span<Callable* const> /*candidates*/) {}
+
+  /// How many calls a sample of a candidate is of.
+  virtual std::size_t repeats(const Callable& /*candidate*/) const { return 1; }
+
+  /// For each call of the last run(), the index of its reading in host_record(); nothing where the
+  /// method has none.
+  virtual std::vector<std::size_t> take_readings() { return {}; }
+
+  /// What the operating system did until now, over all runs; null for methods that do not ask.
+  virtual const HostRecord* host_record() { return nullptr; }
+
   /// From pause() to resume(), calls are made that nobody times.
   virtual void pause() {}
   virtual void resume() {}
 
-  /// The step in which seconds come, as far as it matters; 0 where it does not. Known after each
-  /// candidate's first call.
+  /// The step in which seconds come, as far as it matters; 0 where it does not. Known after
+  /// settle().
   virtual double tick_seconds() const = 0;
 
   /// From now on, each call finds the device idle: what the calls issue is not ordered by the

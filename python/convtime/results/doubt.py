@@ -13,8 +13,8 @@ from convtime.results.units import format_seconds
 #: ``no-gpu-work``: there are no GPU times to compare. ``control-differs``: a duplicate of the
 #: baseline was found faster or slower than it. ``too-few-samples``: there is no interval.
 #: ``method-cost``: the method's own cost is not known well enough. ``disturbed``: the interval is
-#: wide, and others used the GPU. ``wide-interval``: it is wider than the margin. ``at-the-margin``:
-#: it is narrower, and holds the margin's edge.
+#: wide, and others used the GPU or the CPU. ``wide-interval``: it is wider than the margin.
+#: ``at-the-margin``: it is narrower, and holds the margin's edge.
 Reason = Literal[
     "no-gpu-work",
     "control-differs",
@@ -89,5 +89,7 @@ def _disturbances(*pair: Measurement) -> Iterator[str]:
     for measured in pair:
         if measured.exclusive_requested and not measured.exclusive and measured.device != "cpu":
             yield measured.exclusive_reason
+        if measured.disturbance:
+            yield f"{measured.name!r} {measured.disturbance}"
         if measured.other_launches:
             yield f"other threads gave the GPU {measured.other_launches} pieces of work meanwhile"

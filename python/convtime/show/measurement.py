@@ -91,12 +91,18 @@ def reservations(measured: Measurement) -> Iterator[str]:
         yield f"ended by {measured.stop_reason}"
     if _maybe_disturbed(measured):
         yield "maybe disturbed"
+    if measured.disturbance:
+        yield f"{measured.disturbance}{_beside(measured.cpu_seconds)}"
     if measured.other_launches:
         yield "other threads used the GPU"
     if measured.unrecorded:
         yield "not fully seen"
     if measured.inputs:
         yield "inputs to be noted"
+
+
+def _beside(cpu_seconds: float | None) -> str:
+    return "" if cpu_seconds is None else f" (CPU time {format_seconds(cpu_seconds)})"
 
 
 def _maybe_disturbed(measured: Measurement) -> bool:
@@ -286,6 +292,32 @@ def _host_facts(measured: Measurement) -> dict[str, str]:
         )
     if measured.pin is not None:
         facts["pinned to"] = f"CPU {measured.pin}"
+    if measured.repeats > 1:
+        facts["calls per sample"] = f"{measured.repeats}, since one is too short for the clock"
+    return facts | _host_reading_facts(measured)
+
+
+def _host_reading_facts(measured: Measurement) -> dict[str, str]:
+    """What the operating system did to the calls, on average."""
+    facts = {}
+    if measured.host and measured.cpu_seconds is not None:
+        calls = measured.repeats * sum(reading.samples for reading in measured.host)
+        threads = max(reading.threads or 0 for reading in measured.host)
+        facts["CPU time"] = format_seconds(measured.cpu_seconds) + (
+            f" of {threads:.0f} threads" if threads > 1 else ""
+        )
+        if measured.waiting_share is not None:
+            facts["waited for a core"] = f"{measured.waiting_share:.1%} of the time"
+        voluntary, involuntary, faults = (
+            sum(getattr(reading, quantity) for reading in measured.host) / calls
+            for quantity in ("voluntary_switches", "involuntary_switches", "minor_faults")
+        )
+        facts["page faults"] = f"{faults:.4g} a call"
+        facts["context switches"] = f"{voluntary:.2g} of its own, {involuntary:.2g} forced, a call"
+    if measured.disturbance:
+        facts["disturbed"] = measured.disturbance
+    if measured.host_reason:
+        facts["not seen"] = measured.host_reason
     return facts
 
 

@@ -14,6 +14,7 @@ from convtime.core.load import _C
 from convtime.core.provenance import gpu_uuid, provenance
 from convtime.device.resolve import resolve_device
 from convtime.results.activity import DeviceActivity
+from convtime.results.host_reading import HostReading
 from convtime.results.measurement import Measurement
 from convtime.timing import cache, cpu, inputs
 from convtime.timing.calls import PreparedCalls, prepared_calls
@@ -338,6 +339,7 @@ def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
         "metric": options.metric if by_records else "elapsed",
         "metric_reason": "" if by_records else f"method {record['method']!r} has no other",
         "activities": tuple(DeviceActivity(**activity) for activity in record["activities"]),
+        "host": tuple(HostReading(**reading) for reading in record["host"]),
         "steady": record["steady"] if options.warmup == "steady" else None,
     }
 

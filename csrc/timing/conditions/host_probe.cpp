@@ -1,0 +1,346 @@
+#include "timing/conditions/host_probe.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
+#include <string_view>
+#include <system_error>
+
+#include "timing/clock.h"
+
+namespace convtime {
+namespace {
+
+/// Ticks of /proc/stat are 10 ms: shorter readings look at who runs at their end instead.
+constexpr double kCountedSeconds = 0.1;
+/// What a running thread has computed is accounted for at the scheduler's ticks only, which are 10
+/// ms apart at most.
+constexpr double kTicksSeconds = 0.03;
+/// A thread that ran less than this between two looks was woken up for something else.
+constexpr double kComputedSeconds = 20e-6;
+
+int open_file(const std::filesystem::path& path) {
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+}
+
+void close_file(int file) {
+  if (file >= 0) {
+    ::close(file);
+  }
+}
+
+/// A file of /proc from its beginning, as far as it fits; empty where it cannot be read.
+template <std::size_t kSize>
+std::string_view read_file(int file, std::array<char, kSize>& buffer) {
+  if (file < 0) {
+    return {};
+  }
+  const ssize_t length = ::pread(file, buffer.data(), kSize - 1, 0);
+  if (length <= 0) {
+    return {};
+  }
+  buffer[static_cast<std::size_t>(length)] = '\0';
+  return {buffer.data(), static_cast<std::size_t>(length)};
+}
+
+double cpu_seconds() {
+  timespec time{};
+  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+/// The calling thread's core; -1 where that is not known.
+int current_core() {
+#ifdef __linux__
+  return ::sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
+std::vector<int> allowed_cores() {
+  std::vector<int> cores;
+#ifdef __linux__
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &set)) {
+        cores.push_back(core);
+      }
+    }
+  }
+#endif
+  return cores;
+}
+
+/// The number after a word of a file such as cpu.stat; NaN where there is none.
+double number_after(std::string_view text, std::string_view word) {
+  const std::size_t at = text.find(word);
+  if (at == std::string_view::npos) {
+    return HostReading::kUnknown;
+  }
+  return std::strtod(text.data() + at + word.size(), nullptr);
+}
+
+}  // namespace
+
+HostProbe::HostProbe(const std::filesystem::path& proc, const std::filesystem::path& cgroups)
+    : proc_(proc), allowed_cores_(allowed_cores()) {
+  cores_ =
+      static_cast<double>(allowed_cores_.empty() ? std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))
+                                                 : static_cast<long>(allowed_cores_.size()));
+  tasks_ = ::open((proc_ / "self" / "task").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  load_ = open_file(proc_ / "loadavg");
+  stat_ = open_file(proc_ / "stat");
+  find_quotas(cgroups);
+  find_threads();
+  std::string missing = threads_.empty() ? "how long threads wait for a core" : "";
+  if (load_ < 0 || stat_ < 0) {
+    missing += missing.empty() ? "what other processes do" : ", what other processes do";
+  }
+  if (!missing.empty()) {
+    missing_ = proc_.string() + " does not tell " + missing;
+  }
+  read_seconds_ = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 3; ++i) {
+    const double start = now_seconds();
+    begin(0);
+    end();
+    read_seconds_ = std::min(read_seconds_, now_seconds() - start);
+  }
+  made_ = look(true);
+}
+
+HostProbe::~HostProbe() {
+  for (const int file : {tasks_, load_, stat_}) {
+    close_file(file);
+  }
+  for (const int file : throttled_) {
+    close_file(file);
+  }
+  for (const Thread& thread : threads_) {
+    close_file(thread.file);
+  }
+}
+
+void HostProbe::begin(double expected_seconds) {
+  counted_ = expected_seconds >= kCountedSeconds;
+  struct stat status{};
+  const bool known = tasks_ >= 0 && ::fstat(tasks_, &status) == 0;
+  if (known && status.st_nlink != task_links_) {
+    find_threads();
+    task_links_ = status.st_nlink;
+  }
+  if (!read_threads()) {
+    find_threads();
+    read_threads();
+  }
+  began_ = look(counted_);
+}
+
+HostReading HostProbe::end() {
+  const Moment now = look(counted_);
+  HostReading reading = between(began_, now);
+  read_threads();
+  if (!threads_.empty()) {
+    reading.waiting_seconds = 0;
+    reading.longest_wait_seconds = 0;
+    reading.threads = 0;
+    for (const Thread& thread : threads_) {
+      reading.waiting_seconds += thread.waited;
+      reading.longest_wait_seconds = std::max(reading.longest_wait_seconds, thread.waited);
+      const double began = 1e-9 * static_cast<double>(began_.nanoseconds);
+      reading.threads += thread.last_computed >= began - kTicksSeconds ? 1 : 0;
+    }
+  }
+  if (std::isnan(reading.others_seconds)) {
+    const double own = std::isnan(reading.threads) ? 1 : std::max(1.0, reading.threads);
+    reading.others_seconds = running_others(own) * reading.seconds;
+  }
+  return reading;
+}
+
+HostReading HostProbe::since_made() { return between(made_, look(true)); }
+
+HostProbe::Moment HostProbe::look(bool counts_cores) const {
+  Moment moment;
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  moment.voluntary_switches = usage.ru_nvcsw;
+  moment.involuntary_switches = usage.ru_nivcsw;
+  moment.minor_faults = usage.ru_minflt;
+  moment.major_faults = usage.ru_majflt;
+  moment.core = current_core();
+  moment.throttled_seconds = throttled_seconds();
+  if (counts_cores) {
+    std::array<char, 16384> buffer{};
+    const std::string_view stat = read_file(stat_, buffer);
+    const double per_second = static_cast<double>(::sysconf(_SC_CLK_TCK));
+    for (const int core : allowed_cores_) {
+      const std::string name = "\ncpu" + std::to_string(core) + " ";
+      const std::size_t at = stat.find(name);
+      if (at == std::string_view::npos) {
+        continue;
+      }
+      // user nice system idle iowait irq softirq steal
+      std::array<double, 8> ticks{};
+      char* next = const_cast<char*>(stat.data() + at + name.size());
+      for (double& value : ticks) {
+        value = std::strtod(next, &next);
+      }
+      const double busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6];
+      moment.busy_seconds =
+          (std::isnan(moment.busy_seconds) ? 0 : moment.busy_seconds) + busy / per_second;
+      moment.stolen_seconds =
+          (std::isnan(moment.stolen_seconds) ? 0 : moment.stolen_seconds) + ticks[7] / per_second;
+    }
+  }
+  moment.cpu_seconds = cpu_seconds();
+  moment.nanoseconds = now_nanoseconds();
+  return moment;
+}
+
+HostReading HostProbe::between(const Moment& before, const Moment& after) {
+  HostReading reading;
+  reading.seconds = 1e-9 * static_cast<double>(after.nanoseconds - before.nanoseconds);
+  reading.cpu_seconds = after.cpu_seconds - before.cpu_seconds;
+  reading.voluntary_switches = after.voluntary_switches - before.voluntary_switches;
+  reading.involuntary_switches = after.involuntary_switches - before.involuntary_switches;
+  reading.minor_faults = after.minor_faults - before.minor_faults;
+  reading.major_faults = after.major_faults - before.major_faults;
+  reading.migrated = before.core >= 0 && after.core != before.core;
+  reading.throttled_seconds = after.throttled_seconds - before.throttled_seconds;
+  reading.stolen_seconds = after.stolen_seconds - before.stolen_seconds;
+  reading.others_seconds =
+      std::isnan(after.busy_seconds - before.busy_seconds)
+          ? HostReading::kUnknown
+          : std::max(0.0, after.busy_seconds - before.busy_seconds - reading.cpu_seconds);
+  return reading;
+}
+
+/// False where a thread has ended, or there is none.
+bool HostProbe::read_threads() {
+  bool complete = true;
+  const double now = now_seconds();
+  for (Thread& thread : threads_) {
+    std::array<char, 96> buffer{};
+    const std::string_view text = read_file(thread.file, buffer);
+    if (text.empty()) {
+      complete = false;
+      thread.waited = 0;
+      continue;
+    }
+    char* next = buffer.data();
+    const double run = 1e-9 * std::strtod(next, &next);
+    const double wait = 1e-9 * std::strtod(next, &next);
+    if (run - thread.run_seconds > kComputedSeconds) {
+      thread.last_computed = now;
+    }
+    thread.waited = wait - thread.wait_seconds;
+    thread.run_seconds = run;
+    thread.wait_seconds = wait;
+  }
+  return complete;
+}
+
+void HostProbe::find_threads() {
+  for (const Thread& thread : threads_) {
+    close_file(thread.file);
+  }
+  threads_.clear();
+  std::error_code failure;
+  const std::filesystem::path tasks = proc_ / "self" / "task";
+  for (std::filesystem::directory_iterator entry(tasks, failure), end; !failure && entry != end;
+       entry.increment(failure)) {
+    const int file = open_file(entry->path() / "schedstat");
+    if (file >= 0) {
+      threads_.push_back({file});
+    }
+  }
+  read_threads();
+}
+
+void HostProbe::find_quotas(const std::filesystem::path& cgroups) {
+  std::ifstream groups(proc_ / "self" / "cgroup");
+  std::string line;
+  while (std::getline(groups, line)) {
+    std::istringstream fields(line);
+    std::string number;
+    std::string controllers;
+    std::string group;
+    std::getline(fields, number, ':');
+    std::getline(fields, controllers, ':');
+    std::getline(fields, group);
+    if (controllers.empty()) {
+      const bool beside_others = std::filesystem::exists(cgroups / "unified");
+      watch_quotas(beside_others ? cgroups / "unified" : cgroups, group, true);
+    } else if (("," + controllers + ",").find(",cpu,") != std::string::npos) {
+      const bool together = std::filesystem::exists(cgroups / controllers);
+      watch_quotas(cgroups / (together ? controllers : "cpu"), group, false);
+    }
+  }
+}
+
+/// How many threads of other processes run or wait for a core at this moment, where so many of this
+/// one do.
+double HostProbe::running_others(double own) const {
+  std::array<char, 128> buffer{};
+  const std::string_view load = read_file(load_, buffer);  // "0.20 0.18 0.12 3/80 11206": three run
+  const std::size_t slash = load.find('/');
+  if (slash == std::string_view::npos) {
+    return HostReading::kUnknown;
+  }
+  const std::size_t space = load.rfind(' ', slash);
+  return std::max(0.0, std::strtod(load.data() + space, nullptr) - own);
+}
+
+/// A quota of a group holds for all groups in it.
+void HostProbe::watch_quotas(const std::filesystem::path& mount, const std::string& group,
+                             bool unified) {
+  std::filesystem::path inner = std::filesystem::path(group).relative_path();
+  if (!std::filesystem::exists(mount / inner)) {
+    inner.clear();  // a container sees its own group as the root
+  }
+  for (;;) {
+    const std::filesystem::path folder = mount / inner;
+    std::ifstream limit(folder / (unified ? "cpu.max" : "cpu.cfs_quota_us"));
+    std::string quota;
+    if (limit >> quota && quota != "max" && quota != "-1") {
+      if (const int file = open_file(folder / "cpu.stat"); file >= 0) {
+        throttled_.push_back(file);
+      }
+    }
+    if (inner.empty()) {
+      return;
+    }
+    inner = inner.parent_path();
+  }
+}
+
+double HostProbe::throttled_seconds() const {
+  double sum = 0;  // without a quota, nothing is throttled
+  for (const int file : throttled_) {
+    std::array<char, 512> buffer{};
+    const std::string_view text = read_file(file, buffer);
+    const double microseconds = number_after(text, "throttled_usec ");
+    const double seconds = std::isnan(microseconds) ? 1e-9 * number_after(text, "throttled_time ")
+                                                    : 1e-6 * microseconds;
+    sum += std::isnan(seconds) ? 0 : seconds;
+  }
+  return sum;
+}
+
+}  // namespace convtime

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/export.h"
+#include "timing/judge/host_reading.h"
+
+namespace convtime {
+
+/// Asks the operating system what it did to the threads of this process. On Linux, from getrusage()
+/// and /proc (proc(5)); what a system, or a container, does not have is not known.
+class CONVTIME_API HostProbe {
+ public:
+  /// `proc` and `cgroups` are where these file systems are mounted.
+  explicit HostProbe(const std::filesystem::path& proc = "/proc",
+                     const std::filesystem::path& cgroups = "/sys/fs/cgroup");
+  ~HostProbe();
+  HostProbe(const HostProbe&) = delete;
+  HostProbe& operator=(const HostProbe&) = delete;
+
+  /// Begins a reading of what is expected to take that long.
+  void begin(double expected_seconds);
+  /// What happened since.
+  HostReading end();
+  /// What happened since this was made.
+  HostReading since_made();
+
+  /// What a reading takes, begin and end.
+  double read_seconds() const { return read_seconds_; }
+  double cores() const { return cores_; }
+  const std::string& missing() const { return missing_; }
+
+ private:
+  struct Thread {
+    int file;  ///< its schedstat
+    double run_seconds = 0;
+    double wait_seconds = 0;
+    double waited = 0;          ///< since the last look at it
+    double last_computed = -1;  ///< when it was last seen to have computed; below 0 for never
+  };
+  struct Moment {
+    std::int64_t nanoseconds = 0;
+    double cpu_seconds = 0;
+    std::int64_t voluntary_switches = 0;
+    std::int64_t involuntary_switches = 0;
+    std::int64_t minor_faults = 0;
+    std::int64_t major_faults = 0;
+    int core = -1;
+    double throttled_seconds = HostReading::kUnknown;
+    double busy_seconds = HostReading::kUnknown;  ///< of the cores that may be used
+    double stolen_seconds = HostReading::kUnknown;
+  };
+
+  Moment look(bool counts_cores) const;
+  static HostReading between(const Moment& before, const Moment& after);
+  bool read_threads();
+  void find_threads();
+  void find_quotas(const std::filesystem::path& cgroups);
+  void watch_quotas(const std::filesystem::path& mount, const std::string& group, bool unified);
+  double throttled_seconds() const;
+  double running_others(double own) const;
+
+  std::filesystem::path proc_;
+  std::string missing_;
+  std::vector<int> allowed_cores_;
+  double cores_ = 1;
+  int tasks_ = -1;
+  int load_ = -1;
+  int stat_ = -1;
+  std::uint64_t task_links_ = 0;  ///< changes with the number of threads
+  std::vector<int> throttled_;    ///< cpu.stat of each cgroup with a quota
+  std::vector<Thread> threads_;
+  Moment made_;
+  Moment began_;
+  bool counted_ = false;
+  double read_seconds_ = 0;
+};
+
+}  // namespace convtime

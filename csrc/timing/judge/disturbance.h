@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "core/export.h"
+#include "timing/judge/host_reading.h"
+
+namespace convtime {
+
+// What keeps a call on the CPU from taking its own time. What a call does to itself (it sleeps, or
+// touches new pages) is part of its time, and no disturbance.
+
+/// Whether calls took longer, as far as a reading of them tells: a thread waited for a core, a
+/// quota or the hypervisor stopped the process, pages came from a disk, or other processes computed
+/// and left it too few cores. On `cores` that it may run on.
+CONVTIME_API bool is_disturbed(const HostReading& reading, double cores);
+
+/// What disturbed calls with these readings, and by how much; empty where nothing did. `readings`
+/// are indices of the record's, each as often as it has samples.
+CONVTIME_API std::string describe_disturbance(const HostRecord& record,
+                                              std::span<const std::size_t> readings);
+
+}  // namespace convtime

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace convtime {
+
+/// What the operating system did to this process between two moments, and for it. NaN for what it
+/// does not tell.
+struct HostReading {
+  static constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+  double seconds = 0;
+  double cpu_seconds = 0;                  ///< of all threads
+  double waiting_seconds = kUnknown;       ///< of threads that could run, for a core, added up
+  double longest_wait_seconds = kUnknown;  ///< of the thread that waited longest
+  std::int64_t voluntary_switches = 0;
+  std::int64_t involuntary_switches = 0;
+  std::int64_t minor_faults = 0;
+  std::int64_t major_faults = 0;
+  bool migrated = false;                ///< whether the calling thread was found on another core
+  double threads = kUnknown;            ///< that computed
+  double throttled_seconds = kUnknown;  ///< by quotas of cgroups
+  double others_seconds = kUnknown;     ///< that other processes computed
+  double stolen_seconds = kUnknown;     ///< by the hypervisor, from the cores that may be used
+};
+
+/// All readings of a run.
+struct HostRecord {
+  std::vector<HostReading> readings;
+  HostReading whole_run;  ///< in which what others did is known best
+  double cores = 0;       ///< that this process may run on
+  std::string missing;    ///< what this system does not tell; empty where it tells all
+};
+
+}  // namespace convtime
