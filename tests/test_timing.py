@@ -56,7 +56,8 @@ def test_passes_arguments_and_counts_calls() -> None:
         fn, 1, "b", kwargs={"c": 3}, device="cpu", warmup=4, max_samples=10, budget=0.2
     )
     assert set(map(repr, calls)) == {repr(((1, "b"), {"c": 3}))}
-    assert one.warmup_calls == 4
+    assert one.warmup_calls == 4 + 16  # which say how often it is to be called for each sample
+    assert one.repeats > 1
     assert len(calls) == one.warmup_calls + one.repeats * len(one.seconds)
     assert one.name == "fn"
 
@@ -621,7 +622,8 @@ def test_each_sample_has_its_batch() -> None:
     assert len(add.batches) == 150
     assert add.batches == sub.batches == tuple(sorted(add.batches))
     assert len(set(add.batches)) >= 3  # of 64 rounds at most
-    assert (add.places, add.clock_tick) == ((), 0.0)
+    assert add.places == ()
+    assert 0 < add.clock_tick < 1e-6
     assert add.interval_over == "batches"
     assert 2 <= add.interval_count <= len(set(add.batches))
 

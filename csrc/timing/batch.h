@@ -64,8 +64,8 @@ class BatchRunner {
   /// Each round calls every candidate once, in a random order.
   Batch run(std::size_t rounds);
 
-  /// After the candidates' first calls.
-  void settle() { timer_.settle(candidates_); }
+  /// After the candidates' first calls; returns how many more it made.
+  std::size_t settle() { return timer_.settle(candidates_); }
   std::size_t repeats(std::size_t candidate) const {
     return timer_.repeats(*candidates_[candidate]);
   }

@@ -4,12 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "timing/clock.h"
 #include "timing/time_op.h"
 
 namespace convtime {
@@ -73,6 +75,84 @@ TEST(HostTimer, DoesNotTimeThePreparation) {
 TEST(HostTimer, DoesNotTimeTheResultsDestruction) {
   SlowToDrop callable;
   EXPECT_LT(time_once(CpuTimer([] {}), callable), 0.004);
+}
+
+/// Spins for so many nanoseconds, and counts its calls.
+class Spin final : public Callable {
+ public:
+  explicit Spin(std::int64_t nanoseconds) : nanoseconds_(nanoseconds) {}
+  void call() override {
+    ++calls;
+    ++kept;
+    const std::int64_t start = now_nanoseconds();
+    while (now_nanoseconds() - start < nanoseconds_) {
+    }
+  }
+  void discard_result() override { kept = 0; }
+  bool prepares_work() const override { return prepares; }
+
+  std::size_t calls = 0;
+  std::size_t kept = 0;
+  bool prepares = false;
+
+ private:
+  std::int64_t nanoseconds_;
+};
+
+TEST(HostClock, HasATick) {
+  EXPECT_GE(host_clock_tick(), 1e-9);
+  EXPECT_LT(host_clock_tick(), 1e-5);
+}
+
+TEST(CpuWorkTimer, CallsOftenEnoughForTheClocksTick) {
+  CpuWorkTimer timer;
+  Spin brief(0);
+  Spin longer(1'000'000);
+  Spin prepared(0);
+  prepared.prepares = true;
+  Callable* const calls[] = {&brief, &longer, &prepared};
+  timer.run(calls);
+  EXPECT_GT(timer.settle(calls), 0U);
+  EXPECT_GT(timer.repeats(brief), 10U);
+  EXPECT_EQ(timer.repeats(longer), 1U);
+  EXPECT_EQ(timer.repeats(prepared), 1U);
+  const std::size_t before = brief.calls;
+  timer.run(calls);
+  EXPECT_EQ(brief.calls - before, timer.repeats(brief));
+  EXPECT_EQ(brief.kept, 0U);
+  double seconds[3];
+  timer.collect(seconds);
+  EXPECT_LT(seconds[0], 1e-5);  // of one call
+  EXPECT_GE(seconds[1], 1e-3);
+}
+
+TEST(CpuWorkTimer, DoesNotAverageACallThatIsBriefNowAndThen) {
+  CpuWorkTimer timer;
+  int calls = 0;
+  FunctionCallable alternating([&] {
+    if (++calls % 2 == 0) {
+      sleep_5ms();
+    }
+  });
+  Callable* const candidates[] = {&alternating};
+  timer.run(candidates);
+  timer.settle(candidates);
+  EXPECT_EQ(timer.repeats(alternating), 1U);
+}
+
+TEST(CpuWorkTimer, ReadsLongCallsAloneAndShortOnesTogether) {
+  CpuWorkTimer timer;
+  Spin brief(1000);
+  Spin longer(5'000'000);
+  Callable* const once[] = {&brief, &longer};
+  timer.run(once);
+  timer.settle(once);
+  const std::size_t before = timer.host_record()->readings.size();
+  Callable* const calls[] = {&brief, &brief, &longer, &brief};
+  timer.run(calls);
+  const std::vector<std::size_t> readings = timer.take_readings();
+  EXPECT_EQ(readings, (std::vector{before, before, before + 1, before + 2}));
+  EXPECT_NEAR(timer.host_record()->readings[before + 1].seconds, 5e-3, 1e-3);
 }
 
 TEST(TimeOp, TimesOnTheCpu) {

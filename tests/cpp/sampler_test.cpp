@@ -9,6 +9,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -311,6 +312,83 @@ class CoolingTimer final : public Timer {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   std::vector<double> times_;
 };
+
+/// Calls that take 1 s where nothing disturbs them, and 3 s where a thread waits for a core.
+class DisturbedTimer final : public Timer {
+ public:
+  explicit DisturbedTimer(std::size_t undisturbed_every) : every_(undisturbed_every) {
+    record_.cores = 2;
+  }
+  void run(std::span<Callable* const> calls) override {
+    first_ = record_.readings.size();
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const bool disturbed = every_ == 0 || record_.readings.size() % every_ != 0;
+      record_.readings.push_back(
+          {.seconds = disturbed ? 3.0 : 1.0, .longest_wait_seconds = disturbed ? 2.0 : 0.0});
+    }
+  }
+  void collect(std::span<double> seconds) override {
+    for (std::size_t i = 0; i < seconds.size(); ++i) {
+      seconds[i] = record_.readings[first_ + i].seconds;
+    }
+  }
+  std::vector<std::size_t> take_readings() override {
+    std::vector<std::size_t> readings(record_.readings.size() - first_);
+    std::iota(readings.begin(), readings.end(), first_);
+    return readings;
+  }
+  const HostRecord* host_record() override { return &record_; }
+  double tick_seconds() const override { return 0; }
+  bool queues_calls() const override { return false; }
+
+ private:
+  std::size_t every_;
+  std::size_t first_ = 0;
+  HostRecord record_;
+};
+
+SamplerResult sample_disturbed(std::size_t undisturbed_every, std::size_t candidates,
+                               const StopRule& rule) {
+  DisturbedTimer timer(undisturbed_every);
+  FunctionCallable a([] {});
+  FunctionCallable b([] {});
+  Callable* const both[] = {&a, &b};
+  return Sampler(timer, nullptr, nullptr, {.steady = false}, rule)
+      .run(std::span(both).first(candidates));
+}
+
+TEST_F(SamplerTest, LeavesDisturbedSamplesOut) {
+  const SamplerResult result = sample_disturbed(3, 1, {.max_samples = 50, .tolerance = 0});
+  const CandidateSamples& samples = result.candidates.front();
+  EXPECT_GE(samples.seconds.size(), StopRule{}.min_samples);
+  EXPECT_EQ(samples.seconds, std::vector<double>(samples.seconds.size(), 1.0));
+  EXPECT_FALSE(samples.discarded.empty());
+  EXPECT_EQ(samples.discarded, std::vector<double>(samples.discarded.size(), 3.0));
+  EXPECT_EQ(samples.readings.size(), samples.seconds.size());
+  EXPECT_EQ(result.batches.size(), samples.seconds.size());
+  EXPECT_EQ(samples.disturbance, "");
+}
+
+TEST_F(SamplerTest, LeavesWholeRoundsOut) {
+  const SamplerResult result = sample_disturbed(3, 2, {.max_samples = 50});
+  ASSERT_EQ(result.candidates[0].seconds.size(), result.candidates[1].seconds.size());
+  EXPECT_EQ(result.candidates[0].discarded.size(), result.candidates[1].discarded.size());
+}
+
+TEST_F(SamplerTest, SaysWhatDisturbedAllSamples) {
+  const SamplerResult result = sample_disturbed(0, 1, {.max_samples = 50, .budget_seconds = 0.05});
+  const CandidateSamples& samples = result.candidates.front();
+  EXPECT_GE(samples.seconds.size(), StopRule{}.min_samples);
+  EXPECT_TRUE(samples.discarded.empty());
+  EXPECT_NE(samples.disturbance.find("67 %"), std::string::npos) << samples.disturbance;
+}
+
+TEST_F(SamplerTest, TakesAsManySamplesAsAreAskedForHoweverDisturbed) {
+  const SamplerResult result =
+      sample_disturbed(3, 1, {.criterion = StopCriterion::kCount, .max_samples = 40});
+  EXPECT_EQ(result.candidates.front().seconds.size(), 40U);
+  EXPECT_NE(result.candidates.front().disturbance, "");
+}
 
 TEST_F(SamplerTest, GivesUpOnTimesThatNeverBecomeSteady) {
   CoolingTimer timer;

@@ -1,6 +1,7 @@
 #include "timing/timers/host_timer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -11,6 +12,8 @@ namespace convtime {
 namespace {
 
 constexpr int kClockReads = 200;
+/// From which it is known how often a short call is made for each sample.
+constexpr std::size_t kSizingCalls = 16;
 /// Of a sample, that the clock's tick may be.
 constexpr double kTickShare = 0.0025;
 /// Of the time of a run, that readings of the operating system may take.
@@ -122,18 +125,35 @@ double CpuWorkTimer::time_one(Callable& callable) const {
 }
 
 /// What has to be prepared before each call cannot be called several times for one preparation.
-void CpuWorkTimer::settle(std::span<Callable* const> candidates) {
+std::size_t CpuWorkTimer::settle(std::span<Callable* const> candidates) {
   const double shortest = tick_ / kTickShare;
   double coarsest = 0;
+  std::size_t calls = 0;
   for (Callable* const candidate : candidates) {
     Known& known = known_.at(candidate);
-    if (!candidate->prepares_work() && candidate->distinct_calls() == 1) {
-      const double calls = shortest / std::max(known.fastest_seconds, tick_);
-      known.repeats = static_cast<std::size_t>(std::max(1.0, std::ceil(calls)));
+    if (known.fastest_seconds < shortest && !candidate->prepares_work() &&
+        candidate->distinct_calls() == 1) {
+      const double repeats = shortest / std::max(usual_seconds(*candidate), tick_);
+      known.repeats = static_cast<std::size_t>(std::max(1.0, std::ceil(repeats)));
+      calls += kSizingCalls;
     }
     coarsest = std::max(coarsest, tick_ / static_cast<double>(known.repeats));
   }
   tick_ = coarsest;
+  return calls;
+}
+
+/// Of most calls, so that a call that is short now and then is not averaged with long ones.
+double CpuWorkTimer::usual_seconds(Callable& candidate) {
+  std::array<double, kSizingCalls> seconds{};
+  for (double& each : seconds) {
+    candidate.prepare();
+    each = time_one(candidate);
+    candidate.discard_result();
+  }
+  const auto most = seconds.begin() + 9 * kSizingCalls / 10;
+  std::nth_element(seconds.begin(), most, seconds.end());
+  return *most;
 }
 
 std::size_t CpuWorkTimer::repeats(const Callable& candidate) const {

@@ -68,7 +68,7 @@ class CONVTIME_API CpuWorkTimer final : public HostTimer {
   CpuWorkTimer() : HostTimer([] {}) {}
 
   void run(std::span<Callable* const> calls) override;
-  void settle(std::span<Callable* const> candidates) override;
+  std::size_t settle(std::span<Callable* const> candidates) override;
   std::size_t repeats(const Callable& candidate) const override;
   std::vector<std::size_t> take_readings() override { return std::exchange(reading_of_call_, {}); }
   const HostRecord* host_record() override;
@@ -82,6 +82,7 @@ class CONVTIME_API CpuWorkTimer final : public HostTimer {
   double time_one(Callable& callable) const override;
   void run_one(Callable& callable);
   void end_reading();
+  double usual_seconds(Callable& candidate);
 
   std::unordered_map<const Callable*, Known> known_;
   HostProbe probe_;

@@ -41,8 +41,9 @@ class Timer {
   /// Of the last collect().
   virtual CollectionNotes take_notes() { return {}; }
 
-  /// After each candidate's first calls: decides on what depends on how long they take.
-  virtual void settle(std::span<Callable* const> /*candidates*/) {}
+  /// After each candidate's first calls: decides on what depends on how long they take. Returns how
+  /// many calls it made to find out.
+  virtual std::size_t settle(std::span<Callable* const> /*candidates*/) { return 0; }
 
   /// How many calls a sample of a candidate is of.
   virtual std::size_t repeats(const Callable& /*candidate*/) const { return 1; }

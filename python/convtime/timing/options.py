@@ -164,7 +164,7 @@ class Options:
         "second (or the budget, if that is less) at most, and what was steady is sampled already; "
         "on a GPU with ``regime='as-is'`` for 0.08 s at least, since its clock may take that long "
         "to fall; a whole number: so many calls; a float: so many seconds. One call is always "
-        "made.",
+        "made, and sixteen more of one on the CPU that is too short for the host's clock.",
     ] = "steady"
     stop: Annotated[
         Stop,

@@ -1,0 +1,99 @@
+#include "timing/judge/disturbance.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+namespace convtime {
+namespace {
+
+/// Of a call of one thread that nothing disturbed, on an idle machine.
+HostReading quiet(double seconds) {
+  return {.seconds = seconds,
+          .cpu_seconds = seconds,
+          .waiting_seconds = 0,
+          .longest_wait_seconds = 0,
+          .threads = 1,
+          .throttled_seconds = 0,
+          .others_seconds = 0};
+}
+
+HostReading with(double HostReading::* quantity, double value, double seconds = 0.01) {
+  HostReading reading = quiet(seconds);
+  reading.*quantity = value;
+  return reading;
+}
+
+TEST(Disturbance, IsWhatOthersDoToACall) {
+  EXPECT_FALSE(is_disturbed(quiet(0.01), 2));
+  EXPECT_TRUE(is_disturbed(with(&HostReading::longest_wait_seconds, 0.004), 2));
+  EXPECT_TRUE(is_disturbed(with(&HostReading::throttled_seconds, 0.005), 2));
+  EXPECT_TRUE(is_disturbed(with(&HostReading::stolen_seconds, 0.001), 2));
+  EXPECT_TRUE(is_disturbed(with(&HostReading::others_seconds, 0.01), 2));
+  HostReading from_disk = quiet(0.01);
+  from_disk.major_faults = 3;
+  EXPECT_TRUE(is_disturbed(from_disk, 2));
+}
+
+TEST(Disturbance, IsNotWhatACallDoesItself) {
+  HostReading sleeping = quiet(0.01);
+  sleeping.cpu_seconds = 1e-4;
+  sleeping.voluntary_switches = 1;
+  EXPECT_FALSE(is_disturbed(sleeping, 2));
+  HostReading touching = quiet(0.01);
+  touching.minor_faults = 12'589;
+  EXPECT_FALSE(is_disturbed(touching, 2));
+  // To be woken up takes some microseconds, of short calls and of long ones.
+  EXPECT_FALSE(is_disturbed(with(&HostReading::longest_wait_seconds, 30e-6, 100e-6), 2));
+  EXPECT_FALSE(is_disturbed(with(&HostReading::longest_wait_seconds, 60e-6), 2));
+}
+
+TEST(Disturbance, LeavesOthersTheirCoresWhereThereAreEnough) {
+  EXPECT_FALSE(is_disturbed(with(&HostReading::others_seconds, 0.02), 16));
+  EXPECT_TRUE(is_disturbed(with(&HostReading::others_seconds, 0.02), 2));
+}
+
+TEST(Disturbance, IsSeenWithoutRunQueues) {
+  HostReading preempted = quiet(0.01);
+  preempted.longest_wait_seconds = HostReading::kUnknown;
+  EXPECT_FALSE(is_disturbed(preempted, 2));
+  preempted.involuntary_switches = 1;
+  preempted.cpu_seconds = 0.006;
+  EXPECT_TRUE(is_disturbed(preempted, 2));
+}
+
+std::string told(const std::vector<HostReading>& readings, const HostReading& run = {}) {
+  std::vector<std::size_t> indices(readings.size());
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    indices[i] = i;
+  }
+  return describe_disturbance({.readings = readings, .whole_run = run, .cores = 2, .missing = ""},
+                              indices);
+}
+
+TEST(Disturbance, IsToldWithHowMuchItWas) {
+  EXPECT_EQ(told({quiet(0.01), quiet(0.01)}), "");
+  const HostReading waited = with(&HostReading::longest_wait_seconds, 0.004);
+  EXPECT_NE(told({waited, quiet(0.01)}).find("20 %"), std::string::npos);
+  EXPECT_NE(told({with(&HostReading::throttled_seconds, 0.005)}).find("50 %"), std::string::npos);
+  EXPECT_NE(told({with(&HostReading::others_seconds, 0.009)}).find("0.9"), std::string::npos);
+}
+
+TEST(Disturbance, IsNotToldOfFewSamples) {
+  std::vector<HostReading> readings(20, quiet(0.01));
+  readings[3] = with(&HostReading::longest_wait_seconds, 0.004);
+  EXPECT_EQ(told(readings), "");
+  readings[4] = readings[5] = readings[3];
+  EXPECT_NE(told(readings), "");
+}
+
+TEST(Disturbance, IsCountedOverTheWholeRun) {
+  const HostReading run = with(&HostReading::others_seconds, 0.9, 1.0);
+  EXPECT_NE(told({quiet(0.01)}, run).find("0.9"), std::string::npos);
+  EXPECT_EQ(told({quiet(0.01)}, with(&HostReading::others_seconds, 0.02, 0.02)), "")
+      << "two ticks of 10 ms say nothing";
+}
+
+}  // namespace
+}  // namespace convtime
