@@ -24,6 +24,7 @@ class HostProbeTest : public ::testing::Test {
  protected:
   HostProbeTest() {
     fs::remove_all(root_);
+    write("proc/stat", "cpu  0 0 0 0 0 0 0 0 0 0\n");
     write("proc/loadavg", "0.00 0.00 0.00 1/90 1234\n");
   }
   ~HostProbeTest() override { fs::remove_all(root_); }
