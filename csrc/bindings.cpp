@@ -31,6 +31,7 @@
 #include "timing/samples.h"
 #include "timing/supervision.h"
 #include "timing/time_op.h"
+#include "timing/timers/host_timer.h"
 #ifdef CONVTIME_WITH_CUDA
 #include "core/current_device.h"
 #include "core/synchronize.h"
@@ -459,6 +460,7 @@ PYBIND11_MODULE(_C, module) {
   });
 
   module.attr("CONFIDENCE") = convtime::kConfidence;
+  module.def("host_clock_tick", &convtime::host_clock_tick);
   module.attr("WATCH_SECONDS") = convtime::kDeviceTraits.watch_seconds;
   module.def(
       "quantile",

@@ -7,7 +7,10 @@ class DeadlineError(TimeoutError): ...
 class CuptiError(RuntimeError): ...
 
 CONFIDENCE: float
+
 WATCH_SECONDS: float
+
+def host_clock_tick() -> float: ...
 
 class Summary(TypedDict):
     mean: float

@@ -18,7 +18,8 @@ from convtime.core.load import _build_info
 def provenance(device: torch.device) -> dict[str, Any]:
     """Describes hardware, software and source state; JSON-ready, None for what does not apply.
 
-    ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
+    ``threads`` are those of PyTorch for one operation, ``cores`` those that this process may run
+    on. ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
     minute) are the CPU's, at this moment.
 
     ``proof`` says which promises were checked on the GPU (see :mod:`convtime.core.proof`).
@@ -41,6 +42,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "cudnn": cudnn_version(),
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
+        "cores": len(os.sched_getaffinity(0)),
         "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
         "git": _working_directory_state(),

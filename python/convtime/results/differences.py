@@ -14,7 +14,18 @@ from convtime.results.measurement import Measurement
 SameGpu = Literal["model", "uuid"]
 
 #: Of the provenance, in the order of how much each explains.
-_PROVENANCE = ("gpu", "gpu_uuid", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
+_PROVENANCE = (
+    "gpu",
+    "gpu_uuid",
+    "cpu",
+    "driver",
+    "cuda",
+    "cudnn",
+    "torch",
+    "convtime",
+    "threads",
+    "cores",
+)
 _CODE = ("commit", "uncommitted changes")
 _CONDITIONS = (
     "method",

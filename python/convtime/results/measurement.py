@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# Of samples that fall into two groups.
+_FEWEST_OF_GROUPS = 20
+_SHARE_OF_GROUP = 0.2
+_GAP_OF_GROUPS = 0.2
+
 #: Of the highest clock: a sample below it is said to be throttled.
 THROTTLED_BELOW = 0.95
 
@@ -298,10 +303,12 @@ class Measurement(codec.Stored):
         From order statistics, so without an assumption on the distribution (sign test), of what
         :attr:`interval_over` says; no narrower than the clock's tick allows, and wider by
         ``overhead_uncertainty`` on each side, but not below 0. Five samples or fewer say nothing
-        with that confidence: their interval is unbounded, ``(-inf, inf)``.
+        with that confidence: their interval is unbounded, ``(-inf, inf)``. Samples that fall into
+        two :attr:`groups` have an interval that holds both.
         """
         low, high, _, _ = self._interval
-        return low, high
+        of_groups = [seconds for _, seconds in self.groups]
+        return min([low, *of_groups]), max([high, *of_groups])
 
     @property
     def interval_over(self) -> str:
@@ -381,6 +388,30 @@ class Measurement(codec.Stored):
     def _at_known_clocks(self) -> list[ClockedTime]:
         pairs = zip(self.sm_clocks_hz, self.seconds, strict=True) if self.sm_clocks_hz else ()
         return [(clock_hz, second) for clock_hz, second in pairs if clock_hz is not None]
+
+    @property
+    def groups(self) -> tuple[tuple[float, float], ...]:
+        """The shares and medians of two groups that the samples of a CPU fall into; mostly empty.
+
+        There are two where no sample lies in the widest gap between neighbouring ones, which is a
+        fifth of the lower or more, and either side has a fifth of the samples: as of a call whose
+        memory is mapped anew in some calls only. A median says little of such samples, and
+        :attr:`median_interval` holds the medians of both.
+        """
+        if self.method != "cpu" or len(self.seconds) < _FEWEST_OF_GROUPS:
+            return ()
+        ordered = sorted(self.seconds)
+        fewest = math.ceil(_SHARE_OF_GROUP * len(ordered))
+        split = max(
+            range(fewest, len(ordered) - fewest + 1),
+            key=lambda index: ordered[index] - ordered[index - 1],
+        )
+        if ordered[split] - ordered[split - 1] < _GAP_OF_GROUPS * ordered[split - 1]:
+            return ()
+        return tuple(
+            (len(group) / len(ordered), statistics.median(group))
+            for group in (ordered[:split], ordered[split:])
+        )
 
     @property
     def cpu_seconds(self) -> float | None:

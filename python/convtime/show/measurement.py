@@ -91,6 +91,11 @@ def reservations(measured: Measurement) -> Iterator[str]:
         yield f"ended by {measured.stop_reason}"
     if _maybe_disturbed(measured):
         yield "maybe disturbed"
+    if measured.groups:
+        fast, slow = (f"{share:.0%} near {format_seconds(each)}" for share, each in measured.groups)
+        yield f"in two groups, {fast} and {slow}"
+    if _crowding(measured):
+        yield _crowding(measured)
     if measured.disturbance:
         yield f"{measured.disturbance}{_beside(measured.cpu_seconds)}"
     if measured.other_launches:
@@ -99,6 +104,15 @@ def reservations(measured: Measurement) -> Iterator[str]:
         yield "not fully seen"
     if measured.inputs:
         yield "inputs to be noted"
+
+
+def _crowding(measured: Measurement) -> str:
+    """That more threads computed than have a core; empty where they have."""
+    cores = measured.provenance.get("cores")
+    threads = max((reading.threads or 0 for reading in measured.host), default=0)
+    if not isinstance(cores, int) or threads <= cores:
+        return ""
+    return f"{threads:.0f} threads on {cores} {'core' if cores == 1 else 'cores'}"
 
 
 def _beside(cpu_seconds: float | None) -> str:
@@ -286,8 +300,9 @@ def _host_facts(measured: Measurement) -> dict[str, str]:
     threads, load, governor = map(measured.provenance.get, ("threads", "load_average", "governor"))
     if measured.device == "cpu":
         told = f"{load:.2f}" if isinstance(load, float) else "not known"
+        cores = measured.provenance.get("cores") or "unknown"
         facts["CPU"] = (
-            f"{threads or 'unknown'} threads, load average {told}, governor "
+            f"{threads or 'unknown'} threads, {cores} cores, load average {told}, governor "
             f"{governor or 'not known'}"
         )
     if measured.pin is not None:
@@ -306,6 +321,12 @@ def _host_reading_facts(measured: Measurement) -> dict[str, str]:
         facts["CPU time"] = format_seconds(measured.cpu_seconds) + (
             f" of {threads:.0f} threads" if threads > 1 else ""
         )
+        others = [reading.others_seconds for reading in measured.host]
+        if None not in others:
+            elapsed = sum(reading.seconds for reading in measured.host)
+            facts["other processes"] = (
+                f"used {sum(other or 0.0 for other in others) / elapsed:.1f} cores"
+            )
         if measured.waiting_share is not None:
             facts["waited for a core"] = f"{measured.waiting_share:.1%} of the time"
         voluntary, involuntary, faults = (

@@ -1,0 +1,284 @@
+"""What the operating system does to calls on the CPU, and what results say of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import resource
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_measurement import make
+
+import convtime
+from convtime.core.load import _C
+from convtime.results.comparison import Comparison
+from convtime.results.host_reading import HostReading
+from convtime.show.measurement import reservations
+
+QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "budget": 0.2, "max_samples": 30}
+
+
+def spin(seconds: float) -> None:
+    """Computes for so long by its own CPU time, however long that takes."""
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        pass
+
+
+@contextlib.contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Processes that compute, one core each, for as long as they get it."""
+    command = [sys.executable, "-S", "-c", "print(1, flush=True)\nwhile True: pass"]
+    running = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(count)]
+    try:
+        for process in running:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield
+    finally:
+        for process in running:
+            process.kill()
+            process.communicate()
+
+
+def on_cpu(seconds: tuple[float, ...] = (1e-3,) * 30, **changes: Any) -> convtime.Measurement:
+    return make(
+        method="cpu",
+        device="cpu",
+        seconds=seconds,
+        batches=(),
+        busy_seconds=(),
+        span_seconds=(),
+        sum_seconds=(),
+        activities=(),
+        sm_clocks_hz=(),
+        max_sm_clock_hz=None,
+        **changes,
+    )
+
+
+@pytest.mark.timing
+def test_calls_that_wait_for_a_core_say_so_beside_their_cpu_time() -> None:
+    """On every core there is another process, so that no sample is undisturbed for long."""
+    with busy_processes(2 * len(os.sched_getaffinity(0))):
+        one = convtime.time_op(spin, 0.02, device="cpu", warmup=1, budget=1.0, max_samples=30)
+    if one.host_reason:
+        pytest.skip(one.host_reason)
+    assert "waited for a core" in one.disturbance
+    assert one.median > 1.2 * 0.02
+    assert one.cpu_seconds == pytest.approx(0.02, rel=0.3)
+    assert one.waiting_share is not None
+    assert one.waiting_share > 0.2
+    assert "CPU time 2" in str(one)
+    assert "waited for a core" in one.details()
+
+
+@pytest.mark.timing
+def test_a_sleep_is_part_of_a_call_and_no_disturbance() -> None:
+    one = convtime.time_op(time.sleep, 0.002, **QUICK)
+    assert one.cpu_seconds is not None
+    assert one.cpu_seconds < 0.001 < 0.002 <= one.median
+    calls = sum(reading.samples for reading in one.host)
+    assert calls == len(one.seconds)
+    assert sum(reading.voluntary_switches for reading in one.host) >= calls
+
+
+@pytest.mark.timing
+def test_page_faults_are_counted_for_each_call() -> None:
+    """Judged by what the kernel tells the process of as many calls."""
+    import mmap
+
+    size = 8 << 20
+
+    def touch() -> None:
+        with mmap.mmap(-1, size) as memory:
+            memory[:: mmap.PAGESIZE] = bytes(size // mmap.PAGESIZE)
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(10):
+        touch()
+    expected = (resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10
+    one = convtime.time_op(touch, **QUICK)
+    assert one.faults_per_call == pytest.approx(expected, rel=0.1)
+    assert "page faults" in one.details()
+
+
+@pytest.mark.timing
+def test_a_call_too_short_for_the_clock_is_made_several_times_a_sample() -> None:
+    one = convtime.time_op(int, device="cpu")
+    assert one.repeats > 10
+    assert one.clock_tick * one.repeats == pytest.approx(_C.host_clock_tick())
+    assert one.clock_tick < 0.01 * one.median
+    assert f"{one.repeats}, since" in one.details()
+    # As long loops have it.
+    numbers = range(200_000)
+    start = time.perf_counter()
+    for _ in numbers:
+        int()  # noqa: UP018
+    assert one.median < (time.perf_counter() - start) / len(numbers) * 3
+
+
+@pytest.mark.timing
+def test_short_calls_are_told_apart_by_less_than_the_clocks_tick() -> None:
+    """Of two functions of some tens of nanoseconds, one does more."""
+
+    def less() -> None:
+        pass
+
+    def more() -> None:
+        _ = 1, 2
+        len("a")
+
+    compared = convtime.compare({"less": less, "more": more}, device="cpu", check=None)
+    assert compared.judge("more").verdict == "slower"
+    again = convtime.compare({"less": less, "again": less}, device="cpu", check=None)
+    assert again.judge("again").verdict in ("same", "uncertain")
+
+
+@pytest.mark.timing
+def test_readings_take_little_of_a_runs_time() -> None:
+    one = convtime.time_op(spin, 20e-6, device="cpu", warmup=1, stop="count", max_samples=3000)
+    in_calls = sum(one.seconds)
+    assert one.sampling_seconds is not None
+    assert one.sampling_seconds < 1.5 * in_calls  # with Python's part, and all else of a loop
+    assert len(one.host) < len(one.seconds)
+
+
+def test_candidates_share_a_reading_by_their_time() -> None:
+    compared = convtime.compare(
+        {"short": lambda: spin(5e-6), "long": lambda: spin(20e-6)},
+        check=None,
+        interference=False,
+        stop="count",
+        **QUICK,
+    )
+    for measured in compared.measurements.values():
+        assert sum(reading.samples for reading in measured.host) == len(measured.seconds)
+    short, long = (each.cpu_seconds for each in compared.measurements.values())
+    assert short is not None
+    assert long is not None
+    assert 1.5 < long / short < 8
+
+
+def test_two_groups_of_samples_widen_the_interval() -> None:
+    fast, slow = (2.58e-3, 2.6e-3, 2.59e-3), (7.9e-3, 8.0e-3)
+    both = on_cpu(fast * 12 + slow * 12)
+    assert both.groups == (
+        (pytest.approx(0.6), pytest.approx(2.59e-3)),
+        (pytest.approx(0.4), pytest.approx(7.95e-3)),
+    )
+    low, high = both.median_interval
+    assert low <= 2.59e-3 < 7.95e-3 <= high
+    assert "two groups" in str(both)
+    few = on_cpu(fast * 12 + slow)
+    assert few.groups == ()
+    assert few.median_interval[1] < 3e-3
+    assert on_cpu(fast * 12).groups == ()
+    assert dataclasses.replace(both, method="event").groups == ()
+
+
+def test_more_threads_than_cores_are_said() -> None:
+    reading = HostReading(samples=30, seconds=0.03, cpu_seconds=0.03, threads=4)
+    crowded = on_cpu(host=(reading,), provenance={"cores": 2})
+    assert "4 threads on 2 cores" in [*reservations(crowded)]
+    enough = on_cpu(host=(reading,), provenance={"cores": 4})
+    assert not any("threads on" in said for said in reservations(enough))
+
+
+def test_a_disturbance_is_why_a_wide_interval_is_uncertain() -> None:
+    noisy = tuple(1e-3 * (1 + 0.1 * (index % 7 - 3)) for index in range(30))
+    pair = {
+        "base": on_cpu(name="base"),
+        "other": on_cpu(noisy, name="other", disturbance="waited for a core for 30 % of the time"),
+    }
+    judged = Comparison(pair).judge("other")
+    assert (judged.verdict, judged.reason) == ("uncertain", "disturbed")
+    assert "30 %" in judged.sentence
+
+
+def in_process(code: str) -> str:
+    """What Python code prints in a process of its own."""
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+@pytest.mark.timing
+def test_two_threads_on_one_core_say_so() -> None:
+    told = in_process(
+        """
+        import os
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        import torch
+        import convtime
+        torch.set_num_threads(2)
+        x = torch.randn(1 << 22)
+        print(convtime.time_op(torch.relu, x, budget=0.5))
+        """
+    )
+    assert "2 threads on 1 core" in told
+
+
+def group_of_cgroups() -> Path:
+    """A group of the first version's with half a core, to be put into."""
+    mount = Path("/sys/fs/cgroup/cpu")
+    group = mount / f"convtime_test_{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / "cpu.cfs_period_us").write_text("100000")
+        (group / "cpu.cfs_quota_us").write_text("50000")
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        pytest.skip(f"no cgroup can be made here: {error}")
+    return group
+
+
+@pytest.mark.timing
+def test_a_quota_is_named() -> None:
+    group = group_of_cgroups()
+    try:
+        told = in_process(
+            f"""
+            import os
+            open("{group}/cgroup.procs", "w").write(str(os.getpid()))
+            import torch
+            import convtime
+            torch.set_num_threads(1)
+            a = torch.randn(700, 700)
+            one = convtime.time_op(torch.mm, a, a, budget=1.0)
+            print(one.disturbance)
+            """
+        )
+    finally:
+        group.rmdir()
+    assert "quota" in told
+
+
+def test_what_the_system_does_not_tell_is_said() -> None:
+    one = on_cpu(host_reason="/proc does not tell how long threads wait for a core")
+    assert "/proc does not tell" in one.details()
+    unread = HostReading(samples=30, seconds=0.03, cpu_seconds=0.03)
+    assert on_cpu(host=(unread,)).waiting_share is None
+    assert "CPU time" in on_cpu(host=(unread,)).details()
+
+
+def test_readings_are_written_and_read() -> None:
+    one = convtime.time_op(torch.relu, torch.ones(64), **QUICK)
+    assert one.host
+    assert convtime.Measurement.from_dict(one.to_dict()) == one
