@@ -31,7 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _warnings_in_one_line():
+            arguments = sys.argv[1:] if arguments is None else arguments
             options = make_parser().parse_args(arguments)
+            options.arguments = tuple(arguments)
             code: int = options.run(options) or DONE
     except InputError as error:
         print_error(f"convtime: error: {printable(one_line(error))}")

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 from convtime.cli import snippet
@@ -13,9 +17,12 @@ from convtime.cli.verdicts import Finding, add_verdict_options, judge
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
-from convtime.results.comparison import Comparison, Failure
+from convtime.results.comparison import Comparison, Failure, Ratio
 from convtime.timing.agreement import Check
+from convtime.timing.confirming import ratios_in, run_fresh
 from convtime.timing.stopwatch import compare
+
+_CONFIRM = "--confirm"
 
 
 def add_to(commands: Any) -> None:
@@ -62,6 +69,12 @@ def add_to(commands: Any) -> None:
         default=True,
         help="time each alone, too, to find those whose time is another one beside the others",
     )
+    parser.add_argument(
+        _CONFIRM,
+        action="store_true",
+        help="compare once more in a fresh process: verdicts that it does not come to are "
+        "uncertain",
+    )
     add_verdict_options(
         parser,
         get_args(Failure),
@@ -98,6 +111,8 @@ def _run(options: argparse.Namespace) -> int:
             interference=options.interference,
             **timing_options(options),
         )
+    if options.confirm and compared.others:
+        compared = dataclasses.replace(compared, confirmation=_confirmation(options))
     code, why = judge(list(_found(compared)), options)
     text = compared.details() if options.verbose else str(compared)
     text = snippet.with_device(text, options, device)
@@ -107,6 +122,19 @@ def _run(options: argparse.Namespace) -> int:
         lambda: codec.to_json(compared.to_dict()),
     )
     return code
+
+
+def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
+    """What the same command finds in a fresh process."""
+    same = [argument for argument in options.arguments if argument != _CONFIRM]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "comparison.json")
+        command = [sys.executable, "-m", "convtime", *same, "--json", str(file)]
+        try:
+            run_fresh([*command, "--check", "none", "--no-interference"], options.budget)
+            return ratios_in(file)
+        except (RuntimeError, OSError) as error:
+            raise InputError(f"--confirm: {error}") from error
 
 
 def _found(compared: Comparison) -> Iterator[Finding]:

@@ -123,9 +123,11 @@ class Comparison(codec.Stored):
         interference: candidates whose time beside the others is not their time alone.
         interference_reason: why that was not looked at, in all or in some of them; empty where it
             was.
+        confirmation: by name, the ratio to the baseline that a fresh process found, where one was
+            asked. A verdict that it does not come to is ``uncertain``.
     """
 
-    SCHEMA: ClassVar[str] = "1.1"
+    SCHEMA: ClassVar[str] = "1.2"
 
     measurements: Annotated[Mapping[str, Measurement], msgspec.Meta(min_length=1)]
     margin: float = 0.01
@@ -134,6 +136,7 @@ class Comparison(codec.Stored):
     same_results: Mapping[str, Agreement] = dataclasses.field(default_factory=dict)
     interference: Mapping[str, Interference] = dataclasses.field(default_factory=dict)
     interference_reason: str = ""
+    confirmation: Mapping[str, Ratio] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.measurements:
@@ -275,11 +278,16 @@ class Comparison(codec.Stored):
             return found
         if self.control and name != self.control:
             control = self.ratio(self.control)
-            verdict = control.verdict(self.margin)
-            if verdict in ("faster", "slower"):
-                return doubt.of_control(self.control, verdict, str(control))
-        if ratio.verdict(self.margin) != "uncertain":
-            return None
+            of_control = control.verdict(self.margin)
+            if of_control in ("faster", "slower"):
+                return doubt.of_control(self.control, of_control, str(control))
+        verdict = ratio.verdict(self.margin)
+        if verdict != "uncertain":
+            fresh = self.confirmation.get(name) if baseline in (None, self.baseline) else None
+            by_fresh = verdict if fresh is None else fresh.verdict(self.margin)
+            if by_fresh == verdict:
+                return None
+            return doubt.of_fresh_process(verdict, by_fresh, str(fresh))
         would_be = _ratio_in_time(*pair, cost_known=True).verdict(self.margin)
         if would_be != "uncertain":
             return doubt.of_cost(would_be, _uncertainty(*pair))

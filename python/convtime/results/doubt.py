@@ -14,7 +14,8 @@ from convtime.results.units import format_seconds
 #: baseline was found faster or slower than it. ``too-few-samples``: there is no interval.
 #: ``method-cost``: the method's own cost is not known well enough. ``disturbed``: the interval is
 #: wide, and others used the GPU or the CPU. ``wide-interval``: it is wider than the margin.
-#: ``at-the-margin``: it is narrower, and holds the margin's edge.
+#: ``at-the-margin``: it is narrower, and holds the margin's edge. ``not-confirmed``: a fresh
+#: process came to another verdict.
 Reason = Literal[
     "no-gpu-work",
     "control-differs",
@@ -23,6 +24,7 @@ Reason = Literal[
     "disturbed",
     "wide-interval",
     "at-the-margin",
+    "not-confirmed",
 ]
 
 
@@ -57,6 +59,15 @@ def of_cost(would_be: str, uncertainty: float) -> Doubt:
         "method-cost",
         f"it would be {would_be} if the method's own cost were known better than to "
         f"± {format_seconds(uncertainty)}; method='kernel' has none",
+    )
+
+
+def of_fresh_process(verdict: str, by_fresh: str, ratio: str) -> Doubt:
+    """The doubt about a verdict that a fresh process does not come to."""
+    return Doubt(
+        "not-confirmed",
+        f"it is {verdict} in this process, and {by_fresh} in a fresh one ({ratio}): what differs "
+        "between processes, such as the state of memory, decides",
     )
 
 

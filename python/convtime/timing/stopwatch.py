@@ -13,6 +13,7 @@ from convtime.results.ceilings import Ceilings
 from convtime.results.comparison import Comparison
 from convtime.results.interference import Interference
 from convtime.results.measurement import Measurement
+from convtime.timing import confirming
 from convtime.timing.agreement import Check, check_results
 from convtime.timing.candidate import Candidate, candidates_of, distinct
 from convtime.timing.ceilings import ceilings
@@ -148,6 +149,7 @@ def compare(
     check: Check | bool | None = "close",
     control: bool = False,
     interference: bool = True,
+    confirm: bool = False,
     stop: Stop | None = None,
     margin: float = 0.01,
     **options: Unpack[SharedOptions],
@@ -173,6 +175,9 @@ def compare(
         interference: whether each candidate is also timed alone, briefly, to find those whose time
             is another one beside the others. It takes up to a tenth of the comparison's time, or
             0.02 s for each candidate where that is more. Not done in a regime other than ``as-is``.
+        confirm: whether a fresh process compares once more, which takes it some seconds; a verdict
+            that it does not come to is ``uncertain``. For what differs between processes, such as
+            the state of memory. Functions have to be those of modules, which that process imports.
         {options}
 
     Raises:
@@ -191,7 +196,8 @@ def compare(
     known = check is None or isinstance(check, bool)
     if not known and not (isinstance(check, str) and check in get_args(Check)):
         raise ValueError(f"check must be 'close', 'exact' or None, got {check!r}")
-    for what, value in (("control", control), ("interference", interference)):
+    flags = (("control", control), ("interference", interference), ("confirm", confirm))
+    for what, value in flags:
         if not isinstance(value, bool):
             raise ValueError(f"{what} must be True or False, got {value!r}")
     # First, since that is where the sampler looks for the baseline of its verdicts.
@@ -208,6 +214,11 @@ def compare(
             "compare times its candidates in one regime, got regime='both'; call it with "
             "regime='burst' and with regime='sustained'"
         )
+    sent = b""
+    if confirm and len(compared) > 1:
+        if chosen.stream is not None:
+            raise ValueError("confirm=True takes no stream, which a fresh process does not have")
+        sent = confirming.send(compared, _options_sent(options, chosen))
     limit = TimeLimit.of(chosen.timeout)
     with watched(chosen) as shown:
         found = measure(timed, shown, limit=limit)
@@ -220,6 +231,7 @@ def compare(
     if check and len(compared) > 1:
         how: Check = "close" if check is True else check
         same_results = check_results(compared, how, chosen, limit)
+    confirmation = confirming.confirm(sent, chosen.budget) if sent else {}
     measured = {each.name: _with_rates(each, measured[each.name], chosen) for each in timed}
     return Comparison(
         {name: measured[name] for name in (*names, *measured)},
@@ -229,4 +241,17 @@ def compare(
         same_results=same_results,
         interference=interfering,
         interference_reason=why_not,
+        confirmation=confirmation,
     )
+
+
+def _options_sent(given: Mapping[str, Any], chosen: Options) -> dict[str, Any]:
+    """Those of compare in a fresh process, which neither checks results nor tells of batches."""
+    own = {name: value for name, value in given.items() if name not in ("log", "stream")}
+    return {
+        **own,
+        "stop": chosen.stop,
+        "margin": chosen.margin,
+        "check": None,
+        "interference": False,
+    }

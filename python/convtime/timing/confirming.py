@@ -1,0 +1,127 @@
+"""Compares once more in a fresh process.
+
+A process is one draw of what differs between processes, such as which pages of memory there are.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from convtime.core import codec
+from convtime.core.errors import first_line
+from convtime.results.comparison import Comparison, Ratio
+from convtime.timing.candidate import Candidate
+
+_CHILD = "from convtime.timing.confirming import main; main()"
+#: Of what it takes beside the timing itself: the import of torch, mostly.
+_PATIENCE_SECONDS = 120.0
+
+
+def send(candidates: Sequence[Candidate], options: Mapping[str, Any]) -> bytes:
+    """What a fresh process compares, as bytes.
+
+    Args:
+        candidates: the baseline first.
+        options: those of ``compare``.
+
+    Raises:
+        ValueError: for a candidate that cannot be sent.
+    """
+    for candidate in candidates:
+        _check(candidate)
+    return _pickled(
+        {
+            "threads": torch.get_num_threads(),
+            "candidates": {candidate.name: candidate for candidate in candidates},
+            "options": dict(options),
+        }
+    )
+
+
+def confirm(sent: bytes, seconds: float) -> Mapping[str, Ratio]:
+    """The ratios that a fresh process finds, by name.
+
+    Args:
+        sent: by :func:`send`.
+        seconds: that the timing may take there.
+
+    Raises:
+        RuntimeError: where that process fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        result = Path(folder, "comparison.json")
+        run_fresh([sys.executable, "-c", _CHILD, str(result)], seconds, sent)
+        return ratios_in(result)
+
+
+def run_fresh(command: Sequence[str], seconds: float, given: bytes = b"") -> None:
+    """Runs what compares in a fresh process.
+
+    Raises:
+        RuntimeError: where it fails.
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    try:
+        done = subprocess.run(
+            command,
+            input=given,
+            env=environment,
+            capture_output=True,
+            timeout=_PATIENCE_SECONDS + seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise RuntimeError(
+            f"the fresh process that was to confirm this had not ended after {error.timeout:.0f} s"
+        ) from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
+        raise RuntimeError(f"the fresh process that was to confirm this failed: {said[-1]}")
+
+
+def ratios_in(file: Path) -> Mapping[str, Ratio]:
+    """The ratios of a comparison's file, to its baseline."""
+    compared = Comparison.from_dict(json.loads(file.read_text(encoding="utf-8")))
+    return {name: compared.ratio(name) for name in compared.others}
+
+
+def main() -> None:
+    """What the fresh process does: compares what it is sent, and writes a file."""
+    from convtime.timing.stopwatch import compare
+
+    sent = pickle.load(sys.stdin.buffer)  # noqa: S301  # by the process that started this one
+    torch.set_num_threads(sent["threads"])
+    compared = compare(sent["candidates"], **sent["options"])
+    Path(sys.argv[1]).write_text(codec.to_json(compared.to_dict()), encoding="utf-8")
+
+
+def _pickled(value: object) -> bytes:
+    buffer = io.BytesIO()
+    pickle.dump(value, buffer)
+    return buffer.getvalue()
+
+
+def _check(candidate: Candidate) -> None:
+    try:
+        for function in (candidate.fn, candidate.setup):
+            # It would be sent by a name that a fresh process does not have.
+            if getattr(function, "__module__", None) == "__main__":
+                name = getattr(function, "__qualname__", function)
+                raise pickle.PicklingError(f"{name} is defined in __main__")
+        _pickled(candidate)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(
+            f"confirm=True sends the candidates to a fresh process, and {candidate.name!r} cannot "
+            f"be sent ({first_line(error)}); define its function in a module"
+        ) from error
