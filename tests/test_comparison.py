@@ -418,7 +418,7 @@ def test_everything_is_written_and_read_again() -> None:
         interference_reason="there was no time",
     )
     document = json.loads(json.dumps(comparison.to_dict(), allow_nan=False))
-    assert document["schema"] == "1.1"
+    assert document["schema"] == "1.2"
     assert Comparison.from_dict(document) == comparison
     judged = document["judgements"]
     assert (judged["other"]["verdict"], judged["control"]["verdict"]) == ("slower", "same")

@@ -18,12 +18,11 @@ from typing import Any
 
 import torch
 
-from convtime.core import codec
 from convtime.core.errors import first_line
 from convtime.results.comparison import Comparison, Ratio
 from convtime.timing.candidate import Candidate
 
-_CHILD = "from convtime.timing.confirming import main; main()"
+_CHILD = "convtime.timing.fresh_process"
 #: Of what it takes beside the timing itself: the import of torch, mostly.
 _PATIENCE_SECONDS = 120.0
 
@@ -61,7 +60,7 @@ def confirm(sent: bytes, seconds: float) -> Mapping[str, Ratio]:
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "comparison.json")
-        run_fresh([sys.executable, "-c", _CHILD, str(result)], seconds, sent)
+        run_fresh([sys.executable, "-m", _CHILD, str(result)], seconds, sent)
         return ratios_in(result)
 
 
@@ -94,16 +93,6 @@ def ratios_in(file: Path) -> Mapping[str, Ratio]:
     """The ratios of a comparison's file, to its baseline."""
     compared = Comparison.from_dict(json.loads(file.read_text(encoding="utf-8")))
     return {name: compared.ratio(name) for name in compared.others}
-
-
-def main() -> None:
-    """What the fresh process does: compares what it is sent, and writes a file."""
-    from convtime.timing.stopwatch import compare
-
-    sent = pickle.load(sys.stdin.buffer)  # noqa: S301  # by the process that started this one
-    torch.set_num_threads(sent["threads"])
-    compared = compare(sent["candidates"], **sent["options"])
-    Path(sys.argv[1]).write_text(codec.to_json(compared.to_dict()), encoding="utf-8")
 
 
 def _pickled(value: object) -> bytes:
