@@ -104,7 +104,7 @@ def test_the_flush_writes_memory_whatever_mode_the_caller_is_in(
     monkeypatch.setattr(cpu, "flushing", noting)
     allowed = max(os.sched_getaffinity(0))
     with mode():
-        one = convtime.time_op(int, device="cpu", cache="cold", pin=allowed, **QUICK)
+        one = convtime.time_op(int, device="cpu", cache="cold", pin=allowed, stop="count", **QUICK)
     assert one.cache == "cold"
     (buffer,) = written
     assert type(buffer) is torch.Tensor
@@ -214,4 +214,5 @@ def test_the_cpus_state_is_part_of_the_result() -> None:
     assert one.provenance["governor"] == (
         ", ".join(core_cpu.governors(os.sched_getaffinity(0))) or None
     )
-    assert f"CPU: {torch.get_num_threads()} threads, load average " in flat(one)
+    assert one.provenance["cores"] == len(os.sched_getaffinity(0))
+    assert f"CPU: {torch.get_num_threads()} threads, {one.provenance['cores']} cores, " in flat(one)

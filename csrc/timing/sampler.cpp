@@ -255,9 +255,11 @@ void Sampler::Run::call_untimed() {
     result_.warmup_calls += calls;
   }
   batches_.expect(round);
-  const std::size_t further_calls = batches_.settle();
-  result_.warmup_calls += further_calls;
-  calls_made_ += further_calls;
+  if (rule_.criterion != StopCriterion::kCount) {  // else as many calls as samples are asked for
+    const std::size_t further_calls = batches_.settle();
+    result_.warmup_calls += further_calls;
+    calls_made_ += further_calls;
+  }
   for (std::size_t i = 0; i < candidates_.size(); ++i) {
     result_.candidates[i].repeats = batches_.repeats(i);
   }

@@ -17,6 +17,7 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "timing/clock.h"
 
@@ -107,6 +108,10 @@ HostProbe::HostProbe(const std::filesystem::path& proc, const std::filesystem::p
   stat_ = open_file(proc_ / "stat");
   find_quotas(cgroups);
   find_threads();
+  read_threads();
+  for (Thread& thread : threads_) {
+    thread.last_computed = -1;  // what they did before is nobody's reading
+  }
   std::string missing = threads_.empty() ? "how long threads wait for a core" : "";
   if (load_ < 0 || stat_ < 0) {
     missing += missing.empty() ? "what other processes do" : ", what other processes do";
@@ -257,20 +262,25 @@ bool HostProbe::read_threads() {
 }
 
 void HostProbe::find_threads() {
-  for (const Thread& thread : threads_) {
-    close_file(thread.file);
-  }
-  threads_.clear();
+  std::vector<Thread> found;
   std::error_code failure;
   const std::filesystem::path tasks = proc_ / "self" / "task";
   for (std::filesystem::directory_iterator entry(tasks, failure), end; !failure && entry != end;
        entry.increment(failure)) {
-    const int file = open_file(entry->path() / "schedstat");
-    if (file >= 0) {
-      threads_.push_back({file});
+    const int id = std::atoi(entry->path().filename().c_str());
+    const auto known = std::find_if(threads_.begin(), threads_.end(),
+                                    [id](const Thread& thread) { return thread.id == id; });
+    if (known != threads_.end()) {
+      found.push_back(*known);
+      known->file = -1;
+    } else if (const int file = open_file(entry->path() / "schedstat"); file >= 0) {
+      found.push_back({id, file});
     }
   }
-  read_threads();
+  for (const Thread& ended : threads_) {
+    close_file(ended.file);
+  }
+  threads_ = std::move(found);
 }
 
 void HostProbe::find_quotas(const std::filesystem::path& cgroups) {

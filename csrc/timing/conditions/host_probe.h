@@ -35,6 +35,7 @@ class CONVTIME_API HostProbe {
 
  private:
   struct Thread {
+    int id;
     int file;  ///< its schedstat
     double run_seconds = 0;
     double wait_seconds = 0;

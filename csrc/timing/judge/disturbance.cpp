@@ -44,19 +44,36 @@ bool crowded(const HostReading& reading, double cores) {
          reading.cpu_seconds + reading.others_seconds > kCrowdedShare * cores * reading.seconds;
 }
 
-/// Sums over readings, of each once; NaN counts for nothing.
-double sum_of(const std::vector<HostReading>& readings, double HostReading::* quantity) {
-  double sum = 0;
-  for (const HostReading& reading : readings) {
-    sum += std::isnan(reading.*quantity) ? 0 : reading.*quantity;
+/// Of the readings that samples have, each once; what is not known counts for nothing.
+HostReading total_of(const HostRecord& record, std::span<const std::size_t> readings) {
+  HostReading total{.waiting_seconds = 0,
+                    .longest_wait_seconds = 0,
+                    .throttled_seconds = 0,
+                    .others_seconds = 0,
+                    .stolen_seconds = 0};
+  for (const std::size_t index : std::set<std::size_t>(readings.begin(), readings.end())) {
+    const HostReading& reading = record.readings[index];
+    total.seconds += reading.seconds;
+    total.cpu_seconds += reading.cpu_seconds;
+    total.involuntary_switches += reading.involuntary_switches;
+    total.major_faults += reading.major_faults;
+    for (double HostReading::* const quantity :
+         {&HostReading::longest_wait_seconds, &HostReading::throttled_seconds,
+          &HostReading::others_seconds, &HostReading::stolen_seconds}) {
+      total.*quantity += std::isnan(reading.*quantity) ? 0 : reading.*quantity;
+    }
   }
-  return sum;
+  return total;
 }
 
 std::string format(const char* pattern, double a, double b = 0) {
   char text[128];
   std::snprintf(text, sizeof text, pattern, a, b);
   return text;
+}
+
+double percent(double seconds, const HostReading& of) {
+  return 100 * std::min(1.0, seconds / of.seconds);
 }
 
 }  // namespace
@@ -67,69 +84,43 @@ bool is_disturbed(const HostReading& reading, double cores) {
 }
 
 std::string describe_disturbance(const HostRecord& record, std::span<const std::size_t> readings) {
-  std::vector<HostReading> used;
-  bool any_waited = false;
-  bool any_crowded = false;
-  std::size_t disturbed = 0;
-  for (const std::size_t index : readings) {
-    disturbed += is_disturbed(record.readings[index], record.cores) ? 1 : 0;
-  }
-  for (const std::size_t index : std::set<std::size_t>(readings.begin(), readings.end())) {
-    const HostReading& reading = record.readings[index];
-    used.push_back(reading);
-    any_waited |= waited(reading);
-    any_crowded |= crowded(reading, record.cores);
-  }
-  const HostReading& run = record.whole_run;
-  const bool counted = run.seconds >= kCountedSeconds;
-  const bool run_crowded = counted && crowded(run, record.cores);
-  const bool run_stolen = counted && stolen(run);
-  // A median is none of its disturbed samples where these are few.
-  const bool are_few = 10 * disturbed <= readings.size();
-  std::vector<std::string> told;
-  const double seconds = sum_of(used, &HostReading::seconds);
-  if (!(seconds > 0)) {
+  const HostReading total = total_of(record, readings);
+  if (!(total.seconds > 0)) {
     return "";
   }
-  if (!are_few) {
-    if (any_waited) {
-      const double waits = sum_of(used, &HostReading::longest_wait_seconds);
-      told.push_back(waits > 0 ? format("waited for a core for %.0f %% of the time",
-                                        100 * std::min(1.0, waits / seconds))
-                               : "other threads took its core");
-    }
-    if (const double share = sum_of(used, &HostReading::throttled_seconds) / seconds;
-        share > kThrottledShare) {
-      told.push_back(format("was stopped by a cgroup's quota for %.0f %% of the time",
-                            100 * std::min(1.0, share)));
-    }
-    if (const double faults =
-            [&] {
-              double sum = 0;
-              for (const HostReading& reading : used) {
-                sum += static_cast<double>(reading.major_faults);
-              }
-              return sum;
-            }();
-        faults > 0) {
-      told.push_back(format("read %.0f pages from a disk", faults));
-    }
+  // What others did is known best over a whole run, if that is long enough.
+  const bool counted = record.whole_run.seconds >= kCountedSeconds;
+  const HostReading& run = counted ? record.whole_run : total;
+  const auto disturbed = std::count_if(readings.begin(), readings.end(), [&](std::size_t index) {
+    return is_disturbed(record.readings[index], record.cores);
+  });
+  // A few disturbed samples do not move a median.
+  const bool are_many = 10 * static_cast<std::size_t>(disturbed) > readings.size();
+
+  std::string told;
+  const auto tell = [&told](const std::string& what) { told += (told.empty() ? "" : ", ") + what; };
+  if (are_many && waited(total)) {
+    tell(total.longest_wait_seconds > 0 ? format("waited for a core for %.0f %% of the time",
+                                                 percent(total.longest_wait_seconds, total))
+                                        : "lost its core to others");
   }
-  if (run_crowded || (any_crowded && !are_few)) {
-    const double others = run_crowded ? run.others_seconds / run.seconds
-                                      : sum_of(used, &HostReading::others_seconds) / seconds;
-    told.push_back(format("shared its %.0f cores with other processes, which used %.1f of them",
-                          record.cores, others));
+  if (are_many && total.major_faults > 0) {
+    tell(format("read %.0f pages from a disk", static_cast<double>(total.major_faults)));
   }
-  if (run_stolen) {
-    told.push_back(format("had %.0f %% of its time taken by other virtual machines",
-                          100 * run.stolen_seconds / (run.seconds * record.cores)));
+  if ((are_many || counted) && crowded(run, record.cores)) {
+    tell(format("shared its %.0f cores with other processes, which used %.1f of them", record.cores,
+                run.others_seconds / run.seconds));
   }
-  std::string sentence;
-  for (const std::string& part : told) {
-    sentence += (sentence.empty() ? "" : ", ") + part;
+  // What lies between two stops has its own time, but there is less of it.
+  if (throttled(run)) {
+    tell(format("was stopped by a cgroup's quota for %.0f %% of the time",
+                percent(run.throttled_seconds, run)));
   }
-  return sentence;
+  if (counted && stolen(run)) {
+    tell(format("lost %.0f %% of the time to other virtual machines",
+                percent(run.stolen_seconds / record.cores, run)));
+  }
+  return told;
 }
 
 }  // namespace convtime

@@ -133,7 +133,7 @@ std::size_t CpuWorkTimer::settle(std::span<Callable* const> candidates) {
     Known& known = known_.at(candidate);
     if (known.fastest_seconds < shortest && !candidate->prepares_work() &&
         candidate->distinct_calls() == 1) {
-      const double repeats = shortest / std::max(usual_seconds(*candidate), tick_);
+      const double repeats = shortest / std::max(usual_seconds(*candidate) - tick_, tick_ / 4);
       known.repeats = static_cast<std::size_t>(std::max(1.0, std::ceil(repeats)));
       calls += kSizingCalls;
     }
