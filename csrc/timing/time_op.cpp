@@ -289,8 +289,9 @@ std::ostream& operator<<(std::ostream& out, const Samples& samples) {
   } else {
     out << "too few for a 95 % interval, ";
   }
-  return out << to_string(samples.method) << ", queue " << to_string(samples.queue) << ", "
-             << to_string(samples.regime) << ")";
+  out << to_string(samples.method) << ", queue " << to_string(samples.queue) << ", "
+      << to_string(samples.regime) << ")";
+  return samples.disturbance.empty() ? out : out << "; but it " << samples.disturbance;
 }
 
 Samples time_op(std::function<void()> operation) {
@@ -314,7 +315,9 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
           std::move(timing.regime_reason),
           timing.overhead,
           estimate.interval,
-          timing.samples.clock_tick_seconds};
+          timing.samples.clock_tick_seconds,
+          samples.repeats,
+          std::move(samples.disturbance)};
 }
 
 }  // namespace convtime

@@ -55,6 +55,8 @@ struct CONVTIME_API Samples {
   Overhead overhead;              ///< what was taken off each sample
   Interval median_interval{};     ///< of the true median, at kConfidence; unbounded for few samples
   double clock_tick_seconds = 0;  ///< of the clock that they were read from, where it matters
+  std::size_t repeats = 1;        ///< calls that a sample is the average of
+  std::string disturbance;        ///< why they are longer than undisturbed ones; mostly empty
 
   double median() const;
 };
