@@ -4,6 +4,7 @@
 #include <chrono>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -427,10 +428,14 @@ void Sampler::Run::part_disturbed() {
     return;
   }
   result_.host = *host;
-  const std::vector<std::size_t> rounds = undisturbed_rounds();
-  const bool are_enough = rounds.size() >= std::max(rule_.min_samples, kFewestSamples);
+  std::vector<std::size_t> rounds = undisturbed_rounds();
+  if (rounds.size() < std::max(rule_.min_samples, kFewestSamples)) {
+    rounds.resize(std::min(rounds_of(result_), rule_.max_samples));
+    std::iota(rounds.begin(), rounds.end(), 0);
+  }
+  const bool all = rounds.size() == rounds_of(result_);
   for (CandidateSamples& samples : result_.candidates) {
-    if (are_enough && rounds.size() < rounds_of(result_)) {
+    if (!all) {
       for (std::size_t round = 0, next = 0; round < rounds_of(result_); ++round) {
         if (next < rounds.size() && rounds[next] == round) {
           ++next;
@@ -444,7 +449,7 @@ void Sampler::Run::part_disturbed() {
     }
     samples.disturbance = describe_disturbance(*host, samples.readings);
   }
-  if (are_enough) {
+  if (!all) {
     result_.batches = at(rounds, result_.batches);
   }
 }
