@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -32,6 +33,26 @@ inline py::object checked(PyObject* result) {
 inline void drop(py::object object) {
   PyObject* const owned = object.release().ptr();
   hanging_at_exit([owned] { Py_XDECREF(owned); });
+}
+
+/// Throws TypeError for a first result that stands for work that is still to be done.
+inline void refuse_deferred_work(const py::object& result) {
+  PyObject* const object = result.ptr();
+  const PyAsyncMethods* const methods = Py_TYPE(object)->tp_as_async;
+  const bool awaited = methods != nullptr && methods->am_await != nullptr;
+  const bool iterated = PyGen_Check(object) || PyAsyncGen_CheckExact(object);
+  if (!awaited && !iterated) {
+    return;
+  }
+  if (PyCoro_CheckExact(object)) {  // else Python warns that nobody awaited it
+    drop(checked(PyObject_CallMethod(object, "close", nullptr)));
+  }
+  const std::string type = Py_TYPE(object)->tp_name;
+  throw py::type_error(
+      "the call returned an object of type " + type + ", whose work begins only when it is " +
+      (awaited
+           ? "awaited; call asyncio.run() within the function that is timed"
+           : "iterated over; iterate over it within the function that is timed, as list() does"));
 }
 
 /// A Python callable with its arguments laid out once, so that a call is one vectorcall.
@@ -71,6 +92,9 @@ class PythonCallable final : public convtime::Callable {
     results_.push_back(checked(hanging_at_exit([&] {
       return PyObject_Vectorcall(function_.ptr(), pointers_.data(), positional_, names_.ptr());
     })));
+    if (!std::exchange(called_, true)) {
+      refuse_deferred_work(results_.back());
+    }
   }
 
   void discard_result() override {
@@ -100,7 +124,8 @@ class PythonCallable final : public convtime::Callable {
   std::vector<py::object> values_;   // positional ones first, then those of names_
   std::vector<PyObject*> pointers_;  // of values_
   std::size_t positional_ = 0;
-  py::object names_;                 // tuple, or null without keyword arguments
+  py::object names_;  // tuple, or null without keyword arguments
+  bool called_ = false;
   std::vector<py::object> results_;  // of the calls since the last discard_result()
 };
 

@@ -20,8 +20,10 @@ from test_measurement import make
 
 import convtime
 from convtime.core.load import _C
+from convtime.core.provenance import tracers
 from convtime.results.comparison import Comparison
 from convtime.results.host_reading import HostReading
+from convtime.results.regression import compare_runs
 from convtime.show.measurement import reservations
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "budget": 0.2, "max_samples": 30}
@@ -268,6 +270,29 @@ def test_a_quota_is_named() -> None:
     finally:
         group.rmdir()
     assert "quota" in told
+
+
+def test_tracers_are_conditions() -> None:
+    """Which ``compare_runs`` names where they differ."""
+    import cProfile
+
+    numbers = range(100)
+    outside = tracers()  # of these tests, such as coverage
+    before = convtime.time_op(sum, numbers, **QUICK)
+    profile = cProfile.Profile()
+    profile.enable()
+    try:
+        profiled = convtime.time_op(sum, numbers, **QUICK)
+    finally:
+        profile.disable()
+    with torch.autograd.profiler.profile():
+        recorded = convtime.time_op(sum, numbers, **QUICK)
+    assert "profile" in profiled.provenance["tracers"].lower()
+    assert "traced by sys." in str(profiled)
+    assert "torch.profiler" in recorded.details()
+    found = compare_runs({"a": before}, {"a": profiled}).differences
+    assert "tracers" in [each.what for each in found]
+    assert before.provenance["tracers"] == (", ".join(outside) or None)
 
 
 def test_what_the_system_does_not_tell_is_said() -> None:

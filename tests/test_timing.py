@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import dataclasses
 import functools
 import inspect
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,39 @@ def test_passes_arguments_and_counts_calls() -> None:
     assert one.repeats > 1
     assert len(calls) == one.warmup_calls + one.repeats * len(one.seconds)
     assert one.name == "fn"
+
+
+async def _sleeps() -> None:
+    await asyncio.sleep(0.01)
+
+
+async def _yields_later() -> AsyncIterator[int]:
+    yield 1
+
+
+def _yields() -> Iterator[int]:
+    yield 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (_sleeps, "coroutine, .* awaited; call asyncio.run"),
+        (lambda: _sleeps(), "coroutine, .* awaited"),
+        (_yields, "generator, .* iterated over; .* as list"),
+        (lambda: (each for each in "ab"), "generator"),
+        (_yields_later, "async_generator, .* iterated over"),
+    ],
+)
+def test_what_has_not_done_its_work_is_refused(function: Callable[[], object], what: str) -> None:
+    for timed in (
+        lambda: convtime.time_op(function, device="cpu"),
+        lambda: convtime.compare([function], device="cpu"),
+    ):
+        with pytest.raises(TypeError, match=what):
+            timed()
+    assert convtime.time_op(list, range(3), **QUICK, device="cpu").repeats >= 1
 
 
 def test_the_results_destruction_is_not_timed() -> None:

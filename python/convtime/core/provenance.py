@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import subprocess
+import sys
 from datetime import datetime, timezone
 from typing import Any
 
@@ -14,6 +15,8 @@ from convtime.core import proof
 from convtime.core.cpu import cpu_name, governors
 from convtime.core.load import _build_info
 
+_MONITORING_TOOLS = 6
+
 
 def provenance(device: torch.device) -> dict[str, Any]:
     """Describes hardware, software and source state; JSON-ready, None for what does not apply.
@@ -21,6 +24,8 @@ def provenance(device: torch.device) -> dict[str, Any]:
     ``threads`` are those of PyTorch for one operation, ``cores`` those that this process may run
     on. ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
     minute) are the CPU's, at this moment.
+
+    ``tracers`` are what Python tells of each call or line, such as coverage, by their modules.
 
     ``proof`` says which promises were checked on the GPU (see :mod:`convtime.core.proof`).
 
@@ -43,11 +48,28 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)),
+        "tracers": ", ".join(tracers()) or None,
         "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
         "git": _working_directory_state(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
+
+
+def tracers() -> list[str]:
+    """What slows Python's calls down at this moment, as ``sys.settrace (coverage)``."""
+    found = []
+    for setter, active in (("settrace", sys.gettrace()), ("setprofile", sys.getprofile())):
+        if active is not None:
+            module = getattr(active, "__module__", None) or type(active).__module__
+            found.append(f"sys.{setter} ({module.partition('.')[0]})")
+    monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
+    if monitoring is not None:
+        tools = (monitoring.get_tool(tool) for tool in range(_MONITORING_TOOLS))
+        found += [f"sys.monitoring ({tool})" for tool in tools if tool is not None]
+    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined,no-untyped-call]
+        found.append("torch.profiler")
+    return found
 
 
 def gpu_uuid(device: torch.device) -> str:
@@ -73,7 +95,7 @@ def driver_version() -> str | None:
 @functools.cache
 def cudnn_version() -> str | None:
     """The version of the cuDNN that torch has loaded, as "9.19.0"."""
-    number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None  # type: ignore[no-untyped-call]
+    number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None  # type: ignore[attr-defined,no-untyped-call]
     if number is None:
         return None
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"

@@ -25,6 +25,7 @@ _PROVENANCE = (
     "convtime",
     "threads",
     "cores",
+    "tracers",
 )
 _CODE = ("commit", "uncommitted changes")
 _CONDITIONS = (
@@ -98,6 +99,8 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
 
 def _facts(measured: Measurement) -> dict[str, Any]:
     facts = {what: measured.provenance.get(what) for what in (*_PROVENANCE, "governor")}
+    if "threads" in measured.provenance and facts["tracers"] is None:
+        facts["tracers"] = "none"
     facts["commit"] = _git(measured).get("commit")
     facts |= {what: getattr(measured, what) for what in _CONDITIONS}
     facts["pin"] = "none" if measured.pin is None else measured.pin

@@ -94,6 +94,8 @@ def reservations(measured: Measurement) -> Iterator[str]:
     if measured.groups:
         fast, slow = (f"{share:.0%} near {format_seconds(each)}" for share, each in measured.groups)
         yield f"in two groups, {fast} and {slow}"
+    if measured.device == "cpu" and measured.provenance.get("tracers"):
+        yield f"traced by {measured.provenance['tracers']}"
     if _crowding(measured):
         yield _crowding(measured)
     if measured.disturbance:
@@ -305,6 +307,8 @@ def _host_facts(measured: Measurement) -> dict[str, str]:
             f"{threads or 'unknown'} threads, {cores} cores, load average {told}, governor "
             f"{governor or 'not known'}"
         )
+    if measured.provenance.get("tracers"):
+        facts["traced by"] = str(measured.provenance["tracers"])
     if measured.pin is not None:
         facts["pinned to"] = f"CPU {measured.pin}"
     if measured.repeats > 1:
