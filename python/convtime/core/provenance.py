@@ -67,7 +67,7 @@ def tracers() -> list[str]:
     if monitoring is not None:
         tools = (monitoring.get_tool(tool) for tool in range(_MONITORING_TOOLS))
         found += [f"sys.monitoring ({tool})" for tool in tools if tool is not None]
-    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined,no-untyped-call]
+    if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         found.append("torch.profiler")
     return found
 
@@ -95,7 +95,7 @@ def driver_version() -> str | None:
 @functools.cache
 def cudnn_version() -> str | None:
     """The version of the cuDNN that torch has loaded, as "9.19.0"."""
-    number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None  # type: ignore[attr-defined,no-untyped-call]
+    number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None  # type: ignore[no-untyped-call]
     if number is None:
         return None
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
