@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from texts import flat
@@ -134,13 +136,55 @@ def test_exact_is_to_the_bit(ours: float, same: bool) -> None:
     assert check(lambda: x, lambda: y).same is True
 
 
+ONE, TWO = torch.ones(1), torch.full((1,), 2.0)
+
+
+@dataclasses.dataclass
+class Output:
+    loss: torch.Tensor
+    count: int
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "same", "said"),
     [
         (torch.ones(2, 3), torch.ones(3, 2), False, r"its shape is \(3, 2\), not \(2, 3\)"),
-        ([torch.ones(1)], [torch.ones(1)] * 2, False, "it gives 2 tensors, not 1"),
-        ({"a": torch.ones(1), "b": (torch.ones(1),)}, [torch.ones(1)] * 2, True, "the same numb"),
-        ([torch.ones(1)] * 2, [torch.ones(1), torch.zeros(1)], False, "by 1 at most.* in tensor 1"),
+        ([torch.ones(1)], [torch.ones(1)] * 2, False, "a sequence of 2, not .* 1"),
+        ([torch.ones(1)] * 2, (torch.ones(1),) * 2, True, "the same numbers"),
+        (
+            {"a": torch.ones(1)},
+            [torch.ones(1)],
+            False,
+            r"a sequence of 1, not a mapping with \['a'",
+        ),
+        ({"a": ONE, "b": TWO}, {"b": TWO, "a": ONE}, True, "the same numbers"),
+        ({"a": torch.ones(1)}, {"b": torch.ones(1)}, False, r"mapping with \['b'\], not .* \['a'"),
+        ((ONE, 1), (ONE, 2), False, r"at \[1\], it gives 2, not 1"),
+        ((ONE, "a"), (ONE, "b"), False, r"at \[1\], it gives 'b', not 'a'"),
+        ((ONE, None), (ONE, ONE), False, r"at \[1\], it gives a tensor, not None"),
+        ((ONE, ONE), (ONE, None), False, r"at \[1\], it gives None"),
+        (0.5, 0.5 * (1 + 1e-9), True, "the same values"),
+        (0.5, 0.5001, False, "it gives 0.5001, not 0.5"),
+        (math.nan, math.nan, True, "the same values"),
+        (2**70, 2**70 + 1, False, "it gives"),
+        (True, 1, False, "it gives 1, not True"),
+        ({1, 2}, {2, 1}, True, "the same values"),
+        (Output(ONE, 3), Output(ONE, 3), True, "the same numbers"),
+        (Output(ONE, 3), Output(TWO, 3), False, r"at \.loss"),
+        (Output(ONE, 3), Output(ONE, 4), False, r"at \.count, it gives 4, not 3"),
+        (Pair(ONE, ONE), Pair(ONE, TWO), False, r"at \.second"),
+        ((ONE, object()), (ONE, object()), None, r"type object at \[1\] is not compared"),
+        (np.ones(3), np.ones(3), True, "the same numbers"),
+        (np.ones(3), np.zeros(3), False, "3 of 3 numbers differ"),
+        (torch.tensor([2**60]), torch.tensor([2**60 + 1]), False, "by 1 at most"),
+        (ONE, ONE * math.nan, False, "1 are NaN or infinite where 0 of the baseline's are"),
+        (ONE * math.inf, ONE, False, "0 are NaN or infinite where 1 of the baseline's are"),
+        ([torch.ones(1)] * 2, [torch.ones(1), torch.zeros(1)], False, r"by 1 at most.* at \[1\]"),
         (torch.ones(2), torch.ones(2).half(), True, "float16 where the baseline's is float32"),
         (torch.arange(3), torch.tensor([0, 1, 3]), False, "1 of 3 numbers differ, by 1 at most"),
         (torch.ones(2) > 0, torch.ones(2) > 0, True, "the same numbers"),
@@ -150,8 +194,8 @@ def test_exact_is_to_the_bit(ours: float, same: bool) -> None:
         (torch.ones(0), torch.ones(0), True, "the same numbers"),
         (torch.ones(3).expand(2, 3), torch.ones(2, 3), True, "the same numbers"),
         (torch.ones(2).to(torch.float8_e4m3fn), torch.ones(2).to(torch.float8_e4m3fn), True, "fl"),
-        (None, torch.ones(1), None, "since the baseline's result has no tensors"),
-        (torch.ones(1), None, None, "its result has no tensors"),
+        (None, torch.ones(1), None, "since the baseline's result has nothing"),
+        (torch.ones(1), None, None, "its result has nothing that can be"),
         (torch.ones(1), torch.ones(1).to_sparse(), None, "only dense tensors are compared"),
         (torch.ones(1), torch.ones(1, device="meta"), None, "only dense tensors are compared"),
     ],
@@ -265,7 +309,7 @@ def test_calls_run_in_the_modes_of_the_caller() -> None:
 def test_what_cannot_be_called_again_is_said_and_costs_no_measurement() -> None:
     turns = iter([torch.ones(1)] * 2)
     found = check(lambda: torch.ones(1), lambda: next(turns), lambda: next(itertools.count()))
-    assert found.sentence == "not checked, since its result has no tensors"
+    assert (found.same, found.sentence) == (False, "it gives 0, not a tensor")
 
     def fails() -> None:
         raise LookupError("no more")
@@ -362,3 +406,29 @@ def test_the_check_runs_on_the_stream_of_the_timing() -> None:
     candidates = [Candidate(call, name=name) for name in "ab"]
     agreement.check_results(candidates, "close", Options(stream=stream), TimeLimit(None))
     assert set(seen) == {stream}
+
+
+def test_results_that_contain_themselves_are_compared_as_far_as_they_go() -> None:
+    def cyclic() -> list[Any]:
+        result: list[Any] = [torch.ones(1)]
+        result.append(result)
+        return result
+
+    def deep() -> Any:
+        result: Any = torch.ones(1)
+        for _ in range(1000):
+            result = [result]
+        return result
+
+    for call in (cyclic, deep):
+        found = check(call, call)
+        assert found.same is None
+        assert "is not compared" in found.sentence
+
+
+def test_a_value_is_compared_to_the_bit_where_that_is_asked_for() -> None:
+    almost = 0.5 * (1 + 1e-9)
+    assert check(lambda: 0.5, lambda: almost).same is True
+    assert check(lambda: 0.5, lambda: almost, how="exact").same is False
+    assert check(lambda: 1, lambda: 1.0).same is True
+    assert check(lambda: 1, lambda: 1.0, how="exact").same is False

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.utils import _pytree as pytree
 
 from convtime.core.errors import first_line
 from convtime.results.agreement import Agreement
@@ -19,6 +18,7 @@ from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options
 from convtime.timing.reach import Walk, is_plain, tensors_of
 from convtime.timing.sampling import find_place, on, turn_on
+from convtime.timing.structure import Structure, difference, structure_of
 from convtime.timing.supervision import TimeLimit
 
 Check = Literal["close", "exact"]
@@ -48,12 +48,14 @@ class _Result:
     """What a call gave.
 
     Attributes:
-        tensors: of its result, however nested.
+        tensors: of its result, by their places in it.
+        structure: what else its result is made of.
         gradients: for a backward pass, those of the tensors that it adds to.
         wrote: whether the call wrote to tensors that it was given.
     """
 
-    tensors: list[torch.Tensor]
+    tensors: dict[str, torch.Tensor]
+    structure: Structure
     gradients: dict[torch.Tensor, torch.Tensor]
     wrote: bool
 
@@ -62,7 +64,7 @@ class _Result:
         with torch.no_grad(), without_modes():
             return dataclasses.replace(
                 self,
-                tensors=_copies(self.tensors),
+                tensors=dict(zip(self.tensors, _copies(self.tensors.values()), strict=True)),
                 gradients=dict(zip(self.gradients, _copies(self.gradients.values()), strict=True)),
             )
 
@@ -168,11 +170,13 @@ def _call(candidate: Candidate) -> _Result:
     before = _versions(given)
     with torch.enable_grad() if candidate.backward else contextlib.nullcontext():
         result = candidate.fn(*candidate.args, **candidate.kwargs)
-    leaves = pytree.tree_leaves(result)
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if not tensors:
-        raise _NotComparableError("has no tensors")
-    for tensor in tensors:  # before anything is done with them, which subclasses may wait for
+    structure = structure_of(result)
+    tensors = structure.tensors
+    if not tensors and (result is None or not structure.values):
+        raise _NotComparableError("has nothing that can be compared")
+    for (
+        tensor
+    ) in tensors.values():  # before anything is done with them, which subclasses may wait for
         if not is_plain(tensor) or tensor.is_meta:
             kind = str(tensor.layout).removeprefix("torch.")
             raise _NotComparableError(
@@ -180,8 +184,8 @@ def _call(candidate: Candidate) -> _Result:
                 "dense tensors are compared"
             )
     gradients = gradients_of(result) if candidate.backward else {}
-    detached = [tensor.detach() for tensor in tensors]
-    return _Result(detached, gradients, before != _versions(given))
+    detached = {place: tensor.detach() for place, tensor in tensors.items()}
+    return _Result(detached, structure, gradients, before != _versions(given))
 
 
 def _spoil(expected: _Result) -> None:
@@ -191,7 +195,7 @@ def _spoil(expected: _Result) -> None:
     """
     blocks: list[torch.Tensor] = []  # all at once, or each would take the one before's place
     with contextlib.suppress(RuntimeError), without_modes(), torch.no_grad():  # for want of memory
-        for tensor in expected.tensors:
+        for tensor in expected.tensors.values():
             if tensor.device.type == "cpu" and tensor.nbytes > _free_host_bytes():
                 continue
             count = max(1, min(_SPOILED_BLOCKS, _SPOILED_BYTES // max(1, tensor.nbytes)))
@@ -237,30 +241,46 @@ def _unchecked(whose: str, error: Exception) -> Agreement:
 
 def _difference(expected: _Result, got: _Result, how: Check) -> Agreement:
     with torch.no_grad(), without_modes():
-        found = _of_tensors(expected.tensors, got.tensors, how)
+        found = _of_results(expected, got, how)
         if found.same is False or not (expected.gradients or got.gradients):
             return found
         if expected.gradients.keys() != got.gradients.keys():
             note = f"{found.sentence}; gradients are of other tensors, and not compared"
             return dataclasses.replace(found, sentence=note)
-        theirs = [got.gradients[leaf] for leaf in expected.gradients]
-        of_gradients = _of_tensors(list(expected.gradients.values()), theirs, how)
+        pairs = [
+            ("" if len(expected.gradients) == 1 else f"[{number}]", gradient, got.gradients[leaf])
+            for number, (leaf, gradient) in enumerate(expected.gradients.items())
+        ]
+        of_gradients = _of_tensors(pairs, how)
         said = f"{found.sentence}; gradients: {of_gradients.sentence}"
         return dataclasses.replace(of_gradients, sentence=said)
 
 
-def _of_tensors(
-    expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor], how: Check
-) -> Agreement:
-    if len(got) != len(expected):
-        return Agreement(False, f"it gives {len(got)} tensors, not {len(expected)}")
-    found = [_of_tensor(*pair, how) for pair in zip(expected, got, strict=True)]
+def _of_results(expected: _Result, got: _Result, how: Check) -> Agreement:
+    differs = difference(expected.structure, got.structure, exact=how == "exact")
+    if differs:
+        return Agreement(False, differs)
+    found = Agreement(True, "the same values")
+    if expected.tensors:
+        pairs = [(place, tensor, got.tensors[place]) for place, tensor in expected.tensors.items()]
+        found = _of_tensors(pairs, how)
+    unknown = {**expected.structure.unknown, **got.structure.unknown}
+    if found.same and unknown:
+        place, what = next(iter(unknown.items()))
+        where = f" at {place}" if place else ""
+        return Agreement(None, f"{found.sentence}, but {what}{where} is not compared")
+    return found
+
+
+def _of_tensors(pairs: Sequence[tuple[str, torch.Tensor, torch.Tensor]], how: Check) -> Agreement:
+    """Of the tensors at each place."""
+    found = [_of_tensor(expected, got, how) for _, expected, got in pairs]
     # A wrong one, and of several the one that is farthest off.
-    place = max(range(len(found)), key=lambda i: (not found[i].same, found[i].largest_error or 0.0))
-    worst = found[place]
-    if len(found) == 1:
-        return worst
-    return dataclasses.replace(worst, sentence=f"{worst.sentence}, in tensor {place}")
+    worst = max(range(len(found)), key=lambda i: (not found[i].same, found[i].largest_error or 0.0))
+    if len(found) == 1 and not pairs[0][0]:
+        return found[0]
+    said = f"{found[worst].sentence}, at {pairs[worst][0]}"
+    return dataclasses.replace(found[worst], sentence=said)
 
 
 def _of_tensor(expected: torch.Tensor, got: torch.Tensor, how: Check) -> Agreement:
@@ -271,20 +291,36 @@ def _of_tensor(expected: torch.Tensor, got: torch.Tensor, how: Check) -> Agreeme
     rounded = all(each.is_floating_point() or each.is_complex() for each in (expected, got))
     tolerance = _tolerance(expected, got) if rounded and how == "close" else None
     wrong, largest = 0, 0.0
+    not_finite = [0, 0]
     for chunks in zip(_chunks(expected), _chunks(got.to(expected.device)), strict=True):
         wrong += int(_differ(*chunks, tolerance).sum())
-        errors = (_wide(chunks[0]) - _wide(chunks[1])).abs().nan_to_num(0, posinf=0, neginf=0)
-        largest = max(largest, float(errors.max()))
+        largest = max(largest, _largest_error(*chunks))
+        for index, chunk in enumerate(chunks):
+            not_finite[index] += int((~_wide(chunk).isfinite()).sum())
     kind = _name(got.dtype)
     if got.dtype != expected.dtype:
         kind += f" where the baseline's is {_name(expected.dtype)}"
     if wrong:
         allowed = "none may" if tolerance is None else str(tolerance)
         share = f"{wrong:,} of {expected.numel():,} numbers differ"
+        if any(not_finite):
+            share += (
+                f", {not_finite[1]:,} are NaN or infinite where {not_finite[0]:,} of the "
+                "baseline's are, the others differ"
+            )
         return Agreement(False, f"{share}, by {largest:.3g} at most ({kind}; {allowed})", largest)
     bits = " to the bit" if how == "exact" else ""
     said = f"off by {largest:.3g} at most" if largest else f"the same numbers{bits}"
     return Agreement(True, f"{said} ({kind})", largest)
+
+
+def _largest_error(expected: torch.Tensor, got: torch.Tensor) -> float:
+    """Of numbers that are finite; integers are not rounded."""
+    if any(each.is_floating_point() or each.is_complex() for each in (expected, got)):
+        errors = (_wide(expected) - _wide(got)).abs().nan_to_num(0, posinf=0, neginf=0)
+    else:
+        errors = (expected.to(torch.int64) - got.to(torch.int64)).abs()
+    return float(errors.max())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,171 @@
+"""What a result is made of: tensors and plain values, each at its place in what contains them."""
+
+from __future__ import annotations
+
+import cmath
+import dataclasses
+from collections.abc import Mapping, Set
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+_MOST_PARTS = 100_000
+_DEEPEST = 200
+_SCALARS = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.Size,
+)
+_CLOSE = 1.3e-6  # of a float of Python's, as of float32 in torch.testing.assert_close
+
+
+@dataclasses.dataclass
+class Structure:
+    """The parts of a result.
+
+    Attributes:
+        tensors: by their places, as ``['loss'][0]``; that of a result that is one tensor is empty.
+        values: plain values by their places, and for each container what it is.
+        unknown: the types of what cannot be compared, by their places.
+    """
+
+    tensors: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
+    values: dict[str, Any] = dataclasses.field(default_factory=dict)
+    unknown: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Container:
+    """What contains other parts: a type, and what it has."""
+
+    kind: str
+    keys: tuple[Any, ...] | int
+
+    def __str__(self) -> str:
+        has = f"of {self.keys}" if isinstance(self.keys, int) else f"with {list(self.keys)}"
+        return f"a {self.kind} {has}"
+
+
+def structure_of(result: object) -> Structure:
+    """The parts of a result, however nested."""
+    found = Structure()
+    _add(result, "", found, [])
+    return found
+
+
+def difference(expected: Structure, got: Structure, *, exact: bool) -> str:
+    """How the values of a result differ from those expected, and where; empty if they do not.
+
+    Tensors are not looked at, but for where they are.
+    """
+    for place, value in expected.values.items():
+        if place not in got.values or not _equal(value, got.values[place], exact):
+            return _told(place, got, value)
+    for place in expected.tensors:
+        if place not in got.tensors:
+            return _told(place, got, "a tensor")
+    for place in (*got.values, *got.tensors):
+        if place not in expected.values and place not in expected.tensors:
+            given = _in_words(got.values[place]) if place in got.values else "a tensor"
+            return f"{_at(place)}it gives {given}, and the baseline does not"
+    return ""
+
+
+def _told(place: str, got: Structure, expected: Any) -> str:
+    wanted = expected if expected == "a tensor" else _in_words(expected)
+    if place in got.values:
+        given = _in_words(got.values[place])
+    elif place in got.tensors:
+        given = "a tensor"
+    else:
+        given = got.unknown.get(place, "nothing")
+    return f"{_at(place)}it gives {given}, not {wanted}"
+
+
+def _at(place: str) -> str:
+    return f"at {place}, " if place else ""
+
+
+def _in_words(value: object) -> str:
+    return str(value) if isinstance(value, _Container) else repr(value)
+
+
+def _equal(expected: Any, got: Any, exact: bool) -> bool:
+    numbers = [
+        isinstance(each, int | float | complex) and not isinstance(each, bool)
+        for each in (expected, got)
+    ]
+    if not all(numbers):
+        return type(expected) is type(got) and bool(expected == got)
+    if exact and type(expected) is not type(got):
+        return False
+    if cmath.isnan(expected) or cmath.isnan(got):
+        return cmath.isnan(expected) and cmath.isnan(got)
+    if exact or (isinstance(expected, int) and isinstance(got, int)):
+        return bool(expected == got)
+    return cmath.isclose(expected, got, rel_tol=_CLOSE)
+
+
+def _add(value: object, place: str, found: Structure, around: list[object]) -> None:
+    parts = len(found.tensors) + len(found.values) + len(found.unknown)
+    too_deep = len(around) > _DEEPEST or any(value is each for each in around)
+    if parts >= _MOST_PARTS or too_deep:
+        found.unknown[place] = "more of the same"
+    elif isinstance(value, torch.Tensor):
+        found.tensors[place] = value
+    elif isinstance(value, np.ndarray | np.generic):
+        _add_array(value, place, found)
+    elif isinstance(value, _SCALARS):
+        found.values[place] = value
+    elif isinstance(value, Set):
+        if all(isinstance(each, _SCALARS) for each in value):
+            found.values[place] = frozenset(value)
+        else:
+            found.unknown[place] = type(value).__name__
+    else:
+        _add_container(value, place, found, [*around, value])
+
+
+def _add_array(value: Any, place: str, found: Structure) -> None:
+    try:
+        found.tensors[place] = torch.from_numpy(np.ascontiguousarray(value))
+    except (TypeError, ValueError):  # of texts, objects or dates
+        found.unknown[place] = f"an array of {value.dtype}"
+
+
+def _add_container(value: Any, place: str, found: Structure, around: list[object]) -> None:
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        # A result with names is the same in any order of them.
+        keys = sorted(value, key=repr)
+        found.values[place] = _Container("mapping", tuple(keys))
+        parts = [(f"{place}[{key!r}]", value[key]) for key in keys]
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):  # a namedtuple
+        names = list(value._fields)
+        found.values[place] = _Container(kind, tuple(names))
+        parts = [(f"{place}.{name}", getattr(value, name)) for name in names]
+    elif isinstance(value, list | tuple):  # which are the same to those who unpack them
+        found.values[place] = _Container("sequence", len(value))
+        parts = [(f"{place}[{index}]", part) for index, part in enumerate(value)]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in dataclasses.fields(value)]
+        found.values[place] = _Container(kind, tuple(names))
+        parts = [(f"{place}.{name}", getattr(value, name, None)) for name in names]
+    elif type(value) in pytree.SUPPORTED_NODES:
+        children, _ = pytree.SUPPORTED_NODES[type(value)].flatten_fn(value)
+        found.values[place] = _Container(kind, len(children))
+        parts = [(f"{place}[{index}]", part) for index, part in enumerate(children)]
+    else:
+        found.unknown[place] = f"an object of type {kind}"
+        return
+    for part_place, part in parts:
+        _add(part, part_place, found, around)
