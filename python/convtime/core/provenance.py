@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from convtime.core import proof
-from convtime.core.cpu import cpu_name, governors
+from convtime.core.cpu import cpu_name, governors, huge_pages
 from convtime.core.load import _build_info
 
 
@@ -20,7 +20,8 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
     ``threads`` are those of PyTorch for one operation, ``cores`` those that this process may run
     on. ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
-    minute) are the CPU's, at this moment.
+    minute) are the CPU's, at this moment. ``huge_pages`` is Linux' setting of transparent huge
+    pages, for work on the CPU alone.
 
     ``proof`` says which promises were checked on the GPU (see :mod:`convtime.core.proof`).
 
@@ -45,6 +46,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
+        "huge_pages": None if on_gpu else huge_pages(),
         "git": _working_directory_state(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
