@@ -275,18 +275,53 @@ def test_pieces_are_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "seconds", "why"),
-    [
-        (1.05, 1e-3, ""),
-        (1.039, 1e-3, "ratio"),
-        (1.061, 1e-3, "ratio"),
-        (1.05, 4e-6, "takes 4.0"),
-        (1.05, 51e-3, "takes 51000.0"),
-    ],
+    ("ratio", "kept"), [(1.041, True), (1.059, True), (1.039, False), (1.061, False)]
 )
-def test_pairs_that_are_drawn_again(ratio: float, seconds: float, why: str) -> None:
-    assert why in measure.refusal(ratio, seconds)
-    assert bool(why) == bool(measure.refusal(ratio, seconds))
+def test_pairs_of_another_ratio_are_drawn_again(ratio: float, kept: bool) -> None:
+    assert bool(measure.ratio_refusal(ratio)) != kept
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"), [(5.1e-6, True), (49e-3, True), (4.9e-6, False), (51e-3, False)]
+)
+def test_calls_of_another_duration_are_drawn_again(seconds: float, kept: bool) -> None:
+    known = Interval(seconds, 0.98 * seconds, 1.02 * seconds)
+    assert bool(measure.duration_refusal(known)) != kept
+
+
+def test_true_times_that_are_not_known_well_are_drawn_again() -> None:
+    quiet, wide = Interval(1.0, 0.98, 1.02), Interval(1.0, 0.98, 1.04)
+    assert measure.unrest(quiet, quiet) == ""
+    assert "6.0% wide" in measure.unrest(quiet, wide)
+    assert "6.0% wide" in measure.unrest(wide, quiet)
+    assert "-6.0%" in measure.unrest(quiet, Interval(0.94, 0.93, 0.95))
+    assert "not quiet" in measure.duration_refusal(Interval(1e-3, 0.97e-3, 1.03e-3))
+
+
+def test_pairs_are_drawn_until_one_is_as_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = iter(["too short", "ratio", "good"])
+    ratios = {"ratio": 1.1, "good": 1.05}
+
+    def make_pair(family: str, _chance: object, _seconds: float) -> operations.Pair:
+        what = next(made)
+        if what == "too short":
+            raise ValueError(what)
+        return operations.Pair(lambda: None, lambda: None, lambda: what, what)
+
+    monkeypatch.setattr(measure, "make_pair", make_pair)
+    monkeypatch.setattr(
+        measure, "true_ratio", lambda over, _under: Interval(ratios[over()], 1.0, 1.1)
+    )
+    monkeypatch.setattr(measure, "true_seconds", lambda _call: Interval(1e-3, 1e-3, 1e-3))
+    refused: list[str] = []
+    settings = measure.Settings("norm", 1, "as-is")
+    known = measure._draw(settings, random.Random(7), refused)
+    assert known.pair.what == "good"
+    assert [why.partition(":")[0] for why in refused] == ["norm", "ratio"]
+    monkeypatch.setattr(measure, "make_pair", lambda *_: known.pair)
+    monkeypatch.setattr(measure, "ratio_refusal", lambda _ratio: "no")
+    with pytest.raises(ValueError, match="as required"):
+        measure._draw(settings, random.Random(7), [])
 
 
 def test_an_operation_is_drawn_again_if_the_machine_was_not_quiet(
@@ -365,25 +400,39 @@ def test_the_load_computes_and_ends_with_its_block() -> None:
     assert cpu_seconds_of(pid) is None
 
 
-def test_the_load_ends_when_the_benchmark_is_killed() -> None:
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from cpu_parts.load import planted_load\n"
-        "with planted_load('7', 1e3, 1e-3) as pid:\n"
-        "    print(pid, flush=True); sys.stdin.read()"
-    )
+LOADED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from cpu_parts import fresh
+from cpu_parts.load import planted_load
+
+def wait():
+    with planted_load("7", 1e3, 1e-3) as pid:
+        print(pid, flush=True)
+        while True:
+            pass
+
+if __name__ == "__main__":
+    fresh._PRELOADED = []
+    wait() if sys.argv[2] == "itself" else fresh.run_forked(wait)
+"""
+
+
+@pytest.mark.parametrize("where", ["itself", "forked"])
+def test_the_load_ends_when_the_benchmark_is_killed(where: str, tmp_path: Path) -> None:
+    script = tmp_path / "loaded.py"
+    script.write_text(LOADED)
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(BENCHMARKS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, script, str(BENCHMARKS), where], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     assert cpu_seconds_of(pid) is not None
     parent.send_signal(signal.SIGKILL)
-    parent.communicate()
+    parent.wait()
     assert wait_until(lambda: cpu_seconds_of(pid) is None)
+    parent.stdout.read()  # ends when all processes have
+    parent.stdout.close()
 
 
 def test_intervals_of_the_load_alternate_and_have_their_means() -> None:
