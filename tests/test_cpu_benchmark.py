@@ -66,11 +66,21 @@ def row(*entries: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def cause(expected: str, *named: str) -> dict[str, Any]:
-    return {"key": expected, "case": "cause", "expected": expected, "named": list(named)}
+    return {
+        "key": expected,
+        "case": "cause",
+        "expected": expected,
+        "named": list(named),
+        "confidence": [0.9] * len(named),
+    }
+
+
+def skipped(case: str) -> dict[str, Any]:
+    return {"key": "s", "case": case, "expected": "quota", "skipped": "no cgroup"}
 
 
 def control(*named: str) -> dict[str, Any]:
-    return {"key": "c", "case": "control", "expected": "", "named": list(named), "confidence": None}
+    return cause("nothing", *named) | {"case": "control", "key": "c"}
 
 
 @pytest.mark.parametrize(
@@ -110,9 +120,13 @@ def control(*named: str) -> dict[str, Any]:
             [row(pair("faster"), pair("faster", planted=True), pair("slower", planted=True))],
             1,
         ),
-        ("causes_planted", [cause("a", "a"), cause("b"), control()], 2),
-        ("causes_named_first", [cause("a", "a", "b"), cause("b", "a", "b"), cause("c")], 1 / 3),
-        ("controls_clean", [control(), control("a"), cause("b")], 0.5),
+        ("causes_planted", [cause("a", "a"), cause("b"), control(), skipped("cause")], 2),
+        (
+            "causes_named_first",
+            [cause("a", "a", "b"), cause("b", "a", "b"), cause("c"), skipped("cause")],
+            1 / 3,
+        ),
+        ("controls_clean", [control(), control("a"), cause("b"), skipped("control")], 0.5),
     ],
 )
 def test_each_value_of_the_summary(name: str, rows: list[dict[str, Any]], value: float) -> None:
@@ -158,7 +172,7 @@ def test_intervals_that_cover_the_true_time(
 def test_the_table_has_a_line_for_each_load() -> None:
     entries = [pair("slower"), pair("same", loaded=True), pair("slower", planted=True)]
     times = [timed(0.9, 1.1, loaded=False), timed(1.3, 1.4), timed(1.3, 1.4, "why")]
-    told = cpu.table([row(*entries, *times), control()])
+    told = cpu.table([row(*entries, *times), control(), cause("a", "a", "b"), skipped("cause")])
     assert (
         "| elementwise | 1 | no | 1 | 1000000 to 1000000 | 1 of 1 | 1 of 1 | 1 of 1 | 1 of 1 |"
         in told
@@ -168,6 +182,8 @@ def test_the_table_has_a_line_for_each_load() -> None:
         in told
     )
     assert "| c | nothing | nothing | – |" in told
+    assert "| a | a | a, b | 0.90 |" in told
+    assert "| s | quota | not planted: no cgroup | – |" in told
 
 
 def test_each_family_and_setting_has_its_share() -> None:
@@ -184,8 +200,8 @@ def test_each_family_and_setting_has_its_share() -> None:
 
 
 def test_causes_and_controls_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def diagnose_case(name: str, seed: str) -> dict[str, Any]:
-        return {"key": name, "expected": name, "named": [name], "confidence": float(seed)}
+    def diagnose_case(name: str, seed: int) -> dict[str, Any]:
+        return {"key": name, "expected": name, "named": [name], "confidence": [seed / 10]}
 
     causes, controls = types.ModuleType("causes"), types.ModuleType("controls")
     causes.__dict__.update(CAUSES={"one": 1, "two": 2}, diagnose_case=diagnose_case)
@@ -195,12 +211,13 @@ def test_causes_and_controls_become_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(fresh, "run_forked", lambda function, *args, timeout: function(*args))
 
     cases = cpu.make_cases(7, 4, ["causes"])
-    assert list(cases) == ["cause/one", "cause/two", "control/quiet"]
+    assert list(cases) == ["cause/one/7", "cause/two/7", "control/quiet/7"]
     assert len(cpu.make_cases(7, 4)) == 3 + 2
     found = {key: case() for key, case in cases.items()}
     assert {key: row["key"] for key, row in found.items()} == {key: key for key in cases}
     assert [row["case"] for row in found.values()] == ["cause", "cause", "control"]
     assert cpu.summarise([*found.values()])["causes_named_first"] == 1
+    assert all("diagnose" in row["took"] for row in found.values())
 
 
 def test_durations_are_drawn_over_four_decades() -> None:
@@ -300,13 +317,13 @@ def test_true_times_that_are_not_known_well_are_drawn_again() -> None:
 
 def test_pairs_are_drawn_until_one_is_as_required(monkeypatch: pytest.MonkeyPatch) -> None:
     made = iter(["too short", "ratio", "good"])
-    ratios = {"ratio": 1.1, "good": 1.05}
+    ratios = {"ratio": 1.1, "good": 1.05, "copy": 1.0}
 
     def make_pair(family: str, _chance: object, _seconds: float) -> operations.Pair:
         what = next(made)
         if what == "too short":
             raise ValueError(what)
-        return operations.Pair(lambda: None, lambda: None, lambda: what, what)
+        return operations.Pair(lambda: None, lambda: "copy", lambda: what, what)
 
     monkeypatch.setattr(measure, "make_pair", make_pair)
     monkeypatch.setattr(
@@ -317,6 +334,7 @@ def test_pairs_are_drawn_until_one_is_as_required(monkeypatch: pytest.MonkeyPatc
     settings = measure.Settings("norm", 1, "as-is")
     known = measure._draw(settings, random.Random(7), refused)
     assert known.pair.what == "good"
+    assert (known.ratio.median, known.copy_ratio.median) == (1.05, 1.0)
     assert [why.partition(":")[0] for why in refused] == ["norm", "ratio"]
     monkeypatch.setattr(measure, "make_pair", lambda *_: known.pair)
     monkeypatch.setattr(measure, "ratio_refusal", lambda _ratio: "no")
@@ -330,7 +348,8 @@ def test_an_operation_is_drawn_again_if_the_machine_was_not_quiet(
     pair = operations.Pair(lambda: None, lambda: None, lambda: None, "relu")
     before = Interval(1.0, 0.99, 1.01)
     afters = iter([Interval(1.06, 1.05, 1.07), Interval(1.04, 1.03, 1.05)])
-    known = measure.Known(pair, Interval(1.05, 1.049, 1.051), before)
+    ratio = Interval(1.05, 1.049, 1.051)
+    known = measure.Known(pair, before, ratio, ratio)
     monkeypatch.setattr(measure, "_draw", lambda *_: known)
     monkeypatch.setattr(measure, "_judge", lambda *_: {"pairs": [], "timed": []})
     monkeypatch.setattr(measure, "true_seconds", lambda _call: next(afters))

@@ -45,11 +45,12 @@ class Settings(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A pair, and its ratio and duration by Python's clock."""
+    """A pair, and its duration and ratios by Python's clock."""
 
     pair: Pair
-    ratio: Interval
     seconds: Interval
+    ratio: Interval
+    copy_ratio: Interval
 
 
 def operation_row(settings: Settings, seed: str) -> results.Row:
@@ -88,6 +89,8 @@ def operation_row(settings: Settings, seed: str) -> results.Row:
         "refused": refused,
         "true_ratio": known.ratio.median,
         "true_ratio_interval": known.ratio[1:],
+        "true_copy_ratio": known.copy_ratio.median,
+        "true_copy_ratio_interval": known.copy_ratio[1:],
         "true_seconds": (known.seconds.median + after.median) / 2,
         "true_seconds_interval": [
             min(known.seconds.low, after.low),
@@ -117,7 +120,9 @@ def _draw(settings: Settings, chance: random.Random, refused: list[str]) -> Know
                 ratio = true_ratio(pair.longer, pair.call)
                 why = ratio_refusal(ratio.median)
         if not why:
-            return Known(pair, ratio, seconds)
+            with governed(settings.pages):
+                copy_ratio = true_ratio(pair.copy, pair.call)
+            return Known(pair, seconds, ratio, copy_ratio)
         refused.append(f"{pair.what}: {why}")
     raise ValueError(f"none of {len(refused)} draws was as required, the last: {refused[-1]}")
 
@@ -221,7 +226,7 @@ def _timed(took: dict[str, float], what: str) -> Iterator[None]:
     took[what] = took.get(what, 0.0) + time.perf_counter() - begin
 
 
-def diagnosed_row(name: str, seed: str) -> results.Row:
+def diagnosed_row(name: str, seed: int) -> results.Row:
     """Diagnose a planted cause or a control."""
     from cpu_parts.causes import diagnose_case
 
