@@ -4,7 +4,9 @@ A row is an operation that a seed draws. Families alternate, and durations are l
 to 50 ms. The operation is compared with itself on copies of its tensors (A/A), and with 5 % more of
 the same work. Both comparisons are made without load, and while another process takes a core for
 random intervals. Interleaved calls without load give the true ratio of the second comparison. An
-operation whose ratio is outside of 1.04 to 1.06 is drawn again, and "refused" has the reason.
+operation whose ratio is outside of 1.04 to 1.06 is drawn again, and "refused" has the reason. Their
+ratio in the A/A pair, "true_copy_ratio", shows the effect of the addresses; no pair is drawn again
+for it, and any verdict but "same" and "uncertain" is false.
 
 The true time of an operation is the median of calls without load, by Python's clock, before and
 after the comparisons; where the two differ by more than 5 %, the machine was not quiet, and the
@@ -40,7 +42,10 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     """Counts, and shares of the pairs, times, causes and controls."""
     operations = of_case(rows, "operation")
     same, planted = pairs_of(operations, planted=False), pairs_of(operations, planted=True)
-    causes, controls = of_case(rows, "cause"), of_case(rows, "control")
+    causes, controls = (
+        [row for row in of_case(rows, case) if "skipped" not in row]
+        for case in ("cause", "control")
+    )
     shares = {
         "aa_false_verdicts": map(is_certain, same),
         "covered_or_marked": (is_right(row, timed) for row, timed in timed_of(operations, True)),
@@ -120,9 +125,19 @@ def table(rows: list[results.Row]) -> str:
     if diagnosed:
         lines += ["", "| case | expected | named | confidence |", "|---|---|---|--:|"]
     for row in diagnosed:
-        named = ", ".join(row["named"]) or "nothing"
-        lines.append(f"| {row['key']} | {row['expected'] or 'nothing'} | {named} | {_told(row)} |")
+        lines.append(f"| {row['key']} | {row['expected']} | {_named(row)} | {_confidence(row)} |")
     return "\n".join(lines)
+
+
+def _named(row: results.Row) -> str:
+    if "skipped" in row:
+        return f"not planted: {row['skipped']}"
+    return ", ".join(row["named"]) or "nothing"
+
+
+def _confidence(row: results.Row) -> str:
+    """Of the cause that is named first."""
+    return f"{row['confidence'][0]:.2f}" if row.get("confidence") else "–"
 
 
 def _cells(group: list[results.Row], loaded: bool) -> str:
@@ -143,11 +158,6 @@ def _cells(group: list[results.Row], loaded: bool) -> str:
         f"| {'yes' if loaded else 'no'} | {len(group)} | {min(times):.0f} to {max(times):.0f} "
         f"| {counts} |"
     )
-
-
-def _told(row: results.Row) -> str:
-    confidence = row["confidence"]
-    return f"{confidence:.2f}" if isinstance(confidence, (int, float)) else "–"
 
 
 def make_cases(seed: int, pairs: int, parts: Sequence[str] = PARTS) -> dict[str, running.Measure]:
@@ -178,7 +188,7 @@ def diagnosed_cases(seed: int) -> dict[str, running.Measure]:
     from cpu_parts.controls import CONTROLS
 
     return {
-        f"{case}/{name}": functools.partial(measure_diagnosed, case, name, str(seed))
+        f"{case}/{name}/{seed}": functools.partial(measure_diagnosed, case, name, seed)
         for case, names in (("cause", CAUSES), ("control", CONTROLS))
         for name in names
     }
@@ -192,18 +202,18 @@ def measure_operation(settings: tuple[str, int, str], key: str) -> results.Row:
     return row
 
 
-def measure_diagnosed(case: str, name: str, seed: str) -> results.Row:
+def measure_diagnosed(case: str, name: str, seed: int) -> results.Row:
     from cpu_parts.fresh import run_forked
     from cpu_parts.measure import diagnosed_row
 
     row = run_forked(diagnosed_row, name, seed, timeout=TIMEOUT_SECONDS)
-    return {"case": case, **row, "key": f"{case}/{name}"}
+    return {**row, "case": case, "key": f"{case}/{name}/{seed}"}
 
 
 def tell(row: results.Row) -> str:
     took = f"{sum(row['took'].values()):.1f} s"
     if row["case"] != "operation":
-        return f"{', '.join(row['named']) or 'nothing'}, expected {row['expected']}; {took}"
+        return f"{_named(row)}, expected {row['expected']}; {took}"
     verdicts = ", ".join(
         f"{'5 %' if pair['planted'] else 'A/A'}{' loaded' if pair['load'] else ''} "
         f"{pair['ratio']:.3f} ({pair['verdict']})"
@@ -215,8 +225,9 @@ def tell(row: results.Row) -> str:
         for timed in row["timed"]
     )
     return (
-        f"{row['what']}: {1e6 * row['true_seconds']:.1f} µs, {times}; true {row['true_ratio']:.4f},"
-        f" {verdicts}; {row['draws']} draws, {took}"
+        f"{row['what']}: {1e6 * row['true_seconds']:.1f} µs, {times}; true "
+        f"{row['true_copy_ratio']:.4f} and {row['true_ratio']:.4f}, {verdicts}; "
+        f"{row['draws']} draws, {took}"
     )
 
 

@@ -66,11 +66,21 @@ def row(*entries: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 
 def cause(expected: str, *named: str) -> dict[str, Any]:
-    return {"key": expected, "case": "cause", "expected": expected, "named": list(named)}
+    return {
+        "key": expected,
+        "case": "cause",
+        "expected": expected,
+        "named": list(named),
+        "confidence": [0.9] * len(named),
+    }
+
+
+def skipped(case: str) -> dict[str, Any]:
+    return {"key": "s", "case": case, "expected": "quota", "skipped": "no cgroup"}
 
 
 def control(*named: str) -> dict[str, Any]:
-    return {"key": "c", "case": "control", "expected": "", "named": list(named), "confidence": None}
+    return cause("nothing", *named) | {"case": "control", "key": "c"}
 
 
 @pytest.mark.parametrize(
@@ -110,9 +120,13 @@ def control(*named: str) -> dict[str, Any]:
             [row(pair("faster"), pair("faster", planted=True), pair("slower", planted=True))],
             1,
         ),
-        ("causes_planted", [cause("a", "a"), cause("b"), control()], 2),
-        ("causes_named_first", [cause("a", "a", "b"), cause("b", "a", "b"), cause("c")], 1 / 3),
-        ("controls_clean", [control(), control("a"), cause("b")], 0.5),
+        ("causes_planted", [cause("a", "a"), cause("b"), control(), skipped("cause")], 2),
+        (
+            "causes_named_first",
+            [cause("a", "a", "b"), cause("b", "a", "b"), cause("c"), skipped("cause")],
+            1 / 3,
+        ),
+        ("controls_clean", [control(), control("a"), cause("b"), skipped("control")], 0.5),
     ],
 )
 def test_each_value_of_the_summary(name: str, rows: list[dict[str, Any]], value: float) -> None:
@@ -158,7 +172,7 @@ def test_intervals_that_cover_the_true_time(
 def test_the_table_has_a_line_for_each_load() -> None:
     entries = [pair("slower"), pair("same", loaded=True), pair("slower", planted=True)]
     times = [timed(0.9, 1.1, loaded=False), timed(1.3, 1.4), timed(1.3, 1.4, "why")]
-    told = cpu.table([row(*entries, *times), control()])
+    told = cpu.table([row(*entries, *times), control(), cause("a", "a", "b"), skipped("cause")])
     assert (
         "| elementwise | 1 | no | 1 | 1000000 to 1000000 | 1 of 1 | 1 of 1 | 1 of 1 | 1 of 1 |"
         in told
@@ -168,6 +182,8 @@ def test_the_table_has_a_line_for_each_load() -> None:
         in told
     )
     assert "| c | nothing | nothing | – |" in told
+    assert "| a | a | a, b | 0.90 |" in told
+    assert "| s | quota | not planted: no cgroup | – |" in told
 
 
 def test_each_family_and_setting_has_its_share() -> None:
@@ -184,8 +200,8 @@ def test_each_family_and_setting_has_its_share() -> None:
 
 
 def test_causes_and_controls_become_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def diagnose_case(name: str, seed: str) -> dict[str, Any]:
-        return {"key": name, "expected": name, "named": [name], "confidence": float(seed)}
+    def diagnose_case(name: str, seed: int) -> dict[str, Any]:
+        return {"key": name, "expected": name, "named": [name], "confidence": [seed / 10]}
 
     causes, controls = types.ModuleType("causes"), types.ModuleType("controls")
     causes.__dict__.update(CAUSES={"one": 1, "two": 2}, diagnose_case=diagnose_case)
@@ -195,12 +211,13 @@ def test_causes_and_controls_become_rows(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(fresh, "run_forked", lambda function, *args, timeout: function(*args))
 
     cases = cpu.make_cases(7, 4, ["causes"])
-    assert list(cases) == ["cause/one", "cause/two", "control/quiet"]
+    assert list(cases) == ["cause/one/7", "cause/two/7", "control/quiet/7"]
     assert len(cpu.make_cases(7, 4)) == 3 + 2
     found = {key: case() for key, case in cases.items()}
     assert {key: row["key"] for key, row in found.items()} == {key: key for key in cases}
     assert [row["case"] for row in found.values()] == ["cause", "cause", "control"]
     assert cpu.summarise([*found.values()])["causes_named_first"] == 1
+    assert all("diagnose" in row["took"] for row in found.values())
 
 
 def test_durations_are_drawn_over_four_decades() -> None:
@@ -275,18 +292,54 @@ def test_pieces_are_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ratio", "seconds", "why"),
-    [
-        (1.05, 1e-3, ""),
-        (1.039, 1e-3, "ratio"),
-        (1.061, 1e-3, "ratio"),
-        (1.05, 4e-6, "takes 4.0"),
-        (1.05, 51e-3, "takes 51000.0"),
-    ],
+    ("ratio", "kept"), [(1.041, True), (1.059, True), (1.039, False), (1.061, False)]
 )
-def test_pairs_that_are_drawn_again(ratio: float, seconds: float, why: str) -> None:
-    assert why in measure.refusal(ratio, seconds)
-    assert bool(why) == bool(measure.refusal(ratio, seconds))
+def test_pairs_of_another_ratio_are_drawn_again(ratio: float, kept: bool) -> None:
+    assert bool(measure.ratio_refusal(ratio)) != kept
+
+
+@pytest.mark.parametrize(
+    ("seconds", "kept"), [(5.1e-6, True), (49e-3, True), (4.9e-6, False), (51e-3, False)]
+)
+def test_calls_of_another_duration_are_drawn_again(seconds: float, kept: bool) -> None:
+    known = Interval(seconds, 0.98 * seconds, 1.02 * seconds)
+    assert bool(measure.duration_refusal(known)) != kept
+
+
+def test_true_times_that_are_not_known_well_are_drawn_again() -> None:
+    quiet, wide = Interval(1.0, 0.98, 1.02), Interval(1.0, 0.98, 1.04)
+    assert measure.unrest(quiet, quiet) == ""
+    assert "6.0% wide" in measure.unrest(quiet, wide)
+    assert "6.0% wide" in measure.unrest(wide, quiet)
+    assert "-6.0%" in measure.unrest(quiet, Interval(0.94, 0.93, 0.95))
+    assert "not quiet" in measure.duration_refusal(Interval(1e-3, 0.97e-3, 1.03e-3))
+
+
+def test_pairs_are_drawn_until_one_is_as_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = iter(["too short", "ratio", "good"])
+    ratios = {"ratio": 1.1, "good": 1.05, "copy": 1.0}
+
+    def make_pair(family: str, _chance: object, _seconds: float) -> operations.Pair:
+        what = next(made)
+        if what == "too short":
+            raise ValueError(what)
+        return operations.Pair(lambda: None, lambda: "copy", lambda: what, what)
+
+    monkeypatch.setattr(measure, "make_pair", make_pair)
+    monkeypatch.setattr(
+        measure, "true_ratio", lambda over, _under: Interval(ratios[over()], 1.0, 1.1)
+    )
+    monkeypatch.setattr(measure, "true_seconds", lambda _call: Interval(1e-3, 1e-3, 1e-3))
+    refused: list[str] = []
+    settings = measure.Settings("norm", 1, "as-is")
+    known = measure._draw(settings, random.Random(7), refused)
+    assert known.pair.what == "good"
+    assert (known.ratio.median, known.copy_ratio.median) == (1.05, 1.0)
+    assert [why.partition(":")[0] for why in refused] == ["norm", "ratio"]
+    monkeypatch.setattr(measure, "make_pair", lambda *_: known.pair)
+    monkeypatch.setattr(measure, "ratio_refusal", lambda _ratio: "no")
+    with pytest.raises(ValueError, match="as required"):
+        measure._draw(settings, random.Random(7), [])
 
 
 def test_an_operation_is_drawn_again_if_the_machine_was_not_quiet(
@@ -295,7 +348,8 @@ def test_an_operation_is_drawn_again_if_the_machine_was_not_quiet(
     pair = operations.Pair(lambda: None, lambda: None, lambda: None, "relu")
     before = Interval(1.0, 0.99, 1.01)
     afters = iter([Interval(1.06, 1.05, 1.07), Interval(1.04, 1.03, 1.05)])
-    known = measure.Known(pair, Interval(1.05, 1.049, 1.051), before)
+    ratio = Interval(1.05, 1.049, 1.051)
+    known = measure.Known(pair, before, ratio, ratio)
     monkeypatch.setattr(measure, "_draw", lambda *_: known)
     monkeypatch.setattr(measure, "_judge", lambda *_: {"pairs": [], "timed": []})
     monkeypatch.setattr(measure, "true_seconds", lambda _call: next(afters))
@@ -365,25 +419,39 @@ def test_the_load_computes_and_ends_with_its_block() -> None:
     assert cpu_seconds_of(pid) is None
 
 
-def test_the_load_ends_when_the_benchmark_is_killed() -> None:
-    script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from cpu_parts.load import planted_load\n"
-        "with planted_load('7', 1e3, 1e-3) as pid:\n"
-        "    print(pid, flush=True); sys.stdin.read()"
-    )
+LOADED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from cpu_parts import fresh
+from cpu_parts.load import planted_load
+
+def wait():
+    with planted_load("7", 1e3, 1e-3) as pid:
+        print(pid, flush=True)
+        while True:
+            pass
+
+if __name__ == "__main__":
+    fresh._PRELOADED = []
+    wait() if sys.argv[2] == "itself" else fresh.run_forked(wait)
+"""
+
+
+@pytest.mark.parametrize("where", ["itself", "forked"])
+def test_the_load_ends_when_the_benchmark_is_killed(where: str, tmp_path: Path) -> None:
+    script = tmp_path / "loaded.py"
+    script.write_text(LOADED)
     parent = subprocess.Popen(
-        [sys.executable, "-c", script, str(BENCHMARKS)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, script, str(BENCHMARKS), where], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     pid = int(parent.stdout.readline())
     assert cpu_seconds_of(pid) is not None
     parent.send_signal(signal.SIGKILL)
-    parent.communicate()
+    parent.wait()
     assert wait_until(lambda: cpu_seconds_of(pid) is None)
+    parent.stdout.read()  # ends when all processes have
+    parent.stdout.close()
 
 
 def test_intervals_of_the_load_alternate_and_have_their_means() -> None:

@@ -1,1 +1,1 @@
-"""Parts of the benchmark of calls on the CPU."""
+"""Parts of the benchmark of work on the CPU."""

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
+import threading
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
 from common import running
-
-from cpu_parts.load import end_with_parent
 
 _PRELOADED = ["torch", "convtime.timing.stopwatch"]
 
@@ -51,10 +51,21 @@ def run_forked(function: Callable[..., Any], *arguments: Any, timeout: float = 1
 
 
 def _run(sending: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    end_with_parent(os.getppid())
+    threading.Thread(target=_end_with_starter, daemon=True).start()
     try:
         sending.send((function(*arguments), ""))
     except Exception as error:  # of whatever kind, the case failed
         if not isinstance(error, (RuntimeError, ValueError)):
             traceback.print_exc()
         sending.send((None, running.first_line(error)))
+
+
+def _end_with_starter() -> None:
+    """Kill this process when the one that called run_forked has ended.
+
+    The kernel's signal does not tell: the parent is the process that forks, which waits for this.
+    """
+    starter = multiprocessing.parent_process()
+    assert starter is not None
+    starter.join()
+    os.kill(os.getpid(), signal.SIGKILL)
