@@ -17,9 +17,9 @@ constexpr double kThrottledShare = 0.001;
 constexpr double kStolenShare = 0.02;
 /// Others that compute less are the system's own services.
 constexpr double kOthersCores = 0.15;
-/// Of the cores: with more of them at work, hardware threads of one core, caches and the clock are
-/// shared with others, too.
-constexpr double kCrowdedShare = 0.75;
+/// Of the cores: most are two hardware threads of one core, so that with more of them at work some
+/// share it.
+constexpr double kCrowdedShare = 0.5;
 /// What others did is counted in steps of 10 ms.
 constexpr double kCountedSeconds = 0.1;
 
