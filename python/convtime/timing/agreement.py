@@ -255,6 +255,9 @@ def _difference(expected: _Result, got: _Result, how: Check) -> Agreement:
         found = _of_results(expected, got, how)
         if found.same is False or not (expected.gradients or got.gradients):
             return found
+        if not (expected.gradients and got.gradients):
+            note = f"{found.sentence}; only one of the two is a backward pass"
+            return dataclasses.replace(found, sentence=note)
         if expected.gradients.keys() != got.gradients.keys():
             note = f"{found.sentence}; gradients are of other tensors, and not compared"
             return dataclasses.replace(found, same=None, sentence=note)
