@@ -20,6 +20,7 @@
 #include "bindings_thread.h"
 #include "bindings_trace.h"
 #include "ops/timing/collective_watch.h"
+#include "ops/timing/cpu_pages.h"
 #include "timing/callable.h"
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
@@ -361,6 +362,35 @@ class OfOneRankContext {
   std::optional<convtime::ops::CollectiveWatch> watch_;
 };
 
+/// convtime::ops::CpuPages as a context of Python's.
+class CpuPagesContext {
+ public:
+  explicit CpuPagesContext(const std::string& pages) : pages_(pages_from_string(pages)) {}
+
+  CpuPagesContext& enter() {
+    governed_.emplace(pages_);
+    return *this;
+  }
+  void exit(const py::args&) {
+    without_interpreter_lock([this] { governed_.reset(); });
+  }
+  std::string reason() const { return governed_ ? governed_->reason() : "nothing was begun"; }
+
+ private:
+  static convtime::ops::Pages pages_from_string(const std::string& pages) {
+    if (pages == "fresh") {
+      return convtime::ops::Pages::kFresh;
+    }
+    if (pages == "retained") {
+      return convtime::ops::Pages::kRetained;
+    }
+    throw std::invalid_argument("pages must be 'fresh' or 'retained', got '" + pages + "'");
+  }
+
+  convtime::ops::Pages pages_;
+  std::optional<convtime::ops::CpuPages> governed_;
+};
+
 #ifdef CONVTIME_WITH_CUDA
 /// convtime::MakeWay as a context of Python's.
 class MakeWayContext {
@@ -415,6 +445,11 @@ PYBIND11_MODULE(_C, module) {
       .def(py::init())
       .def("__enter__", &OfOneRankContext::enter)
       .def("__exit__", &OfOneRankContext::exit);
+  py::class_<CpuPagesContext>(module, "CpuPages")
+      .def(py::init<const std::string&>(), py::arg("pages"))
+      .def("__enter__", &CpuPagesContext::enter, py::return_value_policy::reference)
+      .def("__exit__", &CpuPagesContext::exit)
+      .def("reason", &CpuPagesContext::reason);
 #ifdef CONVTIME_WITH_CUDA
   py::class_<MakeWayContext>(module, "MakeWay")
       .def(py::init())

@@ -54,7 +54,7 @@ def write(path: Path, document: object) -> Path:
 
 
 def assert_says_that_nothing_is_known(one: Measurement, tool: str) -> None:
-    assert {one.method, one.queue, one.cache, one.placement, one.regime} == {"unknown"}
+    assert {one.method, one.queue, one.cache, one.placement, one.pages, one.regime} == {"unknown"}
     assert (one.clocks, one.stop, one.warmup_calls, one.first_call_seconds) == (
         *("unknown", "unknown"),
         *(None, None),

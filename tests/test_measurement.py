@@ -125,6 +125,7 @@ def test_reads_what_older_minor_versions_lack_and_newer_ones_add() -> None:
     optional |= {"exclusive", "exclusive_requested", "exclusive_reason", "waited_seconds"}
     optional |= {"sustained", "places", "batches", "clock_tick", "placement_variance_share"}
     optional |= {"inputs", "placement", "placement_requested", "placement_reason", "placements"}
+    optional |= {"pages", "pages_requested", "pages_reason"}
     older = {name: value for name, value in make().to_dict().items() if name not in optional}
     newer = {**make().to_dict(), "schema": "5.99", "speed": 1}
     for data in (older, newer):

@@ -415,6 +415,7 @@ def test_another_clock_is_a_difference() -> None:
         ({"method": "event"}, "its method: kernel → event"),
         ({"cache": "warm"}, "its cache: cold → warm"),
         ({"placement": "random"}, "its placement: as-is → random"),
+        ({"pages": "retained"}, "its pages: as-is → retained"),
         ({"device": "cpu"}, "ran on cuda:0 and runs on cpu"),
         (
             {"after": PROVENANCE | {"gpu": "NVIDIA B200"}},

@@ -66,6 +66,7 @@ def test_a_measurement_is_one_line() -> None:
         ({"cache": "warm"}, "cache warm where cold was asked for"),
         ({"cache": "warm", "cache_requested": "auto"}, ""),
         ({"placement_requested": "random"}, "placement as-is where random was asked for"),
+        ({"pages_requested": "fresh"}, "pages as-is where fresh was asked for"),
         ({"regime_requested": "sustained"}, "regime burst where sustained was asked for"),
         ({"queue": "none"}, "queue not held"),
         ({"queue": "sleep"}, "queue held by sleep"),

@@ -693,15 +693,16 @@ def test_each_sample_has_its_batch() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.timing
-@pytest.mark.parametrize(("method", "tick"), [("kernel", 32e-9), ("event", 32e-9), ("graph", 0.0)])
-def test_samples_are_read_from_a_clock_that_ticks(method: Method, tick: float) -> None:
+@pytest.mark.parametrize("method", ["kernel", "event", "graph"])
+def test_samples_are_read_from_a_clock_that_ticks(method: Method) -> None:
     x = torch.ones(1 << 20, device="cuda")
     one = convtime.time_op(torch.relu, x, method=method)
-    assert one.clock_tick == tick
+    tick = one.clock_tick
+    assert 1e-9 <= tick < 2e-6
     assert len(one.batches) == len(one.seconds)
     low, high = one.median_interval
     assert high - low >= tick / 4
-    if tick:
+    if method != "graph":  # whose samples are averages
         raw = one.raw_seconds or one.seconds
         off = [abs(sample / tick - round(sample / tick)) * tick for sample in raw]
         assert max(off) < 2e-9  # as far as they are rounded

@@ -189,8 +189,9 @@ TEST(TimeOp, SaysWhyACpuHasNoRegime) {
 TEST(TimeOp, NeedsNoTimeOnACpuForAGpusClockToFall) {
   double fastest = 1;
   for (int i = 0; i < 20; ++i) {
+    Spin brief(5000);
     const double start = now_seconds();
-    EXPECT_GE(time_op([] {}).seconds.size(), StopRule{}.min_samples);
+    EXPECT_GE(time_op([&] { brief.call(); }).seconds.size(), StopRule{}.min_samples);
     fastest = std::min(fastest, now_seconds() - start);
   }
   EXPECT_LT(fastest, kDeviceTraits.watch_seconds / 2);

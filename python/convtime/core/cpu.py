@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import os
 import platform
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 _CPUS = Path("/sys/devices/system/cpu")
+_HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @functools.cache
@@ -29,6 +31,15 @@ def governors(cpus: Iterable[int], root: Path = _CPUS) -> tuple[str, ...]:
     """
     paths = [root / f"cpu{cpu}" / "cpufreq" / "scaling_governor" for cpu in cpus]
     return tuple(sorted({path.read_text().strip() for path in paths if path.exists()}))
+
+
+def huge_pages(setting: Path = _HUGE_PAGES) -> str | None:
+    """The setting of transparent huge pages: ``always``, ``madvise`` or ``never``; else None."""
+    try:
+        chosen = re.search(r"\[(\w+)\]", setting.read_text())
+    except OSError:  # the kernel was built without them
+        return None
+    return chosen and chosen[1]
 
 
 def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:

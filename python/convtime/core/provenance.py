@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from convtime.core import proof
-from convtime.core.cpu import cpu_name, governors
+from convtime.core.cpu import cpu_name, governors, huge_pages
 from convtime.core.load import _build_info
 
 _MONITORING_TOOLS = 6
@@ -25,7 +25,8 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
     ``threads`` are those of PyTorch for one operation, ``cores`` those that this process may run
     on. ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
-    minute) are the CPU's, at this moment.
+    minute) are the CPU's, at this moment. ``huge_pages`` is Linux' setting of transparent huge
+    pages, for work on the CPU alone.
 
     ``tracers`` are what Python tells of each call or line, such as coverage, by their modules;
     ``gc`` says whether Python's garbage collector is enabled.
@@ -55,6 +56,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "gc": "enabled" if gc.isenabled() else "disabled",
         "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
+        "huge_pages": None if on_gpu else huge_pages(),
         "git": _working_directory_state(),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }

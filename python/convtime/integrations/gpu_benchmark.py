@@ -129,7 +129,7 @@ class GpuBenchmark:
 def _extra_info(measured: Measurement) -> dict[str, Any]:
     """How it was measured, for pytest-benchmark's files."""
     clocks_hz = sorted(clock for clock in measured.sm_clocks_hz if clock)
-    conditions = ("method", "queue", "cache", "placement", "regime", "clocks", "device")
+    conditions = ("method", "queue", "cache", "placement", "pages", "regime", "clocks", "device")
     reasons = (getattr(measured, f"{name}_reason", "") for name in conditions)
     return {
         **{name: getattr(measured, name) for name in conditions},

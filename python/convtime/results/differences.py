@@ -27,6 +27,7 @@ _PROVENANCE = (
     "cores",
     "tracers",
     "gc",
+    "huge_pages",
 )
 _CODE = ("commit", "uncommitted changes")
 _CONDITIONS = (
@@ -35,13 +36,14 @@ _CONDITIONS = (
     "queue",
     "cache",
     "placement",
+    "pages",
     "regime",
     "clocks",
     "pin",
     "exclusive",
 )
 # Times that differ in one of these are of different things.
-_OF_ANOTHER_KIND = ("method", "cache", "placement")
+_OF_ANOTHER_KIND = ("method", "cache", "placement", "pages")
 _UNKNOWN = (None, "unknown")
 _SAME_CLOCK = 0.01
 _SAME_LOAD = 1.0  # processes

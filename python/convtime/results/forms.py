@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PAYLOAD = "convtime"
 
 #: What a row says of its sample, beside name, number and time.
-CONDITIONS = ("method", "queue", "cache", "placement", "regime", "device")
+CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 COLUMNS = ("name", "sample", "seconds", "discarded", "sm_clock_hz", *CONDITIONS, "gpu")
 
 

@@ -130,11 +130,11 @@ class Measurement(codec.Stored):
             threads waited for a core; empty where nothing disturbed those in ``seconds``.
         repeats: how many calls a sample is of. Samples are the time of one, on average; there are
             several where the host's clock could not tell the time of one well enough.
-        pages: which pages of memory the results of calls on a CPU were in: ``fresh`` (never touched
-            before, so that the call has them mapped), ``retained`` (those of earlier results) or
-            ``as-is`` (whichever the allocator had).
-        pages_requested: what was asked for.
-        pages_reason: why ``pages`` is not ``pages_requested``, and what is not so; otherwise empty.
+        pages: the memory pages of the tensors that calls on a CPU allocate: ``fresh`` (never
+            touched before, so that the call has them mapped), ``retained`` (those of earlier
+            results) or ``as-is`` (those that the C library's allocator provides).
+        pages_requested: the pages requested.
+        pages_reason: why ``pages`` is not ``pages_requested``; empty if it is.
         device: where the work ran, e.g. ``cuda:0``.
         device_reason: how that is known.
         stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.

@@ -14,7 +14,7 @@ from convtime.results.sweep_plan import SweepPoint
 #: The quantity that there is at every point, beside the metrics that were counted.
 TIME: Final = "time"
 
-_CONDITIONS = ("method", "queue", "cache", "placement", "regime", "device")
+_CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 _STATISTICS = ("count", "mean", "min", "max", "median", "median_low", "median_high")
 
 #: The columns beside the axes, which may not have these names.

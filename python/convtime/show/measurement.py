@@ -70,7 +70,7 @@ def reservations(measured: Measurement) -> Iterator[str]:
     """What is not as it was asked for, or should be known before the time is used; a word each."""
     if math.isinf(measured.median_interval[0]):
         yield f"{len(measured.seconds)} samples are too few for an interval"
-    for condition in ("method", "metric", "cache", "placement", "regime"):
+    for condition in ("method", "metric", "cache", "placement", "pages", "regime"):
         used, requested = (getattr(measured, condition + end) for end in ("", "_requested"))
         by_default = "busy" if condition == "metric" else "auto"
         if requested not in (by_default, UNKNOWN, used):
@@ -145,6 +145,7 @@ def facts_of(measured: Measurement) -> dict[str, str]:
         "queue": _used(measured, "queue"),
         "cache": _used(measured, "cache"),
         "placement": _placement_fact(measured),
+        **_page_facts(measured),
         **_input_facts(measured),
         **_regime_facts(measured),
         "device": f"{_hardware(measured)} ({measured.device_reason})",
@@ -197,6 +198,16 @@ def _placement_fact(measured: Measurement) -> str:
     if measured.placement != measured.placement_requested:
         return f"{told} (asked for {measured.placement_requested}: {measured.placement_reason})"
     return f"{told} ({measured.placement_reason})" if measured.placement_reason else told
+
+
+def _page_facts(measured: Measurement) -> dict[str, str]:
+    if measured.device != "cpu":
+        return {}
+    huge = measured.provenance.get("huge_pages")
+    return {
+        "pages": _used(measured, "pages"),
+        **({"transparent huge pages": str(huge)} if huge else {}),
+    }
 
 
 def _hardware(measured: Measurement) -> str:

@@ -17,7 +17,7 @@ from convtime.show.measurement import line as measurement_line
 _TIMES = ("median [95 %]", "mean", "min .. max")
 _MOST_NAMED = 3  # points in a sentence
 # Of a measurement's facts, those that say how it was measured.
-_CONDITIONS = ("method", "queue", "cache", "placement", "regime", "device")
+_CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 
 
 def line(swept: Sweep) -> str:

@@ -47,6 +47,7 @@ _ATTEMPTS = 3  # at a recording in which each launch has its record
 _ISOLATED: Mapping[str, Any] = {
     "queue": "none",
     "placement": "as-is",
+    "pages": "as-is",
     "warmup": 3,
     "budget": 0.3,
     "max_samples": 100,

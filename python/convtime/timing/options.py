@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         queue: Queue
         cache: Cache
         placement: Placement
+        pages: Pages
         regime: Regime
         clocks: Clocks
         pin: int | None
@@ -63,6 +64,7 @@ Metric = Literal["busy", "span", "sum"]
 Queue = Literal["gate", "sleep", "none"]
 Cache = Literal["auto", "cold", "cold-clean", "warm", "rotate"]
 Placement = Literal["auto", "random", "as-is", "aligned"]
+Pages = Literal["auto", "as-is", "fresh", "retained"]
 Regime = Literal["auto", "as-is", "burst", "sustained", "both"]
 Clocks = Literal["observe", "lock"]
 Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
@@ -124,6 +126,15 @@ class Options:
         "that it was given; ``auto`` is random for work on a GPU whose tensors can all be copied, "
         "and are left as they are by all calls but the first. Where it is not as asked for, the "
         "result says why.",
+    ] = "auto"
+    pages: Annotated[
+        Pages,
+        "for work on the CPU, the memory pages of the tensors that calls allocate. ``fresh``: "
+        "pages that were never touched, which the kernel maps and zeroes during the call, as in a "
+        "first call; ``retained``: pages of earlier results, which are mapped already, as in a "
+        "program that reuses its memory; ``as-is``: those that the C library's allocator "
+        "provides, which depend on what the process allocated before; ``auto``: retained on the "
+        "CPU, as-is on a GPU.",
     ] = "auto"
     regime: Annotated[
         Regime,

@@ -20,6 +20,7 @@ from convtime.timing import cache, cpu, inputs
 from convtime.timing.calls import PreparedCalls, prepared_calls
 from convtime.timing.candidate import Candidate, clearing_gradients
 from convtime.timing.options import Options
+from convtime.timing.pages import governed_pages
 from convtime.timing.profilers import make_way_for_profilers
 from convtime.timing.reach import Walk, tensors_of
 from convtime.timing.supervision import TimeLimit, log_of
@@ -81,6 +82,7 @@ def measure(
             controlled_clocks(place.device, options) as monitor,
             limit.told(),
             cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
+            governed_pages(options.pages, on_gpu=place.on_gpu) as pages,
             cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
         ):
             stream = _current_stream(place.device) if place.on_gpu else None
@@ -89,12 +91,14 @@ def measure(
                 calls.outcome(record.pop("results_reason"))
                 for calls, record in zip(prepared, records, strict=True)
             ]
+            of_pages = pages()
     of_all: dict[str, Any] = {
         "method_requested": options.method,
         "metric_requested": options.metric,
         "queue_requested": options.queue,
         "cache_requested": options.cache,
         "placement_requested": options.placement,
+        **of_pages,
         "regime_requested": options.regime,
         "clocks": options.clocks,
         "conditions": () if monitor is None else monitor.readings,
@@ -190,6 +194,11 @@ def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, pl
         raise ValueError(
             f"metric {options.metric!r} is read from a GPU's activity records, which method "
             f"'kernel' has, got {where}; leave out metric, or use method='kernel' for work on a GPU"
+        )
+    if options.pages in ("fresh", "retained") and place.on_gpu:
+        raise ValueError(
+            f"pages={options.pages!r} is for work on the CPU, and this work is on {place.device}; "
+            "leave out pages, or use 'as-is'"
         )
     if options.clocks == "lock" and not place.on_gpu:
         raise ValueError("clocks='lock' locks a GPU's clocks, and this work is on the CPU")

@@ -30,6 +30,7 @@ _OF_ITERATIONS: Mapping[str, Any] = {
     "queue": "none",
     "cache": "warm",
     "placement": "as-is",
+    "pages": "as-is",
     "regime": "as-is",
 }
 _SAID_BY_ITERATIONS = ("stop", "tolerance", "min_samples", "max_samples", "budget")

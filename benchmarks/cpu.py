@@ -1,0 +1,273 @@
+"""Whether convtime's numbers for calls on the CPU hold on shared cores, with and without load.
+
+A row is an operation that a seed draws. Families alternate, and durations are log-uniform from 5 µs
+to 50 ms. The operation is compared with itself on copies of its tensors (A/A), and with 5 % more of
+the same work. Both comparisons are made without load, and while another process takes a core for
+random intervals. Interleaved calls without load give the true ratio of the second comparison. An
+operation whose ratio is outside of 1.04 to 1.06 is drawn again, and "refused" has the reason. Their
+ratio in the A/A pair, "true_copy_ratio", shows the effect of the addresses; no pair is drawn again
+for it, and any verdict but "same" and "uncertain" is false.
+
+The true time of an operation is the median of calls without load, by Python's clock, before and
+after the comparisons; where the two differ by more than 5 %, the machine was not quiet, and the
+operation is drawn again. The result of time_op under load is right if its interval covers the true
+time, or if it says what disturbed it.
+
+Other rows are planted causes and controls for convtime.diagnose. Each row is measured in a fresh
+process.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import results
+from common import running
+
+SEED = 20261124
+PAIRS = 208  # A/A; each operation gives one without load and one under load
+FAMILIES = ("elementwise", "matmul", "norm", "conv", "loop", "sort")
+THREADS = {1: "1", 0: "all"}
+PARTS = ("operations", "causes")
+TIMEOUT_SECONDS = 180.0
+_UNBOUNDED = (0.0, math.inf)
+
+
+def summarise(rows: list[results.Row]) -> dict[str, float]:
+    """Counts, and shares of the pairs, times, causes and controls."""
+    operations = of_case(rows, "operation")
+    same, planted = pairs_of(operations, planted=False), pairs_of(operations, planted=True)
+    causes, controls = (
+        [row for row in of_case(rows, case) if "skipped" not in row]
+        for case in ("cause", "control")
+    )
+    shares = {
+        "aa_false_verdicts": map(is_certain, same),
+        "covered_or_marked": (is_right(row, timed) for row, timed in timed_of(operations, True)),
+        "found_5pct_quiet": (is_slower(pair) for pair in planted if not pair["load"]),
+        "found_5pct_loaded": (is_slower(pair) for pair in planted if pair["load"]),
+        "causes_named_first": (row["named"][:1] == [row["expected"]] for row in causes),
+        "controls_clean": (not row["named"] for row in controls),
+    }
+    summary: dict[str, float] = {"aa_pairs": len(same), "causes_planted": len(causes)}
+    if planted:
+        summary["opposite_verdicts"] = sum(pair["verdict"] == "faster" for pair in planted)
+    for name, right in shares.items():
+        found = list(right)
+        if found:
+            summary[name] = sum(found) / len(found)
+    return summary
+
+
+def of_case(rows: Iterable[results.Row], case: str) -> list[results.Row]:
+    return [row for row in rows if row["case"] == case]
+
+
+def pairs_of(operations: Iterable[results.Row], *, planted: bool) -> list[results.Row]:
+    return [pair for row in operations for pair in row["pairs"] if pair["planted"] == planted]
+
+
+def timed_of(
+    operations: Iterable[results.Row], loaded: bool
+) -> Iterator[tuple[results.Row, results.Row]]:
+    """Yield each operation and its result of time_op with or without load."""
+    for row in operations:
+        for timed in row["timed"]:
+            if bool(timed["load"]) == loaded:
+                yield row, timed
+
+
+def is_certain(pair: results.Row) -> bool:
+    return pair["verdict"] in ("faster", "slower")
+
+
+def is_slower(pair: results.Row) -> bool:
+    return bool(pair["verdict"] == "slower")
+
+
+def is_right(row: results.Row, timed: results.Row) -> bool:
+    """Whether a time covers the true time, or is marked as disturbed."""
+    return bool(timed["disturbance"]) or covers(row, timed)
+
+
+def covers(row: results.Row, timed: results.Row) -> bool:
+    """Whether a time's interval, widened by the true time's own, contains the true time."""
+    ends = zip(timed["interval"], _UNBOUNDED, strict=True)
+    low, high = (limit if end is None else end for end, limit in ends)
+    true_low, true_high = row["true_seconds_interval"]
+    true = row["true_seconds"]
+    return bool(low - (true_high - true) <= true <= high + (true - true_low))
+
+
+def table(rows: list[results.Row]) -> str:
+    """Markdown, a line per family, number of threads and load."""
+    lines = [
+        "| family | threads | load | operations | durations (µs) | A/A: false verdicts "
+        "| 5 % slower: found | time_op: covered | covered or marked |",
+        "|---|--:|---|--:|--:|--:|--:|--:|--:|",
+    ]
+    operations = of_case(rows, "operation")
+    for family in FAMILIES:
+        for threads, name in THREADS.items():
+            group = [
+                row for row in operations if (row["family"], row["threads"]) == (family, threads)
+            ]
+            if group:
+                lines += [
+                    f"| {family} | {name} {_cells(group, loaded)}" for loaded in (False, True)
+                ]
+    diagnosed = of_case(rows, "cause") + of_case(rows, "control")
+    if diagnosed:
+        lines += ["", "| case | expected | named | confidence |", "|---|---|---|--:|"]
+    for row in diagnosed:
+        lines.append(f"| {row['key']} | {row['expected']} | {_named(row)} | {_confidence(row)} |")
+    return "\n".join(lines)
+
+
+def _named(row: results.Row) -> str:
+    if "skipped" in row:
+        return f"not planted: {row['skipped']}"
+    return ", ".join(row["named"]) or "nothing"
+
+
+def _confidence(row: results.Row) -> str:
+    """Of the cause that is named first."""
+    return f"{row['confidence'][0]:.2f}" if row.get("confidence") else "–"
+
+
+def _cells(group: list[results.Row], loaded: bool) -> str:
+    times = [1e6 * row["true_seconds"] for row in group]
+    same, planted = (
+        [pair for pair in pairs_of(group, planted=planted) if bool(pair["load"]) == loaded]
+        for planted in (False, True)
+    )
+    timed = list(timed_of(group, loaded))
+    shares = (
+        (map(is_certain, same), len(same)),
+        (map(is_slower, planted), len(planted)),
+        ((covers(*each) for each in timed), len(timed)),
+        ((is_right(*each) for each in timed), len(timed)),
+    )
+    counts = " | ".join(f"{sum(right)} of {count}" for right, count in shares)
+    return (
+        f"| {'yes' if loaded else 'no'} | {len(group)} | {min(times):.0f} to {max(times):.0f} "
+        f"| {counts} |"
+    )
+
+
+def make_cases(seed: int, pairs: int, parts: Sequence[str] = PARTS) -> dict[str, running.Measure]:
+    cases: dict[str, running.Measure] = {}
+    if "operations" in parts:
+        cases |= operation_cases(seed, math.ceil(pairs / 2))
+    if "causes" in parts:
+        cases |= diagnosed_cases(seed)
+    return cases
+
+
+def operation_cases(seed: int, operations: int) -> dict[str, running.Measure]:
+    """Alternate the families, and within each family the settings."""
+    from cpu_parts.pages import SETTINGS
+
+    cases: dict[str, running.Measure] = {}
+    for number in range(operations):
+        index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
+        threads = tuple(THREADS)[index % 2]
+        pages = SETTINGS[index // 2 % 2]
+        key = f"{family}/{THREADS[threads]}/{seed}/{index}"
+        cases[key] = functools.partial(measure_operation, (family, threads, pages), key)
+    return cases
+
+
+def diagnosed_cases(seed: int) -> dict[str, running.Measure]:
+    from cpu_parts.causes import CAUSES
+    from cpu_parts.controls import CONTROLS
+
+    return {
+        f"{case}/{name}/{seed}": functools.partial(measure_diagnosed, case, name, seed)
+        for case, names in (("cause", CAUSES), ("control", CONTROLS))
+        for name in names
+    }
+
+
+def measure_operation(settings: tuple[str, int, str], key: str) -> results.Row:
+    from cpu_parts.fresh import run_forked
+    from cpu_parts.measure import Settings, operation_row
+
+    row: results.Row = run_forked(operation_row, Settings(*settings), key, timeout=TIMEOUT_SECONDS)
+    return row
+
+
+def measure_diagnosed(case: str, name: str, seed: int) -> results.Row:
+    from cpu_parts.fresh import run_forked
+    from cpu_parts.measure import diagnosed_row
+
+    row = run_forked(diagnosed_row, name, seed, timeout=TIMEOUT_SECONDS)
+    return {**row, "case": case, "key": f"{case}/{name}/{seed}"}
+
+
+def tell(row: results.Row) -> str:
+    took = f"{sum(row['took'].values()):.1f} s"
+    if row["case"] != "operation":
+        return f"{_named(row)}, expected {row['expected']}; {took}"
+    verdicts = ", ".join(
+        f"{'5 %' if pair['planted'] else 'A/A'}{' loaded' if pair['load'] else ''} "
+        f"{pair['ratio']:.3f} ({pair['verdict']})"
+        for pair in row["pairs"]
+    )
+    times = ", ".join(
+        f"{'loaded' if timed['load'] else 'quiet'} {1e6 * timed['median']:.1f}"
+        f" ({'covers' if covers(row, timed) else 'marked' if timed['disturbance'] else 'WRONG'})"
+        for timed in row["timed"]
+    )
+    return (
+        f"{row['what']}: {1e6 * row['true_seconds']:.1f} µs, {times}; true "
+        f"{row['true_copy_ratio']:.4f} and {row['true_ratio']:.4f}, {verdicts}; "
+        f"{row['draws']} draws, {took}"
+    )
+
+
+def describe_seconds(rows: list[results.Row]) -> str:
+    """How long each kind of work took, a line a kind."""
+    took: dict[str, list[float]] = collections.defaultdict(list)
+    for row in rows:
+        for what, seconds in row["took"].items():
+            took[what].append(seconds)
+    return "\n".join(
+        f"  {what}: {sum(seconds):.0f} s, {statistics.median(seconds):.2f} s for a median row"
+        for what, seconds in took.items()
+    )
+
+
+def main() -> None:
+    parser = results.argument_parser(__doc__)
+    parser.add_argument("--seed", type=int, default=SEED, help="that operations are drawn by")
+    parser.add_argument("--pairs", type=int, default=PAIRS, help="A/A, two for each operation")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="(default: all)")
+    parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
+    options = parser.parse_args()
+    if options.device not in (None, "cpu"):
+        raise SystemExit(f"error: --device must be cpu for this benchmark, got {options.device!r}")
+
+    import torch
+
+    from convtime.core.provenance import provenance
+
+    if options.resume:
+        target = options.output / results.file_name("cpu", options.shard)
+        running.copy_rows(options.resume, target)
+    file = results.ResultFile("cpu", summarise, options, provenance(torch.device("cpu")))
+    cases = make_cases(options.seed, options.pairs, options.parts)
+    try:
+        running.measure_pending(file, cases, tell, seconds=options.seconds)
+    finally:
+        print(describe_seconds(file.rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""A process that takes one core for random intervals. It ends with the process that started it.
+
+It imports the standard library alone, so that it starts within milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+_PR_SET_PDEATHSIG = 1
+_READY = "ready"
+_BLOCK = bytes(1 << 16)  # takes some tens of microseconds to hash
+_START_SECONDS = 10.0
+
+
+@contextlib.contextmanager
+def planted_load(seed: str, on_seconds: float, off_seconds: float) -> Iterator[int]:
+    """Let another process use a core for random intervals, and yield its process id.
+
+    Args:
+        seed: The intervals are drawn by it.
+        on_seconds: Mean of the intervals in which the process computes, drawn exponentially.
+        off_seconds: Mean of the intervals in which it sleeps, drawn the same way.
+    """
+    command = [sys.executable, "-I", "-S", __file__, seed, str(on_seconds), str(off_seconds)]
+    process = subprocess.Popen(
+        [*command, str(os.getpid())], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != _READY:
+            raise RuntimeError(f"the load must print {_READY!r}, but ended with {process.wait()}")
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def end_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends, however that ends.
+
+    Args:
+        parent: The parent's process id. If it has ended already, this process exits.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        raise SystemExit
+
+
+def intervals(seed: str, on_seconds: float, off_seconds: float) -> Iterator[tuple[bool, float]]:
+    """Yield whether to compute, and for how many seconds, alternating."""
+    chance = random.Random(seed)  # noqa: S311
+    computing = chance.random() < on_seconds / (on_seconds + off_seconds)
+    while True:
+        yield computing, chance.expovariate(1 / (on_seconds if computing else off_seconds))
+        computing = not computing
+
+
+def compute(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        hashlib.sha256(_BLOCK)
+
+
+def main(seed: str, on_seconds: str, off_seconds: str, parent: str) -> None:
+    end_with_parent(int(parent))
+    print(_READY, flush=True)
+    for computing, seconds in intervals(seed, float(on_seconds), float(off_seconds)):
+        (compute if computing else time.sleep)(seconds)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,235 @@
+"""Measurements of one operation, without load and under load, in a fresh process."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import results
+from common.running import Call
+
+from cpu_parts.load import planted_load
+from cpu_parts.operations import (
+    LONGEST_SECONDS,
+    SHORTEST_SECONDS,
+    Pair,
+    draw_seconds,
+    make_pair,
+)
+from cpu_parts.pages import governed, pages_option, used_pages
+from cpu_parts.truth import Interval, true_ratio, true_seconds
+
+if TYPE_CHECKING:
+    import convtime
+
+_PAIR_BUDGET_SECONDS = 0.8
+_TIMED_BUDGET_SECONDS = 0.5
+_MEAN_INTERVAL_SECONDS = (0.05, 0.5)
+_PLANTED = (1.04, 1.06)
+_MOST_DRAWS = 100
+_MOST_LOOKS = 25  # draws that were timed, which takes half a second
+_MOST_LOADED_DRAWS = 4
+_QUIET = 0.05  # limit of the true time's drift and of its interval's width, relative to it
+
+
+class Settings(NamedTuple):
+    """Settings of a row; `threads` is 1, or 0 for PyTorch's default."""
+
+    family: str
+    threads: int
+    pages: str
+
+
+class Known(NamedTuple):
+    """A pair, and its duration and ratios by Python's clock."""
+
+    pair: Pair
+    seconds: Interval
+    ratio: Interval
+    copy_ratio: Interval
+
+
+def operation_row(settings: Settings, seed: str) -> results.Row:
+    """Draw an operation, and judge it with and without load.
+
+    Raises:
+        ValueError: No draw was as required.
+    """
+    import torch
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    settings = settings._replace(pages=used_pages(settings.pages))
+    chance = random.Random(seed)  # noqa: S311
+    took: dict[str, float] = {}
+    refused: list[str] = []
+    for _ in range(_MOST_LOADED_DRAWS):
+        with _timed(took, "drawing"):
+            known = _draw(settings, chance, refused)
+        judged = _judge(known.pair, settings.pages, chance, took)
+        with _timed(took, "truth"), governed(settings.pages):
+            after = true_seconds(known.pair.call)
+        why = unrest(known.seconds, after)
+        if not why:
+            break
+        refused.append(f"{known.pair.what}: {why}")
+    else:
+        raise ValueError(f"none of {_MOST_LOADED_DRAWS} draws was measured, last {refused[-1]}")
+    return {
+        "case": "operation",
+        **settings._asdict(),
+        "used_threads": torch.get_num_threads(),
+        "seed": seed,
+        "what": known.pair.what,
+        "draws": len(refused) + 1,
+        "refused": refused,
+        "true_ratio": known.ratio.median,
+        "true_ratio_interval": known.ratio[1:],
+        "true_copy_ratio": known.copy_ratio.median,
+        "true_copy_ratio_interval": known.copy_ratio[1:],
+        "true_seconds": (known.seconds.median + after.median) / 2,
+        "true_seconds_interval": [
+            min(known.seconds.low, after.low),
+            max(known.seconds.high, after.high),
+        ],
+        "true_seconds_before_and_after": [known.seconds.median, after.median],
+        **judged,
+        "took": took,
+    }
+
+
+def _draw(settings: Settings, chance: random.Random, refused: list[str]) -> Known:
+    """Return the first pair whose true ratio is about 1.05; note the others in `refused`."""
+    looks = 0
+    while len(refused) < _MOST_DRAWS and looks < _MOST_LOOKS:
+        asked = draw_seconds(chance)
+        with governed(settings.pages):
+            try:
+                pair = make_pair(settings.family, chance, asked)
+            except ValueError as error:
+                refused.append(f"{settings.family}: {error}")
+                continue
+            looks += 1
+            seconds = true_seconds(pair.call)
+            why = duration_refusal(seconds)
+            if not why:
+                ratio = true_ratio(pair.longer, pair.call)
+                why = ratio_refusal(ratio.median)
+        if not why:
+            with governed(settings.pages):
+                copy_ratio = true_ratio(pair.copy, pair.call)
+            return Known(pair, seconds, ratio, copy_ratio)
+        refused.append(f"{pair.what}: {why}")
+    raise ValueError(f"none of {len(refused)} draws was as required, the last: {refused[-1]}")
+
+
+def duration_refusal(seconds: Interval) -> str:
+    """Why a call of that duration is drawn again; empty where it is not."""
+    if not SHORTEST_SECONDS <= seconds.median <= LONGEST_SECONDS:
+        return f"it takes {1e6 * seconds.median:.1f} µs"
+    return unrest(seconds, seconds)
+
+
+def ratio_refusal(ratio: float) -> str:
+    """Why a pair of that true ratio is drawn again; empty where it is not."""
+    return "" if _PLANTED[0] <= ratio <= _PLANTED[1] else f"its true ratio is {ratio:.4f}"
+
+
+def unrest(before: Interval, after: Interval) -> str:
+    """What shows that the machine was not quiet; empty where nothing does."""
+    drift = after.median / before.median - 1
+    if abs(drift) > _QUIET:
+        return f"the machine was not quiet: the time changed by {drift:+.1%}"
+    width = max((each.high - each.low) / each.median for each in (before, after))
+    if width > _QUIET:
+        return f"the machine was not quiet: the time's interval is {width:.1%} wide"
+    return ""
+
+
+def _judge(
+    pair: Pair, pages: str, chance: random.Random, took: dict[str, float]
+) -> dict[str, list[results.Row]]:
+    """Compare and time a pair, first without load, so that no effect of the load is left."""
+    pairs, timed = [], []
+    for loaded in (False, True):
+        for planted in (False, True):
+            with _timed(took, "planted" if planted else "A/A"), _load(chance, loaded) as load:
+                other = pair.longer if planted else pair.copy
+                pairs.append(
+                    {"planted": planted, "load": load, **compared(pair.call, other, pages)}
+                )
+        with _timed(took, "time_op"), _load(chance, loaded) as load:
+            timed.append({"load": load, **timed_alone(pair.call, pages)})
+    return {"pairs": pairs, "timed": timed}
+
+
+def compared(call: Call, other: Call, pages: str) -> results.Row:
+    """Compare two calls by convtime."""
+    from convtime import compare
+
+    begin = time.perf_counter()
+    found = compare({"a": call, "b": other}, budget=_PAIR_BUDGET_SECONDS, **pages_option(pages))
+    seconds = time.perf_counter() - begin
+    ratio, judged = found.ratio("b"), found.judge("b")
+    return {
+        "verdict": judged.verdict,
+        "sentence": judged.sentence,
+        "ratio": ratio.value,
+        "interval": [ratio.low, ratio.high],
+        "disturbance": [found.measurements[name].disturbance for name in ("a", "b")],
+        "seconds": seconds,
+    }
+
+
+def timed_alone(call: Call, pages: str) -> results.Row:
+    from convtime import time_op
+
+    begin = time.perf_counter()
+    measured = time_op(call, budget=_TIMED_BUDGET_SECONDS, **pages_option(pages))
+    return {**_told(measured), "seconds": time.perf_counter() - begin}
+
+
+def _told(measured: convtime.Measurement) -> results.Row:
+    # An infinite end is not JSON-serializable; None stands for it.
+    low, high = measured.median_interval
+    return {
+        "median": measured.median,
+        "interval": [end if math.isfinite(end) else None for end in (low, high)],
+        "disturbance": measured.disturbance,
+        "pages": measured.pages,
+        "repeats": measured.repeats,
+    }
+
+
+@contextlib.contextmanager
+def _load(chance: random.Random, loaded: bool) -> Iterator[list[float]]:
+    """Yield the mean seconds of the load's intervals, or nothing where there is no load."""
+    drawn = [
+        math.exp(chance.uniform(*map(math.log, _MEAN_INTERVAL_SECONDS))) for _ in ("on", "off")
+    ]
+    seed = str(chance.getrandbits(32))
+    if not loaded:
+        yield []
+        return
+    with planted_load(seed, *drawn):
+        yield drawn
+
+
+@contextlib.contextmanager
+def _timed(took: dict[str, float], what: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    yield
+    took[what] = took.get(what, 0.0) + time.perf_counter() - begin
+
+
+def diagnosed_row(name: str, seed: int) -> results.Row:
+    """Diagnose a planted cause or a control."""
+    from cpu_parts.causes import diagnose_case
+
+    begin = time.perf_counter()
+    row: Any = diagnose_case(name, seed)
+    return {**row, "took": {"diagnose": time.perf_counter() - begin}}

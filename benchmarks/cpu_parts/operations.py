@@ -1,0 +1,184 @@
+"""Operations on the CPU whose duration is drawn, each with one that takes 5 % longer.
+
+A long call repeats a small piece of work 20 times, and the longer one 21 times. The pieces work on
+the same tensors, so that all of them find the same cache. A short call is a single operation with
+as many rows as the requested duration needs, and the longer one has more rows.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from common.running import Call
+from torch.nn import functional as F
+
+from cpu_parts.truth import interleaved, median_interval, quick_seconds
+
+SHORTEST_SECONDS, LONGEST_SECONDS = 5e-6, 50e-3
+PLANTED = 1.05
+PIECES = 20
+_NEAR = 1.1  # to the requested duration
+_SIZING_STEPS = 25
+_MOST_ROWS = 1 << 22
+_COARSEST = 0.1  # relative error of the additional time that rounding to whole rows may cause
+_OVER_SHORTEST = 2  # so that a call's time grows with its rows
+
+#: Makes a call of an operation on a number of rows.
+Make = Callable[[int], Call]
+
+
+class Pair(NamedTuple):
+    """A call, the same call on copies of its tensors, and one that takes 5 % longer."""
+
+    call: Call
+    copy: Call
+    longer: Call
+    what: str
+
+
+def draw_seconds(chance: random.Random) -> float:
+    """Draw a duration log-uniformly."""
+    return math.exp(chance.uniform(math.log(SHORTEST_SECONDS), math.log(LONGEST_SECONDS)))
+
+
+def repeat(piece: Call, count: int) -> object:
+    result = None
+    for _ in range(count):
+        result = piece()
+    return result
+
+
+def _tensor(*shape: int) -> torch.Tensor:
+    """Return the same values each time, so that copies of a call do the same work."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def _elementwise(chance: random.Random) -> tuple[str, Make]:
+    operation = chance.choice((torch.relu, torch.add, torch.exp))
+    inputs = 2 if operation is torch.add else 1
+
+    def make(rows: int) -> Call:
+        return functools.partial(operation, *(_tensor(rows, 64) for _ in range(inputs)))
+
+    return f"{operation.__name__} 64", make
+
+
+def _matmul(chance: random.Random) -> tuple[str, Make]:
+    operation = chance.choice((torch.mm, F.linear))
+    inner, outer = chance.choice((16, 32, 64, 128)), chance.choice((16, 32, 64, 128))
+
+    def make(rows: int) -> Call:
+        if operation is torch.mm:
+            return functools.partial(torch.mm, _tensor(rows, inner), _tensor(inner, outer))
+        arguments = _tensor(rows, inner), _tensor(outer, inner), _tensor(outer)
+        return functools.partial(F.linear, *arguments)
+
+    return f"{operation.__name__} {inner}x{outer}", make
+
+
+def _norm(chance: random.Random) -> tuple[str, Make]:
+    columns = chance.choice((16, 32, 64))
+    if chance.random() < 0.5:
+        return f"layer_norm {columns}", lambda rows: functools.partial(
+            F.layer_norm, _tensor(rows, columns), (columns,)
+        )
+    return f"softmax {columns}", lambda rows: functools.partial(
+        torch.softmax, _tensor(rows, columns), 1
+    )
+
+
+def _conv(chance: random.Random) -> tuple[str, Make]:
+    channels, size = chance.choice((4, 8, 16)), chance.choice((8, 14))
+
+    def make(rows: int) -> Call:
+        x, weight = _tensor(rows, channels, size, size), _tensor(channels, channels, 3, 3)
+        return functools.partial(F.conv2d, x, weight, padding=1)
+
+    return f"conv2d {channels}x{size}x{size}", make
+
+
+def _loop(chance: random.Random) -> tuple[str, Make]:
+    """A row is one operation on a few elements."""
+    elements = chance.choice((1, 8, 64))
+
+    def make(rows: int) -> Call:
+        return functools.partial(repeat, functools.partial(torch.neg, _tensor(elements)), rows)
+
+    return f"loop over neg {elements}", make
+
+
+def _sort(chance: random.Random) -> tuple[str, Make]:
+    columns = chance.choice((16, 64, 256))
+    return f"sort {columns}", lambda rows: functools.partial(torch.sort, _tensor(rows, columns))
+
+
+FAMILIES: dict[str, Callable[[random.Random], tuple[str, Make]]] = {
+    "elementwise": _elementwise,
+    "matmul": _matmul,
+    "norm": _norm,
+    "conv": _conv,
+    "loop": _loop,
+    "sort": _sort,
+}
+
+
+def make_pair(family: str, chance: random.Random, seconds: float) -> Pair:
+    """Make an operation of that family that takes about that long.
+
+    Raises:
+        ValueError: The drawn operation takes longer on a single row, or does not grow evenly.
+    """
+    what, make = FAMILIES[family](chance)
+    shortest = quick_seconds(make(1))
+    if seconds >= PIECES * shortest:
+        rows = fit_rows(make, seconds / PIECES)
+        call, copy, longer = (
+            functools.partial(repeat, make(rows), count) for count in (PIECES, PIECES, PIECES + 1)
+        )
+        return Pair(call, copy, longer, f"{what}, {rows} rows, {PIECES} times")
+    if seconds < _OVER_SHORTEST * shortest:
+        raise ValueError(f"{what} takes {1e6 * shortest:.1f} µs on a single row")
+    rows = fit_rows(make, seconds)
+    more = longer_rows(make, rows)
+    return Pair(make(rows), make(rows), make(more), f"{what}, {rows} rows against {more}")
+
+
+def fit_rows(make: Make, seconds: float) -> int:
+    """Find a number of rows that takes about that long; few rows allow a coarse choice only.
+
+    Raises:
+        ValueError: None was found.
+    """
+    rows = 1
+    for _ in range(_SIZING_STEPS):
+        found = quick_seconds(make(rows))
+        wanted = max(round(rows * min(max(seconds / found, 1 / 16), 16)), 1)
+        if wanted == rows or seconds / _NEAR <= found <= seconds * _NEAR:
+            return rows
+        rows = wanted
+        if rows > _MOST_ROWS:
+            break
+    raise ValueError(f"no number of rows takes {1e6 * seconds:.1f} µs")
+
+
+def longer_rows(make: Make, rows: int) -> int:
+    """Find the number of rows that takes 5 % longer, from the time of twice as many.
+
+    Raises:
+        ValueError: The time does not grow with the rows, or whole rows are too coarse for 5 %.
+    """
+    once, twice = (
+        median_interval(samples).median
+        for samples in interleaved([make(rows), make(2 * rows)], 0.1, 15)
+    )
+    if twice <= once:
+        raise ValueError(f"{2 * rows} rows take no longer than {rows}")
+    more = (PLANTED - 1) * once * rows / (twice - once)
+    if abs(round(more) - more) > _COARSEST * more:
+        raise ValueError(f"5 % longer are {more:.1f} more rows, no whole number")
+    return rows + round(more)
