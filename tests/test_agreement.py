@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import gc
 import itertools
 import math
 import re
+import types
+import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -137,12 +140,31 @@ def test_exact_is_to_the_bit(ours: float, same: bool) -> None:
 
 
 ONE, TWO = torch.ones(1), torch.full((1,), 2.0)
+UNSIGNED = torch.tensor([2**64 - 1], dtype=torch.uint64)
+MANY = torch.ones(100)
+WITH_NAN = torch.tensor([math.nan] * 12 + [4.0] + [1.0] * 87)
 
 
 @dataclasses.dataclass
 class Output:
     loss: torch.Tensor
     count: int
+
+
+class Slotted:
+    """As attrs makes them, which need not be installed."""
+
+    __slots__ = ("count", "loss")
+    __attrs_attrs__ = (types.SimpleNamespace(name="loss"), types.SimpleNamespace(name="count"))
+
+    def __init__(self, loss: torch.Tensor, count: int) -> None:
+        self.loss = loss
+        self.count = count
+
+
+class Mode(enum.Enum):
+    FAST = 1
+    SLOW = 2
 
 
 class Pair(NamedTuple):
@@ -182,8 +204,26 @@ class Pair(NamedTuple):
         (np.ones(3), np.ones(3), True, "the same numbers"),
         (np.ones(3), np.zeros(3), False, "3 of 3 numbers differ"),
         (torch.tensor([2**60]), torch.tensor([2**60 + 1]), False, "by 1 at most"),
-        (ONE, ONE * math.nan, False, "1 are NaN or infinite where 0 of the baseline's are"),
-        (ONE * math.inf, ONE, False, "0 are NaN or infinite where 1 of the baseline's are"),
+        (ONE, ONE * math.nan, False, r"1 NaN where the baseline has numbers \("),
+        (ONE * math.nan, ONE, False, r"1 numbers where the baseline has NaN \("),
+        (ONE * math.inf, ONE, False, r"1 finite where the baseline is infinite \("),
+        (ONE, ONE * math.inf, False, r"1 infinite where the baseline is finite \("),
+        (ONE * math.inf, -ONE * math.inf, False, r"1 infinite with another sign \("),
+        (MANY, WITH_NAN, False, "^13 of 100 numbers differ: 12 NaN where .*, 1 by 3 at most"),
+        (ONE.double() * 1e308, ONE.double() * -1e308, False, r"by 1\.8e\+308 at most"),
+        (torch.tensor([2**63 - 1]), torch.tensor([-(2**63)]), False, f"by {2**64 - 1:,} at most"),
+        (torch.tensor([-1]), UNSIGNED, False, f"by {2**64:,} at most"),
+        (UNSIGNED, torch.tensor([-1]), False, f"by {2**64:,} at most"),
+        (torch.tensor([5]), torch.tensor([5]).to(torch.uint64), True, "uint64 where .* int64"),
+        (torch.tensor([-1, 2, 3]), torch.tensor([-2, 2, 9]), False, "2 of 3 .* by 6 at most"),
+        pytest.param(10**400, 1.0, False, "it gives 1.0, not 10+", id="beyond floats"),
+        pytest.param(10**400, 10**400 + 1, False, "it gives 10+", id="large integers"),
+        (Mode.FAST, Mode.FAST, True, "the same values"),
+        (Mode.FAST, Mode.SLOW, False, "SLOW.* not .*FAST"),
+        (Slotted(ONE, 3), Slotted(TWO, 3), False, r"at \.loss"),
+        (Slotted(ONE, 3), Slotted(ONE, 4), False, r"at \.count, it gives 4, not 3"),
+        ((object(), ONE), (object(), TWO), False, r"1 of 1 numbers differ.* at \[1\]"),
+        ((object(), ONE), (object(), TWO, ONE), False, "a sequence of 3, not a sequence of 2"),
         ([torch.ones(1)] * 2, [torch.ones(1), torch.zeros(1)], False, r"by 1 at most.* at \[1\]"),
         (torch.ones(2), torch.ones(2).half(), True, "float16 where the baseline's is float32"),
         (torch.arange(3), torch.tensor([0, 1, 3]), False, "1 of 3 numbers differ, by 1 at most"),
@@ -283,7 +323,7 @@ def test_backward_passes_are_compared_by_their_gradients() -> None:
     assert "gradients: 10 of 10 numbers differ" in found.sentence
     other = x.detach().clone().requires_grad_()
     found = check(right, Candidate(lambda x: 2 * x, other, backward=True))
-    assert found.same is True
+    assert found.same is None
     assert found.sentence.endswith("gradients are of other tensors, and not compared")
 
 
@@ -432,3 +472,58 @@ def test_a_value_is_compared_to_the_bit_where_that_is_asked_for() -> None:
     assert check(lambda: 0.5, lambda: almost, how="exact").same is False
     assert check(lambda: 1, lambda: 1.0).same is True
     assert check(lambda: 1, lambda: 1.0, how="exact").same is False
+    assert check(lambda: 0.0, lambda: -0.0).same is True
+    assert check(lambda: 0.0, lambda: -0.0, how="exact").same is False
+    assert check(lambda: math.nan, lambda: math.nan, how="exact").same is True
+
+
+def test_a_difference_in_bits_alone_is_said_to_be_one() -> None:
+    x, y = torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])
+    found = check(lambda: x, lambda: y, how="exact")
+    assert "1 of 2 numbers differ: 1 by the sign of 0 or the bits of NaN" in found.sentence
+
+
+def test_a_tensor_at_many_places_is_copied_and_compared_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x, y = torch.ones(100), torch.ones(100)
+    monkeypatch.setattr(agreement, "_free_host_bytes", lambda: 2 * x.nbytes)
+    compared = 0
+    of_tensor = agreement._of_tensor
+
+    def counting(*args: Any) -> Agreement:
+        nonlocal compared
+        compared += 1
+        return of_tensor(*args)
+
+    monkeypatch.setattr(agreement, "_of_tensor", counting)
+    assert check(lambda: [x] * 3000, lambda: [y] * 3000).same is True
+    assert compared == 2  # the baseline with itself, and with the other
+
+
+def test_sentences_about_large_results_stay_short() -> None:
+    one, other = dict.fromkeys(range(5000), 1), dict.fromkeys(range(5001), 1)
+    assert len(check(lambda: one, lambda: other).sentence) < 200
+    assert len(check(lambda: "a" * 10_000, lambda: "b" * 10_000).sentence) < 200
+    nested: Any = ONE
+    for _ in range(150):
+        nested = [nested]
+    assert len(check(lambda: nested, lambda: nested).sentence) < 200
+
+
+def test_the_baselines_own_result_is_free_when_others_are_called() -> None:
+    """Results may be as large as half of the memory: of one of them there is a copy already."""
+    made: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+
+    def baseline() -> tuple[torch.Tensor, int]:
+        memory = np.ones(100, np.float32)  # which the result's storage keeps
+        made.append(weakref.ref(memory))
+        return torch.from_numpy(memory), 1
+
+    def other() -> tuple[torch.Tensor, int]:
+        alive.append(sum(each() is not None for each in made))
+        return torch.ones(100), 1
+
+    assert check(baseline, other).same is True
+    assert (len(made), alive) == (2, [0])

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import os
 import resource
 import subprocess
 import sys
 import textwrap
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -293,6 +295,73 @@ def test_tracers_are_conditions() -> None:
     found = compare_runs({"a": before}, {"a": profiled}).differences
     assert "tracers" in [each.what for each in found]
     assert before.provenance["tracers"] == (", ".join(outside) or None)
+
+
+class _Debugger:
+    def trace(self, *_event: object) -> None:
+        """Called by Python for each new frame."""
+
+
+def _traced_by(function: Any) -> list[str]:
+    before = sys.gettrace()
+    sys.settrace(function)
+    try:
+        return tracers()
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("coverage.pytracer", "coverage"),
+        ("_pydevd_bundle.pydevd_trace_dispatch", "pydevd"),
+        ("pydevd_tracing", "pydevd"),
+        ("pdb", "pdb"),
+        (None, "unknown"),
+    ],
+)
+def test_tracers_are_named_by_their_packages(
+    module: str | None, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A debugger's method may be one that it inherits from another package."""
+    monkeypatch.setattr(_Debugger, "__module__", module)
+    monkeypatch.setattr(_Debugger.trace, "__module__", "bdb" if name == "pdb" else module)
+    expected = f"sys.settrace ({name})"
+    assert expected in _traced_by(_Debugger().trace)
+    if name != "pdb":
+        assert expected in _traced_by(_Debugger.trace)
+
+
+def test_tools_of_sys_monitoring_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = {1: "coverage.py", 5: "optimizer"}
+    monitoring = types.SimpleNamespace(get_tool=tools.get)
+    monkeypatch.setattr(sys, "monitoring", monitoring, raising=False)
+    assert tracers()[-2:] == ["sys.monitoring (coverage.py)", "sys.monitoring (optimizer)"]
+
+
+def test_a_disabled_garbage_collector_is_a_condition() -> None:
+    numbers = range(100)
+    before = convtime.time_op(sum, numbers, **QUICK)
+    gc.disable()
+    try:
+        disabled = convtime.time_op(sum, numbers, **QUICK)
+    finally:
+        gc.enable()
+    assert "garbage collector" in disabled.details()
+    assert "garbage collector" not in before.details()
+    found = compare_runs({"a": before}, {"a": disabled}).differences
+    assert ("gc", "enabled", "disabled") in [(each.what, each.before, each.after) for each in found]
+
+
+def test_files_that_do_not_tell_of_tracers_do_not_differ_in_them() -> None:
+    old = on_cpu(provenance={"threads": 2})
+    traced = on_cpu(provenance={"threads": 2, "tracers": "sys.settrace (pdb)"})
+    untraced = on_cpu(provenance={"threads": 2, "tracers": None})
+    for before, expected in ((old, []), (untraced, ["tracers"])):
+        assert [each.what for each in compare_runs({"a": before}, {"a": traced}).differences] == (
+            expected
+        )
 
 
 def test_what_the_system_does_not_tell_is_said() -> None:

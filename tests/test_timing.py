@@ -4,6 +4,7 @@ import ast
 import asyncio
 import dataclasses
 import functools
+import gc
 import inspect
 import itertools
 import os
@@ -75,25 +76,53 @@ def _yields() -> Iterator[int]:
     yield 1
 
 
+class _Waits:
+    async def __call__(self) -> None:
+        await _sleeps()
+
+
+def _promises() -> asyncio.Future[None]:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    return asyncio.Future(loop=loop)
+
+
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("function", "what"),
     [
-        (_sleeps, "coroutine, .* awaited; call asyncio.run"),
-        (lambda: _sleeps(), "coroutine, .* awaited"),
-        (_yields, "generator, .* iterated over; .* as list"),
-        (lambda: (each for each in "ab"), "generator"),
-        (_yields_later, "async_generator, .* iterated over"),
+        (_sleeps, "'_sleeps'.* coroutine.* asyncio.run"),
+        (functools.partial(_sleeps), "'_sleeps'.* coroutine.* asyncio.run"),
+        (_Waits(), "'_Waits'.* coroutine.* asyncio.run"),
+        (lambda: _sleeps(), "coroutine.* asyncio.run"),
+        (_promises, "Future.* asyncio.run"),
+        (_yields, "'_yields'.* generator.* list"),
+        (lambda: (each for each in "ab"), "generator.* list"),
+        (_yields_later, "'_yields_later'.* asynchronous generator.* iterates"),
+        (lambda: _yields_later(), "async_generator.* iterate"),
     ],
 )
-def test_what_has_not_done_its_work_is_refused(function: Callable[[], object], what: str) -> None:
-    for timed in (
+def test_what_has_not_done_its_work_is_refused(
+    function: Callable[[], object], what: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    calls: list[Callable[[], object]] = [
         lambda: convtime.time_op(function, device="cpu"),
-        lambda: convtime.compare([function], device="cpu"),
-    ):
+        lambda: convtime.compare([int, function], device="cpu"),
+        lambda: convtime.diagnose(function, device="cpu"),
+        lambda: convtime.time_op(function, backward=True, device="cpu"),
+    ]
+    for call in calls:
         with pytest.raises(TypeError, match=what):
-            timed()
+            call()
+    gc.collect()
+    assert "never awaited" not in capfd.readouterr().err
     assert convtime.time_op(list, range(3), **QUICK, device="cpu").repeats >= 1
+
+
+@pytest.mark.parametrize("setup", [_sleeps, _yields, _yields_later])
+def test_a_setup_that_would_not_run_is_refused(setup: Callable[[], object]) -> None:
+    with pytest.raises(TypeError, match=rf"setup must .*'{setup.__name__}'"):
+        convtime.time_op(int, setup=setup, device="cpu")
 
 
 def test_the_results_destruction_is_not_timed() -> None:

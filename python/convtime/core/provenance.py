@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import subprocess
 import sys
+import types
 from datetime import datetime, timezone
 from typing import Any
 
@@ -26,7 +28,8 @@ def provenance(device: torch.device) -> dict[str, Any]:
     minute) are the CPU's, at this moment. ``huge_pages`` is Linux' setting of transparent huge
     pages, for work on the CPU alone.
 
-    ``tracers`` are what Python tells of each call or line, such as coverage, by their modules.
+    ``tracers`` are what Python tells of each call or line, such as coverage, by their modules;
+    ``gc`` says whether Python's garbage collector is enabled.
 
     ``proof`` says which promises were checked on the GPU (see :mod:`convtime.core.proof`).
 
@@ -50,6 +53,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "cores": len(os.sched_getaffinity(0)),
         "tracers": ", ".join(tracers()) or None,
+        "gc": "enabled" if gc.isenabled() else "disabled",
         "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
         "huge_pages": None if on_gpu else huge_pages(),
@@ -63,8 +67,7 @@ def tracers() -> list[str]:
     found = []
     for setter, active in (("settrace", sys.gettrace()), ("setprofile", sys.getprofile())):
         if active is not None:
-            module = getattr(active, "__module__", None) or type(active).__module__
-            found.append(f"sys.{setter} ({module.partition('.')[0]})")
+            found.append(f"sys.{setter} ({_tool_of(active)})")
     monitoring = getattr(sys, "monitoring", None)  # since Python 3.12
     if monitoring is not None:
         tools = (monitoring.get_tool(tool) for tool in range(_MONITORING_TOOLS))
@@ -72,6 +75,17 @@ def tracers() -> list[str]:
     if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
         found.append("torch.profiler")
     return found
+
+
+def _tool_of(function: object) -> str:
+    """The package that a function of ``sys.settrace`` or ``sys.setprofile`` is from."""
+    if isinstance(function, types.MethodType):  # whose own module may be that of a base class
+        function = type(function.__self__)
+    elif not hasattr(function, "__code__"):
+        function = type(function)
+    module = getattr(function, "__module__", None)
+    package = module.partition(".")[0] if isinstance(module, str) else "unknown"
+    return "pydevd" if package.lstrip("_").startswith("pydevd") else package
 
 
 def gpu_uuid(device: torch.device) -> str:

@@ -26,6 +26,7 @@ _PROVENANCE = (
     "threads",
     "cores",
     "tracers",
+    "gc",
     "huge_pages",
 )
 _CODE = ("commit", "uncommitted changes")
@@ -101,7 +102,7 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
 
 def _facts(measured: Measurement) -> dict[str, Any]:
     facts = {what: measured.provenance.get(what) for what in (*_PROVENANCE, "governor")}
-    if "threads" in measured.provenance and facts["tracers"] is None:
+    if "tracers" in measured.provenance and facts["tracers"] is None:  # older files do not tell
         facts["tracers"] = "none"
     facts["commit"] = _git(measured).get("commit")
     facts |= {what: getattr(measured, what) for what in _CONDITIONS}

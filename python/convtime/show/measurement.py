@@ -320,6 +320,8 @@ def _host_facts(measured: Measurement) -> dict[str, str]:
         )
     if measured.provenance.get("tracers"):
         facts["traced by"] = str(measured.provenance["tracers"])
+    if measured.provenance.get("gc") == "disabled":
+        facts["garbage collector"] = "disabled"
     if measured.pin is not None:
         facts["pinned to"] = f"CPU {measured.pin}"
     if measured.repeats > 1:

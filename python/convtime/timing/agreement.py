@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+import sys
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -18,10 +20,11 @@ from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options
 from convtime.timing.reach import Walk, is_plain, tensors_of
 from convtime.timing.sampling import find_place, on, turn_on
-from convtime.timing.structure import Structure, difference, structure_of
+from convtime.timing.structure import Structure, difference, shortened, structure_of
 from convtime.timing.supervision import TimeLimit
 
 Check = Literal["close", "exact"]
+_Key = TypeVar("_Key")
 
 # Of each number, as in torch.testing.assert_close; and of the numbers' root mean square, since sums
 # that cancel are as far off as the terms are large: eight roundings for the dtypes of which tensor
@@ -36,6 +39,8 @@ _TF32 = (1e-3, 8e-3)  # it rounds as float16 does
 _SPOILED_BLOCKS = 4  # of each result's size, if they are small
 _SPOILED_BYTES = 1 << 28
 _CHUNK = 1 << 22  # numbers that are compared at a time, to need little memory beside the results
+_LOW_HALF = 0xFFFFFFFF
+_FINITE = "finite"  # numbers that differ by an amount
 _MOST_OBJECTS = 10_000  # in which tensors are looked for that a call may write to
 
 
@@ -48,13 +53,11 @@ class _Result:
     """What a call gave.
 
     Attributes:
-        tensors: of its result, by their places in it.
-        structure: what else its result is made of.
+        structure: the parts of its result.
         gradients: for a backward pass, those of the tensors that it adds to.
         wrote: whether the call wrote to tensors that it was given.
     """
 
-    tensors: dict[str, torch.Tensor]
     structure: Structure
     gradients: dict[torch.Tensor, torch.Tensor]
     wrote: bool
@@ -64,8 +67,10 @@ class _Result:
         with torch.no_grad(), without_modes():
             return dataclasses.replace(
                 self,
-                tensors=dict(zip(self.tensors, _copies(self.tensors.values()), strict=True)),
-                gradients=dict(zip(self.gradients, _copies(self.gradients.values()), strict=True)),
+                structure=dataclasses.replace(
+                    self.structure, tensors=_copies(self.structure.tensors)
+                ),
+                gradients=_copies(self.gradients),
             )
 
 
@@ -120,7 +125,7 @@ def _check_all(candidates: Sequence[Candidate], how: Check) -> dict[str, Agreeme
         again = _difference(expected, _call(baseline), how)
     except Exception as error:  # whatever the calls raise: what was timed is not lost for it
         return dict.fromkeys((other.name for other in others), _unchecked("the baseline's", error))
-    if not again.same:
+    if again.same is False:
         why = f"the baseline does not repeat: of two calls of it, {again.sentence}"
         return {other.name: Agreement(None, why) for other in others}
     found = {}
@@ -137,7 +142,7 @@ def _checked(
         _spoil(expected)
         called = _call(other)
         found = _difference(expected, called, how)
-        if not found.same:
+        if found.same is False:
             found = _repeated(baseline, expected, other, called, how) or found
         if called.wrote:  # to what the next candidates are given, perhaps
             expected = _call(baseline).kept()
@@ -153,10 +158,10 @@ def _repeated(
 ) -> Agreement | None:
     """Whether a difference means nothing, since one of the two does not repeat."""
     again = _difference(called.kept(), _call(other), how)
-    if not again.same:
+    if again.same is False:
         why = f"it does not repeat: of two calls of it, {again.sentence}"
         return Agreement(None, why, again.largest_error)
-    if not _difference(expected, _call(baseline), how).same:
+    if _difference(expected, _call(baseline), how).same is False:
         why = "the baseline's result changed: something writes to what they are given"
         return Agreement(None, why)
     return None
@@ -174,9 +179,8 @@ def _call(candidate: Candidate) -> _Result:
     tensors = structure.tensors
     if not tensors and (result is None or not structure.values):
         raise _NotComparableError("has nothing that can be compared")
-    for (
-        tensor
-    ) in tensors.values():  # before anything is done with them, which subclasses may wait for
+    # Before anything is done with them, which subclasses may wait for.
+    for tensor in tensors.values():
         if not is_plain(tensor) or tensor.is_meta:
             kind = str(tensor.layout).removeprefix("torch.")
             raise _NotComparableError(
@@ -184,8 +188,9 @@ def _call(candidate: Candidate) -> _Result:
                 "dense tensors are compared"
             )
     gradients = gradients_of(result) if candidate.backward else {}
-    detached = {place: tensor.detach() for place, tensor in tensors.items()}
-    return _Result(detached, structure, gradients, before != _versions(given))
+    distinct = {id(tensor): tensor.detach() for tensor in tensors.values()}
+    structure.tensors = {place: distinct[id(tensor)] for place, tensor in tensors.items()}
+    return _Result(structure, gradients, before != _versions(given))
 
 
 def _spoil(expected: _Result) -> None:
@@ -195,7 +200,7 @@ def _spoil(expected: _Result) -> None:
     """
     blocks: list[torch.Tensor] = []  # all at once, or each would take the one before's place
     with contextlib.suppress(RuntimeError), without_modes(), torch.no_grad():  # for want of memory
-        for tensor in expected.tensors.values():
+        for tensor in _distinct(expected.structure.tensors):
             if tensor.device.type == "cpu" and tensor.nbytes > _free_host_bytes():
                 continue
             count = max(1, min(_SPOILED_BLOCKS, _SPOILED_BYTES // max(1, tensor.nbytes)))
@@ -210,13 +215,19 @@ def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
     return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
-def _copies(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    tensors = list(tensors)
-    needed = sum(tensor.nbytes for tensor in tensors if tensor.device.type == "cpu")
+def _distinct(tensors: Mapping[Any, torch.Tensor]) -> list[torch.Tensor]:
+    """Each tensor once: a result may hold the same one at many places."""
+    return list({id(tensor): tensor for tensor in tensors.values()}.values())
+
+
+def _copies(tensors: Mapping[_Key, torch.Tensor]) -> dict[_Key, torch.Tensor]:
+    distinct = _distinct(tensors)
+    needed = sum(tensor.nbytes for tensor in distinct if tensor.device.type == "cpu")
     free = _free_host_bytes()
     if needed > free:  # a system that overcommits would grant it, and kill when it is written
         raise MemoryError(f"{needed:,} bytes are needed, {free:,} are free")
-    return [tensor.clone() for tensor in tensors]
+    copies = {id(tensor): tensor.clone() for tensor in distinct}
+    return {key: copies[id(tensor)] for key, tensor in tensors.items()}
 
 
 def _free_host_bytes() -> int:
@@ -244,9 +255,12 @@ def _difference(expected: _Result, got: _Result, how: Check) -> Agreement:
         found = _of_results(expected, got, how)
         if found.same is False or not (expected.gradients or got.gradients):
             return found
+        if not (expected.gradients and got.gradients):
+            note = f"{found.sentence}; only one of the two is a backward pass"
+            return dataclasses.replace(found, sentence=note)
         if expected.gradients.keys() != got.gradients.keys():
             note = f"{found.sentence}; gradients are of other tensors, and not compared"
-            return dataclasses.replace(found, sentence=note)
+            return dataclasses.replace(found, same=None, sentence=note)
         pairs = [
             ("" if len(expected.gradients) == 1 else f"[{number}]", gradient, got.gradients[leaf])
             for number, (leaf, gradient) in enumerate(expected.gradients.items())
@@ -261,25 +275,34 @@ def _of_results(expected: _Result, got: _Result, how: Check) -> Agreement:
     if differs:
         return Agreement(False, differs)
     found = Agreement(True, "the same values")
-    if expected.tensors:
-        pairs = [(place, tensor, got.tensors[place]) for place, tensor in expected.tensors.items()]
+    ours = got.structure.tensors
+    if ours:
+        pairs = [
+            (place, tensor, ours[place]) for place, tensor in expected.structure.tensors.items()
+        ]
         found = _of_tensors(pairs, how)
     unknown = {**expected.structure.unknown, **got.structure.unknown}
     if found.same and unknown:
         place, what = next(iter(unknown.items()))
-        where = f" at {place}" if place else ""
-        return Agreement(None, f"{found.sentence}, but {what}{where} is not compared")
+        where = f" at {shortened(place)}" if place else ""
+        said = f"{found.sentence}, but {what}{where} is not compared"
+        return dataclasses.replace(found, same=None, sentence=said)
     return found
 
 
 def _of_tensors(pairs: Sequence[tuple[str, torch.Tensor, torch.Tensor]], how: Check) -> Agreement:
     """Of the tensors at each place."""
-    found = [_of_tensor(expected, got, how) for _, expected, got in pairs]
+    known: dict[tuple[int, int], Agreement] = {}
+    for _, *pair in pairs:
+        key = id(pair[0]), id(pair[1])
+        if key not in known:
+            known[key] = _of_tensor(pair[0], pair[1], how)
+    found = [known[id(expected), id(got)] for _, expected, got in pairs]
     # A wrong one, and of several the one that is farthest off.
     worst = max(range(len(found)), key=lambda i: (not found[i].same, found[i].largest_error or 0.0))
     if len(found) == 1 and not pairs[0][0]:
         return found[0]
-    said = f"{found[worst].sentence}, at {pairs[worst][0]}"
+    said = f"{found[worst].sentence}, at {shortened(pairs[worst][0])}"
     return dataclasses.replace(found[worst], sentence=said)
 
 
@@ -288,39 +311,94 @@ def _of_tensor(expected: torch.Tensor, got: torch.Tensor, how: Check) -> Agreeme
         return Agreement(False, f"its shape is {tuple(got.shape)}, not {tuple(expected.shape)}")
     if how == "exact" and got.dtype != expected.dtype:
         return Agreement(False, f"it is {_name(got.dtype)}, not {_name(expected.dtype)}")
-    rounded = all(each.is_floating_point() or each.is_complex() for each in (expected, got))
-    tolerance = _tolerance(expected, got) if rounded and how == "close" else None
-    wrong, largest = 0, 0.0
-    not_finite = [0, 0]
+    integers = [_is_integer(each) for each in (expected, got)]
+    tolerance = _tolerance(expected, got) if not any(integers) and how == "close" else None
+    wrong: Counter[str] = Counter()
+    largest: float = 0
     for chunks in zip(_chunks(expected), _chunks(got.to(expected.device)), strict=True):
-        wrong += int(_differ(*chunks, tolerance).sum())
-        largest = max(largest, _largest_error(*chunks))
-        for index, chunk in enumerate(chunks):
-            not_finite[index] += int((~_wide(chunk).isfinite()).sum())
+        differ = _differ(*chunks, tolerance)
+        if bool(differ.any()):
+            wrong += _ways(*(chunk[differ] for chunk in chunks))
+        error = _largest_difference(*chunks) if all(integers) else _largest_error(*chunks)
+        largest = max(largest, error)
     kind = _name(got.dtype)
     if got.dtype != expected.dtype:
         kind += f" where the baseline's is {_name(expected.dtype)}"
+    off = f"{largest:.3g}" if isinstance(largest, float) else f"{largest:,}"
     if wrong:
         allowed = "none may" if tolerance is None else str(tolerance)
-        share = f"{wrong:,} of {expected.numel():,} numbers differ"
-        if any(not_finite):
-            share += (
-                f", {not_finite[1]:,} are NaN or infinite where {not_finite[0]:,} of the "
-                "baseline's are, the others differ"
-            )
-        return Agreement(False, f"{share}, by {largest:.3g} at most ({kind}; {allowed})", largest)
+        said = f"{wrong.total():,} of {expected.numel():,} numbers differ"
+        by = f"by {off} at most" if _FINITE in wrong else ""
+        if other := [f"{count:,} {way}" for way, count in wrong.items() if way != _FINITE]:
+            finite = f", {wrong[_FINITE]:,} {by}" if by else ""
+            said += f": {', '.join(other)}{finite}"
+        else:
+            said += f", {by}"
+        return Agreement(False, f"{said} ({kind}; {allowed})", float(largest))
     bits = " to the bit" if how == "exact" else ""
-    said = f"off by {largest:.3g} at most" if largest else f"the same numbers{bits}"
-    return Agreement(True, f"{said} ({kind})", largest)
+    said = f"off by {off} at most" if largest else f"the same numbers{bits}"
+    return Agreement(True, f"{said} ({kind})", float(largest))
+
+
+def _ways(expected: torch.Tensor, got: torch.Tensor) -> Counter[str]:
+    """How elements differ, each of which does: how many do in each way that any does."""
+    their_nan, our_nan = expected.isnan(), got.isnan()
+    theirs, ours = (each.isinf() & ~each.isnan() for each in (expected, got))
+    equal = _equal(expected, got)
+    numbers = ~(their_nan | our_nan)
+    ways = {
+        "NaN where the baseline has numbers": our_nan & ~their_nan,
+        "numbers where the baseline has NaN": their_nan & ~our_nan,
+        "infinite where the baseline is finite": ours & ~theirs & numbers,
+        "finite where the baseline is infinite": theirs & ~ours & numbers,
+        "infinite with another sign": theirs & ours & ~equal,
+        "by the sign of 0 or the bits of NaN": equal | (their_nan & our_nan),
+        _FINITE: numbers & ~(theirs | ours) & ~equal,
+    }
+    counts = {way: int(those.sum()) for way, those in ways.items()}
+    return Counter({way: count for way, count in counts.items() if count})
+
+
+def _equal(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
+    pair = expected, got
+    if expected.dtype == got.dtype or not all(map(_is_integer, pair)):
+        return expected == got
+    # Halves, since PyTorch has no common dtype for unsigned integers and others.
+    (their_high, their_low), (our_high, our_low) = map(_halves, pair)
+    return (their_high == our_high) & (their_low == our_low)
 
 
 def _largest_error(expected: torch.Tensor, got: torch.Tensor) -> float:
-    """Of numbers that are finite; integers are not rounded."""
-    if any(each.is_floating_point() or each.is_complex() for each in (expected, got)):
-        errors = (_wide(expected) - _wide(got)).abs().nan_to_num(0, posinf=0, neginf=0)
-    else:
-        errors = (expected.to(torch.int64) - got.to(torch.int64)).abs()
-    return float(errors.max())
+    """Of numbers that are finite."""
+    expected, got = _wide(expected), _wide(got)
+    errors = (expected - got).abs()
+    finite = expected.isfinite() & got.isfinite()
+    return float(errors.where(finite, torch.zeros_like(errors)).nan_to_num().max())
+
+
+def _largest_difference(expected: torch.Tensor, got: torch.Tensor) -> int:
+    """Of integers, without rounding or overflow."""
+    (their_high, their_low), (our_high, our_low) = map(_halves, (expected, got))
+    high, low = their_high - our_high, their_low - our_low
+    high, low = high + (low >> 32), low & _LOW_HALF
+    negative = high < 0
+    high = torch.where(negative, -high - (low > 0).long(), high)
+    low = torch.where(negative, -low & _LOW_HALF, low)
+    highest = high.max()
+    return (int(highest) << 32) + int(low[high == highest].max())
+
+
+def _halves(integers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Upper and lower 32 bits of integers, each as int64; only the upper half has a sign."""
+    if integers.dtype != torch.uint64:
+        integers = integers.long()
+        return integers >> 32, integers & _LOW_HALF
+    bits = integers.view(torch.int64)
+    return (bits >> 32) & _LOW_HALF, bits & _LOW_HALF
+
+
+def _is_integer(tensor: torch.Tensor) -> bool:
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -350,7 +428,7 @@ def _differ(
     """For each number, whether the two are not the same."""
     if tolerance is None:
         if expected.dtype != got.dtype:
-            return expected != got
+            return ~_equal(expected, got)
         size = expected.element_size()
         bits = (each.view(torch.uint8).view(-1, size) for each in (expected, got))
         return (next(bits) != next(bits)).any(1)
@@ -375,13 +453,22 @@ def _tf32_allowed() -> bool:
 
 
 def _root_mean_square(tensor: torch.Tensor) -> float:
+    """Of the finite elements; scaled down where their squares are too large for a float."""
+    known = _mean_square(tensor, 1.0)
+    if math.isfinite(known):
+        return math.sqrt(known)
+    scale = sys.float_info.max
+    return scale * math.sqrt(_mean_square(tensor, scale))
+
+
+def _mean_square(tensor: torch.Tensor, scale: float) -> float:
     squares, count = 0.0, 0
     for chunk in _chunks(tensor):
         known = _wide(chunk).abs()
-        known = known[known.isfinite()]
+        known = known[known.isfinite()] / scale
         squares += float(known.square().sum())
         count += known.numel()
-    return math.sqrt(squares / count) if count else 0.0
+    return squares / count if count else 0.0
 
 
 def _wide(numbers: torch.Tensor) -> torch.Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from convtime.timing.deferred import refuse_deferred, refuse_deferred_result
 from convtime.timing.options import is_finite
 
 
@@ -39,7 +40,8 @@ class Candidate:
         nbytes: bytes that a call has to move, likewise.
 
     Raises:
-        TypeError: for something of another type, such as an ``fn`` that is not callable.
+        TypeError: for something of another type, such as an ``fn`` that is not callable, and for
+            functions of generators and coroutines, whose calls do none of their work.
         ValueError: for ``flops`` or ``nbytes`` that are not positive numbers.
     """
 
@@ -71,10 +73,12 @@ class Candidate:
                 f"what is timed must be callable, got {type(fn).__name__} for {name!r}; "
                 "pass the function and its arguments, not its result"
             )
+        refuse_deferred("what is timed", fn, name)
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise TypeError(f"kwargs must be a mapping of names to values, got {kwargs!r}")
         if setup is not None and not callable(setup):
             raise TypeError(f"setup must be callable, got {type(setup).__name__}")
+        refuse_deferred("setup", setup, "None" if setup is None else name_of(setup))
         if not isinstance(backward, bool):
             raise TypeError(f"backward must be True or False, got {backward!r}")
         for what, value in (("flops", flops), ("nbytes", nbytes)):
@@ -221,6 +225,7 @@ class _Backward:
         last = self._last
         last.outputs = differentiable(result)
         if not last.outputs:
+            refuse_deferred_result(result, self._forward.name)
             raise ValueError(
                 f"backward=True needs a result that requires grad, and that of "
                 f"{self._forward.name!r} does not; set requires_grad on an input"

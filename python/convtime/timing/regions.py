@@ -7,13 +7,15 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import inspect
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
+
+from convtime.timing.candidate import name_of
+from convtime.timing.deferred import deferred_kind
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -260,12 +262,13 @@ class Region(contextlib.ContextDecorator):
                 torch.cuda.nvtx.range_end(innermost.nvtx)
 
     def __call__(self, function: _Function) -> _Function:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        kind = deferred_kind(function)
+        if kind is not None and kind != "coroutine":
             raise TypeError(
-                f"a region cannot decorate {function.__name__}, a generator, whose caller runs in "
+                f"a region cannot decorate {name_of(function)}, a generator, whose caller runs in "
                 "between; use it as `with` inside"
             )
-        if not inspect.iscoroutinefunction(function):
+        if kind is None:
             decorated: _Function = super().__call__(function)
             return decorated
 

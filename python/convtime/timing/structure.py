@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import cmath
 import dataclasses
+import enum
+import reprlib
 from collections.abc import Mapping, Set
 from typing import Any
 
@@ -24,7 +26,11 @@ _SCALARS = (
     torch.dtype,
     torch.device,
     torch.Size,
+    enum.Enum,
+    range,
+    slice,
 )
+_MOST_LETTERS = 60  # of a value, or of a place, in a sentence
 _CLOSE = 1.3e-6  # of a float of Python's, as of float32 in torch.testing.assert_close
 
 
@@ -51,8 +57,21 @@ class _Container:
     keys: tuple[Any, ...] | int
 
     def __str__(self) -> str:
-        has = f"of {self.keys}" if isinstance(self.keys, int) else f"with {list(self.keys)}"
-        return f"a {self.kind} {has}"
+        if isinstance(self.keys, int):
+            return f"a {self.kind} of {self.keys:,}"
+        return f"a {self.kind} with {_SHORT.repr(list(self.keys))}"
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = _MOST_LETTERS
+
+
+def shortened(place: str) -> str:
+    """A place as it fits into a sentence."""
+    if len(place) <= _MOST_LETTERS:
+        return place
+    half = _MOST_LETTERS // 2
+    return f"{place[:half]}…{place[-half:]}"
 
 
 def structure_of(result: object) -> Structure:
@@ -92,27 +111,32 @@ def _told(place: str, got: Structure, expected: Any) -> str:
 
 
 def _at(place: str) -> str:
-    return f"at {place}, " if place else ""
+    return f"at {shortened(place)}, " if place else ""
 
 
 def _in_words(value: object) -> str:
-    return str(value) if isinstance(value, _Container) else repr(value)
+    return str(value) if isinstance(value, _Container) else _SHORT.repr(value)
 
 
 def _equal(expected: Any, got: Any, exact: bool) -> bool:
-    numbers = [
-        isinstance(each, int | float | complex) and not isinstance(each, bool)
-        for each in (expected, got)
-    ]
-    if not all(numbers):
+    if not (_is_number(expected) and _is_number(got)):
         return type(expected) is type(got) and bool(expected == got)
     if exact and type(expected) is not type(got):
         return False
-    if cmath.isnan(expected) or cmath.isnan(got):
-        return cmath.isnan(expected) and cmath.isnan(got)
-    if exact or (isinstance(expected, int) and isinstance(got, int)):
-        return bool(expected == got)
-    return cmath.isclose(expected, got, rel_tol=_CLOSE)
+    if isinstance(expected, int) and isinstance(got, int):
+        return expected == got
+    if exact:  # by their digits, since 0.0 == -0.0, and NaN differs from itself
+        return repr(expected) == repr(got)
+    try:
+        if cmath.isnan(expected) or cmath.isnan(got):
+            return cmath.isnan(expected) and cmath.isnan(got)
+        return cmath.isclose(expected, got, rel_tol=_CLOSE)
+    except OverflowError:  # of an integer that is larger than any float
+        return False
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | complex) and not isinstance(value, bool | enum.Enum)
 
 
 def _add(value: object, place: str, found: Structure, around: list[object]) -> None:
@@ -158,6 +182,10 @@ def _add_container(value: Any, place: str, found: Structure, around: list[object
         parts = [(f"{place}[{index}]", part) for index, part in enumerate(value)]
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value)]
+        found.values[place] = _Container(kind, tuple(names))
+        parts = [(f"{place}.{name}", getattr(value, name, None)) for name in names]
+    elif hasattr(type(value), "__attrs_attrs__"):
+        names = [attribute.name for attribute in type(value).__attrs_attrs__]
         found.values[place] = _Container(kind, tuple(names))
         parts = [(f"{place}.{name}", getattr(value, name, None)) for name in names]
     elif type(value) in pytree.SUPPORTED_NODES:

@@ -13,6 +13,7 @@ import torch
 from convtime.core.load import _C
 from convtime.results.evidence import Calls, Timing
 from convtime.study.diagnose.subject import Subject, seconds_of
+from convtime.timing.deferred import DEFERRED_TYPES, refuse_deferred_result
 
 _FIRST_CALLS = 3
 _BLOCKS = 10
@@ -70,7 +71,10 @@ def _call_and_wait(subject: Subject) -> float:
     subject.prepare()
     subject.wait()
     begin = _now()
-    subject.call()
+    result = subject.call()
+    if type(result) in DEFERRED_TYPES:
+        refuse_deferred_result(result, subject.candidate.name)
+    del result  # within the time, as in a loop
     subject.wait()
     return _now() - begin
 
