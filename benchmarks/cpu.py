@@ -13,8 +13,7 @@ after the comparisons; where the two differ by more than 5 %, the machine was no
 operation is drawn again. The result of time_op under load is right if its interval covers the true
 time, or if it says what disturbed it.
 
-Other rows are planted causes and controls for convtime.diagnose. Each row is measured in a fresh
-process.
+Each row is measured in a fresh process.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import collections
 import functools
 import math
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import results
@@ -33,28 +32,20 @@ SEED = 20261124
 PAIRS = 208  # A/A; each operation gives one without load and one under load
 FAMILIES = ("elementwise", "matmul", "norm", "conv", "loop", "sort")
 THREADS = {1: "1", 0: "all"}
-PARTS = ("operations", "causes")
 TIMEOUT_SECONDS = 180.0
 _UNBOUNDED = (0.0, math.inf)
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Counts, and shares of the pairs, times, causes and controls."""
-    operations = of_case(rows, "operation")
-    same, planted = pairs_of(operations, planted=False), pairs_of(operations, planted=True)
-    causes, controls = (
-        [row for row in of_case(rows, case) if "skipped" not in row]
-        for case in ("cause", "control")
-    )
+    """Counts, and shares of the pairs and times."""
+    same, planted = pairs_of(rows, planted=False), pairs_of(rows, planted=True)
     shares = {
         "aa_false_verdicts": map(is_certain, same),
-        "covered_or_marked": (is_right(row, timed) for row, timed in timed_of(operations, True)),
+        "covered_or_marked": (is_right(row, timed) for row, timed in timed_of(rows, True)),
         "found_5pct_quiet": (is_slower(pair) for pair in planted if not pair["load"]),
         "found_5pct_loaded": (is_slower(pair) for pair in planted if pair["load"]),
-        "causes_named_first": (row["named"][:1] == [row["expected"]] for row in causes),
-        "controls_clean": (not row["named"] for row in controls),
     }
-    summary: dict[str, float] = {"aa_pairs": len(same), "causes_planted": len(causes)}
+    summary: dict[str, float] = {"aa_pairs": len(same)}
     if planted:
         summary["opposite_verdicts"] = sum(pair["verdict"] == "faster" for pair in planted)
     for name, right in shares.items():
@@ -62,10 +53,6 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
         if found:
             summary[name] = sum(found) / len(found)
     return summary
-
-
-def of_case(rows: Iterable[results.Row], case: str) -> list[results.Row]:
-    return [row for row in rows if row["case"] == case]
 
 
 def pairs_of(operations: Iterable[results.Row], *, planted: bool) -> list[results.Row]:
@@ -111,33 +98,14 @@ def table(rows: list[results.Row]) -> str:
         "| 5 % slower: found | time_op: covered | covered or marked |",
         "|---|--:|---|--:|--:|--:|--:|--:|--:|",
     ]
-    operations = of_case(rows, "operation")
     for family in FAMILIES:
         for threads, name in THREADS.items():
-            group = [
-                row for row in operations if (row["family"], row["threads"]) == (family, threads)
-            ]
+            group = [row for row in rows if (row["family"], row["threads"]) == (family, threads)]
             if group:
                 lines += [
                     f"| {family} | {name} {_cells(group, loaded)}" for loaded in (False, True)
                 ]
-    diagnosed = of_case(rows, "cause") + of_case(rows, "control")
-    if diagnosed:
-        lines += ["", "| case | expected | named | confidence |", "|---|---|---|--:|"]
-    for row in diagnosed:
-        lines.append(f"| {row['key']} | {row['expected']} | {_named(row)} | {_confidence(row)} |")
     return "\n".join(lines)
-
-
-def _named(row: results.Row) -> str:
-    if "skipped" in row:
-        return f"not planted: {row['skipped']}"
-    return ", ".join(row["named"]) or "nothing"
-
-
-def _confidence(row: results.Row) -> str:
-    """Of the cause that is named first."""
-    return f"{row['confidence'][0]:.2f}" if row.get("confidence") else "–"
 
 
 def _cells(group: list[results.Row], loaded: bool) -> str:
@@ -160,38 +128,18 @@ def _cells(group: list[results.Row], loaded: bool) -> str:
     )
 
 
-def make_cases(seed: int, pairs: int, parts: Sequence[str] = PARTS) -> dict[str, running.Measure]:
-    cases: dict[str, running.Measure] = {}
-    if "operations" in parts:
-        cases |= operation_cases(seed, math.ceil(pairs / 2))
-    if "causes" in parts:
-        cases |= diagnosed_cases(seed)
-    return cases
-
-
-def operation_cases(seed: int, operations: int) -> dict[str, running.Measure]:
+def make_cases(seed: int, pairs: int) -> dict[str, running.Measure]:
     """Alternate the families, and within each family the settings."""
     from cpu_parts.pages import SETTINGS
 
     cases: dict[str, running.Measure] = {}
-    for number in range(operations):
+    for number in range(math.ceil(pairs / 2)):
         index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
         threads = tuple(THREADS)[index % 2]
         pages = SETTINGS[index // 2 % 2]
         key = f"{family}/{THREADS[threads]}/{seed}/{index}"
         cases[key] = functools.partial(measure_operation, (family, threads, pages), key)
     return cases
-
-
-def diagnosed_cases(seed: int) -> dict[str, running.Measure]:
-    from cpu_parts.causes import CAUSES
-    from cpu_parts.controls import CONTROLS
-
-    return {
-        f"{case}/{name}/{seed}": functools.partial(measure_diagnosed, case, name, seed)
-        for case, names in (("cause", CAUSES), ("control", CONTROLS))
-        for name in names
-    }
 
 
 def measure_operation(settings: tuple[str, int, str], key: str) -> results.Row:
@@ -202,18 +150,8 @@ def measure_operation(settings: tuple[str, int, str], key: str) -> results.Row:
     return row
 
 
-def measure_diagnosed(case: str, name: str, seed: int) -> results.Row:
-    from cpu_parts.fresh import run_forked
-    from cpu_parts.measure import diagnosed_row
-
-    row = run_forked(diagnosed_row, name, seed, timeout=TIMEOUT_SECONDS)
-    return {**row, "case": case, "key": f"{case}/{name}/{seed}"}
-
-
 def tell(row: results.Row) -> str:
     took = f"{sum(row['took'].values()):.1f} s"
-    if row["case"] != "operation":
-        return f"{_named(row)}, expected {row['expected']}; {took}"
     verdicts = ", ".join(
         f"{'5 %' if pair['planted'] else 'A/A'}{' loaded' if pair['load'] else ''} "
         f"{pair['ratio']:.3f} ({pair['verdict']})"
@@ -247,7 +185,6 @@ def main() -> None:
     parser = results.argument_parser(__doc__)
     parser.add_argument("--seed", type=int, default=SEED, help="that operations are drawn by")
     parser.add_argument("--pairs", type=int, default=PAIRS, help="A/A, two for each operation")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="(default: all)")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="rows of an earlier run")
     parser.add_argument("--seconds", type=float, default=math.inf, help="to stop after (no limit)")
     options = parser.parse_args()
@@ -262,7 +199,7 @@ def main() -> None:
         target = options.output / results.file_name("cpu", options.shard)
         running.copy_rows(options.resume, target)
     file = results.ResultFile("cpu", summarise, options, provenance(torch.device("cpu")))
-    cases = make_cases(options.seed, options.pairs, options.parts)
+    cases = make_cases(options.seed, options.pairs)
     try:
         running.measure_pending(file, cases, tell, seconds=options.seconds)
     finally:

@@ -7,7 +7,7 @@ import math
 import random
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import results
 from common.running import Call
@@ -80,7 +80,6 @@ def operation_row(settings: Settings, seed: str) -> results.Row:
     else:
         raise ValueError(f"none of {_MOST_LOADED_DRAWS} draws was measured, last {refused[-1]}")
     return {
-        "case": "operation",
         **settings._asdict(),
         "used_threads": torch.get_num_threads(),
         "seed": seed,
@@ -224,12 +223,3 @@ def _timed(took: dict[str, float], what: str) -> Iterator[None]:
     begin = time.perf_counter()
     yield
     took[what] = took.get(what, 0.0) + time.perf_counter() - begin
-
-
-def diagnosed_row(name: str, seed: int) -> results.Row:
-    """Diagnose a planted cause or a control."""
-    from cpu_parts.causes import diagnose_case
-
-    begin = time.perf_counter()
-    row: Any = diagnose_case(name, seed)
-    return {**row, "took": {"diagnose": time.perf_counter() - begin}}
