@@ -33,6 +33,8 @@ constexpr double kLoadPieceSeconds = 0.01;
 constexpr std::size_t kDisturbedOverAsked = 4;
 /// A median's interval needs so many samples.
 constexpr std::size_t kFewestSamples = 10;
+/// Of the budget, that undisturbed samples are waited for: where none came by then, few will.
+constexpr double kPatience = 1.0 / 3;
 
 std::size_t rounds_of(const SampledRounds& series) { return series.batches.size(); }
 
@@ -365,7 +367,12 @@ std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
 }
 
 StopReason Sampler::Run::decide(double elapsed_seconds) {
-  const std::vector<std::size_t> rounds = undisturbed_rounds();
+  std::vector<std::size_t> rounds = undisturbed_rounds();
+  if (rounds.size() < std::max(rule_.min_samples, kFewestSamples) &&
+      elapsed_seconds >= kPatience * rule_.budget_seconds) {
+    rounds.resize(rounds_of(result_));
+    std::iota(rounds.begin(), rounds.end(), 0);
+  }
   undisturbed_ = rounds.size();
   std::vector<CandidateSamples> chosen;
   std::vector<std::size_t> batches;
