@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from test_traces import measurement, trace
 
-from convtime.results.host_reading import HostReading
 from convtime.results.measurement import Measurement
 from convtime.results.regression import Changes, compare_runs
 from convtime.results.significance import adjusted, student_quantile
@@ -94,36 +93,6 @@ def test_what_span_says_otherwise_is_told_and_can_fail_a_run() -> None:
     assert changes.exit_code("slower") == 0
     assert changes.exit_code("contradictory") == 1
     assert compare_runs({"one": before}, {"one": before}).exit_code("contradictory") == 0
-
-
-def on_a_cpu(seconds: float, waited: float) -> Measurement:
-    """A call on a CPU that waited for a core for that share of its time."""
-    samples = tuple(seconds * (1 + 1e-4 * (index % 5)) for index in range(100))
-    reading = HostReading(
-        samples=100,
-        seconds=100 * seconds,
-        cpu_seconds=100 * seconds * (1 - waited),
-        longest_wait_seconds=100 * seconds * waited,
-    )
-    told = f"waited for a core for {waited:.0%} of the time" if waited else ""
-    return of(samples, method="cpu", device="cpu", batches=(), host=(reading,), disturbance=told)
-
-
-@pytest.mark.parametrize(
-    ("after", "waited", "verdict"),
-    [(2e-3, 0.0, "slower"), (2e-3, 0.5, "uncertain"), (2e-3, 0.2, "slower")],
-)
-def test_what_waited_for_a_core_is_slower_only_beyond_that(
-    after: float, waited: float, verdict: str
-) -> None:
-    quiet, later = on_a_cpu(1e-3, 0.0), on_a_cpu(after, waited)
-    change = compare_runs({"a": quiet}, {"a": later})["a"]
-    assert change.verdict == verdict
-    back = compare_runs({"a": later}, {"a": quiet})["a"]
-    assert back.verdict == {"slower": "faster"}.get(verdict, verdict)
-    if verdict == "uncertain":
-        assert (change.reason, back.reason) == ("disturbed", "disturbed")
-        assert "50%" in change.sentence
 
 
 def shared_cpu(rng: np.random.Generator, speed: float, factor: float) -> dict[str, Measurement]:

@@ -38,7 +38,6 @@ Failure = Literal[Verdict, "contradictory"]
 #: ``too-few-samples``: one of them has no interval. ``wide-interval``: it is wider than the margin.
 #: ``at-the-margin``: it is narrower, and holds the margin's edge. ``one-of-many``: it would be
 #: slower or faster alone, but among so many one such difference is to be expected by chance.
-#: ``disturbed``: the slower one waited for a core for as much as it is slower.
 Reason = Literal[
     "other-conditions",
     "no-time",
@@ -46,7 +45,6 @@ Reason = Literal[
     "wide-interval",
     "at-the-margin",
     "one-of-many",
-    "disturbed",
 ]
 
 
@@ -435,9 +433,6 @@ def _judge(
                     )
                 else:
                     reason, sentence = _doubt(ratio, margin, alone, chance, pair)
-    disturbed = _disturbance(verdict, pair, margin)
-    if disturbed:
-        verdict, reason, sentence = "uncertain", "disturbed", disturbed
     contradicted = _contradiction(verdict, pair, margin)
     before, after = (measured.median for measured in pair)
     return Change(
@@ -469,18 +464,6 @@ def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], marg
     low, high = LogRatio(_log_median(after), _log_median(before)).interval()
     ratio = Ratio(after.median / before.median, _exp(low), _exp(high))
     return contradiction(verdict, metric, ratio.verdict(margin), other, ratio)
-
-
-def _disturbance(verdict: Verdict, pair: tuple[Measurement, Measurement], margin: float) -> str:
-    """That the slower of the two waited for a core, if it would not be slower without that."""
-    if verdict not in ("slower", "faster"):
-        return ""
-    fast, slow = pair if verdict == "slower" else pair[::-1]
-    waited = slow.waiting_share if slow.disturbance else None
-    if not waited or slow.median * (1 - waited) > fast.median * (1 + margin):
-        return ""
-    when = "later" if verdict == "slower" else "earlier"
-    return f"it would be {verdict}, but the {when} one {slow.disturbance}, which may be why"
 
 
 def _doubt(
