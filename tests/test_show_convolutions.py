@@ -12,6 +12,7 @@ from convtime.conv.compare import LayerResult, compare_layers
 from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.results.activity import DeviceActivity
 from convtime.results.comparison import Ratio
+from convtime.results.measurement import Measurement
 from convtime.results.units import format_seconds
 from convtime.show import convolutions
 
@@ -125,17 +126,21 @@ def test_json(results):
     assert sum('"pytorch"' in line for line in text.splitlines()) == 2  # a line per row
     for row, result in zip(document["rows"], results, strict=True):
         read = LayerResult.from_dict(row, result.pytorch.provenance)
-        # Samples are written to the picosecond.
-        rounded = tuple(round(sample, 12) for sample in result.pytorch.seconds)
-        pytorch = dataclasses.replace(result.pytorch, seconds=rounded, host=())
-        expected = dataclasses.replace(
-            result, pytorch=pytorch, convtime=dataclasses.replace(result.convtime, host=())
+        assert as_written(read) == as_written(result)
+
+
+def as_written(result: LayerResult) -> LayerResult:
+    """Samples are written to the picosecond."""
+
+    def rounded(measured: Measurement) -> Measurement:
+        seconds, discarded = (
+            tuple(round(sample, 12) for sample in samples)
+            for samples in (measured.seconds, measured.discarded)
         )
-        assert expected == dataclasses.replace(
-            read,
-            pytorch=dataclasses.replace(read.pytorch, host=()),
-            convtime=dataclasses.replace(read.convtime, host=()),
-        )
+        return dataclasses.replace(measured, seconds=seconds, discarded=discarded)
+
+    pytorch, ours = rounded(result.pytorch), rounded(result.convtime)
+    return dataclasses.replace(result, pytorch=pytorch, convtime=ours)
 
 
 def test_json_has_no_nan(results):
