@@ -8,10 +8,10 @@ operation whose ratio is outside of 1.04 to 1.06 is drawn again, and "refused" h
 ratio in the A/A pair, "true_copy_ratio", shows the effect of the addresses; no pair is drawn again
 for it, and any verdict but "same" and "uncertain" is false.
 
-The true time of an operation is the median of calls without load, by Python's clock, before and
-after the comparisons; where the two differ by more than 5 %, the machine was not quiet, and the
-operation is drawn again. The result of time_op under load is right if its interval covers the true
-time, or if it says what disturbed it.
+The true time of an operation is the median of calls without load, by Python's clock, right before
+and after each call of time_op; where the two differ by more than 5 %, the machine was not quiet,
+and all three are made again. The result of time_op under load is right if its interval meets that
+of the true time, or if it says what disturbed it.
 
 Each row is measured in a fresh process.
 """
@@ -31,6 +31,7 @@ from common import running
 SEED = 20261124
 PAIRS = 208  # A/A; each operation gives one without load and one under load
 FAMILIES = ("elementwise", "matmul", "norm", "conv", "loop", "sort")
+PAGES = ("fresh", "retained")
 THREADS = {1: "1", 0: "all"}
 TIMEOUT_SECONDS = 180.0
 _UNBOUNDED = (0.0, math.inf)
@@ -41,7 +42,7 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
     same, planted = pairs_of(rows, planted=False), pairs_of(rows, planted=True)
     shares = {
         "aa_false_verdicts": map(is_certain, same),
-        "covered_or_marked": (is_right(row, timed) for row, timed in timed_of(rows, True)),
+        "covered_or_marked": map(is_right, timed_of(rows, True)),
         "found_5pct_quiet": (is_slower(pair) for pair in planted if not pair["load"]),
         "found_5pct_loaded": (is_slower(pair) for pair in planted if pair["load"]),
     }
@@ -59,14 +60,12 @@ def pairs_of(operations: Iterable[results.Row], *, planted: bool) -> list[result
     return [pair for row in operations for pair in row["pairs"] if pair["planted"] == planted]
 
 
-def timed_of(
-    operations: Iterable[results.Row], loaded: bool
-) -> Iterator[tuple[results.Row, results.Row]]:
-    """Yield each operation and its result of time_op with or without load."""
+def timed_of(operations: Iterable[results.Row], loaded: bool) -> Iterator[results.Row]:
+    """Yield the results of time_op with or without load."""
     for row in operations:
         for timed in row["timed"]:
             if bool(timed["load"]) == loaded:
-                yield row, timed
+                yield timed
 
 
 def is_certain(pair: results.Row) -> bool:
@@ -77,18 +76,17 @@ def is_slower(pair: results.Row) -> bool:
     return bool(pair["verdict"] == "slower")
 
 
-def is_right(row: results.Row, timed: results.Row) -> bool:
+def is_right(timed: results.Row) -> bool:
     """Whether a time covers the true time, or is marked as disturbed."""
-    return bool(timed["disturbance"]) or covers(row, timed)
+    return bool(timed["disturbance"]) or covers(timed)
 
 
-def covers(row: results.Row, timed: results.Row) -> bool:
-    """Whether a time's interval, widened by the true time's own, contains the true time."""
+def covers(timed: results.Row) -> bool:
+    """Whether a time's interval meets that of the true time right before and after it."""
     ends = zip(timed["interval"], _UNBOUNDED, strict=True)
     low, high = (limit if end is None else end for end, limit in ends)
-    true_low, true_high = row["true_seconds_interval"]
-    true = row["true_seconds"]
-    return bool(low - (true_high - true) <= true <= high + (true - true_low))
+    true_low, true_high = timed["true_seconds_interval"]
+    return bool(low <= true_high and true_low <= high)
 
 
 def table(rows: list[results.Row]) -> str:
@@ -118,8 +116,8 @@ def _cells(group: list[results.Row], loaded: bool) -> str:
     shares = (
         (map(is_certain, same), len(same)),
         (map(is_slower, planted), len(planted)),
-        ((covers(*each) for each in timed), len(timed)),
-        ((is_right(*each) for each in timed), len(timed)),
+        (map(covers, timed), len(timed)),
+        (map(is_right, timed), len(timed)),
     )
     counts = " | ".join(f"{sum(right)} of {count}" for right, count in shares)
     return (
@@ -130,13 +128,11 @@ def _cells(group: list[results.Row], loaded: bool) -> str:
 
 def make_cases(seed: int, pairs: int) -> dict[str, running.Measure]:
     """Alternate the families, and within each family the settings."""
-    from cpu_parts.pages import SETTINGS
-
     cases: dict[str, running.Measure] = {}
     for number in range(math.ceil(pairs / 2)):
         index, family = number // len(FAMILIES), FAMILIES[number % len(FAMILIES)]
         threads = tuple(THREADS)[index % 2]
-        pages = SETTINGS[index // 2 % 2]
+        pages = PAGES[index // 2 % 2]
         key = f"{family}/{THREADS[threads]}/{seed}/{index}"
         cases[key] = functools.partial(measure_operation, (family, threads, pages), key)
     return cases
@@ -159,7 +155,7 @@ def tell(row: results.Row) -> str:
     )
     times = ", ".join(
         f"{'loaded' if timed['load'] else 'quiet'} {1e6 * timed['median']:.1f}"
-        f" ({'covers' if covers(row, timed) else 'marked' if timed['disturbance'] else 'WRONG'})"
+        f" ({'covers' if covers(timed) else 'marked' if timed['disturbance'] else 'WRONG'})"
         for timed in row["timed"]
     )
     return (

@@ -189,7 +189,7 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("activities") = activities_of(samples),
       py::arg("host") = host_readings(run.host, samples, own_seconds_of_readings(run)),
       py::arg("host_reason") = run.host.missing, py::arg("disturbance") = samples.disturbance,
-      py::arg("repeats") = samples.repeats,
+      py::arg("between_runs") = samples.between_runs, py::arg("repeats") = samples.repeats,
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
       py::arg("max_sm_clock_hz") = timing.max_sm_clock_hz,
       py::arg("method") = convtime::to_string(timing.method),

@@ -23,7 +23,7 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import cpu  # noqa: E402
 import results  # noqa: E402
-from cpu_parts import fresh, load, measure, operations, pages, truth  # noqa: E402
+from cpu_parts import fresh, load, measure, operations, truth  # noqa: E402
 from cpu_parts.truth import Interval  # noqa: E402
 
 LOAD = [0.1, 0.2]
@@ -46,6 +46,7 @@ def timed(
         "interval": [low, high],
         "median": 1.0,
         "disturbance": disturbance,
+        "true_seconds_interval": [0.99, 1.01],
     }
 
 
@@ -58,7 +59,6 @@ def row(*entries: dict[str, Any], **fields: Any) -> dict[str, Any]:
         "pairs": [entry for entry in entries if "verdict" in entry],
         "timed": [entry for entry in entries if "verdict" not in entry],
         "true_seconds": 1.0,
-        "true_seconds_interval": [0.99, 1.01],
         "took": {},
     } | fields
 
@@ -139,7 +139,7 @@ def test_the_summary_has_the_names_of_the_goals() -> None:
 def test_intervals_that_cover_the_true_time(
     low: float | None, high: float | None, covers: bool
 ) -> None:
-    assert cpu.covers(row(), timed(low, high)) == covers
+    assert cpu.covers(timed(low, high)) == covers
 
 
 def test_the_table_has_a_line_for_each_load() -> None:
@@ -160,7 +160,7 @@ def test_each_family_and_setting_has_its_share() -> None:
     cases = cpu.make_cases(7, 208)
     settings = [case.args[0] for case in cases.values()]  # type: ignore[attr-defined]
     assert len(cases) == 104
-    for index, values in enumerate((cpu.FAMILIES, cpu.THREADS, pages.SETTINGS)):
+    for index, values in enumerate((cpu.FAMILIES, cpu.THREADS, cpu.PAGES)):
         counts = [sum(each[index] == value for each in settings) for value in values]
         assert sum(counts) == 104
         assert max(counts) - min(counts) <= 8
@@ -280,7 +280,7 @@ def test_pairs_are_drawn_until_one_is_as_required(monkeypatch: pytest.MonkeyPatc
     )
     monkeypatch.setattr(measure, "true_seconds", lambda _call: Interval(1e-3, 1e-3, 1e-3))
     refused: list[str] = []
-    settings = measure.Settings("norm", 1, "as-is")
+    settings = measure.Settings("norm", 1, "fresh")
     known = measure._draw(settings, random.Random(7), refused)
     assert known.pair.what == "good"
     assert (known.ratio.median, known.copy_ratio.median) == (1.05, 1.0)
@@ -291,26 +291,21 @@ def test_pairs_are_drawn_until_one_is_as_required(monkeypatch: pytest.MonkeyPatc
         measure._draw(settings, random.Random(7), [])
 
 
-def test_an_operation_is_drawn_again_if_the_machine_was_not_quiet(
+def test_a_time_is_taken_again_while_the_true_time_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pair = operations.Pair(lambda: None, lambda: None, lambda: None, "relu")
-    before = Interval(1.0, 0.99, 1.01)
-    afters = iter([Interval(1.06, 1.05, 1.07), Interval(1.04, 1.03, 1.05)])
-    ratio = Interval(1.05, 1.049, 1.051)
-    known = measure.Known(pair, before, ratio, ratio)
-    monkeypatch.setattr(measure, "_draw", lambda *_: known)
-    monkeypatch.setattr(measure, "_judge", lambda *_: {"pairs": [], "timed": []})
-    monkeypatch.setattr(measure, "true_seconds", lambda _call: next(afters))
-    settings = measure.Settings("elementwise", 0, "as-is")
-    found = measure.operation_row(settings, "7")
-    assert found["draws"] == 2
-    assert "not quiet" in found["refused"][0]
-    assert found["true_seconds"] == pytest.approx(1.02)
+    moves = [Interval(1.0, 0.99, 1.01), Interval(1.06, 1.05, 1.07)]
+    trues = iter([*moves, Interval(1.0, 0.99, 1.01), Interval(1.04, 1.03, 1.05)])
+    monkeypatch.setattr(measure, "true_seconds", lambda _call: next(trues))
+    monkeypatch.setattr(measure, "timed_alone", lambda *_: {"median": 1.0})
+    chance = random.Random(7)
+    found = measure._timed_between_truths(lambda: None, "fresh", chance, False, {})
     assert found["true_seconds_interval"] == [0.99, 1.05]
-    monkeypatch.setattr(measure, "true_seconds", lambda _call: Interval(0.9, 0.9, 0.9))
-    with pytest.raises(ValueError, match="not quiet"):
-        measure.operation_row(settings, "7")
+    assert len(found["refused"]) == 1
+    assert "not quiet" in found["refused"][0]
+    trues = iter(moves * 100)
+    with pytest.raises(ValueError, match="none of 12 timings counts"):
+        measure._timed_between_truths(lambda: None, "fresh", chance, False, {})
 
 
 def test_intervals_of_medians_are_those_of_the_sign_test() -> None:
@@ -333,12 +328,6 @@ def test_times_of_sleeping_calls() -> None:
     assert len(short) == len(long) == 3
     assert min(short) >= 1e-3
     assert min(long) >= 3e-3
-
-
-def test_the_option_pages_is_passed_only_if_there_is_one() -> None:
-    assert pages.pages_option(pages.AS_IS) == {}
-    assert pages.pages_option("fresh") == {"pages": "fresh"}
-    assert {pages.used_pages(each) for each in pages.SETTINGS} in ({"as-is"}, set(pages.SETTINGS))
 
 
 def cpu_seconds_of(pid: int) -> float | None:

@@ -7,11 +7,14 @@ import math
 import random
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import results
 from common.running import Call
 
+from convtime import Measurement, compare, time_op
+from convtime.timing.options import Pages
+from convtime.timing.pages import governed_pages
 from cpu_parts.load import planted_load
 from cpu_parts.operations import (
     LONGEST_SECONDS,
@@ -20,11 +23,7 @@ from cpu_parts.operations import (
     draw_seconds,
     make_pair,
 )
-from cpu_parts.pages import governed, pages_option, used_pages
 from cpu_parts.truth import Interval, true_ratio, true_seconds
-
-if TYPE_CHECKING:
-    import convtime
 
 _PAIR_BUDGET_SECONDS = 0.8
 _TIMED_BUDGET_SECONDS = 0.5
@@ -32,7 +31,7 @@ _MEAN_INTERVAL_SECONDS = (0.05, 0.5)
 _PLANTED = (1.04, 1.06)
 _MOST_DRAWS = 100
 _MOST_LOOKS = 25  # draws that were timed, which takes half a second
-_MOST_LOADED_DRAWS = 4
+_MOST_TIMINGS = 12
 _QUIET = 0.05  # limit of the true time's drift and of its interval's width, relative to it
 
 
@@ -41,7 +40,7 @@ class Settings(NamedTuple):
 
     family: str
     threads: int
-    pages: str
+    pages: Pages
 
 
 class Known(NamedTuple):
@@ -63,22 +62,12 @@ def operation_row(settings: Settings, seed: str) -> results.Row:
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
-    settings = settings._replace(pages=used_pages(settings.pages))
     chance = random.Random(seed)  # noqa: S311
     took: dict[str, float] = {}
     refused: list[str] = []
-    for _ in range(_MOST_LOADED_DRAWS):
-        with _timed(took, "drawing"):
-            known = _draw(settings, chance, refused)
-        judged = _judge(known.pair, settings.pages, chance, took)
-        with _timed(took, "truth"), governed(settings.pages):
-            after = true_seconds(known.pair.call)
-        why = unrest(known.seconds, after)
-        if not why:
-            break
-        refused.append(f"{known.pair.what}: {why}")
-    else:
-        raise ValueError(f"none of {_MOST_LOADED_DRAWS} draws was measured, last {refused[-1]}")
+    with _timed(took, "drawing"):
+        known = _draw(settings, chance, refused)
+    judged = _judge(known.pair, settings.pages, chance, took)
     return {
         **settings._asdict(),
         "used_threads": torch.get_num_threads(),
@@ -90,12 +79,7 @@ def operation_row(settings: Settings, seed: str) -> results.Row:
         "true_ratio_interval": known.ratio[1:],
         "true_copy_ratio": known.copy_ratio.median,
         "true_copy_ratio_interval": known.copy_ratio[1:],
-        "true_seconds": (known.seconds.median + after.median) / 2,
-        "true_seconds_interval": [
-            min(known.seconds.low, after.low),
-            max(known.seconds.high, after.high),
-        ],
-        "true_seconds_before_and_after": [known.seconds.median, after.median],
+        "true_seconds": known.seconds.median,
         **judged,
         "took": took,
     }
@@ -106,7 +90,7 @@ def _draw(settings: Settings, chance: random.Random, refused: list[str]) -> Know
     looks = 0
     while len(refused) < _MOST_DRAWS and looks < _MOST_LOOKS:
         asked = draw_seconds(chance)
-        with governed(settings.pages):
+        with governed_pages(settings.pages, on_gpu=False):
             try:
                 pair = make_pair(settings.family, chance, asked)
             except ValueError as error:
@@ -119,7 +103,7 @@ def _draw(settings: Settings, chance: random.Random, refused: list[str]) -> Know
                 ratio = true_ratio(pair.longer, pair.call)
                 why = ratio_refusal(ratio.median)
         if not why:
-            with governed(settings.pages):
+            with governed_pages(settings.pages, on_gpu=False):
                 copy_ratio = true_ratio(pair.copy, pair.call)
             return Known(pair, seconds, ratio, copy_ratio)
         refused.append(f"{pair.what}: {why}")
@@ -150,7 +134,7 @@ def unrest(before: Interval, after: Interval) -> str:
 
 
 def _judge(
-    pair: Pair, pages: str, chance: random.Random, took: dict[str, float]
+    pair: Pair, pages: Pages, chance: random.Random, took: dict[str, float]
 ) -> dict[str, list[results.Row]]:
     """Compare and time a pair, first without load, so that no effect of the load is left."""
     pairs, timed = [], []
@@ -161,17 +145,34 @@ def _judge(
                 pairs.append(
                     {"planted": planted, "load": load, **compared(pair.call, other, pages)}
                 )
-        with _timed(took, "time_op"), _load(chance, loaded) as load:
-            timed.append({"load": load, **timed_alone(pair.call, pages)})
+        timed.append(_timed_between_truths(pair.call, pages, chance, loaded, took))
     return {"pairs": pairs, "timed": timed}
 
 
-def compared(call: Call, other: Call, pages: str) -> results.Row:
-    """Compare two calls by convtime."""
-    from convtime import compare
+def _timed_between_truths(
+    call: Call, pages: Pages, chance: random.Random, loaded: bool, took: dict[str, float]
+) -> results.Row:
+    """Time a call, and find its true time right before and after; again while that changes."""
+    refused = []
+    for _ in range(_MOST_TIMINGS):
+        with _timed(took, "truth"), governed_pages(pages, on_gpu=False):
+            before = true_seconds(call)
+        with _timed(took, "time_op"), _load(chance, loaded) as load:
+            found = timed_alone(call, pages)
+        with _timed(took, "truth"), governed_pages(pages, on_gpu=False):
+            after = true_seconds(call)
+        why = unrest(before, after)
+        if not why:
+            true = [min(before.low, after.low), max(before.high, after.high)]
+            return {"load": load, "true_seconds_interval": true, "refused": refused, **found}
+        refused.append(why)
+    raise ValueError(f"none of {_MOST_TIMINGS} timings counts, the last since {refused[-1]}")
 
+
+def compared(call: Call, other: Call, pages: Pages) -> results.Row:
+    """Compare two calls by convtime."""
     begin = time.perf_counter()
-    found = compare({"a": call, "b": other}, budget=_PAIR_BUDGET_SECONDS, **pages_option(pages))
+    found = compare({"a": call, "b": other}, budget=_PAIR_BUDGET_SECONDS, pages=pages)
     seconds = time.perf_counter() - begin
     ratio, judged = found.ratio("b"), found.judge("b")
     return {
@@ -184,15 +185,13 @@ def compared(call: Call, other: Call, pages: str) -> results.Row:
     }
 
 
-def timed_alone(call: Call, pages: str) -> results.Row:
-    from convtime import time_op
-
+def timed_alone(call: Call, pages: Pages) -> results.Row:
     begin = time.perf_counter()
-    measured = time_op(call, budget=_TIMED_BUDGET_SECONDS, **pages_option(pages))
+    measured = time_op(call, budget=_TIMED_BUDGET_SECONDS, pages=pages)
     return {**_told(measured), "seconds": time.perf_counter() - begin}
 
 
-def _told(measured: convtime.Measurement) -> results.Row:
+def _told(measured: Measurement) -> results.Row:
     # An infinite end is not JSON-serializable; None stands for it.
     low, high = measured.median_interval
     return {

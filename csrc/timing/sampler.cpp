@@ -455,6 +455,7 @@ void Sampler::Run::part_disturbed() {
       samples.readings = at(rounds, samples.readings);
     }
     samples.disturbance = describe_disturbance(*host, samples.readings);
+    samples.between_runs = share_between_runs(*host, samples.readings);
   }
   if (!all) {
     result_.batches = at(rounds, result_.batches);

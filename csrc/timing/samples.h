@@ -29,6 +29,8 @@ struct CandidateSamples {
   std::size_t repeats = 1;  ///< calls that a sample is the average of
   /// Why calls took longer than undisturbed ones, as far as is known; empty where nothing says so.
   std::string disturbance;
+  /// share_between_runs() of these calls; 0 for methods that time a device.
+  double between_runs = 0;
   /// What the device did for each call; empty where the timer cannot say.
   std::vector<std::vector<DeviceActivity>> activities;
   /// Samples that were taken while the queue could not be held, the device was not in the regime

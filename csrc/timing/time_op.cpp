@@ -305,9 +305,10 @@ Samples time_op(std::function<void()> operation, const TimingOptions& options) {
   Callable* const candidate = &callable;
   Timing timing = time_candidates({&candidate, 1}, options);
   CandidateSamples& samples = timing.samples.candidates.front();
-  const Estimate estimate =
-      estimate_median({samples.seconds, samples.places}, timing.samples.batches,
-                      {timing.samples.clock_tick_seconds, timing.overhead.uncertainty_seconds});
+  const double between_runs = samples.between_runs * convtime::median(samples.seconds);
+  const Estimate estimate = estimate_median(
+      {samples.seconds, samples.places}, timing.samples.batches,
+      {timing.samples.clock_tick_seconds, timing.overhead.uncertainty_seconds + between_runs});
   return {std::move(samples.seconds),
           timing.method,
           timing.queue,

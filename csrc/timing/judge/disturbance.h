@@ -22,4 +22,10 @@ CONVTIME_API bool is_disturbed(const HostReading& reading, double cores);
 CONVTIME_API std::string describe_disturbance(const HostRecord& record,
                                               std::span<const std::size_t> readings);
 
+/// By how much the median of calls on the CPU may differ in another run, as a share of it: other
+/// processes run elsewhere in memory, on other cores and at other clocks, which the samples of one
+/// run do not show. 0 where there are no readings.
+CONVTIME_API double share_between_runs(const HostRecord& record,
+                                       std::span<const std::size_t> readings);
+
 }  // namespace convtime

@@ -128,6 +128,9 @@ class Measurement(codec.Stored):
         host_reason: what of that this system does not tell, and why; empty where it tells all.
         disturbance: why the samples may be longer than the call takes undisturbed, e.g. since its
             threads waited for a core; empty where nothing disturbed those in ``seconds``.
+        between_runs: for work on the CPU, by how much the median may differ in another run, as a
+            share of it, which the samples of one run do not show: 0.01 for one thread, 0.03 for
+            several. It is assumed, and part of :attr:`median_interval`. 0 for work on a GPU.
         repeats: how many calls a sample is of. Samples are the time of one, on average; there are
             several where the host's clock could not tell the time of one well enough.
         pages: the memory pages of the tensors that calls on a CPU allocate: ``fresh`` (never
@@ -173,7 +176,7 @@ class Measurement(codec.Stored):
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
-    SCHEMA: ClassVar[str] = "5.1"
+    SCHEMA: ClassVar[str] = "5.2"
 
     name: str
     seconds: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
@@ -244,6 +247,7 @@ class Measurement(codec.Stored):
     host: tuple[HostReading, ...] = ()
     host_reason: str = ""
     disturbance: str = ""
+    between_runs: _NotNegative = 0.0
     repeats: _Number = 1
     pages: str = "as-is"
     pages_requested: str = "as-is"
@@ -256,8 +260,9 @@ class Measurement(codec.Stored):
 
     @cached_property
     def _interval(self) -> tuple[float, float, str, int]:
+        uncertainty = self.overhead_uncertainty + self.between_runs * self.median
         return _C.median_interval(
-            self.seconds, self.places, self.batches, self.clock_tick, self.overhead_uncertainty
+            self.seconds, self.places, self.batches, self.clock_tick, uncertainty
         )
 
     @property
@@ -302,7 +307,7 @@ class Measurement(codec.Stored):
 
         From order statistics, so without an assumption on the distribution (sign test), of what
         :attr:`interval_over` says; no narrower than the clock's tick allows, and wider by
-        ``overhead_uncertainty`` on each side, but not below 0. Five samples or fewer say nothing
+        ``overhead_uncertainty`` and ``between_runs`` on each side, but not below 0. Five samples or fewer say nothing
         with that confidence: their interval is unbounded, ``(-inf, inf)``. Samples that fall into
         two :attr:`groups` have an interval that holds both.
         """

@@ -391,6 +391,8 @@ def _compare(before: Measurement, after: Measurement, same_gpu: SameGpu) -> _Com
 
 def _log_median(measured: Measurement) -> LogMedian:
     between = _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
+    if measured.between_runs:
+        between = 0.0  # the interval has it
     return LogMedian.of_interval(
         measured.median, *measured.median_interval, measured.interval_count, between
     )
