@@ -10,8 +10,11 @@ for it, and any verdict but "same" and "uncertain" is false.
 
 The true time of an operation is the median of calls without load, by Python's clock, right before
 and after each call of time_op; where the two differ by more than 5 %, the machine was not quiet,
-and all three are made again. The result of time_op under load is right if its interval meets that
-of the true time, or if it says what disturbed it.
+and all three are made again, or the operation is drawn again. The result of time_op under load is
+right if its interval meets that of the true time, or if it says what disturbed it.
+
+Further rows are calls with a planted cause, and controls, which convtime.diagnose looks at: whether
+it names the cause first, and nothing where nothing is planted.
 
 Each row is measured in a fresh process.
 """
@@ -27,6 +30,7 @@ from pathlib import Path
 
 import results
 from common import running
+from common.planting import NOTHING
 
 SEED = 20261124
 PAIRS = 208  # A/A; each operation gives one without load and one under load
@@ -38,7 +42,9 @@ _UNBOUNDED = (0.0, math.inf)
 
 
 def summarise(rows: list[results.Row]) -> dict[str, float]:
-    """Counts, and shares of the pairs and times."""
+    """Counts, and shares of the pairs, times and causes."""
+    diagnosed = [row for row in rows if "cause" in row]
+    rows = [row for row in rows if "pairs" in row]
     same, planted = pairs_of(rows, planted=False), pairs_of(rows, planted=True)
     shares = {
         "aa_false_verdicts": map(is_certain, same),
@@ -46,7 +52,14 @@ def summarise(rows: list[results.Row]) -> dict[str, float]:
         "found_5pct_quiet": (is_slower(pair) for pair in planted if not pair["load"]),
         "found_5pct_loaded": (is_slower(pair) for pair in planted if pair["load"]),
     }
-    summary: dict[str, float] = {"aa_pairs": len(same)}
+    planted_causes = [row for row in diagnosed if row["cause"] != NOTHING]
+    shares["causes_named_first"] = (row["first"] == row["cause"] for row in planted_causes)
+    controls = (row for row in diagnosed if row["cause"] == NOTHING)
+    shares["controls_clean"] = (not row["causes"] for row in controls)
+    summary: dict[str, float] = {
+        "aa_pairs": len(same),
+        "causes_planted": len(planted_causes),
+    }
     if planted:
         summary["opposite_verdicts"] = sum(pair["verdict"] == "faster" for pair in planted)
     for name, right in shares.items():
@@ -96,13 +109,28 @@ def table(rows: list[results.Row]) -> str:
         "| 5 % slower: found | time_op: covered | covered or marked |",
         "|---|--:|---|--:|--:|--:|--:|--:|--:|",
     ]
+    operations = [row for row in rows if "pairs" in row]
     for family in FAMILIES:
         for threads, name in THREADS.items():
-            group = [row for row in rows if (row["family"], row["threads"]) == (family, threads)]
+            group = [
+                row for row in operations if (row["family"], row["threads"]) == (family, threads)
+            ]
             if group:
                 lines += [
                     f"| {family} | {name} {_cells(group, loaded)}" for loaded in (False, True)
                 ]
+    return "\n".join(lines)
+
+
+def causes_table(rows: list[results.Row]) -> str:
+    """Markdown, a line per call that was diagnosed."""
+    lines = ["| call | drawn | named first | named besides | seconds |", "|---|---|---|---|--:|"]
+    for row in rows:
+        if "cause" in row:
+            drawn = ", ".join(f"{name} {value}" for name, value in row["drawn"].items())
+            besides = ", ".join(cause["code"] for cause in row["causes"][1:])
+            told = f"{row['key']} | {drawn} | {row['first']} | {besides} | {row['seconds']:.1f}"
+            lines.append(f"| {told} |")
     return "\n".join(lines)
 
 
@@ -138,6 +166,24 @@ def make_cases(seed: int, pairs: int) -> dict[str, running.Measure]:
     return cases
 
 
+def make_diagnoses(seed: int) -> dict[str, running.Measure]:
+    from cpu_parts.causes import CAUSES, CONTROLS, may_plant_quotas
+
+    return {
+        key: functools.partial(measure_diagnosis, key, str(seed))
+        for key, plant in {**CAUSES, **CONTROLS}.items()
+        if plant.cause != "quota" or may_plant_quotas()
+    }
+
+
+def measure_diagnosis(key: str, seed: str) -> results.Row:
+    from cpu_parts.fresh import run_forked
+    from cpu_parts.measure import diagnosis_row
+
+    row: results.Row = run_forked(diagnosis_row, key, seed, timeout=TIMEOUT_SECONDS)
+    return row
+
+
 def measure_operation(settings: tuple[str, int, str], key: str) -> results.Row:
     from cpu_parts.fresh import run_forked
     from cpu_parts.measure import Settings, operation_row
@@ -147,6 +193,13 @@ def measure_operation(settings: tuple[str, int, str], key: str) -> results.Row:
 
 
 def tell(row: results.Row) -> str:
+    if "cause" in row:
+        named = ", ".join(
+            f"{cause['code']} ({cause['effect']:.2f}, {cause['confidence']:.2f})"
+            for cause in row["causes"]
+        )
+        verdict = "right" if row["first"] == row["cause"] else f"MISSED {row['cause']}"
+        return f"{verdict}: {named or NOTHING}; {row['drawn']}; {row['seconds']:.1f} s"
     took = f"{sum(row['took'].values()):.1f} s"
     verdicts = ", ".join(
         f"{'5 %' if pair['planted'] else 'A/A'}{' loaded' if pair['load'] else ''} "
@@ -169,7 +222,7 @@ def describe_seconds(rows: list[results.Row]) -> str:
     """How long each kind of work took, a line a kind."""
     took: dict[str, list[float]] = collections.defaultdict(list)
     for row in rows:
-        for what, seconds in row["took"].items():
+        for what, seconds in row.get("took", {"diagnosis": row.get("seconds", 0.0)}).items():
             took[what].append(seconds)
     return "\n".join(
         f"  {what}: {sum(seconds):.0f} s, {statistics.median(seconds):.2f} s for a median row"
@@ -195,7 +248,7 @@ def main() -> None:
         target = options.output / results.file_name("cpu", options.shard)
         running.copy_rows(options.resume, target)
     file = results.ResultFile("cpu", summarise, options, provenance(torch.device("cpu")))
-    cases = make_cases(options.seed, options.pairs)
+    cases = {**make_diagnoses(options.seed), **make_cases(options.seed, options.pairs)}
     try:
         running.measure_pending(file, cases, tell, seconds=options.seconds)
     finally:

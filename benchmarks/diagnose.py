@@ -66,9 +66,9 @@ def table(rows: list[results.Row]) -> str:
 def diagnosed(key: str, rules: str) -> results.Row:
     """What is found of a case, in this process."""
     import torch
+    from common.planting import Draw
     from diagnose_parts.causes import CAUSES
     from diagnose_parts.controls import CONTROLS
-    from diagnose_parts.planting import Draw
 
     import convtime
     from convtime.core import codec

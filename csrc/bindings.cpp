@@ -17,6 +17,7 @@
 #include "bindings_callable.h"
 #include "bindings_conv.h"
 #include "bindings_counters.h"
+#include "bindings_host.h"
 #include "bindings_thread.h"
 #include "bindings_trace.h"
 #include "ops/timing/collective_watch.h"
@@ -25,6 +26,7 @@
 #include "timing/conditions/result_places.h"
 #include "timing/conditions/rotating_callable.h"
 #include "timing/device_traits.h"
+#include "timing/judge/disturbance.h"
 #include "timing/judge/estimate.h"
 #include "timing/judge/statistics.h"
 #include "timing/judge/steadiness.h"
@@ -47,11 +49,6 @@
 namespace py = pybind11;
 
 namespace {
-
-/// NaN, which says that a number is not known, as None.
-py::object or_none(double value) {
-  return std::isnan(value) ? py::object(py::none()) : py::object(py::float_(value));
-}
 
 /// The fields of convtime.BatchRecord.
 py::dict to_dict(const convtime::BatchRecord& record) {
@@ -145,22 +142,9 @@ py::tuple host_readings(const convtime::HostRecord& record,
     const convtime::HostReading& reading = record.readings[index];
     const double all = seconds_of_reading[index];
     const double share = all > 0 ? seconds / all : 1;
-    const auto shared = [&](double value) { return or_none(share * value); };
-    const auto count = [&](std::int64_t value) { return share * static_cast<double>(value); };
-    described.append(
-        py::dict(py::arg("samples") = end - i, py::arg("seconds") = share * reading.seconds,
-                 py::arg("cpu_seconds") = share * reading.cpu_seconds,
-                 py::arg("waiting_seconds") = shared(reading.waiting_seconds),
-                 py::arg("longest_wait_seconds") = shared(reading.longest_wait_seconds),
-                 py::arg("voluntary_switches") = count(reading.voluntary_switches),
-                 py::arg("involuntary_switches") = count(reading.involuntary_switches),
-                 py::arg("minor_faults") = count(reading.minor_faults),
-                 py::arg("major_faults") = count(reading.major_faults),
-                 py::arg("migrations") = reading.migrated ? 1 : 0,
-                 py::arg("threads") = or_none(reading.threads),
-                 py::arg("throttled_seconds") = shared(reading.throttled_seconds),
-                 py::arg("others_seconds") = shared(reading.others_seconds),
-                 py::arg("stolen_seconds") = shared(reading.stolen_seconds)));
+    py::dict fields = reading_fields(reading, share);
+    fields["samples"] = end - i;
+    described.append(std::move(fields));
   }
   return py::tuple(described);
 }
@@ -188,6 +172,7 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("faulty_batches") = run.faulty_batches, py::arg("fault") = run.fault,
       py::arg("activities") = activities_of(samples),
       py::arg("host") = host_readings(run.host, samples, own_seconds_of_readings(run)),
+      py::arg("used_cores") = to_tuple(run.host.used_cores),
       py::arg("host_reason") = run.host.missing, py::arg("disturbance") = samples.disturbance,
       py::arg("between_runs") = samples.between_runs, py::arg("repeats") = samples.repeats,
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
@@ -432,6 +417,7 @@ PYBIND11_MODULE(_C, module) {
   bind_conv(module);
   bind_counters(module);
   bind_trace(module);
+  bind_host(module);
   module.def("time_candidates", &time_candidates, py::kw_only(), py::arg("candidates"),
              py::arg("method"), py::arg("metric"), py::arg("queue"), py::arg("regime"),
              py::arg("on_gpu"), py::arg("stream"), py::arg("flush"), py::arg("other_devices"),
@@ -496,6 +482,7 @@ PYBIND11_MODULE(_C, module) {
 
   module.attr("CONFIDENCE") = convtime::kConfidence;
   module.def("host_clock_tick", &convtime::host_clock_tick);
+  module.attr("DOUBT_OF_CPU_RATIOS") = convtime::kDoubtOfCpuRatios;
   module.attr("WATCH_SECONDS") = convtime::kDeviceTraits.watch_seconds;
   module.def(
       "quantile",
@@ -568,8 +555,8 @@ PYBIND11_MODULE(_C, module) {
       py::arg("uncertainty"));
   module.def(
       "judge",
-      [](double low, double high, double margin) {
-        return convtime::to_string(convtime::judge({low, high}, margin));
+      [](double low, double high, double margin, double doubt) {
+        return convtime::to_string(convtime::judge({low, high}, margin, doubt));
       },
-      py::arg("low"), py::arg("high"), py::arg("margin"));
+      py::arg("low"), py::arg("high"), py::arg("margin"), py::arg("doubt") = 0.0);
 }

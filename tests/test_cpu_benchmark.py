@@ -304,8 +304,16 @@ def test_a_time_is_taken_again_while_the_true_time_changes(
     assert len(found["refused"]) == 1
     assert "not quiet" in found["refused"][0]
     trues = iter(moves * 100)
-    with pytest.raises(ValueError, match="none of 12 timings counts"):
+    with pytest.raises(measure.NotQuietError, match="none of 6 timings counts"):
         measure._timed_between_truths(lambda: None, "fresh", chance, False, {})
+    pair = operations.Pair(lambda: None, lambda: None, lambda: None, "relu")
+    known = measure.Known(pair, *[Interval(1.0, 1.0, 1.0)] * 3)
+    monkeypatch.setattr(measure, "_draw", lambda *_: known)
+    monkeypatch.setattr(measure, "compared", lambda *_: {"verdict": "same", "ratio": 1.0})
+    settings = measure.Settings("elementwise", 0, "fresh")
+    trues = iter(moves * 100)
+    with pytest.raises(ValueError, match="none of 4 draws was measured, the last: relu: none of 6"):
+        measure.operation_row(settings, "7")
 
 
 def test_intervals_of_medians_are_those_of_the_sign_test() -> None:

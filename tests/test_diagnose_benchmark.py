@@ -14,10 +14,10 @@ sys.path.insert(0, str(BENCHMARKS))
 import diagnose  # noqa: E402
 import results  # noqa: E402
 from common.mapped import mapped  # noqa: E402
+from common.planting import NOTHING, Draw  # noqa: E402
 from diagnose_parts import causes, neighbours  # noqa: E402
 from diagnose_parts.causes import CAUSES  # noqa: E402
 from diagnose_parts.controls import CONTROLS  # noqa: E402
-from diagnose_parts.planting import NOTHING, Draw  # noqa: E402
 
 import convtime  # noqa: E402
 from convtime.core import codec  # noqa: E402

@@ -10,11 +10,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import results
+from common.planting import Draw
 from common.running import Call
 
-from convtime import Measurement, compare, time_op
+from convtime import Measurement, compare, diagnose, time_op
+from convtime.core import codec
 from convtime.timing.options import Pages
 from convtime.timing.pages import governed_pages
+from cpu_parts.causes import CAUSES, CONTROLS
 from cpu_parts.load import planted_load
 from cpu_parts.operations import (
     LONGEST_SECONDS,
@@ -27,12 +30,18 @@ from cpu_parts.truth import Interval, true_ratio, true_seconds
 
 _PAIR_BUDGET_SECONDS = 0.8
 _TIMED_BUDGET_SECONDS = 0.5
+_DIAGNOSIS_SECONDS = 15.0
 _MEAN_INTERVAL_SECONDS = (0.05, 0.5)
 _PLANTED = (1.04, 1.06)
 _MOST_DRAWS = 100
 _MOST_LOOKS = 25  # draws that were timed, which takes half a second
-_MOST_TIMINGS = 12
+_MOST_JUDGED = 4  # draws that were as required, and are drawn again if the machine is not quiet
+_MOST_TIMINGS = 6
 _QUIET = 0.05  # limit of the true time's drift and of its interval's width, relative to it
+
+
+class NotQuietError(Exception):
+    """The true time of an operation went on changing."""
 
 
 class Settings(NamedTuple):
@@ -65,9 +74,16 @@ def operation_row(settings: Settings, seed: str) -> results.Row:
     chance = random.Random(seed)  # noqa: S311
     took: dict[str, float] = {}
     refused: list[str] = []
-    with _timed(took, "drawing"):
-        known = _draw(settings, chance, refused)
-    judged = _judge(known.pair, settings.pages, chance, took)
+    for _ in range(_MOST_JUDGED):
+        with _timed(took, "drawing"):
+            known = _draw(settings, chance, refused)
+        try:
+            judged = _judge(known.pair, settings.pages, chance, took)
+            break
+        except NotQuietError as error:
+            refused.append(f"{known.pair.what}: {error}")
+    else:
+        raise ValueError(f"none of {_MOST_JUDGED} draws was measured, the last: {refused[-1]}")
     return {
         **settings._asdict(),
         "used_threads": torch.get_num_threads(),
@@ -82,6 +98,33 @@ def operation_row(settings: Settings, seed: str) -> results.Row:
         "true_seconds": known.seconds.median,
         **judged,
         "took": took,
+    }
+
+
+def diagnosis_row(key: str, seed: str) -> results.Row:
+    """Diagnose a call with a planted cause, or a control."""
+    plant = {**CAUSES, **CONTROLS}[key]
+    draw = Draw(seed, key)
+    planted = plant.make(draw)
+    for _ in range(planted.calls_before):
+        planted.fn(*planted.args)
+    begin = time.perf_counter()
+    with planted.around():
+        found = diagnose(
+            planted.fn, *planted.args, name=key, device="cpu", budget=_DIAGNOSIS_SECONDS
+        )
+    return {
+        "cause": plant.cause,
+        "seed": seed,
+        "drawn": draw.drawn,
+        "first": found.first,
+        "causes": [
+            {"code": cause.code, "effect": cause.effect, "confidence": cause.confidence}
+            for cause in found.causes
+        ],
+        "skipped": {each.contrast: each.reason for each in found.skipped},
+        "evidence": codec.encode(found.evidence),
+        "seconds": time.perf_counter() - begin,
     }
 
 
@@ -166,7 +209,7 @@ def _timed_between_truths(
             true = [min(before.low, after.low), max(before.high, after.high)]
             return {"load": load, "true_seconds_interval": true, "refused": refused, **found}
         refused.append(why)
-    raise ValueError(f"none of {_MOST_TIMINGS} timings counts, the last since {refused[-1]}")
+    raise NotQuietError(f"none of {_MOST_TIMINGS} timings counts, the last since {refused[-1]}")
 
 
 def compared(call: Call, other: Call, pages: Pages) -> results.Row:

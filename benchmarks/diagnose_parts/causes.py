@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import torch
 from common.graphs import capture
 from common.mapped import mapped
+from common.planting import Draw, Plant, Planted, Plants
 from torch.nn import functional as F
 
 from diagnose_parts.neighbours import process_neighbour, thread_neighbour
-from diagnose_parts.planting import Draw, Plant, Planted, Plants
 
 MIB = 1 << 20
 _FLOATS = ("float32", "float16", "bfloat16")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 
 import torch
+from common.planting import NOTHING, Draw, Plant, Planted, Plants
 from torch.nn import functional as F
 
 from diagnose_parts.causes import MIB, new_stream, random_tensor
-from diagnose_parts.planting import NOTHING, Draw, Plant, Planted, Plants
 
 
 def relu(draw: Draw) -> Planted:

@@ -205,6 +205,7 @@ void Sampler::Run::warm_up() {
   const double start = now_seconds();
   call_untimed();
   judge_.know_tick(timer_.tick_seconds());
+  judge_.know_doubt(timer_.host_record() == nullptr ? 0 : kDoubtOfCpuRatios);
   if (calibrate_) {
     judge_.expect(calibrate_(batches_.holds_queue()));
   }
@@ -435,6 +436,7 @@ void Sampler::Run::part_disturbed() {
     return;
   }
   result_.host = *host;
+  result_.host.used_cores = timer_.used_cores();
   std::vector<std::size_t> rounds = undisturbed_rounds();
   if (rounds.size() < std::max(rule_.min_samples, kFewestSamples)) {
     rounds.resize(std::min(rounds_of(result_), rule_.max_samples));

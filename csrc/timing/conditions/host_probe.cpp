@@ -14,6 +14,8 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <iterator>
+#include <set>
 #include <sstream>
 #include <string_view>
 #include <system_error>
@@ -179,6 +181,27 @@ HostReading HostProbe::end() {
 }
 
 HostReading HostProbe::since_made() { return between(made_, look(true)); }
+
+std::vector<int> HostProbe::used_cores() const {
+  std::set<int> cores;
+  for (const Thread& thread : threads_) {
+    if (thread.last_computed < 0) {
+      continue;
+    }
+    std::ifstream file(proc_ / "self" / "task" / std::to_string(thread.id) / "stat");
+    std::string text{std::istreambuf_iterator<char>(file), {}};
+    // "7 (a name) S …": what follows the name are numbers, of which the core is the 37th.
+    std::istringstream fields(text.substr(std::min(text.size(), text.rfind(')') + 1)));
+    std::string field;
+    for (int i = 0; i < 37; ++i) {
+      fields >> field;
+    }
+    if (fields) {
+      cores.insert(std::atoi(field.c_str()));
+    }
+  }
+  return {cores.begin(), cores.end()};
+}
 
 HostProbe::Moment HostProbe::look(bool counts_cores) const {
   Moment moment;

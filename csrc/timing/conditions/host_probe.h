@@ -27,6 +27,8 @@ class CONVTIME_API HostProbe {
   HostReading end();
   /// What happened since this was made.
   HostReading since_made();
+  /// The cores that those threads were last on which have computed since this was made; each once.
+  std::vector<int> used_cores() const;
 
   /// What a reading takes, begin and end.
   double read_seconds() const { return read_seconds_; }

@@ -28,4 +28,9 @@ CONVTIME_API std::string describe_disturbance(const HostRecord& record,
 CONVTIME_API double share_between_runs(const HostRecord& record,
                                        std::span<const std::size_t> readings);
 
+/// What the places of their tensors in a CPU's memory may make of the ratio of two candidates that
+/// take equally long: as much as that of two calls of the same work on copies of its tensors was
+/// off in 98 % of comparisons, on a virtual machine of two cores. Assumed of other machines.
+inline constexpr double kDoubtOfCpuRatios = 0.02;
+
 }  // namespace convtime

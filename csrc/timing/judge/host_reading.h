@@ -34,6 +34,8 @@ struct HostRecord {
   HostReading whole_run;  ///< in which what others did is known best
   double cores = 0;       ///< that this process may run on
   std::string missing;    ///< what this system does not tell; empty where it tells all
+  /// Those that the threads which computed were on at the end.
+  std::vector<int> used_cores;
 };
 
 }  // namespace convtime

@@ -45,14 +45,14 @@ double relative_stdev(std::span<const double> values) {
   return mean > 0 ? stdev_of(values, mean) / mean : kInfinity;
 }
 
-Verdict judge(Interval ratio, double margin) {
+Verdict judge(Interval ratio, double margin, double doubt) {
   if (1 - margin <= ratio.low && ratio.high <= 1 + margin) {
     return Verdict::kSame;
   }
-  if (ratio.high < 1 - margin) {
+  if (ratio.high < 1 - margin - doubt) {
     return Verdict::kFaster;
   }
-  return ratio.low > 1 + margin ? Verdict::kSlower : Verdict::kUncertain;
+  return ratio.low > 1 + margin + doubt ? Verdict::kSlower : Verdict::kUncertain;
 }
 
 const char* to_string(Verdict verdict) {

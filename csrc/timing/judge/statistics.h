@@ -61,7 +61,9 @@ enum class Verdict {
   kUncertain,  ///< none of these
 };
 
-CONVTIME_API Verdict judge(Interval ratio, double margin);
+/// Faster and slower are certain only where the interval lies beyond the margin by `doubt` as well,
+/// which is what else than the candidates may make of a ratio.
+CONVTIME_API Verdict judge(Interval ratio, double margin, double doubt = 0);
 
 CONVTIME_API const char* to_string(Verdict verdict);
 

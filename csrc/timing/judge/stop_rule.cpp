@@ -142,7 +142,8 @@ class Corrected {
   std::span<const std::size_t> batches_;
 };
 
-bool verdicts_are_certain(const JudgedRounds& rounds, double margin, const Resolution& resolution) {
+bool verdicts_are_certain(const JudgedRounds& rounds, const StopRule& rule,
+                          const Resolution& resolution) {
   const CandidateTimes& first = rounds.candidates.front();
   if (rounds.candidates.size() < 2 || first.seconds.size() < kVerdictMinRounds) {
     return false;
@@ -150,7 +151,7 @@ bool verdicts_are_certain(const JudgedRounds& rounds, double margin, const Resol
   const std::span others = rounds.candidates.subspan(1);
   return std::all_of(others.begin(), others.end(), [&](const CandidateTimes& other) {
     const Estimate ratio = estimate_ratio(other, first, rounds.batches, resolution);
-    return judge(ratio.interval, margin) != Verdict::kUncertain;
+    return judge(ratio.interval, rule.margin, rule.doubt) != Verdict::kUncertain;
   });
 }
 
@@ -177,7 +178,7 @@ bool is_settled(const StopRule& rule, const JudgedRounds& rounds, const Resoluti
         return is_level(last(entropies_of_prefixes(candidate.seconds), kEntropyWindow));
       });
     case StopCriterion::kVerdict:
-      return verdicts_are_certain(rounds, rule.margin, resolution);
+      return verdicts_are_certain(rounds, rule, resolution);
     case StopCriterion::kCount:
     case StopCriterion::kBudget:
       return false;

@@ -49,6 +49,7 @@ struct StopRule {
   double budget_seconds = 1.0;       ///< of sampling; not warm-up; not looked at by kCount
   double tolerance = 0.005;          ///< of kInterval and kNoise
   double margin = 0.01;              ///< of kVerdict: ratios this close to 1 are the same
+  double doubt = 0;                  ///< of kVerdict: as of judge()
 
   /// Throws std::invalid_argument where no sampling could satisfy the rule.
   CONVTIME_API void validate() const;
@@ -71,6 +72,9 @@ class CONVTIME_API StopJudge {
 
   /// Of the clock that samples are read from.
   void know_tick(double seconds) { tick_seconds_ = seconds; }
+
+  /// As of judge(); of the rule's criterion kVerdict.
+  void know_doubt(double share) { rule_.doubt = share; }
 
   /// What the method adds to each sample from here on, as far as is known.
   void expect(const Overhead& overhead) { overhead_ = overhead; }

@@ -72,6 +72,7 @@ class CONVTIME_API CpuWorkTimer final : public HostTimer {
   std::size_t repeats(const Callable& candidate) const override;
   std::vector<std::size_t> take_readings() override { return std::exchange(reading_of_call_, {}); }
   const HostRecord* host_record() override;
+  std::vector<int> used_cores() override { return probe_.used_cores(); }
 
  private:
   struct Known {

@@ -55,6 +55,9 @@ class Timer {
   /// What the operating system did until now, over all runs; null for methods that do not ask.
   virtual const HostRecord* host_record() { return nullptr; }
 
+  /// The cores that the threads which computed are on; nothing where host_record() is null.
+  virtual std::vector<int> used_cores() { return {}; }
+
   /// From pause() to resume(), calls are made that nobody times.
   virtual void pause() {}
   virtual void resume() {}

@@ -62,6 +62,15 @@ def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:
     return sum(sizes.values()) or None
 
 
+def parse_cpus(text: str) -> set[int]:
+    """The CPUs of a list in the kernel's form, e.g. ``0-3,8``."""
+    found: set[int] = set()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        found.update(range(int(first), int(last or first) + 1))
+    return found
+
+
 def check_pin(cpu: int | None) -> None:
     """Raises ValueError for a CPU that this thread may not run on."""
     allowed = os.sched_getaffinity(0)

@@ -60,9 +60,14 @@ class Ratio:
     high: float
     confidence: float = _C.CONFIDENCE
 
-    def verdict(self, margin: float) -> Verdict:
-        """What the interval says; see :meth:`Comparison.verdict`."""
-        return _C.judge(self.low, self.high, margin)
+    def verdict(self, margin: float, doubt: float = 0.0) -> Verdict:
+        """What the interval says; see :meth:`Comparison.verdict`.
+
+        Args:
+            margin: share of 1 up to which a ratio counts as 1.
+            doubt: by what share beyond the margin the interval has to lie.
+        """
+        return _C.judge(self.low, self.high, margin, doubt)
 
     def smallest_difference(self, margin: float) -> float:
         """The smallest difference, as a share of the baseline's time, that this interval shows.
@@ -244,7 +249,9 @@ class Comparison(codec.Stored):
             in_cycles=in_cycles,
             reason=None if found is None else found.reason,
             sentence=sentence,
-            smallest_difference=ratio.smallest_difference(self.margin),
+            smallest_difference=ratio.smallest_difference(
+                self.margin + _doubt_of_places(*self._pair(name, baseline))
+            ),
             contradiction=contradiction,
         )
 
@@ -278,16 +285,19 @@ class Comparison(codec.Stored):
             return found
         if self.control and name != self.control:
             control = self.ratio(self.control)
-            of_control = control.verdict(self.margin)
+            of_control = control.verdict(self.margin, _doubt_of_places(*pair))
             if of_control in ("faster", "slower"):
                 return doubt.of_control(self.control, of_control, str(control))
         verdict = ratio.verdict(self.margin)
         if verdict != "uncertain":
             fresh = self.confirmation.get(name) if baseline in (None, self.baseline) else None
             by_fresh = verdict if fresh is None else fresh.verdict(self.margin)
-            if by_fresh == verdict:
-                return None
-            return doubt.of_fresh_process(verdict, by_fresh, str(fresh))
+            if by_fresh != verdict:
+                return doubt.of_fresh_process(verdict, by_fresh, str(fresh))
+            of_places = _doubt_of_places(*pair)
+            if fresh is None and ratio.verdict(self.margin, of_places) == "uncertain":
+                return doubt.of_places(of_places)
+            return None
         would_be = _ratio_in_time(*pair, cost_known=True).verdict(self.margin)
         if would_be != "uncertain":
             return doubt.of_cost(would_be, _uncertainty(*pair))
@@ -400,6 +410,11 @@ def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = 
 
 def _uncertainty(over: Measurement, under: Measurement) -> float:
     return max(over.overhead_uncertainty, under.overhead_uncertainty)
+
+
+def _doubt_of_places(over: Measurement, under: Measurement) -> float:
+    """What the places of their tensors in a CPU's memory may make of a ratio."""
+    return _C.DOUBT_OF_CPU_RATIOS if over.between_runs and under.between_runs else 0.0
 
 
 def _tick(over: Measurement, under: Measurement) -> float:

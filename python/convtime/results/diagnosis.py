@@ -13,11 +13,15 @@ from convtime.results.units import format_seconds, format_signed
 
 #: What a time can be due to. ``launch-bound``: the GPU waits for launches. ``host-bound``: it waits
 #: for other work of the host's. ``synchronisation``: the host waits for the GPU inside of the call.
-#: ``missing-wait``: something is read before it is there. ``allocation``: CUDA is asked for memory.
-#: ``first-call``: loading, compiling, searching. ``cache``: what the call finds in it. ``clock``:
-#: the GPU's, and its power. ``placement``: addresses. ``contention``: others' work. ``layout``: how
-#: tensors lie, and accesses that are not coalesced. ``transfer``: between host and GPU. ``data``:
-#: the numbers. ``threads``: of a CPU. ``process``: a fresh one takes another time.
+#: ``missing-wait``: something is read before it is there. ``allocation``: CUDA, or a CPU's system,
+#: is asked for memory. ``first-call``: loading, compiling, searching. ``cache``: what it holds.
+#: ``clock``: of a GPU or a CPU. ``placement``: addresses. ``contention``: others' work.
+#: ``layout``: how tensors lie, and accesses that are not coalesced. ``transfer``: between host and
+#: GPU. ``data``: the numbers. ``process``: a fresh one takes another time. On a CPU alone:
+#: ``threads``: those of this process slow each other down. ``page-faults``: memory is mapped anew.
+#: ``blocking``: the call sleeps, or waits for files, locks or processes. ``python-overhead``: the
+#: interpreter and the dispatcher. ``quota``: a cgroup stops the process. ``denormals``: numbers
+#: close to 0. ``numa``: memory of another node.
 CauseCode = Literal[
     "launch-bound",
     "host-bound",
@@ -34,6 +38,12 @@ CauseCode = Literal[
     "data",
     "threads",
     "process",
+    "page-faults",
+    "blocking",
+    "python-overhead",
+    "quota",
+    "denormals",
+    "numa",
 ]
 
 
@@ -81,9 +91,15 @@ class Account:
         idle: in which it did nothing; 0 on a CPU.
         copies: of ``busy``, in which it copied from or to the host and did nothing else.
         issuing: in which the host worked on the call, waiting for the device left out.
-        waiting: in which the host waited for the device inside of the call.
+        waiting: in which the host waited for the device inside of the call. On a CPU, in which the
+            call slept, or waited for files, locks or other processes.
         allocating: in which it asked CUDA for memory, or gave some back.
         launches: kernels, copies and memsets.
+        queued: on a CPU, in which one of its threads waited for a core.
+        throttled: on a CPU, in which a cgroup's quota stopped it.
+        faulting: on a CPU, in which memory was mapped.
+        interpreting: on a CPU, outside of PyTorch's operators: in Python and what that calls.
+        dispatching: on a CPU, in calling PyTorch's operators, their computations left out.
     """
 
     seconds: float
@@ -94,6 +110,11 @@ class Account:
     waiting: float
     allocating: float
     launches: float
+    queued: float = 0.0
+    throttled: float = 0.0
+    faulting: float = 0.0
+    interpreting: float = 0.0
+    dispatching: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +123,7 @@ class Part:
 
     Attributes:
         name: ``cache``, ``flush``, ``clock``, ``placement``, ``gaps``, ``launch``, ``event cost``,
-            ``waiting`` or ``statistics``.
+            ``waiting``, ``threads``, ``pages`` or ``statistics``.
         seconds: that it adds to this package's number, below 0 where it takes some off.
         sentence: what it is.
     """
@@ -181,7 +202,7 @@ class Diagnosis(codec.Stored):
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
-    SCHEMA: ClassVar[str] = "1.2"
+    SCHEMA: ClassVar[str] = "1.3"
 
     name: str
     causes: tuple[Cause, ...]

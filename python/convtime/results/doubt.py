@@ -15,7 +15,8 @@ from convtime.results.units import format_seconds
 #: ``method-cost``: the method's own cost is not known well enough. ``disturbed``: the interval is
 #: wide, and others used the GPU or the CPU. ``wide-interval``: it is wider than the margin.
 #: ``at-the-margin``: it is narrower, and holds the margin's edge. ``not-confirmed``: a fresh
-#: process came to another verdict.
+#: process came to another verdict. ``placement``: where tensors lie in a CPU's memory may make as
+#: much of a difference.
 Reason = Literal[
     "no-gpu-work",
     "control-differs",
@@ -25,6 +26,7 @@ Reason = Literal[
     "wide-interval",
     "at-the-margin",
     "not-confirmed",
+    "placement",
 ]
 
 
@@ -68,6 +70,15 @@ def of_fresh_process(verdict: str, by_fresh: str, ratio: str) -> Doubt:
         "not-confirmed",
         f"it is {verdict} in this process, and {by_fresh} in a fresh one ({ratio}): what differs "
         "between processes, such as the state of memory, decides",
+    )
+
+
+def of_places(share: float) -> Doubt:
+    """The doubt about a small difference between calls on a CPU."""
+    return Doubt(
+        "placement",
+        f"where tensors lie in a CPU's memory may make {share:.0%} of difference, and the interval "
+        "does not lie beyond the margin by as much; a fresh process confirms it (confirm=True)",
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 
 from convtime.results.measurement import Measurement
 
@@ -44,6 +45,18 @@ class Timing:
             spread=measured.iqr / measured.median if measured.median > 0 else 0.0,
             count=len(measured.seconds),
             clock_hz=clocks_hz[len(clocks_hz) // 2] if clocks_hz else None,
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Timing]) -> Timing:
+        """Of several timings under one condition; the interval holds all of theirs."""
+        lows, highs = [each.low for each in parts], [each.high for each in parts]
+        return cls(
+            median=statistics.median(each.median for each in parts),
+            low=None if None in lows else min(low for low in lows if low is not None),
+            high=None if None in highs else max(high for high in highs if high is not None),
+            spread=max(each.spread for each in parts),
+            count=sum(each.count for each in parts),
         )
 
     @property
@@ -209,7 +222,6 @@ class Neighbours:
         highest_bytes_per_second: that the memory can have, by its clock and width; None where the
             driver does not say.
         other_processes: that compute on the GPU, as far as NVML knows; None where it does not.
-        load: of a machine without a GPU, its load average for each CPU; None with one.
     """
 
     spin_expected: float = 0.0
@@ -217,7 +229,110 @@ class Neighbours:
     copied_bytes_per_second: float = 0.0
     highest_bytes_per_second: float | None = None
     other_processes: int | None = None
-    load: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Waits:
+    """How often the calling thread was found to do what, while it made calls.
+
+    Attributes:
+        seconds: of a call, by one of PyTorch's threads.
+        looks: at it, in all.
+        ready: it ran, or waited for a core.
+        sleeping: it slept until some time.
+        files: it waited for a file, a pipe or a socket.
+        pages: it waited for a page that is read from a disk.
+        processes: it waited for another process to start or to end.
+        locks: it waited for a lock, while no other thread of its process was ready to run.
+        other_threads: likewise, while another one was: that of PyTorch's pool, say.
+        elsewhere: it waited for something else.
+    """
+
+    seconds: float
+    looks: int
+    ready: int
+    sleeping: int = 0
+    files: int = 0
+    pages: int = 0
+    processes: int = 0
+    locks: int = 0
+    other_threads: int = 0
+    elsewhere: int = 0
+
+    def share(self, *names: str) -> float:
+        """Of all looks, those of these fields."""
+        return sum(getattr(self, name) for name in names) / self.looks if self.looks else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Host:
+    """What the operating system did to calls on a CPU, in a loop; None for what it does not tell.
+
+    Seconds and numbers are those of one call, on average.
+
+    Attributes:
+        seconds: of a call.
+        cpu: that all threads of the process computed.
+        kernel: of ``cpu``, what the system's kernel took.
+        waiting: that threads which could run waited for a core, added up.
+        longest_wait: likewise, of the thread that waited longest.
+        threads: that computed.
+        cores: that the process may run on.
+        others: cores that other processes used meanwhile.
+        background: cores that this process used while its calling thread slept.
+        throttled: seconds that a cgroup's quota kept the process from running.
+        stolen: seconds that the hypervisor kept cores from running.
+        minor_faults: pages that were touched for the first time.
+        major_faults: pages that were read from a disk.
+        fault_seconds: what one minor fault takes here.
+        waits: what the calling thread was found to do.
+        rested_hz: the clock of the calling thread's core after a rest.
+        loaded_hz: likewise, right after calls.
+        remote_share: of the tensors' pages, those on another NUMA node than the calling thread;
+            None on machines with one.
+        missing: what could not be seen, and why; empty where all was.
+    """
+
+    seconds: float
+    cpu: float
+    kernel: float
+    cores: float
+    waiting: float | None = None
+    longest_wait: float | None = None
+    threads: float | None = None
+    others: float | None = None
+    background: float = 0.0
+    throttled: float | None = None
+    stolen: float | None = None
+    minor_faults: float = 0.0
+    major_faults: float = 0.0
+    fault_seconds: float = 0.0
+    waits: Waits | None = None
+    rested_hz: float | None = None
+    loaded_hz: float | None = None
+    remote_share: float | None = None
+    missing: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operators:
+    """PyTorch's operators in a call on a CPU; numbers and seconds of one call.
+
+    Attributes:
+        count: how many are called, those inside of others included.
+        outermost: how many of them are inside of no other.
+        seconds: in these.
+        dispatching: in all operators, of each no more than ``smallest``.
+        loop: what the call took in the loop in which they were clocked.
+        smallest: what PyTorch's smallest operator takes, most of which is dispatching.
+    """
+
+    count: float
+    outermost: float
+    seconds: float
+    dispatching: float
+    loop: float
+    smallest: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,6 +351,8 @@ class Evidence:
         smallest_launch: seconds that the host takes to issue PyTorch's smallest operation.
         event_cost: seconds that a pair of events adds to one kernel; None where it is not known.
         counters: hardware counters of a call by metric; empty where they may not be read.
+        host: what the operating system did, for work on a CPU.
+        operators: where a call on a CPU is inside of PyTorch.
     """
 
     on_gpu: bool
@@ -249,6 +366,12 @@ class Evidence:
     smallest_launch: float | None = None
     event_cost: float | None = None
     counters: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    host: Host | None = None
+    operators: Operators | None = None
+
+    def with_contrast(self, name: str, times: Mapping[str, Timing]) -> Evidence:
+        """The same, with the times under the conditions of one contrast."""
+        return dataclasses.replace(self, contrasts={**self.contrasts, name: dict(times)})
 
     def timing(self, contrast: str, condition: str) -> Timing | None:
         """The times under a condition; None where it was not looked at."""

@@ -125,6 +125,8 @@ class Measurement(codec.Stored):
         pin: the CPU that the calling thread was kept on; None where it was not.
         host: what the operating system did to the samples and for them, in their order: readings
             cover some samples each. Empty for methods that time the GPU by itself.
+        used_cores: for work on the CPU, the cores that its threads were on at the end, those of the
+            threads that computed.
         host_reason: what of that this system does not tell, and why; empty where it tells all.
         disturbance: why the samples may be longer than the call takes undisturbed, e.g. since its
             threads waited for a core; empty where nothing disturbed those in ``seconds``.
@@ -245,6 +247,7 @@ class Measurement(codec.Stored):
     placements: int = 1
     placement_variance_share: float | None = None
     host: tuple[HostReading, ...] = ()
+    used_cores: tuple[int, ...] = ()
     host_reason: str = ""
     disturbance: str = ""
     between_runs: _NotNegative = 0.0
@@ -307,9 +310,9 @@ class Measurement(codec.Stored):
 
         From order statistics, so without an assumption on the distribution (sign test), of what
         :attr:`interval_over` says; no narrower than the clock's tick allows, and wider by
-        ``overhead_uncertainty`` and ``between_runs`` on each side, but not below 0. Five samples or fewer say nothing
-        with that confidence: their interval is unbounded, ``(-inf, inf)``. Samples that fall into
-        two :attr:`groups` have an interval that holds both.
+        ``overhead_uncertainty`` and ``between_runs`` on each side, but not below 0. Five samples or
+        fewer say nothing with that confidence: their interval is unbounded, ``(-inf, inf)``.
+        Samples that fall into two :attr:`groups` have an interval that holds both.
         """
         low, high, _, _ = self._interval
         of_groups = [seconds for _, seconds in self.groups]
@@ -434,6 +437,20 @@ class Measurement(codec.Stored):
             return None
         elapsed = math.fsum(reading.seconds for reading in self.host)
         return math.fsum(wait or 0.0 for wait in waited) / elapsed if elapsed > 0 else 0.0
+
+    @property
+    def free_cores(self) -> float | None:
+        """Of the cores that the process may run on, how many nothing used meanwhile, on average.
+
+        None where this system does not tell what others used, or it was not read.
+        """
+        cores, others = self.provenance.get("cores"), [each.others_seconds for each in self.host]
+        elapsed = math.fsum(reading.seconds for reading in self.host)
+        if not isinstance(cores, int) or None in others or elapsed <= 0:
+            return None
+        used = math.fsum(reading.cpu_seconds for reading in self.host)
+        used += math.fsum(other or 0.0 for other in others)
+        return max(0.0, cores - used / elapsed)
 
     @property
     def faults_per_call(self) -> float | None:

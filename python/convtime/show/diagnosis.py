@@ -80,6 +80,9 @@ def _findings(diagnosis: Diagnosis) -> Iterator[str]:
     """What is known apart from causes."""
     if diagnosis.unused_gpu:
         yield f"the call gives {diagnosis.unused_gpu} no work: all of its time is the CPU's"
+    host = diagnosis.evidence.host
+    if host is not None and host.missing:
+        yield f"not seen: {host.missing}"
     if not diagnosis.causes:
         yield _NOTHING
 
@@ -92,8 +95,16 @@ def _account(diagnosis: Diagnosis) -> dict[str, text.Cell]:
     account = diagnosis.account
     shown: dict[str, text.Cell] = {"a call": format_seconds(account.seconds)}
     if not diagnosis.evidence.on_gpu:
-        if account.waiting > 0.01 * account.seconds:
-            shown["asleep"] = _share(account.waiting, account.seconds)
+        for name, seconds in (
+            ("waits", account.waiting),
+            ("waits for a core", account.queued),
+            ("stopped by a quota", account.throttled),
+            ("maps memory", account.faulting),
+            ("in Python", account.interpreting),
+            ("dispatching", account.dispatching),
+        ):
+            if seconds > 0.01 * account.seconds:
+                shown[name] = _share(seconds, account.seconds)
         return shown
     shown["GPU busy"] = _share(account.busy, account.seconds)
     shown["GPU idle"] = _share(account.idle, account.seconds)

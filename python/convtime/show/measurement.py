@@ -338,6 +338,13 @@ def _host_reading_facts(measured: Measurement) -> dict[str, str]:
         facts["CPU time"] = format_seconds(measured.cpu_seconds) + (
             f" of {threads:.0f} threads" if threads > 1 else ""
         )
+        if measured.used_cores:
+            used = ", ".join(map(str, measured.used_cores))
+            facts["ran on"] = f"{'cores' if len(measured.used_cores) > 1 else 'core'} {used}" + (
+                ""
+                if measured.free_cores is None
+                else f"; {measured.free_cores:.1f} cores were free"
+            )
         others = [reading.others_seconds for reading in measured.host]
         if None not in others:
             elapsed = sum(reading.seconds for reading in measured.host)

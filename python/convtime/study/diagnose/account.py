@@ -5,14 +5,17 @@ from __future__ import annotations
 from convtime.results.diagnosis import Account
 from convtime.results.evidence import Evidence
 
+#: Cores that other threads of the process use at least where they matter.
+BACKGROUND_CORES = 0.2
+_BLOCKED = ("sleeping", "files", "pages", "processes", "locks")
+
 
 def account_of(evidence: Evidence) -> Account:
     """Adds up what the device and the host do in a call of a plain loop."""
     seconds = evidence.calls.loop.median
     trace = evidence.trace
     if not evidence.on_gpu:
-        waiting = (1 - min(1.0, evidence.calls.running)) * seconds
-        return Account(seconds, seconds, 0.0, 0.0, seconds - waiting, waiting, 0.0, 0.0)
+        return _of_cpu(evidence)
     busy = min(seconds, _busy(evidence))
     if trace is None:
         return Account(
@@ -38,6 +41,47 @@ def account_of(evidence: Evidence) -> Account:
         waiting=trace.waiting,
         allocating=trace.allocating,
         launches=trace.launches,
+    )
+
+
+def _of_cpu(evidence: Evidence) -> Account:
+    """What was read of other calls than those of the loop is scaled to their time."""
+    seconds, host, operators = evidence.calls.loop.median, evidence.host, evidence.operators
+    waiting = (1 - min(1.0, evidence.calls.running)) * seconds
+    queued = throttled = faulting = kernel = interpreting = dispatching = 0.0
+    if host is not None:
+        if host.waits is not None:
+            waiting = min(seconds, host.waits.seconds * host.waits.share(*_BLOCKED))
+        scale = seconds / host.seconds
+        throttled = min(seconds, scale * (host.throttled or 0.0))
+        # Where a quota stops a thread, it waits for a core as well.
+        queued = min(seconds - throttled, max(0.0, scale * (host.longest_wait or 0.0) - throttled))
+        threads = max(1.0, host.threads or 1.0)
+        kernel = min(seconds, scale * host.kernel / threads)
+        faulting = min(kernel, scale * host.minor_faults * host.fault_seconds / threads)
+    if operators is not None:
+        inside = min(1.0, operators.seconds / operators.loop)
+        behind = 0.0
+        if host is not None and host.waits is not None and host.background >= BACKGROUND_CORES:
+            behind = host.waits.seconds * host.waits.share("other_threads")
+        own = max(0.0, seconds - waiting - queued - throttled - behind)
+        # What the kernel does outside, such as mapping memory, is none of the interpreter's.
+        interpreting = max(0.0, own - inside * seconds - (1 - inside) * kernel)
+        dispatching = min(own - interpreting, operators.dispatching)
+    return Account(
+        seconds=seconds,
+        busy=seconds,
+        idle=0.0,
+        copies=0.0,
+        issuing=seconds - waiting,
+        waiting=waiting,
+        allocating=0.0,
+        launches=0.0,
+        queued=queued,
+        throttled=throttled,
+        faulting=faulting,
+        interpreting=interpreting,
+        dispatching=dispatching,
     )
 
 

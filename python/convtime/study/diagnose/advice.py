@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from convtime.results.advice import Advice
 from convtime.results.diagnosis import Cause, CauseCode
 from convtime.results.evidence import Evidence
+from convtime.study.diagnose.account import BACKGROUND_CORES
 
 
 def advise(cause: Cause, evidence: Evidence) -> tuple[Advice, ...]:
@@ -38,9 +39,6 @@ def _of_launches(evidence: Evidence) -> Iterator[Advice]:
 
 
 def _of_host(evidence: Evidence) -> Iterator[Advice]:
-    if not evidence.on_gpu:
-        yield Advice("find what it waits for with a profiler of Python, such as py-spy")
-        return
     yield Advice("take the host's work out of the call, or do it in another thread beforehand")
     graph = evidence.seconds("method", "graph")
     if graph is not None:
@@ -66,7 +64,10 @@ def _of_missing_waits(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
     )
 
 
-def _of_allocations(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
+def _of_allocations(evidence: Evidence) -> Iterator[Advice]:
+    if not evidence.on_gpu:
+        yield from _of_page_faults(evidence)
+        return
     yield Advice(
         "leave memory in PyTorch's cache: no torch.cuda.empty_cache() in the loop, results written "
         "to tensors that are there (out=), and the largest sizes first"
@@ -85,7 +86,12 @@ def _of_cache(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
     yield Advice("run it right behind what writes its inputs, in pieces that fit in the cache")
 
 
-def _of_clock(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
+def _of_clock(evidence: Evidence) -> Iterator[Advice]:
+    if not evidence.on_gpu:
+        yield Advice(
+            "compare times at one clock: the governor 'performance', no boost, and the machine warm"
+        )
+        return
     yield Advice(
         "say which state is meant: regime='burst' for a call now and then, regime='sustained' for "
         "training; or lock the clocks (convtime.locked_clocks)"
@@ -101,7 +107,7 @@ def _of_places(evidence: Evidence) -> Iterator[Advice]:
 
 def _of_others(evidence: Evidence) -> Iterator[Advice]:
     if not evidence.on_gpu:
-        yield Advice("end what else runs on this machine, and look again")
+        yield Advice("end what else runs on this machine, or keep cores free of it (taskset)")
         return
     yield Advice(
         "end what else uses the GPU (nvidia-smi names processes), or choose another one with "
@@ -141,7 +147,58 @@ def _of_data(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
     yield Advice("time it with numbers like those of its use, and not with constant ones")
 
 
+def _of_page_faults(evidence: Evidence) -> Iterator[Advice]:
+    yield _tried(
+        "have the allocator keep memory: preload jemalloc or tcmalloc, or set "
+        "MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ above the size of results",
+        evidence.seconds("pages", "retained"),
+        evidence.seconds("pages", "as-is"),
+    )
+    yield Advice("write results to tensors that are there already (out=, or in-place operations)")
+    yield Advice("map memory in large pages (madvise, or transparent_hugepage/enabled)")
+
+
+def _of_blocking(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
+    yield Advice("do what it waits for beforehand, or in another thread while this one computes")
+    yield Advice("see where it waits: py-spy dump --native shows the stack of a waiting thread")
+
+
+def _of_python(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
+    yield Advice(
+        "compute on more numbers in each operator: batches, torch.vmap, _foreach functions"
+    )
+    yield Advice("compile it (torch.compile), or move loops from Python into one operator")
+
+
+def _of_quota(evidence: Evidence) -> Iterator[Advice]:
+    cores = evidence.host.cores if evidence.host else 1
+    yield Advice(
+        "raise the cgroup's quota (cpu.max, cpu.cfs_quota_us; --cpus of docker, limits.cpu of "
+        f"Kubernetes), or use fewer than {cores:.0f} threads, so that a period's quota lasts"
+    )
+
+
+def _of_denormals(evidence: Evidence) -> Iterator[Advice]:
+    yield _tried(
+        "call torch.set_flush_denormal(True), which changes results by less than 1.2e-38",
+        evidence.seconds("denormals", "flushed"),
+        evidence.seconds("denormals", "as-is"),
+    )
+    yield Advice("keep numbers away from 0: scale them, or add a small constant")
+
+
+def _of_numa(evidence: Evidence) -> Iterator[Advice]:
+    yield _tried(
+        "have the threads that compute make the tensors, which places them (first touch); or bind "
+        "both to a node with numactl",
+        evidence.seconds("placement", "moved"),
+        evidence.seconds("placement", "as-is"),
+    )
+
+
 def _of_threads(evidence: Evidence) -> Iterator[Advice]:
+    if evidence.host is not None and evidence.host.background >= BACKGROUND_CORES:
+        yield Advice("end what other threads of this process compute, or move it to a process")
     found = evidence.contrasts.get("threads", {})
     for name, each in found.items():
         count = name.partition(" ")[0]
@@ -177,4 +234,10 @@ _BY_CAUSE: Mapping[CauseCode, Callable[[Evidence], Iterator[Advice]]] = {
     "data": _of_data,
     "threads": _of_threads,
     "process": _of_processes,
+    "page-faults": _of_page_faults,
+    "blocking": _of_blocking,
+    "python-overhead": _of_python,
+    "quota": _of_quota,
+    "denormals": _of_denormals,
+    "numa": _of_numa,
 }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import statistics
 import time
 from pathlib import Path
@@ -46,11 +45,6 @@ def look_at_calls(subject: Subject) -> Calls:
         allocations=(after[0] - before[0]) / calls,
         frees=(after[1] - before[1]) / calls,
     )
-
-
-def load_per_cpu() -> float:
-    """The load average of the last minute for each CPU that this process may run on."""
-    return os.getloadavg()[0] / len(os.sched_getaffinity(0))
 
 
 def _awake_seconds() -> float:

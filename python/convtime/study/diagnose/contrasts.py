@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -19,7 +19,7 @@ import torch
 from convtime.conv.explain.kernels import LAYOUT, role_of
 from convtime.results.evidence import Calls, Evidence, Held, Timing, Work
 from convtime.results.measurement import Measurement
-from convtime.study.diagnose import neighbours, process
+from convtime.study.diagnose import host, neighbours, process
 from convtime.study.diagnose.account import account_of
 from convtime.study.diagnose.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
 from convtime.study.diagnose.serialising import look_at_results
@@ -47,8 +47,6 @@ _LONGEST_REGIME = 2.0  # seconds of a call, beyond which no regime is reached
 _BUSY_FOR_A_CLOCK = 0.5  # share of a call's time
 _BATCHED = 8
 _SMALL_LAUNCH = 4096  # numbers
-
-_Times = Mapping[str, Timing]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,10 +151,6 @@ def _can_rotate(subject: Subject, evidence: Evidence) -> str:
     return _without_setup(subject, evidence) or copied_elsewhere(evidence)
 
 
-def _add(evidence: Evidence, name: str, times: _Times) -> Evidence:
-    return dataclasses.replace(evidence, contrasts={**evidence.contrasts, name: dict(times)})
-
-
 def _look_at_neighbours(subject: Subject, evidence: Evidence) -> Evidence:
     return dataclasses.replace(evidence, neighbours=neighbours.look(subject.place.device))
 
@@ -187,16 +181,15 @@ def _look_at_serialised(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
-    caches: tuple[Cache, ...] = (
-        ("cold", "cold-clean", "warm") if subject.on_gpu else ("cold", "warm")
-    )
-    return _add(evidence, "cache", {name: Timing.of(subject.time(cache=name)) for name in caches})
+    caches: tuple[Cache, ...] = ("cold", "cold-clean", "warm")
+    times = {name: Timing.of(subject.time(cache=name)) for name in caches}
+    return evidence.with_contrast("cache", times)
 
 
 def _look_at_rotation(subject: Subject, evidence: Evidence) -> Evidence:
     found = evidence.contrasts.get("cache", {})
     rotated = Timing.of(subject.time(cache="rotate"))
-    return _add(evidence, "cache", {**found, "rotated": rotated})
+    return evidence.with_contrast("cache", {**found, "rotated": rotated})
 
 
 def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
@@ -216,7 +209,7 @@ def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
     with contextlib.suppress(RuntimeError):
         raw = subject.time(method="event", cache="warm", queue="none")
         times["events, not queued"] = _raw(raw)
-    return _add(evidence, "method", times)
+    return evidence.with_contrast("method", times)
 
 
 def _raw(measured: Measurement) -> Timing:
@@ -234,7 +227,9 @@ def _look_at_placement(subject: Subject, evidence: Evidence) -> Evidence:
         [subject.candidate, *copies], cache="warm", budget=3 * BUDGET
     )
     middle = sorted(elsewhere, key=lambda each: each.median)[_MOVED // 2]
-    return _add(evidence, "placement", {"as-is": Timing.of(here), "moved": Timing.of(middle)})
+    return evidence.with_contrast(
+        "placement", {"as-is": Timing.of(here), "moved": Timing.of(middle)}
+    )
 
 
 def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
@@ -243,7 +238,9 @@ def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
     if measured.placement != "random":
         raise ValueError(measured.placement_reason)
     here = subject.time(cache="warm")
-    return _add(evidence, "places", {"as-is": Timing.of(here), "random": Timing.of(measured)})
+    return evidence.with_contrast(
+        "places", {"as-is": Timing.of(here), "random": Timing.of(measured)}
+    )
 
 
 def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
@@ -276,7 +273,7 @@ def _look_at_layout(subject: Subject, evidence: Evidence) -> Evidence:
     }
     here, *found = subject.time_all([subject.candidate, *others.values()], cache="warm")
     times = {name: Timing.of(each) for name, each in zip(others, found, strict=True)}
-    return _add(evidence, "layout", {"as-is": Timing.of(here), **times})
+    return evidence.with_contrast("layout", {"as-is": Timing.of(here), **times})
 
 
 def _has_numbers(subject: Subject, evidence: Evidence) -> str:
@@ -285,6 +282,14 @@ def _has_numbers(subject: Subject, evidence: Evidence) -> str:
         if any(each.is_floating_point() for each in subject.tensors)
         else "none of its tensors has floating-point numbers"
     )
+
+
+def _look_at_data_of_cpu(subject: Subject, evidence: Evidence) -> Evidence:
+    """By turns, and on copies all three, since other addresses take other times, too."""
+    changes = {"as given": moved, "zeros": _zeros, "random": _random}
+    candidates = [subject.with_tensors(change, name) for name, change in changes.items()]
+    times = map(Timing.of, subject.time_all(candidates, cache="warm"))
+    return evidence.with_contrast("data", dict(zip(changes, times, strict=True)))
 
 
 def _look_at_data(subject: Subject, evidence: Evidence) -> Evidence:
@@ -297,14 +302,11 @@ def _look_at_data(subject: Subject, evidence: Evidence) -> Evidence:
         "zeros": subject.with_tensors(_zeros, "zeros"),
         "random": subject.with_tensors(_random, "random"),
     }
-    return _add(
-        evidence,
-        "data",
-        {
-            name: Timing.of(subject.time(candidate, cache="warm", warmup=0.2))
-            for name, candidate in candidates.items()
-        },
-    )
+    times = {
+        name: Timing.of(subject.time(candidate, cache="warm", warmup=0.2))
+        for name, candidate in candidates.items()
+    }
+    return evidence.with_contrast("data", times)
 
 
 def _zeros(tensor: torch.Tensor) -> torch.Tensor:
@@ -353,7 +355,7 @@ def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
         )
         if measured.regime == regime:
             times[regime] = Timing.of(measured)
-    return _add(evidence, "regime", times)
+    return evidence.with_contrast("regime", times)
 
 
 def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
@@ -364,7 +366,7 @@ def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
             times[f"beside a stream that eats {eats}"] = Timing.of(
                 subject.time(cache="warm", method="event")
             )
-    return _add(evidence, "beside", times)
+    return evidence.with_contrast("beside", times)
 
 
 def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
@@ -373,7 +375,7 @@ def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
         with neighbours.in_a_process(subject.place.device, eats):
             found = subject.time(cache="warm", method="event", exclusive=False)
             times[f"beside a process that eats {eats}"] = Timing.of(found)
-    return _add(evidence, "beside", times)
+    return evidence.with_contrast("beside", times)
 
 
 def _launch_bound(subject: Subject, evidence: Evidence) -> str:
@@ -393,7 +395,7 @@ def _look_at_batches(subject: Subject, evidence: Evidence) -> Evidence:
     batched = subject.candidate.but(name="batched", args=args)
     one = Timing.of(subject.time(method="sync", cache="warm"))
     eight = Timing.of(subject.time(batched, method="sync", cache="warm"))
-    return _add(evidence, "batch", {"one call": one, f"{_BATCHED} in one": eight})
+    return evidence.with_contrast("batch", {"one call": one, f"{_BATCHED} in one": eight})
 
 
 def _host_tensors(subject: Subject, evidence: Evidence) -> str:
@@ -415,19 +417,7 @@ def _look_at_pinning(subject: Subject, evidence: Evidence) -> Evidence:
         "as-is": Timing.of(subject.time(method="sync", cache="warm")),
         "pinned": Timing.of(subject.time(pinned, method="sync", cache="warm")),
     }
-    return _add(evidence, "pinning", times)
-
-
-def _look_at_threads(subject: Subject, evidence: Evidence) -> Evidence:
-    before = torch.get_num_threads()
-    times = {"as-is": Timing.of(subject.time())}
-    try:
-        for count in sorted({1, max(1, before // 2)} - {before}):
-            torch.set_num_threads(count)
-            times[f"{count} thread{'s' if count > 1 else ''}"] = Timing.of(subject.time())
-    finally:
-        torch.set_num_threads(before)
-    return _add(evidence, "threads", times)
+    return evidence.with_contrast("pinning", times)
 
 
 def _several_threads(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
@@ -437,7 +427,7 @@ def _several_threads(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG0
 def _look_at_process(subject: Subject, evidence: Evidence) -> Evidence:
     here = subject.time(cache="warm", budget=2 * BUDGET)
     fresh = process.time_in_fresh_one(subject)
-    return _add(evidence, "process", {"here": Timing.of(here), "in a fresh process": fresh})
+    return evidence.with_contrast("process", {"here": Timing.of(here), "in a fresh process": fresh})
 
 
 def _alone(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
@@ -462,16 +452,22 @@ def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 CONTRASTS: tuple[Contrast, ...] = (
-    Contrast("neighbours", "work of known duration", 0.2, 0, _always, _look_at_neighbours),
+    Contrast("host", "how the system runs it", 1.2, 6, _always, host.look_at_host, "cpu"),
+    Contrast("neighbours", "work of known duration", 0.2, 0, _always, _look_at_neighbours, "cuda"),
     Contrast("launch", "the smallest operation", 0.1, 0, _always, _look_at_launch, "cuda"),
     Contrast("trace", "a profiler beside it", 1.0, 15, _always, _look_at_trace, "cuda"),
     Contrast("held", "a busy stream before it", 0.1, 1, _without_setup, _look_at_held, "cuda"),
     Contrast("serialised", "waits in it", 0.2, 8, _without_setup, _look_at_serialised, "cuda"),
-    Contrast("cache", "what it finds in the cache", 0.7, 60, _always, _look_at_cache),
+    Contrast("cache", "what it finds in the cache", 0.7, 60, _always, _look_at_cache, "cuda"),
+    Contrast("operators", "a profiler beside it", 0.4, 6, _always, host.look_at_operators, "cpu"),
+    Contrast("pages", "the memory it is given", 0.8, 60, _always, host.look_at_pages, "cpu"),
+    Contrast("threads", "its threads", 1.2, 60, _several_threads, host.look_at_threads, "cpu"),
+    Contrast("cache", "what it finds in the cache", 0.8, 60, _always, host.look_at_cache, "cpu"),
     Contrast("layout", "how its tensors lie", 0.5, 30, _has_layouts, _look_at_layout),
     Contrast("placement", "its tensors' addresses", 0.6, 80, _has_tensors, _look_at_placement),
-    Contrast("data", "its numbers", 1.3, 60, _has_numbers, _look_at_data),
-    Contrast("threads", "PyTorch's threads", 0.5, 30, _several_threads, _look_at_threads, "cpu"),
+    Contrast("data", "its numbers", 1.3, 60, _has_numbers, _look_at_data, "cuda"),
+    Contrast("data", "its numbers", 0.6, 60, _has_numbers, _look_at_data_of_cpu, "cpu"),
+    Contrast("denormals", "numbers near 0", 0.5, 60, _always, host.look_at_denormals, "cpu"),
     Contrast("method", "events, and a graph", 0.7, 40, _without_setup, _look_at_method, "cuda"),
     Contrast("pinning", "memory on the host", 0.4, 30, _host_tensors, _look_at_pinning, "cuda"),
     Contrast("regime", "rest, and lasting load", 5.0, 60, _lasting_load, _look_at_regime, "cuda"),

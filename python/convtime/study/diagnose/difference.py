@@ -26,6 +26,9 @@ class Other:
     tool: str = ""
 
 
+# What a loop on a CPU differs by is no launch.
+_LOOP_ON_CPU = "its loop finds the caches as the call before left them"
+
 _Step = Callable[[Evidence, float], Part | None]
 
 
@@ -106,6 +109,22 @@ def _graph(evidence: Evidence, so_far: float) -> Part | None:
     return Part("gaps", seconds - so_far, "it counts the gaps between a graph's nodes")
 
 
+def _threads(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
+    return _between(
+        evidence, "threads", "as-is", "1 thread", "it calls with one thread, and we with PyTorch's"
+    )
+
+
+def _pages(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
+    sentence = "its calls get what memory the allocator gives, and ours memory that is there"
+    return _between(evidence, "pages", "retained", "as-is", sentence)
+
+
+def _loop_of_one_thread(evidence: Evidence, so_far: float) -> Part | None:
+    seconds = evidence.seconds("one thread", "in a loop") or evidence.calls.loop.median
+    return Part("cache", seconds - so_far, _LOOP_ON_CPU)
+
+
 def _mean(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
     seconds = evidence.work.mean - evidence.work.seconds
     return Part("statistics", seconds, "it gives the mean, and we the median")
@@ -136,13 +155,12 @@ WAYS: Final[dict[str, tuple[_Step, ...]]] = {
     ),
 }
 _ON_CPU: Final[dict[str, tuple[_Step, ...]]] = {
+    "torch Timer": (_threads, _pages, _loop_of_one_thread),
     "a clock around each call, cold": (),
     "a clock around a loop": (_launch_of_loop,),
     "the mean of a clock around each call": (_mean,),
     "the fastest of a clock around each call": (_fewest,),
 }
-# What a loop on a CPU differs by is no launch.
-_LOOP_ON_CPU = "its loop finds the caches as the call before left them"
 
 
 def split(evidence: Evidence, other: Other) -> Difference:

@@ -15,7 +15,6 @@ import torch
 
 from convtime.device import nvml
 from convtime.results.evidence import Neighbours
-from convtime.study.diagnose.calls import load_per_cpu
 
 Eats = Literal["bandwidth", "multiprocessors"]
 EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
@@ -31,9 +30,7 @@ _BEGUN = "begun"
 
 
 def look(device: torch.device) -> Neighbours:
-    """What known work takes on a GPU, or how loaded a machine without one is."""
-    if device.type != "cuda":
-        return Neighbours(load=load_per_cpu())
+    """What known work takes on a GPU."""
     with torch.cuda.device(device):
         return Neighbours(
             spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),

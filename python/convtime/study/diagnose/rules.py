@@ -8,12 +8,24 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from convtime.results.diagnosis import Account, Cause, CauseCode
-from convtime.results.evidence import Evidence, Timing
+from convtime.results.evidence import Evidence
 from convtime.results.units import format_seconds
+from convtime.study.diagnose import cpu_rules
 from convtime.study.diagnose.account import account_of
+from convtime.study.diagnose.weighing import (
+    LIKELY,
+    POSSIBLE,
+    SURE,
+    Rule,
+    best_change,
+    confidence_in,
+    effect_of,
+    extremes,
+    told_of,
+)
 
 #: The share of a call's time that a cause has to take, or move it by, in order to be named.
 LEAST_EFFECT: Mapping[CauseCode, float] = {
@@ -30,11 +42,28 @@ LEAST_EFFECT: Mapping[CauseCode, float] = {
     "layout": 0.08,
     "transfer": 0.10,
     "data": 0.05,
-    "threads": 0.10,
     "process": 0.05,
 }
+#: On a CPU, whose times vary more.
+LEAST_EFFECT_ON_CPU: Mapping[CauseCode, float] = {
+    "contention": 0.10,
+    "quota": 0.05,
+    "blocking": 0.10,
+    "threads": 0.10,
+    "page-faults": 0.15,
+    "allocation": 0.15,
+    "python-overhead": 0.25,
+    "denormals": 0.15,
+    "numa": 0.10,
+    "clock": 0.10,
+    "first-call": 0.10,
+    "cache": 0.15,
+    "placement": 0.15,
+    "layout": 0.15,
+    "data": 0.15,
+    "process": 0.15,
+}
 
-SURE, LIKELY, POSSIBLE = 0.95, 0.75, 0.5
 #: What other confidences are multiplied by where others use the device; and that of the clock's
 #: where constant numbers are computed with, which draw other power than those of any use.
 DISTORTED = 0.6
@@ -54,35 +83,30 @@ SMALL_COPY = 64 << 10
 COPY_SHARE, STRETCHED = 0.70, 1.15
 #: Of the highest clock: below it, even bursts are held back.
 LOW_CLOCK = 0.90
-#: A call that is ready to run for less of its time than this waits for something.
-RUNNING = 0.5
-#: A CPU's load average for each CPU.
-LOAD = 1.5
 #: Counters: bytes of the GPU's memory, from where on a kernel reads many times what it is given.
 BYTES_READ, BYTES_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 READ_OVER_GIVEN = 2.5
 #: Of the rate that the memory can have: a kernel that reads at less does not wait for it.
 BUSY_MEMORY = 0.5
 
-_Rule = Callable[[Evidence, Account], Iterator[Cause]]
-
 
 def judge(evidence: Evidence) -> tuple[Cause, ...]:
     """What an operation's time is due to, and what it changes with; the weightiest first."""
     account = account_of(evidence)
-    found = [cause for rule in _RULES for cause in rule(evidence, account)]
-    found = [each for each in found if each.confidence and each.effect >= LEAST_EFFECT[each.code]]
+    rules, least = (_RULES, LEAST_EFFECT) if evidence.on_gpu else (_CPU_RULES, LEAST_EFFECT_ON_CPU)
+    found = [cause for rule in rules for cause in rule(evidence, account)]
+    found = [each for each in found if each.confidence and each.effect >= least[each.code]]
     if distorted := _distorted(evidence, {cause.code for cause in found}):
         found = [_less_sure(cause) if cause.code in distorted else cause for cause in found]
     shares = variance_shares(evidence)
     found = [dataclasses.replace(each, variance_share=shares.get(each.code)) for each in found]
-    return tuple(sorted(found, key=_weight, reverse=True))
+    return tuple(sorted(found, key=lambda each: _weight(each, evidence.on_gpu), reverse=True))
 
 
 def _distorted(evidence: Evidence, found: set[CauseCode]) -> set[CauseCode]:
     """Causes that another one distorts the evidence of."""
-    if "contention" in found:
-        return found - {"contention"}
+    if distorting := found & {"contention", "quota"}:
+        return found - distorting
     return {"clock"} if "data" in found and evidence.work.remarkable_inputs else set()
 
 
@@ -90,10 +114,13 @@ def _less_sure(cause: Cause) -> Cause:
     return dataclasses.replace(cause, confidence=DISTORTED * cause.confidence)
 
 
-def _weight(cause: Cause) -> float:
+def _weight(cause: Cause, on_gpu: bool) -> float:
     # A wrong result comes before any time; and what others do distorts all other contrasts.
-    first = {"missing-wait": 2.0, "contention": 1.0}.get(cause.code, 0.0)
-    return first + cause.effect * cause.confidence
+    first = {"missing-wait": 2.0, "contention": 1.0, "quota": 1.0}.get(cause.code, 0.0)
+    # What a call would take in another state weighs less than what it takes in its own: on a CPU,
+    # an empty cache slows down all that is short.
+    weight = 0.5 if cause.code == "cache" and not on_gpu else 1.0
+    return first + weight * cause.effect * cause.confidence
 
 
 def variance_shares(evidence: Evidence) -> dict[CauseCode, float]:
@@ -119,6 +146,8 @@ _VARIED: Mapping[CauseCode, str] = {
     "data": "data",
     "threads": "threads",
     "process": "process",
+    "page-faults": "pages",
+    "denormals": "denormals",
 }
 
 
@@ -161,17 +190,13 @@ def _contention(evidence: Evidence, account: Account) -> Iterator[Cause]:  # noq
         if share < COPY_SHARE:
             told.append(f"a copy reaches {share:.0%} of what the memory could")
             slowed.append(1 - share / COPY_SHARE)
-    if seen is not None and seen.load is not None and seen.load > LOAD:
-        told.append(f"the load is {seen.load:.1f} for each CPU")
-        slowed.append(1 - 1 / seen.load)
     if not told:
         return
     if seen is not None and seen.other_processes:
         told.append(f"NVML knows of {seen.other_processes} other processes on this GPU")
-    where = "GPU" if evidence.on_gpu else "machine"
     yield Cause(
         code="contention",
-        sentence=f"others use the {where} meanwhile",
+        sentence="others use the GPU meanwhile",
         evidence=tuple(told),
         effect=max(slowed),
         confidence=SURE if len(told) > 1 else LIKELY,
@@ -249,7 +274,7 @@ def _transfer(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _mapped(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = _best_change(evidence, "placement")  # to copies, which lie in the GPU's memory
+    found = best_change(evidence, "placement")  # to copies, which lie in the GPU's memory
     if not evidence.work.mapped_bytes or found is None:
         return
     here, _, elsewhere = found
@@ -260,10 +285,10 @@ def _mapped(evidence: Evidence, account: Account) -> Iterator[Cause]:
         f"{format_seconds(elsewhere.median)}",
         evidence=(
             f"{evidence.work.mapped_bytes / 1e6:,.1f} MB of its tensors lie in the host's memory",
-            *_told(evidence, "placement"),
+            *told_of(evidence, "placement"),
         ),
-        effect=_effect(here, elsewhere, account),
-        confidence=_confidence(here, elsewhere),
+        effect=effect_of(here, elsewhere, account),
+        confidence=confidence_in(here, elsewhere),
     )
 
 
@@ -331,9 +356,6 @@ def _works_on_host(evidence: Evidence, account: Account) -> bool:
 
 
 def _host(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    if not evidence.on_gpu:
-        yield from _waits_on_cpu(evidence, account)
-        return
     issuing = _launching(evidence, account)
     stalled = min(account.idle, max(0.0, issuing - account.busy))
     told = [
@@ -358,25 +380,12 @@ def _host(evidence: Evidence, account: Account) -> Iterator[Cause]:
     )
 
 
-def _waits_on_cpu(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    running = evidence.calls.running
-    if running < RUNNING:
-        yield Cause(
-            code="host-bound",
-            sentence="the call waits, and computes nothing meanwhile: it sleeps, or reads or "
-            "writes something slow",
-            evidence=(f"for {1 - running:.0%} of its time it is not ready to run on a CPU",),
-            effect=account.waiting / account.seconds,
-            confidence=SURE,
-        )
-
-
 def _cache(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = _extremes(evidence, "cache")
+    found = extremes(evidence, "cache")
     if found is None:
         return
     (slow, slower), (fast, faster) = found
-    told = list(_told(evidence, "cache"))
+    told = list(told_of(evidence, "cache"))
     moved = [evidence.counters.get(each) for each in (BYTES_READ, BYTES_WRITTEN)]
     if None not in moved:
         read, written = (each / 1e6 for each in moved if each is not None)
@@ -386,8 +395,8 @@ def _cache(evidence: Evidence, account: Account) -> Iterator[Cause]:
         sentence=f"what the call finds in the cache decides: {slow} it takes "
         f"{format_seconds(slower.median)}, {fast} {format_seconds(faster.median)}",
         evidence=tuple(told),
-        effect=_effect(slower, faster, account),
-        confidence=_confidence(slower, faster),
+        effect=effect_of(slower, faster, account),
+        confidence=confidence_in(slower, faster),
     )
 
 
@@ -396,7 +405,7 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:
     if {"burst", "sustained"} <= set(found):
         burst, sustained = found["burst"], found["sustained"]
         clocks = [each.clock_hz for each in (burst, sustained)]
-        told = list(_told(evidence, "regime"))
+        told = list(told_of(evidence, "regime"))
         if None not in clocks:
             told.append(
                 "the clock is {:.0f} and {:.0f} MHz".format(*(hz / 1e6 for hz in clocks if hz))
@@ -407,8 +416,8 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:
                 sentence=f"under lasting load it takes {format_seconds(sustained.median)}, where a "
                 f"rested GPU takes {format_seconds(burst.median)}: power lowers the clock",
                 evidence=tuple(told),
-                effect=_effect(sustained, burst, account, in_cycles=False),
-                confidence=_confidence(sustained, burst),
+                effect=effect_of(sustained, burst, account, in_cycles=False),
+                confidence=confidence_in(sustained, burst),
             )
             return
     highest = evidence.work.highest_clock_hz
@@ -428,16 +437,16 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:
 def _placement(evidence: Evidence, account: Account) -> Iterator[Cause]:
     if evidence.work.mapped_bytes:  # whose copies lie in other memory, and not at other addresses
         return
-    found = _best_change(evidence, "placement")
+    found = best_change(evidence, "placement")
     if found is not None:
         here, _, elsewhere = found
         yield Cause(
             code="placement",
             sentence=f"the tensors lie where the call takes {format_seconds(here.median)}; at "
             f"other addresses it takes {format_seconds(elsewhere.median)}",
-            evidence=_told(evidence, "placement"),
-            effect=_effect(here, elsewhere, account),
-            confidence=_confidence(here, elsewhere),
+            evidence=told_of(evidence, "placement"),
+            effect=effect_of(here, elsewhere, account),
+            confidence=confidence_in(here, elsewhere),
         )
         return
     spread, share = evidence.work.place_spread, evidence.work.place_share
@@ -452,8 +461,8 @@ def _placement(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = _best_change(evidence, "layout")
-    told = list(_told(evidence, "layout"))
+    found = best_change(evidence, "layout")
+    told = list(told_of(evidence, "layout"))
     if evidence.work.conversion > 0:
         told.append(f"{format_seconds(evidence.work.conversion)} are conversions between layouts")
     read, given = evidence.counters.get(BYTES_READ), evidence.work.tensor_bytes
@@ -470,8 +479,8 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
             sentence=f"the tensors lie in memory so that the call takes "
             f"{format_seconds(here.median)}; {name} it takes {format_seconds(best.median)}",
             evidence=tuple(told),
-            effect=_effect(here, best, account),
-            confidence=_confidence(here, best),
+            effect=effect_of(here, best, account),
+            confidence=confidence_in(here, best),
         )
     elif read and wasteful:
         yield Cause(
@@ -510,30 +519,16 @@ def _data(evidence: Evidence, account: Account) -> Iterator[Cause]:
         sentence=f"the numbers decide: as given it takes {format_seconds(given.median)}, with "
         f"{name} {format_seconds(other.median)}",
         evidence=(
-            *_told(evidence, "data"),
+            *told_of(evidence, "data"),
             *(["what it is given is constant, or largely NaN or denormal"] if constant else []),
         ),
-        effect=_effect(slower, faster, account, in_cycles=not constant),
-        confidence=_confidence(slower, faster),
+        effect=effect_of(slower, faster, account, in_cycles=not constant),
+        confidence=confidence_in(slower, faster),
     )
 
 
-def _threads(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = _best_change(evidence, "threads")
-    if found is not None:
-        here, name, best = found
-        yield Cause(
-            code="threads",
-            sentence=f"PyTorch's threads get in each other's way: it takes "
-            f"{format_seconds(here.median)}, with {name} {format_seconds(best.median)}",
-            evidence=_told(evidence, "threads"),
-            effect=_effect(here, best, account),
-            confidence=_confidence(here, best),
-        )
-
-
 def _process(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = _extremes(evidence, "process")
+    found = extremes(evidence, "process")
     if found is None:
         return
     (slow, slower), (fast, faster) = found
@@ -541,13 +536,13 @@ def _process(evidence: Evidence, account: Account) -> Iterator[Cause]:
         code="process",
         sentence=f"{slow} it takes {format_seconds(slower.median)}, {fast} "
         f"{format_seconds(faster.median)}: something belongs to the process",
-        evidence=_told(evidence, "process"),
-        effect=_effect(slower, faster, account),
-        confidence=min(LIKELY, _confidence(slower, faster)),
+        evidence=told_of(evidence, "process"),
+        effect=effect_of(slower, faster, account),
+        confidence=min(LIKELY, confidence_in(slower, faster)),
     )
 
 
-_RULES: tuple[_Rule, ...] = (
+_RULES: tuple[Rule, ...] = (
     _missing_wait,
     _contention,
     _first_call,
@@ -560,53 +555,15 @@ _RULES: tuple[_Rule, ...] = (
     _placement,
     _layout,
     _data,
-    _threads,
     _process,
 )
 
-
-def _extremes(
-    evidence: Evidence, contrast: str
-) -> tuple[tuple[str, Timing], tuple[str, Timing]] | None:
-    """The slowest and the fastest condition of a contrast; None where there are not two."""
-    found = sorted(evidence.contrasts.get(contrast, {}).items(), key=lambda entry: entry[1].median)
-    return (found[-1], found[0]) if len(found) > 1 else None
-
-
-def _best_change(evidence: Evidence, contrast: str) -> tuple[Timing, str, Timing] | None:
-    """As it is, and the fastest change by its name; None where none is faster."""
-    others = dict(evidence.contrasts.get(contrast, {}))
-    here = others.pop("as-is", None)
-    if here is None or not others:
-        return None
-    name, best = min(others.items(), key=lambda entry: entry[1].median)
-    return (here, name, best) if best.median < here.median else None
-
-
-def _effect(slower: Timing, faster: Timing, account: Account, *, in_cycles: bool = True) -> float:
-    """What the difference of two times is of a call's time, clocks that differ left out."""
-    share = 1 - faster.median / slower.median if slower.median > 0 else 0.0
-    if in_cycles and slower.cycles and faster.cycles:
-        share = min(share, 1 - faster.cycles / slower.cycles)
-    share = min(max(0.0, share), 1.0)
-    return share * min(1.0, slower.median / max(account.seconds, 1e-12))
-
-
-def _confidence(slower: Timing, faster: Timing) -> float:
-    if slower.low is None or faster.high is None:
-        return POSSIBLE
-    if not slower.surely_above(faster):
-        return 0.0
-    # No ratio: the faster one takes 0 where it gives the GPU no work.
-    apart = slower.low - faster.high
-    return SURE if apart > (slower.median - faster.median) / 2 else LIKELY
-
-
-def _told(evidence: Evidence, contrast: str) -> tuple[str, ...]:
-    """A contrast's times, in one sentence."""
-    times = (
-        f"{name} {format_seconds(each.median)}"
-        for name, each in evidence.contrasts.get(contrast, {}).items()
-    )
-    told = ", ".join(times)
-    return (f"{contrast}: {told}",) if told else ()
+_CPU_RULES: tuple[Rule, ...] = (
+    *cpu_rules.RULES,
+    _first_call,
+    _cache,
+    _placement,
+    _layout,
+    _data,
+    _process,
+)

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <filesystem>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "core/export.h"
+
+namespace convtime {
+
+/// How often a thread was found to do what.
+struct ThreadActivity {
+  std::size_t looks = 0;          ///< in all
+  std::size_t ready = 0;          ///< it ran, or waited for a core
+  std::size_t sleeping = 0;       ///< until some time
+  std::size_t files = 0;          ///< it waited for a file, a pipe or a socket
+  std::size_t pages = 0;          ///< for a page that is read from a disk
+  std::size_t processes = 0;      ///< for another process to start or end
+  std::size_t locks = 0;          ///< for a lock, while no other thread of this process was ready
+  std::size_t other_threads = 0;  ///< likewise, while another one was
+  std::size_t elsewhere = 0;      ///< it waited for something else
+};
+
+/// Looks at what a thread of this process does, some thousand times a second, from another thread.
+/// The system tells the system call in which a thread waits (proc_pid_syscall(5)).
+class CONVTIME_API ThreadWatch {
+ public:
+  /// Watches the thread that makes it. `proc` is where that file system is mounted.
+  explicit ThreadWatch(const std::filesystem::path& proc = "/proc");
+  ~ThreadWatch();
+  ThreadWatch(const ThreadWatch&) = delete;
+  ThreadWatch& operator=(const ThreadWatch&) = delete;
+
+  /// Ends it.
+  ThreadActivity stop();
+
+  /// What this system does not tell; empty where it tells all.
+  const std::string& missing() const { return missing_; }
+
+ private:
+  void watch();
+  void look();
+  bool another_is_ready() const;
+
+  std::filesystem::path tasks_;
+  int watched_;
+  int own_ = -1;  ///< the thread that looks
+  int file_ = -1;
+  std::string missing_;
+  ThreadActivity found_;
+  std::mutex mutex_;
+  std::condition_variable stopping_;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace convtime

@@ -1,0 +1,67 @@
+"""Which NUMA node of a machine memory lies on."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from convtime.core.cpu import parse_cpus
+
+_MOVE_PAGES = {"x86_64": 279, "aarch64": 239}  # the system call's number
+_PAGES_OF_A_TENSOR = 64
+
+
+def remote_share(
+    tensors: Sequence[torch.Tensor], root: Path = Path("/")
+) -> tuple[float | None, str]:
+    """Of some pages of tensors, the share on another node than the calling thread's core is of.
+
+    None on a machine with one node, or where there are no such pages. And why that is not known,
+    where the machine has several; else empty.
+    """
+    nodes = {
+        int(folder.name[4:]): parse_cpus((folder / "cpulist").read_text())
+        for folder in (root / "sys/devices/system/node").glob("node[0-9]*")
+    }
+    own = [node for node, cpus in nodes.items() if _current_core() in cpus]
+    if len(nodes) < 2 or not own:
+        return None, ""
+    addresses = [
+        address
+        for tensor in tensors
+        if tensor.device.type == "cpu" and tensor.numel()
+        for address in _pages_of(tensor)
+    ]
+    found = _nodes_of(addresses)
+    if found is None:
+        return None, "the system does not tell on which NUMA node memory lies"
+    known = [node for node in found if node >= 0]  # others have not been touched
+    return (sum(node not in own for node in known) / len(known) if known else None), ""
+
+
+def _current_core() -> int:
+    return ctypes.CDLL(None).sched_getcpu()  # type: ignore[no-any-return]
+
+
+def _pages_of(tensor: torch.Tensor) -> list[int]:
+    begin = tensor.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+    step = max(tensor.nbytes // _PAGES_OF_A_TENSOR // mmap.PAGESIZE, 1) * mmap.PAGESIZE
+    return list(range(begin, begin + max(tensor.nbytes, 1), step))[:_PAGES_OF_A_TENSOR]
+
+
+def _nodes_of(addresses: Sequence[int]) -> list[int] | None:
+    """The node of each page, negative where it has none; None where the system does not tell."""
+    number = _MOVE_PAGES.get(os.uname().machine)
+    if number is None:
+        return None
+    pages = (ctypes.c_void_p * len(addresses))(*addresses)
+    status = (ctypes.c_int * len(addresses))()
+    failed = ctypes.CDLL(None).syscall(
+        ctypes.c_long(number), 0, ctypes.c_ulong(len(addresses)), pages, None, status, 0
+    )
+    return None if failed else list(status)

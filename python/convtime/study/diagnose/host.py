@@ -1,0 +1,251 @@
+"""What the operating system and the interpreter do to calls on a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import mmap
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from convtime.core.load import _C
+from convtime.device import numa
+from convtime.results.evidence import Evidence, Host, Operators, Timing, Waits
+from convtime.results.host_reading import HostReading
+from convtime.study.diagnose.subject import BUDGET, Subject, seconds_of
+
+_LOOP_SECONDS, _FEWEST_CALLS = 0.35, 3
+_REST_SECONDS = 0.1
+_FAULTED_PAGES = 2048
+_CLOCKED_SECONDS, _MOST_CLOCKED, _SMALLEST_CALLS = 0.02, 1000, 500
+_VISITS = 2  # of each condition, in turns: what drifts would else look like one
+
+
+def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
+    """Reads what happens to calls in a loop; then again while the calling thread is watched."""
+    probe = _C.HostProbe()
+    rest, _ = _read(probe, lambda: time.sleep(_REST_SECONDS))
+    rested_hz = _fastest_clock()
+    count = max(_FEWEST_CALLS, int(_LOOP_SECONDS / max(evidence.calls.loop.median, 1e-7)))
+
+    def loop() -> None:
+        for _ in range(count):
+            subject.prepare()
+            subject.call()
+
+    found, kernel = _read(probe, loop)
+    loaded_hz = _C.core_clock_hz()
+    waits, unseen = _watch(loop, count)
+    share, why_not = numa.remote_share(subject.tensors)
+    missing = "; ".join(filter(None, (probe.missing, unseen, why_not)))
+    host = Host(
+        seconds=found.seconds / count,
+        cpu=found.cpu_seconds / count,
+        kernel=kernel / count,
+        cores=probe.cores,
+        waiting=_each(found.waiting_seconds, count),
+        longest_wait=_each(found.longest_wait_seconds, count),
+        threads=found.threads,
+        others=None if found.others_seconds is None else found.others_seconds / found.seconds,
+        background=rest.cpu_seconds / rest.seconds,
+        throttled=_each(found.throttled_seconds, count),
+        stolen=_each(found.stolen_seconds, count),
+        minor_faults=found.minor_faults / count,
+        major_faults=found.major_faults / count,
+        fault_seconds=_seconds_of_a_fault(),
+        waits=waits,
+        rested_hz=rested_hz,
+        loaded_hz=loaded_hz,
+        remote_share=share,
+        missing=missing,
+    )
+    return dataclasses.replace(evidence, host=host)
+
+
+def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
+    """What the calling thread is found to do in a loop of so many calls, and why that is unknown.
+
+    By one of PyTorch's threads: others look for work for some milliseconds after a call, and could
+    not be told from those that hold a lock.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        watch = _C.ThreadWatch()
+        try:
+            seconds = seconds_of(loop)
+        finally:
+            found = watch.stop()
+    finally:
+        torch.set_num_threads(before)
+    return Waits(seconds=seconds / count, **found) if found["looks"] else None, watch.missing
+
+
+def _read(probe: _C.HostProbe, action: Callable[[], object]) -> tuple[HostReading, float]:
+    """What happened meanwhile, and the seconds of this process' CPU time in the kernel."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_stime
+    probe.begin(_LOOP_SECONDS)
+    action()
+    found = probe.end()
+    return HostReading(**found), resource.getrusage(resource.RUSAGE_SELF).ru_stime - before
+
+
+def _each(value: float | None, count: int) -> float | None:
+    return None if value is None else value / count
+
+
+def _fastest_clock() -> float | None:
+    """Of some milliseconds, in which the clock rises after a rest."""
+    found = [_C.core_clock_hz() for _ in range(20)]
+    return max((hz for hz in found if hz is not None), default=None)
+
+
+def _seconds_of_a_fault() -> float:
+    """Of a page that is touched for the first time; the least of some tries."""
+    found = []
+    for _ in range(3):
+        with mmap.mmap(-1, _FAULTED_PAGES * mmap.PAGESIZE) as memory:
+            if hasattr(mmap, "MADV_NOHUGEPAGE"):
+                with contextlib.suppress(OSError):  # of kernels without large pages
+                    memory.madvise(mmap.MADV_NOHUGEPAGE)
+            view = torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE]
+            found.append(seconds_of(lambda view=view: view.fill_(1)))  # type: ignore[misc]
+            del view
+    return min(found) / _FAULTED_PAGES
+
+
+def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
+    """Clocks PyTorch's operators, and takes off what that adds to a call of each."""
+    seconds = evidence.calls.loop.median
+    count = max(1, min(_MOST_CLOCKED, int(_CLOCKED_SECONDS / max(seconds, 1e-7))))
+    small = torch.zeros(1)
+
+    def smallest() -> None:
+        for _ in range(_SMALLEST_CALLS):
+            torch.neg(small)
+
+    def loop() -> None:
+        for _ in range(count):
+            subject.prepare()
+            subject.call()
+
+    added, found = _clock(smallest, math.inf)
+    limit = max(0.0, found["seconds"] / _SMALLEST_CALLS - added)
+    _, found = _clock(loop, limit + added)
+    inside = found["seconds"] - added * (found["count"] - found["outermost"] / 2)
+    operators = Operators(
+        count=found["count"] / count,
+        outermost=found["outermost"] / count,
+        seconds=max(0.0, inside) / count,
+        dispatching=max(0.0, found["dispatching"] - added * found["count"]) / count,
+        loop=min(seconds_of(loop) for _ in range(2)) / count,
+        smallest=limit,
+    )
+    return dataclasses.replace(evidence, operators=operators)
+
+
+def _clock(loop: Callable[[], object], limit: float) -> tuple[float, dict[str, float]]:
+    """What clocking adds to each call of an operator, and what the clock tells."""
+    loop()
+    plain = min(seconds_of(loop) for _ in range(3))
+    clocked = []
+    for _ in range(3):
+        clock = _C.OperatorClock(limit)
+        try:
+            seconds = seconds_of(loop)
+        finally:
+            found = clock.stop()
+        clocked.append((seconds, found))
+    seconds, found = min(clocked, key=lambda each: each[0])
+    return max(0.0, seconds - plain) / max(found["count"], 1), found
+
+
+def look_at_pages(subject: Subject, evidence: Evidence) -> Evidence:
+    """As the C library's allocator gives memory, and with that of earlier results."""
+    return _add_in_turns(
+        subject,
+        evidence,
+        "pages",
+        {"as-is": {"pages": "as-is"}, "retained": {"pages": "retained"}},
+    )
+
+
+def look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
+    """With the CPU's caches emptied before each call, and as the call before left them."""
+    return _add_in_turns(
+        subject, evidence, "cache", {name: {"cache": name} for name in ("cold", "warm")}
+    )
+
+
+def look_at_threads(subject: Subject, evidence: Evidence) -> Evidence:
+    """With one thread, half of PyTorch's, and one for each core; and one thread in a loop."""
+    before, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    counts = sorted({1, max(1, before // 2), min(cores, before)} - {before})
+    times: dict[str, list[Timing]] = {}
+    try:
+        for _ in range(_VISITS):
+            for count in (before, *counts):
+                torch.set_num_threads(count)
+                name = "as-is" if count == before else f"{count} thread{'s' * (count > 1)}"
+                times.setdefault(name, []).append(Timing.of(subject.time()))
+        if before > 1:
+            torch.set_num_threads(1)
+            by_one = {"in a loop": _loop_timing(subject, evidence)}
+            evidence = evidence.with_contrast("one thread", by_one)
+    finally:
+        torch.set_num_threads(before)
+    return _joined(evidence, "threads", times)
+
+
+def _loop_timing(subject: Subject, evidence: Evidence) -> Timing:
+    count = max(1, int(BUDGET / 5 / max(evidence.calls.loop.median, 1e-7)))
+
+    def loop() -> None:
+        for _ in range(count):
+            subject.call()
+
+    loop()
+    return Timing(statistics.median(seconds_of(loop) / count for _ in range(5)))
+
+
+def look_at_denormals(subject: Subject, evidence: Evidence) -> Evidence:
+    """As it is, and with denormal numbers taken for 0; by one thread, of which that is a mode."""
+    tiny = torch.tensor([torch.finfo(torch.float32).tiny])
+    if not (tiny / 2).item():
+        raise ValueError("denormal numbers are taken for 0 already")
+    if not torch.set_flush_denormal(False):
+        raise ValueError("this CPU has no mode that takes denormal numbers for 0")
+    before = torch.get_num_threads()
+    times: dict[str, list[Timing]] = {"as-is": [], "flushed": []}
+    try:
+        torch.set_num_threads(1)
+        for _ in range(_VISITS):
+            for name, found in times.items():
+                torch.set_flush_denormal(name == "flushed")
+                found.append(Timing.of(subject.time(budget=BUDGET / 2)))
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+    return _joined(evidence, "denormals", times)
+
+
+def _add_in_turns(
+    subject: Subject, evidence: Evidence, name: str, conditions: dict[str, dict[str, Any]]
+) -> Evidence:
+    times: dict[str, list[Timing]] = {condition: [] for condition in conditions}
+    for _ in range(_VISITS):
+        for condition, options in conditions.items():
+            times[condition].append(Timing.of(subject.time(**options)))
+    return _joined(evidence, name, times)
+
+
+def _joined(evidence: Evidence, name: str, times: dict[str, list[Timing]]) -> Evidence:
+    joined = {condition: Timing.joined(parts) for condition, parts in times.items()}
+    return evidence.with_contrast(name, joined)

@@ -1,0 +1,62 @@
+"""What rules weigh differences of times by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from convtime.results.diagnosis import Account, Cause
+from convtime.results.evidence import Evidence, Timing
+from convtime.results.units import format_seconds
+
+#: Looks for one cause.
+Rule = Callable[[Evidence, Account], Iterator[Cause]]
+
+SURE, LIKELY, POSSIBLE = 0.95, 0.75, 0.5
+
+
+def extremes(
+    evidence: Evidence, contrast: str
+) -> tuple[tuple[str, Timing], tuple[str, Timing]] | None:
+    """The slowest and the fastest condition of a contrast; None where there are not two."""
+    found = sorted(evidence.contrasts.get(contrast, {}).items(), key=lambda entry: entry[1].median)
+    return (found[-1], found[0]) if len(found) > 1 else None
+
+
+def best_change(evidence: Evidence, contrast: str) -> tuple[Timing, str, Timing] | None:
+    """As it is, and the fastest change by its name; None where none is faster."""
+    others = dict(evidence.contrasts.get(contrast, {}))
+    here = others.pop("as-is", None)
+    if here is None or not others:
+        return None
+    name, best = min(others.items(), key=lambda entry: entry[1].median)
+    return (here, name, best) if best.median < here.median else None
+
+
+def effect_of(slower: Timing, faster: Timing, account: Account, *, in_cycles: bool = True) -> float:
+    """What the difference of two times is of a call's time, clocks that differ left out."""
+    share = 1 - faster.median / slower.median if slower.median > 0 else 0.0
+    if in_cycles and slower.cycles and faster.cycles:
+        share = min(share, 1 - faster.cycles / slower.cycles)
+    share = min(max(0.0, share), 1.0)
+    return share * min(1.0, slower.median / max(account.seconds, 1e-12))
+
+
+def confidence_in(slower: Timing, faster: Timing) -> float:
+    """How sure their difference is: by their intervals."""
+    if slower.low is None or faster.high is None:
+        return POSSIBLE
+    if not slower.surely_above(faster):
+        return 0.0
+    # No ratio: the faster one takes 0 where it gives the GPU no work.
+    apart = slower.low - faster.high
+    return SURE if apart > (slower.median - faster.median) / 2 else LIKELY
+
+
+def told_of(evidence: Evidence, contrast: str) -> tuple[str, ...]:
+    """A contrast's times, in one sentence."""
+    times = (
+        f"{name} {format_seconds(each.median)}"
+        for name, each in evidence.contrasts.get(contrast, {}).items()
+    )
+    told = ", ".join(times)
+    return (f"{contrast}: {told}",) if told else ()
