@@ -23,8 +23,11 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import cpu  # noqa: E402
 import results  # noqa: E402
-from cpu_parts import fresh, load, measure, operations, truth  # noqa: E402
+from common.planting import Draw  # noqa: E402
+from cpu_parts import causes, fresh, load, measure, operations, truth  # noqa: E402
 from cpu_parts.truth import Interval  # noqa: E402
+
+from convtime.study.diagnose.rules import LEAST_EFFECT_ON_CPU  # noqa: E402
 
 LOAD = [0.1, 0.2]
 
@@ -106,6 +109,62 @@ def test_each_value_of_the_summary(name: str, rows: list[dict[str, Any]], value:
     assert cpu.summarise(rows)[name] == pytest.approx(value)
 
 
+def diagnosed(cause: str, *named: str) -> dict[str, Any]:
+    causes = [{"code": code, "effect": 0.5, "confidence": 0.9} for code in named]
+    first = named[0] if named else "nothing"
+    return {
+        "key": f"{cause}: {first}",
+        "cause": cause,
+        "first": first,
+        "causes": causes,
+        "drawn": {"MiB": 5},
+        "seconds": 7.0,
+    }
+
+
+def test_causes_count_if_they_are_named_first_and_controls_if_nothing_is() -> None:
+    rows = [
+        diagnosed("blocking", "blocking", "cache"),
+        diagnosed("threads", "cache", "threads"),
+        diagnosed("nothing"),
+        diagnosed("nothing", "cache"),
+    ]
+    summary = cpu.summarise(rows)
+    assert summary["causes_planted"] == 2
+    assert summary["causes_named_first"] == 0.5
+    assert summary["controls_clean"] == 0.5
+    assert "aa_false_verdicts" not in summary
+    told = cpu.causes_table([*rows, row(pair("same"))])
+    assert len(told.splitlines()) == 6
+    assert "| blocking: blocking | MiB 5 | blocking | cache | 7.0 |" in told
+    assert cpu.tell(rows[1]).startswith("MISSED threads: cache (0.50, 0.90), threads")
+
+
+def test_as_many_causes_are_planted_as_the_goals_ask_for() -> None:
+    goals = results.load_goals()["cpu"]
+    assert results.meets(len(causes.CAUSES), goals["causes_planted"])
+    assert len(causes.CONTROLS) >= 6
+    planted = {plant.cause for plant in causes.CAUSES.values()}
+    assert planted <= set(LEAST_EFFECT_ON_CPU)
+    # No machine here has several nodes, or a clock that can be lowered.
+    unplanted = {"numa", "clock", "placement", "data", "process", "allocation"}
+    assert planted | unplanted == set(LEAST_EFFECT_ON_CPU)
+
+
+@pytest.mark.parametrize("key", {**causes.CAUSES, **causes.CONTROLS})
+def test_what_is_planted_can_be_called(key: str) -> None:
+    if key == "quota: quota" and not causes.may_plant_quotas():
+        pytest.skip("no cgroup can be made here")
+    before = torch.get_num_threads(), os.sched_getaffinity(0)
+    planted = {**causes.CAUSES, **causes.CONTROLS}[key].make(Draw("7", key))
+    try:
+        with planted.around():
+            planted.fn(*planted.args)
+    finally:
+        torch.set_num_threads(before[0])
+        os.sched_setaffinity(0, before[1])
+
+
 def test_the_summary_has_the_names_of_the_goals() -> None:
     goals = results.load_goals()["cpu"]
     entries = [
@@ -114,6 +173,7 @@ def test_the_summary_has_the_names_of_the_goals() -> None:
         for loaded in (False, True)
     ]
     rows = [row(*entries, timed(0.9, 1.1))] * 100
+    rows += [diagnosed("blocking", "blocking")] * 14 + [diagnosed("nothing")] * 6
     measured = set(cpu.summarise(rows))
     assert measured <= set(goals)
     judged = results.make_summary(rows, cpu.summarise, goals)

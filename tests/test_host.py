@@ -210,6 +210,65 @@ def test_a_disturbance_is_why_a_wide_interval_is_uncertain() -> None:
     assert "30 %" in judged.sentence
 
 
+def ratio_of(factor: float, **changes: Any) -> convtime.Comparison:
+    base = tuple(1e-3 * (1 + 0.001 * (index % 7 - 3)) for index in range(60))
+    other = tuple(factor * each for each in base)
+    pair = {"base": on_cpu(base, name="base"), "other": on_cpu(other, name="other")}
+    return Comparison({name: dataclasses.replace(each, **changes) for name, each in pair.items()})
+
+
+def test_small_differences_on_a_cpu_are_not_certain() -> None:
+    """Where tensors lie makes as much; a fresh process, where they lie elsewhere, confirms."""
+    doubtful = ratio_of(1.025, between_runs=0.01)
+    judged = doubtful.judge("other")
+    assert (judged.verdict, judged.reason) == ("uncertain", "placement")
+    assert "confirm=True" in judged.sentence
+    assert judged.smallest_difference > 0.03
+    fresh = {"other": convtime.Ratio(1.03, 1.02, 1.04)}
+    assert dataclasses.replace(doubtful, confirmation=fresh).judge("other").verdict == "slower"
+    assert ratio_of(1.05, between_runs=0.01).judge("other").verdict == "slower"
+    assert ratio_of(0.94, between_runs=0.01).judge("other").verdict == "faster"
+    assert ratio_of(1.0, between_runs=0.01).judge("other").verdict == "same"
+    assert ratio_of(1.025).judge("other").verdict == "slower"  # of a GPU, or of older files
+
+
+def test_intervals_of_times_on_a_cpu_hold_those_of_other_runs() -> None:
+    seconds = (1e-3,) * 60
+    low, high = on_cpu(seconds).median_interval
+    wider_low, wider_high = on_cpu(seconds, between_runs=0.03).median_interval
+    assert wider_low == pytest.approx(low - 0.03e-3)
+    assert wider_high == pytest.approx(high + 0.03e-3)
+
+
+def test_of_several_threads_other_runs_differ_more() -> None:
+    x = torch.randn(1 << 20)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        one = convtime.time_op(torch.relu, x, **QUICK)
+    finally:
+        torch.set_num_threads(before)
+    assert one.between_runs == pytest.approx(0.01)
+    if before > 1:
+        assert convtime.time_op(torch.relu, x, **QUICK).between_runs >= one.between_runs
+
+
+def test_a_result_says_on_which_cores_it_ran_and_how_many_were_free() -> None:
+    one = convtime.time_op(torch.relu, torch.randn(1 << 16), **QUICK)
+    if one.host_reason:
+        pytest.skip(one.host_reason)
+    assert one.used_cores
+    assert set(one.used_cores) <= os.sched_getaffinity(0)
+    assert one.free_cores is not None
+    assert 0 <= one.free_cores < len(os.sched_getaffinity(0))
+    assert f"{one.free_cores:.1f} cores were free" in one.details()
+    reading = HostReading(samples=30, seconds=0.1, cpu_seconds=0.1, others_seconds=0.05)
+    shared = on_cpu(host=(reading,), provenance={"cores": 4})
+    assert shared.free_cores == pytest.approx(2.5)
+    unknown = dataclasses.replace(reading, others_seconds=None)
+    assert on_cpu(host=(unknown,), provenance={"cores": 4}).free_cores is None
+
+
 def in_process(code: str) -> str:
     """What Python code prints in a process of its own."""
     found = subprocess.run(

@@ -68,7 +68,7 @@ std::string told(const std::vector<HostReading>& readings, const HostReading& ru
   for (std::size_t i = 0; i < indices.size(); ++i) {
     indices[i] = i;
   }
-  return describe_disturbance({.readings = readings, .whole_run = run, .cores = 2, .missing = ""},
+  return describe_disturbance({.readings = readings, .whole_run = run, .cores = 2, .missing = "", .used_cores = {}},
                               indices);
 }
 
@@ -93,6 +93,26 @@ TEST(Disturbance, IsCountedOverTheWholeRun) {
   EXPECT_NE(told({quiet(0.01)}, run).find("0.9"), std::string::npos);
   EXPECT_EQ(told({quiet(0.01)}, with(&HostReading::others_seconds, 0.02, 0.02)), "")
       << "two ticks of 10 ms say nothing";
+}
+
+TEST(Disturbance, OtherRunsDifferMoreWhereSeveralThreadsCompute) {
+  const auto of_threads = [](double threads) {
+    HostReading reading = quiet(0.01);
+    reading.threads = threads;
+    return reading;
+  };
+  const auto share = [](std::vector<HostReading> readings) {
+    const HostRecord record{
+        .readings = std::move(readings), .whole_run = {}, .cores = 2, .missing = "", .used_cores = {}};
+    const std::vector<std::size_t> each{0, 1, 2};
+    return share_between_runs(record, each);
+  };
+  const HostReading one = of_threads(1);
+  const HostReading two = of_threads(2);
+  EXPECT_GT(share({one, one, two}), 0);
+  EXPECT_GT(share({one, two, two}), share({one, one, two}));
+  EXPECT_EQ(share({one, one, of_threads(HostReading::kUnknown)}), share({one, one, one}));
+  EXPECT_EQ(share_between_runs({}, {}), 0);
 }
 
 }  // namespace

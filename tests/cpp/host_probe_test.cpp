@@ -67,6 +67,27 @@ TEST_F(HostProbeTest, CountsWhoRunsBesideItsThreads) {
   EXPECT_NEAR(reading.others_seconds / reading.seconds, 2, 1e-9);
 }
 
+TEST_F(HostProbeTest, TellsTheCoresOfThreadsThatComputed) {
+  const auto stat = [this](int id, int core) {
+    std::string text = std::to_string(id) + " (a (b) c) S";
+    for (int field = 4; field < 39; ++field) {
+      text += " 0";
+    }
+    write("proc/self/task/" + std::to_string(id) + "/stat", text + " " + std::to_string(core) + " 0\n");
+  };
+  for (const int id : {1, 2, 3}) {
+    write_thread(id, 0, 0);
+    stat(id, 4 + id);
+  }
+  HostProbe probe = this->probe();
+  EXPECT_TRUE(probe.used_cores().empty());
+  probe.begin(0);
+  write_thread(1, 9'000'000, 0);
+  write_thread(3, 9'000'000, 0);
+  probe.end();
+  EXPECT_EQ(probe.used_cores(), (std::vector<int>{5, 7}));
+}
+
 TEST_F(HostProbeTest, SaysWhatIsMissing) {
   fs::remove_all(root_);
   HostProbe probe = this->probe();

@@ -367,6 +367,7 @@ TEST_F(SamplerTest, LeavesDisturbedSamplesOut) {
   EXPECT_EQ(samples.readings.size(), samples.seconds.size());
   EXPECT_EQ(result.batches.size(), samples.seconds.size());
   EXPECT_EQ(samples.disturbance, "");
+  EXPECT_GT(samples.between_runs, 0);
 }
 
 TEST_F(SamplerTest, LeavesWholeRoundsOut) {

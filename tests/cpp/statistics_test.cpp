@@ -132,6 +132,12 @@ TEST(Judge, WantsTheWholeIntervalOnOneSide) {
   EXPECT_EQ(judge({0.5, 0.75}, 0.25), Verdict::kUncertain);
   EXPECT_EQ(judge({1.25, 2}, 0.25), Verdict::kUncertain);
   EXPECT_EQ(judge({std::nan(""), std::nan("")}, 0.01), Verdict::kUncertain);
+  // What else may make of a ratio is a doubt about differences, and none about their absence.
+  EXPECT_EQ(judge({0.995, 1.005}, 0.01, 0.02), Verdict::kSame);
+  EXPECT_EQ(judge({0.90, 0.98}, 0.01, 0.02), Verdict::kUncertain);
+  EXPECT_EQ(judge({1.02, 1.10}, 0.01, 0.02), Verdict::kUncertain);
+  EXPECT_EQ(judge({0.90, 0.96}, 0.01, 0.02), Verdict::kFaster);
+  EXPECT_EQ(judge({1.04, 1.10}, 0.01, 0.02), Verdict::kSlower);
 }
 
 TEST(Judge, HasANameForEachVerdict) {

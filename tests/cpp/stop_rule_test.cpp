@@ -233,6 +233,16 @@ TEST(StopJudge, JudgesTimesLessWhatIsExpected) {
   EXPECT_EQ(judge.decide(Samples{fast, slow}, 0), StopReason::kSettled);
 }
 
+TEST(StopJudge, GoesOnWhileADifferenceIsWithinADoubt) {
+  const std::vector<double> first(60, 1.00e-3);
+  const std::vector<double> slower(60, 1.02e-3);
+  StopJudge sure(StopRule{.criterion = StopCriterion::kVerdict});
+  EXPECT_EQ(sure.decide(Samples{first, slower}, 0), StopReason::kSettled);
+  StopJudge doubting(StopRule{.criterion = StopCriterion::kVerdict});
+  doubting.know_doubt(0.02);
+  EXPECT_EQ(doubting.decide(Samples{first, slower}, 0), StopReason::kNotYet);
+}
+
 // Where every batch of 64 is looked at, these take some ten minutes.
 TEST(StopJudge, CanKeepUpWithAMillionSamples) {
   const std::vector<double> values = random_bytes(1'000'000, 256);

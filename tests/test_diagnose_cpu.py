@@ -1,0 +1,167 @@
+"""What a diagnosis on a CPU reads of the operating system and of PyTorch, on this machine."""
+
+import dataclasses
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from clean_evidence import CLEAN
+from torch.profiler import ProfilerActivity, profile
+
+import convtime
+from convtime.core.cpu import parse_cpus
+from convtime.core.load import _C
+from convtime.device import numa
+from convtime.results.evidence import Evidence
+from convtime.study.diagnose import host
+from convtime.study.diagnose.calls import look_at_calls
+from convtime.study.diagnose.subject import Subject
+from convtime.timing.candidate import Candidate
+from convtime.timing.sampling import find_place
+
+
+def look(action, fn, *args) -> Evidence:
+    candidate = Candidate(fn, *args)
+    subject = Subject(candidate, find_place([candidate], "cpu"))
+    calls = look_at_calls(subject)
+    return action(subject, dataclasses.replace(CLEAN, on_gpu=False, calls=calls, contrasts={}))
+
+
+def test_a_sleep_is_seen_by_looks_at_the_thread():
+    found = look(host.look_at_host, time.sleep, 2e-3).host
+    if found.waits is None:
+        assert "does not tell what a thread waits for" in found.missing
+        pytest.skip(found.missing)
+    assert found.waits.share("sleeping") > 0.8
+    assert found.seconds > 2e-3
+    assert found.cpu < 0.5 * found.seconds
+
+
+def test_new_pages_are_counted_and_what_one_takes_is_known():
+    size = 4 << 20
+
+    def call():
+        return bytearray(size)  # of which the system gives pages when it is cleared
+
+    found = look(host.look_at_host, call).host
+    pages = size / os.sysconf("SC_PAGE_SIZE")
+    assert found.minor_faults == pytest.approx(pages, rel=0.2) or found.minor_faults < 1
+    assert 10e-9 < found.fault_seconds < 100e-6
+
+
+@pytest.mark.parametrize("count", [1, 7])
+def test_operators_are_counted_as_a_profiler_counts_them(count):
+    x = torch.randn(8, 8)
+
+    def call():
+        for _ in range(count):
+            y = torch.nn.functional.linear(x, x)
+        return y
+
+    found = look(host.look_at_operators, call).operators
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as profiler:
+        call()
+    seen = [each for each in profiler.profiler.kineto_results.events() if "::" in each.name()]
+    assert found.count == len(seen)
+    assert found.outermost == count
+    assert 0 <= found.dispatching <= found.seconds * 1.01
+    assert found.seconds <= found.loop * 1.5
+
+
+def test_clocked_operators_of_another_thread_do_not_count():
+    clock = _C.OperatorClock(1.0)
+    thread = threading.Thread(target=lambda: torch.ones(3) + 1)
+    thread.start()
+    thread.join()
+    torch.ones(3)
+    with pytest.raises(RuntimeError, match="clocked already"):
+        _C.OperatorClock(1.0)
+    found = clock.stop()
+    assert found["outermost"] == 1
+    torch.ones(3)
+    assert clock.stop() == found
+
+
+def test_settings_of_pytorch_are_as_before_a_look():
+    threads = torch.get_num_threads()
+    x = torch.full((64, 64), 1e-40)
+    evidence = look(host.look_at_denormals, torch.div, x, 3.0)
+    evidence = host.look_at_threads(
+        Subject(Candidate(torch.div, x, 3.0), find_place([Candidate(torch.div, x, 3.0)], "cpu")),
+        evidence,
+    )
+    assert torch.get_num_threads() == threads
+    assert (x / 2).count_nonzero() == x.numel()  # denormal numbers are no zeros
+    assert set(evidence.contrasts["denormals"]) == {"as-is", "flushed"}
+
+
+def test_denormals_that_are_flushed_already_are_not_looked_at():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU has no such mode")
+    try:
+        with pytest.raises(ValueError, match="taken for 0 already"):
+            look(host.look_at_denormals, torch.neg, torch.ones(3))
+        assert not (torch.tensor([1e-39]) * 1).item()  # still
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_what_the_system_does_not_tell_is_part_of_the_answer(monkeypatch):
+    watch = _C.ThreadWatch
+
+    class Blind:
+        missing = "/proc does not tell what a thread waits for"
+
+        def stop(self):
+            return dict.fromkeys(watch().stop(), 0)
+
+    monkeypatch.setattr(_C, "ThreadWatch", Blind)
+    found = convtime.diagnose(time.sleep, 1e-3, device="cpu", budget=4)
+    assert found.evidence.host.waits is None
+    assert "not seen: /proc does not tell what a thread waits for" in str(found)
+    assert "not seen" in found._repr_html_()
+    assert found.first == "blocking"  # as the process' threads are not ready to run
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("0-3,8\n", {0, 1, 2, 3, 8}), ("5", {5}), ("\n", set()), ("", set())]
+)
+def test_lists_of_cpus(text, cpus):
+    assert parse_cpus(text) == cpus
+
+
+def nodes(root: Path, *lists: str) -> Path:
+    for number, cpus in enumerate(lists):
+        folder = root / "sys/devices/system/node" / f"node{number}"
+        folder.mkdir(parents=True)
+        (folder / "cpulist").write_text(cpus)
+    return root
+
+
+def test_memory_of_another_numa_node_is_remote(tmp_path, monkeypatch):
+    every = f"0-{os.cpu_count()}"
+    assert numa.remote_share([torch.ones(3)], nodes(tmp_path / "one", every)) == (None, "")
+    two = nodes(tmp_path / "two", every, f"{os.cpu_count() + 1}")
+    monkeypatch.setattr(numa, "_nodes_of", lambda pages: [1] * (len(pages) - 1) + [-2])
+    share, why_not = numa.remote_share([torch.ones(1 << 20)], two)
+    assert (share, why_not) == (1.0, "")
+    monkeypatch.setattr(numa, "_nodes_of", lambda _: None)
+    share, why_not = numa.remote_share([torch.ones(3)], two)
+    assert share is None
+    assert "NUMA" in why_not
+
+
+def test_the_node_of_touched_pages_is_told_by_the_system():
+    x = torch.ones(1 << 20)
+    found = numa._nodes_of(numa._pages_of(x))
+    if found is None:
+        pytest.skip("this system does not tell")
+    assert len(found) == 64
+    assert min(found) >= 0
+    assert (
+        numa.remote_share([x])[0] in (None, 0.0)
+        or len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) > 1
+    )
