@@ -208,6 +208,7 @@ def measured(
         seconds=tuple(seconds),
         batches=(),
         sm_clocks_hz=clocks_hz,
+        between_runs=0.0,  # as of a GPU
         **fields,
     )
 

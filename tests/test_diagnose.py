@@ -20,6 +20,7 @@ from convtime.results.advice import Advice
 from convtime.results.diagnosis import Cause, Skipped
 from convtime.study.diagnose import (
     contrasts,
+    host,
     neighbours,
     other_tools,
     process,
@@ -54,9 +55,15 @@ def found():
 
 def test_on_a_cpu_what_makes_sense_there_is_looked_at(found):
     left_out = {each.contrast for each in found.skipped}
-    expected = {"cache", "placement", "layout", "data", "threads"} - left_out
-    assert set(found.evidence.contrasts) == expected
-    assert left_out <= {"what is of a GPU", "threads"}
+    expected = {"cache", "pages", "placement", "layout", "data", "threads", "one thread"}
+    expected |= {"denormals"}
+    without = {"threads": {"threads", "one thread"}, "denormals": {"denormals"}}
+    assert set(found.evidence.contrasts) == expected.difference(
+        *(without.get(each, ()) for each in left_out)
+    )
+    assert left_out <= {"what is of a GPU", "threads", "denormals"}
+    assert found.evidence.host is not None
+    assert found.evidence.operators is not None
     assert set(found.evidence.contrasts["layout"]) == {"as-is", "contiguous", "channels_last"}
     assert set(found.evidence.contrasts["data"]) == {"as given", "zeros", "random"}
     assert found.evidence.work.remarkable_inputs == 1
@@ -139,7 +146,7 @@ def test_counters_of_a_step_of_many_kernels_take_long():
 def test_a_budget_that_is_over_leaves_out_the_rest_and_says_so():
     quick = convtime.diagnose(torch.relu, torch.randn(9), device="cpu", budget=QUICK)
     reasons = {each.contrast: each.reason for each in quick.skipped}
-    assert reasons["cache"].startswith("it would take some 0.7 s, and 0.")
+    assert reasons["cache"].startswith("it would take some 0.8 s, and 0.")
     assert reasons["cache"].endswith(" s of the budget are left")
     assert quick.evidence.contrasts == {}
 
@@ -148,12 +155,15 @@ def test_what_fails_in_a_contrast_is_said_and_the_rest_goes_on(monkeypatch):
     def fail(subject, evidence):
         raise RuntimeError("no\nsuch thing")
 
-    wanted = ("neighbours", "data")
-    looked = [each for each in contrasts.CONTRASTS if each.name in wanted]
+    looked = [
+        each
+        for each in contrasts.CONTRASTS
+        if each.name in ("host", "data") and each.only_on != "cuda"
+    ]
     looked[0] = dataclasses.replace(looked[0], look=fail)
     monkeypatch.setattr(running, "CONTRASTS", tuple(looked))
     found = convtime.diagnose(torch.relu, torch.randn(9), device="cpu", budget=100)
-    assert Skipped("neighbours", "no such thing", "work of known duration") in found.skipped
+    assert Skipped("host", "no such thing", "how the system runs it") in found.skipped
     assert "data" in found.evidence.contrasts
 
 
@@ -210,6 +220,22 @@ def test_a_file_of_nvbench_is_known_by_its_mean(tmp_path):
     convtime.write_measurements({"a": measured, "b": measured}, file)
     with pytest.raises(InputError, match="a file of one measurement, got .* with 2 of them"):
         other_tools.other_of(str(file), Candidate(abs, 1))
+
+
+def test_on_a_cpu_a_timer_of_pytorchs_differs_by_threads_and_memory():
+    seen = but(
+        dataclasses.replace(CLEAN, on_gpu=False),
+        contrasts={
+            "threads": {"as-is": timing(100), "1 thread": timing(180)},
+            "pages": {"retained": timing(100), "as-is": timing(130)},
+            "one thread": {"in a loop": timing(205)},
+        },
+    )
+    found = split(seen, Other(207 * US, "torch Timer"))
+    assert [part.name for part in found.parts] == ["threads", "pages", "cache"]
+    assert [part.seconds for part in found.parts] == pytest.approx([80 * US, 30 * US, -5 * US])
+    assert found.unexplained == pytest.approx(2 * US)
+    assert not found.assumed
 
 
 SEEN = but(
@@ -421,7 +447,7 @@ def test_threads_are_as_before_afterwards(monkeypatch):
     before = torch.get_num_threads()
     monkeypatch.setattr(Subject, "time", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        contrasts._look_at_threads(subject_of(abs, 1), CLEAN)
+        host.look_at_threads(subject_of(abs, 1), CLEAN)
     assert torch.get_num_threads() == before
 
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from convtime.results.diagnosis import Account, Cause, CauseCode
-from convtime.results.evidence import Evidence
+from convtime.results.evidence import Evidence, Timing
 from convtime.results.units import format_seconds
 from convtime.study.diagnose import cpu_rules
 from convtime.study.diagnose.account import account_of
@@ -381,10 +381,10 @@ def _host(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _cache(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = extremes(evidence, "cache")
-    if found is None:
+    times = evidence.contrasts.get("cache", {})
+    if len(times) < 2:
         return
-    (slow, slower), (fast, faster) = found
+    (slow, slower), (fast, faster) = extremes(times)
     told = list(told_of(evidence, "cache"))
     moved = [evidence.counters.get(each) for each in (BYTES_READ, BYTES_WRITTEN)]
     if None not in moved:
@@ -528,10 +528,15 @@ def _data(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _process(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = extremes(evidence, "process")
-    if found is None:
+    times = dict(evidence.contrasts.get("process", {}))
+    if len(times) < 2:
         return
-    (slow, slower), (fast, faster) = found
+    if not evidence.on_gpu:
+        # A CPU's times change while a process runs, too: these were taken at other moments.
+        alike = (("threads", "as-is"), ("placement", "as-is"), ("pages", "retained"))
+        here = [evidence.timing(*each) for each in alike]
+        times["here"] = Timing.joined([times["here"], *(each for each in here if each)])
+    (slow, slower), (fast, faster) = extremes(times)
     yield Cause(
         code="process",
         sentence=f"{slow} it takes {format_seconds(slower.median)}, {fast} "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from convtime.results.diagnosis import Account, Cause
 from convtime.results.evidence import Evidence, Timing
@@ -14,12 +14,10 @@ Rule = Callable[[Evidence, Account], Iterator[Cause]]
 SURE, LIKELY, POSSIBLE = 0.95, 0.75, 0.5
 
 
-def extremes(
-    evidence: Evidence, contrast: str
-) -> tuple[tuple[str, Timing], tuple[str, Timing]] | None:
-    """The slowest and the fastest condition of a contrast; None where there are not two."""
-    found = sorted(evidence.contrasts.get(contrast, {}).items(), key=lambda entry: entry[1].median)
-    return (found[-1], found[0]) if len(found) > 1 else None
+def extremes(times: Mapping[str, Timing]) -> tuple[tuple[str, Timing], tuple[str, Timing]]:
+    """The slowest and the fastest of several conditions."""
+    found = sorted(times.items(), key=lambda entry: entry[1].median)
+    return found[-1], found[0]
 
 
 def best_change(evidence: Evidence, contrast: str) -> tuple[Timing, str, Timing] | None:
