@@ -50,7 +50,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// The fields of convtime.BatchRecord.
+/// Return the fields of convtime.BatchRecord.
 py::dict to_dict(const convtime::BatchRecord& record) {
   return py::dict(py::arg("phase") = record.warming_up ? "warm-up" : "sampling",
                   py::arg("rounds") = record.rounds, py::arg("held") = record.held,
@@ -62,7 +62,7 @@ py::dict to_dict(const convtime::BatchRecord& record) {
                   py::arg("wall_seconds") = record.wall_seconds);
 }
 
-/// `on_batch` has to outlive it: options are copied where the interpreter's lock is not held.
+/// `on_batch` must outlive the result: options are copied without the GIL.
 convtime::Supervision supervision(double seconds_left, py::handle on_batch) {
   convtime::Supervision supervision{convtime::Deadline::after(seconds_left)};
   if (!on_batch.is_none()) {
@@ -98,7 +98,8 @@ py::tuple for_each_call(const convtime::CandidateSamples& samples, SecondsOf sec
   return seconds;
 }
 
-/// A dict for each activity that calls have in common, with the fields of convtime.DeviceActivity.
+/// Return one dict per activity that the calls have in common, with the fields of
+/// convtime.DeviceActivity.
 py::tuple activities_of(const convtime::CandidateSamples& samples) {
   py::list described;
   for (const convtime::ActivityColumn& column : convtime::tabulate(samples.activities)) {
@@ -115,7 +116,7 @@ py::tuple activities_of(const convtime::CandidateSamples& samples) {
   return py::tuple(described);
 }
 
-/// The time of samples that each reading is of, over all candidates.
+/// Return the total sample time of each reading, summed over all candidates.
 std::vector<double> own_seconds_of_readings(const convtime::SamplerResult& run) {
   std::vector<double> seconds(run.host.readings.size());
   for (const convtime::CandidateSamples& samples : run.candidates) {
@@ -126,8 +127,8 @@ std::vector<double> own_seconds_of_readings(const convtime::SamplerResult& run) 
   return seconds;
 }
 
-/// A dict for each reading of a candidate's samples, with the fields of convtime.HostReading. Of a
-/// reading that candidates share, each has the share of its time.
+/// Return one dict per reading of a candidate's samples, with the fields of convtime.HostReading. A
+/// reading that candidates share is divided in proportion to their sample time.
 py::tuple host_readings(const convtime::HostRecord& record,
                         const convtime::CandidateSamples& samples,
                         const std::vector<double>& seconds_of_reading) {
@@ -149,7 +150,7 @@ py::tuple host_readings(const convtime::HostRecord& record,
   return py::tuple(described);
 }
 
-/// What is known of a candidate, under the names of convtime.Measurement's fields.
+/// Return a candidate's results under the field names of convtime.Measurement.
 py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamples& samples) {
   const convtime::SamplerResult& run = timing.samples;
   return py::dict(
@@ -190,7 +191,8 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("stop_reason") = convtime::to_string(run.stop_reason));
 }
 
-/// What `candidate` describes: a dict with the fields of convtime.timing.calls.PreparedCalls.
+/// Build a callable from `candidate`, a dict with the fields of
+/// convtime.timing.calls.PreparedCalls.
 std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candidate) {
   const py::object blocks_of = candidate["result_blocks"];
   std::vector<std::unique_ptr<convtime::Callable>> copies;
@@ -221,14 +223,15 @@ constexpr char kCollectiveRefused[] =
     "decide by itself how often to call it: time the computation without communication, or in a "
     "group of one rank";
 
-/// Refuses calls that talk to other ranks: each rank decides by itself how often it calls. It is
-/// said after the first call, which every rank makes, and in the same words on each.
+/// Refuses calls that communicate with other ranks, because each rank decides independently how
+/// often it calls. It throws after the first call, which every rank makes, with the same message on
+/// each rank.
 class OfOneRank final : public convtime::Callable {
  public:
   explicit OfOneRank(convtime::Callable& callable) : callable_(callable) {}
 
   void prepare() override {
-    watch();  // a forward pass that is not timed communicates, too
+    watch();  // an untimed forward pass communicates, too
     callable_.prepare();
   }
   bool prepares_work() const override { return callable_.prepares_work(); }
@@ -291,7 +294,7 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
     if (several_ranks) {
       pointers.back() = refusing.emplace_back(std::make_unique<OfOneRank>(*pointers.back())).get();
     }
-    candidate.attr("clear")();  // so that memory of copies that are given up is free
+    candidate.attr("clear")();  // free the memory of abandoned copies
   }
   convtime::TimingOptions options;
   options.method = convtime::method_from_string(method);
@@ -331,7 +334,8 @@ py::list time_candidates(const std::vector<py::dict>& candidates, const std::str
   return records;
 }
 
-/// convtime::ops::CollectiveWatch as a context of Python's, which raises where one was seen.
+/// Wraps convtime::ops::CollectiveWatch as a Python context manager, which raises if it saw a
+/// collective.
 class OfOneRankContext {
  public:
   void enter() { watch_.emplace(); }
@@ -347,7 +351,7 @@ class OfOneRankContext {
   std::optional<convtime::ops::CollectiveWatch> watch_;
 };
 
-/// convtime::ops::CpuPages as a context of Python's.
+/// Wraps convtime::ops::CpuPages as a Python context manager.
 class CpuPagesContext {
  public:
   explicit CpuPagesContext(const std::string& pages) : pages_(pages_from_string(pages)) {}
@@ -359,7 +363,7 @@ class CpuPagesContext {
   void exit(const py::args&) {
     without_interpreter_lock([this] { governed_.reset(); });
   }
-  std::string reason() const { return governed_ ? governed_->reason() : "nothing was begun"; }
+  std::string reason() const { return governed_ ? governed_->reason() : "not started"; }
 
  private:
   static convtime::ops::Pages pages_from_string(const std::string& pages) {
@@ -377,7 +381,7 @@ class CpuPagesContext {
 };
 
 #ifdef CONVTIME_WITH_CUDA
-/// convtime::MakeWay as a context of Python's.
+/// Wraps convtime::MakeWay as a Python context manager.
 class MakeWayContext {
  public:
   void enter() {
@@ -391,7 +395,7 @@ class MakeWayContext {
   std::optional<convtime::MakeWay> way_;
 };
 
-/// convtime::WithoutPersistingL2 as a context of Python's, which gives what it tells.
+/// Wraps convtime::WithoutPersistingL2 as a Python context manager and returns its message.
 class WithoutPersistingL2Context {
  public:
   explicit WithoutPersistingL2Context(int device) : device_(device) {}
@@ -520,7 +524,7 @@ PYBIND11_MODULE(_C, module) {
             stop_rule(stop, min_samples, max_samples, budget, tolerance, margin);
         rule.validate();
         if (samples.empty()) {
-          throw std::invalid_argument("samples must be those of at least one candidate, got none");
+          throw std::invalid_argument("samples must contain at least one candidate, got none");
         }
         std::vector<convtime::CandidateTimes> candidates;
         for (const std::vector<double>& seconds : samples) {

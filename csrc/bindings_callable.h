@@ -17,11 +17,11 @@
 #include "timing/conditions/cache_flush.h"
 #include "timing/host_hooks.h"
 
-// Calls of Python's as the timing layer makes them, with what they need before and after them.
+// Python calls for the timing layer, with their setup and cleanup.
 
 namespace py = pybind11;
 
-/// What a call of Python's returned, or the exception that it raised.
+/// Take ownership of a Python call's result, or throw the exception that it raised.
 inline py::object checked(PyObject* result) {
   if (result == nullptr) {
     throw py::error_already_set();
@@ -29,13 +29,13 @@ inline py::object checked(PyObject* result) {
   return py::reinterpret_steal<py::object>(result);
 }
 
-/// Here, and not in a destructor, since what an object's end runs may ask for the GIL.
+/// Drop a reference here rather than in a destructor, because finalizers may acquire the GIL.
 inline void drop(py::object object) {
   PyObject* const owned = object.release().ptr();
   hanging_at_exit([owned] { Py_XDECREF(owned); });
 }
 
-/// Throws TypeError for a first result that stands for work that is still to be done.
+/// Throw TypeError if the first result represents deferred work.
 inline void refuse_deferred_work(const py::object& result) {
   PyObject* const object = result.ptr();
   const PyAsyncMethods* const methods = Py_TYPE(object)->tp_as_async;
@@ -44,21 +44,21 @@ inline void refuse_deferred_work(const py::object& result) {
   if (!awaited && !iterated) {
     return;
   }
-  if (PyCoro_CheckExact(object)) {  // else Python warns that nobody awaited it
+  if (PyCoro_CheckExact(object)) {  // otherwise Python warns that it was never awaited
     drop(checked(PyObject_CallMethod(object, "close", nullptr)));
   }
   const std::string type = Py_TYPE(object)->tp_name;
   throw py::type_error(
-      "the call returned an object of type " + type + ", whose work begins only when it is " +
+      "the call returned an object of type " + type + ", which does its work only when it is " +
       (awaited
            ? "awaited; call asyncio.run() within the function that is timed"
            : "iterated over; iterate over it within the function that is timed, as list() does"));
 }
 
-/// A Python callable with its arguments laid out once, so that a call is one vectorcall.
+/// A Python callable whose arguments are laid out once, which makes each call one vectorcall.
 class PythonCallable final : public convtime::Callable {
  public:
-  /// `blocks_of`, which may be None, gives (address, bytes) of each block that a result takes.
+  /// `blocks_of` is None or returns (address, bytes) for each memory block of a result.
   PythonCallable(py::object function, const py::tuple& args, const py::dict& kwargs,
                  py::object setup, py::object blocks_of)
       : function_(std::move(function)), setup_(std::move(setup)), blocks_of_(std::move(blocks_of)) {
@@ -121,12 +121,12 @@ class PythonCallable final : public convtime::Callable {
   py::object function_;
   py::object setup_;                 // or None
   py::object blocks_of_;             // or None
-  std::vector<py::object> values_;   // positional ones first, then those of names_
-  std::vector<PyObject*> pointers_;  // of values_
+  std::vector<py::object> values_;   // positional arguments first, then those in names_
+  std::vector<PyObject*> pointers_;  // pointers to values_
   std::size_t positional_ = 0;
   py::object names_;  // tuple, or null without keyword arguments
   bool called_ = false;
-  std::vector<py::object> results_;  // of the calls since the last discard_result()
+  std::vector<py::object> results_;  // results of the calls since the last discard_result()
 };
 
 inline convtime::HostHooks python_hooks() {
@@ -140,8 +140,8 @@ inline convtime::HostHooks python_hooks() {
   return hooks;
 }
 
-/// Throws the exception that another one was made of, if it was to end more than the timing
-/// (KeyboardInterrupt, SystemExit).
+/// Rethrow the exception nested in `error` if it must end more than the timing (KeyboardInterrupt,
+/// SystemExit).
 inline void rethrow_interrupt(const std::exception& error) {
   try {
     std::rethrow_if_nested(error);

@@ -32,7 +32,7 @@ const char* dtype_name(cudnnDataType_t data_type) {
     case CUDNN_DATA_BFLOAT16:
       return "bfloat16";
     default:
-      throw std::logic_error("a plan of a dtype that the ops do not take");
+      throw std::logic_error("the plan has a dtype that the ops do not support");
   }
 }
 
@@ -67,7 +67,7 @@ py::object to_object(const std::optional<conv::TensorShape>& shape, std::size_t 
   return shape.has_value() ? py::object(to_dict(*shape, rank, dtype)) : py::object(py::none());
 }
 
-/// Under the names of convtime.PlanChoice's fields.
+/// Return the field names and values of convtime.PlanChoice.
 py::dict to_dict(const conv::PlanKey& key, const conv::SharedChoice& shared) {
   const conv::Problem& problem = key.problem;
   const auto rank = static_cast<std::size_t>(problem.rank);

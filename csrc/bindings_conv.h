@@ -2,5 +2,5 @@
 
 #include <pybind11/pybind11.h>
 
-/// Adds to the module what it has for convolutions.
+/// Add the convolution bindings to the module.
 void bind_conv(pybind11::module_& module);

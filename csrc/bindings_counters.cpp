@@ -19,8 +19,8 @@ namespace py = pybind11;
 
 namespace {
 
-/// Runs something, and raises CUPTI's refusals as convtime._C.CuptiError, with the name of the
-/// result first, which says what kind of refusal it is.
+/// Run a function and raise CUPTI errors as convtime._C.CuptiError. The message starts with the
+/// name of the CUPTI result, which identifies the kind of error.
 template <typename Function>
 auto telling_refusals(Function function) {
   try {
@@ -74,7 +74,7 @@ py::dict count_kernels(const CallOfPython& described, const std::vector<std::str
                   py::arg("passes") = counted.passes, py::arg("values") = repeated);
 }
 
-/// For each name (description, unit, hardware unit), or None.
+/// Return (description, unit, hardware unit) or None for each name.
 py::list describe_metrics(const std::vector<std::string>& names) {
   std::vector<std::optional<convtime::DescribedMetric>> described;
   telling_refusals([&] {
@@ -102,7 +102,7 @@ std::vector<std::string> metric_names() {
 
 void bind_counters(py::module_& module) {
   module.attr("CuptiError") = py::reinterpret_steal<py::object>(PyErr_NewExceptionWithDoc(
-      "convtime._C.CuptiError", "CUPTI refused a call: the name of its result, and a text.",
+      "convtime._C.CuptiError", "A CUPTI call failed: the name of its result, then a message.",
       PyExc_RuntimeError, nullptr));
   module.def("count_kernels", &count_kernels, py::kw_only(), py::arg("call"), py::arg("metrics"),
              py::arg("replays_kernels"), py::arg("repeats"), py::arg("flush"));

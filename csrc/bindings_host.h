@@ -6,15 +6,15 @@
 
 #include "timing/judge/host_reading.h"
 
-/// NaN, which says that a number is not known, as None.
+/// Convert NaN, which marks an unknown value, to None.
 inline pybind11::object or_none(double value) {
   return std::isnan(value) ? pybind11::object(pybind11::none())
                            : pybind11::object(pybind11::float_(value));
 }
 
-/// A share of a reading, with the fields of convtime.results.host_reading.HostReading, but for the
-/// number of samples.
+/// Return a share of a reading with the fields of convtime.results.host_reading.HostReading, except
+/// the number of samples.
 pybind11::dict reading_fields(const convtime::HostReading& reading, double share = 1);
 
-/// Registers what asks the operating system about this process.
+/// Register the bindings that query the operating system about this process.
 void bind_host(pybind11::module_& module);

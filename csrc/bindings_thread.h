@@ -7,7 +7,7 @@
 #include <functional>
 #include <utility>
 
-/// Whether the interpreter is at its exit, when no other thread gets its lock any more.
+/// Return whether the interpreter is finalizing; other threads can then no longer acquire the GIL.
 inline bool interpreter_ends() {
 #if PY_VERSION_HEX >= 0x030D0000
   return Py_IsFinalizing() != 0;
@@ -16,10 +16,10 @@ inline bool interpreter_ends() {
 #endif
 }
 
-/// Runs something that may ask for the interpreter's lock. At its exit, an interpreter before 3.14
-/// ends a daemon thread that does so by unwinding its stack: destructors would then touch objects
-/// without the lock, and those that must not throw would abort the process. As 3.14 does, this lets
-/// such a thread wait for the end of the process.
+/// Run a function that may acquire the GIL. While finalizing, an interpreter before 3.14 ends a
+/// daemon thread that acquires the GIL by unwinding its stack. Destructors would then touch objects
+/// without the GIL, and noexcept destructors would abort the process. This function lets such a
+/// thread hang until the process ends, as Python 3.14 does.
 template <typename Function>
 decltype(auto) hanging_at_exit(Function&& function) {
   try {
@@ -34,7 +34,7 @@ decltype(auto) hanging_at_exit(Function&& function) {
   }
 }
 
-/// Runs something that blocks, and lets other threads have the interpreter's lock meanwhile.
+/// Run a blocking function with the GIL released.
 inline void without_interpreter_lock(const std::function<void()>& blocking) {
   PyThreadState* const state = PyEval_SaveThread();
   const auto take_back = [state] { hanging_at_exit([state] { PyEval_RestoreThread(state); }); };

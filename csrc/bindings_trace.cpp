@@ -19,7 +19,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// The fields of convtime.results.recording.Launch.
+/// Return the fields of convtime.results.recording.Launch.
 py::dict to_dict(const convtime::ActivityInfo& info) {
   return py::dict(py::arg("kind") = convtime::to_string(info.kind),
                   py::arg("name") = convtime::demangle(info.name),
@@ -30,18 +30,18 @@ py::dict to_dict(const convtime::ActivityInfo& info) {
                   py::arg("bytes") = info.bytes, py::arg("device") = info.device);
 }
 
-/// convtime::ProcessTrace, which begins and ends without the interpreter's lock.
+/// Wraps convtime::ProcessTrace and releases the GIL while the trace starts and stops.
 class Trace {
  public:
   Trace() {
     without_interpreter_lock([this] { trace_ = std::make_unique<convtime::ProcessTrace>(); });
   }
 
-  /// 0 once it is closed: other threads may still ask.
+  /// Return 0 after close(): other threads may still call this.
   std::uint64_t now() const { return trace_ == nullptr ? 0 : trace_->now(); }
 
-  /// What was launched, each once; of each activity the place there, start, end, when and by which
-  /// thread it was issued, and its stream; and what is wrong with the records.
+  /// Return the distinct launches; for each activity its index into them, start, end, issue time,
+  /// issuing thread and stream; and the errors in the records.
   py::tuple take(const std::vector<int>& other_devices) {
     convtime::ProcessWork work;
     without_interpreter_lock([&] { work = trace_->take(other_devices); });
@@ -59,9 +59,9 @@ class Trace {
     return py::make_tuple(launches, activities, work.faults);
   }
 
-  /// Ends the recording, whatever became of it.
+  /// End the recording, even if it has failed.
   void close() {
-    // Taken with the interpreter's lock held, so that no thread asks for the time meanwhile.
+    // Moved while the GIL is held, because another thread may call now().
     std::unique_ptr<convtime::ProcessTrace> trace = std::move(trace_);
     without_interpreter_lock([&trace] { trace.reset(); });
   }

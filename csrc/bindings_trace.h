@@ -2,5 +2,5 @@
 
 #include <pybind11/pybind11.h>
 
-/// Adds to the module what records a process's work on a GPU, where it is built with CUDA.
+/// Add the bindings that record a process's GPU work, in builds with CUDA.
 void bind_trace(pybind11::module_& module);

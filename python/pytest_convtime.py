@@ -1,7 +1,7 @@
-"""The pytest plugin: fixtures that time, and a gate that compares a run with a stored one.
+"""The pytest plugin: fixtures for timing, and a gate that compares a run with a stored one.
 
-It stands outside of the package so that a pytest that does not use it imports neither torch nor
-convtime: both are imported inside of the functions that need them.
+It is outside of the package, so a pytest run that does not use it imports neither torch nor
+convtime. The functions that need them import them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 FOLDER = ".convtime"  # in pytest's rootdir
 
-_JUDGED = ("slower", "faster", "uncertain", "missing")  # by comparing with a stored run
+_JUDGED = ("slower", "faster", "uncertain", "missing")  # by comparison with a stored run
 _FAILURES = (*_JUDGED, "different", "contradictory")
 _DEFAULT_MARGIN = 0.03
-_CANNOT_TELL = 125  # has `git bisect run` skip a commit
+_CANNOT_TELL = 125  # makes `git bisect run` skip a commit
 _PATIENCE_SECONDS = 60.0
 
 
@@ -43,12 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--convtime-save",
         metavar="NAME",
-        help=f"save what the fixtures measure as {FOLDER}/NAME.json in the rootdir",
+        help=f"save the fixtures' measurements as {FOLDER}/NAME.json in the rootdir",
     )
     group.addoption(
         "--convtime-against",
         metavar="NAME|FILE",
-        help="compare it with a run that was saved under that name, or with a file that convtime, "
+        help="compare with a run saved under that name, or with a file that convtime, "
         "pytest-benchmark or nvbench wrote",
     )
     group.addoption(
@@ -56,34 +56,34 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="WHAT",
-        help=f"what fails the run, some of {', '.join(_FAILURES)}, with commas between; slower and "
-        "faster with a margin, as in slower:3%%, which is the default. What is found is run again "
-        "alone, and counts if it is found again",
+        help=f"verdicts that fail the run, from {', '.join(_FAILURES)}, separated by commas; "
+        "slower and faster with a margin, as in slower:3%%, which is the default. Findings are "
+        "measured again alone, and count only if they are confirmed",
     )
     group.addoption(
         "--convtime-bisect",
         action="store_true",
-        help=f"exit with {_CANNOT_TELL} where it cannot be told whether something is slower: a "
-        "verdict is uncertain, a measurement is missing or a test failed; for git bisect run",
+        help=f"exit with {_CANNOT_TELL} if it is unknown whether something is slower: a verdict is "
+        "uncertain, a measurement is missing or a test failed; for git bisect run",
     )
     group.addoption(
         "--convtime-same-gpu",
         choices=("model", "uuid"),
         default="model",
-        help="what counts as the same GPU; times on others are not judged (default: model)",
+        help="which GPU counts as the same; times on others are not judged (default: model)",
     )
     group.addoption(
         "--convtime-relative",
         action="store_true",
-        help="judge what compare measured by its ratio to the baseline, which is measured by "
-        "turns with it: what slows both down alike drops out, as the clock of a shared CPU does",
+        help="judge the measurements of compare by their ratio to the baseline, which is "
+        "interleaved with them: a common slowdown cancels out, e.g. from a shared CPU's clock",
     )
     group.addoption(
         "--convtime-markdown",
         metavar="FILE",
-        help="write what has changed in Markdown, as for a pull request",
+        help="write the changes in Markdown, as for a pull request",
     )
-    group.addoption("--convtime-json", metavar="FILE", help="write what has changed as JSON")
+    group.addoption("--convtime-json", metavar="FILE", help="write the changes as JSON")
     group.addoption("--convtime-again", metavar="FILE", help=argparse.SUPPRESS)
 
 
@@ -91,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
         "convtime(method, cache, regime, placement, ...): how the convtime fixtures time this "
-        "test, by the options of convtime.time_op",
+        "test, with the options of convtime.time_op",
     )
     names = ("benchmark", "pytest_benchmark.plugin")
     has_benchmark = any(map(config.pluginmanager.hasplugin, names))
@@ -116,14 +116,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _options_of(node: Any) -> dict[str, Any]:
-    """The options of a test's markers; the nearer ones count."""
+    """Return the options of a test's markers; the closest marker takes precedence."""
     from convtime.timing.options import make_options
 
     options: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers("convtime"))):
         if marker.args:
             _fail(
-                "pytest.mark.convtime takes options by name, as in convtime(cache='warm'), got "
+                "pytest.mark.convtime needs named options, as in convtime(cache='warm'), got "
                 f"{marker.args[0]!r}"
             )
         options |= marker.kwargs
@@ -151,11 +151,11 @@ def compare(request: pytest.FixtureRequest) -> Callable[..., Comparison]:
 
 
 class Timing:
-    """Times for one test, with the options of its marker, and records what comes of it.
+    """Times code for one test, with the options of its marker, and records the results.
 
     Attributes:
-        test: what pytest knows of it.
-        options: of its marker.
+        test: pytest's node of the test.
+        options: the options of its marker.
     """
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
@@ -170,7 +170,7 @@ class Timing:
 
     @property
     def is_again(self) -> bool:
-        """Whether the test is run again for its times alone."""
+        """Whether the test is run again only for its times."""
         return isinstance(self._recorder, _Again)
 
     def time_op(self, fn: Callable[..., object], *args: Any, **options: Any) -> Measurement:
@@ -191,7 +191,7 @@ class Timing:
         options = self._recorder.of_compare | self.options | options
         with self._recorder.turn(listed, options):
             comparison = convtime.compare(candidates, **options)
-        baseline = ""  # its name here
+        baseline = ""  # its recorded name
         for candidate in sorted(listed, key=lambda one: one.name != comparison.baseline):
             measured = comparison.measurements[candidate.name]
             if baseline:
@@ -222,23 +222,23 @@ def _reproducer(candidate: Any) -> str:
 
 
 class Recorder:
-    """What the fixtures measure in this process, by name.
+    """The measurements of the fixtures in this process, by name.
 
-    A test's only measurement has the test's own name; others have theirs after it.
+    A test's only measurement has the test's name; otherwise, their names follow the test's name.
     """
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.measurements: dict[str, Measurement] = {}
-        self.tests: dict[str, str] = {}  # by name, the test that measured it
-        self.different: dict[str, str] = {}  # by name, how its result is not the baseline's
+        self.tests: dict[str, str] = {}  # name of a measurement: its test
+        self.different: dict[str, str] = {}  # name: how its result differs from the baseline's
 
     @property
     def of_compare(self) -> dict[str, Any]:
-        """Options that it has unless others are given.
+        """Default options for compare.
 
-        Where runs are judged with each other, it is by each one's own interval. What is clearly
-        slower than its baseline leaves that wide, if sampling ends with the verdict.
+        If runs are compared with each other, each measurement's interval counts. If sampling
+        stopped with the verdict, that interval would stay wide for a clearly slower candidate.
         """
         option = self.config.option
         is_judged = option.convtime_save or option.convtime_against or option.convtime_again
@@ -247,7 +247,7 @@ class Recorder:
     def record(
         self, test: str, label: str | None, measured: Measurement, _candidate: Any = None
     ) -> str:
-        """Keeps a measurement of a candidate, and returns its name here."""
+        """Store a measurement of a candidate, and return its recorded name."""
         kept = self._keep(test, test if label is None else f"{test} {label}", measured)
         if measured.sustained is not None:
             self._keep(test, f"{kept} sustained", measured.sustained)
@@ -263,7 +263,7 @@ class Recorder:
         return distinct
 
     def turn(self, *_timing: object) -> contextlib.AbstractContextManager[object]:
-        """Keeps other processes of this pytest from timing on the same device meanwhile."""
+        """Keep other processes of this pytest run from timing on the same device."""
         return contextlib.nullcontext()  # there are none
 
 
@@ -271,7 +271,7 @@ _SESSION = pytest.StashKey[Recorder]()
 
 
 class _Worker(Recorder):
-    """A process of xdist's: what it measures goes to the one that all of them belong to."""
+    """An xdist worker: it sends its measurements to the main process."""
 
     @contextlib.contextmanager
     def turn(self, candidates: Any, options: Any) -> Iterator[None]:  # type: ignore[override]
@@ -279,7 +279,7 @@ class _Worker(Recorder):
         from convtime.timing.sampling import find_place
 
         place = find_place(candidates, options.get("device"))
-        if place.on_gpu:  # where timings take turns by themselves
+        if place.on_gpu:  # timings on a GPU already take turns
             yield
             return
         with turn(["cpu"], _PATIENCE_SECONDS) as came:
@@ -294,7 +294,7 @@ class _Worker(Recorder):
 
 
 class _Again(Recorder):
-    """A process that runs tests again alone, for what they measure."""
+    """A process that runs tests again alone, for their measurements."""
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
@@ -304,7 +304,7 @@ class _Again(Recorder):
     def record(
         self, test: str, label: str | None, measured: Measurement, candidate: Any = None
     ) -> str:
-        """With the command that times its convolutions again: they were found to be slow."""
+        """Add the command that times the convolutions again, because they were found slow."""
         if candidate is not None:
             provenance = {**measured.provenance, "reproducer": _reproducer(candidate)}
             measured = dataclasses.replace(measured, provenance=provenance)
@@ -339,7 +339,7 @@ def _add_document(recorder: Recorder, document: Mapping[str, Any]) -> None:
 
 
 class _Main(Recorder):
-    """The process that saves and judges what was measured."""
+    """The process that saves and judges the measurements."""
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
@@ -368,12 +368,12 @@ class _Main(Recorder):
         for option, value in given.items():
             if value and self.config.option.convtime_against is None:
                 raise pytest.UsageError(
-                    f"{option} needs --convtime-against NAME or FILE, which says what to compare "
-                    "this run with"
+                    f"{option} needs --convtime-against NAME or FILE, the run to compare this run "
+                    "with"
                 )
 
     def _prepare_files(self) -> None:
-        """Everything that can be wrong with files, before hours of timing."""
+        """Check all files before hours of timing."""
         option = self.config.option
         if option.convtime_save is not None:
             self._save = self._saved_as(option.convtime_save)
@@ -386,7 +386,7 @@ class _Main(Recorder):
             "--convtime-markdown": self._markdown,
             "--convtime-json": self._json,
         }
-        if any(written.values()):  # an idle plugin imports nothing of convtime's
+        if any(written.values()):  # an idle plugin imports nothing from convtime
             from convtime.core.files import check_distinct, check_writable
 
             check_distinct(written)
@@ -397,7 +397,7 @@ class _Main(Recorder):
             from convtime.results.exchange import read_measurements
 
             against = self._find_baseline(option.convtime_against)
-            # The run may be saved in its place.
+            # The run may overwrite the file that it is compared with.
             check_distinct({**written, "--convtime-save": None, "--convtime-against": against})
             self._baseline = read_measurements(against)
 
@@ -414,35 +414,35 @@ class _Main(Recorder):
     def _find_baseline(self, given: str) -> Path:
         file, saved = self.config.invocation_params.dir / given, self._folder / f"{given}.json"
         for path in (saved, file):
-            if os.path.isfile(path):  # a name that is too long is none
+            if os.path.isfile(path):  # False for a name that is too long
                 return path
         names = sorted(path.stem for path in self._folder.glob("*.json"))
         raise pytest.UsageError(
-            f"--convtime-against {given}: there is neither a run saved as {saved} nor a file "
-            f"{file}; saved are {', '.join(names) or 'none'}; save one with --convtime-save NAME"
+            f"--convtime-against {given}: neither {saved} nor {file} is a file; saved runs are "
+            f"{', '.join(names) or 'none'}; save one with --convtime-save NAME"
         )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Takes what a process of xdist's has measured."""
+        """Receive the measurements of an xdist worker."""
         told = getattr(node, "workeroutput", {}).get("convtime")
         if told is not None:
             _add_document(self, json.loads(told))
 
-    @pytest.hookimpl(tryfirst=True)  # files that tests of ours write again are then written anew
+    @pytest.hookimpl(tryfirst=True)  # other plugins rewrite the files of the repeated run
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         complete = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
         cannot_tell = _CANNOT_TELL if self.config.option.convtime_bisect else None
         if exitstatus not in (*complete, pytest.ExitCode.NO_TESTS_COLLECTED):
             if self._save is not None:
-                self._told.append(f"the run did not come to its end: {self._save} is as it was")
+                self._told.append(f"the run stopped early: {self._save} is unchanged")
             session.exitstatus = cannot_tell or exitstatus
             return
         try:
             self._save_run(exitstatus)
             if self._baseline is not None:
                 self._judge(self._baseline)
-        except ValueError as error:  # of files, and of what is in them
+        except ValueError as error:  # from reading or writing files
             self._told.append(f"error: {error}")
             session.exitstatus = cannot_tell or pytest.ExitCode.USAGE_ERROR
             return
@@ -452,7 +452,7 @@ class _Main(Recorder):
         if self._save is None:
             return
         if not self.measurements:
-            self._told.append(f"nothing was measured, so that {self._save} is as it was")
+            self._told.append(f"nothing was measured: {self._save} is unchanged")
             return
         from convtime.results.exchange import read_measurements, write_measurements
 
@@ -460,7 +460,7 @@ class _Main(Recorder):
             lost = sorted(read_measurements(self._save).keys() - self.measurements.keys())
             if lost:
                 self._told.append(
-                    f"{self._save} is as it was: tests failed, and this run lacks {_some(lost)}, "
+                    f"{self._save} is unchanged: tests failed, and this run lacks {_some(lost)}, "
                     "which the file has; save the run under another name, or remove the file first"
                 )
                 return
@@ -499,7 +499,7 @@ class _Main(Recorder):
         )
 
     def _run_again(self, baseline: Mapping[str, Measurement], red: set[str]) -> Changes:
-        """What a fresh process says that runs nothing but the tests that were found."""
+        """Run only the tests with findings in a fresh process, and return its changes."""
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.write_line(f"\nconvtime: {len(red)} found, running again alone")
@@ -523,8 +523,8 @@ class _Main(Recorder):
         if lost:
             last = (done.stdout + done.stderr).strip().splitlines()[-1:]
             self._told.append(
-                f"run again alone, {', '.join(lost)} gave no time ({' '.join(last)}): it counts as "
-                "it was found first"
+                f"run again alone, {', '.join(lost)} gave no time ({' '.join(last)}): the first "
+                "verdict counts"
             )
         found = red & again.measurements.keys()
         if self.config.option.convtime_relative:  # with the baselines, which are not judged then
@@ -569,14 +569,14 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], float]:
-    """What fails a run, and the margin."""
+    """Parse the verdicts that fail a run, and the margin."""
     failures, margins = [], []
     for entry in ",".join(given).split(",") if given else []:
         what, colon, share = (part.strip() for part in entry.partition(":"))
         percent = re.fullmatch(r"(\d{1,2}(?:\.\d+)?) ?%", share)
         if what not in _FAILURES or (colon and not (percent and what in ("slower", "faster"))):
             raise pytest.UsageError(
-                f"--convtime-fail-on must be some of {', '.join(_FAILURES)}, with commas between, "
+                f"--convtime-fail-on must be some of {', '.join(_FAILURES)}, separated by commas, "
                 f"slower and faster with a margin below 100 % as in slower:3%, got {entry!r}"
             )
         failures.append(what)
@@ -609,24 +609,24 @@ def _usage_errors() -> Iterator[None]:
 class _WithoutPytestBenchmark:
     @pytest.fixture
     def gpu_benchmark(self) -> None:
-        """Says what it would need."""
+        """Fail with the requirement."""
         _fail(
-            "gpu_benchmark hands its times to pytest-benchmark, which is not installed or switched "
-            "off; run pip install pytest-benchmark, or use the fixture time_op"
+            "gpu_benchmark passes its times to pytest-benchmark, which is not installed or is "
+            "disabled; run pip install pytest-benchmark, or use the fixture time_op"
         )
 
 
 class _WithPytestBenchmark:
     @pytest.fixture
     def gpu_benchmark(self, request: pytest.FixtureRequest, benchmark: Any) -> GpuBenchmark:
-        """As pytest-benchmark's ``benchmark``, with times of the device."""
+        """pytest-benchmark's ``benchmark``, with device times."""
         from convtime.integrations.gpu_benchmark import GpuBenchmark
 
         return GpuBenchmark(benchmark, Timing(request))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_benchmark_update_machine_info(self, machine_info: dict[str, Any]) -> None:
-        """Adds GPUs, driver and torch, without importing torch."""
+        """Add GPUs, driver and torch, without importing torch."""
         import importlib.metadata
 
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -635,7 +635,7 @@ class _WithPytestBenchmark:
 
 
 def _gpus() -> dict[str, Any]:
-    """Names of the machine's GPUs and their driver; nothing where NVML is not to be had."""
+    """Return the names of the machine's GPUs and their driver; empty if NVML is unavailable."""
     import pynvml
 
     try:

@@ -260,10 +260,10 @@ def test_random_functions_are_not_held_to_be_wrong() -> None:
     dropout = torch.nn.Dropout()
     found = check(lambda: dropout(x), lambda: x)
     assert found.same is None
-    assert found.sentence.startswith("the baseline does not repeat: of two calls of it, ")
+    assert found.sentence.startswith("the baseline does not repeat: between two calls, ")
     found = check(lambda: x, lambda: dropout(x))
     assert found.same is None
-    assert found.sentence.startswith("it does not repeat: of two calls of it, ")
+    assert found.sentence.startswith("it does not repeat: between two calls, ")
 
 
 def test_what_writes_to_its_tensors_is_said_and_spoils_no_other() -> None:
@@ -289,7 +289,7 @@ def test_what_is_written_behind_torchs_back_blames_nobody() -> None:
     found = check(lambda: x + 1, write, lambda: x + 1)
     assert found.same is None
     assert found.sentence == (
-        "the baseline's result changed: something writes to what they are given"
+        "the baseline's result changed: something writes to the candidates' inputs"
     )
 
 
@@ -324,7 +324,7 @@ def test_backward_passes_are_compared_by_their_gradients() -> None:
     other = x.detach().clone().requires_grad_()
     found = check(right, Candidate(lambda x: 2 * x, other, backward=True))
     assert found.same is None
-    assert found.sentence.endswith("gradients are of other tensors, and not compared")
+    assert found.sentence.endswith("gradients belong to different tensors and are not compared")
 
 
 def test_calls_run_in_the_modes_of_the_caller() -> None:
@@ -365,7 +365,7 @@ def test_results_too_large_for_a_copy_are_not_checked(monkeypatch: pytest.Monkey
     monkeypatch.setattr(agreement, "_free_host_bytes", lambda: 100)
     found = check(lambda: torch.ones(100), lambda: torch.ones(100))
     assert found.same is None
-    assert "there is no memory for a copy of the baseline's result (MemoryError: 400 bytes" in (
+    assert "there is not enough memory to copy the baseline's result (MemoryError: 400 bytes" in (
         found.sentence
     )
 
@@ -430,7 +430,9 @@ def test_results_too_large_for_the_gpu_are_not_checked() -> None:
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert found["b"].same is None
-    assert "there is no memory for a copy of the baseline's result (OutOfMem" in found["b"].sentence
+    assert (
+        "there is not enough memory to copy the baseline's result (OutOfMem" in found["b"].sentence
+    )
 
 
 @pytest.mark.cuda

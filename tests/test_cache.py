@@ -76,7 +76,7 @@ def test_where_nothing_is_flushed_persisting_lines_stay(
 def test_of_a_cpu_no_clean_cache_is_claimed() -> None:
     one = convtime.time_op(torch.relu, torch.rand(4), cache="cold-clean", warmup=1, max_samples=10)
     assert (one.cache, one.cache_requested) == ("uncontrolled", "cold-clean")
-    assert one.cache_reason == "of a CPU's cache, only cache='cold' is controlled"
+    assert one.cache_reason == "on a CPU, only cache='cold' is controlled"
 
 
 @contextlib.contextmanager

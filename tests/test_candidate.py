@@ -83,7 +83,7 @@ def test_leaves_that_vary_from_call_to_call_find_no_gradient() -> None:
 
 
 def test_a_result_without_gradients_is_refused() -> None:
-    with pytest.raises(ValueError, match="backward=True needs a result that requires grad, and"):
+    with pytest.raises(ValueError, match="backward=True needs a result that requires grad"):
         convtime.time_op(torch.relu, torch.ones(2), backward=True, **QUICK)
 
 
@@ -117,7 +117,7 @@ def test_results_without_random_gradients_are_refused_in_a_sentence(
 def test_a_result_that_contains_itself_is_refused_in_a_sentence() -> None:
     tree: dict[str, object] = {"x": torch.ones(2, requires_grad=True)}
     tree["self"] = tree
-    with pytest.raises(ValueError, match="must not contain itself, got a dict that does"):
+    with pytest.raises(ValueError, match="must not contain itself.* got a dict that does"):
         convtime.time_op(lambda: tree, backward=True, **QUICK)
 
 

@@ -124,4 +124,4 @@ def test_a_result_is_not_lost_where_memory_for_them_is_short(
         "they could not be measured on cpu "
         "(OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB.)"
     )
-    assert "ceilings: not known: they could not be measured on cpu" in flat(one)
+    assert "ceilings: unknown: they could not be measured on cpu" in flat(one)

@@ -347,21 +347,21 @@ def no_timing(monkeypatch):
         (["conv", "--layers", "a.csv", "--model", "b:c"], "not allowed with argument"),
         (["conv", "conv1d:n1", "--layers", "a.csv"], "not allowed with argument"),
         (["conv", "conv1d:n0c2w9k4s3"], "batch is 0, but must be between 1"),
-        (["conv", "--fail-on", "slower,later"], "--fail-on: got 'later', but it must be some of"),
+        (["conv", "--fail-on", "slower,later"], "--fail-on: got 'later', but it must be one of"),
         (["conv", "--model", "b:c"], "--model needs --input"),
-        (["conv", "--input", "1,2"], "--input goes with --model only"),
+        (["conv", "--input", "1,2"], "--input requires --model"),
         (["conv", "--model", "b:c", "--input", "8,3,x"], "--input: got 'x', but it must be"),
         (["conv", "--model", "b:c", "--input", "8,0"], "--input: got '0'"),
         (["conv", "--model", "b:c", "--input", ""], "--input: got ''"),
-        (["conv", "--model", "b:c", "--input", "1,2", "--batch", "3"], "--batch does not go"),
+        (["conv", "--model", "b:c", "--input", "1,2", "--batch", "3"], "--batch must not be used"),
         (["conv", "--model", "b:c", "--input", "1,2"], "module 'b' was not found"),
         (["conv", "--json", "none/out.json"], "none/out.json: cannot be written"),
         (["conv", "--csv", "."], "not a regular file"),
         (["conv", "--json", ""], "--json: got '', but it must be the name of a file"),
         (["conv", "--layers", ""], "--layers: got '', but it must be the name of a file"),
         (["conv", "--json", "out", "--csv", "./out"], "must name different files"),
-        (["conv", "--plot", "out.xyz"], "a picture's name must end in one of .png, .svg, .pdf"),
-        (["conv", "--plot", "out.pgf"], "a picture's name must end in one of .png, .svg, .pdf"),
+        (["conv", "--plot", "out.xyz"], "name must end in one of .png, .svg, .pdf"),
+        (["conv", "--plot", "out.pgf"], "name must end in one of .png, .svg, .pdf"),
     ],
 )
 def test_bad_input(tmp_path, monkeypatch, capsys, no_timing, arguments, says):
@@ -458,7 +458,7 @@ def test_layers_called_on_nothing_are_named(tmp_path, monkeypatch, capsys):
     assert {row["layer"]["names"][0] for row in document["rows"]} == {"busy"}
     assert document["empty"] == ["idle"]
     shown = capsys.readouterr().out
-    assert "not timed, since called on an empty input: idle" in shown
+    assert "not timed (called on an empty input): idle" in shown
     assert "a training step of cli_test_routed:Net on 2×3×9: " in shown
 
 

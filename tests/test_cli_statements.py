@@ -108,7 +108,7 @@ def test_log_goes_to_standard_error(capsys):
     ("arguments", "says"),
     [
         (["time"], "the following arguments are required: STATEMENT"),
-        (["time", "1 +", *QUICK], "line 1 of the statement is not Python (invalid syntax): 1 +"),
+        (["time", "1 +", *QUICK], "the statement is not valid Python (invalid syntax): 1 +"),
         (["time", "x", *QUICK], "line 1 of the statement raised NameError: name 'x' is not"),
         (["time", "1", "-s", "1", "-s", "1/0", *QUICK], "line 2 of the setup raised ZeroDivision"),
         (["time", "1", "--before", "y", *QUICK], "line 1 of --before raised NameError"),
@@ -120,7 +120,7 @@ def test_log_goes_to_standard_error(capsys):
         (["time", "1", "--flops", "-1", *CPU], "flops must be a positive number"),
         (["time", "1", "--margin", "1"], "unrecognized arguments: --margin"),
         (["compare", *CPU], "there is nothing to time; give statements, or --named"),
-        (["compare", "1", "1", *CPU], "'1' is there more than once; give each a name"),
+        (["compare", "1", "1", *CPU], "'1' is given more than once; give each a name"),
         (["compare", "-n", "1", *CPU], "--named must be NAME=STATEMENT, got '1'"),
         (["compare", "-n", "=1", *CPU], "--named must be NAME=STATEMENT, got '=1'"),
         (["compare", "1", "--baseline", "2", *CPU], "--baseline must be one of '1', got '2'"),

@@ -44,7 +44,7 @@ def test_statements_find_the_axes_as_variables(tmp_path, capsys):
     assert capsys.readouterr().out == printed
     changed = ["sweep", "torch.relu(x)", "-s", "x = torch.zeros(n, dtype=kind)", "-n", "kind=kind"]
     assert cli.main([*changed, *AXES, *QUICK, "--file", str(files["jsonl"])]) == 2
-    assert "is of another sweep: application torch.relu(x) is" in error_of(capsys)
+    assert "different sweep: application torch.relu(x) is" in error_of(capsys)
 
 
 def test_axes_may_be_options_and_iterations(capsys):
@@ -88,36 +88,36 @@ def test_one_side_alone_is_timed_of_several_problems(capsys):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["1"], "there is no axis to sweep over; give --axis NAME=VALUE,VALUE"),
+        (["1"], "at least one axis is needed; give --axis NAME=VALUE,VALUE"),
         (["1", "--axis", "n"], "--axis must be NAME=VALUE,VALUE, got 'n'"),
         (["1", "--axis", "n="], "--axis must be NAME=VALUE,VALUE, got 'n='"),
         (["n", "--axis", "n=1", "--axis", "n=2"], "axis 'n' is given more than once"),
         (["n", "--axis", "n=1,1"], "axis 'n' has the value 1 more than once"),
         (["n", "--axis", "n=abs,abs"], "axis 'n' has a value more than once, got 'abs,abs'"),
         (["n", "--axis", "n=float16"], "must be Python, such as 64, torch.float16 or 'text', got"),
-        (["n", "--axis", "m=1"], "axis 'm' is neither a variable of statement or setup, nor"),
+        (["n", "--axis", "m=1"], "axis 'm' must be a variable of statement or setup,"),
         (["n", "--axis", "n=1", "--axis", "method=x"], "axis 'method': method must be one of"),
-        (["n +", "--axis", "n=1"], "line 1 of statement 'n +' is not Python"),
-        (["n", "-s", "(", "--axis", "n=1"], "line 1 of the setup is not Python"),
+        (["n +", "--axis", "n=1"], "line 1 of statement 'n +' is not valid Python"),
+        (["n", "-s", "(", "--axis", "n=1"], "line 1 of the setup is not valid Python"),
         (["--axis", "n=1"], "there is nothing to time; give statements"),
-        ([CONV, "--axis", "n=1"], "has {r}, which no axis gives"),
+        ([CONV, "--axis", "n=1"], "has {r}, but there is no such axis"),
         (["conv1d:n{n}c2w9k4s3", "--axis", "n=x"], "problem 'conv1d:nxc2w9k4s3': "),
         (
             ["conv1d:n{n}c2w9k4s3", "--axis=n=1", "--axis=m=1"],
-            "'m' is neither a name in braces",
+            "'m' must be a name in braces",
         ),
-        (["conv1d:n{n}c2w{k+1}k4s3", "--axis", "n=1"], "has {k+1}, and a hole is a name"),
-        (["conv1d:n{n!r}c2w9k4s3", "--axis", "n=1"], "has {n!r}, and a hole is a name"),
-        (["conv1d:n{n:5}c2w9k4s3", "--axis", "n=1"], "has {n:5}, and a hole is a name"),
+        (["conv1d:n{n}c2w{k+1}k4s3", "--axis", "n=1"], "has {k+1}, but a placeholder must be"),
+        (["conv1d:n{n!r}c2w9k4s3", "--axis", "n=1"], "has {n!r}, but a placeholder must be"),
+        (["conv1d:n{n:5}c2w9k4s3", "--axis", "n=1"], "has {n:5}, but a placeholder must be"),
         (["n", "--axis", "n=exit(3)"], "values of axis 'n' must be Python"),
-        (["conv1d:n{n", "--axis", "n=1"], "expected '}' before end of string; a hole is"),
-        (["conv1d:n{n}c2w9k4s3", "--axis", "n=1", "-s", "1"], "--setup and --before go with st"),
+        (["conv1d:n{n", "--axis", "n=1"], "expected '}' before end of string; a placeholder is"),
+        (["conv1d:n{n}c2w9k4s3", "--axis", "n=1", "-s", "1"], "--setup and --before require st"),
         (["conv1d:n1c2w9k4s3", "1", "--axis", "n=1"], "statements and problems cannot be timed"),
-        (["n", "--axis", "n=1", "--side", "pytorch"], "--side goes with problems, and not with"),
+        (["n", "--axis", "n=1", "--side", "pytorch"], "--side requires problems"),
         (["n", "--axis", "n=1", "--file", "a", "--csv", "./a"], "must name different files"),
-        (["n", "--axis", "n=1", "--plot", "a.txt"], "a picture's name must end in one of"),
+        (["n", "--axis", "n=1", "--plot", "a.txt"], "name must end in one of"),
         (["n", "--axis", "n=1", "--file", "/nowhere/a"], "/nowhere/a: cannot be written"),
-        (["n", "--axis", "n=1", "--rest", "-1"], "rest must be a number of seconds, from 0 to"),
+        (["n", "--axis", "n=1", "--rest", "-1"], "rest must be a number of seconds from 0 to"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence_before_anything_runs(
@@ -135,7 +135,7 @@ def test_where_every_point_fails_the_command_does(capsys):
     captured = capsys.readouterr()
     assert captured.out.count("failed") == 4
     assert captured.err == (
-        "convtime: error: every point failed; n / 0 n=1 did so: line 1 of the statement "
+        "convtime: error: every point failed, e.g. n / 0 n=1: line 1 of the statement "
         "raised ZeroDivisionError: division by zero\n"
     )
 
@@ -145,5 +145,5 @@ def test_an_interrupted_command_says_how_it_goes_on(tmp_path, capsys):
     interrupting = "if n == 2: raise KeyboardInterrupt"
     given = ["sweep", "n", "-s", interrupting, "--axis", "n=1,2,3", *QUICK, "--file", str(file)]
     assert cli.main(given) == 130
-    said = f"convtime: what was measured is in {file}, and the same command goes on\n"
+    said = f"convtime: the points so far are in {file}; the same command continues\n"
     assert capsys.readouterr().err == f"{said}convtime: interrupted\n"

@@ -222,7 +222,7 @@ def test_the_baseline_can_be_any_of_them() -> None:
     assert comparison.verdict("a", "b") == "faster"
     assert re.match(r"a +1\.000 s \[.*\] +the baseline$", str(comparison).splitlines()[2])
     assert Comparison({"b": two, "a": one}).baseline == "b"
-    with pytest.raises(ValueError, match=r"baseline must be one of \['b'\], .* got 'a'"):
+    with pytest.raises(ValueError, match=r"baseline must be one of \['b'\], got 'a'"):
         Comparison({"b": two}, baseline="a")
 
 
@@ -312,7 +312,7 @@ def spread(middle: float, half: float) -> list[float]:
             spread(1.0, 0.05),
             {"other_launches": 7},
             "disturbed",
-            "other threads gave the GPU 7 pieces of work meanwhile; the interval, ",
+            r"other threads launched 7 .*; the interval, ",
         ),
         (
             spread(1.0, 0.05),
@@ -343,7 +343,7 @@ def test_the_smallest_difference_is_the_margin_and_half_the_interval() -> None:
     comparison = Comparison({"base": base, "same": measured("same", spread(1.0, half))}, margin)
     found = comparison.judge("same").smallest_difference
     assert found == pytest.approx(half + margin)
-    assert "differences from 1.30% on would be found" in flat(comparison)
+    assert "smallest detectable difference 1.30%" in flat(comparison)
     # So it is: with that interval, what differs by a little more is found, and by less is not.
     for share, verdict in ((1.001, "slower"), (0.999, "uncertain")):
         other = measured("other", spread(1 + share * found, half))
@@ -424,7 +424,7 @@ def test_everything_is_written_and_read_again() -> None:
     judged = document["judgements"]
     assert (judged["other"]["verdict"], judged["control"]["verdict"]) == ("slower", "same")
     text, html = flat(comparison), comparison._repr_html_()
-    for said in ("other: OTHER RESULT: off by 3", "interference not looked for: there was no time"):
+    for said in ("other: OTHER RESULT: off by 3", "interference not checked: there was no time"):
         assert said in text
         assert said in html
     assert "other: interference: takes <more> beside the others" in text
@@ -437,9 +437,9 @@ def test_reads_only_what_was_measured_together() -> None:
     one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, stop="count").to_dict()
     longer = {**one, "seconds": [1.0] * 11}
     document = {"schema": "1.0", "measurements": {"a": one, "b": longer}}
-    with pytest.raises(ValueError, match=r"as many samples each, got {'a': 10, 'b': 11}"):
+    with pytest.raises(ValueError, match=r"number of samples, got {'a': 10, 'b': 11}"):
         Comparison.from_dict(document)
-    with pytest.raises(ValueError, match="must be of one measurement at least, got none"):
+    with pytest.raises(ValueError, match="at least one measurement, got none"):
         Comparison({})
     with pytest.raises(ValueError, match=r"length >= 1 - at `\$.measurements`"):
         Comparison.from_dict({**document, "measurements": {}})
@@ -478,7 +478,7 @@ def test_unknown_options_are_refused() -> None:
 
 def test_names_that_were_not_compared_are_refused() -> None:
     result = convtime.compare({"a": lambda: None}, device="cpu", max_samples=10, warmup=1)
-    with pytest.raises(KeyError, match="'b' was not compared"):
+    with pytest.raises(KeyError, match="must be one of .*, got 'b'"):
         result.ratio("b")
 
 

@@ -137,7 +137,7 @@ def test_several_names_may_be_one_text():
 
 
 def test_an_old_name_for_what_a_gpu_does_not_count_is_an_error():
-    with pytest.raises(ValueError, match=r"nvprof's 'dram_read_bytes' is dram__bytes_read.sum"):
+    with pytest.raises(ValueError, match=r"nvprof's 'dram_read_bytes' is now dram__bytes_read.sum"):
         resolve(["dram_read_bytes"], Gh100(READ))
 
 
@@ -224,7 +224,7 @@ def test_what_the_hardware_does_not_say_is_none():
 def test_kernels_whose_names_are_not_known_are_numbered():
     counters = made([CALL[:2]], unnamed="calls do not launch the same kernels each time")
     assert [each.name for each in counters.kernels] == ["kernel 1", "kernel 2"]
-    assert "kernels have no names: calls do not" in str(counters)
+    assert "kernel names are unavailable: calls do not" in str(counters)
 
 
 def test_an_unknown_name_is_no_total():
@@ -259,20 +259,20 @@ def test_counters_survive_json():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"units": {}}, f"must have units of each of their metrics, and have none of '{READ}'"),
-        ({"descriptions": {}}, "must have descriptions of each"),
-        ({"totals": {}}, "must have totals of each"),
-        ({"samples": {}}, "must have samples of each"),
+        ({"units": {}}, f"must have units for each .*, got none for '{READ}'"),
+        ({"descriptions": {}}, "must have descriptions for each"),
+        ({"totals": {}}, "must have totals for each"),
+        ({"samples": {}}, "must have samples for each"),
         (
             {
                 "samples": {DURATION: [1], READ: [], HIT_RATE: [1]},
                 "translated": {"old": {DURATION: 1.0, READ: 1.0}},
             },
-            r"as many samples of each metric that 'old' stands for, got \[1, 0\]",
+            r"number of samples for each metric .*'old' stands for, got \[1, 0\]",
         ),
-        ({"translated": {"old": {"a" * 1000: 1.0}}}, "must have totals of each .*none of 'aaa"),
+        ({"translated": {"old": {"a" * 1000: 1.0}}}, "must have totals for each .*none for 'aaa"),
         ({"translated": {"old": {}}}, r"'old' stands for, got \[\]"),
-        ({"kernels": [{"name": "a", "launches": 1, "values": {"b": 1.0}}]}, "none of 'b'"),
+        ({"kernels": [{"name": "a", "launches": 1, "values": {"b": 1.0}}]}, "none for 'b'"),
     ],
 )
 def test_a_file_of_counters_that_do_not_fit_is_refused(tmp_path, capsys, changes, said):
@@ -300,7 +300,7 @@ def test_a_file_of_counters_is_shown_with_what_was_read_beside(tmp_path, capsys)
     assert capsys.readouterr().out == f"{told}\n"
     assert main(["show", str(file), "--json", "-"]) == 0
     assert Counters.from_dict(json.loads(capsys.readouterr().out)) == counters
-    with pytest.raises(InputError, match="has hardware counters, and must be a Measure"):
+    with pytest.raises(InputError, match="must be a Measurement.*, got hardware counters"):
         convtime.read_measurements(file)
 
 
@@ -555,13 +555,13 @@ def test_the_command_says_why_there_are_none(monkeypatch, capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err == (
-        "convtime: error: hardware counters are a GPU's, and PyTorch finds no GPU that it can use\n"
+        "convtime: error: hardware counters need a GPU, and PyTorch finds no GPU that it can use\n"
     )
 
 
 def test_the_command_wants_a_statement(capsys):
     assert main(["counters"]) == 2
-    assert "there must be a STATEMENT, or --list" in capsys.readouterr().err
+    assert "STATEMENT or --list is required" in capsys.readouterr().err
 
 
 def test_the_command_lists_names_without_a_gpu(monkeypatch, capsys):
@@ -571,7 +571,7 @@ def test_the_command_lists_names_without_a_gpu(monkeypatch, capsys):
     assert "traffic with the GPU's memory" in told
     assert "dram_write_transactions" in told
     assert "gld_efficiency" not in told
-    assert "the metrics of a GPU are not listed: hardware counters are a GPU's" in told
+    assert "the metrics of a GPU are not listed: hardware counters need a GPU" in told
     assert main(["counters", "--list", "--json", "-"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert set(document["groups"]) == set(GROUPS)

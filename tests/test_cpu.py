@@ -121,7 +121,7 @@ def test_backward_on_a_cpu_can_be_cold() -> None:
 @pytest.mark.timing
 def test_cold_is_slower_where_the_data_fit_the_cache() -> None:
     if core_cpu.cache_bytes(os.sched_getaffinity(0)) is None:
-        pytest.skip("this machine does not say how much its CPUs' caches hold")
+        pytest.skip("this machine does not report the size of its CPUs' caches")
     x = torch.ones(1 << 15)  # 128 KiB, which one thread adds up
     options: dict[str, Any] = {"warmup": 3, "stop": "count", "max_samples": 50}
     warm = convtime.time_op(torch.sum, x, **options)
@@ -135,7 +135,7 @@ def test_where_the_caches_size_is_unknown_nothing_is_said_to_be_cold(
     monkeypatch.setattr(cpu, "cache_bytes", lambda cpus: None)
     one = convtime.time_op(torch.relu, torch.ones(4), cache="cold", **QUICK)
     assert (one.cache, one.cache_requested) == ("uncontrolled", "cold")
-    assert one.cache_reason == "this machine does not say how much its CPUs' caches hold"
+    assert one.cache_reason == "this machine does not report the size of its CPUs' caches"
 
 
 def test_the_calling_thread_is_pinned_while_it_times() -> None:

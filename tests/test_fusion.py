@@ -243,11 +243,11 @@ LEFT: dict[str, tuple[Callable[..., torch.Tensor], str]] = {
     ),
     "between": (
         lambda y, x: y + F.relu(x.mul_(2)),
-        "something is or may be changed in place between it and what follows it",
+        "a tensor is or may be changed in place between it and its epilogue",
     ),
     "between, by out": (
         lambda y, x: y + torch.mul(x, 2, out=x),
-        "something is or may be changed in place between it and what follows it",
+        "a tensor is or may be changed in place between it and its epilogue",
     ),
     "control flow": (lambda y, _x: y if y.sum() > 0 else -y, "torch.fx cannot trace"),
 }  # fmt: skip
@@ -357,9 +357,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "attribute": (Remembering, "sets attributes (last)"),
     "training mode": (Dropping, "depends on the training mode"),
     "another's mode": (DroppingAsAnother, "depends on the training mode"),
-    "built-in": (BuiltIn, "does not tell its arguments"),
+    "built-in": (BuiltIn, "has no readable signature"),
     "not called": (Unused, "the forward of the module that has it does not call it"),
-    "subclass": (lambda: Odd(Subclass(4, 4, 1)), "is not a class of torch.nn's own"),
+    "subclass": (lambda: Odd(Subclass(4, 4, 1)), "is not a class of torch.nn itself"),
     "lazy": (lambda: Odd(nn.LazyConv2d(4, 1)), "has no shapes before its first call"),
     "transposed": (lambda: Odd(nn.ConvTranspose2d(4, 4, 1)), "it is a transposed convolution"),
     "hook": (lambda: with_hook(Odd()), "conv has hooks"),
@@ -738,7 +738,7 @@ def test_a_model_that_is_a_convolution_is_left() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine for")
 def test_a_cuda_graph_reads_what_was_folded_last() -> None:
     model = randomise(Block()).cuda().half().to(memory_format=torch.channels_last).eval()
     fuse(model)
@@ -757,7 +757,7 @@ def test_a_cuda_graph_reads_what_was_folded_last() -> None:
 
 
 @pytest.mark.cuda
-@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine to choose")
+@pytest.mark.filterwarnings("ignore:.*cuDNN has no engine for")
 def test_the_first_call_may_be_captured() -> None:
     model = randomise(Block()).cuda().half().to(memory_format=torch.channels_last).eval()
     twin = copy.deepcopy(model)

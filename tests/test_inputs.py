@@ -15,10 +15,10 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.inputs import remarks_on, sentences
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.1, "max_samples": 10}
-ON_CPU = "work that depends on its values may take another time than with random ones"
-INDICES = "as indices, equal numbers find the same data, which are in the cache then"
-IS_NAN = "so is what is computed with it, which may take another time than with numbers"
-DENORMAL = "a CPU takes many times longer for these, unless it flushes them to zero"
+ON_CPU = "work that depends on its values may take a different time with random ones"
+INDICES = "as indices, equal values read the same data, which are then in the cache"
+IS_NAN = "results computed from it are NaN too, and may take a different time than with numbers"
+DENORMAL = "a CPU is many times slower on denormals, unless it flushes them to zero"
 
 
 def said_of(fn: Callable[..., object], *args: Any, **kwargs: Any) -> tuple[str, ...]:
@@ -48,10 +48,10 @@ def mixed(value: float, share: float, dtype: torch.dtype = torch.float32) -> tor
         (torch.zeros(64, dtype=torch.uint16), f"all zeros: {INDICES}"),
         (torch.ones(9, dtype=torch.bool), "all True: as a mask, it selects everything"),
         (torch.zeros(9, dtype=torch.bool), "all False: as a mask, it selects nothing"),
-        (mixed(float("nan"), 0.5), f"NaN to 50%: {IS_NAN}"),
-        (torch.full((9,), float("nan"), dtype=torch.float16), f"NaN to 100%: {IS_NAN}"),
-        (mixed(1e-40, 0.2), f"denormal to 20%: {DENORMAL}"),
-        (mixed(1e-310, 0.2, torch.float64), f"denormal to 20%: {DENORMAL}"),
+        (mixed(float("nan"), 0.5), f"50% NaN: {IS_NAN}"),
+        (torch.full((9,), float("nan"), dtype=torch.float16), f"100% NaN: {IS_NAN}"),
+        (mixed(1e-40, 0.2), f"20% denormal: {DENORMAL}"),
+        (mixed(1e-310, 0.2, torch.float64), f"20% denormal: {DENORMAL}"),
     ],
 )
 def test_remarkable_numbers_are_said(x: torch.Tensor, said: str) -> None:
@@ -189,7 +189,7 @@ def test_what_cannot_be_looked_at_is_said() -> None:
 
     torch.vmap(look)(torch.zeros(4, 16))
     ((sentence,),) = said
-    assert sentence.startswith("the inputs could not be looked at: NotImplementedError: ")
+    assert sentence.startswith("the inputs could not be inspected: NotImplementedError: ")
 
 
 def test_memory_that_was_freed_is_not_read() -> None:

@@ -53,7 +53,7 @@ def test_a_candidate_that_suffers_from_another_is_named() -> None:
     assert 3 < found.ratio < 15
     assert 0.001 <= found.alone_seconds < 0.004
     assert f"suffers: interference: {found.sentence}" in flat(compared)
-    assert "not looked for" not in flat(compared)
+    assert "interference not checked" not in flat(compared)
 
 
 def test_it_can_be_left_out() -> None:
@@ -140,7 +140,7 @@ def test_light_calls_have_a_fiftieth_of_a_second_each(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("alone", "beside", "seconds_left", "reason"),
     [
-        ({}, {"regime": "burst"}, math.inf, "regime 'burst' would have to be reached for each"),
+        ({}, {"regime": "burst"}, math.inf, "regime 'burst' would have to be set up again"),
         ({}, {"sampling_seconds": 9e3}, math.inf, ""),
         (
             {},

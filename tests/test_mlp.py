@@ -313,7 +313,7 @@ def test_biases_are_taken_and_given_back() -> None:
     for ours, theirs in zip(again.parameters(), model.parameters(), strict=True):
         assert torch.equal(ours, theirs)
     torch.testing.assert_close(net(torch.ones(3, 5)), model(torch.ones(3, 5)))
-    with pytest.raises(InputError, match="must have no biases, as this net; got one with$"):
+    with pytest.raises(InputError, match="must have no biases.* got one with$"):
         FusedMLP((5, 7, 2)).load_sequential(model)
 
 
@@ -597,7 +597,7 @@ def test_all_plans_of_a_step_train_alike(batch: int, width: int) -> None:
         for name, tensor in trainer.state_dict().items():
             assert torch.equal(tensor.nan_to_num(), state[name].nan_to_num()), (plans[plan], name)
     trainer._options["plan"] = len(plans)
-    with pytest.raises(RuntimeError, match=f"plan must be one of the {len(plans)} of mlp_plans"):
+    with pytest.raises(RuntimeError, match=f"plan must be .* {len(plans)} plans of mlp_plans"):
         trainer.step()
 
 

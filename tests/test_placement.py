@@ -169,7 +169,7 @@ def test_there_are_as_many_places_as_memory_and_time_allow(
     monkeypatch.setattr(placement_module, "_seconds_to_copy", lambda original: 0.005)
     assert count_places(original(torch.neg, x), "random", ROOM) == (
         10,
-        "a copy of what it is called with takes 5.0 ms",
+        "copying its inputs takes 5.0 ms",
     )
     monkeypatch.setattr(placement_module, "_seconds_to_copy", lambda original: 0.02)
     assert count_places(original(torch.neg, x), "random", ROOM)[0] == 4
@@ -223,8 +223,8 @@ def calls_a_helper() -> torch.Tensor:
 GLOBAL = torch.ones(4)
 
 OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
-    "nothing": (lambda: (len, "abc"), "there is no tensor in its arguments"),
-    "empty": (lambda: (torch.neg, torch.empty(0)), "there is no tensor in its arguments"),
+    "nothing": (lambda: (len, "abc"), "its arguments contain no tensor"),
+    "empty": (lambda: (torch.neg, torch.empty(0)), "its arguments contain no tensor"),
     "global": (lambda: (calls_a_helper,), "no copies are made of global 'GLOBAL'"),
     "sparse": (
         lambda: (torch.neg, torch.eye(3).to_sparse()),
@@ -236,16 +236,15 @@ OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     ),
     "lock": (
         lambda: (print, torch.ones(3), threading.Lock()),
-        "copy.deepcopy does not copy what it is called with, a lock (cannot pickle "
-        "'_thread.lock' object)",
+        "copy.deepcopy fails on one of its inputs, a lock (cannot pickle '_thread.lock' object)",
     ),
     "graph": (
         lambda: (torch.neg, with_graph()),
-        "copies would lack the graph that autograd made of an argument",
+        "copies would lack the autograd graph of an argument",
     ),
     "gradient": (
         lambda: (torch.neg, with_gradient()),
-        "copies would lack the gradients that its arguments have",
+        "copies would lack the gradients of its arguments",
     ),
     "array": (
         lambda: (print, torch.ones(3), Array()),
@@ -253,7 +252,7 @@ OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     ),
     "finalizer": (
         lambda: (print, torch.ones(3), Finalized()),
-        "no copies are made of what has a finalizer (Finalized)",
+        "no copies are made of an object with a finalizer (Finalized)",
     ),
     "freed": (
         lambda: (torch.neg, freed()),
@@ -261,21 +260,21 @@ OBSTACLES: dict[str, tuple[Callable[[], tuple[Any, ...]], str]] = {
     ),
     "script": (
         lambda: (torch.jit.script(torch.nn.Linear(2, 2)), torch.ones(1, 2)),
-        "no copies are made of what torch.jit compiled (RecursiveScriptModule)",
+        "no copies are made of code that torch.jit compiled (RecursiveScriptModule)",
     ),
     "compiled": (
         lambda: (torch.compile(torch.nn.Linear(2, 2)), torch.ones(1, 2)),
-        "no copies are made of a module that torch.compile made, which might be compiled anew for "
-        "each of them",
+        "no copies are made of a module that torch.compile made, which might be recompiled for "
+        "each copy",
     ),
     "compiled in place": (
         lambda: (compiled_in_place(), torch.ones(1, 2)),
-        "no copies are made of a module that torch.compile made, which might be compiled anew for "
-        "each of them",
+        "no copies are made of a module that torch.compile made, which might be recompiled for "
+        "each copy",
     ),
     "large": (
         lambda: (torch.neg, torch.empty(ROOM // 3, dtype=torch.uint8)),
-        "its tensors take 341.3 MiB, of which 4 copies do not fit into 1,024 MiB",
+        "its tensors take 341.3 MiB, and 4 copies do not fit into 1,024 MiB",
     ),
 }
 
@@ -308,7 +307,7 @@ def test_many_objects_are_not_even_looked_at() -> None:
         Candidate(lambda: (x, helper()), name="by another"),
     ):
         assert placed(candidate).outcome("")["placement_reason"] == (
-            "it refers to more than 10,000 objects, which takes long to copy"
+            "it refers to more than 10,000 objects, which take too long to copy"
         )
 
 
@@ -390,7 +389,7 @@ def test_calls_that_write_are_made_on_the_original_which_loses_nothing() -> None
     assert x.tolist() == [22.0] * 4  # as 22 calls without copies leave it
     assert other.tolist() == [1.0] * 4
     assert (outcome["placement"], outcome["placements"]) == ("as-is", 1)
-    assert outcome["placement_reason"] == "a call writes to args[0], and not the same each time"
+    assert outcome["placement_reason"] == "a call writes different values to args[0] each time"
 
 
 def test_copies_that_are_given_up_take_no_memory_meanwhile() -> None:
@@ -416,7 +415,7 @@ def test_calls_that_write_elsewhere_than_they_are_given_are_noticed() -> None:
 
     outcome = run(placed(Candidate(write, x, name="one")), samples=20)
     assert x.tolist() == [21.0] * 4
-    assert outcome["placement_reason"] == ("a call writes to args[0], whatever it is called with")
+    assert outcome["placement_reason"] == ("a call on a copy writes to the original of args[0]")
 
 
 def test_calls_that_write_the_same_each_time_are_placed_as_the_first_left_them() -> None:
@@ -463,7 +462,7 @@ class Batches:
 def test_calls_that_change_objects_are_made_on_the_original() -> None:
     batches = Batches()
     outcome = run(placed(Candidate(batches, name="one")), samples=20)
-    assert outcome["placement_reason"] == "a call changes what it is called with, a Batches"
+    assert outcome["placement_reason"] == "a call modifies one of its inputs, a Batches"
     assert batches.turn == 20
 
 
@@ -479,7 +478,7 @@ def test_layers_that_keep_statistics_write_in_training_alone(training: bool) -> 
     outcome = run(placed(Candidate(layer, torch.randn(8, 4), name="one")))
     assert (outcome["placement"] == "as-is") is training
     if training:
-        assert outcome["placement_reason"] == "a call writes to fn, and not the same each time"
+        assert outcome["placement_reason"] == "a call writes different values to fn each time"
 
 
 def test_tensors_that_a_lambda_refers_to_are_placed() -> None:
@@ -495,7 +494,7 @@ def test_what_a_lambda_writes_to_reaches_the_original() -> None:
     x = torch.zeros(4)
     outcome = run(placed(Candidate(lambda: x.add_(1), name="one")), samples=20)
     assert outcome["placement_reason"] == (
-        "a call writes to closure variable 'x', and not the same each time"
+        "a call writes different values to closure variable 'x' each time"
     )
     assert x.tolist() == [22.0] * 4
 
@@ -547,8 +546,8 @@ def test_graphs_hold_few_calls_and_say_so() -> None:
     calls = placed(candidate, method="graph", cache="cold")
     assert len(calls.copies.candidates) == 4
     assert calls.outcome("")["placement_reason"] == (
-        "only 4 places: a graph holds so many calls; results lie where PyTorch's allocator puts "
-        "them: a graph has memory of its own"
+        "only 4 places: a graph holds so many calls; PyTorch's allocator places the "
+        "results: a graph has a private memory pool"
     )
     warm = placed(candidate, method="graph", cache="warm")
     assert (warm.placement, len(warm.copies.candidates)) == ("as-is", 1)
@@ -565,7 +564,7 @@ def test_auto_says_what_it_chose_and_why() -> None:
     host = placed(Candidate(torch.neg, x, name="one"), placement="auto", method="cpu").outcome("")
     assert (host["placement"], host["placement_reason"]) == (
         "as-is",
-        "what a call takes on the host does not depend on it",
+        "the host time of a call does not depend on it",
     )
     as_is = placed(Candidate(torch.neg, x, name="one"), placement="as-is").outcome("")
     assert (as_is["placement"], as_is["placement_reason"], as_is["placements"]) == ("as-is", "", 1)
@@ -574,7 +573,7 @@ def test_auto_says_what_it_chose_and_why() -> None:
 def test_results_that_are_not_placed_are_told_of() -> None:
     calls = placed(Candidate(torch.neg, torch.ones(4), name="one"))
     assert calls.outcome("why")["placement_reason"] == (
-        "results lie where PyTorch's allocator puts them: why"
+        "PyTorch's allocator places the results: why"
     )
 
 
@@ -610,9 +609,7 @@ def test_where_tensors_lie_cuda_is_asked_by_their_address(
     assert placement_module.obstacle(original, backward=False) == ""
     original.device = torch.device("cuda")  # which a test without a GPU has no tensor on
     found = placement_module.obstacle(original, backward=False)
-    assert found == (
-        "one of its tensors lies in the host's memory, unlike a copy" if pinned else ""
-    )
+    assert found == ("one of its tensors is in host memory, unlike a copy" if pinned else "")
     assert asked == [x.data_ptr()]
     assert placement_module.obstacle(original, backward=False, any_address=True) == ""
 
@@ -708,7 +705,7 @@ class TestOnGpu:
 
         one = convtime.time_op(add, x, placement=placement, **QUICK)
         assert (one.placement, one.placements) == ("as-is", 1)
-        assert one.placement_reason == "a call writes to args[0], and not the same each time"
+        assert one.placement_reason == "a call writes different values to args[0] each time"
         assert x.tolist() == [float(len(calls))] * 1000
 
     def test_random_numbers_are_the_callers(self) -> None:
@@ -730,7 +727,7 @@ class TestOnGpu:
         x = torch.randn(1000, device="cuda")
         one = convtime.time_op(noted, x, placement="aligned", **QUICK)
         assert {address % PAGE for address in noted.given} == {0}
-        assert "results lie where PyTorch's allocator puts them" in one.placement_reason
+        assert "PyTorch's allocator places the results" in one.placement_reason
 
     def test_as_is_calls_the_tensors_that_were_given(self) -> None:
         noted = Addresses()
@@ -775,12 +772,12 @@ class TestOnGpu:
         else:
             assert one.placement == "random"
             assert one.placements >= 4
-            assert "a graph has memory of its own" in one.placement_reason
+            assert "a graph has a private memory pool" in one.placement_reason
 
     def test_graphs_of_calls_that_write_hold_the_original(self) -> None:
         x = torch.zeros(1000, device="cuda")
         one = convtime.time_op(lambda x: x.add_(1), x, method="graph", max_samples=20)
-        assert one.placement_reason == "a call writes to args[0], and not the same each time"
+        assert one.placement_reason == "a call writes different values to args[0] each time"
         assert len(x.unique()) == 1
         assert x[0] > 20
 
@@ -815,7 +812,7 @@ class TestOnGpu:
 
         one = convtime.time_op(several, torch.randn(1 << 20, device="cuda"), **QUICK)
         assert one.placement == "random"
-        assert "results lie" in one.placement_reason or len(set(made[12:])) > 100
+        assert "places the results" in one.placement_reason or len(set(made[12:])) > 100
 
     def test_where_there_is_no_memory_tensors_stay(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(calls_module, "room_for_copies", lambda device: 1 << 20)
@@ -823,7 +820,7 @@ class TestOnGpu:
         one = convtime.time_op(torch.relu, x, placement="random", **QUICK)
         assert (one.placement, one.placement_requested) == ("as-is", "random")
         assert one.placement_reason == (
-            "its tensors take 4.0 MiB, of which 4 copies do not fit into 1 MiB"
+            "its tensors take 4.0 MiB, and 4 copies do not fit into 1 MiB"
         )
 
     def test_tensors_that_allow_narrow_loads_alone_stay(self) -> None:
@@ -831,7 +828,7 @@ class TestOnGpu:
         x = torch.empty(0, device="cuda").set_(part)
         one = convtime.time_op(torch.relu, x, **QUICK)
         assert one.placement_reason == (
-            "one of its tensors begins off multiples of 256 bytes, unlike a copy"
+            "one of its tensors is not aligned to 256 bytes, unlike a copy"
         )
 
     def test_a_stream_of_its_own_waits_for_what_is_copied(self) -> None:

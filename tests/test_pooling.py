@@ -366,8 +366,8 @@ def test_numbers_may_be_numpys(device: torch.device) -> None:
 
 
 BAD: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
-    "kernel of zero": ((1, 2, 5, 5), {"kernel_size": 0}, "kernel_size must lie between 1"),
-    "stride of zero": ((1, 2, 5, 5), {"kernel_size": 2, "stride": 0}, "stride must lie between 1"),
+    "kernel of zero": ((1, 2, 5, 5), {"kernel_size": 0}, "kernel_size must be between 1"),
+    "stride of zero": ((1, 2, 5, 5), {"kernel_size": 2, "stride": 0}, "stride must be between 1"),
     "dilation of zero": ((1, 2, 5, 5), {"kernel_size": 2, "dilation": 0}, "dilation must lie"),
     "negative padding": ((1, 2, 5, 5), {"kernel_size": 2, "padding": -1}, "padding must lie"),
     "padding": ((1, 2, 5, 5), {"kernel_size": 2, "padding": 2}, "at most half of kernel_size"),

@@ -115,7 +115,7 @@ def test_what_is_written_is_read_back(problem, dtype, layout):
         ("conv2d:n1c2h9w9k4r3s3stridesame", "stride is 'same', but must be 2 number(s)"),
         ("conv2d:n99999999999c2h9w9k4r3s3", "'9c2h9w9k4r3s3' must be one of"),
         ("conv2d:n1c3h9w9k4r3s3groups2", "in_channels (3) is not a multiple of groups (2)"),
-        ("conv2d:n1c2h9w9k4r3s3output_padding1", "only a transposed one has any"),
+        ("conv2d:n1c2h9w9k4r3s3output_padding1", "needs a transposed convolution"),
         ("conv2d:n1c2h9w9k4r3s3:int8", "'int8' must be one of bias, zeros, reflect"),
         ("conv2d:n1c2h9w9k4r3s3:nhwc:nchw", "'nchw' is a second layout, after 'nhwc'"),
         ("conv2d:n1c2h9w9k4r3s3:", "'' must be one of"),

@@ -192,6 +192,6 @@ def test_a_search_that_ended_early_is_said_where_it_matters(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(sampling, "resolve_device", lambda requested: torch.device("cuda:0"))
     assert find_place([Candidate(len, many, name="one")], None).reason == (
-        "assumed: no tensor was found, and there is a GPU; of what the calls refer to, 100 objects "
-        "were searched"
+        "assumed: no tensor was found, and there is a GPU; of the objects that the calls refer "
+        "to, 100 were searched"
     )

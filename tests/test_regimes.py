@@ -346,4 +346,4 @@ def test_what_was_read_of_the_clocks_round_trips_and_is_shown() -> None:
     assert "temperature: 40 .. 40 °C" in flat(one)
     assert "throttled by: sw_power_cap" in flat(one)
     unknown = dataclasses.replace(one, conditions=(), conditions_reason="NVML is not there")
-    assert "conditions: not known: NVML is not there" in flat(unknown)
+    assert "conditions: unknown: NVML is not there" in flat(unknown)

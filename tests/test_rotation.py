@@ -80,7 +80,7 @@ def test_too_many_copies_are_capped_and_said_to_be() -> None:
     found = rotate(candidate, torch.device("cpu"), 6400, max_copies=100)
     assert len(found.copies) == 100
     assert found.left_warm == (
-        "100 copies of 64 bytes are less than the 6400 bytes that push a copy out of the cache",
+        "100 copies of 64 bytes are less than the 6400 bytes that evict a copy from the cache",
     )
     found = rotate(candidate, torch.device("cpu"), 6400, max_copies=101)
     assert (len(found.copies), found.left_warm) == (101, ())
@@ -531,8 +531,8 @@ def test_a_setup_that_resets_the_original_only_is_refused(where: str) -> None:
     with pytest.raises(ValueError, match="setup must not refer to") as raised:
         rotate(candidate, torch.device("cpu"), KIB)
     assert str(raised.value) == (
-        "setup must not refer to the arguments of 'one' with cache='rotate', which calls it on "
-        f"copies of them, got one in {where}; use cache='cold'"
+        "setup must not refer to the arguments of 'one' with cache='rotate', which copies "
+        f"them, got one in {where}; use cache='cold'"
     )
     assert len(rotate(candidate, torch.device("cpu"), 16).copies) == 1
 
@@ -558,10 +558,10 @@ class Uncopiable:
     ],
 )
 def test_what_cannot_be_copied_is_named(odd: object, got: str) -> None:
-    with pytest.raises(ValueError, match="must allow copy.deepcopy") as raised:
+    with pytest.raises(ValueError, match="must support copy.deepcopy") as raised:
         rotated(lambda *args: None, torch.ones(4), odd)
     assert str(raised.value) == (
-        "cache='rotate' copies what 'one' is called with, which must allow copy.deepcopy, "
+        "the inputs of 'one' must support copy.deepcopy with cache='rotate', which copies them, "
         f"got {got}; use cache='cold'"
     )
 

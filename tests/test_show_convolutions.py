@@ -72,7 +72,7 @@ def test_names_cannot_steer_the_terminal(results):
 def test_table_says_where_samples_are_few(results):
     few = dataclasses.replace(results[0].convtime, seconds=(1e-5,) * 9, batches=())
     text = convolutions.table([dataclasses.replace(results[0], convtime=few), results[1]])
-    assert "\n1 of the layers had time for fewer than 10 samples: a larger --budget" in text
+    assert "\n1 of the layers had time for fewer than 10 samples: increase --budget" in text
 
 
 def recorded(measurement, *launches):

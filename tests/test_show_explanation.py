@@ -118,7 +118,7 @@ def test_a_cpu_has_neither_plan_nor_kernels() -> None:
     )  # fmt: skip
     told = str(dataclasses.replace(found, passes=(explained,)))
     assert "plan:     none: PyTorch does not give this pass to cuDNN" in told
-    assert "bits:     PyTorch's own results differ in their bits from call to call" in told
+    assert "bits:     PyTorch's own results are not bit-identical between calls" in told
     assert "convtime/PyTorch –, same" in told
     assert "goes into" not in told
 

@@ -223,7 +223,7 @@ def test_a_trace_is_one_line_with_the_ranges() -> None:
     assert flat(trace) == (
         f"cuda:0: 3 readings in 0.2 s lowest median highest {'─' * 38} SM clock 1500 MHz "
         "1740 MHz 1980 MHz power 400 W 401 W 402 W throttled by sw_power_cap in 2 of 3 readings "
-        "ended early: NVML went away"
+        "stopped early: NVML went away"
     )
     clock, power = Pictures(trace._repr_html_()).pictures
     assert clock.count("<polyline") == 2  # with a gap where the clock is not known
@@ -231,7 +231,7 @@ def test_a_trace_is_one_line_with_the_ranges() -> None:
 
 
 def test_a_trace_without_readings_says_why() -> None:
-    assert str(traced()) == "cuda:0: no readings: the block has not ended"
+    assert str(traced()) == "cuda:0: no readings: the block is still running"
     nothing = traced(reason="NVML <is> not there")
     assert str(nothing) == nothing.details() == "cuda:0: no readings: NVML <is> not there"
     assert nothing._repr_html_() == "<p>cuda:0: no readings: NVML &lt;is&gt; not there</p>"

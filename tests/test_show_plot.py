@@ -134,7 +134,7 @@ def test_type_of_picture_is_checked():
     plot.check_plot("out.png")
     plot.check_plot("OUT.SVG")
     for name in ("out.xyz", "out", "out.pgf"):
-        with pytest.raises(InputError, match=f"{name}: a picture's name must end in .*.png"):
+        with pytest.raises(InputError, match=f"{name}: .* name must end in .*.png"):
             plot.check_plot(name)
 
 

@@ -97,10 +97,10 @@ def test_a_result_is_called_as_its_statement():
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("x = ", "line 1 of the statement is not Python (invalid syntax): x ="),
-        ("1\nreturn 2", "line 2 of the statement is not Python ('return' outside function)"),
-        ("yield 1", "line 1 of the statement is not Python ('yield' outside function)"),
-        ("from torch import *", "line 1 of the statement is not Python (import * only allowed"),
+        ("x = ", "line 1 of the statement is not valid Python (invalid syntax): x ="),
+        ("1\nreturn 2", "line 2 of the statement is not valid Python ('return' outside function)"),
+        ("yield 1", "line 1 of the statement is not valid Python ('yield' outside function)"),
+        ("from torch import *", "line 1 of the statement is not valid Python (import * only"),
         (" \n", "the statement is empty; give Python code, such as 'torch.relu(x)'"),
         ("x = 1\ny", "line 2 of the statement raised NameError: name 'y' is not defined"),
         ("exit()", "line 1 of the statement raised SystemExit"),
@@ -136,5 +136,5 @@ def test_an_option_outside_of_its_range_is_found_before_the_setup_runs():
 
 def test_the_names_that_statements_refer_to_are_found() -> None:
     assert names_in("y = f(x.z)\ndef g(): return w", what="it") == {"y", "f", "x", "w"}
-    with pytest.raises(InputError, match="line 1 of it is not Python"):
+    with pytest.raises(InputError, match="line 1 of it is not valid Python"):
         names_in("(", what="it")

@@ -134,7 +134,7 @@ def test_what_a_log_raises_ends_the_timing() -> None:
         ({"timeout": "1"}, ValueError, "timeout must be a positive number .*, got '1'"),
         ({"timeout": float("nan")}, ValueError, "timeout must be .*, got nan"),
         ({"exclusive": "no"}, ValueError, "exclusive must be True or False, got 'no'"),
-        ({"log": "file.log"}, TypeError, "log must be something to call .*, got 'file.log'"),
+        ({"log": "file.log"}, TypeError, "log must be a callable .*, got 'file.log'"),
     ],
 )
 def test_odd_values_are_refused(

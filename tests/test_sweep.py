@@ -168,7 +168,7 @@ def test_what_is_timed_may_be_a_candidate_or_what_a_factory_makes_one() -> None:
     [
         (nothing, {}, {}, "axes must be a mapping of names to values"),
         (nothing, [1], {}, "axes must be a mapping of names to values"),
-        (nothing, {"warmup": []}, {}, "axis 'warmup' has no values"),
+        (nothing, {"warmup": []}, {}, "axis 'warmup' must have at least one value"),
         (nothing, {"warmup": 3}, {}, "axis 'warmup' must have a sequence of values, got 3"),
         (nothing, {"regime": "burst"}, {}, "must have a sequence of values, got 'burst'"),
         (nothing, {"warmup": [1, 2, 1]}, {}, "axis 'warmup' has the value 1 more than once"),
@@ -177,26 +177,31 @@ def test_what_is_timed_may_be_a_candidate_or_what_a_factory_makes_one() -> None:
             lambda a, b: a,
             {"a": ["1 b=2", "1"], "b": ["3", "2 b=3"]},
             {},
-            "2 points would be called '<lambda> a=1 b=2 b=3'; give",
+            "got 2 points named '<lambda> a=1 b=2 b=3'; give",
         ),
-        (nothing, {"a b": [1]}, {}, "name of a parameter or an option, got 'a b'"),
-        (lambda mean: mean, {"mean": [1]}, {}, "cannot be called 'mean', as a column"),
-        (lambda a: a, {"a": [object()]}, {}, "of type object, which cannot be written down"),
-        (nothing, {"size": [1]}, {}, "axis 'size' is no parameter of 'nothing', which takes none"),
+        (nothing, {"a b": [1]}, {}, "must be a parameter or an option, got 'a b'"),
+        (lambda mean: mean, {"mean": [1]}, {}, "must not be a column of the table, got 'mean'"),
+        (lambda a: a, {"a": [object()]}, {}, "can be written as text, got one of type object"),
+        (nothing, {"size": [1]}, {}, "or a parameter of 'nothing', which takes none"),
         (lambda a, b: a, {"a": [1]}, {}, "'<lambda>' needs 'b', which no axis gives"),
-        (lambda a: a, {"warmup": [1]}, {}, "no axis is a parameter of it"),
+        (lambda a: a, {"warmup": [1]}, {}, "no axis is a parameter"),
         (lambda cache, a: a, {"a": [1]}, {}, "'cache', which is an option of time_op"),
         (nothing, {"method": ["kernel", "x"]}, {}, "axis 'method': method must be one of"),
-        (nothing, {"warmup": [1]}, {"warmup": 2}, "warmup is an axis and an option"),
-        (nothing, {"stop": ["count"]}, {"stop": "interval"}, "stop is an axis and an option"),
-        (nothing, {"iterations": [1]}, {"stop": "interval"}, "so that stop cannot be given"),
+        (nothing, {"warmup": [1]}, {"warmup": 2}, "warmup must be either an axis or an option"),
+        (
+            nothing,
+            {"stop": ["count"]},
+            {"stop": "interval"},
+            "stop must be either an axis or an option",
+        ),
+        (nothing, {"iterations": [1]}, {"stop": "interval"}, "remove stop or the axis"),
         (nothing, {"warmup": [1]}, {"cache": "x"}, "cache must be one of"),
-        (nothing, {"regime": ["both"]}, {}, "regime of a sweep cannot be 'both'"),
-        (nothing, {"warmup": [1]}, {"stop": "verdict"}, "stop of a sweep cannot be 'verdict'"),
-        (nothing, {"iterations": [0]}, {}, "whole numbers of calls, 1 or more, got 0"),
-        (nothing, {"iterations": [1]}, {"budget": 1.0}, "so that budget cannot be given"),
+        (nothing, {"regime": ["both"]}, {}, "regime of a sweep must not be 'both'"),
+        (nothing, {"warmup": [1]}, {"stop": "verdict"}, "stop of a sweep must not be 'verdict'"),
+        (nothing, {"iterations": [0]}, {}, "integers of at least 1, got 0"),
+        (nothing, {"iterations": [1]}, {"budget": 1.0}, "remove budget or the axis"),
         (nothing, {"iterations": [1]}, {"method": "graph"}, "method 'graph' times many at once"),
-        (nothing, {"warmup": [1]}, {"rest": -1}, "rest must be a number of seconds, from 0 to"),
+        (nothing, {"warmup": [1]}, {"rest": -1}, "rest must be a number of seconds from 0 to"),
         (nothing, {"warmup": [1]}, {"rest": 1e300}, "from 0 to 86400 (a day), got 1e+300"),
         (nothing, {"warmup": [1]}, {"file": 5}, "file must be a path, got 5"),
         (nothing, {"warmup": [1]}, {"min_samples": 20_000}, "max_samples must be at least min_"),
@@ -211,12 +216,12 @@ def test_what_is_timed_may_be_a_candidate_or_what_a_factory_makes_one() -> None:
         ),
         (nothing, {"budget": [1.0, 0.0]}, {}, "at budget=0.0: budget must be more than 0 seconds"),
         (nothing, {"warmup": [1]}, {"tolerance": -1.0}, "tolerance must be 0 or more, got -1"),
-        (lambda a: a, {"a": {object(): 1}}, {}, "cannot be written down; use a text for a name"),
+        (lambda a: a, {"a": {object(): 1}}, {}, "of type object; use a string as name"),
         (nothing, {"pin": [10**6]}, {}, "at pin=1000000: pin must be one of the"),
-        (nothing, {"warmup": [1]}, {"seed": 0.5}, "seed must be a whole number, got 0.5"),
-        ({}, {"warmup": [1]}, {}, "of one application at least, got none"),
+        (nothing, {"warmup": [1]}, {"seed": 0.5}, "seed must be an integer, got 0.5"),
+        ({}, {"warmup": [1]}, {}, "at least one application, got none"),
         ({"a": 3}, {"warmup": [1]}, {}, "'a' must be callable, or a Candidate, got int"),
-        ({"": nothing}, {"warmup": [1]}, {}, "an application's name must be a text, got ''"),
+        ({"": nothing}, {"warmup": [1]}, {}, "name must be a non-empty string, got ''"),
         (3, {"warmup": [1]}, {}, "must be a callable, a Candidate, or a mapping"),
         (
             convtime.Candidate(nothing),
@@ -280,10 +285,10 @@ def test_a_point_that_fails_is_marked_and_tried_again(tmp_path: Path) -> None:
 def test_a_factory_that_gives_nothing_to_time_is_told_what_it_must_give() -> None:
     swept = convtime.sweep({"relu": lambda size: torch.ones(size)}, {"size": [1]}, **QUICK)
     assert swept.points[0].error == (
-        "a factory must return what is timed, a callable or a convtime.Candidate, got Tensor; "
+        "a factory must return a callable or a convtime.Candidate, got Tensor; "
         "return a function that does the work"
     )
-    assert "drift is not known: the control is relu size=1, and it failed" in str(swept)
+    assert "drift is unknown: the control is relu size=1, and it failed" in str(swept)
 
 
 def interrupted_at(visit: int) -> Callable[[int], BaseException | None]:
@@ -338,17 +343,20 @@ def one_more(size: int, dtype: torch.dtype) -> Callable[[], object]:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"axes": {**SIZES, "size": [1, 2]}}, "axis size is 1, 2, 4 there, 1, 2 here"),
-        ({"axes": dict(reversed(SIZES.items()))}, "axes in the order size, dtype there"),
-        ({"axes": {"size": [1]}, "fn": {"a": Recorder()}}, "axis dtype is there, and not here"),
+        ({"axes": {**SIZES, "size": [1, 2]}}, "axis size is 1, 2, 4 in the file, 1, 2 here"),
+        ({"axes": dict(reversed(SIZES.items()))}, "axes in the order size, dtype in the file"),
+        ({"axes": {"size": [1]}, "fn": {"a": Recorder()}}, "axis dtype is only in the file"),
         ({"fn": {"a": one_more}}, "application a is "),
-        ({"fn": {"b": other}}, "application a is there, and not here; application b is here"),
-        ({"warmup": 2}, "option warmup is 1 there, 2 here"),
-        ({"warmup": 1.0}, "option warmup is 1 there, 1.0 here"),
-        ({"cache": "cold"}, "option cache is here, and not there"),
-        ({"counters": "dram"}, "counters none there, dram here"),
-        ({"rest": 0.5}, "rest 0.0 there, 0.5 here"),
-        ({"seed": 2}, "seed 1 there, 2 here"),
+        (
+            {"fn": {"b": other}},
+            "application a is only in the file; application b is not in the file",
+        ),
+        ({"warmup": 2}, "option warmup is 1 in the file, 2 here"),
+        ({"warmup": 1.0}, "option warmup is 1 in the file, 1.0 here"),
+        ({"cache": "cold"}, "option cache is not in the file"),
+        ({"counters": "dram"}, "counters none in the file, dram here"),
+        ({"rest": 0.5}, "rest 0.0 in the file, 0.5 here"),
+        ({"seed": 2}, "seed 1 in the file, 2 here"),
     ],
 )
 def test_the_file_of_another_sweep_is_refused_and_stays(
@@ -358,7 +366,7 @@ def test_the_file_of_another_sweep_is_refused_and_stays(
     given: dict[str, Any] = {"fn": {"a": other}, "axes": SIZES, "file": file, "seed": 1, **QUICK}
     convtime.sweep(**given)
     content = file.read_bytes()
-    with pytest.raises(InputError, match="a.jsonl: is of another sweep: ") as refused:
+    with pytest.raises(InputError, match="a.jsonl: belongs to a different sweep: ") as refused:
         convtime.sweep(**{**given, **changes})
     assert said in str(refused.value)
     assert file.read_bytes() == content
@@ -371,18 +379,18 @@ def test_the_file_of_another_machine_is_refused(
     convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
     another = provenance(torch.device("cpu")) | {"torch": "9.9"}
     monkeypatch.setattr(running, "provenance", lambda _: another)
-    with pytest.raises(InputError, match=r"machine's torch is .* there, 9\.9 here"):
+    with pytest.raises(InputError, match=r"machine's torch is .* in the file, 9\.9 here"):
         convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
 
 
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (lambda text: "print('mine')\n", "is not the file of a sweep, and stays as it is"),
+        (lambda text: "print('mine')\n", "is not the file of a sweep (unchanged)"),
         (lambda text: text.replace('"schema": "1.', '"schema": "9.', 1), "of schema '9.0' cannot"),
-        (lambda text: text.replace("\n", "\nnonsense\n", 1), "line 2: is no whole JSON"),
+        (lambda text: text.replace("\n", "\nnonsense\n", 1), "line 2: is not valid JSON"),
         (lambda text: text.replace('"visit": 0', '"visit": "x"', 1), "line 2: a SweepPoint cannot"),
-        (lambda text: text.replace('{"warmup": 1}', '{"warmup": 2}', 1), "that its plan does not"),
+        (lambda text: text.replace('{"warmup": 1}', '{"warmup": 2}', 1), "not in the sweep's plan"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_and_stays(
@@ -403,7 +411,7 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
     convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
     with file.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="another sweep is being written to it"):
+        with pytest.raises(InputError, match="another sweep is writing"):
             convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
 
 
@@ -483,9 +491,13 @@ def swept_of(controls: Sequence[float] = (2, 2, 2), **changes: Any) -> Sweep:
 @pytest.mark.parametrize(
     ("controls", "verdict", "said"),
     [
-        ((2, 9, 2.01), "same", "the machine stayed as it was, within 3%"),
-        ((2, 2.3), "slower", "WARNING: the machine became slower meanwhile, by more than 3%"),
-        ((2, 2.06), "uncertain", "whether the machine stayed as it was is uncertain"),
+        ((2, 9, 2.01), "same", "the machine was stable within 3%"),
+        (
+            (2, 2.3),
+            "slower",
+            "WARNING: the machine became slower during the sweep, by more than 3%",
+        ),
+        ((2, 2.06), "uncertain", "the machine's stability is uncertain"),
     ],
 )
 def test_drift_is_the_last_control_over_the_first(
@@ -504,9 +516,9 @@ def test_drift_is_the_last_control_over_the_first(
 def test_one_control_shows_no_drift() -> None:
     swept = swept_of(controls=(2,))
     assert swept.drift() is None
-    assert "drift is not known: the control is PyTorch iterations=10 layout=x, and" in str(swept)
+    assert "drift is unknown: the control is PyTorch iterations=10 layout=x, and" in str(swept)
     idle = swept_of(controls=(0, 0))
-    assert "layout=x, and its median before is 0 s, which gives no ratio" in str(idle)
+    assert "layout=x, and its median before is 0 s, so there is no ratio" in str(idle)
     assert "drift" not in repr(idle)
 
 
@@ -577,7 +589,7 @@ def test_a_sweep_shows_itself() -> None:
     assert swept._repr_html_().count("<svg") == 2
     assert str(swept.points[0]).startswith("relu: 1.000 µs")
     assert str(dataclasses.replace(PLAN.points()[0], error="E: x")).endswith("layout=x: E: x")
-    with pytest.raises(KeyError, match="'x' is no point that was visited; the first is called 'P"):
+    with pytest.raises(KeyError, match="'x' is not a visited point; the first point is 'P"):
         swept["x"]
 
 
@@ -620,7 +632,7 @@ def test_the_picture_has_a_line_and_a_band_for_each_application() -> None:
     ):
         with pytest.raises(InputError, match=said):
             swept.plot(**wrong)
-    with pytest.raises(InputError, match="nothing was measured cannot be drawn"):
+    with pytest.raises(InputError, match="at least one measurement"):
         Sweep(PLAN, ()).plot()
 
 
@@ -661,7 +673,7 @@ def test_a_plan_must_have_the_points_that_there_are(
         convtime.read_measurements(file)
     assert said in str(refused.value)
     assert len(str(refused.value)) < len(str(file)) + 200
-    with pytest.raises(ValueError, match="each point of a sweep must be in it once"):
+    with pytest.raises(ValueError, match="each point must occur once"):
         Sweep(PLAN, swept_of().points * 2)
     with pytest.raises(InputError, match="got 10,000,000"):
         convtime.sweep(lambda **_: nothing, {axis: [*range(10)] for axis in "abcdefg"})

@@ -41,7 +41,7 @@ def test_times_a_call_of_known_duration() -> None:
     assert (one.queue, one.queue_requested) == ("none", "gate")
     assert one.queue_reason == "method 'cpu' does not queue calls on a device"
     assert (one.cache, one.cache_requested) == ("uncontrolled", "auto")
-    assert one.cache_reason == "a flush takes milliseconds on a CPU; cache='cold' asks for it"
+    assert one.cache_reason == "a flush takes milliseconds on a CPU; cache='cold' requests it"
     assert one.device == "cpu"
     assert one.stream is None
     assert one.provenance["torch"] == torch.__version__
@@ -236,7 +236,7 @@ def test_one_sample_settles_nothing(stop: Stop) -> None:
         ({"method": "graph", "backward": True}, "method 'graph' captures calls back to back"),
         (
             {"cache": "rotate", "grad_to_none": [torch.ones(1)]},
-            "grad_to_none names tensors that cache='rotate'",
+            "grad_to_none .*cache='rotate', which copies them",
         ),
         ({"budget": 0}, "budget must be more than 0 seconds"),
         ({"budget": float("nan")}, "budget must be a number, got nan"),
@@ -307,7 +307,7 @@ def test_a_verdict_needs_several_candidates() -> None:
 @pytest.mark.parametrize(
     ("metric", "said"),
     [
-        ("span", "metric 'span' is read from a GPU's activity records.*on the CPU"),
+        ("span", "metric 'span' needs a GPU's activity records.*on the CPU"),
         ("sum", "metric 'sum'"),
         ("total", "metric must be one of 'busy', 'span', 'sum', got 'total'"),
     ],
@@ -762,7 +762,7 @@ with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]):
 assert one.method == "event" and len(one.seconds) >= 10
 if one.overhead_reason:  # where CUPTI's tools do not share it
     assert (one.overhead, one.raw_seconds) == (0, ())
-    assert "CUPTI cannot say: a torch.profiler session" in one.overhead_reason
+    assert "CUPTI cannot be used: a torch.profiler session" in one.overhead_reason
     assert "not taken off" in " ".join(one.details().split())
 after = convtime.time_op(torch.relu, x, method="event")
 assert after.overhead > 1e-6 and not after.overhead_reason

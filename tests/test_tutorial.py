@@ -58,8 +58,8 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "dtype": (lambda: pool(ONES.double()), "float16 or float32, got Double"),
     "dimensions": (lambda: pool(ONES[0]), r"\(N, C, H, W\) .* got \[2, 5, 5\]"),
     "no rows": (lambda: pool(ONES[:, :, :0]), "at least one channel, row and column"),
-    "kernel": (lambda: pool(ONES, 0, 1, 0), "kernel_size must lie between 1"),
-    "stride": (lambda: pool(ONES, 2, 0, 0), "stride must lie between 1"),
+    "kernel": (lambda: pool(ONES, 0, 1, 0), "kernel_size must be between 1"),
+    "stride": (lambda: pool(ONES, 2, 0, 0), "stride must be between 1"),
     "padding": (lambda: pool(ONES, 3, 1, 2), "at most half of kernel_size 3, got 2"),
     "too large a window": (lambda: pool(ONES, 6, 1, 0), "at most height and width"),
     "elements": (
@@ -88,7 +88,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "gradient": (
         lambda: tutorial.activation(ONES, "relu", ONES[0], step="naive"),
-        "grad_output must be of the input's shape",
+        "grad_output must have the input's shape",
     ),
     "no tensor": (lambda: pool([1.0]), "input must be a tensor, got list"),  # type: ignore[arg-type]
 }  # fmt: skip

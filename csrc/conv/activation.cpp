@@ -9,7 +9,7 @@ namespace {
 struct Names {
   Activation activation;
   const char* name;
-  const char* node;  ///< of cuDNN's pointwise operation; empty where none is used
+  const char* node;  ///< cuDNN's pointwise operation; empty if none is used
 };
 
 constexpr std::array<Names, 9> kNames = {

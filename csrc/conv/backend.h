@@ -17,16 +17,16 @@ struct DescriptorTraits {
   }
 };
 
-/// A descriptor of cuDNN's backend interface.
+/// A descriptor of cuDNN's backend API.
 using Descriptor = UniqueHandle<DescriptorTraits>;
 
-/// A call that cuDNN refused.
+/// Thrown when a cuDNN call fails.
 class CudnnError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// Throws CudnnError with `what` and cuDNN's own text.
+/// Throw CudnnError with `what` and cuDNN's error message.
 void check_cudnn(cudnnStatus_t status, const char* what);
 
 Descriptor make_descriptor(cudnnBackendDescriptorType_t type);
@@ -38,8 +38,8 @@ void set_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeNam
               "cudnnBackendSetAttribute");
 }
 
-/// How many of at most `count` values there are; these are written to `values`. For descriptors,
-/// the values are ones made beforehand, which cuDNN fills in.
+/// Write at most `count` values of the attribute to `values` and return how many exist. For
+/// descriptors, `values` must hold existing descriptors, which cuDNN fills in.
 template <typename T>
 std::int64_t get_attribute(cudnnBackendDescriptor_t descriptor, cudnnBackendAttributeName_t name,
                            cudnnBackendAttributeType_t type, T* values, std::int64_t count) {

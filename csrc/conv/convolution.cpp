@@ -29,8 +29,8 @@ class CudnnSource final : public PlanSource {
     make_context_current();
     if (key_.policy.kind == PolicyKind::kBenchmark && is_capturing()) {
       throw std::runtime_error(
-          "plans cannot be timed while a CUDA graph is captured: call it once with the same shapes "
-          "before the capture, or with the policy 'heuristic'");
+          "plans cannot be timed during CUDA graph capture: call the operator once with the same "
+          "shapes before the capture, or use the policy 'heuristic'");
     }
     return select_plan(handle_, key_, operands_, workspace_);
   }
@@ -38,8 +38,8 @@ class CudnnSource final : public PlanSource {
   bool is_capturing() override { return conv::is_capturing(stream_of(handle_)); }
 
  private:
-  /// A thread may have none yet, and then engines that go through the driver fail: the next one
-  /// would be chosen, for all threads.
+  /// A thread may have no current context yet. Engines that use the driver API then fail, and the
+  /// next engine would be chosen for all threads.
   void make_context_current() const { CONVTIME_CUDA_CHECK(cudaSetDevice(key_.problem.device)); }
 
   cudnnHandle_t handle_;
@@ -48,8 +48,8 @@ class CudnnSource final : public PlanSource {
   Workspace& workspace_;
 };
 
-/// Whether a plan ran that has not run in this thread before. A selection that follows tries it
-/// again where it is next in line, and then keeps what it was refused for.
+/// Run the plan and return whether it succeeded; the plan has not run in this thread before. A
+/// subsequent selection tries it again in its turn, and records why it was refused.
 bool runs(Plan& plan, PlanSource& source) {
   try {
     source.run(plan);
@@ -81,7 +81,7 @@ PlanOrigin convolve(const PlanKey& key, PlanSource& source, ReadyPlans& plans,
     } catch (const OutOfMemory&) {
       refused = true;
     }
-  } else if (plans.capacity() > 0) {  // else PyTorch selects for each call
+  } else if (plans.capacity() > 0) {  // otherwise PyTorch selects for each call
     if (std::shared_ptr<SharedChoice> choice = choices.find(key)) {
       ReadyPlan rebuilt = {source.rebuild(choice->choice), choice};
       if (rebuilt.plan != nullptr && runs(*rebuilt.plan, source)) {
@@ -98,7 +98,7 @@ PlanOrigin convolve(const PlanKey& key, PlanSource& source, ReadyPlans& plans,
       std::move(selection.plan),
       choices.insert(key, std::move(selection.choice), /*for_all=*/!selection.lacked_memory)};
   note_use(selected, source);
-  // Where another thread was faster and chose differently, the next call builds that one's plan.
+  // If another thread was faster and chose differently, the next call builds that thread's plan.
   const std::shared_ptr<SharedChoice> agreed = choices.find(key);
   if (refused || agreed == nullptr || agreed == selected.choice) {
     plans.insert(key, std::move(selected));

@@ -12,41 +12,41 @@
 
 namespace convtime::conv {
 
-/// How a call came by the plan that computed it.
+/// The origin of the plan that computed a call.
 enum class PlanOrigin : std::int32_t {
-  kReady,     ///< the thread had it
-  kRebuilt,   ///< it was built of the choice that a thread had made before
-  kSelected,  ///< there was no plan, or it could not be used
+  kReady,     ///< the thread already had it
+  kRebuilt,   ///< rebuilt from a choice that a thread had made before
+  kSelected,  ///< no plan existed, or it could not be used
 };
 
-/// What a call needs of cuDNN, for one convolution of certain operands.
+/// The cuDNN operations that one call needs, for one convolution with given operands.
 class PlanSource {
  public:
   virtual ~PlanSource() = default;
 
-  /// Computes the convolution with a plan. Throws as run_plan does.
+  /// Compute the convolution with a plan. Throws like run_plan().
   virtual void run(Plan& plan) = 0;
 
-  /// As rebuild_plan.
+  /// See rebuild_plan().
   virtual std::shared_ptr<Plan> rebuild(const PlanChoice& choice) = 0;
 
-  /// As select_plan.
+  /// See select_plan().
   virtual Selection select() = 0;
 
-  /// Whether a CUDA graph is being captured from what runs.
+  /// Return whether the stream is being captured into a CUDA graph.
   virtual bool is_capturing() = 0;
 };
 
-/// Computes the convolution with the thread's plan where it has one, else with one of the choice
-/// that any thread made, else of a choice of its own. As in ATen, a plan that has run in this
-/// thread before gives way to a new selection only where there is no memory for it, and one that
-/// has not also where cuDNN refuses it; whatever else fails is thrown.
+/// Compute the convolution with the thread's plan if it has one, else with a plan of the choice
+/// that any thread has made, else with a plan of a new selection. As in ATen, a plan that has run
+/// in this thread before is replaced by a new selection only if its memory cannot be allocated. A
+/// plan that has not run yet is also replaced if cuDNN refuses it. All other errors are thrown.
 PlanOrigin convolve(const PlanKey& key, PlanSource& source, ReadyPlans& plans,
                     ChoiceTable& choices);
 
-/// The same by cuDNN, on the handle's stream, with this thread's plans and all threads' choices.
-/// Throws as select_plan does, and std::runtime_error where plans would have to be timed on a
-/// stream that a CUDA graph is being captured from.
+/// The same with cuDNN, on the handle's stream, with this thread's plans and the choices that all
+/// threads share. Throws like select_plan(), and std::runtime_error if plans would have to be timed
+/// on a stream that is being captured into a CUDA graph.
 PlanOrigin convolve(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
                     Workspace& workspace);
 

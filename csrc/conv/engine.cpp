@@ -8,7 +8,8 @@
 namespace convtime::conv {
 namespace {
 
-/// Takes "<prefix><number>" off the front of `text`; nothing where it does not begin so.
+/// Remove "<prefix><number>" from the front of `text` and return the number; std::nullopt if `text`
+/// does not start with it.
 std::optional<std::int64_t> take_number(std::string_view& text, std::string_view prefix) {
   if (!text.starts_with(prefix)) {
     return std::nullopt;
@@ -47,7 +48,7 @@ std::string to_tag(const Engine& engine) {
 
 EngineTag parse_tag(std::string_view tag) {
   const std::invalid_argument malformed(
-      "policy must be 'heuristic', 'benchmark' or the tag of one of cuDNN's engines, such as "
+      "policy must be 'heuristic', 'benchmark' or the tag of a cuDNN engine, such as "
       "'eng38_k2=8_k13=1' or 'ConvFwd_eng38_k2=8_k13=1', got '" +
       std::string(tag) + "'");
   EngineTag parsed;
@@ -57,7 +58,7 @@ EngineTag parse_tag(std::string_view tag) {
     if (rest.starts_with(prefix)) {
       rest.remove_prefix(prefix.size());
       parsed.pass = pass;
-      // The nodes after the convolution are in capitals.
+      // The names of the epilogue's nodes are in capitals.
       const std::size_t capitals =
           std::min(rest.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZ_"), rest.size());
       parsed.epilogue = rest.substr(0, capitals);

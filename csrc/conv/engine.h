@@ -10,7 +10,7 @@
 
 namespace convtime::conv {
 
-/// The value of one of an engine's settings, by the number that cudnnBackendKnobType_t gives it.
+/// The value of an engine setting; `type` is the number in cudnnBackendKnobType_t.
 struct Knob {
   std::int64_t type;
   std::int64_t value;
@@ -18,7 +18,7 @@ struct Knob {
   bool operator==(const Knob&) const = default;
 };
 
-/// One of cuDNN's engines for an operation. A knob that is not named keeps the engine's default.
+/// A cuDNN engine for an operation. A knob that is not listed keeps the engine's default.
 struct Engine {
   std::int64_t index = -1;
   std::vector<Knob> knobs;
@@ -26,21 +26,22 @@ struct Engine {
   bool operator==(const Engine&) const = default;
 };
 
-/// What a plan's tag says, e.g. "ConvFwd_eng38_k2=8_k13=1" or "ConvFwd_ADD_ADD_RELU_FWD_eng0".
+/// The contents of a plan's tag, e.g. "ConvFwd_eng38_k2=8_k13=1" or
+/// "ConvFwd_ADD_ADD_RELU_FWD_eng0".
 struct EngineTag {
-  std::optional<Pass> pass;  ///< none where the tag begins with the engine, as "eng38_k2=8_k13=1"
-  std::string epilogue;      ///< as epilogue_name has it: what the graph has after the convolution
+  std::optional<Pass> pass;  ///< none if the tag starts with the engine, e.g. "eng38_k2=8_k13=1"
+  std::string epilogue;      ///< the nodes after the convolution, as returned by epilogue_name()
   Engine engine;
 };
 
-/// The cuDNN frontend's name of the operation, which a plan's tag begins with: "ConvFwd",
+/// Return the cuDNN frontend's name of the operation, with which a plan's tag starts: "ConvFwd",
 /// "ConvBwdData" or "ConvBwdFilter".
 const char* operation_name(Pass pass);
 
-/// Knobs stand in the engine's order.
+/// Return the tag, with the knobs in the engine's order.
 std::string to_tag(const Engine& engine);
 
-/// Reverses to_tag, with an operation's name in front or without. Throws std::invalid_argument.
+/// Inverse of to_tag(), with or without a leading operation name. Throws std::invalid_argument.
 EngineTag parse_tag(std::string_view tag);
 
 }  // namespace convtime::conv

@@ -11,7 +11,7 @@
 namespace convtime::conv {
 namespace {
 
-/// As many descriptors as there can be knobs, for cuDNN to fill in.
+/// Holds one descriptor per possible knob, for cuDNN to fill in.
 class KnobDescriptors {
  public:
   explicit KnobDescriptors(cudnnBackendDescriptorType_t type) {
@@ -21,12 +21,12 @@ class KnobDescriptors {
     }
   }
 
-  /// Fetches the attribute; those of the descriptors that were filled in.
+  /// Fetch the attribute and return the descriptors that were filled in.
   std::span<const cudnnBackendDescriptor_t> fetch(cudnnBackendDescriptor_t from,
                                                   cudnnBackendAttributeName_t name) {
     const std::int64_t count = get_attribute(from, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, raw_.data(),
                                              CUDNN_KNOB_TYPE_COUNTS);
-    // A cuDNN newer than its header may know of more knobs.
+    // A cuDNN newer than its header may have more knobs.
     return std::span(raw_).first(std::min(raw_.size(), static_cast<std::size_t>(count)));
   }
 
@@ -74,7 +74,7 @@ std::vector<KnobRange> knob_ranges(cudnnBackendDescriptor_t engine) {
   return ranges;
 }
 
-/// The engine for the graph; throws where cuDNN does not support the one by the other.
+/// Create the engine for the graph; throws if cuDNN does not support the graph with that engine.
 Descriptor make_engine(cudnnBackendDescriptor_t graph, std::int64_t index) {
   Descriptor engine = make_descriptor(CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   set_attribute(engine.get(), CUDNN_ATTR_ENGINE_OPERATION_GRAPH, CUDNN_TYPE_BACKEND_DESCRIPTOR,
@@ -94,7 +94,7 @@ std::string supported_engines(cudnnBackendDescriptor_t graph) {
       engines += engines.empty() ? "eng" : ", eng";
       engines += std::to_string(index);
     } catch (const CudnnError&) {
-      continue;  // one of those that cannot run this graph
+      continue;  // this engine cannot run the graph
     }
   }
   return engines.empty() ? "none" : engines;
@@ -148,7 +148,7 @@ cudnn_frontend::ManagedOpaqueDescriptor make_engine_config(
   } catch (const CudnnError& error) {
     throw std::invalid_argument(
         "cuDNN cannot run this convolution with engine " + std::to_string(wanted.index) +
-        "; it can with: " + supported_engines(raw_graph) + " (" + error.what() + ")");
+        "; supported engines: " + supported_engines(raw_graph) + " (" + error.what() + ")");
   }
   check_knobs(wanted, knob_ranges(engine.get()));
 

@@ -7,11 +7,11 @@
 
 namespace convtime::conv {
 
-/// The engine and the knobs that a configuration of cuDNN's stands for.
+/// Return the engine and the knobs of a cuDNN engine configuration.
 Engine engine_of(cudnnBackendDescriptor_t config);
 
-/// cuDNN's configuration of an engine for the graph. Throws std::invalid_argument, with what there
-/// is, for an engine, a knob or a value that cuDNN does not have for it.
+/// Create cuDNN's configuration of an engine for the graph. Throws std::invalid_argument, listing
+/// the supported ones, if the graph does not support the engine, a knob or its value.
 cudnn_frontend::ManagedOpaqueDescriptor make_engine_config(
     const cudnn_frontend::OperationGraph& graph, const Engine& engine);
 

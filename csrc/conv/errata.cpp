@@ -8,22 +8,22 @@
 namespace convtime::conv {
 namespace {
 
-/// Engines that ATen never runs from one version of cuDNN (CUDNN_VERSION) to below another.
+/// An engine that ATen never runs in a range of cuDNN versions (CUDNN_VERSION).
 struct Erratum {
-  std::string_view engine;  ///< how the plan's tag begins
+  std::string_view engine;  ///< the start of the plan's tag
   int first_version;
   int end_version;  ///< 0: none
 };
 
 constexpr std::array<Erratum, 1> kForAll = {{{"ConvFwd_eng5", 92301, 92400}}};
 
-// Those may dispatch to a cuBLASLt kernel that is broken there. PyTorch drops these rules where it
-// is built with cuBLAS 13.6.1 or later.
+// These engines may dispatch to a cuBLASLt kernel that is broken on sm_120. PyTorch drops these
+// rules if it is built with cuBLAS 13.6.1 or later.
 constexpr std::array<Erratum, 3> kForSm120 = {{{"ConvFwd_eng58", 92300, 0},
                                                {"ConvBwdData_eng63", 92300, 0},
                                                {"ConvBwdFilter_eng63", 92300, 0}}};
 
-// Left to the user's file where there is one.
+// Applied only if the user has no errata file.
 constexpr std::array<Erratum, 2> kFor3d = {
     {{"ConvFwd_eng23", 90800, 91500}, {"ConvBwdData_eng23", 8000, 0}}};
 
@@ -31,7 +31,7 @@ template <typename Errata>
 bool listed(const Errata& errata, const std::string& tag) {
   for (const Erratum& erratum : errata) {
     const std::string with_end = std::string(erratum.engine) + "_";
-    // CUDNN_VERSION and not that of the library that is loaded: PyTorch's rules go by the former.
+    // CUDNN_VERSION rather than the version of the loaded library, because PyTorch's rules use it.
     if ((tag + "_").starts_with(with_end) && CUDNN_VERSION >= erratum.first_version &&
         (erratum.end_version == 0 || CUDNN_VERSION < erratum.end_version)) {
       return true;
@@ -65,7 +65,7 @@ std::string erratum(Activation activation, cudnnDataType_t type, bool allow_tf32
   if (activation == Activation::kTanh) {
     return "cuDNN's tanh makes NaN of infinity";
   }
-  // It errs by up to 5e-6, far below what TF32 rounds the convolution by.
+  // The error is up to 5e-6, far below the rounding error of a convolution in TF32.
   if (activation == Activation::kGeluTanh && type == CUDNN_DATA_FLOAT && !allow_tf32) {
     return "cuDNN's gelu_tanh is less exact than float32 without TF32";
   }

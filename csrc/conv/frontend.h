@@ -2,7 +2,7 @@
 
 #include <cudnn.h>
 
-// The cuDNN frontend's headers that the conv layer uses. The whole frontend (cudnn_frontend.h)
+// The headers of the cuDNN frontend that the conv layer uses. The whole frontend (cudnn_frontend.h)
 // takes several times as long to compile and needs NVRTC.
 #include <cudnn_frontend_EngineConfig.h>
 #include <cudnn_frontend_Errata.h>  // needs EngineConfig's declarations before it

@@ -32,7 +32,8 @@ cudnnDataType_t compute_type(cudnnDataType_t data_type) {
   return half ? CUDNN_DATA_FLOAT : data_type;
 }
 
-/// What one node hands to the next, in y's shape: as PyTorch has it, it is not rounded to y's type.
+/// Create an intermediate tensor between two nodes, in y's shape. As in PyTorch, it is not rounded
+/// to y's type.
 Tensor make_virtual_tensor(const Problem& problem, std::int64_t id) {
   cudnn_frontend::TensorBuilder builder;
   return describe(builder, problem, problem.y, id)
@@ -55,7 +56,7 @@ cudnnBackendDescriptorType_t operation_type(Pass pass) {
 
 Operation make_convolution(const Problem& problem, const Tensor& y) {
   const std::int64_t spatial = problem.rank - 2;
-  // The number of groups is not said: cuDNN infers it from the channels of x and w.
+  // The number of groups is not set: cuDNN infers it from the channels of x and w.
   auto convolution = cudnn_frontend::ConvDescBuilder()
                          .setDataType(compute_type(problem.data_type))
                          .setMathMode(CUDNN_CROSS_CORRELATION)
@@ -107,7 +108,7 @@ cudnnPointwiseMode_t mode_of(Activation activation) {
     case Activation::kIdentity:
       break;
   }
-  throw std::logic_error("there is no node for this activation");
+  throw std::logic_error("no cuDNN node implements this activation");
 }
 
 Operation make_activation(const Problem& problem, const Tensor& x, const Tensor& y) {
@@ -127,11 +128,11 @@ Operation make_activation(const Problem& problem, const Tensor& x, const Tensor&
       .build();
 }
 
-/// In the order of PyTorch's own graph (cudnn/Conv_v8.cpp, build_opgraph_fused): convolution,
+/// Follows the order of PyTorch's own graph (cudnn/Conv_v8.cpp, build_opgraph_fused): convolution,
 /// addend, bias, activation.
 std::vector<Operation> make_nodes(const Problem& problem) {
   const Epilogue& epilogue = problem.epilogue;
-  std::vector<std::int64_t> ids = {kIdConvolved};  // of what each node writes
+  std::vector<std::int64_t> ids = {kIdConvolved};  // outputs of the nodes
   if (epilogue.z.has_value()) {
     ids.push_back(kIdAdded);
   }

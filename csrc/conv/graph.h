@@ -7,7 +7,7 @@
 
 namespace convtime::conv {
 
-/// cuDNN's operation graph of a problem: the convolution, and the nodes of its epilogue.
+/// Create cuDNN's operation graph for a problem: the convolution and the nodes of its epilogue.
 cudnn_frontend::OperationGraph make_graph(cudnnHandle_t handle, const Problem& problem);
 
 }  // namespace convtime::conv

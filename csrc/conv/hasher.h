@@ -6,11 +6,11 @@
 
 namespace convtime::conv {
 
-/// Mixes numbers into one hash.
+/// Combines numbers into one hash.
 class Hasher {
  public:
   void add(std::int64_t value) {
-    // boost::hash_combine's mixing, in 64 bits.
+    // Mixing function of boost::hash_combine, in 64 bits.
     hash_ ^= static_cast<std::size_t>(value) + 0x9e3779b97f4a7c15ULL + (hash_ << 12) + (hash_ >> 4);
   }
   template <std::size_t N>

@@ -4,7 +4,7 @@
 
 namespace convtime::conv {
 
-/// What is computed of y = conv(x, w): cuDNN's three convolution operations.
+/// cuDNN's three convolution operations for y = conv(x, w).
 enum class Pass : std::int32_t { kFprop, kDgrad, kWgrad };
 
 }  // namespace convtime::conv

@@ -40,11 +40,11 @@ CudnnPlan::CudnnPlan(cudnn_frontend::ExecutionPlan_v8 plan)
       workspace_bytes_(plan_->getWorkspaceSize()) {}
 
 CudnnPlan::~CudnnPlan() {
-  // Kernels that were compiled for the plan are unloaded with it, which may be while a CUDA graph
-  // is captured, of other work.
+  // Destroying the plan unloads the kernels that were compiled for it, possibly while another CUDA
+  // graph is being captured.
   const RelaxedCapture relaxed;
   if (relaxed.process_ends()) {
-    // Never destroyed: cuDNN may be gone, too.
+    // Leaked on purpose: cuDNN may already be gone.
     new std::pair(std::move(plan_), std::move(variant_pack_));
     return;
   }

@@ -14,33 +14,33 @@ class ExecutionPlan_v8;
 
 namespace convtime::conv {
 
-/// The device pointers of one run.
+/// The device pointers for one run.
 struct Operands {
   void* x;
   void* w;
   void* y;
-  void* z = nullptr;  ///< null where the problem has none
-  void* b = nullptr;  ///< likewise
+  void* z = nullptr;  ///< null if the problem has none
+  void* b = nullptr;  ///< null if the problem has none
 
   bool operator==(const Operands&) const = default;
 };
 
-/// A built plan. Not every engine is thread-safe, so it belongs to one thread, and to the device
+/// A built plan. Not every engine is thread-safe, so a plan belongs to one thread and to the device
 /// that it was built for.
 class Plan {
  public:
   virtual ~Plan() = default;
 
-  /// The frontend's name of operation, engine and knobs, e.g. "ConvFwd_eng38_k2=8_k13=1".
+  /// Return the frontend's name of operation, engine and knobs, e.g. "ConvFwd_eng38_k2=8_k13=1".
   virtual const std::string& tag() const = 0;
   virtual std::int64_t workspace_bytes() const = 0;
 
-  /// Enqueues the convolution on the handle's stream. `workspace` has room for workspace_bytes(),
-  /// and may be null where that is 0. Throws CudnnError.
+  /// Enqueue the convolution on the handle's stream. `workspace` must hold workspace_bytes() and
+  /// may be null if that is 0. Throws CudnnError.
   virtual void run(cudnnHandle_t handle, const Operands& operands, void* workspace) = 0;
 };
 
-/// cuDNN's.
+/// A plan of cuDNN.
 class CudnnPlan final : public Plan {
  public:
   explicit CudnnPlan(cudnn_frontend::ExecutionPlan_v8 plan);
@@ -55,8 +55,8 @@ class CudnnPlan final : public Plan {
  private:
   std::shared_ptr<const cudnn_frontend::ExecutionPlan_v8> plan_;
   std::int64_t workspace_bytes_;
-  // Of the last run. A variant pack cannot be changed once it is made, and making one takes a third
-  // of a microsecond; PyTorch's allocator gives the same memory to call after call.
+  // The operands of the last run. A variant pack is immutable, and creating one takes a third of a
+  // microsecond; PyTorch's allocator returns the same addresses for call after call.
   Descriptor variant_pack_;
   Operands operands_{};
   void* workspace_ = nullptr;

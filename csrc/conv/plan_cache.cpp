@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::size_t kDefaultCapacity = 10'000;
 
-/// Read once, as PyTorch.
+/// Read once, as in PyTorch.
 std::size_t capacity_of_threads() {
   static const std::size_t capacity =
       plan_capacity(std::getenv("TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT"));
@@ -35,8 +35,8 @@ struct ThreadPlans {
 
 struct DropUnlessMain {
   void operator()(ThreadPlans* plans) const {
-    // The main thread ends with the process, when cuDNN may be gone already and its descriptors
-    // cannot be destroyed; what it leaves is no leak.
+    // The main thread ends with the process, when cuDNN may already be gone and its descriptors can
+    // no longer be destroyed. Not a leak, because the process is ending.
     if (gettid() != getpid()) {
       delete plans;
     }
@@ -55,10 +55,10 @@ std::size_t plan_capacity(const char* limit) {
       return std::numeric_limits<std::size_t>::max();
     }
     return static_cast<std::size_t>(std::max(number, 0));
-  } catch (const std::logic_error&) {  // std::stoi's exceptions
+  } catch (const std::logic_error&) {  // exceptions of std::stoi
     std::fprintf(stderr,
-                 "convtime: TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT must be a whole number (0 for no "
-                 "limit, less to keep no plans), got '%s'; %zu plans are kept in each thread\n",
+                 "convtime: TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT must be an integer (0: no limit, "
+                 "negative: keep no plans), got '%s'; each thread keeps %zu plans\n",
                  limit, kDefaultCapacity);
     return kDefaultCapacity;
   }
@@ -94,7 +94,8 @@ std::shared_ptr<SharedChoice> ChoiceTable::insert(const PlanKey& key, PlanChoice
     const std::shared_ptr<SharedChoice> found = same->choice;
     if (for_all && !same->for_all) {
       same->for_all = true;
-      std::rotate(same, std::next(same), choices.end());  // after those that were for all before
+      std::rotate(same, std::next(same), choices.end());  // after the choices that were already for
+                                                          // all threads
     }
     return found;
   }
@@ -108,7 +109,8 @@ std::shared_ptr<SharedChoice> ChoiceTable::insert(const PlanKey& key, PlanChoice
 }
 
 void ChoiceTable::drop_oldest() {
-  // Looked for and not kept in order: a selection takes far longer, and a use must not lock.
+  // A linear search instead of a sorted structure: a selection takes far longer, and a use must not
+  // lock.
   std::uint64_t oldest_use = std::numeric_limits<std::uint64_t>::max();
   auto oldest_key = choices_.begin();
   std::size_t oldest = 0;
@@ -157,8 +159,8 @@ void ChoiceTable::clear() {
 }
 
 ChoiceTable& choice_table() {
-  // Choices are small, and plan_cache() tells of them: a low limit is for plans alone. Never
-  // destroyed: threads may still convolve while the process ends.
+  // Choices are small and plan_cache() reports them, so a low limit applies to plans only. Never
+  // destroyed: threads may still run convolutions while the process ends.
   static auto* const table = new ChoiceTable(std::max(kDefaultCapacity, capacity_of_threads()));
   return *table;
 }
@@ -172,7 +174,7 @@ ReadyPlans& plans_of_this_thread() {
 }
 
 void keep_for_graphs(std::shared_ptr<Plan> plan) {
-  // Never destroyed: when the process ends, cuDNN may be gone already.
+  // Never destroyed: cuDNN may already be gone when the process ends.
   static auto* const mutex = new std::mutex;
   static auto* const plans = new std::vector<std::shared_ptr<Plan>>;
   const std::lock_guard lock(*mutex);

@@ -12,16 +12,16 @@ namespace convtime::conv {
 
 enum class PolicyKind : std::int32_t {
   kHeuristic,  ///< as PyTorch with cudnn.benchmark off: the first plan that runs
-  kBenchmark,  ///< as PyTorch with cudnn.benchmark on: the plan that one timed run found fastest
-  kEngine,     ///< the named engine and no other
+  kBenchmark,  ///< as PyTorch with cudnn.benchmark on: the fastest plan in one timed run each
+  kEngine,     ///< only the named engine
 };
 
-/// How a problem's plan is selected. What a kind does not use stays at its default, so that
-/// policies are equal where they select alike.
+/// How a problem's plan is selected. Fields that a kind does not use keep their defaults, so that
+/// policies that select the same plan compare equal.
 struct Policy {
   PolicyKind kind = PolicyKind::kHeuristic;
-  bool heuristic_mode_b = false;     ///< kHeuristic: cuDNN's mode B in place of INSTANT
-  std::int32_t benchmark_limit = 0;  ///< kBenchmark: how many plans are timed; 0 is all
+  bool heuristic_mode_b = false;     ///< kHeuristic: use cuDNN's mode B instead of INSTANT
+  std::int32_t benchmark_limit = 0;  ///< kBenchmark: maximum number of plans to time; 0 for all
   Engine engine;                     ///< kEngine
 
   bool operator==(const Policy&) const = default;
@@ -30,7 +30,7 @@ struct Policy {
 /// "heuristic", "benchmark" or the engine's tag.
 CONVTIME_API std::string to_string(const Policy& policy);
 
-/// What a plan is kept under.
+/// The key of a cached plan.
 struct PlanKey {
   Problem problem;
   Policy policy;

@@ -58,8 +58,8 @@ TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::i
       dense_stride *= sizes[dim];
     }
   };
-  // From the fastest dimension to the slowest: channels come first in channels_last, else after the
-  // spatial ones.
+  // From the fastest dimension to the slowest: channels come first in channels_last, otherwise
+  // after the spatial ones.
   if (channels_last) {
     visit(1);
   }

@@ -16,7 +16,7 @@ namespace convtime::conv {
 inline constexpr std::size_t kMaxRank = 5;  // batch, channels and up to three spatial dimensions
 inline constexpr std::size_t kMaxSpatial = kMaxRank - 2;
 
-/// A tensor as cuDNN's descriptor sees it; unused dimensions are zero.
+/// A tensor as described to cuDNN; unused dimensions are zero.
 struct TensorShape {
   std::array<std::int64_t, kMaxRank> sizes{};
   std::array<std::int64_t, kMaxRank> strides{};
@@ -25,19 +25,19 @@ struct TensorShape {
   bool operator==(const TensorShape&) const = default;
 };
 
-/// What follows a convolution in the same graph: y = activation(conv(x, w) + alpha * z + b).
-/// Nothing does unless one of these is given.
+/// The epilogue of a convolution in the same graph: y = activation(conv(x, w) + alpha * z + b).
+/// Empty by default.
 struct Epilogue {
-  std::optional<TensorShape> z;  ///< of y's sizes
+  std::optional<TensorShape> z;  ///< same sizes as y
   float alpha = 1;
-  std::optional<TensorShape> b;  ///< of y's rank, with a number for each channel
+  std::optional<TensorShape> b;  ///< same rank as y, with one value per channel
   Activation activation = Activation::kIdentity;
   float negative_slope = 0;  ///< kLeakyRelu
 
   bool operator==(const Epilogue&) const = default;
 };
 
-/// Everything that a built plan, and which engines may run it, depend on.
+/// Everything that determines a built plan and the engines that can run it.
 struct Problem {
   Pass pass = Pass::kFprop;
   std::int32_t device = 0;
@@ -60,9 +60,9 @@ struct ProblemHash {
   std::size_t operator()(const Problem& problem) const;
 };
 
-/// Describes a tensor as PyTorch does for cuDNN: the strides of dimensions of size one, which mean
-/// nothing, become those of a dense tensor in its layout, and the alignment is the largest power of
-/// two up to 32 that divides the address.
+/// Describe a tensor to cuDNN as PyTorch does. Dimensions of size one, whose strides are
+/// meaningless, get the strides of a dense tensor in its layout. The alignment is the largest power
+/// of two, up to 32, that divides the address.
 TensorShape describe(std::span<const std::int64_t> sizes, std::span<const std::int64_t> strides,
                      const void* data, bool channels_last);
 

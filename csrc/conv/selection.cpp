@@ -28,7 +28,7 @@ std::string without_prefix(const std::string& text, std::string_view prefix) {
   return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
 }
 
-/// Whether PyTorch leaves an engine out for its numerical properties.
+/// Return whether PyTorch excludes an engine because of its numerical properties.
 bool is_filtered(cudnnBackendDescriptor_t config, const Problem& problem) {
   using cudnn_frontend::hasNumericalNote;
   if (problem.deterministic && hasNumericalNote<CUDNN_NUMERICAL_NOTE_NONDETERMINISTIC>(config)) {
@@ -41,7 +41,7 @@ bool is_filtered(cudnnBackendDescriptor_t config, const Problem& problem) {
          hasNumericalNote<CUDNN_NUMERICAL_NOTE_TENSOR_CORE>(config);
 }
 
-/// At most `count` of what cuDNN lists, in its order, less what is filtered.
+/// List at most `count` of cuDNN's configurations, in its order, without the filtered ones.
 std::vector<Config> list_configs(Graph& graph, const Problem& problem, cudnnBackendHeurMode_t mode,
                                  std::int64_t count = std::numeric_limits<std::int64_t>::max()) {
   auto heuristics = cudnn_frontend::EngineHeuristicsBuilder_v8()
@@ -58,8 +58,8 @@ std::vector<Config> list_configs(Graph& graph, const Problem& problem, cudnnBack
   return kept;
 }
 
-/// Engines of cuDNN's fallback list run most anything, and are slow. PyTorch takes them for its own
-/// graphs; after other activations, the convolution is faster with an engine for it alone.
+/// The engines of cuDNN's fallback list run almost everything, but slowly. PyTorch uses them for
+/// its own graphs; for other activations, a separate convolution with its own engine is faster.
 bool falls_back(Activation activation) {
   return activation == Activation::kIdentity || activation == Activation::kRelu;
 }
@@ -72,7 +72,7 @@ std::shared_ptr<CudnnPlan> build_plan(cudnnHandle_t handle, const Graph& graph,
                                          .build());
 }
 
-/// A selection under way: what it needs, and what has refused so far.
+/// The state of a running selection, including the plans refused so far.
 class Selector {
  public:
   Selector(cudnnHandle_t handle, const PlanKey& key, const Operands& operands, Workspace& workspace)
@@ -84,7 +84,7 @@ class Selector {
 
   Selection by_heuristic() {
     const auto mode = key_.policy.heuristic_mode_b ? CUDNN_HEUR_MODE_B : CUDNN_HEUR_MODE_INSTANT;
-    // The first alone, as PyTorch: it nearly always runs, and the others take time to list.
+    // Only the first, as in PyTorch: it nearly always runs, and listing the others takes time.
     std::vector<Config> configs = list_configs(graph_, key_.problem, mode, /*count=*/1);
     if (auto selected = first_that_runs(configs, Source::kInstant)) {
       return std::move(*selected);
@@ -108,7 +108,7 @@ class Selector {
   Selection by_benchmark() {
     std::vector<Candidate> timed = time_candidates();
     workspace_.trim();
-    // Stable: of equally fast plans, PyTorch keeps the one that cuDNN lists first.
+    // Stable sort: of equally fast plans, PyTorch keeps the one that cuDNN lists first.
     std::stable_sort(timed.begin(), timed.end(),
                      [](const Candidate& a, const Candidate& b) { return a.seconds < b.seconds; });
     for (Candidate& candidate : timed) {
@@ -143,9 +143,9 @@ class Selector {
     refused_.push_back(tag + ": " + why);
   }
 
-  /// None where cuDNN or an erratum refuses.
+  /// Return std::nullopt if cuDNN or an erratum refuses the plan.
   std::optional<Candidate> build(const Config& config) {
-    std::string tag = "an engine that cuDNN does not name";
+    std::string tag = "an unnamed cuDNN engine";
     try {
       Engine engine = engine_of(config->get_backend_descriptor());
       tag = graph_.getTag() + to_tag(engine);
@@ -186,8 +186,9 @@ class Selector {
     return std::nullopt;
   }
 
-  /// As many as the policy asks for, or all that run. PyTorch times the same, but builds all first,
-  /// which takes long where there is an epilogue: cuDNN compiles a kernel for each plan of these.
+  /// Time as many plans as the policy requests, or all that run. PyTorch times the same plans but
+  /// builds all before it times any. With an epilogue this takes long, because cuDNN compiles a
+  /// kernel per plan.
   std::vector<Candidate> time_candidates() {
     constexpr std::size_t kMostPlans = 1000;
     const std::size_t limit = key_.policy.benchmark_limit > 0
@@ -211,7 +212,7 @@ class Selector {
     return timed;
   }
 
-  /// Those whose workspace there is memory for; the largest of these is reserved.
+  /// Return the candidates whose workspace fits in memory; reserves the largest workspace.
   std::vector<Candidate> affordable(std::vector<Candidate> candidates) {
     std::int64_t bytes = keep_below(candidates, workspace_.largest_block());
     while (bytes > 0 && workspace_.reserve(bytes) == nullptr) {
@@ -221,7 +222,7 @@ class Selector {
     return candidates;
   }
 
-  /// Drops candidates that need more; the most that one of the others needs.
+  /// Drop candidates that need more than `limit` bytes; return the largest workspace of the rest.
   std::int64_t keep_below(std::vector<Candidate>& candidates, std::int64_t limit) {
     std::size_t free_bytes = 0;
     std::size_t total_bytes = 0;
@@ -231,11 +232,11 @@ class Selector {
     std::erase_if(candidates, [&](const Candidate& candidate) {
       const std::int64_t bytes = candidate.plan->workspace_bytes();
       if (bytes > limit) {
-        // What no memory of this device could hold is lacking at all times, to all threads.
+        // A workspace larger than the device's memory does not fit at any time, in any thread.
         lacked_memory_ = lacked_memory_ || bytes <= device_bytes;
-        refuse(candidate.plan->tag(), "its workspace of " + std::to_string(bytes) +
-                                          " bytes is more than the " + std::to_string(limit) +
-                                          " that there are");
+        refuse(candidate.plan->tag(), "its workspace needs " + std::to_string(bytes) +
+                                          " bytes, but only " + std::to_string(limit) +
+                                          " are available");
         return true;
       }
       most = std::max(most, bytes);
@@ -244,7 +245,7 @@ class Selector {
     return most;
   }
 
-  /// Times a run of each, after one that warms up, and appends those that run.
+  /// Time one run of each candidate after a warm-up run, and append those that run.
   void time(std::vector<Candidate> candidates, std::vector<Candidate>& timed) {
     const CudaEvent start = make_event();
     const CudaEvent stop = make_event();
@@ -328,7 +329,7 @@ void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Worksp
   if (plan.workspace_bytes() > 0) {
     memory = workspace.reserve(plan.workspace_bytes());
     if (memory == nullptr) {
-      throw OutOfMemory("no memory for the plan's workspace of " +
+      throw OutOfMemory("cannot allocate the plan's workspace of " +
                         std::to_string(plan.workspace_bytes()) + " bytes");
     }
   }
@@ -357,7 +358,7 @@ Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& 
     throw NoEngine(std::string("cuDNN refuses this convolution: ") + error.what(),
                    /*lacked_memory=*/false);
   } catch (const std::exception&) {
-    check_stream(stream_of(handle));  // where CUDA has failed, no plan is to blame
+    check_stream(stream_of(handle));  // if CUDA has failed, the plan is not at fault
     throw;
   }
   throw std::logic_error("unknown policy");
@@ -365,12 +366,12 @@ Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& 
 
 std::shared_ptr<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,
                                    const PlanChoice& choice) {
-  // Where cuDNN refuses, the caller selects anew, and that says what is wrong.
+  // If cuDNN refuses, the caller selects again, and that selection reports the error.
   try {
     const Graph graph = make_graph(handle, problem);
     std::shared_ptr<Plan> plan =
         build_plan(handle, graph, make_engine_config(graph, choice.engine));
-    // Compared, since a knob that cuDNN only reports would be lost on the way.
+    // Compared because knobs that cuDNN only reports would be lost.
     return plan->tag() == choice.tag ? plan : nullptr;
   } catch (const std::invalid_argument&) {
     return nullptr;

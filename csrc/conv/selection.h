@@ -14,18 +14,18 @@
 
 namespace convtime::conv {
 
-/// Where a plan's engine comes from.
+/// The source of a plan's engine.
 enum class Source : std::int32_t {
   kInstant,    ///< cuDNN's heuristics
-  kFallback,   ///< cuDNN's list for when those have nothing that runs
-  kBenchmark,  ///< both, by one timed run of each
+  kFallback,   ///< cuDNN's list for when no heuristic engine runs
+  kBenchmark,  ///< both, compared by one timed run each
   kExplicit,   ///< the caller
 };
 
 CONVTIME_API const char* to_string(Source source);
 
-/// Which plan was selected for a problem, and what there is to know about it. It belongs to no
-/// thread: each builds its own plan of it.
+/// The plan that was selected for a problem, and its properties. It is not tied to a thread: each
+/// thread builds its own plan from it.
 struct PlanChoice {
   std::string tag;
   Engine engine;
@@ -33,46 +33,46 @@ struct PlanChoice {
   std::int64_t workspace_bytes = 0;
   std::vector<std::string> numerical_notes;  ///< cuDNN's names, e.g. "TENSOR_CORE"
   std::vector<std::string> behavior_notes;
-  std::vector<std::string> refused;  ///< what came before it and did not run, as "<tag>: <why>"
-  std::vector<std::string> timed;    ///< kBenchmark: the plans that were timed, in that order
+  std::vector<std::string> refused;  ///< plans that came first but did not run, as "<tag>: <why>"
+  std::vector<std::string> timed;    ///< kBenchmark: the plans that were timed, in order
 };
 
-/// There is no memory for what a plan needs beside its operands.
+/// The workspace of a plan could not be allocated.
 class OutOfMemory : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-/// None of the engines that cuDNN lists for a problem runs it.
+/// No engine that cuDNN lists for a problem can run it.
 class NoEngine : public std::runtime_error {
  public:
   NoEngine(const std::string& text, bool lacked_memory)
       : std::runtime_error(text), lacked_memory_(lacked_memory) {}
 
-  /// Whether one of them might have, with more memory.
+  /// Return whether some engine might have run with more memory.
   bool lacked_memory() const { return lacked_memory_; }
 
  private:
   bool lacked_memory_;
 };
 
-/// Memory for plans, in the order of the handle's stream.
+/// Workspace memory for plans, in stream order on the handle's stream.
 class Workspace {
  public:
   virtual ~Workspace() = default;
 
-  /// Room for that many bytes, which lasts until more is reserved; null where there is none.
+  /// Return that many bytes, valid until more is reserved; null if they cannot be allocated.
   virtual void* reserve(std::int64_t bytes) = 0;
 
-  /// The most that one plan may ask for while plans are timed.
+  /// Return the largest workspace allowed for one plan while plans are timed.
   virtual std::int64_t largest_block() = 0;
 
-  /// Gives up what is reserved, and gives what timing took back to the device where PyTorch would.
+  /// Free the reservation, and return memory used for timing to the device wherever PyTorch does.
   virtual void trim() = 0;
 };
 
-/// Runs a plan with the workspace that it asks for. Throws OutOfMemory where there is none,
-/// CudnnError where cuDNN refuses the plan, and CudaError where that is because CUDA has failed.
+/// Run a plan with the workspace that it needs. Throws OutOfMemory if it cannot be allocated,
+/// CudnnError if cuDNN refuses the plan, and CudaError if the cause is an earlier CUDA failure.
 void run_plan(Plan& plan, cudnnHandle_t handle, const Operands& operands, Workspace& workspace);
 
 struct Selection {
@@ -81,17 +81,16 @@ struct Selection {
   bool lacked_memory = false;  ///< for a plan that came before it
 };
 
-/// Selects by the key's policy, and computes the convolution with the plan (those that are timed
-/// compute it several times). The heuristics and the timing follow ATen, native/cudnn/Conv_v8.cpp:
-/// a plan that cuDNN refuses, or that there is no memory for, gives way to the next, and whatever
-/// else fails is thrown. Throws std::invalid_argument for an engine or a knob that cuDNN does not
-/// have for the problem or that the errata forbid, and NoEngine that names the refused plans where
-/// none runs.
+/// Select by the key's policy, and compute the convolution with the plan (timed plans compute it
+/// several times). The heuristics and the timing follow ATen, native/cudnn/Conv_v8.cpp: if cuDNN
+/// refuses a plan or its memory cannot be allocated, the next plan is tried; all other errors are
+/// thrown. Throws std::invalid_argument for an engine or a knob that cuDNN does not support for the
+/// problem or that the errata forbid, and NoEngine, naming the refused plans, if none runs.
 Selection select_plan(cudnnHandle_t handle, const PlanKey& key, const Operands& operands,
                       Workspace& workspace);
 
-/// This thread's own plan of a choice that was made for the problem; null where cuDNN does not
-/// build the same plan again from engine and knobs.
+/// Build this thread's plan from a choice that was made for the problem; null if cuDNN does not
+/// build the same plan from engine and knobs.
 std::shared_ptr<Plan> rebuild_plan(cudnnHandle_t handle, const Problem& problem,
                                    const PlanChoice& choice);
 

@@ -14,7 +14,7 @@ cudaStream_t stream_of(cudnnHandle_t handle) {
 }
 
 bool is_capturing(cudaStream_t stream) {
-  // CUDA never captures from the default stream, and asking takes time that each call would bear.
+  // CUDA never captures the default stream, and the query would add time to each call.
   if (stream == nullptr || stream == cudaStreamLegacy) {
     return false;
   }
@@ -39,11 +39,11 @@ RelaxedCapture::~RelaxedCapture() {
 
 void check_stream(cudaStream_t stream) {
   if (is_capturing(stream)) {
-    return;  // a query would end the capture
+    return;  // a query would invalidate the capture
   }
   const cudaError_t status = cudaStreamQuery(stream);
   if (status == cudaErrorNotReady) {
-    (void)cudaGetLastError();  // no error, but kept as the last one
+    (void)cudaGetLastError();  // not an error, but recorded as the last one
     return;
   }
   CONVTIME_CUDA_CHECK(status);

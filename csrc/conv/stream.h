@@ -5,14 +5,14 @@
 
 namespace convtime::conv {
 
-/// The stream that the handle's work goes to.
+/// Return the stream on which the handle's work is enqueued.
 cudaStream_t stream_of(cudnnHandle_t handle);
 
-/// Whether a CUDA graph is being captured from the stream.
+/// Return whether the stream is being captured into a CUDA graph.
 bool is_capturing(cudaStream_t stream);
 
-/// While it lives, this thread may do what would end a capture for being unsafe in one, whatever
-/// stream is captured from and in whatever thread: load and unload kernels, allocate and free.
+/// While it exists, this thread may make calls that would invalidate a capture on any stream in any
+/// thread because they are unsafe there: load and unload kernels, allocate and free.
 class RelaxedCapture {
  public:
   RelaxedCapture() noexcept;
@@ -20,15 +20,16 @@ class RelaxedCapture {
   RelaxedCapture(const RelaxedCapture&) = delete;
   RelaxedCapture& operator=(const RelaxedCapture&) = delete;
 
-  /// Whether CUDA is gone already, as for threads that end after the main one.
+  /// Return whether CUDA is already gone, as for threads that end after the main thread.
   bool process_ends() const { return process_ends_; }
 
  private:
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // then the mode from before
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;  // after construction: the previous
+                                                               // mode
   bool process_ends_ = false;
 };
 
-/// Throws CudaError where CUDA itself has failed: every later call of the process does, too.
+/// Throw CudaError if CUDA itself has failed: every later call in the process then fails, too.
 void check_stream(cudaStream_t stream);
 
 }  // namespace convtime::conv

@@ -4,7 +4,7 @@
 
 namespace convtime::conv {
 
-// PyTorch's names of the graph's tensors. They are part of a plan's serialised form.
+// PyTorch's names of the graph's tensors. They are part of a plan's serialized form.
 inline constexpr std::int64_t kIdX = 'x';
 inline constexpr std::int64_t kIdY = 'y';
 inline constexpr std::int64_t kIdW = 'w';

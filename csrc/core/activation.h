@@ -4,14 +4,14 @@
 
 namespace convtime {
 
-/// What a convolution's epilogue ends with.
+/// The activation at the end of a convolution's epilogue.
 enum class Activation : std::int32_t {
   kIdentity,
   kRelu,
   kRelu6,
   kLeakyRelu,
-  kGelu,      ///< by the error function
-  kGeluTanh,  ///< by its approximation with the hyperbolic tangent
+  kGelu,      ///< with the error function
+  kGeluTanh,  ///< with the hyperbolic-tangent approximation
   kSilu,
   kSigmoid,
   kTanh,

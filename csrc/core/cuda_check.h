@@ -8,7 +8,7 @@
 
 namespace convtime {
 
-/// What CONVTIME_CUDA_CHECK throws.
+/// The exception that CONVTIME_CUDA_CHECK throws.
 class CudaError : public std::runtime_error {
  public:
   CudaError(cudaError_t status, const std::string& what)
@@ -23,7 +23,7 @@ class CudaError : public std::runtime_error {
 namespace detail {
 
 inline std::string cuda_failure(cudaError_t status, const char* call, const char* file, int line) {
-  // Clears the error so that it is not reported a second time by an unrelated later call.
+  // Clear the error so that an unrelated later call does not report it again.
   (void)cudaGetLastError();
   return std::string("CUDA call failed: ") + call + " returned " + cudaGetErrorName(status) + " (" +
          cudaGetErrorString(status) + ") at " + file + ":" + std::to_string(line);
@@ -32,7 +32,7 @@ inline std::string cuda_failure(cudaError_t status, const char* call, const char
 }  // namespace detail
 }  // namespace convtime
 
-/// Throws CudaError with CUDA's own text, the call and its place in the source.
+/// Throw CudaError with CUDA's error message, the call and its source location.
 #define CONVTIME_CUDA_CHECK(call)                                                        \
   do {                                                                                   \
     const cudaError_t convtime_status = (call);                                          \
@@ -43,7 +43,7 @@ inline std::string cuda_failure(cudaError_t status, const char* call, const char
     }                                                                                    \
   } while (false)
 
-/// For destructors: says on stderr what CONVTIME_CUDA_CHECK would have thrown.
+/// For destructors: print to stderr the message that CONVTIME_CUDA_CHECK would have thrown.
 #define CONVTIME_CUDA_WARN(call)                                                                 \
   do {                                                                                           \
     const cudaError_t convtime_status = (call);                                                  \

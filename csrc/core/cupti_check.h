@@ -8,7 +8,7 @@
 
 namespace convtime {
 
-/// A call of CUPTI's that failed.
+/// Thrown when a CUPTI call fails.
 class CuptiError : public std::runtime_error {
  public:
   CuptiError(CUptiResult status, const std::string& text)
@@ -33,7 +33,7 @@ inline std::string cupti_failure(CUptiResult status, const char* call, const cha
 }  // namespace detail
 }  // namespace convtime
 
-/// Throws CuptiError with CUPTI's own text, the call and its place in the source.
+/// Throw CuptiError with CUPTI's error message, the call and its source location.
 #define CONVTIME_CUPTI_CHECK(call)                                                        \
   do {                                                                                    \
     const CUptiResult convtime_status = (call);                                           \
@@ -44,7 +44,7 @@ inline std::string cupti_failure(CUptiResult status, const char* call, const cha
     }                                                                                     \
   } while (false)
 
-/// For destructors: says on stderr what CONVTIME_CUPTI_CHECK would have thrown.
+/// For destructors: print to stderr the message that CONVTIME_CUPTI_CHECK would have thrown.
 #define CONVTIME_CUPTI_WARN(call)                                                                 \
   do {                                                                                            \
     const CUptiResult convtime_status = (call);                                                   \

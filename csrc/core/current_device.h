@@ -12,7 +12,7 @@ inline int current_device() {
   return device;
 }
 
-/// Makes a device the current one for as long as it lives.
+/// Makes a device current for the lifetime of this object.
 class CurrentDevice {
  public:
   explicit CurrentDevice(int device) : before_(current_device()) {

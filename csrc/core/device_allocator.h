@@ -6,8 +6,8 @@
 
 namespace convtime {
 
-/// Gives so many bytes of the current device's memory, which are free again once nobody holds what
-/// it returns. Where none is given, CUDA's own (cudaMalloc).
+/// Allocates that many bytes on the current device; the memory is freed with the last reference to
+/// the result. If empty, CUDA's allocator (cudaMalloc) is used.
 using DeviceAllocator = std::function<std::shared_ptr<void>(std::size_t bytes)>;
 
 }  // namespace convtime

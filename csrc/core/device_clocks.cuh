@@ -6,18 +6,17 @@
 
 namespace convtime {
 
-/// Nanoseconds of the device's own clock, the same on all multiprocessors.
+/// Return the nanoseconds of the device's global timer, the same on all multiprocessors.
 __device__ inline std::uint64_t globaltimer_ns() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
   return now;
 }
 
-/// Cycles of the multiprocessor's clock.
+/// Return the cycles of the multiprocessor's clock.
 __device__ inline std::uint64_t sm_cycles() { return static_cast<std::uint64_t>(clock64()); }
 
-/// Spins until globaltimer_ns(), which was last seen at `now`, is at `end` or later; what it is
-/// then.
+/// Spin until globaltimer_ns(), last read as `now`, reaches `end`; return the last reading.
 __device__ inline std::uint64_t spin_until(std::uint64_t now, std::uint64_t end) {
   while (now < end) {
     now = globaltimer_ns();
@@ -25,17 +24,17 @@ __device__ inline std::uint64_t spin_until(std::uint64_t now, std::uint64_t end)
   return now;
 }
 
-/// A number of cycles below `range`, any of them alike. `seed` differs from call to call.
+/// Return a uniformly distributed number of cycles below `range`. `seed` differs from call to call.
 __device__ inline std::uint64_t random_cycles(std::uint64_t seed, double range) {
-  std::uint64_t bits = (seed ^ sm_cycles()) * 0x9e3779b97f4a7c15ULL;  // splitmix64's finalizer
+  std::uint64_t bits = (seed ^ sm_cycles()) * 0x9e3779b97f4a7c15ULL;  // finalizer of splitmix64
   bits = (bits ^ (bits >> 30)) * 0xbf58476d1ce4e5b9ULL;
   bits = (bits ^ (bits >> 27)) * 0x94d049bb133111ebULL;
   const double share = static_cast<double>((bits ^ (bits >> 31)) >> 11) * 0x1p-53;
   return static_cast<std::uint64_t>(share * range);
 }
 
-/// Spins for so many cycles; %globaltimer then. What follows finds its code in the caches: the
-/// clock is read in the loop itself.
+/// Spin for that many cycles and return %globaltimer. The clock is read in the loop itself, so that
+/// the code after it is already cached.
 __device__ inline std::uint64_t spin_cycles(std::uint64_t cycles) {
   const std::uint64_t start = sm_cycles();
   std::uint64_t now = 0;
@@ -45,8 +44,8 @@ __device__ inline std::uint64_t spin_cycles(std::uint64_t cycles) {
   return now;
 }
 
-/// Both clocks, as close together as they can be read: %globaltimer moves in steps, and is read
-/// where it makes one.
+/// Read both clocks as close together as possible: %globaltimer advances in steps and is read at a
+/// step.
 __device__ inline ClockStamp read_clocks() {
   ClockStamp stamp;
   asm volatile("mov.u32 %0, %%smid;" : "=r"(stamp.multiprocessor));

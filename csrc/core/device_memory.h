@@ -10,8 +10,8 @@
 
 namespace convtime {
 
-/// Memory of the device for `count` values. It is written to on one stream alone, the one that is
-/// current to an allocator that knows of streams.
+/// Device memory for `count` values. It is written on only one stream: the current stream of an
+/// allocator that is stream-aware.
 template <typename T>
 class DeviceMemory {
  public:

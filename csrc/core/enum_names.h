@@ -7,8 +7,8 @@
 
 namespace convtime {
 
-/// The one of `values` that to_string() calls `name`. Throws std::invalid_argument where there is
-/// none; `what` is what the user knows the choice as.
+/// Return the element of `values` that to_string() maps to `name`. Throws std::invalid_argument if
+/// none does; `what` is the user's name of the option.
 template <typename Enum, std::size_t N>
 Enum enum_from_string(const std::array<Enum, N>& values, const std::string& what,
                       const std::string& name) {

@@ -1,5 +1,4 @@
 #pragma once
 
-// Everything is built with hidden visibility; what libconvtime offers to others is marked with
-// this.
+// Marks the exports of libconvtime; everything is built with hidden visibility.
 #define CONVTIME_API __attribute__((visibility("default")))

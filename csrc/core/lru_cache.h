@@ -8,13 +8,13 @@
 
 namespace convtime {
 
-/// Keeps the `capacity` most recently used values; with a capacity of 0, none. Not thread-safe.
+/// Keeps the `capacity` most recently used values (none if `capacity` is 0). Not thread-safe.
 template <typename Key, typename Value, typename Hash = std::hash<Key>>
 class LruCache {
  public:
   explicit LruCache(std::size_t capacity) : capacity_(capacity) {}
 
-  /// The key's value, or null. Valid until the next insert().
+  /// Return the key's value, or null. Valid until the next insert().
   Value* find(const Key& key) {
     const auto found = index_.find(key);
     if (found == index_.end()) {
@@ -24,7 +24,7 @@ class LruCache {
     return &found->second->second;
   }
 
-  /// Adds a value or replaces the key's; drops the one that was not used for longest.
+  /// Add or replace the key's value; drops the least recently used value.
   void insert(const Key& key, Value value) {
     if (const auto found = index_.find(key); found != index_.end()) {
       entries_.erase(found->second);

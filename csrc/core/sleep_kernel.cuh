@@ -4,7 +4,7 @@
 
 namespace convtime {
 
-/// One thread sleeps until `kClock`, one of device_clocks.cuh, has gone on by `duration`.
+/// Sleep in one thread until `kClock`, from device_clocks.cuh, has advanced by `duration`.
 template <std::uint64_t (*kClock)()>
 __global__ void sleep_kernel(std::uint64_t duration) {
   const std::uint64_t start = kClock();

@@ -15,7 +15,7 @@
 
 namespace convtime {
 
-/// Waits until the current device and `others` are idle.
+/// Wait until the current device and `others` are idle.
 inline void synchronize(std::span<const int> others) {
   CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
   for (const int device : others) {
@@ -24,8 +24,9 @@ inline void synchronize(std::span<const int> others) {
   }
 }
 
-/// As synchronize(), for so long at most; whether they are idle. CUDA has no such wait: a thread
-/// waits, which stays behind until the devices are idle, and touches nothing of the caller's.
+/// Like synchronize(), but waits at most that long; return whether the devices are idle. CUDA has
+/// no wait with a timeout, so a thread waits instead. It keeps running until the devices are idle,
+/// and uses no data of the caller.
 inline bool synchronize_within(std::span<const int> others, double seconds) {
   struct Wait {
     std::mutex mutex;

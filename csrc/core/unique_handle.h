@@ -4,8 +4,8 @@
 
 namespace convtime {
 
-/// Owns one handle of a C library (an event, a descriptor) and releases it exactly once.
-/// `Traits` gives `Handle`, and `static void release(Handle) noexcept`; a null handle is empty.
+/// Owns one handle of a C library (an event, a descriptor) and releases it exactly once. `Traits`
+/// provides `Handle` and `static void release(Handle) noexcept`; a null handle is empty.
 template <typename Traits>
 class UniqueHandle {
  public:

@@ -4,8 +4,8 @@
 
 namespace convtime {
 
-/// In float or double, as PyTorch's own kernels compute it, so that NaN and infinities become what
-/// they become there.
+/// Computes in float or double, like PyTorch's own kernels, so that NaN and infinities propagate in
+/// the same way.
 template <Activation kActivation, typename Number>
 __device__ Number activate(Number x, Number negative_slope) {
   if constexpr (kActivation == Activation::kRelu) {

@@ -4,7 +4,7 @@
 
 namespace convtime {
 
-/// Of the tensors that kernels take.
+/// The element type of the tensors that kernels take.
 enum class ElementType : std::int8_t { kHalf, kBFloat16, kFloat, kDouble };
 
 }  // namespace convtime

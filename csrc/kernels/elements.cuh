@@ -10,7 +10,7 @@
 
 #include "kernels/element_type.h"
 
-// What kernels read, compute in and write, by the type of their tensors' elements.
+// The types in which kernels read, compute and write, given the element type of their tensors.
 namespace convtime::elements {
 
 constexpr unsigned kThreads = 128;
@@ -20,7 +20,7 @@ __device__ inline double widen(double value) { return value; }
 __device__ inline float widen(__half value) { return __half2float(value); }
 __device__ inline float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
 
-/// What sums are made in.
+/// The type in which sums are accumulated.
 template <typename T>
 using Wide = decltype(widen(T()));
 
@@ -35,7 +35,7 @@ __device__ T narrow(Wide<T> value) {
   }
 }
 
-/// So many elements, loaded and stored as one where they are at most 16 bytes.
+/// N elements, loaded and stored in one instruction if they have at most 16 bytes.
 template <typename T, int N>
 struct alignas(sizeof(T) * N) Pack {
   T lane[N];
@@ -44,11 +44,11 @@ struct alignas(sizeof(T) * N) Pack {
 template <typename T>
 constexpr int kLanes = 16 / static_cast<int>(sizeof(T));
 
-/// 16 bytes.
+/// A pack of 16 bytes.
 template <typename T>
 using Vector = Pack<T, kLanes<T>>;
 
-/// What has as many bytes, and is read and written at once.
+/// A word of the pack's size, read and written in one instruction.
 template <typename P>
 using Word = std::conditional_t<
     sizeof(P) == 16, uint4,
@@ -71,20 +71,20 @@ __device__ P from_word(const Word<P>& word) {
   return result;
 }
 
-/// A read of what no thread writes.
+/// Read memory that no thread writes.
 template <typename P>
 __device__ P load(const P* from) {
   return from_word<P>(__ldg(as_words(from)));
 }
 
-/// A read of what is hardly read again: caches give it up before what they held already, which they
-/// may have to write to memory first.
+/// Read memory that is unlikely to be read again: caches evict it before older lines, which may
+/// first have to be written back to memory.
 template <typename P>
 __device__ P load_streaming(const P* from) {
   return from_word<P>(__ldcs(as_words(from)));
 }
 
-/// A write as one word.
+/// Write a pack as one word.
 template <typename P>
 __device__ void store(P* to, const P& value) {
   Word<P> word;
@@ -96,7 +96,7 @@ inline bool is_aligned(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0;
 }
 
-/// Calls function(T()) for the type's T.
+/// Call function(T()) for the T of the element type.
 template <typename Function>
 void for_type(ElementType type, const Function& function) {
   switch (type) {
@@ -111,7 +111,7 @@ void for_type(ElementType type, const Function& function) {
   }
 }
 
-/// Blocks for a loop over so many elements.
+/// Return the number of blocks for a loop over that many elements.
 inline unsigned loop_blocks(std::int64_t count) {
   return static_cast<unsigned>(
       std::min<std::int64_t>((count + kThreads - 1) / kThreads, std::int64_t{1} << 20));

@@ -16,14 +16,14 @@
 
 namespace convtime::ops {
 
-/// torch owns nodes by a std::shared_ptr up to some version, later by a c10::intrusive_ptr.
+/// Older torch versions own nodes by std::shared_ptr, newer ones by c10::intrusive_ptr.
 using NodePointer = decltype(torch::autograd::Edge::function);
 
 template <typename T, typename... Arguments>
 auto make_node(Arguments&&... arguments) {
   using torch::autograd::Node;
   if constexpr (std::is_same_v<NodePointer, std::shared_ptr<Node>>) {
-    // Not plain delete, which recurses as deep as the graph.
+    // Not plain delete, whose recursion is as deep as the graph.
     return std::shared_ptr<T>(new T(std::forward<Arguments>(arguments)...),
                               [](T* node) { deleteNode(node); });
   } else {
@@ -31,7 +31,8 @@ auto make_node(Arguments&&... arguments) {
   }
 }
 
-/// An owning pointer to a node that make_node made. `Pointer` is torch's, which has one of the two.
+/// Return an owning pointer to a node that make_node() created, of the pointer type that torch
+/// uses.
 template <typename T, typename Pointer = NodePointer>
 Pointer pointer_to(T& node) {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
@@ -41,27 +42,28 @@ Pointer pointer_to(T& node) {
   }
 }
 
-/// Of the only level that torch has.
+/// Set the tangent at level 0, the only level in torch.
 inline void set_tangent(const at::Tensor& result, const at::Tensor& tangent) {
   if (result.defined() && tangent.defined()) {
     result._set_fw_grad(tangent, /*level=*/0, /*is_inplace_op=*/false);
   }
 }
 
-/// What a formula computes gradients from, beside the gradients that come in.
+/// The saved values that a formula needs in addition to the incoming gradients.
 template <typename Settings>
 struct Saved {
   torch::autograd::variable_list tensors;  ///< inputs, then outputs
   Settings settings;
-  std::vector<bool> wanted;  ///< which of the gradients
+  std::vector<bool> wanted;  ///< which gradients are needed
 };
 
-/// A node of the autograd graph, by a formula. Not torch::autograd::Function: torch.func refuses
-/// it, and it looks saved values up by name, which costs more than PyTorch's whole own node.
+/// A node of the autograd graph that is computed by a formula. Not a torch::autograd::Function:
+/// torch.func refuses it, and its lookup of saved values by name costs more than a whole node of
+/// PyTorch.
 ///
-/// A formula has a kName, a `compute` that makes the gradients of those that come in and of
-/// Saved<Settings>, and Settings: values of which Settings::fields gives references, as std::tie
-/// does.
+/// A formula has a kName, a `compute` that returns gradients from the incoming gradients and
+/// Saved<Settings>, and Settings, whose fields Settings::fields returns as references, like
+/// std::tie.
 template <typename Formula>
 class FormulaNode final : public torch::autograd::Node {
  public:
@@ -76,7 +78,7 @@ class FormulaNode final : public torch::autograd::Node {
     (inputs_.emplace_back(tensors, /*is_output=*/false), ...);
   }
 
-  /// Of the node itself: after its history is set.
+  /// Save an output of the node itself; call this after its history is set.
   void save_output(const at::Tensor& tensor) { outputs_.emplace_back(tensor, /*is_output=*/true); }
 
   std::string name() const override { return Formula::kName; }
@@ -95,7 +97,7 @@ class FormulaNode final : public torch::autograd::Node {
     }
   }
 
-  // The rest is for compiled autograd: how to trace the formula, as torch's own nodes do it.
+  // Compiled autograd: trace the formula in the same way as torch's own nodes.
 
   void compiled_args(torch::dynamo::autograd::CompiledNodeArgs& args) const override {
     args.collect(inputs_, /*is_output=*/false);
@@ -117,7 +119,7 @@ class FormulaNode final : public torch::autograd::Node {
                Settings::fields(saved.settings));
     packed.pack(saved.wanted);
     const auto& interface = torch::dynamo::autograd::getPyCompilerInterface();
-    // Once for the process: a name that is taken is refused.
+    // Once per process: binding the same name again is an error.
     static const std::string function = interface->bind_function(
         swap.get_py_compiler(), name(), compute_packed, packed_types(saved.settings));
     variable_list results = interface->call_function(

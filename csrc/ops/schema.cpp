@@ -20,13 +20,13 @@ std::string schema_of(const ConvOp& op) {
 }  // namespace
 
 TORCH_LIBRARY(convtime, library) {
-  library.set_python_module("convtime.ops.fakes");  // where the fake kernels are
+  library.set_python_module("convtime.ops.fakes");  // module with the fake kernels
   for (const auto& ops : {kConv, kConvTranspose}) {
     for (const ConvOp& op : ops) {
       library.def(schema_of(op).c_str());
     }
   }
-  // As aten::convolution_backward, whose bias_sizes follow from the weight.
+  // Like aten::convolution_backward, except bias_sizes, which follows from the weight.
   library.def(
       "convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[] stride, "
       "SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, "
@@ -38,8 +38,8 @@ TORCH_LIBRARY(convtime, library) {
       "SymInt[] stride, SymInt[] padding, SymInt[] dilation, SymInt groups, str activation, "
       "float alpha=1, float negative_slope=0.01, *, str? policy=None) -> Tensor");
 
-  // As aten::max_pool2d of the input's ReLU. Winners are what the gradient needs, and indices come
-  // of: kernels/relu_max_pool2d/relu_max_pool2d.h says what they are.
+  // Like aten::max_pool2d of the input's ReLU. The gradient and the indices are computed from the
+  // winners; kernels/relu_max_pool2d/relu_max_pool2d.h defines them.
   const std::string window =
       "int[2] kernel_size, int[2] stride=[], int[2] padding=0, int[2] dilation=1, "
       "bool ceil_mode=False)";
@@ -55,8 +55,8 @@ TORCH_LIBRARY(convtime, library) {
           .c_str());
 
   // Nets whose weights are one tensor (layers, width, width), or (layers, width + 1, width) with
-  // biases in the last row: kernels/mlp/mlp.h says what of it counts, and what the state of a
-  // training is. Which kernels take a net, and why, says mlp_path.
+  // biases in the last row. kernels/mlp/mlp.h defines which part is used, and the state of
+  // training. mlp_path returns which kernels run a net, and why.
   library.def("mlp(Tensor input, Tensor weights, int outputs, str activation) -> Tensor");
   library.def(
       "mlp_backward(Tensor grad_output, Tensor input, Tensor weights, str activation) "
@@ -72,15 +72,15 @@ TORCH_LIBRARY(convtime, library) {
       "mlp_tune(Tensor inputs, Tensor weights, Tensor(a!) scratch, *, int batch, int outputs, "
       "str activation, bool has_master, bool tf32) -> ()");
   library.def("mlp_scratch_bytes(Tensor weights, int inputs, int outputs, int batch) -> int");
-  // The ways in which a step on chip can be divided, in words; a step's plan is one's number.
+  // Descriptions of the ways to divide an on-chip step; `plan` is an index into them.
   library.def("mlp_plans(Tensor weights, int inputs, int outputs, int batch) -> str[]");
   library.def(
       "mlp_path(Tensor weights, int inputs, int outputs, int batch, str activation, bool tf32) "
       "-> (str, str)");
 
-  // Kernels to learn from, step by step: kernels/tutorial/names.h has the names of steps and
-  // builds. The activation's gradient, if grad_output is given. Facts are those of KernelFacts, in
-  // order.
+  // Tutorial kernels, step by step; kernels/tutorial/steps.h has the names of steps and builds.
+  // With grad_output, the activation op returns the gradient. The facts are the fields of
+  // KernelFacts, in order.
   const std::string pool_step =
       "(Tensor input, int kernel_size, int stride, int padding, *, str step, str build) -> ";
   library.def(("tutorial_relu_max_pool2d" + pool_step + "Tensor").c_str());
@@ -90,7 +90,7 @@ TORCH_LIBRARY(convtime, library) {
   library.def(("tutorial_activation" + activation_step + "Tensor").c_str());
   library.def(("tutorial_activation_facts" + activation_step + "int[]").c_str());
 
-  // The building blocks of timing, on the current CUDA device and stream. Stamps are of int64.
+  // The building blocks of timing, on the current CUDA device and stream. Stamps have dtype int64.
   library.def("spin_ns(int nanoseconds, int blocks=1, int threads=1) -> Tensor");
   library.def("sleep_cycles(int cycles) -> ()");
   library.def("flush_l2(bool clean=False) -> ()");

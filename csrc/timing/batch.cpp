@@ -12,11 +12,11 @@
 namespace convtime {
 namespace {
 
-/// Sleeping longer than the host was seen to need absorbs its jitter.
+/// Sleeping longer than the host needed so far absorbs its jitter.
 constexpr double kHoldMargin = 1.5;
 constexpr double kHoldExtraSeconds = 50e-6;
 
-/// The API calls that what a device did came from: those of a CUDA graph are one launch.
+/// Return the number of API calls that issued these activities; a CUDA graph counts as one launch.
 std::size_t count_launches(const std::vector<DeviceActivity>& activities) {
   std::set<std::uint32_t> calls;
   for (const DeviceActivity& activity : activities) {
@@ -25,7 +25,7 @@ std::size_t count_launches(const std::vector<DeviceActivity>& activities) {
   return calls.size();
 }
 
-/// Of the candidates' calls, each one's largest.
+/// Return the sum of each candidate's largest number of launches per call.
 std::size_t launches_of_round(const std::vector<CandidateSamples>& candidates) {
   std::size_t launches = 0;
   for (const CandidateSamples& samples : candidates) {
@@ -43,7 +43,7 @@ bool is_unordered(const std::vector<DeviceActivity>& activities) {
                      [](const DeviceActivity& activity) { return activity.unordered; });
 }
 
-/// Releases the queue, also where an exception ends the batch.
+/// Releases the queue, also if an exception ends the batch.
 class Release {
  public:
   explicit Release(QueueHold* hold) : hold_(hold) {}
@@ -51,7 +51,7 @@ class Release {
   Release(const Release&) = delete;
   Release& operator=(const Release&) = delete;
 
-  /// True if the queue was held until now, or was not to be held.
+  /// Return true if the queue was held until now, or was not supposed to be held.
   bool operator()() noexcept {
     QueueHold* const hold = std::exchange(hold_, nullptr);
     return hold == nullptr || hold->release();
@@ -63,17 +63,17 @@ class Release {
 
 }  // namespace
 
-/// A batch's calls in the order they are made, and which candidate each one is.
+/// A batch's calls in order, with the candidate of each.
 struct BatchRunner::Schedule {
   std::vector<Callable*> calls;
   std::vector<std::size_t> candidate;
 };
 
-/// How issuing a batch went.
+/// How the host issued a batch.
 struct BatchRunner::Issue {
   double start = 0;
   double seconds = 0;
-  double hold_seconds = 0;  ///< that the queue was to be held for at most
+  double hold_seconds = 0;  ///< the longest hold requested
   bool held = false;
 };
 
@@ -146,7 +146,7 @@ void BatchRunner::isolate() {
   timer_.isolate();
   not_held_reason_ =
       "each call is made on an idle GPU: some of its work is on other streams, and nothing orders "
-      "it with the timed one";
+      "it with the timed stream";
 }
 
 BatchRunner::Schedule BatchRunner::shuffle_rounds(std::size_t rounds) {
@@ -163,7 +163,8 @@ BatchRunner::Schedule BatchRunner::shuffle_rounds(std::size_t rounds) {
   return schedule;
 }
 
-/// Enough for the host to issue that many rounds; where release() ends a hold, as long as may be.
+/// Return the time in which the host can issue that many rounds; if release() ends a hold, return
+/// the maximum.
 double BatchRunner::seconds_to_hold(std::size_t rounds) const {
   if (hold_ == nullptr || hold_->ends_early()) {
     return kMaxHoldSeconds;
@@ -229,36 +230,37 @@ Batch BatchRunner::collect(const Schedule& schedule, const Issue& issue) {
     batch.candidates[schedule.candidate[call]].unrecorded.insert(function);
   }
   for (std::size_t i = 0; i < places_.size(); ++i) {
-    if (places_[i] == nullptr || places_[i]->distinct_calls() == 1) {  // a first call can show that
+    if (places_[i] == nullptr || places_[i]->distinct_calls() == 1) {  // the first call can show
+                                                                       // that
       continue;
     }
     std::vector<std::size_t> places = places_[i]->take();
-    if (places.size() == batch.candidates[i].seconds.size()) {  // replays of graphs are no calls
+    if (places.size() == batch.candidates[i].seconds.size()) {  // graph replays are not calls
       batch.candidates[i].places = std::move(places);
     }
   }
   return batch;
 }
 
-/// A first call may have compiled for seconds, and searched among many launches: what a round takes
-/// is what batches show. One that stalled shows nothing of it.
+/// Learn a round's cost from batches: a first call may have compiled for seconds, and tried many
+/// launches. Not called for a stalled batch, which shows nothing.
 void BatchRunner::learn_cost(const Batch& batch, std::size_t rounds) {
   round_.wall_seconds = batch.wall_seconds / static_cast<double>(rounds);
   round_.launches = launches_of_round(batch.candidates);
 }
 
-/// Whether the queue is held as before: false where that was given up.
+/// Return whether the queue is still held; false if holding was given up.
 bool BatchRunner::learn_from(const Issue& issue, std::size_t rounds) {
   const double round_seconds = issue.seconds / static_cast<double>(rounds);
   if (issue.held) {
-    // Towards what was seen, so that one hiccup does not lengthen all later sleeps.
+    // Approach the measured value, so that one hiccup does not lengthen all later sleeps.
     round_.host_seconds = std::max(round_.host_seconds / 2, round_seconds);
     plan_.held();
     return true;
   }
   if (issue.hold_seconds < kMaxHoldSeconds) {
     round_.host_seconds = std::max(2 * round_.host_seconds, round_seconds);
-    return true;  // it will be held longer
+    return true;  // the next hold is longer
   }
   plan_.stalled(rounds);
   if (!plan_.given_up()) {

@@ -18,63 +18,64 @@
 
 namespace convtime {
 
-/// What calls take.
+/// The cost of calls.
 struct CallCost {
-  double host_seconds = 0;  ///< of issuing them
-  double wall_seconds = 0;  ///< of issuing them and waiting for them
-  std::size_t launches =
-      0;  ///< work that they issue to a device; 0 where the timer does not see it
+  double host_seconds = 0;   ///< to issue them
+  double wall_seconds = 0;   ///< to issue them and wait for them
+  std::size_t launches = 0;  ///< launches on a device; 0 if the timer does not see them
 };
 
-/// What a batch gave: rounds of calls that were issued together.
+/// The result of a batch: rounds of calls that were issued together.
 struct Batch {
   std::vector<CandidateSamples> candidates;
   CollectionNotes notes;
-  bool held = false;  ///< whether the queue was held until all were issued, or was not to be held
-  bool hold_given_up = false;  ///< from here on the queue is not held: batches do not mix
-  bool unordered = false;      ///< whether some work overlapped another call or what precedes it
-  double issue_seconds = 0;    ///< of the host, to issue all calls
+  bool held = false;  ///< whether the queue was held until all were issued, or was not supposed to
+                      ///< be held
+  bool hold_given_up = false;  ///< the queue is no longer held from here on: do not mix batches
+  bool unordered = false;      ///< whether some work overlapped another call or earlier work
+  double issue_seconds = 0;    ///< host time to issue all calls
   double wall_seconds = 0;     ///< from the first call's issue until all were done
 };
 
-/// Issues rounds of calls in batches, the queue held meanwhile, and learns from each batch how to
+/// Issues rounds of calls in batches while the queue is held, and learns from each batch how to
 /// hold the queue for the next.
 class BatchRunner {
  public:
   static constexpr std::size_t kMaxRounds = 64;
 
-  /// What Sampler is made of, `hold` and `probe` being null where it has none; it outlives this.
+  /// Takes the arguments of Sampler; `hold` and `probe` are null if it has none. All must outlive
+  /// this object.
   BatchRunner(std::span<Callable* const> candidates, Timer& timer, QueueHold* hold,
               ClockProbe* probe, const HostHooks& hooks);
 
-  /// One call of that candidate by itself, without a hold, until its work is done.
+  /// Make one call of that candidate in isolation, without a hold, and wait for its work.
   CallCost call_alone(std::size_t candidate);
 
-  /// What a round is known to take before the first batch.
+  /// Set the expected cost of a round before the first batch.
   void expect(const CallCost& round) { round_ = round; }
 
-  /// How many rounds fit into that time: one at least, and kMaxRounds at most.
+  /// Return how many rounds fit in that time, from 1 to kMaxRounds.
   std::size_t rounds_in(double seconds) const;
-  /// As rounds_in(), and no more than the queue can be held for.
+  /// Like rounds_in(), limited to the rounds for which the queue can be held.
   std::size_t batch_rounds_in(double seconds) const;
   double seconds_of(std::size_t rounds) const {
     return static_cast<double>(rounds) * round_.wall_seconds;
   }
 
-  /// Each round calls every candidate once, in a random order.
+  /// Run a batch. Each round calls every candidate once, in a random order.
   Batch run(std::size_t rounds);
 
-  /// After the candidates' first calls; returns how many more it made.
+  /// Call after the candidates' first calls; returns how many more calls it made.
   std::size_t settle() { return timer_.settle(candidates_); }
   std::size_t repeats(std::size_t candidate) const {
     return timer_.repeats(*candidates_[candidate]);
   }
 
-  /// From now on, each call finds the device idle, and the queue is not held.
+  /// From now on, each call starts on an idle device, and the queue is not held.
   void isolate();
 
   bool holds_queue() const { return hold_ != nullptr; }
-  /// Why the queue is no longer held, or calls are isolated; empty where neither is so.
+  /// Return why the queue is no longer held, or why calls are isolated; empty if neither applies.
   const std::string& not_held_reason() const { return not_held_reason_; }
 
  private:
@@ -89,8 +90,8 @@ class BatchRunner {
   void learn_cost(const Batch& batch, std::size_t rounds);
   bool learn_from(const Issue& issue, std::size_t rounds);
 
-  std::vector<std::unique_ptr<PlaceRecorder>> places_;  ///< null for candidates with one place
-  std::vector<Callable*> candidates_;                   ///< as the timer calls them
+  std::vector<std::unique_ptr<PlaceRecorder>> places_;  ///< null for candidates with one placement
+  std::vector<Callable*> candidates_;                   ///< as passed to the timer
   Timer& timer_;
   QueueHold* hold_;
   ClockProbe* probe_;
@@ -98,9 +99,10 @@ class BatchRunner {
   CallCost round_;
   HoldPlan plan_{kMaxRounds};
   bool isolated_ = false;
-  bool sees_all_launches_;  ///< of those that the timer sees; it does not look at prepare()
+  bool sees_all_launches_;  ///< only the launches that the timer sees; it does not look at
+                            ///< prepare()
   std::string not_held_reason_;
-  std::mt19937 random_{0};  // fixed: the order is arbitrary, not different each time
+  std::mt19937 random_{0};  // fixed seed: the order is arbitrary but reproducible
 };
 
 }  // namespace convtime

@@ -31,7 +31,7 @@ void fill_in(BatchRecord& record, const Batch& batch) {
   record.wall_seconds = batch.wall_seconds;
   for (const CandidateSamples& samples : batch.candidates) {
     for (const double clock_hz : samples.sm_clocks_hz) {
-      // fmin and fmax pass over NaN, which unknown clocks are, and which both begin with.
+      // fmin and fmax skip NaN, which marks unknown clocks and is the initial value of both.
       record.lowest_clock_hz = std::fmin(record.lowest_clock_hz, clock_hz);
       record.highest_clock_hz = std::fmax(record.highest_clock_hz, clock_hz);
     }

@@ -8,44 +8,44 @@
 
 namespace convtime {
 
-/// A stretch of a device's memory.
+/// A block of device memory.
 struct MemoryBlock {
   std::uintptr_t address = 0;
   std::size_t bytes = 0;
 };
 
-/// What is timed: an operation that can be issued any number of times.
+/// The operation to time, which can be issued any number of times.
 class Callable {
  public:
   virtual ~Callable() = default;
 
-  /// Makes ready for the next call(). Timers call it before the timed region.
+  /// Prepare the next call(). Timers call this before the timed region.
   virtual void prepare() {}
 
-  /// Whether prepare() may issue work to a device.
+  /// Return whether prepare() may issue work to a device.
   virtual bool prepares_work() const { return false; }
 
-  /// Issues the operation once. May throw; the timing then ends with that exception.
+  /// Issue the operation once. May throw; the timing then ends with that exception.
   virtual void call() = 0;
 
-  /// Drops what the last call() returned. Timers call it outside of the timed region.
+  /// Drop the result of the last call(). Timers call this outside the timed region.
   virtual void discard_result() {}
 
-  /// Decides on what only a call can show. Between the first call and the second, with the device
-  /// done, nothing held and nothing captured; may call, untimed.
+  /// Make decisions that need a completed call. Called between the first call and the second, with
+  /// the device idle, the queue not held and no capture; may make untimed calls.
   virtual void settle() {}
 
-  /// The device's memory that the last call()'s result takes, while it is not discarded.
+  /// Return the device memory of the last call()'s result, until it is discarded.
   virtual std::vector<MemoryBlock> result_blocks() { return {}; }
 
-  /// How many copies of its data calls take in turn.
+  /// Return the number of data copies through which calls rotate.
   virtual std::size_t distinct_calls() const { return 1; }
 
-  /// Which of the places of its data the last call() worked at.
+  /// Return the placement of the data in the last call().
   virtual std::size_t place() const { return 0; }
 };
 
-/// A Callable made of a C++ function object that returns nothing.
+/// A Callable made from a C++ function object that returns nothing.
 class FunctionCallable final : public Callable {
  public:
   explicit FunctionCallable(std::function<void()> function) : function_(std::move(function)) {}

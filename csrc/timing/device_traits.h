@@ -2,20 +2,21 @@
 
 namespace convtime {
 
-/// How a GPU behaves that convtime cannot find out in the time that a timing takes. All of it was
-/// seen on an NVIDIA H200, and is assumed of other GPUs: `convtime doctor --prove` checks what
-/// depends on it. What can be found out is measured on each device, and not here: the ticks of its
-/// clocks (device_tick.h), its highest clock, the gaps that keep it in a burst (starting from
-/// these), how many launches its queue holds (likewise), and what a method adds to a time.
+/// Properties of a GPU that convtime cannot determine within the time of a timing. All were
+/// observed on an NVIDIA H200 and are assumed for other GPUs; `convtime doctor --prove` checks
+/// results that depend on them. Properties that can be determined are measured on each device
+/// instead: the ticks of its clocks (device_tick.h), its maximum clock, the gaps that keep it in a
+/// burst and the number of launches that its queue holds (both starting from these values), and a
+/// method's overhead.
 struct DeviceTraits {
-  /// A rest from which it recovers after full load.
+  /// Idle time after which the device has recovered from full load.
   double rest_seconds = 0.1;
-  /// How long its clock is to be watched before it is known not to fall: it falls after 0.06 s of
+  /// How long to watch the clock before concluding that it does not fall: it falls after 0.06 s of
   /// full load, all at once.
   double watch_seconds = 0.08;
-  /// Of the highest clock: one that is lower has fallen. The clock moves in steps of 0.75 %.
+  /// A clock below this share of the highest clock has fallen. The clock moves in steps of 0.75 %.
   double high_clock_share = 0.98;
-  /// Clocks that are closer than this are the same.
+  /// Clocks that differ by less than this are the same.
   double same_clock_share = 0.01;
 
   /// The first gap before a burst, and the longest; a rested matmul's clock holds for 0.06 s.
@@ -23,24 +24,24 @@ struct DeviceTraits {
   double max_gap_seconds = 1;
   double burst_seconds = 0.005;
 
-  /// Under full load, power is capped again after some 0.8 s. Where pauses are 0.25 s apart, the
-  /// clock is not 10 % higher for them.
+  /// Under full load, power is capped again after some 0.8 s. Pauses that are 0.25 s apart do not
+  /// raise the clock by 10 %.
   double min_sustained_seconds = 2.5;
   double max_sustained_seconds = 8;
   double load_seconds = 0.25;
 
-  /// The queue has room for 1024 launches; some of it is left for the hold itself and the clock's
+  /// The queue has room for 1024 launches; some are reserved for the hold itself and the clock's
   /// stamps.
   double queued_launches = 960;
-  /// No launch takes the host less.
+  /// The minimum host time of a launch.
   double min_launch_seconds = 1e-6;
 
-  /// What is launched after a flush by the first graphs of a process, of some 32 kernels in all,
-  /// starts 0.7 us earlier than what later ones launch. So many graphs, of so many kernels, take
-  /// these places.
+  /// After a flush, launches of the first graphs of a process, some 32 kernels in total, start 0.7
+  /// us earlier than those of later graphs. This many graphs with this many kernels occupy those
+  /// positions.
   int first_graphs = 4;
   int kernels_of_first_graphs = 16;
-  /// By this the time of a launch after a flush differs from one later graph to the next.
+  /// The variation in the time of a launch after a flush, from one later graph to the next.
   double flushed_graphs_differ_seconds = 0.4e-6;
 };
 

@@ -27,7 +27,7 @@
 namespace convtime {
 namespace {
 
-/// What waits until the device is idle, letting other host threads on.
+/// Return a function that waits until the device is idle, and lets other host threads run.
 std::function<void()> make_drain([[maybe_unused]] const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
   if (options.on_gpu) {
@@ -49,11 +49,11 @@ cudaStream_t stream_of(const TimingOptions& options) {
 
 std::unique_ptr<Timer> make_graph_timer(const TimingOptions& options, std::size_t capacity) {
   if (!options.graph_recorder) {
-    throw std::invalid_argument("method 'graph' needs something to record graphs with, got none");
+    throw std::invalid_argument("method 'graph' needs a graph_recorder, got none");
   }
   if (!options.other_devices.empty()) {
     throw std::invalid_argument(
-        "method 'graph' captures the work of one device, and the calls use several; use 'kernel'");
+        "method 'graph' captures the work of one device, but the calls use several; use 'kernel'");
   }
   const auto wait = [hooks = options.hooks](const std::function<void()>& blocking) {
     hooks.wait([&] {
@@ -88,7 +88,7 @@ std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
     case Method::kEvent:
       if (!options.other_devices.empty()) {
         throw std::invalid_argument(
-            "method 'event' sees one stream of one device, and the calls use several devices; use "
+            "method 'event' sees one stream of one device, but the calls use several devices; use "
             "'kernel', 'sync' or 'auto'");
       }
       return std::make_unique<EventTimer>(stream_of(options), Sampler::max_batch(candidates));
@@ -96,8 +96,8 @@ std::unique_ptr<Timer> make_timer(Method method, const TimingOptions& options,
       return make_graph_timer(options, Sampler::max_batch(candidates));
 #endif
     default:
-      throw std::logic_error(std::string("there is no timer of method '") + to_string(method) +
-                             "' in this build");
+      throw std::logic_error(std::string("method '") + to_string(method) +
+                             "' has no timer in this build");
   }
 }
 
@@ -110,7 +110,7 @@ DeviceTicks device_ticks([[maybe_unused]] const TimingOptions& options) {
   try {
     ticks.records = make_timer(Method::kKernel, options, 1)->tick_seconds();
   } catch (const std::runtime_error&) {
-    // CUPTI cannot be used, which is no reason to know nothing.
+    // Without CUPTI, the other tick is still known.
   }
 #endif
   return ticks;
@@ -173,7 +173,7 @@ ConditionedCandidates::ConditionedCandidates(std::span<Callable* const> candidat
       callable = add(std::make_unique<ClockedCallable>(*callable, *probe));
     }
 #ifdef CONVTIME_WITH_CUDA
-    if (!options.flush.empty() && method != Method::kGraph) {  // whose graphs hold the flush
+    if (!options.flush.empty() && method != Method::kGraph) {  // graphs already contain the flush
       callable = add(std::make_unique<ColdCallable>(*callable, options.flush));
     }
 #endif

@@ -4,13 +4,13 @@
 
 namespace convtime {
 
-/// What the sampler owes to the program around it.
+/// The hooks by which the sampler cooperates with its host program.
 struct HostHooks {
-  /// Runs something that blocks; a place to let go of locks that other host threads need. What it
-  /// runs does not wait through it again.
+  /// Run a blocking function; a hook can release locks that other host threads need. The function
+  /// does not call this hook again.
   std::function<void(const std::function<void()>&)> wait = [](const auto& blocking) { blocking(); };
-  /// Called within wait(), before what waits for the device without end; throws DeadlineError where
-  /// the device is not idle in time. Waits for nothing where there is no limit.
+  /// Called within wait(), before an unbounded wait for the device; throws DeadlineError if the
+  /// device is not idle in time. Returns immediately if there is no limit.
   std::function<void()> await_device = [] {};
   /// Called between batches; may throw to end the sampling.
   std::function<void()> poll = [] {};

@@ -21,7 +21,8 @@ ChosenTimer choose_on_cpu(const TimingOptions& options, std::size_t candidates) 
           options.method == Method::kAuto ? "the work is on the CPU" : ""};
 }
 
-/// Kernel times, or for Method::kAuto another method's where there are none.
+/// Return the kernel timer, or for Method::kAuto another method's timer if kernel times are
+/// unavailable.
 ChosenTimer choose_kernel_or_other(const TimingOptions& options, std::size_t candidates) {
   const bool automatic = options.method == Method::kAuto;
   std::string problem = kernel_problem();

@@ -11,32 +11,33 @@
 
 namespace convtime {
 
-/// The timer that is used, and why it is not of the method asked for; empty where it is.
+/// The selected timer, and why its method differs from the requested one; empty if it does not.
 struct ChosenTimer {
   std::unique_ptr<Timer> timer;
   Method method = Method::kAuto;
   std::string reason;
 };
 
-/// The timer of the method asked for, or for Method::kAuto the best one that is possible. Throws
-/// std::invalid_argument where the method does not fit the work, std::runtime_error where it cannot
-/// be used.
+/// Return the timer of the requested method, or for Method::kAuto the best available one. Throws
+/// std::invalid_argument if the method does not fit the work, std::runtime_error if it cannot be
+/// used.
 ChosenTimer choose_timer(const TimingOptions& options, std::size_t candidates);
 
-/// Why kernel times cannot be had; empty where they can. Another tool's session is no reason where
-/// CUPTI is shared, since then nobody's buffers are taken away.
+/// Return why kernel times are unavailable; empty if they are available. If CUPTI is shared,
+/// another tool's session is not a reason, because its buffers are not affected.
 std::string kernel_problem();
 
-/// What is said where kernel times were asked for and cannot be had.
+/// Return the error message for an explicit request of unavailable kernel times.
 std::string kernel_refusal(const std::string& problem);
 
-/// What Method::kAuto takes where kernel times cannot be had, and the reason it gives. Events see
-/// one stream of one device.
+/// Return the method that Method::kAuto selects if kernel times are unavailable, and the reason.
+/// Events see one stream of one device.
 Method fallback_method(const TimingOptions& options);
 std::string fallback_reason(const std::string& problem);
 
-/// Whether no candidate issued anything to a device, by the samples of a timer that sees it: kernel
-/// times then say nothing. Where some did, theirs stay, and those of the others are 0.
+/// Return whether no candidate issued work to a device, according to a timer that sees it: kernel
+/// times are then meaningless. If some did, their times are kept, and the times of the others are
+/// 0.
 CONVTIME_API bool none_issued_work(std::span<const CandidateSamples> candidates);
 
 }  // namespace convtime

@@ -20,8 +20,7 @@
 namespace convtime {
 
 enum class Method {
-  /// For work on a GPU kKernel or, where that is not possible, kEvent (kSync for several GPUs);
-  /// kCpu
+  /// For work on a GPU kKernel or, if that is not possible, kEvent (kSync for several GPUs); kCpu
   /// otherwise.
   kAuto,
   kKernel,  ///< KernelTimer
@@ -45,26 +44,27 @@ CONVTIME_API Queue queue_from_string(const std::string& name);
 
 struct TimingOptions {
   Method method = Method::kAuto;
-  Metric metric = Metric::kBusy;  ///< of Method::kKernel
+  Metric metric = Metric::kBusy;  ///< for Method::kKernel
   Queue queue = Queue::kGate;
-  /// Whether the work runs on the current CUDA device (else on the CPU). In a build without CUDA,
-  /// and where no device is found, only false is possible.
+  /// Whether the work runs on the current CUDA device (otherwise on the CPU). Must be false in a
+  /// build without CUDA, and if no device is found.
   bool on_gpu = false;
-  /// The cudaStream_t that the candidates issue their work to; null is the default stream.
+  /// The cudaStream_t to which the candidates issue their work; null is the default stream.
   void* stream = nullptr;
-  /// What evicts a call's data from the L2 caches before it, and what it then finds there; a buffer
-  /// for each device. Without one, each call finds the cache as the last one left it.
+  /// The buffers that flush the L2 caches before each call, one per device; they also determine the
+  /// lines that the call finds there. If empty, each call finds the cache as the previous call left
+  /// it.
   std::vector<FlushBuffer> flush{};
-  /// Devices beside the current one that the calls use.
+  /// Devices that the calls use, in addition to the current one.
   std::vector<int> other_devices{};
-  /// What kGraph captures with; it cannot be used without.
+  /// The recorder that kGraph captures with; required by kGraph.
   GraphRecorder graph_recorder{};
-  /// Makes what kEvent and kGraph are calibrated with: a call that issues one kernel of a few
-  /// microseconds to `stream`, or to the one that a graph is recorded from. Best a kernel of the
-  /// library whose calls are timed: after a flush, the first fetch of its code is part of what is
-  /// corrected. Without it, a kernel of convtime's own.
+  /// Creates the calibration reference of kEvent and kGraph: a call that issues one kernel of a few
+  /// microseconds to `stream`, or to the stream from which a graph is recorded. Preferably a kernel
+  /// of the library whose calls are timed: after a flush, the first fetch of its code is part of
+  /// the correction. If empty, convtime's own kernel is used.
   std::function<std::unique_ptr<Callable>()> calibration_reference{};
-  /// Where the timing's own memory on the device comes from.
+  /// Allocates the timing's own device memory.
   DeviceAllocator allocate{};
   Regime regime = Regime::kAuto;
   Warmup warmup{};

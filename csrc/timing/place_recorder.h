@@ -8,7 +8,7 @@
 
 namespace convtime {
 
-/// A Callable that notes at which place each of its calls worked.
+/// A Callable that records the placement of each of its calls.
 class PlaceRecorder final : public Callable {
  public:
   explicit PlaceRecorder(Callable& callable) : callable_(callable) {}
@@ -25,7 +25,7 @@ class PlaceRecorder final : public Callable {
   std::size_t distinct_calls() const override { return callable_.distinct_calls(); }
   std::size_t place() const override { return callable_.place(); }
 
-  /// The places of the calls since the last take().
+  /// Return the placements of the calls since the last take().
   std::vector<std::size_t> take() { return std::exchange(places_, {}); }
 
  private:

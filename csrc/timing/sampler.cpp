@@ -23,17 +23,19 @@
 namespace convtime {
 namespace {
 
-/// Idling is cut in pieces of this length, so that signals are looked at often enough.
+/// Idling is split into pieces of this length, so that signals are checked often enough.
 constexpr double kIdlePieceSeconds = 0.02;
-/// A method is given up whose batches are faulty this often, if that is in a row or in most of all.
+/// A method is given up after this many faulty batches in a row, or if this many are most of all
+/// batches.
 constexpr std::size_t kMaxFaultyBatches = 4;
-/// The device is given untimed work in pieces of this length, two of which wait for it.
+/// The device gets untimed work in pieces of this length; two wait in its queue.
 constexpr double kLoadPieceSeconds = 0.01;
-/// Over the most samples that are asked for: so many are taken where most are disturbed.
+/// If most samples are disturbed, up to this multiple of the requested maximum is taken.
 constexpr std::size_t kDisturbedOverAsked = 4;
-/// A median's interval needs so many samples.
+/// A median's interval needs this many samples.
 constexpr std::size_t kFewestSamples = 10;
-/// Of the budget, that undisturbed samples are waited for: where none came by then, few will.
+/// The share of the budget for which undisturbed samples are awaited: if none came by then, few
+/// will.
 constexpr double kPatience = 1.0 / 3;
 
 std::size_t rounds_of(const SampledRounds& series) { return series.batches.size(); }
@@ -69,7 +71,8 @@ SampledRounds rounds_of_batch(Batch&& batch, std::size_t number) {
   return {std::move(batch.candidates), std::vector<std::size_t>(rounds, number)};
 }
 
-/// Moves all samples to the discarded ones: they were taken under another condition than the next.
+/// Move all samples to the discarded ones: they were taken under a different condition than the
+/// next.
 void set_aside(SampledRounds& series) {
   for (CandidateSamples& samples : series.candidates) {
     append(std::exchange(samples.seconds, {}), samples.discarded);
@@ -83,7 +86,7 @@ void set_aside(SampledRounds& series) {
 
 void forget_first(std::size_t rounds, SampledRounds& series) {
   const auto erase_head = [&](auto& values) {
-    if (!values.empty()) {  // as clocks, places and activities are where they are not known
+    if (!values.empty()) {  // empty if unknown, like clocks, places and activities
       values.erase(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(rounds));
     }
   };
@@ -106,7 +109,7 @@ std::vector<T> at(std::span<const std::size_t> rounds, const std::vector<T>& val
   return chosen;
 }
 
-/// Whether neither times nor clocks drift, of any candidate.
+/// Return whether neither times nor clocks drift, for any candidate.
 bool all_steady(std::span<const CandidateSamples> candidates) {
   const auto steady = [](const std::vector<double>& values) {
     return values.empty() || is_steady(values);
@@ -174,7 +177,7 @@ class Sampler::Run {
   void load(double seconds);
   BatchFate judge(const Batch& batch, double idle_clock_hz) const;
 
-  /// Seconds of a clock that stands while the device idles for the regime's sake.
+  /// Return the seconds of a clock that stops while the device idles for the regime.
   double working_clock() const { return now_seconds() - regime_.idle_seconds(); }
 
   std::span<Callable* const> candidates_;
@@ -191,14 +194,15 @@ class Sampler::Run {
   BatchRunner batches_;
   double start_ = now_seconds();
   std::size_t calls_made_ = 0;
-  std::vector<double> first_calls_;  ///< seconds of each candidate's, also by an earlier method
+  std::vector<double> first_calls_;  ///< each candidate's first call in seconds, also by an earlier
+                                     ///< method
   std::size_t batches_run_ = 0;
   std::size_t faulty_in_a_row_ = 0;
   SamplerResult result_;
   bool warming_up_ = true;
-  std::vector<bool> disturbed_;  ///< of each of the timer's readings
+  std::vector<bool> disturbed_;  ///< for each of the timer's readings
   std::size_t undisturbed_ = 0;  ///< rounds
-  bool begins_anew_ = false;     ///< in another regime, whose warm-up is still to come
+  bool begins_anew_ = false;     ///< in another regime, whose warm-up follows
 };
 
 void Sampler::Run::warm_up() {
@@ -213,7 +217,7 @@ void Sampler::Run::warm_up() {
   result_.warmup_seconds += now_seconds() - start;
 }
 
-/// Warms up until steady where that is asked for; once more where the regime becomes another one.
+/// Warm up, until steady if requested; repeat if the regime changes.
 void Sampler::Run::settle() {
   warming_up_ = true;
   do {
@@ -225,8 +229,8 @@ void Sampler::Run::settle() {
   warming_up_ = false;
 }
 
-/// One by one and without a hold: first calls may wait for the device, and what they cost sizes the
-/// first batch. So there is one call of each even where no warm-up is asked for.
+/// Make calls one by one and without a hold: first calls may wait for the device, and their cost
+/// sizes the first batch. So each candidate is called once even if no warm-up is requested.
 void Sampler::Run::call_untimed() {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   CallCost round;
@@ -238,7 +242,7 @@ void Sampler::Run::call_untimed() {
       const CallCost cost = batches_.call_alone(i);
       fastest.host_seconds = std::min(fastest.host_seconds, cost.host_seconds);
       fastest.wall_seconds = std::min(fastest.wall_seconds, cost.wall_seconds);
-      fastest.launches = cost.launches;  // the last one's: a first call may search for its plan
+      fastest.launches = cost.launches;  // of the last call: a first call may search for its plan
       if (first_calls_.size() == i) {
         first_calls_.push_back(cost.wall_seconds);
       }
@@ -259,7 +263,8 @@ void Sampler::Run::call_untimed() {
     result_.warmup_calls += calls;
   }
   batches_.expect(round);
-  if (rule_.criterion != StopCriterion::kCount) {  // else as many calls as samples are asked for
+  if (rule_.criterion != StopCriterion::kCount) {  // with kCount, the number of calls is the number
+                                                   // of requested samples
     const std::size_t further_calls = batches_.settle();
     result_.warmup_calls += further_calls;
     calls_made_ += further_calls;
@@ -269,7 +274,7 @@ void Sampler::Run::call_untimed() {
   }
 }
 
-/// Samples a series until it is steady, and takes its end for samples; false where it never is.
+/// Sample a series until it is steady, and take its end as samples; return false if it never is.
 bool Sampler::Run::become_steady() {
   SampledRounds series{std::vector<CandidateSamples>(candidates_.size()), {}};
   const double start = working_clock();
@@ -300,7 +305,8 @@ bool Sampler::Run::become_steady() {
     }
   }
   if (controls_regime_) {
-    // What the regime set aside stays known, also where the rest of the series gives no samples.
+    // Samples that the regime set aside are kept as discarded, even if the rest of the series gives
+    // no samples.
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       append(std::move(series.candidates[i].discarded), result_.candidates[i].discarded);
     }
@@ -311,8 +317,8 @@ bool Sampler::Run::become_steady() {
   return steady;
 }
 
-/// The stretch of a series that was found steady gives samples, and is no warm-up. So does its end
-/// where there is no time for others.
+/// Take the steady part of a series as samples instead of warm-up. Its end is also taken if there
+/// is no time for other samples.
 void Sampler::Run::take_over(SampledRounds& series) {
   const std::size_t taken = rounds_of(series);
   const std::size_t rounds = std::min(steady_window(taken), rule_.max_samples);
@@ -340,7 +346,7 @@ void Sampler::Run::sample() {
       const double anew = now_seconds();
       settle();
       result_.warmup_seconds += now_seconds() - anew;
-      start = working_clock();  // the budget is for samples that count
+      start = working_clock();  // the budget is only for samples that count
     }
     result_.sampling_seconds = working_clock() - start;
     result_.stop_reason = decide(result_.sampling_seconds);
@@ -354,7 +360,7 @@ void Sampler::Run::time_out() {
   result_.stop_reason = StopReason::kTimeout;
 }
 
-/// As many as may be until the rule can say something else.
+/// Return as many rounds as possible until the rule can change its decision.
 std::size_t Sampler::Run::next_rounds(double elapsed_seconds) const {
   const double left = rule_.criterion == StopCriterion::kCount
                           ? regime_.batch_seconds()
@@ -407,7 +413,8 @@ StopReason Sampler::Run::decide(double elapsed_seconds) {
   return reason;
 }
 
-/// All where the method does not tell, or as many samples as were asked for are to be taken.
+/// Return all rounds if the method has no readings, or if the requested number of samples must be
+/// taken.
 std::vector<std::size_t> Sampler::Run::undisturbed_rounds() {
   const std::size_t rounds = rounds_of(result_);
   std::vector<std::size_t> found;
@@ -428,8 +435,8 @@ std::vector<std::size_t> Sampler::Run::undisturbed_rounds() {
   return found;
 }
 
-/// Disturbed rounds do not count where there are others. Where there are too few, all count, and
-/// what disturbed them is said.
+/// Discard disturbed rounds if there are enough others. Otherwise keep all, and report the
+/// disturbance.
 void Sampler::Run::part_disturbed() {
   const HostRecord* const host = timer_.host_record();
   if (host == nullptr) {
@@ -511,7 +518,7 @@ void Sampler::Run::run_batch(std::size_t rounds, SampledRounds& series) {
   }
 }
 
-/// Samples that are wrong are no samples, not even discarded ones; another batch follows.
+/// Faulty samples are dropped completely, not even kept as discarded; another batch follows.
 void Sampler::Run::throw_away(std::string fault) {
   ++result_.faulty_batches;
   result_.fault = std::move(fault);
@@ -534,8 +541,8 @@ void Sampler::Run::tell(BatchRecord record, const Batch& batch, std::string fate
   }
 }
 
-/// Leaves the device idle for as long as the regime asks for, and returns the rate of its clock
-/// then, in hertz; NaN where it is not known, or there was no idling.
+/// Leave the device idle as long as the regime requires, and return its clock rate afterward, in
+/// hertz; NaN if it is unknown, or if there was no idling.
 double Sampler::Run::idle() {
   constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
   const double start = now_seconds();
@@ -557,11 +564,11 @@ double Sampler::Run::idle() {
   return clock_hz;
 }
 
-/// Keeps the device at work for that long with calls that nobody times. It still works on the last
-/// of them when the next batch is issued, which so follows without a pause.
+/// Keep the device busy for that long with untimed calls. It still works on the last ones when the
+/// next batch is issued, so the batch follows without a pause.
 void Sampler::Run::load(double seconds) {
-  // A method that waits for each call would wait for these in its first one, and a batch that lasts
-  // long is load enough itself.
+  // A method that waits for each call would wait for these in its first call, and a long batch is
+  // enough load itself.
   if (seconds <= regime_.load_seconds() / 2 || probe_ == nullptr || !timer_.queues_calls()) {
     return;
   }
@@ -577,14 +584,15 @@ void Sampler::Run::load(double seconds) {
       }
     }
     result_.warmup_calls += rounds * candidates_.size();
-    probe_->forget();  // it has room for the stamps of a batch
+    probe_->forget();  // its capacity is one batch
     hooks_.wait([&] { probe_->pace(); });
     hooks_.poll();
   }
   timer_.resume();
 }
 
-/// What the regime makes of a batch. It is not asked about one that the device began too early.
+/// Return the regime's decision on a batch. It is not consulted for a batch that the device started
+/// too early.
 BatchFate Sampler::Run::judge(const Batch& batch, double idle_clock_hz) const {
   if (!batch.held) {
     return BatchFate::kSetAside;
@@ -624,7 +632,7 @@ SamplerResult Sampler::run(std::span<Callable* const> candidates) {
 
 SamplerResult Sampler::run(std::span<Callable* const> candidates, EarlierCalls& earlier) {
   if (candidates.empty()) {
-    throw std::invalid_argument("there must be at least one candidate to time, got none");
+    throw std::invalid_argument("candidates must contain at least one candidate, got none");
   }
   Run run(*this, candidates, earlier);
   try {

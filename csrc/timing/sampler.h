@@ -21,30 +21,30 @@
 namespace convtime {
 
 /// Samples candidates in rounds. Each round calls every candidate once, in a random order, so that
-/// whatever drifts (clocks, temperature, caches) drifts for all of them alike.
+/// drift (clocks, temperature, caches) affects all candidates equally.
 class CONVTIME_API Sampler {
  public:
-  /// The most calls that one Timer::run() is given for `candidates` candidates.
+  /// Return the maximum number of calls in one Timer::run() for `candidates` candidates.
   static std::size_t max_batch(std::size_t candidates);
 
-  /// `hold` may be null: the queue is then never held. `probe` may be null: clocks are then not
-  /// known. Candidates stamp the probe themselves (ClockedCallable). `regime` may be null: the
-  /// device is then sampled as it is. `calibrate` is asked once, after each candidate's first
-  /// calls, what the timer adds to each sample: the rule judges samples less that. Where it is
-  /// empty, the timer adds nothing.
+  /// If `hold` is null, the queue is never held. If `probe` is null, clocks are unknown. Candidates
+  /// stamp the probe themselves (ClockedCallable). If `regime` is null, the device is sampled in
+  /// its present state. `calibrate` is called once, after each candidate's first calls, and returns
+  /// the timer's overhead per sample, which the rule subtracts. If it is empty, there is no
+  /// overhead.
   Sampler(Timer& timer, QueueHold* hold, ClockProbe* probe, Warmup warmup, StopRule rule,
           HostHooks hooks = {}, RegimeControl* regime = nullptr,
           std::function<Overhead(bool)> calibrate = {});
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
-  /// Of later runs; they are not supervised unless this is called.
+  /// Supervise later runs; without this call they are not supervised.
   void supervise(Supervision supervision) { supervision_ = std::move(supervision); }
 
-  /// Exceptions of a candidate, of the timer or of the hooks pass through; nothing stays held.
-  /// `earlier` are calls of the same candidates by another method: they count as warm-up, and their
-  /// first calls are the candidates'. Where TraceLost ends the run, its own calls are added to
-  /// them.
+  /// Exceptions of a candidate, of the timer or of the hooks propagate; the queue is released.
+  /// `earlier` are calls of the same candidates with another method: they count as warm-up, and
+  /// their first calls are the candidates' first calls. If TraceLost ends the run, its calls are
+  /// added to `earlier`.
   SamplerResult run(std::span<Callable* const> candidates, EarlierCalls& earlier);
   SamplerResult run(std::span<Callable* const> candidates);
 

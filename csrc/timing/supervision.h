@@ -14,7 +14,7 @@ namespace convtime {
 /// A time after which no further call is made.
 class Deadline {
  public:
-  /// Never.
+  /// No deadline.
   Deadline() = default;
   static Deadline after(double seconds) { return Deadline(now_seconds() + seconds); }
 
@@ -27,7 +27,7 @@ class Deadline {
   double at_seconds_ = std::numeric_limits<double>::infinity();
 };
 
-/// A deadline passed before there was a sample.
+/// The deadline passed before the first sample.
 class CONVTIME_API DeadlineError : public std::runtime_error {
  public:
   explicit DeadlineError(const std::string& cause = "")
@@ -35,12 +35,13 @@ class CONVTIME_API DeadlineError : public std::runtime_error {
                            (cause.empty() ? cause : ": " + cause)) {}
 };
 
-/// How a caller keeps a run in sight and in bounds.
+/// How a caller observes and limits a run.
 struct Supervision {
-  /// Looked at between batches, and between the first calls: the run then ends with the samples
-  /// that there are, fewer than the stop rule asks for. Without any it throws DeadlineError.
+  /// Checked between batches and between the first calls. After the deadline, the run ends with the
+  /// samples taken so far, fewer than the stop rule requires. Without any sample it throws
+  /// DeadlineError.
   Deadline deadline{};
-  /// Told of each batch after it, and may throw to end the run; empty where nobody listens.
+  /// Called after each batch; may throw to end the run. May be empty.
   std::function<void(const BatchRecord&)> on_batch{};
 };
 

@@ -64,8 +64,8 @@ RegimeOutcome regime_of(const TimingOptions& options, const RegimeControl* regim
   return regime->outcome(clocks_hz, samples.steady);
 }
 
-/// Calls that may make a GPU's clock fall are watched for as long as that takes, where no regime
-/// watches the clock.
+/// If no regime watches the clock, watch calls long enough to see whether a GPU's clock falls under
+/// them.
 Warmup warmup_of(const TimingOptions& options, Method method) {
   Warmup warmup = options.warmup;
   if (options.on_gpu && method != Method::kCpu && options.regime == Regime::kAsIs) {
@@ -74,8 +74,8 @@ Warmup warmup_of(const TimingOptions& options, Method method) {
   return warmup;
 }
 
-/// What the rule is to judge samples less; empty where that makes no difference to it. It judges
-/// uncorrected ones where no calibration can be had, as the result then holds them.
+/// Return the calibration for the stop rule; empty if the rule does not depend on it. If no
+/// calibration is possible, the rule judges uncorrected samples, as in the result.
 std::function<Overhead(bool)> make_calibration([[maybe_unused]] const TimingOptions& options,
                                                [[maybe_unused]] Method method,
                                                [[maybe_unused]] ClockProbe* probe) {
@@ -90,10 +90,10 @@ std::function<Overhead(bool)> make_calibration([[maybe_unused]] const TimingOpti
 }
 
 #ifdef CONVTIME_WITH_CUDA
-constexpr char kStillBusy[] = "the GPU was still at work when the timeout passed";
+constexpr char kStillBusy[] = "the GPU was still busy when the timeout passed";
 #endif
 
-/// The options, with hooks that end waits for the device at the deadline, where there is one.
+/// Return the options with hooks that end waits for the device at the deadline, if there is one.
 TimingOptions with_bounded_waits(const TimingOptions& options) {
   TimingOptions bounded = options;
 #ifdef CONVTIME_WITH_CUDA
@@ -113,7 +113,7 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& asked,
               EarlierCalls& earlier) {
   const TimingOptions options = with_bounded_waits(asked);
   ChosenTimer chosen;
-  // Some wait for the device when they begin.
+  // Some methods wait for the device when they start.
   options.hooks.wait([&] {
     options.hooks.await_device();
     chosen = choose_timer(options, candidates.size());
@@ -147,7 +147,7 @@ Timing sample(std::span<Callable* const> candidates, const TimingOptions& asked,
           .max_sm_clock_hz = max_sm_clock_hz};
 }
 
-/// Takes off the samples what the method adds to them, or says why that is not known.
+/// Subtract the method's overhead from the samples, or record why it is unknown.
 void correct([[maybe_unused]] Timing& timing, [[maybe_unused]] const TimingOptions& options) {
 #ifdef CONVTIME_WITH_CUDA
   if (!is_calibrated(timing.method)) {
@@ -167,7 +167,7 @@ void correct([[maybe_unused]] Timing& timing, [[maybe_unused]] const TimingOptio
 #endif
 }
 
-/// All calls of a run whose samples are given up.
+/// Return all calls of a run whose samples are dropped.
 EarlierCalls calls_of(const SamplerResult& run) {
   EarlierCalls calls{{}, run.warmup_calls, run.warmup_seconds + run.sampling_seconds};
   for (const CandidateSamples& samples : run.candidates) {
@@ -177,7 +177,7 @@ EarlierCalls calls_of(const SamplerResult& run) {
   return calls;
 }
 
-/// The names of functions whose work CUPTI has no record of.
+/// Return the names of functions whose work has no CUPTI record.
 std::string unrecorded_work(std::span<const CandidateSamples> candidates) {
   std::set<std::string> functions;
   for (const CandidateSamples& samples : candidates) {
@@ -190,7 +190,7 @@ std::string unrecorded_work(std::span<const CandidateSamples> candidates) {
   return names;
 }
 
-/// For calls that a GPU's method was to time, and that issue no work to it.
+/// Time calls on the host that issue no work to the GPU, although a GPU method was selected.
 Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions& options,
                       const SamplerResult& before) {
   if (options.method != Method::kAuto) {
@@ -207,15 +207,15 @@ Timing sample_on_host(std::span<Callable* const> candidates, const TimingOptions
   return timing;
 }
 
-/// Throws TraceLost where CUPTI cannot tell what the calls gave the GPU.
+/// Throw TraceLost if CUPTI cannot determine the calls' work.
 void require_records(const Timing& timing) {
   if (timing.method != Method::kKernel || !none_issued_work(timing.samples.candidates)) {
     return;
   }
   if (timing.samples.of_other_threads > 0) {
     throw TraceLost(
-        "all that was given to the GPU meanwhile is of threads that also work while no call is "
-        "made");
+        "all work of the GPU during the calls is from threads that also issue work while no call "
+        "is made");
   }
   const std::string unrecorded = unrecorded_work(timing.samples.candidates);
   if (!unrecorded.empty()) {
@@ -224,7 +224,7 @@ void require_records(const Timing& timing) {
   }
 }
 
-/// Samples; by another method, where kernel times were lost on the way.
+/// Sample; switch to another method if kernel times are lost on the way.
 Timing sample_to_the_end(std::span<Callable* const> candidates, const TimingOptions& options) {
   EarlierCalls earlier;
   try {
@@ -251,7 +251,7 @@ Timing sample_to_the_end(std::span<Callable* const> candidates, const TimingOpti
 
 Timing time_candidates(std::span<Callable* const> candidates, const TimingOptions& options) {
   if (options.on_gpu && !cuda_available()) {
-    throw std::invalid_argument("the work is said to be on a GPU and there is no CUDA device");
+    throw std::invalid_argument("on_gpu must be false without a CUDA device, got true");
   }
   Timing timing = sample_to_the_end(candidates, options);
   if (timing.method == Method::kKernel && none_issued_work(timing.samples.candidates)) {

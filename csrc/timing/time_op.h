@@ -16,7 +16,7 @@
 
 namespace convtime {
 
-/// Samples of several candidates, with what was really used for them, and why.
+/// Samples of several candidates, with the methods and conditions that were used, and why.
 struct Timing {
   SamplerResult samples;
   Method method = Method::kAuto;
@@ -25,24 +25,24 @@ struct Timing {
   std::string queue_reason;
   Regime regime = Regime::kAsIs;
   std::string regime_reason;
-  /// For kEvent and kGraph: what was subtracted from each of raw_seconds to give the samples; 0
-  /// where the method's own cost is not known.
+  /// For kEvent and kGraph: the overhead subtracted from raw_seconds to get the samples; 0 if it is
+  /// unknown.
   Overhead overhead;
-  std::string overhead_reason;  ///< why it is not known; empty where it is, and for other methods
-  /// The highest rate of the device's clock; none without a GPU.
+  std::string overhead_reason;  ///< why it is unknown; empty if it is known, and for other methods
+  /// The maximum rate of the device's clock; none without a GPU.
   std::optional<double> max_sm_clock_hz;
 };
 
-/// Why kKernel cannot be used in this build or process; empty where it can.
+/// Return why kKernel cannot be used in this build or process; empty if it can.
 CONVTIME_API std::string kernel_method_unavailable();
 
-/// Times the candidates against each other, interleaved (see Sampler).
-/// Throws std::invalid_argument for options that contradict each other, std::runtime_error for
-/// failures of CUDA, and whatever a candidate throws.
+/// Time the candidates against each other, interleaved (see Sampler). Throws std::invalid_argument
+/// for contradictory options, std::runtime_error for failures of CUDA, and any exception of a
+/// candidate.
 CONVTIME_API Timing time_candidates(std::span<Callable* const> candidates,
                                     const TimingOptions& options);
 
-/// Whether this build and this machine can run work on a GPU.
+/// Return whether this build and this machine can run work on a GPU.
 CONVTIME_API bool cuda_available();
 
 /// One operation's samples in seconds, for programs without Python.
@@ -51,12 +51,12 @@ struct CONVTIME_API Samples {
   Method method = Method::kAuto;
   Queue queue = Queue::kNone;
   Regime regime = Regime::kAsIs;
-  std::string regime_reason;      ///< why it is not the one asked for; empty where it is
-  Overhead overhead;              ///< what was taken off each sample
+  std::string regime_reason;      ///< why it differs from the requested one; empty if it does not
+  Overhead overhead;              ///< subtracted from each sample
   Interval median_interval{};     ///< of the true median, at kConfidence; unbounded for few samples
-  double clock_tick_seconds = 0;  ///< of the clock that they were read from, where it matters
-  std::size_t repeats = 1;        ///< calls that a sample is the average of
-  std::string disturbance;        ///< why they are longer than undisturbed ones; mostly empty
+  double clock_tick_seconds = 0;  ///< tick of the clock that timed them, if it matters
+  std::size_t repeats = 1;        ///< calls over which a sample is averaged
+  std::string disturbance;        ///< why they are longer than undisturbed ones; usually empty
 
   double median() const;
 };
@@ -64,7 +64,7 @@ struct CONVTIME_API Samples {
 /// "12.3 us (median of 84, 95 % interval 12.2 .. 12.4 us, event, queue sleep, burst)"
 CONVTIME_API std::ostream& operator<<(std::ostream& out, const Samples& samples);
 
-/// Times one operation, on the GPU's default stream where there is a GPU, else on the CPU.
+/// Time one operation, on the GPU's default stream if there is a GPU, otherwise on the CPU.
 CONVTIME_API Samples time_op(std::function<void()> operation);
 CONVTIME_API Samples time_op(std::function<void()> operation, const TimingOptions& options);
 

@@ -1,7 +1,7 @@
-"""convtime: how long GPU operations really take, and what PyTorch's convolutions really run.
+"""convtime measures the time of GPU operations and shows which kernels PyTorch's convolutions run.
 
-The ops are registered with torch right away; everything else is loaded when it is first used. What
-there is stands in ``__init__.pyi``, which is read for it.
+Importing convtime registers the ops with torch. Every other name in ``__init__.pyi`` is loaded on
+first use.
 """
 
 import os as _os
@@ -12,8 +12,8 @@ try:
 
     from convtime import ops as ops
 except KeyboardInterrupt:
-    # The command begins with this import, which takes seconds. While `python -m convtime` makes it,
-    # argv[0] is "-m", as for every other module.
+    # The console command starts with this import, which takes seconds. While `python -m convtime`
+    # runs it, argv[0] is "-m", as for every other module.
     if _os.path.basename(_sys.argv[0]) == "convtime" or (
         _sys.argv[0] == "-m" and "convtime" in _sys.orig_argv
     ):

@@ -130,9 +130,9 @@ TEST(Calibrator, NeedsNoCuptiWhereTheKernelIsKnown) {
     calibrate(calibrator, reference, "it is taken");
     FAIL() << "took a time of another clock";
   } catch (const std::runtime_error& error) {
-    EXPECT_STREQ(
-        error.what(),
-        "what a kernel takes at this clock is not known, and CUPTI cannot say: it is taken");
+    const std::string said = error.what();
+    EXPECT_NE(said.find("at this clock is unknown"), std::string::npos) << said;
+    EXPECT_NE(said.find("CUPTI cannot be used: it is taken"), std::string::npos) << said;
   }
   EXPECT_EQ(reference.kernels, 1U);
 }

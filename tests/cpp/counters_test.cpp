@@ -411,7 +411,7 @@ TEST_F(CountersTest, RefusesKernelsThatAreNotTheCalls) {
     count();
     FAIL();
   } catch (const std::runtime_error& error) {
-    EXPECT_EQ(std::string(error.what()).find("3 kernels ran where the call was seen to launch 2:"),
+    EXPECT_EQ(std::string(error.what()).find("3 kernels ran, but the call was seen to launch 2:"),
               0U)
         << error.what();
   }

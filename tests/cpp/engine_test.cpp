@@ -90,10 +90,9 @@ TEST(EngineTag, OfNothingKnownIsRefused) {
       parse_tag(tag);
       ADD_FAILURE() << "took '" << tag << "'";
     } catch (const std::invalid_argument& error) {
-      EXPECT_EQ(std::string(error.what()),
-                "policy must be 'heuristic', 'benchmark' or the tag of one of cuDNN's engines, "
-                "such as 'eng38_k2=8_k13=1' or 'ConvFwd_eng38_k2=8_k13=1', got '" +
-                    std::string(tag) + "'");
+      const std::string said = error.what();
+      EXPECT_EQ(said.find("policy must be 'heuristic', 'benchmark' or the tag of"), 0U) << said;
+      EXPECT_NE(said.find("got '" + std::string(tag) + "'"), std::string::npos) << said;
     }
   }
 }

@@ -117,11 +117,11 @@ TEST(PlanCapacity, SaysWhatItCannotRead) {
   for (const char* limit : {"", "many", "99999999999"}) {
     testing::internal::CaptureStderr();
     EXPECT_EQ(plan_capacity(limit), 10'000U);
-    EXPECT_EQ(
-        testing::internal::GetCapturedStderr(),
-        "convtime: TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT must be a whole number (0 for no limit, "
-        "less to keep no plans), got '" +
-            std::string(limit) + "'; 10000 plans are kept in each thread\n");
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(said.find("convtime: TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT must be an integer"), 0U)
+        << said;
+    EXPECT_NE(said.find("got '" + std::string(limit) + "'"), std::string::npos) << said;
+    EXPECT_NE(said.find("10000 plans"), std::string::npos) << said;
   }
 }
 

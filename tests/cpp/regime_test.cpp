@@ -293,9 +293,8 @@ TEST(Burst, IsRefusedWhereTooManySamplesAreBelowTheHighestClock) {
   std::fill_n(clocks_hz[0].begin(), 5, gpu.fallen_hz);
   const RegimeOutcome outcome = regime.outcome(clocks_hz, true);
   EXPECT_EQ(outcome.regime, Regime::kAsIs);
-  EXPECT_EQ(outcome.reason,
-            "25.0 % of the samples are below 98 % of 1630 MHz, the highest clock that the calls "
-            "were seen at");
+  EXPECT_EQ(outcome.reason.find("25.0 % of the samples are below 98 % of 1630 MHz, "), 0U)
+      << outcome.reason;
 }
 
 TEST(Burst, ForgivesTheFirstCallBehindAGap) {
@@ -348,10 +347,10 @@ TEST(Sustained, IsRefusedWhereItDriftsOrNothingIsKnown) {
   const std::vector<std::vector<double>> clocks_hz = {{1.39e9, 1.45e9}, {1.5e9, 1.41e9}};
   const RegimeOutcome drifts = regime.outcome(clocks_hz, false);
   EXPECT_EQ(drifts.regime, Regime::kAsIs);
-  EXPECT_EQ(drifts.reason,
-            "times or clocks still drifted after 8.0 s of load, or the calls were too few to tell; "
-            "the samples' clocks lie between "
-            "1390 MHz and 1500 MHz");
+  EXPECT_EQ(drifts.reason.find("times or clocks still drifted after 8.0 s of load"), 0U)
+      << drifts.reason;
+  EXPECT_NE(drifts.reason.find("between 1390 MHz and 1500 MHz"), std::string::npos)
+      << drifts.reason;
   EXPECT_EQ(outcome_at(regime, kNan).reason, "the GPU's clock is not known");
 }
 

@@ -186,7 +186,7 @@ TEST(ResultPlaces, AreFoundByResultsOfCallsThatTakeOtherBlocksToo) {
 TEST(ResultPlaces, AreGivenUpWhereResultsDoNotLandThere) {
   const Timed timed = time_operation(20);
   EXPECT_LT(timed.addresses.size(), 20U);
-  EXPECT_EQ(timed.reason, "it does not take the memory that is kept for them");
+  EXPECT_NE(timed.reason.find("does not use the memory"), std::string::npos) << timed.reason;
 }
 
 }  // namespace

@@ -12,13 +12,13 @@ namespace {
 
 using namespace elements;
 
-/// Of 16-byte packs there are never so many that 64 bits, which divide more slowly, would be
-/// needed.
+/// Counts of 16-byte packs fit in 32 bits, whose division is faster than in 64 bits.
 template <int N>
 using IndexOf = std::conditional_t<N == 1, std::uint64_t, std::uint32_t>;
 
-/// Packs are N elements side by side. `side` and `channels` count packs: of one channel that lie
-/// side by side, and channels, or where these are last (side is 0), packs of N channels.
+/// A pack is N adjacent elements. `side` and `channels` count packs: `side` of one channel's
+/// adjacent elements, and `channels` of channels. If channels are last (`side` is 0), `channels`
+/// counts packs of N channels.
 template <typename T, int N, Activation kActivation>
 __global__ void __launch_bounds__(kThreads)
     epilogue_kernel(T* y, const T* z, const T* b, Wide<T> alpha, Wide<T> negative_slope,

@@ -10,21 +10,21 @@
 
 namespace convtime {
 
-/// Of y = activation(y + alpha * z + b), with a number of b for each channel.
+/// Arguments of y = activation(y + alpha * z + b), with one value of b per channel.
 struct ConvEpilogue {
   void* y;
-  const void* z;  ///< as y lies in memory; null for none
+  const void* z;  ///< same memory layout as y; null for none
   const void* b;  ///< null for none
   double alpha;
   Activation activation;
   double negative_slope;  ///< kLeakyRelu
-  std::int64_t count;     ///< of y's elements
+  std::int64_t count;     ///< number of elements of y
   std::int64_t channels;
-  std::int64_t plane;  ///< elements of an example's channel
+  std::int64_t plane;  ///< number of elements per channel of an example
   bool channels_last;
 };
 
-/// In place, in float for the 16-bit types. Throws CudaError where CUDA refuses the launch.
+/// Compute in place, in float for the 16-bit types. Throws CudaError if CUDA refuses the launch.
 CONVTIME_API void launch_conv_epilogue(ElementType type, const ConvEpilogue& epilogue,
                                        cudaStream_t stream);
 

@@ -9,7 +9,7 @@ namespace convtime {
 namespace {
 
 constexpr unsigned kCopyThreads = 256;
-/// Of 16 bytes, by each thread of a copy.
+/// The number of 16-byte words that each thread of a copy moves.
 constexpr unsigned kCopyWords = 8;
 
 __device__ void stamp_block(std::int64_t* stamps, std::uint64_t start, std::uint64_t end) {
@@ -43,7 +43,7 @@ __global__ void copy_kernel(const uint4* from, uint4* to, std::size_t words, std
       to[word] = from[word];
     }
   }
-  __threadfence();  // or the last stores were still under way at the second stamp
+  __threadfence();  // otherwise the last stores would still be in flight at the second stamp
   __syncthreads();
   if (threadIdx.x == 0) {
     stamp_block(stamps, start, globaltimer_ns());

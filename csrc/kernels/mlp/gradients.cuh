@@ -3,37 +3,39 @@
 #include "kernels/mlp/learning.cuh"
 #include "kernels/mlp/rows.cuh"
 
-// Gradients of the weights: products over the rows of a tile, a unit of 32 × 64 a warp.
+// Gradients of the weights: products over the rows of a tile. Each warp computes a unit of 32 × 64.
 
 namespace convtime::mlp {
 
-/// Gradients are kept as the tensor cores give them, so that warps write and read them in one
-/// piece: four at a time, for every lane, block of 8 columns, half of 16 rows, and unit of 32 × 64.
+/// Gradients are kept in the layout of the tensor cores' output, so that warps read and write them
+/// contiguously: four values per lane, block of 8 columns, half of 16 rows and unit of 32 × 64.
 template <int W>
 struct Place {
   static constexpr int kUnitRows = 32;
   static constexpr int kUnitColumns = 64;
-  static constexpr int kUnits = W / kUnitRows * (W / kUnitColumns);  // of a layer
-  static constexpr int kSize = kUnitRows * kUnitColumns / 4;         // of a unit, in fours
+  static constexpr int kUnits = W / kUnitRows * (W / kUnitColumns);  // per layer
+  static constexpr int kSize = kUnitRows * kUnitColumns / 4;         // per unit, in groups of four
 
-  /// Where the weights have the first two of four; the other two are eight rows below.
+  /// Return the offset of the first two of four values in the weights; the other two are eight rows
+  /// below.
   static __device__ std::size_t offset(int place) {
     const int lane = place % 32;
     const int column = place / 32 % 8 * 8 + lane % 4 * 2;
     const int row = place / 256 % 2 * 16 + lane / 4;
     const int unit = place / kSize;
     const int left = unit % (W / kUnitColumns) * kUnitColumns;
-    const int top = unit / (W / kUnitColumns) * kUnitRows;  // from the first layer's first row
+    const int top = unit / (W / kUnitColumns) * kUnitRows;  // counted from the first layer's first
+                                                            // row
     return static_cast<std::size_t>(top + row) * W + left + column;
   }
 };
 
 /// A unit in a warp's registers.
 struct Unit {
-  Sums<64> half[2];  // of 16 rows each
+  Sums<64> half[2];  // 16 rows each
 };
 
-/// What earlier tiles gave, or zeros.
+/// Load the sums of earlier tiles, or zeros.
 __device__ inline Unit load_unit(const float4* from, bool is_first) {
   Unit unit;
 #pragma unroll
@@ -51,7 +53,7 @@ __device__ inline Unit load_unit(const float4* from, bool is_first) {
   return unit;
 }
 
-/// Returns whether all is finite.
+/// Store a unit and return whether all values are finite.
 __device__ inline bool store_unit(float4* to, const Unit& unit) {
   float check = 0;
 #pragma unroll
@@ -66,8 +68,8 @@ __device__ inline bool store_unit(float4* to, const Unit& unit) {
   return check == 0;
 }
 
-/// Adds deltasᵀ · inputs over so many rows of two tiles, a multiple of kRows: the unit of a layer
-/// by its number.
+/// Add deltasᵀ · inputs over `rows` rows of two tiles, a multiple of kRows, to the unit with that
+/// number within a layer.
 template <typename T, int W, int kRows>
 __device__ void add_products(Unit& unit, const T* deltas, const T* inputs, int rows, int number) {
   const int top = number / (W / 64) * (Place<W>::kUnitRows / 16);
@@ -85,8 +87,8 @@ __device__ inline void add(float4& sum, const float4& more) {
   sum.w += more.w;
 }
 
-/// The sum of read(i) from `first` on, `stride` apart, in that order; eight of them are on their
-/// way at once, since one after the other each would be waited for.
+/// Return the sum of read(i) from `first` on, `stride` apart, in that order. Eight reads are in
+/// flight at once, because serial reads would each expose their latency.
 template <typename Read>
 __device__ float4 sum_of(int first, int end, int stride, const Read& read) {
   constexpr int kAhead = 8;
@@ -105,7 +107,7 @@ __device__ float4 sum_of(int first, int end, int stride, const Read& read) {
   return sum;
 }
 
-/// What is kept of a place's four weights: two, and two eight rows below.
+/// The stored state of a place's four weights: two neighbors, and the two eight rows below.
 struct KeptPlace {
   Kept upper;
   Kept lower;

@@ -5,7 +5,7 @@
 #include "kernels/mlp/slots.cuh"
 #include "kernels/mlp/spilled.cuh"
 
-// For the files that compile all kernels of a type.
+// For the files that compile all kernels of one type.
 
 namespace convtime::mlp {
 

@@ -2,13 +2,13 @@
 
 namespace convtime::mlp {
 
-/// The kernels for a type and a width of weights, as CUDA's runtime takes them, so that each type
-/// is compiled by itself.
+/// Pointers to the kernels for a type and a width of weights, for CUDA's launch functions. With
+/// them, each type is compiled in a separate file.
 struct Kernels {
-  const void* step;     // of Step<T>
-  const void* spilled;  // of Step<T>; null where nets of the width always fit on chip
-  const void* learn;    // of Step<T>, int slots
-  const void* sum;      // of Step<T>, int slots, T* grad_weights
+  const void* step;     // takes Step<T>
+  const void* spilled;  // takes Step<T>; null if nets of this width always fit on chip
+  const void* learn;    // takes Step<T>, int slots
+  const void* sum;      // takes Step<T>, int slots, T* grad_weights
 };
 
 template <typename T, int W>

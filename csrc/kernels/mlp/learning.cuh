@@ -4,11 +4,11 @@
 #include "kernels/mlp/mlp.h"
 #include "kernels/mlp/tensor_cores.cuh"
 
-// What is done with gradients: the optimizers, and which steps are skipped.
+// Use of the gradients: the optimizers, and the steps that are skipped.
 
 namespace convtime::mlp {
 
-/// MlpState and how it changes, as the kernels take it.
+/// MlpState and its update rules, as kernel arguments.
 template <typename T>
 struct Learning {
   MlpRule rule;
@@ -37,11 +37,11 @@ Learning<T> learning_of(const MlpRule& rule, const MlpScaling& scaling, const Ml
           state.losses_kept};
 }
 
-/// The numbers behind counters and rates, while a kernel runs.
+/// The values of counters and rates while a kernel runs.
 struct Progress {
   std::int64_t steps;
   std::int64_t skipped;
-  std::int64_t clean;  // since the scale last changed
+  std::int64_t clean;  // steps since the scale last changed
   float learning_rate;
   float scale;
 };
@@ -62,7 +62,7 @@ __device__ void write_progress(const Learning<T>& learning, const Progress& prog
   }
 }
 
-/// After a step; as torch.amp.GradScaler does it, within bounds.
+/// Update the state after a step, like torch.amp.GradScaler, within bounds.
 __device__ inline void advance(Progress& progress, const MlpScaling& scaling, bool skipped) {
   ++progress.steps;
   progress.skipped += skipped ? 1 : 0;
@@ -77,7 +77,7 @@ __device__ inline void advance(Progress& progress, const MlpScaling& scaling, bo
   }
 }
 
-// --- Two neighbouring numbers, as floats
+// --- Two adjacent values, as floats
 
 template <typename T>
 __device__ float2 read_pair(const T* from) {
@@ -89,26 +89,26 @@ __device__ void write_pair(T* to, float2 pair) {
   *reinterpret_cast<std::uint32_t*>(to) = pack<T>(pair.x, pair.y);
 }
 
-/// What does not depend on the weight that is updated.
+/// Factors that do not depend on the weight to update.
 struct Factors {
   float unscale;
   float learning_rate;
-  float first_correction;   // one over what Adam's moments have gathered of their weights
-  float second_correction;  // its square root
+  float first_correction;   // reciprocal of the sum of weights in Adam's first moment
+  float second_correction;  // square root of the same for the second moment
 };
 
 inline __device__ Factors factors_of(const MlpRule& rule, const Progress& progress) {
   Factors factors{1 / progress.scale, progress.learning_rate, 1, 1};
   if (rule.optimizer != MlpOptimizer::kSgd) {
     const auto updates = static_cast<float>(progress.steps - progress.skipped + 1);
-    // 1 - βⁿ, without the digits that a β near 1 would lose.
+    // Computes 1 - βⁿ without the cancellation for β near 1.
     factors.first_correction = -1 / expm1f(updates * logf(rule.momentum));
     factors.second_correction = 1 / sqrtf(-expm1f(updates * logf(rule.beta2)));
   }
   return factors;
 }
 
-/// The new value of a weight, and of its moments.
+/// Return the new value of a weight and update its moments.
 __device__ inline float update(const MlpRule& rule, const Factors& factors, float weight,
                                float gradient, float& first, float& second) {
   const float rate = factors.learning_rate;
@@ -128,8 +128,9 @@ __device__ inline float update(const MlpRule& rule, const Factors& factors, floa
   return weight - rate * factors.first_correction * first / denominator;
 }
 
-/// Two neighbouring weights with their moments, as they are kept between steps: in 32 bits each, or
-/// in the first word. Not widened yet, so that nobody waits for them before they are needed.
+/// Two adjacent weights with their moments, as stored between steps: in 32 bits each, or packed in
+/// the first word. They are widened only when needed, so that no thread waits for the loads
+/// earlier.
 struct Kept {
   uint2 weight;
   uint2 first;
@@ -144,7 +145,7 @@ __device__ uint2 read_words(const T* from) {
   return {*reinterpret_cast<const std::uint32_t*>(from), 0};
 }
 
-/// What read_words read of an array of such numbers.
+/// Widen the result of read_words for an array of that type.
 template <typename Stored>
 __device__ float2 widen_words(uint2 words) {
   if constexpr (std::is_same_v<Stored, float>) {
@@ -174,7 +175,7 @@ __device__ Kept read_kept(const Learning<T>& learning, std::size_t offset) {
              : read_kept(learning.weights, learning.first, learning.second, offset);
 }
 
-/// Updates what was kept at that offset, and keeps it; returns the new weights.
+/// Update the values loaded from that offset, store them and return the new weights.
 template <typename T, typename Stored>
 __device__ float2 update_stored(const Learning<T>& learning, const Factors& factors,
                                 Stored* weights, const Kept& kept, std::size_t offset,
@@ -194,7 +195,7 @@ __device__ float2 update_stored(const Learning<T>& learning, const Factors& fact
   return weight;
 }
 
-/// Likewise, in 32 bits with the rounded copy, or in the weights alone.
+/// Update either 32-bit weights with their rounded copy, or the weights alone.
 template <typename T>
 __device__ void update_kept(const Learning<T>& learning, const Factors& factors, const Kept& kept,
                             std::size_t offset, float2 gradients) {

@@ -2,7 +2,7 @@
 
 namespace convtime {
 
-/// How far training steps change their loss scale: its reciprocal stays an ordinary number, too.
+/// Bounds of the loss scale in training steps: its reciprocal also stays a normal number.
 inline constexpr float kLeastLossScale = 0x1p-126F;
 inline constexpr float kMostLossScale = 0x1p126F;
 

@@ -23,7 +23,8 @@ namespace {
 constexpr int kCandidates = 16;
 constexpr int kRounds = 5;
 constexpr int kRepeats = 5;
-constexpr float kWorthwhile = 0.98F;  // of the first candidate's time; less is noise
+constexpr float kWorthwhile = 0.98F;  // relative to the first candidate's time; smaller gains are
+                                      // noise
 constexpr std::uint32_t kAlignment = 16;
 
 void check(cublasStatus_t status, const char* call) {
@@ -54,7 +55,7 @@ cudaDataType_t data_type(ElementType type) {
     case ElementType::kDouble:
       break;
   }
-  throw std::logic_error("nets on a GPU have no products in 64 bits");
+  throw std::logic_error("nets on a GPU do not support 64-bit products");
 }
 
 cublasLtEpilogue_t epilogue_of(const Matmul& matmul) {
@@ -68,7 +69,7 @@ cublasLtEpilogue_t epilogue_of(const Matmul& matmul) {
     case Epilogue::kReluBias:
       return CUBLASLT_EPILOGUE_RELU_BIAS;
   }
-  throw std::logic_error("no such epilogue");
+  throw std::logic_error("unknown epilogue");
 }
 
 Layout layout_of(ElementType type, std::int64_t rows, std::int64_t columns, std::int64_t ld,
@@ -90,7 +91,7 @@ Layout layout_of(ElementType type, std::int64_t rows, std::int64_t columns, std:
   return layout;
 }
 
-/// A product as cuBLASLt describes it.
+/// cuBLASLt's descriptors of a product.
 class Described {
  public:
   Described(const Matmul& matmul, const void* bias)
@@ -128,7 +129,7 @@ class Described {
   }
 };
 
-/// Suggestions of cuBLASLt's, the one it thinks fastest first; of sums in 32 bits and a fixed
+/// Return cuBLASLt's suggestions, its fastest estimate first, with sums in 32 bits and in a fixed
 /// order.
 std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtContext* handle, const Matmul& matmul,
                                               int count) {
@@ -148,7 +149,7 @@ std::vector<cublasLtMatmulAlgo_t> suggestions(cublasLtContext* handle, const Mat
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
     prefer(attribute, kAlignment);
   }
-  // Of the bias, the heuristic wants to know the alignment alone.
+  // The heuristic only needs the alignment of the bias.
   const auto* const pointer = reinterpret_cast<const void*>(std::uintptr_t{kAlignment});
   const Described described(matmul, pointer);
   std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(count));
@@ -179,7 +180,7 @@ cublasStatus_t run(cublasLtContext* handle, const Described& described, const Op
                         BlasLt::kWorkspaceBytes, stream);
 }
 
-/// What is known of a product on a device.
+/// The algorithms found for a product on a device.
 struct Choice {
   std::optional<cublasLtMatmulAlgo_t> first;  // none: cuBLASLt has no algorithm for it
   std::optional<cublasLtMatmulAlgo_t> fastest;
@@ -187,9 +188,9 @@ struct Choice {
 
 std::mutex mutex;
 
-/// Of the device in use; to be read and written under the mutex.
+/// Return the choice for the current device; read and write it under the mutex.
 Choice& choice_of(cublasLtContext* handle, const Matmul& matmul) {
-  static auto* const choices = new std::map<std::pair<int, Matmul>, Choice>;  // for good
+  static auto* const choices = new std::map<std::pair<int, Matmul>, Choice>;  // never destroyed
   const std::pair key(current_device(), matmul);
   auto found = choices->find(key);
   if (found == choices->end()) {
@@ -202,7 +203,7 @@ Choice& choice_of(cublasLtContext* handle, const Matmul& matmul) {
   return found->second;
 }
 
-/// The fastest of the candidates, by turns: clocks move while they run.
+/// Return the fastest candidate. Runs are interleaved because clocks change during them.
 cublasLtMatmulAlgo_t find_fastest(cublasLtContext* handle, const Described& described,
                                   const Operands& operands,
                                   const std::vector<cublasLtMatmulAlgo_t>& candidates,
@@ -219,7 +220,7 @@ cublasLtMatmulAlgo_t find_fastest(cublasLtContext* handle, const Described& desc
       }
       CONVTIME_CUDA_CHECK(cudaEventRecord(end.get(), stream));
       CONVTIME_CUDA_CHECK(cudaEventSynchronize(end.get()));
-      if (round > 0 && status == CUBLAS_STATUS_SUCCESS) {  // the first warms up
+      if (round > 0 && status == CUBLAS_STATUS_SUCCESS) {  // the first round is a warm-up
         float elapsed = 0;
         CONVTIME_CUDA_CHECK(cudaEventElapsedTime(&elapsed, begin.get(), end.get()));
         milliseconds[i] = std::min(milliseconds[i], elapsed);

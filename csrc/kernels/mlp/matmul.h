@@ -12,7 +12,7 @@ struct cublasLtContext;
 
 namespace convtime::mlp {
 
-/// What cuBLASLt does to a product as it writes it.
+/// The epilogue that cuBLASLt applies to a product.
 enum class Epilogue : std::int8_t {
   kNone,
   kBias,
@@ -20,11 +20,11 @@ enum class Epilogue : std::int8_t {
   kReluBias,
 };
 
-/// d = a · b, as cuBLASLt has matrices: column after column.
+/// d = a · b, in cuBLASLt's column-major layout.
 struct Matmul {
-  ElementType type;    // of a, b and the bias
-  ElementType result;  // of d
-  bool tf32;           // whether floats may be rounded to 19 bits
+  ElementType type;    // element type of a, b and the bias
+  ElementType result;  // element type of d
+  bool tf32;           // allow TF32 (19 bits) for floats
   bool transpose_a;
   bool transpose_b;
   std::int64_t m;  // rows of d
@@ -34,7 +34,7 @@ struct Matmul {
   std::int64_t ldb;
   std::int64_t ldd;
   Epilogue epilogue = Epilogue::kNone;
-  int count = 1;  // of such products, so many numbers apart:
+  int count = 1;  // number of products, separated by these strides in elements:
   std::int64_t stride_a = 0;
   std::int64_t stride_b = 0;
   std::int64_t stride_d = 0;
@@ -42,35 +42,35 @@ struct Matmul {
   friend auto operator<=>(const Matmul&, const Matmul&) = default;
 };
 
-/// All aligned to 16 bytes.
+/// Operands of a product, all aligned to 16 bytes.
 struct Operands {
   const void* a;
   const void* b;
   void* d;
-  const void* bias = nullptr;  // a number for each row of d
+  const void* bias = nullptr;  // one value per row of d
 };
 
 /// How a product's algorithm is chosen.
 enum class Choosing : std::int8_t {
-  kFirst,  // what cuBLASLt suggests first
-  kTuned,  // what was found fastest, if that was looked for
-  kTune,   // looks for the fastest, unless that is known
+  kFirst,  // cuBLASLt's first suggestion
+  kTuned,  // the fastest algorithm found by tuning, if the product was tuned
+  kTune,   // find the fastest unless it is known
 };
 
-/// cuBLASLt on a stream. Choices are kept for the process, by device; sums are made in 32 bits and
-/// in a fixed order.
+/// cuBLASLt on a stream. Choices are kept per device for the life of the process; sums are computed
+/// in 32 bits and in a fixed order.
 class BlasLt {
  public:
   static constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
-  /// The workspace has kWorkspaceBytes.
+  /// The workspace must have kWorkspaceBytes.
   BlasLt(cublasLtContext* handle, void* workspace, Choosing choosing, cudaStream_t stream)
       : handle_(handle), workspace_(workspace), choosing_(choosing), stream_(stream) {}
 
-  /// Whether cuBLASLt has an algorithm for it.
+  /// Return whether cuBLASLt has an algorithm for the product.
   static bool can_multiply(cublasLtContext* handle, const Matmul& matmul);
 
-  /// Throws std::runtime_error where cuBLASLt cannot.
+  /// Throws std::runtime_error if cuBLASLt has no algorithm.
   void multiply(const Matmul& matmul, const Operands& operands) const;
 
  private:

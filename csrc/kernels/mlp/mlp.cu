@@ -17,9 +17,9 @@ namespace {
 using namespace mlp;
 
 constexpr std::array<int, 4> kTileRows = {128, 64, 32, 16};
-constexpr int kMostTilesInCluster = 2;  // of a block; beyond, all multiprocessors are faster
+constexpr int kMostTilesInCluster = 2;  // per block; with more, using all multiprocessors is faster
 
-/// Calls function(T(), std::integral_constant<int, W>()) for the net's type and width.
+/// Call function(T(), std::integral_constant<int, W>()) for the net's type and width.
 template <typename Function>
 auto for_net(const MlpNet& net, const Function& function) {
   const auto with_width = [&](auto number) {
@@ -34,17 +34,17 @@ struct Plan {
   int tile_rows;
   int blocks;
   bool one_cluster;
-  bool spilled;  // or all on chip
+  bool spilled;  // otherwise everything is on chip
   bool gradients_on_chip;
   std::size_t shared_bytes;
-  bool overlapped = false;  // the second kernel is launched while the first one runs
+  bool overlapped = false;  // launch the second kernel while the first one runs
 
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
 struct Device {
   std::int64_t multiprocessors;
-  int cluster_blocks;  // of the largest cluster; 0: none
+  int cluster_blocks;  // size of the largest cluster; 0: no clusters
   std::size_t shared_bytes;
 };
 
@@ -54,7 +54,8 @@ int attribute(cudaDeviceAttr which, int device) {
   return value;
 }
 
-/// The largest cluster of blocks that fill a multiprocessor each. It is the same for all nets.
+/// Return the size of the largest cluster of blocks that each fill a multiprocessor. It is the same
+/// for all nets.
 int find_cluster_blocks(int device, std::size_t shared_bytes) {
   const void* const kernel = kernels<__half, 64>().step;
   cudaFuncAttributes attributes{};
@@ -78,7 +79,7 @@ int find_cluster_blocks(int device, std::size_t shared_bytes) {
     config.numAttrs = 1;
     int clusters = 0;
     if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) != cudaSuccess) {
-      (void)cudaGetLastError();  // the device has no clusters of this size
+      (void)cudaGetLastError();  // the device does not support clusters of this size
     } else if (clusters > 0) {
       return static_cast<int>(blocks);
     }
@@ -86,7 +87,7 @@ int find_cluster_blocks(int device, std::size_t shared_bytes) {
   return 0;
 }
 
-/// Of the current one, asked for once.
+/// Return the properties of the current device, queried once.
 const Device& device_in_use() {
   static std::array<Device, 64> devices;
   static std::array<std::once_flag, 64> known;
@@ -101,7 +102,7 @@ const Device& device_in_use() {
   return device;
 }
 
-/// As Shared divides it.
+/// Return the size of Shared.
 std::size_t shared_bytes(const MlpNet& net, int tile_rows, bool keeps, bool gradients_on_chip) {
   const std::size_t weights = std::size_t(net.layers) * net.width * net.width;
   const std::size_t tiles = keeps ? 2 * std::size_t(net.layers) : 1;
@@ -112,7 +113,8 @@ std::size_t shared_bytes(const MlpNet& net, int tile_rows, bool keeps, bool grad
 
 std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// One cluster, with one tile per block or a few; without blocks where that cannot be.
+/// Plan one cluster with one tile or a few tiles per block; returns a plan with zero blocks if that
+/// is impossible.
 Plan cluster_of(const MlpNet& net, std::int64_t batch, int rows, int blocks) {
   const std::size_t bytes = shared_bytes(net, rows, true, true);
   const bool fits = blocks > 0 && bytes <= device_in_use().shared_bytes &&
@@ -120,7 +122,7 @@ Plan cluster_of(const MlpNet& net, std::int64_t batch, int rows, int blocks) {
   return fits ? Plan{rows, blocks, true, false, true, bytes} : Plan{};
 }
 
-/// The largest cluster, with the smallest tiles of which no block needs a second.
+/// Plan the largest cluster, with the smallest tiles for which no block needs a second tile.
 Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
   const int blocks = device_in_use().cluster_blocks;
   Plan best{};
@@ -133,7 +135,8 @@ Plan plan_cluster(const MlpNet& net, std::int64_t batch) {
   return best;
 }
 
-/// All multiprocessors, one layer after the other; without blocks where that is not made for.
+/// Plan all multiprocessors, one layer at a time; returns a plan with zero blocks if the kernel
+/// does not support the net.
 Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
   const SpilledSizes& sizes = kSpilledSizes;
   const Device& device = device_in_use();
@@ -148,7 +151,8 @@ Plan plan_spilled(const MlpNet& net, std::int64_t batch) {
   return {static_cast<int>(rows), static_cast<int>(blocks), false, true, false, sizes.shared_bytes};
 }
 
-/// All multiprocessors, with tiles of so many rows; without blocks where these do not fit on chip.
+/// Plan all multiprocessors, with tiles of `rows` rows; returns a plan with zero blocks if they do
+/// not fit on chip.
 Plan grid_of(const MlpNet& net, std::int64_t batch, int rows, bool keeps) {
   const Device& device = device_in_use();
   if (shared_bytes(net, rows, keeps, false) > device.shared_bytes) {
@@ -166,8 +170,8 @@ Plan grid_of(const MlpNet& net, std::int64_t batch, int rows, bool keeps) {
           shared_bytes(net, rows, keeps, gradients_on_chip)};
 }
 
-/// All multiprocessors, with tiles as large as keep them busy; without blocks where a net is too
-/// large.
+/// Plan all multiprocessors, with the largest tiles that keep them busy; returns a plan with zero
+/// blocks if the net is too large.
 Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
   const std::int64_t multiprocessors = device_in_use().multiprocessors;
   const Plan spilled = plan_spilled(net, batch);
@@ -178,7 +182,7 @@ Plan plan_grid(const MlpNet& net, std::int64_t batch, bool keeps) {
       continue;
     }
     if (keeps && std::int64_t{rows} * multiprocessors < batch && spilled.blocks > 0) {
-      break;  // gradients would go to device memory and back with each tile
+      break;  // otherwise gradients would be written to and read from device memory for each tile
     }
     return plan;
   }
@@ -190,7 +194,7 @@ Plan plan_training(const MlpNet& net, std::int64_t batch) {
   return cluster.blocks > 0 ? cluster : plan_grid(net, batch, true);
 }
 
-/// Whatever may be fastest, plan_training()'s first.
+/// Return all plans that may be the fastest, starting with plan_training()'s.
 std::vector<Plan> training_plans(const MlpNet& net, std::int64_t batch) {
   std::vector<Plan> plans;
   const auto add = [&](const Plan& plan) {
@@ -202,7 +206,7 @@ std::vector<Plan> training_plans(const MlpNet& net, std::int64_t batch) {
   const int most = device_in_use().cluster_blocks;
   const auto add_both = [&](Plan plan) {
     add(plan);
-    plan.overlapped = most > 0;  // kernels that know clusters know of that, too
+    plan.overlapped = most > 0;  // kernels with cluster support also support early launch
     add(plan);
   };
   for (const int rows : kTileRows) {
@@ -222,7 +226,7 @@ std::string describe(const Plan& plan) {
 
 void check_fits(const Plan& plan) {
   if (plan.blocks == 0) {
-    throw std::runtime_error("the net does not fit into the shared memory of a multiprocessor");
+    throw std::runtime_error("the net does not fit in the shared memory of a multiprocessor");
   }
 }
 
@@ -235,7 +239,7 @@ struct Scratch {
   std::size_t bytes;
 
   Scratch(const MlpNet& net, const Plan& plan, std::int64_t batch, void* memory) {
-    static_assert(sizeof(Progress) % sizeof(float4) == 0, "what lies after it is aligned");
+    static_assert(sizeof(Progress) % sizeof(float4) == 0, "the memory after it must be aligned");
     const std::size_t blocks = plan.one_cluster ? 0 : std::size_t(plan.blocks);
     const std::size_t slot = std::size_t(net.layers) * net.width * net.width / 4;
     const std::size_t spilled_bytes =
@@ -269,7 +273,7 @@ Step<T> step_of(const MlpNet& net, const Plan& plan, const void* weights, const 
   return step;
 }
 
-/// Of numbers of the net's type, not classes.
+/// Set targets that are values of the net's type, not classes.
 template <typename T>
 void set_targets(Step<T>& step, const void* targets) {
   step.targets = targets;
@@ -287,7 +291,8 @@ void set_scratch(Step<T>& step, const Scratch& scratch) {
 template <int W, typename T>
 void launch_step(Step<T> step, const Plan& plan, cudaStream_t stream) {
   const void* const kernel = plan.spilled ? kernels<T, W>().spilled : kernels<T, W>().step;
-  // All that there is: another thread may be about to launch it for a larger net.
+  // The maximum rather than this net's size: another thread may be about to launch the kernel for a
+  // larger net.
   CONVTIME_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(device_in_use().shared_bytes)));
   cudaLaunchAttribute cluster{};
@@ -308,7 +313,8 @@ void launch_step(Step<T> step, const Plan& plan, cudaStream_t stream) {
   CONVTIME_CUDA_CHECK(cudaLaunchKernelExC(&config, kernel, arguments));
 }
 
-/// One of the kernels that add up the slots; `result` is the last argument of one that has it.
+/// Launch one of the kernels that sum the slots; `result` is the last argument of a kernel that has
+/// a result.
 template <int W, typename T>
 void launch_sum(const void* kernel, Step<T> step, const Plan& plan, void* result,
                 cudaStream_t stream) {
@@ -352,8 +358,8 @@ void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rul
                       int which, cudaStream_t stream) {
   const auto plans = training_plans(net, data.batch);
   if (which < 0 || static_cast<std::size_t>(which) >= plans.size()) {
-    throw std::runtime_error("plan must be one of the " + std::to_string(plans.size()) +
-                             " of mlp_plans, by its number from 0; got " + std::to_string(which));
+    throw std::runtime_error("plan must be an index into the " + std::to_string(plans.size()) +
+                             " plans of mlp_plans, got " + std::to_string(which));
   }
   const Plan plan = plans[static_cast<std::size_t>(which)];
   const Scratch parts(net, plan, data.batch, scratch);

@@ -12,39 +12,39 @@
 
 namespace convtime {
 
-// Training of multi-layer perceptrons on tensor cores. What is declared here has weights and
-// activations of a tile of the batch on chip; wide.h has nets that are too wide for that. Sums are
-// made in a fixed order: the same bits each time. Launches throw std::runtime_error where CUDA
-// refuses them, allocate nothing and wait for nothing.
+// Training of multi-layer perceptrons on tensor cores. The functions below keep weights and the
+// activations of a tile of the batch on chip; wide.h is for nets that are too wide for that. Sums
+// are computed in a fixed order, so results are bitwise reproducible. Launches throw
+// std::runtime_error if CUDA refuses them; they do not allocate and do not synchronize.
 
 enum class MlpActivation : std::int8_t { kRelu, kTanh };
 enum class MlpLoss : std::int8_t { kMse, kCrossEntropy };
 enum class MlpOptimizer : std::int8_t { kSgd, kAdam, kAdamW };
 
-/// Layers with the activation between them. Each has a dense width × width matrix, whose rows are
-/// its outputs, and after it a row of biases if it has any; where a layer is narrower, the rest of
-/// its matrix is zero.
+/// Layers with the activation between them. Each layer has a dense width × width matrix, whose rows
+/// are its outputs, followed by a row of biases if `bias`. For a narrower layer, the rest of its
+/// matrix is zero.
 struct MlpNet {
-  ElementType type;  // on chip, one of 16 bits; not kDouble
+  ElementType type;  // on chip, a 16-bit type; not kDouble
   MlpActivation activation;
-  int width;    // on chip, 64 or 128; else a multiple of 64
+  int width;    // on chip, 64 or 128; otherwise a multiple of 64
   int layers;   // at least 1
   int inputs;   // of the first layer, at most width
   int outputs;  // of the last layer, at most width
-  bool bias;    // not on chip
-  bool tf32;    // whether products of 32 bits may be rounded to 19
+  bool bias;    // not supported on chip
+  bool tf32;    // allow TF32 (19 bits) in 32-bit products
 };
 
-/// What one row of the arrays is, a batch after the other: `batch` rows × `batches`, dense.
+/// Dense arrays with one row per example, one batch after the other: `batch` × `batches` rows.
 struct MlpData {
-  const void* inputs;   // inputs numbers of the net's type
-  const void* targets;  // outputs numbers of that type, or one class in 64 bits
+  const void* inputs;   // per row, `inputs` values of the net's type
+  const void* targets;  // per row, `outputs` values of the net's type, or one 64-bit class
   MlpLoss loss;
   std::int64_t batch;
   std::int64_t batches;
 };
 
-/// As torch.optim's optimizers of these names; `momentum` is Adam's first beta.
+/// Options of torch.optim's optimizers with these names; `momentum` is Adam's first beta.
 struct MlpRule {
   MlpOptimizer optimizer;
   float momentum;
@@ -53,46 +53,47 @@ struct MlpRule {
   float weight_decay;
 };
 
-/// The loss is scaled before it is differentiated, and steps whose gradients overflow are skipped.
+/// The loss is scaled before differentiation, and steps whose gradients overflow are skipped.
 struct MlpScaling {
   bool enabled;
-  int growth_interval;  // steps without overflow until the scale doubles; 0: it stays as it is
+  int growth_interval;  // steps without overflow until the scale doubles; 0: the scale never grows
 };
 
-/// On the device, all of it. The tensors have the weights' shape; what is not used is null.
+/// Pointers to device memory. The tensors have the weights' shape; unused pointers are null.
 struct MlpState {
   void* weights;           // of the net's type
-  float* master;           // weights in 32 bits, of which `weights` are then the rounded copy
-  void* first;             // momentum, or Adam's first moment: float with master, else as weights
-  void* second;            // Adam's second moment, likewise
+  float* master;           // 32-bit weights; if given, `weights` is their rounded copy
+  void* first;             // momentum, or Adam's first moment: float with `master`, otherwise the
+                           // weights' type
+  void* second;            // Adam's second moment, of the same type as `first`
   std::int64_t* counters;  // steps, steps skipped, steps since the scale last changed
   float* rates;            // learning rate, scale of the loss
-  float* losses;           // of the last steps: that of step i at i % losses_kept
+  float* losses;           // of the last steps; step i's loss is at i % losses_kept
   std::int64_t losses_kept;
 };
 
-/// Whether the device in use can hold the net on chip.
+/// Return whether the current device can hold the net on chip.
 CONVTIME_API bool mlp_fits(const MlpNet& net);
 
-/// Of the scratch memory for batches of so many rows.
+/// Return the size of the scratch memory for batches of `batch` rows.
 CONVTIME_API std::size_t mlp_scratch_bytes(const MlpNet& net, std::int64_t batch);
 
-/// The ways to divide a training step's work on the device in use, in words; the first is likely to
-/// be the fastest.
+/// Return descriptions of the ways to divide a training step's work on the current device; the
+/// first is likely to be the fastest.
 CONVTIME_API std::vector<std::string> mlp_plans(const MlpNet& net, std::int64_t batch);
 
-/// Step i takes batch i % batches, where i is the first of the counters. Where the plan is one
-/// cluster of blocks, all steps are one launch; else, each is two.
+/// Run training steps. Step i uses batch i % batches, where i is the first counter. If the plan is
+/// one cluster of blocks, one launch runs all steps; otherwise each step takes two launches.
 CONVTIME_API void launch_mlp_steps(const MlpNet& net, const MlpData& data, const MlpRule& rule,
                                    const MlpScaling& scaling, const MlpState& state, void* scratch,
                                    int steps, int plan, cudaStream_t stream);
 
-/// Of (rows, inputs) gives (rows, outputs).
+/// Compute outputs of shape (rows, outputs) from inputs of shape (rows, inputs).
 CONVTIME_API void launch_mlp_forward(const MlpNet& net, const void* weights, const void* inputs,
                                      void* outputs, std::int64_t rows, cudaStream_t stream);
 
-/// From the outputs' gradient, that of the weights, and of the inputs unless that is null. Runs the
-/// forward pass again, so that nothing of it has to be kept.
+/// Compute the weights' gradient from the outputs' gradient, and the inputs' gradient unless
+/// `grad_inputs` is null. Runs the forward pass again, so that no activations need to be kept.
 CONVTIME_API void launch_mlp_backward(const MlpNet& net, const void* weights, const void* inputs,
                                       const void* grad_outputs, void* grad_inputs,
                                       void* grad_weights, std::int64_t rows, void* scratch,

@@ -2,12 +2,12 @@
 
 #include "kernels/mlp/step.cuh"
 
-// What is done with the outputs: they become the gradient of their loss, of which the sum over a
-// lane's part is returned, or are stored.
+// Use of the outputs: they are stored, or replaced by the gradient of their loss. In the second
+// case, the sum of the loss over a lane's part is returned.
 
 namespace convtime::mlp {
 
-/// What a lane has of 16 rows of numbers, as Sums has it: two neighbours of either of its rows.
+/// A lane's part of 16 rows, in the layout of Sums: two adjacent values in each of its two rows.
 template <int W>
 struct Pairs {
   std::uint32_t word[W / 8][2];
@@ -18,26 +18,26 @@ __device__ std::uint32_t bits_of(const T& number) {
   return reinterpret_cast<const std::uint16_t&>(number);
 }
 
-// A lane's columns are counted from its first one. So each is a constant, where the sum of the two
-// would take a register.
+// A lane's columns are counted from its first column. Each is then a compile-time constant, where
+// an absolute column would take a register.
 
-/// The lane's first column; of its pairs, the j-th is 8 · j further on.
+/// Return the lane's first column; its j-th pair starts 8 · j columns further on.
 __device__ inline int lane_column() { return lane_id() % 4 * 2; }
 
-/// The first or the second of the lane's rows.
+/// Return the lane's first or second row.
 __device__ inline std::int64_t lane_row(std::int64_t first_row, int half) {
   return first_row + lane_id() / 4 + 8 * half;
 }
 
-/// Of dense rows of step.outputs columns, with zeros beyond their ends. All of it is on its way at
-/// once: one pair after the other would be waited for as often as there are pairs.
+/// Load pairs from dense rows with step.outputs columns, padded with zeros. All loads are in flight
+/// at once, because serial loads would each expose their latency.
 template <typename T, int W>
 __device__ Pairs<W> load_pairs(const Step<T>& step, const T* rows, std::int64_t first_row) {
   Pairs<W> pairs;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const std::int64_t row = lane_row(first_row, half);
-    const int columns = row < step.batch ? step.outputs - lane_column() : 0;  // that are left
+    const int columns = row < step.batch ? step.outputs - lane_column() : 0;  // columns that remain
     const T* const from = rows + row * step.outputs + lane_column();
     if (step.pair_targets) {
 #pragma unroll
@@ -57,7 +57,7 @@ __device__ Pairs<W> load_pairs(const Step<T>& step, const T* rows, std::int64_t 
   return pairs;
 }
 
-/// Squares of the differences.
+/// Return the sum of squared differences.
 template <typename T, int W>
 __device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const T* targets,
                                std::int64_t first_row, float scale) {
@@ -66,7 +66,7 @@ __device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const T* t
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const bool is_there = lane_row(first_row, half) < step.batch;
-    const int columns = is_there ? step.outputs - lane_column() : 0;  // that are left
+    const int columns = is_there ? step.outputs - lane_column() : 0;  // columns that remain
 #pragma unroll
     for (int j = 0; j < W / 8; ++j) {
       float& first = outputs.value[j][2 * half];
@@ -82,7 +82,7 @@ __device__ float squared_error(Sums<W>& outputs, const Step<T>& step, const T* t
   return loss;
 }
 
-/// Over the four lanes that share a row.
+/// Reduce over the four lanes that share a row.
 __device__ inline float sum_of_row(float value) {
   value += __shfl_xor_sync(0xffffffff, value, 1);
   return value + __shfl_xor_sync(0xffffffff, value, 2);
@@ -92,7 +92,7 @@ __device__ inline float max_of_row(float value) {
   return fmaxf(value, __shfl_xor_sync(0xffffffff, value, 2));
 }
 
-/// Negative logarithms of the target class's softmax.
+/// Return the negative logarithm of the target class's softmax.
 template <typename T, int W>
 __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std::int64_t* classes,
                                std::int64_t first_row, float scale) {
@@ -100,7 +100,7 @@ __device__ float cross_entropy(Sums<W>& outputs, const Step<T>& step, const std:
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const std::int64_t row = lane_row(first_row, half);
-    const int columns = step.outputs - lane_column();  // that are left
+    const int columns = step.outputs - lane_column();  // columns that remain
     const bool is_there = row < step.batch;
     const int target = (is_there ? static_cast<int>(classes[row]) : 0) - lane_column();
     float highest = -INFINITY;
@@ -159,7 +159,7 @@ __device__ void take_gradient(Sums<W>& outputs, const Step<T>& step, const T* gr
   }
 }
 
-/// Writes results of so many columns, of rows that are in the batch.
+/// Write results with `columns` columns, for the rows that are in the batch.
 template <typename T, int W>
 __device__ void store_results(const Sums<W>& sums, const Step<T>& step, std::int64_t first_row,
                               int columns) {
@@ -180,7 +180,7 @@ __device__ void store_results(const Sums<W>& sums, const Step<T>& step, std::int
   }
 }
 
-/// Has a warp's 16 rows of outputs become their gradient; returns what the lane has of their loss.
+/// Replace a warp's 16 rows of outputs by their gradient; return the lane's share of their loss.
 template <typename T, int W>
 __device__ float differentiate(Sums<W>& outputs, const Step<T>& step, const Batch<T>& batch,
                                std::int64_t first_row, float scale) {

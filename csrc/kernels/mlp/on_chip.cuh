@@ -4,18 +4,19 @@
 #include "kernels/mlp/objectives.cuh"
 #include "kernels/mlp/step.cuh"
 
-// The training step of a net that fits on chip. A block holds all weights in shared memory, and
-// takes one tile of the batch after the other:
+// The training step of a net that fits on chip. A block holds all weights in shared memory and
+// processes the tiles of the batch one after the other:
 //
-//   1. Each warp takes 16 rows of the tile forward through all layers, makes the loss and its
-//      gradient, and takes that back through the layers, with no other warp to wait for. It leaves
-//      each layer's input, and the gradient of each layer's output, in shared memory.
-//   2. The warps share out the gradients of the weights, of all layers at once: 32 × 64 of them at
-//      a time are products over the tile's rows. They are added to what earlier tiles gave.
+//   1. Each warp takes 16 rows of the tile forward through all layers, computes the loss and its
+//      gradient, and propagates the gradient back through the layers, without waiting for other
+//      warps. It leaves each layer's input and the gradient of each layer's output in shared
+//      memory.
+//   2. The warps share the weight gradients of all layers, in units of 32 × 64. Each unit is a
+//      product over the tile's rows and is added to the sum of earlier tiles.
 //
-// After the last tile the blocks' gradients are added up, in a fixed order, and the weights are
-// updated. Where one cluster of blocks is enough for the batch, that is done in the same launch,
-// out of each other's shared memory; else by a second kernel, out of device memory.
+// After the last tile the blocks' gradients are summed in a fixed order, and the weights are
+// updated. If one cluster of blocks is enough for the batch, the same launch does this with
+// distributed shared memory. Otherwise a second kernel does it with device memory.
 
 namespace convtime::mlp {
 
@@ -23,8 +24,8 @@ namespace convtime::mlp {
 template <typename T, int W>
 struct Shared {
   T* weights;
-  T* inputs;  // of each layer, a tile of the batch
-  T* deltas;  // the gradients of each layer's outputs, before its activation
+  T* inputs;  // of each layer, for one tile of the batch
+  T* deltas;  // gradients of each layer's outputs, before its activation
   float4* gradients;
   Report* report;
   float* losses;  // of each warp
@@ -46,7 +47,7 @@ struct Shared {
 // --- The two halves of a tile
 // -----------------------------------------------------------------------
 
-/// 16 rows of a tile forward and back, by a warp; returns what its lane has of their loss.
+/// Take 16 rows of a tile forward and back in one warp; return the lane's share of their loss.
 template <typename T, int W>
 __device__ float take_through(const Step<T>& step, const Shared<T, W>& shared,
                               const Batch<T>& batch, std::int64_t tile_row, int row, float scale) {
@@ -87,7 +88,7 @@ __device__ float take_through(const Step<T>& step, const Shared<T, W>& shared,
   return loss;
 }
 
-/// Adds a tile's part to the gradients of the weights; returns whether all is finite.
+/// Add a tile's part to the gradients of the weights; return whether all are finite.
 template <typename T, int W>
 __device__ bool add_gradients(const Step<T>& step, const Shared<T, W>& shared, float4* gradients,
                               bool is_first) {
@@ -105,13 +106,13 @@ __device__ bool add_gradients(const Step<T>& step, const Shared<T, W>& shared, f
   return finite;
 }
 
-/// Of a step in one cluster: each block adds up and updates its share of the weights.
+/// Finish a step in one cluster: each block sums and updates its share of the weights.
 template <typename T, int W>
 __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared,
                                  Progress& progress) {
   const unsigned blocks = gridDim.x;  // a power of two
   synchronize_cluster();
-  // A thread a block, since it takes long to hear from another.
+  // One thread per block, because reading from another block takes long.
   const Report report = threadIdx.x < blocks ? *of_block(shared.report, threadIdx.x) : Report{};
   const bool skipped =
       __syncthreads_or(step.learning.scaling.enabled && report.overflowed != 0) != 0;
@@ -119,9 +120,11 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
     const Factors factors = factors_of(step.learning.rule, progress);
     for (int place = static_cast<int>(blockIdx.x * kThreads + threadIdx.x);
          place < step.layers * W * W / 4; place += static_cast<int>(blocks * kThreads)) {
-      const KeptPlace kept = read_place<W>(step.learning, place);  // while the sum is on its way
+      const KeptPlace kept = read_place<W>(step.learning, place);  // loaded while the sum is in
+                                                                   // flight
       const float4 sum = sum_of(0, static_cast<int>(blocks), 1, [&](int i) {
-        const unsigned block = (blockIdx.x + i) & (blocks - 1);  // each begins with its own
+        const unsigned block = (blockIdx.x + i) & (blocks - 1);  // each block starts with its own
+                                                                 // gradients
         return of_block(shared.gradients, block)[place];
       });
       update_place<W>(step.learning, factors, place, kept, sum);
@@ -134,7 +137,7 @@ __device__ void learn_in_cluster(const Step<T>& step, const Shared<T, W>& shared
     }
   }
   advance(progress, step.learning.scaling, skipped);
-  synchronize_cluster();  // until all have read, and the next step finds the new weights
+  synchronize_cluster();  // wait until all have read, so that the next step finds the new weights
 }
 
 template <typename T, int W>
@@ -156,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 1) step_kernel(const __grid_constant
     const std::int64_t stride = std::int64_t{gridDim.x} * step.tile_rows;
     const std::int64_t begin = std::int64_t{blockIdx.x} * step.tile_rows;
     std::int64_t tile_row = begin;
-    do {  // once, too, where the batch ends before: the block's gradients are then zeros
+    do {  // runs at least once: a block beyond the end of the batch then has zero gradients
       copy_inputs<T, W>(step, batch, tile_row, step.tile_rows, shared.inputs);
       if (tile_row == begin) {
         prefetch(step, batch.targets, step.target_bytes, tile_row);

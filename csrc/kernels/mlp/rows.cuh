@@ -3,9 +3,9 @@
 #include "kernels/mlp/mlp.h"
 #include "kernels/mlp/tensor_cores.cuh"
 
-// A warp takes 16 rows of the batch through the layers. What comes out of one product is, in its
-// registers, laid out as the next product wants its left operand: nothing is exchanged between
-// warps, and the right operands, the weights, are all that is read.
+// A warp takes 16 rows of the batch through the layers. The result of each product is already in
+// the register layout of the next product's left operand. Warps therefore exchange nothing, and
+// only read the right operands, the weights.
 
 namespace convtime::mlp {
 
@@ -13,22 +13,23 @@ constexpr int kWarpRows = 16;
 
 __device__ inline int lane_id() { return static_cast<int>(threadIdx.x % 32); }
 
-/// Where a tile of W columns has the eight at 8 · chunk. Chunks of 16 bytes change places with the
-/// row: eight rows of one chunk, and eight chunks of one row, lie in all 32 banks.
+/// Return the offset of the eight elements at column 8 · chunk in a tile of W columns. The 16-byte
+/// chunks are swizzled by the row, so that eight rows of one chunk, and eight chunks of one row,
+/// cover all 32 banks.
 template <int W>
 __device__ int tile_offset(int row, int chunk) {
-  // As a constant for which eight it is, that need not wait for a register of its own.
+  // The group of eight chunks is a compile-time constant, so that it takes no register.
   return row * W + (chunk / 8 * 8 + ((chunk ^ row) & 7)) * 8;
 }
 
-/// Sums of 16 rows × W columns. Lane 4 g + t has rows g and g + 8, in value[j] columns 8 j + 2 t
-/// and its neighbour: two of row g, then two of row g + 8.
+/// Sums of 16 rows × W columns. Lane 4 g + t has rows g and g + 8. Its value[j] has columns 8 j + 2
+/// t and 8 j + 2 t + 1: two values of row g, then two of row g + 8.
 template <int W>
 struct Sums {
   float value[W / 8][4] = {};
 };
 
-/// 16 rows × W columns of 16-bit numbers as a left operand: two Sums of eight columns each.
+/// 16 rows × W columns of 16-bit values as a left operand; each k has two Sums of eight columns.
 template <int W>
 struct Rows {
   std::uint32_t word[W / 16][4];
@@ -49,7 +50,7 @@ __device__ Rows<W> round_rows(const Sums<W>& sums) {
   return rows;
 }
 
-/// Where a tile has rows.word[k][part].
+/// Return the address of rows.word[k][part] in a tile.
 template <typename T, int W>
 __device__ std::uint32_t* word_of(T* tile, int first_row, int k, int part) {
   T* const row = tile + tile_offset<W>(first_row + lane_id() / 4, 2 * k + part / 2);
@@ -67,14 +68,14 @@ __device__ void store_rows(T* tile, int first_row, const Rows<W>& rows) {
   }
 }
 
-/// One side of a product, in a tile of W columns, of which the tensor cores take 16 × 16 numbers at
-/// a time. Transposed, its rows are what is summed over; else its columns are.
+/// One operand of a product, in a tile of W columns, which the tensor cores read in parts of 16 ×
+/// 16 values. The product sums over the tile's rows if transposed, otherwise over its columns.
 template <bool kLeft, bool kTransposed, typename T, int W>
 class Operand {
  public:
-  /// Of the tile's columns from 16 · first on.
+  /// Select the tile's columns from 16 · first on.
   __device__ explicit Operand(const T* tile, int first = 0) {
-    // Of the four matrices of 8 × 8, the second lies below the first or to the right of it.
+    // The second of the four 8 × 8 matrices is below the first or to its right.
     const int matrix = lane_id() / 8;
     const int below = kLeft != kTransposed ? matrix % 2 : matrix / 2;
     const int right = kLeft != kTransposed ? matrix / 2 : matrix % 2;
@@ -85,7 +86,7 @@ class Operand {
     }
   }
 
-  /// The k-th of the sum's parts, and the n-th of the others.
+  /// Load part k along the summed dimension and part n along the other.
   __device__ void load(std::uint32_t (&words)[4], int k, int n) const {
     const int down = kTransposed ? k : n;
     const int across = kTransposed ? n : k;
@@ -93,13 +94,13 @@ class Operand {
   }
 
  private:
-  // The lane's row of the parts in 64 columns. All others are so many bytes away, which an
-  // instruction holds; addresses of their own would take all registers there are.
+  // The lane's rows in the parts of 64 columns. All other parts are at constant offsets, which fit
+  // in an instruction; separate addresses would take all registers.
   const T* rows_[4];
 };
 
-/// Calls function(k, n, words) for all parts of a right operand. Each is loaded two calls ahead, so
-/// that the tensor cores need not wait for it.
+/// Call function(k, n, words) for all parts of a right operand. Each is loaded two calls ahead, so
+/// that the tensor cores do not wait for it.
 template <int kDepth, int kParts, typename Right, typename Function>
 __device__ void for_parts(const Right& right, const Function& function) {
   constexpr int kAhead = 2;
@@ -128,7 +129,7 @@ __device__ Rows<W> load_rows(const T* tile, int first_row) {
   return rows;
 }
 
-/// rows · weightsᵀ, as the forward pass has it, or rows · weights, as the backward pass does.
+/// Return rows · weightsᵀ for the forward pass, or rows · weights for the backward pass.
 template <bool kBackward, typename T, int W>
 __device__ Sums<W> multiply(const Rows<W>& rows, const T* weights) {
   Sums<W> sums;
@@ -140,11 +141,11 @@ __device__ Sums<W> multiply(const Rows<W>& rows, const T* weights) {
   return sums;
 }
 
-/// sums += left · right, of 32 × 16 · kDepth and 16 · kDepth × C numbers.
+/// Compute sums += left · right, with shapes 32 × 16 · kDepth and 16 · kDepth × C.
 template <int kDepth, int C, bool kLeftTransposed, bool kRightTransposed, typename T, int W>
 __device__ void add_product(Sums<C> (&sums)[2], const Operand<true, kLeftTransposed, T, W>& left,
                             const Operand<false, kRightTransposed, T, W>& right) {
-  std::uint32_t a[2][2][4];  // of this part of the sum and the next one
+  std::uint32_t a[2][2][4];  // for this part of the sum and the next one
   const auto load_left = [&](int k) {
     left.load(a[k % 2][0], k, 0);
     left.load(a[k % 2][1], k, 1);
@@ -162,9 +163,9 @@ __device__ void add_product(Sums<C> (&sums)[2], const Operand<true, kLeftTranspo
   });
 }
 
-// NaN stays NaN, as with PyTorch, and with ReLU its gradient passes.
+// NaN stays NaN, as in PyTorch, and passes its gradient through ReLU.
 
-/// Applies function(value) to all sums.
+/// Apply function(value) to all sums.
 template <int W, typename Function>
 __device__ void for_each(Sums<W>& sums, const Function& function) {
 #pragma unroll
@@ -185,8 +186,8 @@ __device__ void activate(Sums<W>& sums, MlpActivation activation) {
   }
 }
 
-/// Multiplies by the activation's derivative, from what the activation gave: of the tile's rows
-/// these lanes' own words, which they have stored there themselves.
+/// Multiply by the activation's derivative, computed from the activation's output. Each lane reads
+/// only the words of the tile that it stored itself.
 template <typename T, int W>
 __device__ void multiply_by_derivative(Sums<W>& sums, T* activated, int first_row,
                                        MlpActivation activation) {

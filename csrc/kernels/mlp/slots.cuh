@@ -3,14 +3,14 @@
 #include "kernels/mlp/gradients.cuh"
 #include "kernels/mlp/step.cuh"
 
-// After a step whose blocks left their gradients in a slot of device memory each: their sum, in a
-// fixed order, and what is done with it.
+// Kernels that run after a step whose blocks each wrote their gradients to a slot of device memory:
+// they sum the slots in a fixed order and use the sum.
 
 namespace convtime::mlp {
 
 constexpr int kGroups = kThreads / kPlaces;
 
-/// The sum over the blocks' slots at a place, in the first kPlaces threads.
+/// Return the sum over the blocks' slots at a place, in the first kPlaces threads.
 template <typename T>
 __device__ float4 sum_slots(const Step<T>& step, int slots, std::size_t size, int place) {
   auto* const shared = reinterpret_cast<float4*>(shared_memory());
@@ -27,7 +27,7 @@ __device__ float4 sum_slots(const Step<T>& step, int slots, std::size_t size, in
   return sum;
 }
 
-/// After step_kernel, of training steps on as many blocks as there are slots.
+/// Runs after step_kernel, for training steps with one block per slot.
 template <typename T, int W>
 __global__ void __launch_bounds__(kThreads, 1)
     learn_kernel(const __grid_constant__ Step<T> step, int slots) {
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int place = static_cast<int>(blockIdx.x) * kPlaces + thread % kPlaces;
   const std::size_t size = static_cast<std::size_t>(step.layers) * W * W / 4;
   wait_for_previous();
-  // All that is read is on its way at once; each would take as long as the sum.
+  // All loads are in flight at once; each takes as long as the sum.
   Progress progress = *step.progress;
   const Report report = thread < slots ? step.reports[thread] : Report{};
   const KeptPlace kept = thread < kPlaces ? read_place<W>(step.learning, place) : KeptPlace{};
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-/// After step_kernel, of Objective::kGradient.
+/// Runs after step_kernel with Objective::kGradient.
 template <typename T, int W>
 __global__ void __launch_bounds__(kThreads, 1)
     sum_kernel(const __grid_constant__ Step<T> step, int slots, T* grad_weights) {

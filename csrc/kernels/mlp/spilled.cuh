@@ -4,20 +4,20 @@
 #include "kernels/mlp/objectives.cuh"
 #include "kernels/mlp/step.cuh"
 
-// The training step of a net whose layers do not fit on chip side by side, of any depth. A block
-// holds one state of up to 512 rows of the batch in shared memory, and takes it through one layer
-// after the other, in place:
+// The training step of a net of any depth whose layers do not fit on chip together. A block holds
+// one state of up to 512 rows of the batch in shared memory, and takes it through one layer after
+// the other, in place:
 //
-//   1. Forward, the state is each layer's output. Each warp takes 32 rows at a time, with no other
-//      to wait for, and leaves them in device memory, too, but for the last layer's: the one trip
-//      that activations make.
-//   2. The loss makes the outputs their gradient, 16 rows at a time.
-//   3. Backward, the state is the gradient of each layer's output. The layer's inputs come back,
-//      128 rows at a time. The warps have the gradients of its weights in their registers, a unit
-//      each, until all rows are through, and meanwhile make the gradients of these inputs.
+//   1. Forward, the state is each layer's output. Each warp takes 32 rows at a time, without
+//      waiting for other warps. It also writes them to device memory, except for the last layer.
+//      This is the only time that activations are written.
+//   2. The loss replaces the outputs by their gradient, 16 rows at a time.
+//   3. Backward, the state is the gradient of each layer's output. The layer's inputs are read
+//      back, 128 rows at a time. Each warp accumulates one unit of the weight gradients in its
+//      registers until all rows are done. At the same time the warps compute the gradients of
+//      the layer's inputs.
 //
-// What is fetched is fetched while something else is computed. A second kernel adds up the blocks'
-// gradients.
+// All loads overlap with computation. A second kernel sums the blocks' gradients.
 
 namespace convtime::mlp {
 
@@ -29,10 +29,10 @@ struct Spilled {
   static constexpr int kTileRows = kSpilledSizes.tile_rows;
   static constexpr int kShareRows = kSpilledSizes.share_rows;
   static constexpr int kTile = kTileRows * kWidth;
-  static constexpr int kGroupRows = 32;  // that a warp takes at a time
-  static_assert(Place<kWidth>::kUnits == kWarps, "a unit of a layer a warp");
-  static_assert(kTile >= kMatrix, "forward, weights take the place of a tile");
-  static_assert(kWarps == kTileRows / kGroupRows * 2, "half of a group's columns a warp");
+  static constexpr int kGroupRows = 32;  // rows that a warp takes at a time
+  static_assert(Place<kWidth>::kUnits == kWarps, "each warp must have one unit of a layer");
+  static_assert(kTile >= kMatrix, "the forward pass keeps weights in a tile's memory");
+  static_assert(kWarps == kTileRows / kGroupRows * 2, "each warp must have half a group's columns");
 
   static_assert(kSpilledSizes.shared_bytes ==
                 sizeof(T) * (kStateRows * kWidth + kMatrix + 2 * kTile) + kWarps * sizeof(float));
@@ -41,11 +41,11 @@ struct Spilled {
   const Batch<T> batch;
   T* const state;
   T* const weights;
-  T* const tiles;  // inputs of a layer, of two tiles
+  T* const tiles;  // inputs of a layer, two tiles
   float* const losses;
 
-  std::int64_t first_row = 0;  // of the state, in the batch
-  int rows = 0;                // of the state: a multiple of kShareRows
+  std::int64_t first_row = 0;  // first row of the state in the batch
+  int rows = 0;                // rows of the state: a multiple of kShareRows
 
   __device__ Spilled(const Step<T>& s, const Batch<T>& b)
       : step(s),
@@ -60,17 +60,17 @@ struct Spilled {
                               kWidth, to);
   }
 
-  /// Of a layer but the first, where its inputs are in device memory.
+  /// Return the inputs of a layer except the first, in device memory.
   __device__ T* spilled_inputs(int layer) const {
     return step.spilled + (layer - 1) * step.batch * kWidth;
   }
 
-  /// Of a tile of the state that begins at a row.
+  /// Return the rows of the state's tile that starts at `row`.
   __device__ int rows_of_tile(int row) const {
     return rows - row < kTileRows ? rows - row : kTileRows;
   }
 
-  /// A layer's inputs of that tile.
+  /// Fetch a layer's inputs for that tile.
   __device__ void fetch_tile(int layer, int row, T* to) const {
     if (layer == 0) {
       copy_inputs<T, kWidth>(step, batch, first_row + row, rows_of_tile(row), to);
@@ -80,7 +80,7 @@ struct Spilled {
     }
   }
 
-  /// Has a warp's rows of the state go to device memory: all on their way at once.
+  /// Write a warp's rows of the state to device memory, with all stores in flight at once.
   __device__ void spill(int layer, int row) const {
     constexpr int kChunks = kWidth / 8;
     constexpr int kRows = 32 / kChunks;  // at a time
@@ -104,13 +104,13 @@ struct Spilled {
     }
   }
 
-  /// Forward, weights alternate with those of the next layer, where tiles will be: so that the last
-  /// layer's, which the way back begins with, are not.
+  /// In the forward pass, the weights alternate between their own memory and the tiles' memory. The
+  /// last layer's weights are in their own memory, because the backward pass starts with them.
   __device__ T* forward_weights(int layer) const {
     return (step.layers - 1 - layer) % 2 == 0 ? weights : tiles + kTile;
   }
 
-  /// From the inputs to the gradient of the outputs; returns what the lane has of the loss.
+  /// Compute the gradient of the outputs from the inputs; return the lane's share of the loss.
   __device__ float go_forward(float scale) const {
     const int warp = static_cast<int>(threadIdx.x / 32);
     const int last = step.layers - 1;
@@ -120,12 +120,12 @@ struct Spilled {
       wait_for_copies();
       __syncthreads();
       fetch_weights(layer + 1, forward_weights(layer + 1));
-      if (layer == 0) {  // which waits for inputs alone
+      if (layer == 0) {  // waits only for inputs
         prefetch(step, batch.targets, step.target_bytes, first_row);
       }
       const Operand<false, false, T, kWidth> right(forward_weights(layer));
       for (int row = warp * kGroupRows; row < rows; row += kWarps * kGroupRows) {
-        Sums<kWidth> sums[2];  // of 16 rows each
+        Sums<kWidth> sums[2];  // 16 rows each
         add_product<kWidth / 16>(sums, Operand<true, false, T, kWidth>(state + row * kWidth),
                                  right);
 #pragma unroll
@@ -153,12 +153,12 @@ struct Spilled {
     return loss;
   }
 
-  // Backward, a warp has half of the columns of 32 rows of a tile.
+  // In the backward pass, a warp has half of the columns of 32 rows of a tile.
 
   static __device__ int group_row() { return static_cast<int>(threadIdx.x / 64) * kGroupRows; }
   static __device__ int group_half() { return static_cast<int>(threadIdx.x / 32 % 2); }
 
-  /// Calls function(pair, offset) for pairs of the sums, and their place in a tile.
+  /// Call function(pair, offset) for pairs of the sums and their offset in a tile.
   template <typename Function>
   static __device__ void for_words(Sums<64> (&sums)[2], const Function& function) {
     const int row = group_row() + lane_id() / 4;
@@ -172,7 +172,7 @@ struct Spilled {
     }
   }
 
-  /// Multiplies by the derivative of what the activation gave.
+  /// Multiply by the derivative, computed from the activation's output.
   __device__ void differentiate_back(Sums<64> (&sums)[2], const T* activated) const {
     const auto for_pairs = [&](const auto& derive) {
       for_words(sums, [&](float* pair, int offset) {
@@ -188,7 +188,7 @@ struct Spilled {
     }
   }
 
-  /// Has a tile of the state, the gradient of a layer's outputs, become that of its inputs.
+  /// Replace a tile of the state, the gradient of a layer's outputs, by the gradient of its inputs.
   __device__ void take_back(int layer, T* deltas, const T* inputs, int tile_rows) const {
     const bool has_rows = group_row() < tile_rows;
     Sums<64> sums[2];
@@ -199,7 +199,7 @@ struct Spilled {
         differentiate_back(sums, inputs);
       }
     }
-    __syncthreads();  // all have read the deltas that these take the place of
+    __syncthreads();  // all warps have read the deltas that are now overwritten
     if (has_rows) {
       for_words(sums, [&](const float* pair, int offset) {
         write_pair(deltas + offset, {pair[0], pair[1]});
@@ -207,7 +207,7 @@ struct Spilled {
     }
   }
 
-  /// Writes the gradient of the net's inputs, of rows of a tile that are in the batch.
+  /// Write the gradient of the net's inputs, for the rows of a tile that are in the batch.
   __device__ void store_input_gradient(int first, int tile_rows) const {
     const int column = static_cast<int>(threadIdx.x % kWidth);
     const int end = first + tile_rows;
@@ -220,21 +220,21 @@ struct Spilled {
     }
   }
 
-  /// From the gradient of the outputs to those of all weights, which are added to the block's;
-  /// returns whether all are finite.
+  /// Propagate the gradient of the outputs to all weights and add the result to the block's
+  /// gradients; return whether all are finite.
   __device__ bool go_backward(float4* gradients, bool is_first) const {
     const int warp = static_cast<int>(threadIdx.x / 32);
     const int last = step.layers - 1;
     const bool wants_inputs = step.results != nullptr;
     bool finite = true;
-    int fetched = 0;  // tiles, which take turns
+    int fetched = 0;  // number of tiles fetched; the two tiles alternate
     for (int layer = last; layer >= 0; --layer) {
       const bool goes_on = layer > 0 || wants_inputs;
       float4* const place = gradients + (layer * kWarps + warp) * Place<kWidth>::kSize;
       Unit unit = load_unit(place, is_first);
       for (int row = 0; row < rows; row += kTileRows) {
         wait_for_copies();
-        __syncthreads();  // what comes next takes the place of what all have read
+        __syncthreads();  // all warps have read the memory that is now overwritten
         const bool wants_weights = goes_on && row == 0 && layer < last;
         if (wants_weights) {
           fetch_weights(layer, weights);
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int rows = static_cast<int>(left < step.tile_rows ? left : step.tile_rows);
     block.first_row = row;
     block.rows = (rows + Block::kShareRows - 1) / Block::kShareRows * Block::kShareRows;
-    __syncthreads();  // all are through with the state before
+    __syncthreads();  // all warps are done with the previous state
     loss += block.go_forward(progress.scale * step.loss_factor);
     if (step.objective != Objective::kNone) {
       finite &= block.go_backward(gradients, row == begin);

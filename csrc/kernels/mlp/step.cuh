@@ -4,33 +4,34 @@
 #include "kernels/mlp/mlp.h"
 #include "kernels/mlp/rows.cuh"
 
-// What the kernels of a step share: what it is, and how a block gets at its batch and tells of it.
+// Code shared by the kernels of a step: the description of the step, access to its batch, and its
+// report.
 
 namespace convtime::mlp {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kPlaces = 32;  // that a block of the kernels after a step adds up
+constexpr int kPlaces = 32;  // places that each block of the kernels after a step sums
 
 /// How spilled_kernel divides its work and its shared memory.
 struct SpilledSizes {
   int width = 128;
   int state_rows = 512;
   int tile_rows = 128;
-  int share_rows = 64;  // of which a block's rows are a multiple
-  // The state, a layer's weights, inputs of two tiles, and a loss for each warp.
+  int share_rows = 64;  // a block's rows are a multiple of this
+  // The state, a layer's weights, inputs of two tiles, and one loss per warp.
   std::size_t shared_bytes =
       std::size_t{2} * width * (state_rows + width + 2 * tile_rows) + kWarps * sizeof(float);
 };
 constexpr SpilledSizes kSpilledSizes{};
 
-/// Where the gradient comes from that is taken back, or that there is none.
+/// The source of the gradient that is propagated back; kNone if there is none.
 enum class Objective : std::int8_t { kMse, kCrossEntropy, kGradient, kNone };
 
-/// What a block says of a step beside its gradients.
+/// A block's results for a step, except its gradients.
 struct Report {
   float loss;
-  int overflowed;  // whether one of the gradients is not finite
+  int overflowed;  // whether any gradient is not finite
 };
 
 template <typename T>
@@ -41,34 +42,35 @@ struct Step {
   MlpActivation activation;
   Objective objective;
   bool vector_inputs;  // inputs are aligned to 16 bytes
-  bool pair_targets;   // likewise 4 bytes
+  bool pair_targets;   // targets are aligned to 4 bytes
   int tile_rows;
   bool gradients_on_chip;
-  bool one_cluster;  // all blocks are
+  bool one_cluster;  // all blocks form one cluster
   int steps;
   std::int64_t batch;
   std::int64_t batches;
-  float loss_factor;  // of the sum over the batch
+  float loss_factor;  // factor of the sum over the batch
   const T* weights;
   const T* data;
-  const void* targets;  // of kGradient, the outputs' gradient; of kNone, null
-  int target_bytes;     // of a row of them
-  T* results;           // of kNone the outputs, of kGradient the inputs' gradient, or null
-  float4* gradients;    // a slot per block, in the order of Place
-  Report* reports;      // one a block
-  T* spilled;           // of nets that do not fit on chip, the inputs of all layers but the first
-  Progress* progress;   // where learn_kernel finds it; null where that does not follow
+  const void* targets;  // kGradient: the outputs' gradient; kNone: null
+  int target_bytes;     // per row of targets
+  T* results;           // kNone: the outputs; kGradient: the inputs' gradient or null
+  float4* gradients;    // one slot per block, in the order of Place
+  Report* reports;      // one per block
+  T* spilled;           // for nets that do not fit on chip: the inputs of all layers except the
+                        // first
+  Progress* progress;   // read by learn_kernel; null if that kernel does not follow
   Learning<T> learning;
 };
 
-/// Where a step finds its batch.
+/// The location of a step's batch.
 template <typename T>
 struct Batch {
   const T* inputs;
   const void* targets;
 };
 
-/// Of the step that begins now.
+/// Return the batch of the step that starts now.
 template <typename T>
 __device__ Batch<T> find_batch(const Step<T>& step, const Progress& progress) {
   const std::int64_t row = progress.steps % step.batches * step.batch;
@@ -76,7 +78,7 @@ __device__ Batch<T> find_batch(const Step<T>& step, const Progress& progress) {
           static_cast<const char*>(step.targets) + row * step.target_bytes};
 }
 
-/// Where it stands; of what is no training, a beginning.
+/// Return the progress of training; for other objectives, the initial values.
 template <typename T>
 __device__ Progress find_progress(const Step<T>& step) {
   const bool trains =
@@ -84,8 +86,8 @@ __device__ Progress find_progress(const Step<T>& step) {
   return trains ? read_progress(step.learning) : Progress{0, 0, 0, 0, 1};
 }
 
-/// Has learn_kernel begin, where it follows, and find where the step stands: one of its blocks
-/// changes what that was read from.
+/// Let learn_kernel start, if it follows, and pass it the progress: one of its blocks overwrites
+/// the counters that the progress was read from.
 template <typename T>
 __device__ void announce(const Step<T>& step, const Progress& progress) {
   if (step.progress == nullptr) {
@@ -97,11 +99,12 @@ __device__ void announce(const Step<T>& step, const Progress& progress) {
   }
 }
 
-/// Copies rows of W columns out of an array that ends before `end_row`, and zeros beyond that.
+/// Copy rows of W columns from an array that ends before `end_row`; rows beyond it are zero.
 template <typename T, int W>
 __device__ void copy_full_rows(const T* from, std::int64_t first_row, std::int64_t end_row,
                                int count, T* to) {
-  constexpr int kRows = kThreads / (W / 8);  // at a time: a multiple of 8, so that chunks stay
+  constexpr int kRows = kThreads / (W / 8);  // at a time: a multiple of 8, so that the swizzle
+                                             // stays the same
   const int first = static_cast<int>(threadIdx.x / (W / 8));
   const int chunk = static_cast<int>(threadIdx.x % (W / 8));
   const T* source = from + (first_row + first) * W + 8 * chunk;
@@ -119,7 +122,7 @@ __device__ void copy_full_rows(const T* from, std::int64_t first_row, std::int64
   }
 }
 
-/// Of rows of so many columns, with zeros beyond their ends, too.
+/// Copy rows of `columns` columns; columns beyond them are zero, too.
 template <typename T, int W>
 __device__ void copy_rows(const T* from, int columns, bool in_vectors, std::int64_t first_row,
                           std::int64_t end_row, int count, T* to) {
@@ -135,14 +138,14 @@ __device__ void copy_rows(const T* from, int columns, bool in_vectors, std::int6
   }
 }
 
-/// Of the batch's inputs.
+/// Copy rows of the batch's inputs.
 template <typename T, int W>
 __device__ void copy_inputs(const Step<T>& step, const Batch<T>& batch, std::int64_t first_row,
                             int count, T* to) {
   copy_rows<T, W>(batch.inputs, step.inputs, step.vector_inputs, first_row, step.batch, count, to);
 }
 
-/// Has the rows of a tile that are in the batch come near before they are needed.
+/// Prefetch the rows of a tile that are in the batch into L2.
 template <typename T>
 __device__ void prefetch(const Step<T>& step, const void* rows, int row_bytes,
                          std::int64_t first_row) {
@@ -154,7 +157,7 @@ __device__ void prefetch(const Step<T>& step, const void* rows, int row_bytes,
   }
 }
 
-/// The sum over a block's threads, in its first one; `of_warps` is shared memory.
+/// Return the sum over a block's threads, in the first thread; `of_warps` is shared memory.
 __device__ inline float sum_of_block(float value, float* of_warps) {
   for (int distance = 16; distance > 0; distance /= 2) {
     value += __shfl_xor_sync(0xffffffff, value, distance);
@@ -172,7 +175,7 @@ __device__ inline float sum_of_block(float value, float* of_warps) {
   return sum;
 }
 
-/// Says what the threads have of the loss, and whether gradients overflowed.
+/// Report the threads' loss, and whether gradients overflowed.
 template <typename T>
 __device__ void tell(const Step<T>& step, float loss, bool finite, float* of_warps,
                      Report* report) {

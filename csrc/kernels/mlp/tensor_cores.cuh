@@ -6,17 +6,17 @@
 #include <cstdint>
 #include <type_traits>
 
-// What the kernels of this folder take from the hardware, one instruction a function.
+// The hardware instructions that the kernels in this folder use, one per function.
 
 namespace convtime::mlp {
 
-/// The dynamic shared memory of a block.
+/// Return the dynamic shared memory of a block.
 __device__ inline unsigned char* shared_memory() {
   extern __shared__ __align__(128) unsigned char memory[];
   return memory;
 }
 
-/// Two numbers in the order of memory, rounded.
+/// Round two values and pack them in memory order.
 template <typename T>
 __device__ std::uint32_t pack(float first, float second) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -37,8 +37,9 @@ __device__ float2 unpack(std::uint32_t word) {
   }
 }
 
-/// Four 8 × 8 matrices out of shared memory, which the warp's lanes give rows of: those of lanes 0
-/// to 7 the first's. A lane gets two neighbours of row lane / 4 of each, or of its transpose.
+/// Load four 8 × 8 matrices from shared memory. The warp's lanes provide the rows: lanes 0 to 7
+/// those of the first matrix. Each lane gets two adjacent values of row lane / 4 of each matrix or
+/// its transpose.
 template <bool kTransposed, typename T>
 __device__ void load_matrices(std::uint32_t (&words)[4], const T* row) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
@@ -57,7 +58,7 @@ __device__ void load_matrices(std::uint32_t (&words)[4], const T* row) {
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
 
-/// sums += a · b, of 16 × 16 and 16 × 8 numbers.
+/// Compute sums += a · b, with shapes 16 × 16 and 16 × 8.
 template <typename T>
 __device__ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                              std::uint32_t b1) {
@@ -74,8 +75,8 @@ __device__ void multiply_add(float (&sums)[4], const std::uint32_t (&a)[4], std:
   }
 }
 
-/// 16 bytes from device memory to shared memory, past L1, there after wait_for_copies(), or, if
-/// commit_copies() came in between, after wait_for_committed().
+/// Copy 16 bytes from device memory to shared memory, bypassing L1. The data is available after
+/// wait_for_copies(), or after wait_for_committed() if commit_copies() was called in between.
 __device__ inline void copy_async(void* to, const void* from) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from) : "memory");
@@ -87,7 +88,7 @@ __device__ inline void wait_for_committed() { asm volatile("cp.async.wait_group 
 
 #else
 
-// A build may be for older architectures, too, where none of these kernels is ever launched.
+// A build may also target older architectures, on which these kernels are never launched.
 template <typename T>
 __device__ void multiply_add(float (&)[4], const std::uint32_t (&)[4], std::uint32_t,
                              std::uint32_t) {
@@ -108,13 +109,14 @@ __device__ inline void prefetch_to_l2(const void* address) {
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-/// Of all blocks' threads; what they wrote before it, to whichever memory, they see after it.
+/// Synchronize all threads of the cluster's blocks; their earlier writes to any memory are visible
+/// afterwards.
 __device__ inline void synchronize_cluster() {
   __cluster_barrier_arrive();
   __cluster_barrier_wait();
 }
 
-/// The same place in the shared memory of another block.
+/// Return the same address in the shared memory of another block.
 template <typename V>
 __device__ const V* of_block(const V* own, unsigned rank) {
   return static_cast<const V*>(__cluster_map_shared_rank(own, rank));
@@ -122,7 +124,7 @@ __device__ const V* of_block(const V* own, unsigned rank) {
 
 #else
 
-// Kernels that ask for clusters are compiled for older architectures, too, and never launched.
+// Kernels that use clusters are also compiled for older architectures, but never launched there.
 __device__ inline void synchronize_cluster() { __trap(); }
 template <typename V>
 __device__ const V* of_block(const V*, unsigned) {
@@ -132,21 +134,21 @@ __device__ const V* of_block(const V*, unsigned) {
 
 #endif
 
-// --- Programmatic dependent launch: a kernel that begins before the one in front of it ends
+// --- Programmatic dependent launch: a kernel starts before the previous one ends
 
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
 
-/// Has the stream's next kernel begin, if it was launched to begin early.
+/// Let the stream's next kernel start, if it was launched to start early.
 __device__ inline void let_next_begin() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-/// Waits, in a kernel that was launched to begin early, until the one before has ended.
+/// Wait until the previous kernel has ended, in a kernel that was launched to start early.
 __device__ inline void wait_for_previous() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 #else
 
-// For older architectures, no kernel is launched to begin early.
+// On older architectures, no kernel is launched to start early.
 __device__ inline void let_next_begin() {}
 __device__ inline void wait_for_previous() {}
 

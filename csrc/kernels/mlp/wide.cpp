@@ -3,9 +3,9 @@
 #include "kernels/mlp/matmul.h"
 #include "kernels/mlp/wide_kernels.h"
 
-// A step of a wide net, one layer after the other. What layers take and what they give lie in slots
-// of rows × width each, the layers' inputs side by side and the gradients of their outputs
-// likewise, so that the gradients of all square layers' weights are one product of cuBLASLt's.
+// A step of a wide net, one layer after the other. Layer inputs and outputs are in slots of rows ×
+// width. The slots of all layers' inputs are adjacent, and so are the slots of their outputs'
+// gradients. One cuBLASLt product then computes the weight gradients of all square layers.
 
 namespace convtime {
 namespace {
@@ -13,7 +13,7 @@ namespace {
 using namespace mlp;
 
 constexpr std::int64_t kMemoryAlignment = 256;
-constexpr std::int64_t kVector = 8;  // numbers; products of whole vectors are faster
+constexpr std::int64_t kVector = 8;  // elements; products of whole vectors are faster
 
 std::int64_t round_up(std::int64_t count, std::int64_t to) { return (count + to - 1) / to * to; }
 
@@ -25,8 +25,9 @@ void* at(const void* memory, std::int64_t bytes) {
 
 /// How scratch memory is divided.
 struct Scratch {
-  void* inputs;  // a slot for each layer; to go forward alone, two that take turns
-  void* deltas;  // likewise: gradients of each layer's output, before its activation; or the output
+  void* inputs;  // one slot per layer; for the forward pass alone, two alternating slots
+  void* deltas;  // one slot per layer for the gradient of its output before the activation; or the
+                 // output
   void* gradients;  // of the weights
   WideLoss* loss;
   void* workspace;
@@ -51,13 +52,13 @@ struct Scratch {
   }
 };
 
-/// The products of a net, and what they are of.
+/// Describes the products of a net to cuBLASLt.
 class Products {
  public:
   Products(const MlpNet& net, std::int64_t rows, ElementType stored)
       : net_(net), rows_(rows), stored_(stored) {}
 
-  /// Columns of a layer's input, and of its output, as they are multiplied.
+  /// Return the padded number of columns of a layer's input or output in products.
   std::int64_t columns_in(int layer) const {
     return layer == 0 ? round_up(net_.inputs, kVector) : net_.width;
   }
@@ -65,7 +66,8 @@ class Products {
     return layer == net_.layers - 1 ? round_up(net_.outputs, kVector) : net_.width;
   }
 
-  /// From a layer's input to what it gives before its activation, or after it where that is fused.
+  /// From a layer's input to its output before the activation, or after it if the activation is
+  /// fused.
   Matmul forward(int layer, bool fused) const {
     Matmul matmul{net_.type,  net_.type,          net_.tf32, true,
                   false,      columns_out(layer), rows_,     columns_in(layer),
@@ -76,15 +78,16 @@ class Products {
     return matmul;
   }
 
-  /// From the gradient of a layer's output to that of its input, after its activation. cuBLASLt
-  /// would apply a ReLU's derivative as well, by kernels that take longer than plain ones and a
-  /// kernel of ours after them: on an H200, 27 µs for 14 + 6 at 1024 × 1024 and 4096 rows.
+  /// From the gradient of a layer's output to the gradient of its input, after the activation of
+  /// the previous layer. cuBLASLt can also apply a ReLU's derivative, but its kernels for that take
+  /// longer than plain products followed by our own kernel: on an H200, 27 µs versus 14 + 6 µs at
+  /// 1024 × 1024 and 4096 rows.
   Matmul backward(int layer) const {
     return {net_.type, net_.type,          net_.tf32,  false,      false,     columns_in(layer),
             rows_,     columns_out(layer), net_.width, net_.width, net_.width};
   }
 
-  /// Gradients of the weights of so many layers alike, from one on.
+  /// Weight gradients of `count` identical layers, starting with `layer`.
   Matmul gradients(int layer, int count) const {
     Matmul matmul{net_.type,          stored_, net_.tf32,  false,      true,      columns_in(layer),
                   columns_out(layer), rows_,   net_.width, net_.width, net_.width};
@@ -97,13 +100,13 @@ class Products {
     return matmul;
   }
 
-  /// Numbers of a slot, and of a layer's weights and biases.
+  /// Number of elements of a slot, and of a layer's weights and biases.
   std::int64_t slot() const { return rows_ * net_.width; }
   std::int64_t matrix() const {
     return std::int64_t{net_.width + (net_.bias ? 1 : 0)} * net_.width;
   }
 
-  /// Whether cuBLASLt applies the activation of all layers to what it writes.
+  /// Return whether cuBLASLt can fuse the activation of all layers into its products.
   bool fuses(cublasLtContext* cublas) const {
     if (net_.activation != MlpActivation::kRelu) {
       return false;
@@ -142,7 +145,7 @@ class Pass {
   void* outputs() const { return deltas(net_.layers - 1); }
   int padded_outputs() const { return static_cast<int>(products_.columns_out(net_.layers - 1)); }
 
-  /// Has the first layer's slot hold rows of an array, dense.
+  /// Copy rows of an array, dense, to the first layer's slot.
   void take_inputs(const void* from, const BatchChoice& choice) const {
     launch_copy_rows(net_.type, from, net_.inputs, inputs(0), net_.width, net_.inputs,
                      static_cast<int>(products_.columns_in(0)), rows_, choice, stream_);
@@ -161,7 +164,8 @@ class Pass {
     }
   }
 
-  /// From the outputs' gradient, which has taken their place, to that of each layer's output.
+  /// From the outputs' gradient, which has replaced the outputs, to the gradient of each layer's
+  /// output.
   void backward() const {
     for (int layer = net_.layers - 1; layer > 0; --layer) {
       void* const result = deltas(layer - 1);
@@ -171,7 +175,7 @@ class Pass {
     }
   }
 
-  /// From these to the gradients of weights and biases.
+  /// From the gradients of all layers' outputs to the gradients of weights and biases.
   void differentiate_weights(void* gradients) const {
     for (int layer = 0; layer < net_.layers;) {
       int count = 1;
@@ -189,8 +193,8 @@ class Pass {
     }
   }
 
-  /// From the gradient of the first layer's output to that of its inputs, which it takes the place
-  /// of.
+  /// From the gradient of the first layer's output to the gradient of its inputs, which overwrites
+  /// the inputs.
   void differentiate_inputs(void* to) const {
     cublas_.multiply(products_.backward(0), {weights(0), deltas(0), inputs(0)});
     launch_copy_rows(net_.type, inputs(0), net_.width, to, net_.inputs, net_.inputs, net_.inputs,
@@ -210,7 +214,7 @@ class Pass {
   const void* weights(int layer) const {
     return at(weights_, bytes_of(net_.type) * layer * products_.matrix());
   }
-  /// After the layer's matrix.
+  /// The biases follow the layer's matrix.
   const void* biases(int layer) const {
     return at(weights(layer), bytes_of(net_.type) * net_.width * net_.width);
   }
@@ -218,7 +222,7 @@ class Pass {
   const MlpNet& net_;
   const void* weights_;
   std::int64_t rows_;
-  bool keeps_;  // what the way back needs
+  bool keeps_;  // keep the data that the backward pass needs
   ElementType stored_;
   cudaStream_t stream_;
   Scratch scratch_;
@@ -227,7 +231,7 @@ class Pass {
   bool fused_;
 };
 
-/// Of the gradients, which are as exact as the weights are kept.
+/// Return the type of the gradients, which have the precision of the stored weights.
 ElementType stored_type(const MlpNet& net, bool has_master) {
   return has_master ? ElementType::kFloat : net.type;
 }

@@ -12,31 +12,33 @@ struct cublasLtContext;
 
 namespace convtime {
 
-// Training of multi-layer perceptrons of any width, depth and type, with biases or without:
-// products by cuBLASLt, a kernel for what is between them where cuBLASLt cannot do it as it goes.
-// Otherwise as mlp.h has it.
+// Training of multi-layer perceptrons of any width, depth and type, with or without biases.
+// cuBLASLt computes the products; separate kernels compute the steps between them that cuBLASLt
+// cannot fuse. Everything else is as in mlp.h.
 
-/// What the caller gives, and what products are chosen by.
+/// The caller's handle and the choice of algorithms.
 struct MlpWide {
   cublasLtContext* cublas;  // a cublasLtHandle_t
-  bool tuned;               // whether products run as tune_mlp_wide() found them fastest
+  bool tuned;               // use the algorithms that tune_mlp_wide() found fastest
   cudaStream_t stream;
 };
 
-/// What scratch memory is for.
+/// The purpose of the scratch memory.
 enum class MlpWork : std::int8_t { kForward, kBackward, kTraining };
 
-/// Of the scratch memory for batches of so many rows, which begins as zeros for training.
+/// Return the size of the scratch memory for batches of `batch` rows. For training, it must be
+/// zero-initialized.
 CONVTIME_API std::size_t mlp_wide_scratch_bytes(const MlpNet& net, std::int64_t batch,
                                                 MlpWork work);
 
-/// Whether cuBLASLt applies the activation to its products as it writes them; else, as always with
-/// its derivative, that is a kernel after each.
+/// Return whether cuBLASLt fuses the activation into its products. Otherwise, and always for its
+/// derivative, a kernel runs after each product.
 CONVTIME_API bool mlp_wide_fuses_activation(const MlpNet& net, std::int64_t batch,
                                             cublasLtContext* cublas);
 
-/// Times what cuBLASLt suggests for each product of a training step, unless that is known. Reads
-/// the weights and the first batch, writes to scratch memory alone, and waits for the device.
+/// Time cuBLASLt's suggestions for each product of a training step, unless the fastest is known.
+/// Reads the weights and the first batch, writes only to scratch memory, and synchronizes the
+/// device.
 CONVTIME_API void tune_mlp_wide(const MlpWide& wide, const MlpNet& net, const void* weights,
                                 const void* inputs, std::int64_t batch, bool has_master,
                                 void* scratch);
@@ -45,12 +47,12 @@ CONVTIME_API void launch_mlp_wide_steps(const MlpWide& wide, const MlpNet& net, 
                                         const MlpRule& rule, const MlpScaling& scaling,
                                         const MlpState& state, void* scratch, int steps);
 
-/// Of (rows, inputs) gives (rows, outputs).
+/// Compute outputs of shape (rows, outputs) from inputs of shape (rows, inputs).
 CONVTIME_API void launch_mlp_wide_forward(const MlpWide& wide, const MlpNet& net,
                                           const void* weights, const void* inputs, void* outputs,
                                           std::int64_t rows, void* scratch);
 
-/// As launch_mlp_backward; the gradient of the weights begins as zeros.
+/// Like launch_mlp_backward(); the weights' gradient must be zero-initialized.
 CONVTIME_API void launch_mlp_wide_backward(const MlpWide& wide, const MlpNet& net,
                                            const void* weights, const void* inputs,
                                            const void* grad_outputs, void* grad_inputs,

@@ -20,7 +20,7 @@ constexpr int kBlockThreads = 256;
 constexpr int kBlockWarps = kBlockThreads / 32;
 constexpr std::int64_t kMostBlocks = 2048;
 
-/// Calls function(T()) for a net's type.
+/// Call function(T()) for a net's type.
 template <typename Function>
 void for_type(ElementType type, const Function& function) {
   switch (type) {
@@ -33,7 +33,8 @@ void for_type(ElementType type, const Function& function) {
   }
 }
 
-/// Calls function(std::integral_constant<int, N>()) for how many numbers can be read at once.
+/// Call function(std::integral_constant<int, N>()) for the number of elements that can be read at
+/// once.
 template <typename T, typename Function>
 void for_lanes(bool in_vectors, const Function& function) {
   if (in_vectors) {
@@ -47,7 +48,7 @@ unsigned blocks_for(std::int64_t count, std::int64_t of_block, std::int64_t most
   return static_cast<unsigned>(std::min((count + of_block - 1) / of_block, most));
 }
 
-/// A read of what the kernel may write elsewhere.
+/// Read memory that the kernel may write elsewhere.
 template <typename P>
 __device__ P read(const P* from) {
   const auto word = *reinterpret_cast<const elements::Word<P>*>(from);
@@ -60,7 +61,7 @@ __device__ std::int64_t first_row(const BatchChoice& choice, std::int64_t rows) 
   return choice.steps == nullptr ? 0 : *choice.steps % choice.batches * rows;
 }
 
-/// Calls function(row) for the rows of a warp.
+/// Call function(row) for the rows of a warp.
 template <typename Function>
 __device__ void for_rows(std::int64_t rows, const Function& function) {
   const std::int64_t warp = std::int64_t{blockIdx.x} * kBlockWarps + threadIdx.x / 32;
@@ -69,7 +70,7 @@ __device__ void for_rows(std::int64_t rows, const Function& function) {
   }
 }
 
-/// Calls function(index) for the thread's part of so many packs.
+/// Call function(index) for the thread's share of `packs` packs.
 template <typename Function>
 __device__ void for_packs(std::int64_t packs, const Function& function) {
   for (std::int64_t i = std::int64_t{blockIdx.x} * kBlockThreads + threadIdx.x; i < packs;
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   for_rows(rows, [&](std::int64_t row) {
 #pragma unroll 4
     for (int column = lane() * N; column < padded; column += 32 * N) {
-      const bool is_there = column < columns;  // all of a pack, or none
+      const bool is_there = column < columns;  // the whole pack or none
       const Pack<T, N> pack =
           is_there ? read(reinterpret_cast<const Pack<T, N>*>(from + row * from_ld + column))
                    : Pack<T, N>{};
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kBlockThreads)
 
 // --- Activations
 
-// NaN stays NaN, as with PyTorch, and with ReLU its gradient passes.
+// NaN stays NaN, as in PyTorch, and passes its gradient through ReLU.
 
 template <typename T>
 __global__ void __launch_bounds__(kBlockThreads)
@@ -149,7 +150,7 @@ struct LossArguments {
   std::int64_t rows;
   BatchChoice choice;
   const float* scale;  // null: 1
-  float factor;        // of the sum over the batch
+  float factor;        // factor of the sum over the batch
   float* losses;
   std::int64_t losses_kept;
   WideLoss* loss;
@@ -169,7 +170,7 @@ __device__ float max_of_warp(float value) {
   return value;
 }
 
-/// The sum over a block, in its first thread.
+/// Return the sum over a block, in its first thread.
 __device__ float sum_of_block(float value) {
   __shared__ float of_warps[kBlockWarps];
   value = sum_of_warp(value);
@@ -186,7 +187,7 @@ __device__ float sum_of_block(float value) {
   return sum;
 }
 
-/// Adds up the blocks' sums in a fixed order, in the block that comes last, and keeps the loss.
+/// Sum the blocks' sums in a fixed order, in the last block to arrive, and store the loss.
 template <typename T>
 __device__ void keep_sum(const LossArguments<T>& a, float loss) {
   __shared__ bool is_last;
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     for (int column = lane() * N; column < a.padded; column += 32 * N) {
       auto* const at = reinterpret_cast<Pack<T, N>*>(a.outputs + row * a.ld + column);
       Pack<T, N> gradients{};
-      if (column < a.columns) {  // all of a pack, or none
+      if (column < a.columns) {  // the whole pack or none
         const Pack<T, N> outputs = read(at);
         const Pack<T, N> expected =
             elements::load(reinterpret_cast<const Pack<T, N>*>(targets + row * a.columns + column));
@@ -277,9 +278,9 @@ __global__ void __launch_bounds__(kBlockThreads)
 // --- Biases
 
 constexpr int kBiasThreads = 1024;
-constexpr int kBiasColumns = 64;  // of a block
+constexpr int kBiasColumns = 64;  // per block
 
-/// A block adds up some columns of a layer: its threads take turns with the rows, each its pack.
+/// A block sums some columns of a layer; its threads alternate over the rows, with one pack each.
 template <typename T, typename Stored>
 __global__ void __launch_bounds__(kBiasThreads)
     bias_kernel(const T* deltas, std::int64_t rows, int width, int layers, int last_columns,
@@ -341,7 +342,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// Weights are kept as T, or in 32 bits with a rounded copy.
+/// Weights are stored as T, or in 32 bits with a rounded copy.
 template <typename T, typename Stored>
 __global__ void __launch_bounds__(kBlockThreads)
     learn_flat_kernel(const __grid_constant__ Learning<T> learning, const Stored* gradients,
@@ -396,7 +397,7 @@ __global__ void __launch_bounds__(kBlockThreads)
     });
   }
   __threadfence();
-  __syncthreads();  // all have read what the last block changes
+  __syncthreads();  // all blocks have read the values that the last block changes
   if (threadIdx.x == 0 && atomicInc(&loss->learners_arrived, gridDim.x - 1) == gridDim.x - 1) {
     advance(progress, learning.scaling, skipped);
     write_progress(learning, progress);
@@ -404,7 +405,7 @@ __global__ void __launch_bounds__(kBlockThreads)
   }
 }
 
-/// Calls function(T(), Stored()) for the net's type and that of what is kept between steps.
+/// Call function(T(), Stored()) for the net's type and the type of the stored weights.
 template <typename Function>
 void for_types(ElementType type, ElementType stored, const Function& function) {
   for_type(type, [&](auto number) {

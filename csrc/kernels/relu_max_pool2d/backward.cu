@@ -6,22 +6,21 @@ namespace {
 
 using namespace pool;
 
-// Each element of the input adds up the gradients of the windows that it won, in the order of the
-// windows. The vectorised kernels are of the same windows as the forward pass's. There, outputs (p,
-// q) and (p + 1, q + 1) and the two between them are all that the 2 × 2 elements at (2p, 2q) can
-// have won.
+// Each input element sums the gradients of the windows that it won, in the order of the windows.
+// The vectorized kernels support the same windows as in the forward pass. For these, the 2 × 2
+// elements at (2p, 2q) can only have won outputs (p, q), (p + 1, q + 1) and the two between.
 
-// What a thread goes through: the fastest tile of those timed on an H200 in 16 bits, or one within
-// 1 % of it.
+// Work per thread: the fastest tile in timings on an H200 in 16 bits, or one within 1 % of the
+// fastest.
 
 /// Rows of outputs.
 template <int K>
 constexpr int kPlaneRows = K == 3 ? 2 : 1;
-/// Columns of outputs where channels are last.
+/// Columns of outputs if channels are last.
 constexpr int kPixelColumns = 1;
 
-/// The gradient of the element (row, column) of such 2 × 2; output(i, j) gives winner and gradient
-/// of the output (p + i, q + j).
+/// Return the gradient of element (row, column) in a 2 × 2 group; output(i, j) returns winner and
+/// gradient of output (p + i, q + j).
 template <int K, typename T, typename Output>
 __device__ T gather(int row, int column, const Output& output) {
   Wide<T> sum = 0;
@@ -29,7 +28,7 @@ __device__ T gather(int row, int column, const Output& output) {
   for (int i = 0; i < K - 1; ++i) {
 #pragma unroll
     for (int j = 0; j < K - 1; ++j) {
-      const int r = row + K - 2 - 2 * i;  // in the window of output (p + i, q + j)
+      const int r = row + K - 2 - 2 * i;  // row within the window of output (p + i, q + j)
       const int c = column + K - 2 - 2 * j;
       if (0 <= r && 0 <= c) {
         const auto [winner, gradient] = output(i, j);
@@ -46,7 +45,7 @@ struct Won {
   T gradient;
 };
 
-/// Of (N, C, H, W): a thread writes N elements of each row.
+/// For (N, C, H, W): a thread writes N elements of each row.
 template <typename T, int N, int K>
 __global__ void __launch_bounds__(kThreads)
     planes_kernel(const T* grad_output, const std::uint8_t* winners, T* grad_input, unsigned groups,
@@ -125,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Of (N, H, W, C): a thread has 16 bytes of channels in a strip of two rows.
+/// For (N, H, W, C): a thread has 16 bytes of channels in a strip of two rows.
 template <typename T, int K>
 __global__ void __launch_bounds__(kThreads)
     pixels_kernel(const T* grad_output, const std::uint8_t* winners, T* grad_input,
@@ -192,7 +191,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Of any window, layout and alignment: an element of the input at a time.
+/// For any window, layout and alignment: one input element per thread at a time.
 template <typename T, typename Winner, typename Index>
 __global__ void __launch_bounds__(kThreads)
     any_kernel(const T* grad_output, const Winner* winners, T* grad_input, Index count,
@@ -201,11 +200,12 @@ __global__ void __launch_bounds__(kThreads)
   const auto width = static_cast<Index>(w.input);
   const auto out_height = static_cast<Index>(h.output);
   const auto out_width = static_cast<Index>(w.output);
-  const Index step = channels_last ? channels : 1;  // from a pixel to the next
+  const Index step = channels_last ? channels : 1;  // from one pixel to the next
   for (Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x; index < count;
        index += static_cast<Index>(gridDim.x) * kThreads) {
     const Index pixel = index / step;
-    const Index bottom = pixel / width % height + h.padding;  // where windows count from
+    const Index bottom = pixel / width % height + h.padding;  // relative to the start of the
+                                                              // padding
     const Index right = pixel % width + w.padding;
     const Index plane = pixel / width / height * out_height * out_width * step + index % step;
     const Index reach_h = (h.kernel - Index{1}) * h.dilation;
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// With vectors of N elements, or of fewer where rows are no multiple of them.
+/// Uses vectors of N elements, or fewer if the row length is not a multiple of N.
 template <typename T, int N, int K>
 bool launch_planes(const T* grad_output, const std::uint8_t* winners, T* grad_input,
                    const PoolGeometry& g, cudaStream_t stream) {
@@ -315,7 +315,7 @@ void launch(const T* grad_output, const void* winners, T* grad_input, const Pool
   launch_any(grad_output, bytes, grad_input, g, stream);
 }
 
-/// The index in its plane of the input of what each output won.
+/// Write each output's index of its winner within the input plane.
 template <typename Winner>
 __global__ void __launch_bounds__(kThreads)
     indices_kernel(const Winner* winners, std::int64_t* indices, std::int64_t count,

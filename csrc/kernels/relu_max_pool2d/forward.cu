@@ -8,32 +8,32 @@ namespace {
 
 using namespace pool;
 
-// The vectorised kernels are of square windows of K = 3 with a padding of 1, and K = 2 with none,
-// both with a stride of 2. A position outside of the input is clamped to the nearest one inside,
-// which is in the same window: a maximum does not change by an element that is taken twice.
+// The vectorized kernels support square windows: K = 3 with a padding of 1, and K = 2 without
+// padding, both with a stride of 2. A position outside the input is clamped to the nearest one
+// inside, which is in the same window: a repeated element does not change a maximum.
 
-// What a thread computes: the fastest tile of those timed on an H200, or one within 1 % of it.
+// Work per thread: the fastest tile in timings on an H200, or one within 1 % of the fastest.
 
 /// Rows of outputs.
 template <int K, bool kWinners>
 constexpr int kPlaneRows = K == 3 && kWinners ? 2 : 1;
-/// Rows and columns of outputs where channels are last.
+/// Rows and columns of outputs if channels are last.
 constexpr int kPixelRows = 1;
 template <int K, bool kWinners>
 constexpr int kPixelColumns = K == 2 ? 1 : (kWinners ? 2 : 4);
-/// So many threads lie below each other where channels are last, so that the rows that two of them
-/// read come out of L1.
+/// Number of vertically adjacent threads if channels are last; rows that two threads read then hit
+/// in L1.
 template <int K, bool kWinners>
 constexpr unsigned kPixelBand = K == 3 && kWinners ? 4 : 8;
 
-/// The position of `best` in a window at (top, left) of what value(row, column) gives.
+/// Return the position of `best` in a window at (top, left) over value(row, column).
 template <int K, typename T, typename Value>
 __device__ std::uint8_t find_winner(T best, int top, int height, int left, int width,
                                     const Value& value) {
   const auto number = widen(best);
   const bool is_nan = number != number;
   int position = 0;
-  if (is_nan) {  // PyTorch takes the last NaN, but the first of equal numbers
+  if (is_nan) {  // PyTorch takes the last NaN, but the first of equal values
     for (int i = 0; i < K * K; ++i) {
       const auto element = widen(value(i / K, i % K));
       position = element != element ? i : position;
@@ -50,8 +50,8 @@ __device__ std::uint8_t find_winner(T best, int top, int height, int left, int w
   return static_cast<std::uint8_t>(is_nan || number > 0 ? winner : winner | kDead<std::uint8_t>);
 }
 
-/// Of (N, C, H, W): a thread loads N elements of each row, and has half as many outputs in each of
-/// its rows of outputs. The column to the left, which K = 3 needs, is the neighbouring lane's.
+/// For (N, C, H, W): a thread loads N elements of each row, and has half as many outputs in each of
+/// its output rows. For K = 3, the column to the left comes from the neighboring lane.
 template <typename T, int N, int K, bool kWinners>
 __global__ void __launch_bounds__(kThreads)
     planes_kernel(const T* input, T* output, std::uint8_t* winners, unsigned groups,
@@ -142,7 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Of (N, H, W, C): a thread has 16 bytes of channels in a tile of outputs.
+/// For (N, H, W, C): a thread has 16 bytes of channels in a tile of outputs.
 template <typename T, int K, bool kWinners>
 __global__ void __launch_bounds__(kThreads)
     pixels_kernel(const T* input, T* output, std::uint8_t* winners, unsigned vectors,
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const Vector<T>* const source = sources[i] + column * vectors;
-      // Windows of K = 3 overlap, and other threads find their part in L1: streaming was slower.
+      // Windows of K = 3 overlap, and other threads hit in L1: streaming loads were slower.
       pixels[j][i] = K == 2 ? load_streaming(source) : load(source);
     }
   }
@@ -230,7 +230,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Of any window, layout and alignment: an output at a time, as ATen's own kernel walks its window.
+/// For any window, layout and alignment: one output at a time, in the order of ATen's own kernel.
 template <typename T, typename Winner, typename Index>
 __global__ void __launch_bounds__(kThreads)
     any_kernel(const T* input, T* output, Winner* winners, Index count, Index channels, PoolAxis h,
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto width = static_cast<Index>(w.input);
   const auto out_height = static_cast<Index>(h.output);
   const auto out_width = static_cast<Index>(w.output);
-  const Index step = channels_last ? channels : 1;  // from a pixel to the next
+  const Index step = channels_last ? channels : 1;  // from one pixel to the next
   for (Index index = static_cast<Index>(blockIdx.x) * kThreads + threadIdx.x; index < count;
        index += static_cast<Index>(gridDim.x) * kThreads) {
     const Index pixel = index / step;
@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// With vectors of N elements, or of fewer where rows are no multiple of them.
+/// Uses vectors of N elements, or fewer if the row length is not a multiple of N.
 template <typename T, int N, int K, bool kWinners>
 bool launch_planes(const T* input, T* output, std::uint8_t* winners, const PoolGeometry& g,
                    cudaStream_t stream) {

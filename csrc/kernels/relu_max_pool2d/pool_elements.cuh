@@ -36,7 +36,7 @@ __device__ inline float max_nan(float a, float b) {
 // --- Vectors of elements
 // -----------------------------------------------------------------------------
 
-/// What one instruction takes the maxima of.
+/// The type whose maxima one instruction computes.
 template <typename T>
 struct UnitOf {
   using type = T;
@@ -93,7 +93,7 @@ inline std::int64_t window_size(const PoolGeometry& g) {
   return std::int64_t{g.h.kernel} * g.w.kernel;
 }
 
-/// Whether both axes have such windows: those that vectorised kernels are made for.
+/// Return whether both axes have such windows, which the vectorized kernels support.
 inline bool has_windows(const PoolGeometry& g, int kernel, int stride, int padding) {
   const auto fits = [&](const PoolAxis& axis) {
     return axis.kernel == kernel && axis.stride == stride && axis.padding == padding &&
@@ -104,14 +104,15 @@ inline bool has_windows(const PoolGeometry& g, int kernel, int stride, int paddi
 
 inline constexpr std::int64_t kMax32 = 0x7fffffff;
 
-/// Threads of a vectorised kernel, each with its number in 32 bits.
+/// Threads of a vectorized kernel, indexed with 32 bits.
 struct Grid {
   std::int64_t threads;
   bool fits() const { return threads > 0 && threads <= kMax32; }
   unsigned blocks() const { return static_cast<unsigned>((threads + kThreads - 1) / kThreads); }
 };
 
-/// Whether int holds each index, and each coordinate beyond the edges that a window reaches to.
+/// Return whether int can hold each index, and each coordinate beyond the edges that a window
+/// reaches.
 inline bool fits_32_bits(const PoolGeometry& g) {
   const auto reach = [](const PoolAxis& axis) {
     return axis.input + 2 * std::int64_t{axis.padding} + axis.stride +
@@ -119,7 +120,7 @@ inline bool fits_32_bits(const PoolGeometry& g) {
   };
   const std::int64_t planes = g.batch * g.channels;
   const std::int64_t elements = planes * std::max(g.h.input * g.w.input, g.h.output * g.w.output);
-  // Loops go beyond their last index by the threads of a grid.
+  // Loop indices exceed their end by up to the number of threads in the grid.
   return elements + (std::int64_t{kThreads} << 20) < kMax32 && reach(g.h) < kMax32 &&
          reach(g.w) < kMax32 && window_size(g) < kMax32;
 }

@@ -9,10 +9,10 @@
 
 namespace convtime {
 
-// max_pool2d(relu(x)) in one kernel, and its gradient. Launches throw std::runtime_error where CUDA
+// max_pool2d(relu(x)) in one kernel, and its gradient. Launches throw std::runtime_error if CUDA
 // refuses them.
 
-/// Of one spatial dimension.
+/// Sizes along one spatial dimension.
 struct PoolAxis {
   std::int64_t input;
   std::int64_t output;
@@ -31,9 +31,9 @@ struct PoolGeometry {
   bool channels_last;
 };
 
-/// A winner is the position in its window of the element that an output is, counted by rows. The
-/// highest bit says that the output's gradient goes nowhere: it is zero, or its window has no
-/// element. Winners are bytes where all positions fit beside that bit, else 32-bit numbers.
+/// A winner is the position of the maximum in its window, counted by rows. The highest bit marks an
+/// output whose gradient is not propagated: the output is zero, or its window has no element.
+/// Winners are bytes if all positions fit in the other bits, otherwise 32-bit integers.
 constexpr bool winners_are_bytes(std::int64_t window) { return window <= 128; }
 
 /// `winners` may be null.
@@ -41,13 +41,14 @@ CONVTIME_API void launch_relu_max_pool2d(ElementType type, const void* input, vo
                                          void* winners, const PoolGeometry& geometry,
                                          cudaStream_t stream);
 
-/// Adds in the order of the windows, in float for the 16-bit types: the same bits each time.
+/// Sums in the order of the windows, in float for the 16-bit types, so results are bitwise
+/// reproducible.
 CONVTIME_API void launch_relu_max_pool2d_backward(ElementType type, const void* grad_output,
                                                   const void* winners, void* grad_input,
                                                   const PoolGeometry& geometry,
                                                   cudaStream_t stream);
 
-/// Indices into the input's planes, as PyTorch gives them.
+/// Write indices into the input's planes, as PyTorch returns them.
 CONVTIME_API void launch_relu_max_pool2d_indices(const void* winners, std::int64_t* indices,
                                                  const PoolGeometry& geometry, cudaStream_t stream);
 

@@ -12,7 +12,8 @@ namespace convtime::tutorial {
 using elements::kLanes;
 using elements::Pack;
 
-/// The activation's derivative at x, times the output's gradient; in float, as PyTorch's own.
+/// Return the activation's derivative at x, times the output's gradient; in float, like PyTorch's
+/// own kernels.
 template <Activation kActivation>
 __device__ float activation_gradient(float x, float grad) {
   if constexpr (kActivation == Activation::kRelu) {
@@ -30,7 +31,7 @@ __device__ float activation_gradient(float x, float grad) {
   }
 }
 
-/// N elements per thread, in one load where they lie so.
+/// N elements per thread, in one load if they are aligned and complete.
 template <typename T, int N, Activation kActivation, bool kGradient>
 struct ElementsPerThread {
   __device__ void operator()(const T* input, const T* grad_output, T* output,
@@ -68,7 +69,7 @@ struct ElementsPerThread {
   }
 };
 
-/// Calls use(kernel, launch); Builds has the kernels.
+/// Call use(kernel, launch) with the kernel from Builds.
 template <typename T, typename Builds, typename Use>
 void with_activation_kernel(const ActivationCall& call, const Use& use) {
   const auto take = [&](auto activation, auto gradient, auto lanes) {
@@ -100,7 +101,7 @@ void with_activation_kernel(const ActivationCall& call, const Use& use) {
     case Activation::kGeluTanh:
       return with_gradient(std::integral_constant<Activation, Activation::kGeluTanh>());
     default:
-      throw std::invalid_argument("the tutorial has relu, gelu and gelu_tanh alone");
+      throw std::invalid_argument("the tutorial only supports relu, gelu and gelu_tanh");
   }
 }
 
@@ -127,7 +128,7 @@ KernelFacts activation_facts_of(const ActivationCall& call) {
   return facts;
 }
 
-// Build::kFastMath's, of a file of its own.
+// Functions for Build::kFastMath, which is compiled in a separate file.
 void launch_fast_math_activation(const ActivationCall& call, cudaStream_t stream);
 KernelFacts fast_math_activation_facts(const ActivationCall& call);
 

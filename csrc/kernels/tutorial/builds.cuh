@@ -10,10 +10,10 @@ namespace convtime::tutorial {
 
 using elements::kThreads;
 
-// A step is a function object, called by each thread. The kernels below differ in nothing but what
-// they tell the compiler, and in their names, which are what profilers show.
+// A step is a function object, called by each thread. The kernels below differ only in their
+// compiler attributes and in their names, which profilers show.
 
-/// So that 2048 threads lie on a multiprocessor, where it has room for them.
+/// Fill a multiprocessor that has room for 2048 threads.
 #if __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 900 || __CUDA_ARCH__ == 1000
 constexpr unsigned kMinBlocks = 2048 / kThreads;
 #else
@@ -42,7 +42,7 @@ __global__ void __maxnreg__(kMaxRegisters) max_registers(Arguments... arguments)
   Step()(arguments...);
 }
 
-/// In files that are compiled with --use_fast_math alone.
+/// Only for files that are compiled with --use_fast_math.
 template <typename Step, typename... Arguments>
 __global__ void fast_math(Arguments... arguments) {
   Step()(arguments...);
@@ -51,7 +51,7 @@ __global__ void fast_math(Arguments... arguments) {
 template <typename... Arguments>
 using Kernel = void (*)(Arguments...);
 
-/// The kernel of a build that one file compiles with another; fast_math is in files of its own.
+/// Returns the kernels of all builds that share one file; fast_math has separate files.
 struct Attributes {
   template <typename Step, typename... Arguments>
   static Kernel<Arguments...> kernel(Build build) {
@@ -77,7 +77,7 @@ struct FastMath {
   }
 };
 
-/// Calls function(T()) for the type's T, of the two that the steps are there for.
+/// Call function(T()) for the type's T; the steps support two types.
 template <typename Function>
 void for_step_type(ElementType type, const Function& function) {
   if (type == ElementType::kHalf) {
@@ -106,8 +106,8 @@ KernelFacts facts_of(Kernel<Arguments...> kernel, const Launch& launch) {
 
 inline std::size_t blocks_of(std::size_t threads) { return (threads + kThreads - 1) / kThreads; }
 
-/// N elements, of which `count` are there, at least one; beyond them, the last one again. Where
-/// kWhole, all are there, and begin where a load of all of them may.
+/// Load N elements. The first `count`, at least one, come from memory; the last is repeated for the
+/// rest. If kWhole, all N are valid, and the address is aligned for one vector load.
 template <int N, bool kWhole, typename T>
 __device__ elements::Pack<T, N> load_up_to(const T* from, std::size_t count) {
   if constexpr (kWhole) {
@@ -122,7 +122,7 @@ __device__ elements::Pack<T, N> load_up_to(const T* from, std::size_t count) {
   }
 }
 
-/// The first `count` elements of it; where kWhole, all, as load_up_to.
+/// Store the first `count` elements, or all if kWhole, as in load_up_to.
 template <int N, bool kWhole, typename T>
 __device__ void store_up_to(T* to, const elements::Pack<T, N>& value, std::size_t count) {
   if constexpr (kWhole) {

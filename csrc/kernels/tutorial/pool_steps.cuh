@@ -18,19 +18,19 @@ using elements::Pack;
 using pool::clamp;
 using pool::max_nan;
 
-// A position outside of the input is clamped to the nearest one inside, which is in the same
-// window: a maximum does not change by an element that is taken twice. It begins with zero, and
-// that is the ReLU.
+// A position outside the input is clamped to the nearest one inside, which is in the same window: a
+// repeated element does not change a maximum. The maximum starts at zero, which implements the
+// ReLU.
 
-// --- Where a kernel has its geometry from -------------------------------------------------------
+// --- The source of a kernel's geometry ----------------------------------------------------------
 
-/// A launch's parameters.
+/// Geometry from the launch parameters.
 struct Parameters {
   PoolSizes sizes;
   __device__ PoolSizes read() const { return sizes; }
 };
 
-namespace {  // each file's device code has a constant memory of its own
+namespace {  // each file's device code has separate constant memory
 
 constexpr int kKnownSizes = 256;
 __constant__ PoolSizes known_sizes[kKnownSizes];
@@ -40,11 +40,11 @@ struct ConstantMemory {
   __device__ PoolSizes read() const { return known_sizes[place]; }
 };
 
-/// The place of sizes in the current device's constant memory. There they stay, since kernels may
-/// still be on their way that read them.
+/// Return the index of the sizes in the current device's constant memory. They are never removed,
+/// because pending kernels may still read them.
 int place_in_constant_memory(const PoolSizes& sizes) {
   static std::mutex mutex;
-  static std::map<int, std::vector<PoolSizes>> known;  // of each device
+  static std::map<int, std::vector<PoolSizes>> known;  // per device
   const std::lock_guard lock(mutex);
   int device = 0;
   CONVTIME_CUDA_CHECK(cudaGetDevice(&device));
@@ -53,12 +53,12 @@ int place_in_constant_memory(const PoolSizes& sizes) {
   if (found == places.end()) {
     if (places.size() == kKnownSizes) {
       throw std::runtime_error(
-          "step 'constant_memory' keeps 256 geometries in a process, and this is one more: take "
+          "step 'constant_memory' keeps at most 256 geometries per process, got one more: use "
           "another step, or start a new process");
     }
     CONVTIME_CUDA_CHECK(
         cudaMemcpyToSymbol(known_sizes, &sizes, sizeof(sizes), places.size() * sizeof(sizes)));
-    // It returns before the copy is there, which streams of PyTorch's do not wait for.
+    // The copy is asynchronous, and PyTorch's streams do not wait for it.
     CONVTIME_CUDA_CHECK(cudaStreamSynchronize(cudaStreamLegacy));
     places.push_back(sizes);
     return static_cast<int>(places.size()) - 1;
@@ -68,8 +68,8 @@ int place_in_constant_memory(const PoolSizes& sizes) {
 
 }  // namespace
 
-/// Parameters, but for the window, which the compiler knows: it unrolls loops and divides by
-/// shifts.
+/// Like Parameters, but the window is a compile-time constant: the compiler unrolls loops and turns
+/// divisions into shifts.
 template <int K>
 struct CompiledWindow {
   PoolSizes sizes;
@@ -82,7 +82,7 @@ struct CompiledWindow {
   }
 };
 
-// --- Where things lie in memory -----------------------------------------------------------------
+// --- Memory layout ------------------------------------------------------------------------------
 
 struct Position {
   int image;
@@ -91,7 +91,7 @@ struct Position {
   int column;
 };
 
-/// What a thread and the next one have next to each other.
+/// The dimension along which neighboring threads are adjacent.
 enum class Neighbours { kColumns, kChannels };
 
 template <Neighbours kNeighbours>
@@ -116,7 +116,7 @@ __device__ Position position_of(unsigned thread, const PoolSizes& s) {
   return at;
 }
 
-/// In a tensor of such height and width.
+/// Return the offset in a tensor of that height and width.
 __device__ inline unsigned offset_of(const Position& at, const PoolSizes& s, int height,
                                      int width) {
   return s.channels_last
@@ -157,7 +157,7 @@ struct OutputPerThread {
   }
 };
 
-/// A block has a tile of outputs, and a thread one of them.
+/// A block has a tile of outputs, with one output per thread.
 template <typename T, bool kChannelsLast>
 struct SharedTile {
   __device__ void operator()(const T* input, T* output, const Parameters& geometry) const {
@@ -172,7 +172,7 @@ struct SharedTile {
     const unsigned tiles_of_columns = (s.out_width + Tile::kColumns - 1) / Tile::kColumns;
     const unsigned tiles_of_rows = (s.out_height + Tile::kRows - 1) / Tile::kRows;
     const unsigned block = blockIdx.x;
-    Position first{};  // of the outputs
+    Position first{};  // first output of the tile
     first.channel = static_cast<int>(block % tiles_of_channels) * Tile::kChannels;
     first.column = static_cast<int>(block / tiles_of_channels % tiles_of_columns) * Tile::kColumns;
     first.row = static_cast<int>(block / tiles_of_channels / tiles_of_columns % tiles_of_rows) *
@@ -210,8 +210,8 @@ struct SharedTile {
   }
 };
 
-/// Of (N, C, H, W): a thread has 16 bytes of each row, and half as many outputs. Rows that are no
-/// multiple of 16 bytes it reads element by element.
+/// For (N, C, H, W): a thread has 16 bytes of each row, and half as many outputs. It reads rows
+/// whose size is not a multiple of 16 bytes element by element.
 template <typename T, int K>
 struct ColumnsPerThread {
   static constexpr int kColumns = kLanes<T>;
@@ -239,7 +239,7 @@ struct ColumnsPerThread {
     const int column = group * kColumns;
 
     Pack<T, kColumns> rows[K];
-    T left[K];  // the column before them, or the first again
+    T left[K];  // the column to the left, or the first column again
 #pragma unroll
     for (int i = 0; i < K; ++i) {
       const int from = clamp(row * s.stride - s.padding + i, s.height - 1);
@@ -267,8 +267,8 @@ struct ColumnsPerThread {
   }
 };
 
-/// Of (N, H, W, C): a thread has 16 bytes of channels of an output. Channels that are no multiple
-/// of 16 bytes it reads element by element.
+/// For (N, H, W, C): a thread has 16 bytes of an output's channels. It reads channels whose size is
+/// not a multiple of 16 bytes element by element.
 template <typename T, int K>
 struct ChannelsPerThread {
   static constexpr int kChannels = kLanes<T>;
@@ -321,7 +321,7 @@ struct ChannelsPerThread {
 
 // --- The choice ---------------------------------------------------------------------------------
 
-/// Calls use(kernel, geometry, launch); Builds has the kernels.
+/// Call use(kernel, geometry, launch) with the kernel from Builds.
 template <typename T, typename Builds, typename Use>
 void with_pool_kernel(const PoolCall& call, const Use& use) {
   const PoolSizes& s = call.sizes;
@@ -410,7 +410,7 @@ KernelFacts pool_facts_of(const PoolCall& call) {
   return facts;
 }
 
-// Build::kFastMath's, of a file of its own.
+// Functions for Build::kFastMath, which is compiled in a separate file.
 void launch_fast_math_pool(const PoolCall& call, cudaStream_t stream);
 KernelFacts fast_math_pool_facts(const PoolCall& call);
 

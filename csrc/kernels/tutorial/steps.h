@@ -5,15 +5,15 @@
 
 namespace convtime::tutorial {
 
-// What users choose between, each with the name that they know it by, and what it is there for.
+// The choices of the user, with their public names and their properties.
 
-/// Of ReLU and max-pooling, each with one idea more than a step before it.
+/// Steps of ReLU and max-pooling; each adds one idea to an earlier step.
 enum class PoolStep : std::int8_t {
-  kNaive,           ///< an output per thread; neighbouring threads are far apart in memory
-  kCoalesced,       ///< as kNaive; neighbouring threads are neighbours in memory
+  kNaive,           ///< one output per thread; neighboring threads are far apart in memory
+  kCoalesced,       ///< as kNaive; neighboring threads are adjacent in memory
   kConstantMemory,  ///< as kCoalesced; the geometry is read from constant memory
-  kUnrolled,        ///< as kCoalesced; the window is known when the kernel is compiled
-  kSharedMemory,    ///< a block loads what its outputs need into shared memory once
+  kUnrolled,        ///< as kCoalesced; the window is a compile-time constant
+  kSharedMemory,    ///< a block loads the inputs of its outputs into shared memory once
   kVectorised,      ///< as kUnrolled; a thread loads 16 bytes at a time
 };
 inline constexpr std::array kPoolSteps = {PoolStep::kNaive,          PoolStep::kCoalesced,
@@ -38,9 +38,9 @@ constexpr const char* to_string(PoolStep step) {
   return "";
 }
 
-/// Of an activation and its gradient.
+/// Steps of an activation and its gradient.
 enum class ActivationStep : std::int8_t {
-  kNaive,       ///< an element per thread
+  kNaive,       ///< one element per thread
   kVectorised,  ///< 16 bytes per thread
 };
 inline constexpr std::array kActivationSteps = {ActivationStep::kNaive,
@@ -50,17 +50,17 @@ constexpr const char* to_string(ActivationStep step) {
   return step == ActivationStep::kNaive ? "naive" : "vectorised";
 }
 
-/// What the compiler is told, of the same source.
+/// Compiler settings for the same source.
 enum class Build : std::int8_t {
-  kPlain,         ///< nothing
-  kLaunchBounds,  ///< how many threads a block has
-  kMinBlocks,     ///< and that as many blocks are to fit as there is room for threads
-  kMaxRegisters,  ///< a cap on the registers of a thread
+  kPlain,         ///< none
+  kLaunchBounds,  ///< the number of threads per block
+  kMinBlocks,     ///< as kLaunchBounds, and enough blocks to fill a multiprocessor with threads
+  kMaxRegisters,  ///< an upper limit on registers per thread
   kFastMath,      ///< --use_fast_math
 };
 inline constexpr std::array kBuilds = {Build::kPlain, Build::kLaunchBounds, Build::kMinBlocks,
                                        Build::kMaxRegisters, Build::kFastMath};
-/// Activations need few registers.
+/// Activations need few registers; builds that limit them are left out.
 inline constexpr std::array kActivationBuilds = {Build::kPlain, Build::kFastMath};
 
 constexpr const char* to_string(Build build) {
@@ -79,8 +79,8 @@ constexpr const char* to_string(Build build) {
   return "";
 }
 
-/// Of a square window without dilation. Tensors are dense: (N, C, H, W) in memory, or (N, H, W, C)
-/// if channels_last; neither has more than kMaxElements.
+/// Sizes for a square window without dilation. Tensors are dense: (N, C, H, W) in memory, or (N, H,
+/// W, C) if channels_last. Each has at most kMaxElements.
 struct PoolSizes {
   int batch;
   int channels;
@@ -96,23 +96,23 @@ struct PoolSizes {
   bool operator==(const PoolSizes&) const = default;
 };
 
-/// So that int has room for each index, and for those a tile beyond the edge.
+/// Chosen so that int can hold each index, including indices one tile beyond the edge.
 inline constexpr std::int64_t kMaxElements = std::int64_t{1} << 30;
 
-/// kUnrolled and kVectorised are there for two windows: 3 × 3 with a padding of 1 and 2 × 2 with
-/// none, both with a stride of 2.
+/// kUnrolled and kVectorised support two windows: 3 × 3 with a padding of 1, and 2 × 2 without
+/// padding, both with a stride of 2.
 constexpr bool is_compiled(std::int64_t kernel, std::int64_t stride, std::int64_t padding) {
   return (kernel == 2 || kernel == 3) && stride == 2 && padding == kernel - 2;
 }
 
-/// Outputs of a block of kSharedMemory.
+/// The outputs per block of kSharedMemory.
 template <bool kChannelsLast>
 struct Tile {
   static constexpr int kChannels = kChannelsLast ? 32 : 1;
   static constexpr int kRows = kChannelsLast ? 2 : 4;
   static constexpr int kColumns = kChannelsLast ? 2 : 32;
 
-  /// Shared memory that it needs, at most kMaxSharedBytes.
+  /// Return the shared memory that it needs, at most kMaxSharedBytes.
   static constexpr std::int64_t bytes(std::int64_t kernel, std::int64_t stride,
                                       std::int64_t element_bytes) {
     return kChannels * ((kRows - 1) * stride + kernel) * ((kColumns - 1) * stride + kernel) *

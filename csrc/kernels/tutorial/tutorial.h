@@ -11,9 +11,9 @@
 
 namespace convtime::tutorial {
 
-// Kernels to learn from: one operation in several steps, and each step as the compiler can be told
-// to build it. Nothing else in the library calls them. All of them give the same results. Launches
-// throw std::runtime_error where CUDA refuses them.
+// Kernels to learn from: one operation in several steps, each compiled with several compiler
+// settings. The rest of the library does not use them. All steps give the same results. Launches
+// throw std::runtime_error if CUDA refuses them.
 
 struct PoolCall {
   PoolStep step;
@@ -26,29 +26,29 @@ struct PoolCall {
 
 struct ActivationCall {
   ActivationStep step;
-  Build build;            ///< of kActivationBuilds
+  Build build;            ///< one of kActivationBuilds
   Activation activation;  ///< kRelu, kGelu or kGeluTanh
   ElementType type;       ///< kHalf or kFloat
   bool is_gradient;
   const void* input;
-  const void* grad_output;  ///< null if it is no gradient
+  const void* grad_output;  ///< null for the forward pass
   void* output;             ///< or the input's gradient
   std::int64_t count;
 };
 
-/// What a kernel takes of a multiprocessor.
+/// The multiprocessor resources of a kernel.
 struct KernelFacts {
-  int registers;              ///< of a thread
-  std::int64_t local_bytes;   ///< of a thread: what registers had no room for
-  std::int64_t shared_bytes;  ///< of a block
-  int threads;                ///< of a block
-  int blocks;                 ///< that a multiprocessor has room for at a time
+  int registers;              ///< per thread
+  std::int64_t local_bytes;   ///< per thread: register spills
+  std::int64_t shared_bytes;  ///< per block
+  int threads;                ///< per block
+  int blocks;                 ///< that fit on a multiprocessor at a time
 };
 
 CONVTIME_API void launch_pool(const PoolCall& call, cudaStream_t stream);
 CONVTIME_API void launch_activation(const ActivationCall& call, cudaStream_t stream);
 
-/// Of the kernel that would be launched, on the current device.
+/// Return the facts of the kernel that would be launched, on the current device.
 CONVTIME_API KernelFacts pool_facts(const PoolCall& call);
 CONVTIME_API KernelFacts activation_facts(const ActivationCall& call);
 

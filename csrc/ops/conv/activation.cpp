@@ -84,7 +84,8 @@ bool is_differentiable_by_output(const ActivationCall& call) {
     case Activation::kTanh:
       return true;
     case Activation::kLeakyRelu:
-      return call.negative_slope >= 0;  // else outputs do not tell what side they come from
+      return call.negative_slope >= 0;  // otherwise the output's sign does not determine the
+                                        // input's sign
     case Activation::kGelu:
     case Activation::kGeluTanh:
     case Activation::kSilu:

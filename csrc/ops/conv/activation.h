@@ -6,22 +6,23 @@
 
 namespace convtime::ops {
 
-/// An activation, and what some of them take.
+/// An activation and its parameter.
 struct ActivationCall {
   conv::Activation activation = conv::Activation::kIdentity;
   double negative_slope = 0;  ///< kLeakyRelu
 };
 
-/// By PyTorch's own op, through the dispatcher.
+/// Apply PyTorch's own op through the dispatcher.
 at::Tensor activate(const at::Tensor& x, const ActivationCall& call);
 
-/// In place.
+/// The same in place.
 void activate_(at::Tensor& x, const ActivationCall& call);
 
-/// Whether the gradient follows from the activation's output, and needs no input.
+/// Return whether the gradient can be computed from the activation's output alone.
 bool is_differentiable_by_output(const ActivationCall& call);
 
-/// The gradient of what was activated, of an activation that is differentiable by its output.
+/// Return the gradient of the activation's input; the activation must be differentiable by its
+/// output.
 at::Tensor activation_backward(const at::Tensor& grad, const at::Tensor& output,
                                const ActivationCall& call);
 

@@ -8,7 +8,7 @@
 namespace convtime::ops {
 namespace {
 
-/// Under torch.autocast, in the dtype that it sets for convolutions: PyTorch's own do so.
+/// Run under torch.autocast in its dtype for convolutions, like PyTorch's own convolutions.
 template <c10::DeviceType kDevice>
 at::Tensor autocast(const ConvCall& call) {
   const AutocastCast cast(kDevice);

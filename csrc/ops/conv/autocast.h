@@ -6,8 +6,8 @@
 
 namespace convtime::ops {
 
-/// Casts a call's tensors as torch.autocast casts those of PyTorch's convolutions. As long as it
-/// lives, autocast leaves what is called alone.
+/// Casts a call's tensors as torch.autocast casts those of PyTorch's convolutions. Autocast is
+/// disabled during its lifetime.
 class AutocastCast {
  public:
   explicit AutocastCast(c10::DeviceType device)

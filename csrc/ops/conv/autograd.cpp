@@ -21,7 +21,7 @@ bool has_tangents(const Tensors&... tensors) {
   return (torch::autograd::isFwGradDefined(tensors) || ...);
 }
 
-/// Of convolution_backward, with respect to grad_output, input and weight.
+/// The derivative of convolution_backward with respect to grad_output, input and weight.
 struct DoubleBackward {
   static constexpr const char* kName = "ConvolutionBackwardBackward";
   using Settings = ConvSettings;
@@ -85,7 +85,7 @@ Gradients convolution_backward_autograd(const at::Tensor& grad_output, const at:
   return results;
 }
 
-/// Of a convolution, with respect to input, weight and bias.
+/// The derivative of a convolution with respect to input, weight and bias.
 struct Backward {
   static constexpr const char* kName = "ConvolutionBackward";
   using Settings = ConvSettings;

@@ -8,7 +8,7 @@
 namespace convtime::ops {
 namespace {
 
-/// The call's policy for one of its passes alone, which an engine of another is not for.
+/// Return the call's policy restricted to one pass: an engine for another pass is dropped.
 std::optional<std::string_view> policy_for(conv::Pass pass, const ConvBackwardCall& call) {
   const PolicyRequest request =
       parse_policy("convolution_backward", call.policy,

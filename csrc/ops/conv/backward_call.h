@@ -13,7 +13,7 @@
 
 namespace convtime::ops {
 
-/// The arguments of a call of convolution_backward. It borrows them all.
+/// The arguments of a convolution_backward call, as references.
 struct ConvBackwardCall {
   const at::Tensor& grad_output;
   const at::Tensor& input;
@@ -28,26 +28,26 @@ struct ConvBackwardCall {
   std::optional<std::string_view> policy;
 };
 
-/// With respect to input, weight and bias; those that are not wanted are undefined.
+/// With respect to input, weight and bias; gradients that are not requested are undefined.
 using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-/// Calls the op through the dispatcher.
+/// Call the op through the dispatcher.
 Gradients dispatch(const ConvBackwardCall& call);
 
-/// The gradients of a forward call, whose input may have no batch.
+/// Return the gradients of a forward call, whose input may be unbatched.
 Gradients gradients_of(const at::Tensor& grad_output, const at::Tensor& input,
                        const at::Tensor& weight, const ConvSettings& settings,
                        std::array<bool, 3> output_mask);
 
-/// The gradient of the input alone, of a call with other tensors.
+/// Return only the gradient of the input, for a call with other tensors.
 at::Tensor grad_input_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
                          const at::Tensor& input, const at::Tensor& weight);
 
-/// As grad_input_of, that of the weight.
+/// Return only the gradient of the weight, like grad_input_of().
 at::Tensor grad_weight_of(const ConvBackwardCall& call, const at::Tensor& grad_output,
                           const at::Tensor& input, const at::Tensor& weight);
 
-/// The gradient of the bias alone.
+/// Return only the gradient of the bias.
 at::Tensor grad_bias_of(const at::Tensor& grad_output);
 
 }  // namespace convtime::ops

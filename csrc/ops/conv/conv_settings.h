@@ -10,7 +10,8 @@
 
 namespace convtime::ops {
 
-/// One number for each spatial dimension: PyTorch's backward wants them so. None is zeros.
+/// Return one value per spatial dimension, as PyTorch's backward requires; an empty argument
+/// becomes zeros.
 inline std::vector<c10::SymInt> per_dimension(c10::SymIntArrayRef values, std::size_t spatial) {
   if (values.size() == spatial) {
     return values.vec();
@@ -18,7 +19,7 @@ inline std::vector<c10::SymInt> per_dimension(c10::SymIntArrayRef values, std::s
   return std::vector<c10::SymInt>(spatial, values.empty() ? c10::SymInt(0) : values.front());
 }
 
-/// What an autograd node keeps of a convolution, beside its tensors.
+/// The settings of a convolution that an autograd node saves, in addition to its tensors.
 struct ConvSettings {
   std::vector<c10::SymInt> stride;
   std::vector<c10::SymInt> padding;

@@ -19,7 +19,7 @@ namespace {
 
 using at::native::ConvBackend;
 
-/// What error messages call things, by the number of spatial dimensions less one.
+/// The terms used in error messages, by the number of spatial dimensions minus one.
 struct Names {
   const char* numbers;
   const char* batched;
@@ -41,8 +41,8 @@ constexpr std::array<Names, 3> kNames = {
 
 const Names& names_of(const ConvOp& op) { return kNames[op.spatial - 1]; }
 
-/// "[2, 3]" or "[2]" to a number for each spatial dimension, each in [minimum, INT_MAX]: cuDNN and
-/// PyTorch's own keys hold them in 32 bits.
+/// Expand "[2, 3]" or "[2]" to one value per spatial dimension, each in [minimum, INT_MAX]: cuDNN
+/// and PyTorch's own keys store them in 32 bits.
 ConvParams::Numbers expand(const ConvOp& op, c10::SymIntArrayRef symbolic, const char* name,
                            std::int64_t minimum) {
   const at::IntArrayRef values = C10_AS_INTARRAYREF_SLOW(symbolic);
@@ -50,7 +50,7 @@ ConvParams::Numbers expand(const ConvOp& op, c10::SymIntArrayRef symbolic, const
               names_of(op).numbers, ", got ", values);
   for (const std::int64_t value : values) {
     TORCH_CHECK(value >= minimum && value <= std::numeric_limits<std::int32_t>::max(), op.name,
-                ": ", name, " must lie between ", minimum, " and 2147483647, got ", values);
+                ": ", name, " must be between ", minimum, " and 2147483647, got ", values);
   }
   return values.size() == op.spatial ? ConvParams::Numbers(values.begin(), values.end())
                                      : ConvParams::Numbers(op.spatial, values.front());
@@ -71,7 +71,7 @@ ConvParams read_params(const ConvOp& op, c10::SymIntArrayRef stride, c10::SymInt
   return params;
 }
 
-/// What forward and backward ask of input and weight alike.
+/// Check the requirements on input and weight that forward and backward share.
 void check_operands(const ConvOp& op, const at::Tensor& input, const at::Tensor& weight,
                     const c10::SymInt& symbolic_groups) {
   const auto spatial = static_cast<std::int64_t>(op.spatial);
@@ -102,8 +102,7 @@ void check_operands(const ConvOp& op, const at::Tensor& input, const at::Tensor&
                 " * ", groups, "), got ", channels);
   }
   TORCH_CHECK(c10::isFloatingType(input.scalar_type()) && input.element_size() >= 2, op.name,
-              ": the dtype must be one of Half, BFloat16, Float, Double, got ",
-              input.scalar_type());
+              ": the dtype must be Half, BFloat16, Float or Double, got ", input.scalar_type());
 }
 
 void check_alike(const ConvOp& op, const char* name, const at::Tensor& tensor,
@@ -122,7 +121,7 @@ std::int64_t output_channels(const at::Tensor& weight, const ConvParams& params)
 void check_bias(const ConvOp& op, const at::Tensor& bias, std::int64_t channels,
                 const at::Tensor& input) {
   TORCH_CHECK(bias.dim() == 1 && bias.size(0) == channels, op.name, ": bias must have shape (",
-              channels, "), one number for each output channel, got ", bias.sizes());
+              channels, "), one value per output channel, got ", bias.sizes());
   TORCH_CHECK(bias.scalar_type() == input.scalar_type(), op.name,
               ": bias must have the input's dtype (", input.scalar_type(), "), got ",
               bias.scalar_type());
@@ -130,7 +129,7 @@ void check_bias(const ConvOp& op, const at::Tensor& bias, std::int64_t channels,
               input.device(), "), got ", bias.device());
 }
 
-/// The output's size in one spatial dimension; refuses what the numbers leave no output for.
+/// Return the output's size in one spatial dimension; throws if the arguments leave no output.
 std::int64_t output_length(const ConvOp& op, std::size_t i, std::int64_t input, std::int64_t weight,
                            const ConvParams& params) {
   const std::int64_t kernel = params.dilation[i] * (weight - 1) + 1;
@@ -138,20 +137,21 @@ std::int64_t output_length(const ConvOp& op, std::size_t i, std::int64_t input, 
   if (!op.transposed) {
     const std::int64_t padded = input + 2 * params.padding[i];
     TORCH_CHECK(kernel <= padded, op.name,
-                ": the kernel must not be larger than the padded input, got ", kernel,
-                " (dilated) against ", padded, " in ", where);
+                ": the kernel must not be larger than the padded input, got a dilated kernel of ",
+                kernel, " and a padded input of ", padded, " in ", where);
     return (padded - kernel) / params.stride[i] + 1;
   }
   const std::int64_t length =
       (input - 1) * params.stride[i] - 2 * params.padding[i] + kernel + params.output_padding[i];
-  TORCH_CHECK(length >= 0, op.name, ": padding must not take away more than there is, got ",
+  TORCH_CHECK(length >= 0, op.name,
+              ": padding on both sides must be at most the output without padding, got ",
               params.padding[i], " for an output of ", length + 2 * params.padding[i], " in ",
               where);
   return length;
 }
 
-/// The output's size for an input with a batch. Refuses outputs that are empty because the kernel
-/// does not fit, and those that cannot exist.
+/// Return the output's size for a batched input. Throws for outputs that are empty because the
+/// kernel does not fit, and for outputs that cannot exist.
 at::DimVector checked_output_size(const ConvOp& op, const at::Tensor& input,
                                   const at::Tensor& weight, const ConvParams& params) {
   at::DimVector size = {input.size(0), output_channels(weight, params)};
@@ -159,7 +159,8 @@ at::DimVector checked_output_size(const ConvOp& op, const at::Tensor& input,
     const auto dim = static_cast<std::int64_t>(i) + 2;
     size.push_back(output_length(op, i, input.size(dim), weight.size(dim), params));
   }
-  // A host that overcommits memory would only find out when the output is written, and kill us.
+  // A host that overcommits memory would only fail when the output is written, and kill the
+  // process.
   if (input.is_cpu()) {
     double bytes = static_cast<double>(input.element_size());
     for (const std::int64_t length : size) {
@@ -172,15 +173,15 @@ at::DimVector checked_output_size(const ConvOp& op, const at::Tensor& input,
                 "; check padding, stride and the input's size");
   }
   if (input.size(1) == 0) {
-    size[1] = 0;  // as PyTorch's forward has it
+    size[1] = 0;  // as in PyTorch's forward
   }
   return size;
 }
 
 bool is_empty(at::IntArrayRef size) { return std::find(size.begin(), size.end(), 0) != size.end(); }
 
-/// Refuses what PyTorch's kernels compute a wrong size for; where nothing is computed, PyTorch does
-/// not look at it.
+/// Refuse output padding for which PyTorch's kernels compute a wrong size. PyTorch does not check
+/// it if there is nothing to compute.
 void check_output_padding(const ConvOp& op, const ConvParams& params) {
   for (std::size_t i = 0; i < op.spatial; ++i) {
     const std::int64_t limit = std::max(params.stride[i], params.dilation[i]);
@@ -190,7 +191,8 @@ void check_output_padding(const ConvOp& op, const ConvParams& params) {
   }
 }
 
-/// As PyTorch, which computes one spatial dimension as two: a tensor with a batch.
+/// Return a tensor with two spatial dimensions: like PyTorch, one dimension is computed as two. The
+/// tensor has a batch.
 at::Tensor add_height(const at::Tensor& tensor) { return tensor.unsqueeze(2); }
 
 ConvParams add_height(ConvParams params) {
@@ -201,8 +203,8 @@ ConvParams add_height(ConvParams params) {
   return params;
 }
 
-/// What PyTorch computes the convolution with; `input` has a batch, and two spatial dimensions or
-/// more.
+/// Return the backend that PyTorch selects; `input` is batched and has two or more spatial
+/// dimensions.
 ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight,
                            const std::optional<at::Tensor>& bias, const ConvParams& params) {
   return at::native::select_conv_backend(
@@ -213,15 +215,15 @@ ConvBackend select_backend(const at::Tensor& input, const at::Tensor& weight,
 }
 
 #ifdef CONVTIME_WITH_CUDA
-/// Whether the call is for our own plans. Under TORCH_CUDNN_V8_API_DISABLED, PyTorch calls cuDNN by
-/// an interface that has no plans.
+/// Return whether the call uses our own plans. With TORCH_CUDNN_V8_API_DISABLED, PyTorch calls a
+/// cuDNN API that has no plans.
 bool has_plans(ConvBackend backend) {
   return (backend == ConvBackend::Cudnn || backend == ConvBackend::CudnnTranspose) &&
          at::native::cudnnv8_enabled_check_debug();
 }
 #endif
 
-/// Refuses an engine where there is no choice of engines.
+/// Refuse an engine if there is no choice of engines.
 void check_no_engine(const ConvOp& op, const PolicyRequest& policy, const at::Tensor& input) {
   TORCH_CHECK(!policy.engine.has_value(), op.name, ": policy names cuDNN's engine ",
               policy.engine->engine.index, ", but PyTorch computes this convolution on ",
@@ -235,7 +237,7 @@ at::Tensor convolution(const ConvCall& call) {
   return conv.as_caller_has_it(compute(conv, call.bias, policy));
 }
 
-/// As `compute`, the gradients of it.
+/// The gradients of `compute`.
 Gradients compute_gradients(const ConvOp& op, const at::Tensor& grad_output, const at::Tensor& x,
                             const at::Tensor& weight, const ConvParams& params,
                             std::array<bool, 3> output_mask, const PolicyRequest& policy,
@@ -375,7 +377,7 @@ PreparedConv prepare(const ConvCall& call) {
 at::Tensor compute(const PreparedConv& conv, const std::optional<at::Tensor>& bias,
                    const PolicyRequest& policy) {
   const auto& [op, x, weight, params, output_size, batched] = conv;
-  // Without an output, there is nothing to select a plan for, and PyTorch computes or refuses it.
+  // Without an output, no plan can be selected; PyTorch computes or refuses the call.
   if (conv.has_output()) {
     const ConvBackend backend = select_backend(x, weight, bias, params);
 #ifdef CONVTIME_WITH_CUDA
@@ -397,7 +399,7 @@ at::Tensor compute(const PreparedConv& conv, const std::optional<at::Tensor>& bi
     }
   }
   check_no_engine(op, policy, x);
-  // PyTorch's own kernels (depthwise, slow paths, empty batches): run what PyTorch runs.
+  // PyTorch's own kernels (depthwise, slow paths, empty batches): run the same kernels as PyTorch.
   return at::convolution(x, weight, bias, params.stride, params.padding, params.dilation,
                          params.transposed, params.output_padding, params.groups);
 }

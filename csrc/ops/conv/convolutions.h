@@ -23,7 +23,7 @@ namespace convtime::ops {
 /// One of the six convolutions.
 struct ConvOp {
   const char* name;
-  std::size_t spatial;  ///< how many spatial dimensions
+  std::size_t spatial;  ///< number of spatial dimensions
   bool transposed;
 };
 
@@ -32,7 +32,7 @@ inline constexpr std::array<ConvOp, 3> kConv = {
 inline constexpr std::array<ConvOp, 3> kConvTranspose = {
     {{"conv_transpose1d", 1, true}, {"conv_transpose2d", 2, true}, {"conv_transpose3d", 3, true}}};
 
-/// The arguments of a call. It borrows them all.
+/// The arguments of a call, as references.
 struct ConvCall {
   const ConvOp& op;
   const at::Tensor& input;
@@ -40,7 +40,7 @@ struct ConvCall {
   const std::optional<at::Tensor>& bias;
   c10::SymIntArrayRef stride;
   c10::SymIntArrayRef padding;
-  c10::SymIntArrayRef output_padding;  ///< empty where the op is not transposed
+  c10::SymIntArrayRef output_padding;  ///< empty if the op is not transposed
   c10::SymIntArrayRef dilation;
   const c10::SymInt& groups;
   std::optional<std::string_view> policy;
@@ -63,13 +63,14 @@ inline bool is_defined(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() && tensor->defined();
 }
 
-/// Calls the op through the dispatcher.
+/// Call the op through the dispatcher.
 CONVTIME_API at::Tensor dispatch(const ConvCall& call);
 
-/// The dispatcher's handle of convtime::convolution_backward, the gradients of all six.
+/// Return the dispatcher's handle of convtime::convolution_backward, which computes the gradients
+/// of all six.
 const c10::TypedOperatorHandle<ConvBackwardSignature>& convolution_backward_op();
 
-/// A call's implementation, for one of the dispatcher's keys.
+/// The implementation of a call for one dispatch key.
 using ConvImpl = at::Tensor(const ConvCall&);
 
 template <ConvImpl* kImpl, const ConvOp& kOp>
@@ -91,7 +92,7 @@ at::Tensor conv_transpose_kernel(const at::Tensor& input, const at::Tensor& weig
       {kOp, input, weight, bias, stride, padding, output_padding, dilation, groups, policy});
 }
 
-/// Registers it for all six.
+/// Register the implementation for all six.
 template <ConvImpl* kImpl>
 void implement(torch::Library& library) {
   library.impl(kConv[0].name, conv_kernel<kImpl, kConv[0]>);
@@ -102,88 +103,89 @@ void implement(torch::Library& library) {
   library.impl(kConvTranspose[2].name, conv_transpose_kernel<kImpl, kConvTranspose[2]>);
 }
 
-/// A convolution's numbers, one for each spatial dimension.
+/// A convolution's parameters, with one value per spatial dimension.
 struct ConvParams {
   using Numbers = c10::SmallVector<std::int64_t, 3>;
 
   Numbers stride;
   Numbers padding;
   Numbers dilation;
-  Numbers output_padding;  ///< zeros where it is not transposed
+  Numbers output_padding;  ///< zeros if the op is not transposed
   std::int64_t groups = 1;
   bool transposed = false;
 };
 
-/// A call that is checked, as it is computed: with a batch, and two spatial dimensions or more.
+/// A checked call in the form in which it is computed: batched, with two or more spatial
+/// dimensions.
 struct PreparedConv {
   const ConvOp& op;
   at::Tensor input;
   at::Tensor weight;
   ConvParams params;
-  at::DimVector output_size;  ///< of the op's own spatial dimensions
-  bool batched;               ///< whether the caller's tensors are
+  at::DimVector output_size;  ///< spatial dimensions of the op, before dimensions were added
+  bool batched;               ///< whether the caller's tensors are batched
 
   bool has_output() const;
 
-  /// Whether it is for our own plans of cuDNN.
+  /// Return whether the call uses our own cuDNN plans.
   bool has_plans(const std::optional<at::Tensor>& bias) const;
 
-  /// Of the caller's tensors.
+  /// Return the output size for the caller's tensors.
   at::IntArrayRef callers_output_size() const;
 
-  /// A tensor of the output's shape as the caller has it, as it is computed with.
+  /// Convert a tensor of the caller's output shape to the shape used for the computation.
   at::Tensor as_output(const at::Tensor& tensor) const;
 
-  /// Reverses as_output.
+  /// Inverse of as_output().
   at::Tensor as_caller_has_it(const at::Tensor& y) const;
 };
 
-/// Throws for arguments that do not fit together. The policy is the caller's to read.
+/// Check the arguments; throws if they do not fit together. The caller parses the policy.
 PreparedConv prepare(const ConvCall& call);
 
-/// The convolution, with what PyTorch computes it with.
+/// Compute the convolution with the backend that PyTorch would use.
 at::Tensor compute(const PreparedConv& conv, const std::optional<at::Tensor>& bias,
                    const PolicyRequest& policy);
 
 #ifdef CONVTIME_WITH_CUDA
-// By our own cuDNN plans, for what PyTorch would give to cuDNN: two or three spatial dimensions.
-// The layouts of operands and results are PyTorch's, and so are the plans under the policies
-// "heuristic" and "benchmark". `op` is what errors begin with.
+// Convolutions with our own cuDNN plans, where PyTorch would use cuDNN: two or three spatial
+// dimensions. Operands and results have PyTorch's layouts, and the policies "heuristic" and
+// "benchmark" select PyTorch's plans. `op` is the prefix of error messages.
 
-/// The convolution of input and weight, less the bias.
+/// Compute the convolution of input and weight, without the bias.
 at::Tensor cudnn_forward(const char* op, const at::Tensor& input, const at::Tensor& weight,
                          const ConvParams& params, const PolicyRequest& policy);
 
-/// What follows a convolution in one graph of cuDNN's.
+/// The operands of the epilogue in a cuDNN graph.
 struct EpilogueOperands {
   const std::optional<at::Tensor>& bias;
   const std::optional<at::Tensor>& other;
-  double alpha;  ///< that other is multiplied by
+  double alpha;  ///< factor of other
   ActivationCall activation;
 };
 
-/// The convolution and what follows it: by one graph of cuDNN's or, with a warning the first time,
-/// by cuda_apply_epilogue where none of its engines runs that.
+/// Compute the convolution with its epilogue in one cuDNN graph. If no engine runs that,
+/// cuda_apply_epilogue() computes the epilogue, with a warning the first time.
 at::Tensor cudnn_epilogue(const char* op, const at::Tensor& input, const at::Tensor& weight,
                           const ConvParams& params, const EpilogueOperands& epilogue,
                           const PolicyRequest& policy);
 
-/// All that follows a convolution, by one kernel and in place.
+/// Apply the whole epilogue in place, in one kernel.
 void cuda_apply_epilogue(const at::Tensor& y, const EpilogueOperands& epilogue);
 
-/// Adds one number for each channel to y, as PyTorch does after its plans.
+/// Add one value per channel to y, as PyTorch does after its plans.
 void cuda_add_bias(at::Tensor& y, const at::Tensor& bias);
 
-/// The gradients of input and weight; those that are not wanted are undefined.
+/// Compute the gradients of input and weight; gradients that are not requested are undefined.
 std::tuple<at::Tensor, at::Tensor> cudnn_backward(const char* op, const at::Tensor& grad_output,
                                                   const at::Tensor& input, const at::Tensor& weight,
                                                   const ConvParams& params,
                                                   std::array<bool, 2> wanted,
                                                   const PolicyRequest& policy);
 
-/// A call that only has cuDNN execute the ready plan of y = conv(x, w), and adds the bias where
-/// there is one, on the stream that is current now and for this thread: no convolution costs the
-/// host less. Throws c10::Error where input and weight would have to be copied first.
+/// Return a function that only executes cuDNN's ready plan for y = conv(x, w), and adds the bias if
+/// given. It uses the stream that is current now and is only for this thread; no convolution has a
+/// lower host cost. Throws c10::Error if input and weight would have to be copied first.
 CONVTIME_API std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& w,
                                                       const std::optional<at::Tensor>& bias,
                                                       const ConvParams& params);

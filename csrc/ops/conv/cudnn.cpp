@@ -37,7 +37,7 @@ namespace {
 
 using at::native::cudnn_conv_suggest_memory_format;
 
-/// PyTorch's flags for cuDNN's convolutions, read once for a call.
+/// PyTorch's flags for cuDNN convolutions, read once per call.
 struct CudnnFlags {
   bool benchmark = at::globalContext().benchmarkCuDNN();
   int benchmark_limit = at::globalContext().benchmarkLimitCuDNN();
@@ -73,7 +73,7 @@ cudnnDataType_t data_type(at::ScalarType type) {
     case at::kBFloat16:
       return CUDNN_DATA_BFLOAT16;
     default:
-      TORCH_INTERNAL_ASSERT(false, "the op let a dtype through: ", type);
+      TORCH_INTERNAL_ASSERT(false, "unsupported dtype not rejected by the op: ", type);
   }
 }
 
@@ -122,7 +122,8 @@ conv::TensorShape describe(const at::Tensor& tensor, bool channels_last) {
   return conv::describe(tensor.sizes(), tensor.strides(), tensor.const_data_ptr(), channels_last);
 }
 
-/// What a plan is kept under that computes one of the three from the other two, all laid out.
+/// Return the key of the plan that computes one of x, w and y from the other two; all have their
+/// final layout.
 conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, const at::Tensor& y,
                      const ConvParams& params, const CudnnFlags& flags,
                      const PolicyRequest& policy) {
@@ -146,7 +147,7 @@ conv::PlanKey key_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w, 
 
 conv::Operands operands_of(conv::Pass pass, const at::Tensor& x, const at::Tensor& w,
                            const at::Tensor& y) {
-  // const_data_ptr, since data_ptr would make a copy of a tensor that is copied lazily.
+  // const_data_ptr, because data_ptr would copy a tensor that is copied lazily.
   const auto read = [](const at::Tensor& tensor) {
     return const_cast<void*>(tensor.const_data_ptr());
   };
@@ -155,9 +156,9 @@ conv::Operands operands_of(conv::Pass pass, const at::Tensor& x, const at::Tenso
           pass == conv::Pass::kFprop ? y.mutable_data_ptr() : read(y)};
 }
 
-// What follows is laid out step by step as in ATen: cudnn/ConvShared.cpp, then Convolution.cpp.
+// The following code mirrors ATen step by step: cudnn/ConvShared.cpp, then Convolution.cpp.
 
-/// One call of an op, which computes one or more of y, x and w of y = conv(x, w).
+/// A call of an op that computes one or more of y, x and w in y = conv(x, w).
 class CudnnCall {
  public:
   CudnnCall(const char* op, const ConvParams& params, const PolicyRequest& policy)
@@ -170,15 +171,15 @@ class CudnnCall {
     return y;
   }
 
-  /// As ATen's cudnn_convolution_relu and _add_relu; undefined where separate kernels are needed,
-  /// more exact, or were found to be faster.
+  /// Like ATen's cudnn_convolution_relu and _add_relu. Returns an undefined tensor if separate
+  /// kernels are needed, are more accurate, or were measured to be faster.
   at::Tensor fprop(const at::Tensor& given_x, const at::Tensor& given_w,
                    const EpilogueOperands& epilogue) const {
     const std::string why = conv::erratum(epilogue.activation.activation,
                                           data_type(given_x.scalar_type()), flags_.allow_tf32);
     if (!why.empty()) {
-      TORCH_CHECK(!policy_.engine.has_value(), op_, ": policy names an engine of cuDNN's, but ",
-                  why, ", so a kernel of convtime's computes it; leave policy out");
+      TORCH_CHECK(!policy_.engine.has_value(), op_, ": policy names a cuDNN engine, but ", why,
+                  ", so a convtime kernel computes it; leave policy out");
       return {};
     }
     const at::Tensor y = empty_output(given_x, given_w);
@@ -196,8 +197,8 @@ class CudnnCall {
       b = epilogue.bias->contiguous();
     }
     if (epilogue.activation.activation == conv::Activation::kRelu) {
-      // PyTorch's graph has both sums always: without other it adds y, times zero. So the same
-      // engines are there to choose from.
+      // PyTorch's graph always has both sums: without `other` it adds y times zero. The same graph
+      // offers the same engines.
       z = z.defined() ? z : y;
       b = b.defined() ? b : at::zeros({y.size(1)}, y.options());
     }
@@ -222,7 +223,7 @@ class CudnnCall {
     return fuses(key, operands, [&] { apply_steps(x, w, epilogue); }) ? y : at::Tensor();
   }
 
-  /// The same by two kernels, or as many as the convolution takes and one.
+  /// The same with separate kernels: the convolution, then one kernel for the epilogue.
   at::Tensor apply_steps(const at::Tensor& x, const at::Tensor& w,
                          const EpilogueOperands& epilogue) const {
     const at::Tensor y = fprop(x, w);
@@ -260,8 +261,8 @@ class CudnnCall {
     }
   }
 
-  /// Runs the graph, unless no engine does or, where plans are timed, the steps are faster. A
-  /// thread finds that out once for a problem: it takes as long as a selection.
+  /// Run the graph, unless no engine supports it or, with timed plans, the separate steps are
+  /// faster. A thread determines this once per problem: it takes as long as a selection.
   template <typename Steps>
   bool fuses(const conv::PlanKey& key, const conv::Operands& operands, const Steps& steps) const {
     thread_local LruCache<conv::PlanKey, std::uint64_t, conv::PlanKeyHash> unfused(10'000);
@@ -294,15 +295,14 @@ class CudnnCall {
 
   void warn_of_steps(const conv::Problem& problem, bool lacked_memory) const {
     const auto rank = static_cast<std::size_t>(problem.rank);
-    TORCH_WARN(op_, ": the convolution and what follows it are computed by kernels of their own, ",
-               "since cuDNN has no engine to choose for ",
-               conv::to_string(problem.epilogue.activation), " of a convolution of ",
-               at::IntArrayRef(problem.x.sizes.data(), rank), " with ",
+    TORCH_WARN(op_, ": separate kernels compute the convolution and its epilogue, because cuDNN ",
+               "has no engine for ", conv::to_string(problem.epilogue.activation),
+               " after a convolution of ", at::IntArrayRef(problem.x.sizes.data(), rank), " with ",
                at::IntArrayRef(problem.w.sizes.data(), rank), " in this dtype and layout",
-               lacked_memory ? " with the memory that there is" : "");
+               lacked_memory ? " with the available memory" : "");
   }
 
-  /// Of a few calls, after one that warms up.
+  /// Return the time of a few calls, after a warm-up call.
   template <typename Call>
   static float time(const Call& call) {
     constexpr int kCalls = 5;
@@ -333,7 +333,7 @@ class CudnnCall {
     } catch (const conv::OutOfMemory& error) {
       C10_THROW_ERROR(OutOfMemoryError, c10::str(op_, ": ", error.what()));
     } catch (const CudaError& error) {
-      C10_CUDA_CHECK(error.status());  // PyTorch's own exception for it
+      C10_CUDA_CHECK(error.status());  // throws PyTorch's own exception for it
       throw;
     } catch (const std::exception& error) {
       C10_THROW_ERROR(Error, c10::str(op_, ": ", error.what()));
@@ -412,7 +412,7 @@ void cuda_add_bias(at::Tensor& y, const at::Tensor& bias) {
   at::DimVector size(static_cast<std::size_t>(y.dim()), 1);
   at::DimVector stride(static_cast<std::size_t>(y.dim()), bias.stride(0));
   size[1] = bias.size(0);
-  // Without the dispatcher, which would take as long as the work itself: y and bias come from it.
+  // Not through the dispatcher, which takes as long as the work itself: y and bias come from it.
   at::cuda::add_(y, at::cuda::as_strided(bias, size, stride));
 }
 
@@ -460,7 +460,7 @@ std::function<void()> cudnn_execute_only(const at::Tensor& x, const at::Tensor& 
       key_of(conv::Pass::kFprop, x, w, y, params, CudnnFlags(), PolicyRequest());
   const auto choice = conv::choice_table().find(key);
   TORCH_CHECK(choice != nullptr,
-              "execute_floor: input and weight must be laid out as cuDNN gets them, both dense and "
+              "execute_floor: input and weight must have cuDNN's layout already: both dense, and "
               "both contiguous or both channels_last");
   cudnnHandle_t handle = at::native::getCudnnHandle();
   std::shared_ptr<conv::Plan> plan = conv::rebuild_plan(handle, key.problem, choice->choice);

@@ -16,7 +16,7 @@ namespace {
 using torch::autograd::generated::details::toNonOptFwGrad;
 using torch::autograd::generated::details::toNonOptPrimal;
 
-/// The sum of terms, of which one or more may be undefined.
+/// Return the sum of two terms; either may be undefined.
 at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
   if (a.defined() && b.defined()) {
     return a + b;
@@ -24,7 +24,7 @@ at::Tensor sum(const at::Tensor& a, const at::Tensor& b) {
   return a.defined() ? a : b;
 }
 
-/// A convolution without a bias.
+/// Compute a convolution without a bias.
 at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, c10::SymIntArrayRef stride,
                     c10::SymIntArrayRef padding, c10::SymIntArrayRef dilation, bool transposed,
                     c10::SymIntArrayRef output_padding, const c10::SymInt& groups,
@@ -35,12 +35,12 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, c10::SymI
                    transposed ? output_padding : c10::SymIntArrayRef(), dilation, groups, policy});
 }
 
-/// As PyTorch's: cuDNN's plans depend on how operands lie.
+/// Like PyTorch: cuDNN's plans depend on the layout of operands.
 at::Tensor dense_on_gpu(const at::Tensor& tensor) {
   return tensor.is_cuda() ? tensor.contiguous() : tensor;
 }
 
-/// The first elements of its spatial dimensions, where it has more of them than `like`.
+/// Truncate the spatial dimensions that are larger than in `like`.
 at::Tensor narrow_to(at::Tensor tensor, const at::Tensor& like) {
   for (std::int64_t dim = 2; dim < tensor.dim(); ++dim) {
     if (tensor.sym_size(dim) > like.sym_size(dim)) {
@@ -50,15 +50,16 @@ at::Tensor narrow_to(at::Tensor tensor, const at::Tensor& like) {
   return tensor;
 }
 
-/// Of a convolution's groups in dimension 0, that one.
+/// Return one group of a convolution, in dimension 0.
 at::Tensor group_of(const at::Tensor& tensor, std::int64_t groups, std::int64_t group) {
   const c10::SymInt size = tensor.sym_size(0) / groups;
   return tensor.narrow_symint(0, size * group, size);
 }
 
-/// Whether PyTorch keeps the convolution that makes the weight's gradient off cuDNN. It hands the
-/// transposed convolution's output padding on to it, where that means nothing, and cuDNN gets no
-/// convolution whose output padding reaches a stride: here the dilation, which it is exchanged for.
+/// Return whether PyTorch does not use cuDNN for the convolution that computes the weight's
+/// gradient. PyTorch passes the transposed convolution's output padding on to it, where it has no
+/// meaning. cuDNN accepts no convolution whose output padding reaches the stride; here the stride
+/// is the dilation, because the two are exchanged.
 bool is_output_padding_big(const ConvBackwardCall& call) {
   for (std::size_t i = 0; i < call.output_padding.size(); ++i) {
     if (call.output_padding[i] >= call.dilation[i]) {
@@ -68,8 +69,8 @@ bool is_output_padding_big(const ConvBackwardCall& call) {
   return false;
 }
 
-/// What makes the weight's gradient of grad_grad_input, which stands for the input: a convolution
-/// over the examples, with stride and dilation exchanged.
+/// Compute the weight's gradient from grad_grad_input, which takes the role of the input: a
+/// convolution over the examples, with stride and dilation exchanged.
 at::Tensor grad_weight_of_grad(const at::Tensor& grad_grad_input, const ConvBackwardCall& call) {
   const at::Tensor outputs = call.grad_output.transpose(0, 1);
   const at::Tensor inputs = grad_grad_input.transpose(0, 1);
@@ -97,12 +98,12 @@ at::Tensor grad_weight_of_grad(const at::Tensor& grad_grad_input, const ConvBack
   return narrow_to(at::cat(parts, 1).transpose(0, 1), call.weight);
 }
 
-/// What makes the input's gradient of grad_grad_weight, which stands for the weight.
+/// Compute the input's gradient from grad_grad_weight, which takes the role of the weight.
 at::Tensor grad_input_of_grad(const at::Tensor& grad_grad_weight, const ConvBackwardCall& call) {
   const at::Tensor grad_output = dense_on_gpu(call.grad_output);
   std::vector<c10::SymInt> output_padding = call.output_padding.vec();
   if (!call.transposed) {
-    // What of the input's end the convolution did not reach.
+    // The end of the input that the convolution did not reach.
     for (std::size_t i = 0; i < output_padding.size(); ++i) {
       const auto dim = static_cast<std::int64_t>(i) + 2;
       output_padding[i] = call.input.sym_size(dim) -
@@ -116,7 +117,7 @@ at::Tensor grad_input_of_grad(const at::Tensor& grad_grad_weight, const ConvBack
   return call.transposed ? narrow_to(grad_input, call.input) : grad_input;
 }
 
-/// A number for each channel, in the shape of a result whose channels are `dim`.
+/// Expand one value per channel to the shape of a result whose channels are dimension `dim`.
 at::Tensor expand_channels(const at::Tensor& numbers, const at::Tensor& like, std::int64_t dim) {
   std::vector<c10::SymInt> size(static_cast<std::size_t>(like.dim()), 1);
   size[static_cast<std::size_t>(dim)] = numbers.sym_size(0);
@@ -183,7 +184,7 @@ Gradients forward_derivatives(const ConvBackwardCall& call) {
 
 DoubleBackwardTensors double_backward(const Gradients& grads, const ConvBackwardCall& call) {
   const auto& [grad_grad_input, grad_grad_weight, grad_grad_bias] = grads;
-  // Without input there is nothing that a convolution would add.
+  // Without input a convolution would add nothing.
   const bool has_input = call.input.sym_numel() != 0;
   const auto as_forward = [&](const at::Tensor& input, const at::Tensor& weight) {
     return convolve(input, dense_on_gpu(weight), call.stride, call.padding, call.dilation,

@@ -7,23 +7,24 @@
 
 namespace convtime::ops {
 
-// By what PyTorch computes them by, through our own ops: with their plans, under their policy.
+// Derivatives through our own ops, with the same operations as PyTorch, and with the plans and the
+// policy of our ops.
 
-/// The tangent of a convolution's output, of operands of which one or more have tangents.
+/// Return the tangent of a convolution's output; one or more operands have tangents.
 at::Tensor forward_derivative(const ConvCall& call, const at::Tensor& output);
 
-/// As forward_derivative, those of the gradients that the call asks for.
+/// Return the tangents of the requested gradients, like forward_derivative().
 Gradients forward_derivatives(const ConvBackwardCall& call);
 
-/// What double_backward is computed from, and gives.
+/// The inputs of double_backward(), and its results.
 struct DoubleBackwardTensors {
   at::Tensor grad_output;
   at::Tensor input;
   at::Tensor weight;
 };
 
-/// The gradients of convolution_backward with respect to its tensors; `output_mask` tells which of
-/// the three are wanted. `grads` are those of its results, in their order; one or more are defined.
+/// Return the gradients of convolution_backward with respect to its tensors; `output_mask` selects
+/// which of the three. `grads` are the gradients of its results, in order; at least one is defined.
 DoubleBackwardTensors double_backward(const Gradients& grads, const ConvBackwardCall& call);
 
 }  // namespace convtime::ops

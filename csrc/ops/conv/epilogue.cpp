@@ -55,7 +55,7 @@ at::Tensor convolution_epilogue(const EpilogueCall& call) {
   return conv.as_caller_has_it(y);
 }
 
-/// As the convolutions: in the dtype that torch.autocast sets for them.
+/// Like the convolutions, in the dtype that torch.autocast sets for them.
 template <c10::DeviceType kDevice>
 at::Tensor autocast_epilogue(const EpilogueCall& call) {
   const AutocastCast cast(kDevice);
@@ -103,7 +103,7 @@ ActivationCall activation_of(const EpilogueCall& call) {
 
 PolicyRequest policy_of(const EpilogueCall& call) {
   const conv::Activation activation = activation_of(call).activation;
-  // PyTorch's graph for a ReLU has both sums, whatever there is to add.
+  // PyTorch's graph for a ReLU always has both sums.
   const bool all = activation == conv::Activation::kRelu;
   return parse_policy(
       op_of(call).name, call.policy, {conv::Pass::kFprop},

@@ -13,11 +13,11 @@
 
 namespace convtime::ops {
 
-/// One op, by its functions' names in Python.
+/// One op, under the names of its Python functions.
 inline constexpr std::array<ConvOp, 3> kConvEpilogue = {
     {{"conv1d_epilogue", 1, false}, {"conv2d_epilogue", 2, false}, {"conv3d_epilogue", 3, false}}};
 
-/// The arguments of a call of convolution_epilogue. It borrows them all.
+/// The arguments of a convolution_epilogue call, as references.
 struct EpilogueCall {
   const at::Tensor& input;
   const at::Tensor& weight;
@@ -33,19 +33,20 @@ struct EpilogueCall {
   std::optional<std::string_view> policy;
 };
 
-/// Calls the op through the dispatcher.
+/// Call the op through the dispatcher.
 CONVTIME_API at::Tensor dispatch(const EpilogueCall& call);
 
-/// By its function's name in Python, which errors begin with. Throws for a weight of no such rank.
+/// Return the op under its Python function's name, which error messages start with. Throws if the
+/// weight has an unsupported rank.
 const ConvOp& op_of(const EpilogueCall& call);
 
-/// Throws for a name that is none.
+/// Return the call's activation; throws for an unknown name.
 ActivationCall activation_of(const EpilogueCall& call);
 
-/// Throws as parse_policy.
+/// Return the call's policy; throws like parse_policy().
 PolicyRequest policy_of(const EpilogueCall& call);
 
-/// A call's implementation, for one of the dispatcher's keys.
+/// The implementation of a call for one dispatch key.
 using EpilogueImpl = at::Tensor(const EpilogueCall&);
 
 template <EpilogueImpl* kImpl>

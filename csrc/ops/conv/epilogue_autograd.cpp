@@ -19,7 +19,7 @@ namespace {
 using torch::autograd::isFwGradDefined;
 using torch::autograd::variable_list;
 
-/// Of convolution_epilogue, with respect to input, weight, bias and other.
+/// The derivative of convolution_epilogue with respect to input, weight, bias and other.
 struct EpilogueBackward {
   static constexpr const char* kName = "ConvolutionEpilogueBackward";
 
@@ -59,7 +59,7 @@ struct EpilogueBackward {
   }
 };
 
-/// By an op for each step, which torch differentiates in any mode.
+/// Compute each step with a separate op, which torch can differentiate in any mode.
 at::Tensor compute_separately(const EpilogueCall& call) {
   const ConvOp& conv = kConv[op_of(call).spatial - 1];
   at::Tensor y = dispatch({conv, call.input, call.weight, call.bias, call.stride, call.padding,
@@ -84,7 +84,7 @@ at::Tensor autograd_epilogue(const EpilogueCall& call) {
       torch::autograd::compute_requires_grad(call.input, call.weight, bias, other);
   const ActivationCall activation = activation_of(call);
   if (wants_gradient && !is_differentiable_by_output(activation)) {
-    // What is activated has to be kept, so it has to be written: the sums are fused alone.
+    // The activation's input must be saved, so it must be written: only the sums are fused.
     const at::Tensor sum =
         dispatch({call.input, call.weight, call.bias, call.other, call.stride, call.padding,
                   call.dilation, call.groups, conv::to_string(conv::Activation::kIdentity),

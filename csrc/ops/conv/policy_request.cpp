@@ -9,7 +9,7 @@
 namespace convtime::ops {
 namespace {
 
-/// As tags begin, less the last underscore.
+/// Return the start of a tag, without the last underscore.
 std::string graph_name(conv::Pass pass, std::string_view epilogue) {
   std::string name = conv::operation_name(pass);
   if (!epilogue.empty()) {

@@ -10,30 +10,30 @@
 
 namespace convtime::ops {
 
-/// What an op's `policy` asks for. Where it asks for nothing, torch.backends.cudnn.benchmark says
-/// how plans are selected.
+/// The contents of an op's `policy`. If it is empty, torch.backends.cudnn.benchmark determines how
+/// plans are selected.
 struct PolicyRequest {
   std::optional<bool> benchmark;          ///< "benchmark" or "heuristic"
   std::optional<conv::EngineTag> engine;  ///< a tag
 
-  /// What the gradients of an op take over from it: an engine computes one pass alone.
+  /// Return the policy for the gradients of an op: an engine applies to only one pass.
   std::optional<std::string> for_gradients() const;
 };
 
-/// What cuDNN computes for the forward pass: a transposed convolution is the gradient of the
-/// convolution that its weight belongs to, with respect to that one's input.
+/// Return the cuDNN operation of the forward pass: a transposed convolution is the input gradient
+/// of the convolution that its weight belongs to.
 constexpr conv::Pass forward_pass(bool transposed) {
   return transposed ? conv::Pass::kDgrad : conv::Pass::kFprop;
 }
 
-/// What cuDNN computes for the gradient of the input.
+/// Return the cuDNN operation for the gradient of the input.
 constexpr conv::Pass input_gradient_pass(bool transposed) {
   return transposed ? conv::Pass::kFprop : conv::Pass::kDgrad;
 }
 
-/// Throws c10::Error, in the name of the op, for what is no policy, and for an engine of a pass
-/// that is not among those that the op computes, or of another epilogue than the op's (as
-/// epilogue_name has it).
+/// Parse a policy. Throws c10::Error, prefixed by the op's name, for an invalid policy, for an
+/// engine of a pass that the op does not compute, and for an engine of another epilogue (as
+/// returned by epilogue_name()).
 PolicyRequest parse_policy(const char* op, std::optional<std::string_view> policy,
                            c10::ArrayRef<conv::Pass> passes, std::string_view epilogue = {});
 

@@ -27,7 +27,7 @@
 namespace convtime::ops {
 namespace {
 
-/// None where it is no plain whole number in 64 bits.
+/// Return std::nullopt unless the object is a plain int that fits in 64 bits.
 std::optional<c10::SymInt> read_number(PyObject* object) {
   if (!PyLong_CheckExact(object)) {
     return std::nullopt;
@@ -38,10 +38,10 @@ std::optional<c10::SymInt> read_number(PyObject* object) {
                        : std::nullopt;
 }
 
-/// The numbers of an argument, up to three.
+/// An argument with up to three integers.
 class Numbers {
  public:
-  /// Whether the object is a plain number, or a plain tuple or list of one to three of them.
+  /// Return whether the object is a plain int, or a plain tuple or list of one to three ints.
   bool read(PyObject* object) {
     if (PyTuple_CheckExact(object) || PyList_CheckExact(object)) {
       size_ = static_cast<std::size_t>(PySequence_Fast_GET_SIZE(object));
@@ -76,14 +76,15 @@ class Numbers {
   std::size_t size_ = 0;
 };
 
-/// Padding as PyTorch takes it, in numbers or in words.
+/// Padding as PyTorch accepts it: integers or a string.
 struct Padding {
   Numbers numbers;
-  /// The zeros that "same" puts at the input's end where it has to be uneven, as constant_pad_nd
-  /// takes them; empty where there are none.
+  /// The zeros that padding "same" appends to the input if it must be asymmetric, in
+  /// constant_pad_nd's order; empty if none are needed.
   at::DimVector surplus;
 
-  /// Whether the object is plain numbers, or a word that the other arguments leave to be plain.
+  /// Return whether the object is plain integers, or a string that the other arguments resolve to
+  /// plain integers.
   bool read(PyObject* object, const at::Tensor& weight, const Numbers& stride,
             const Numbers& dilation, std::size_t spatial) {
     if (!PyUnicode_CheckExact(object)) {
@@ -128,8 +129,8 @@ struct Padding {
   }
 };
 
-/// Whether a torch function mode is active that may want to see the call. That of
-/// torch.set_default_device does not: it is for functions that make tensors out of nothing.
+/// Return whether an active torch function mode may need to see the call.
+/// torch.set_default_device's mode does not: it only affects factory functions.
 bool is_overridden() {
   if (!at::impl::torch_function_mode_enabled()) {
     return false;
@@ -167,7 +168,7 @@ std::optional<double> read_real(PyObject* object) {
                             : std::nullopt;
 }
 
-/// Lives as long as the object.
+/// The result is valid as long as the object.
 std::string_view text_of(PyObject* object) {
   Py_ssize_t length = 0;
   const char* const text = PyUnicode_AsUTF8AndSize(object, &length);
@@ -181,7 +182,7 @@ std::optional<std::string_view> text_or_none(PyObject* object) {
   return object == Py_None ? std::nullopt : std::optional(text_of(object));
 }
 
-/// A copy. The first one of a tensor that Python knows needs the GIL.
+/// Return a copy. The first copy of a tensor that Python knows needs the GIL.
 std::optional<at::Tensor> tensor_or_none(PyObject* object) {
   return object == Py_None ? std::nullopt : std::optional<at::Tensor>(THPVariable_Unpack(object));
 }
@@ -190,14 +191,14 @@ at::Tensor pad_end(const at::Tensor& input, const Padding& padding) {
   return padding.surplus.empty() ? input : at::constant_pad_nd(input, padding.surplus);
 }
 
-/// Where a function's arguments stand.
+/// The positions of a function's arguments.
 struct Positions {
   Py_ssize_t stride;
   Py_ssize_t padding;
-  Py_ssize_t output_padding;  ///< -1: there is none
+  Py_ssize_t output_padding;  ///< -1: the function has none
   Py_ssize_t dilation;
   Py_ssize_t groups;
-  Py_ssize_t policy;  ///< the last
+  Py_ssize_t policy;  ///< the last argument
 };
 
 constexpr Positions kConvPositions = {3, 4, -1, 5, 6, 7};
@@ -296,8 +297,8 @@ PyObject* convolve_with_epilogue(PyObject* /*module*/, PyObject* const* args, Py
 
 PyObject* call_op(PyObject* /*module*/, PyObject* const* args, Py_ssize_t count,
                   PyObject* keywords) {
-  HANDLE_TH_ERRORS  // turns C++ warnings into Python's
-      TORCH_CHECK(count > 0, "call_op: takes the op and its arguments");
+  HANDLE_TH_ERRORS  // turns C++ warnings into Python warnings
+      TORCH_CHECK(count > 0, "call_op: needs the op and its arguments, got no arguments");
   THPObjectPtr result(
       PyObject_Vectorcall(args[0], args + 1, static_cast<std::size_t>(count - 1), keywords));
   if (!result) {
@@ -326,7 +327,7 @@ PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t 
   TORCH_CHECK(count == kArguments && THPVariable_Check(args[0]) && THPVariable_Check(args[1]) &&
                   (args[2] == Py_None || THPVariable_Check(args[2])) && stride.read(args[3]) &&
                   padding.read(args[4]) && dilation.read(args[5]) && PyLong_CheckExact(args[6]),
-              "execute_floor: takes input, weight, bias, stride, padding, dilation and groups");
+              "execute_floor: needs input, weight, bias, stride, padding, dilation and groups");
   const auto two = [](const Numbers& numbers) {
     const c10::SymIntArrayRef values = numbers.get();
     return ConvParams::Numbers{values.front().expect_int(), values.back().expect_int()};
@@ -345,14 +346,14 @@ PyObject* execute_floor(PyObject* /*module*/, PyObject* const* args, Py_ssize_t 
   if (!capsule) {
     throw python_error();
   }
-  (void)floor.release();  // the capsule's now
+  (void)floor.release();  // the capsule owns it now
   static PyMethodDef method = {"floor", call_floor, METH_NOARGS, nullptr};
   return PyCFunction_New(&method, capsule.get());
   END_HANDLE_TH_ERRORS
 }
 #endif
 
-/// What PyMethodDef takes for a function of METH_FASTCALL.
+/// Convert to the function type that PyMethodDef needs for METH_FASTCALL.
 PyCFunction as_method(PyObject* (*function)(PyObject*, PyObject* const*, Py_ssize_t)) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }

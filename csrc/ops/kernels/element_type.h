@@ -7,7 +7,7 @@
 
 namespace convtime::ops {
 
-/// Of a tensor that the ops take.
+/// Return the element type of a tensor that the ops accept.
 inline ElementType element_type_of(const at::Tensor& tensor) {
   switch (tensor.scalar_type()) {
     case at::kHalf:
@@ -19,7 +19,8 @@ inline ElementType element_type_of(const at::Tensor& tensor) {
     case at::kDouble:
       return ElementType::kDouble;
     default:
-      TORCH_INTERNAL_ASSERT(false, "the op let a dtype through: ", tensor.scalar_type());
+      TORCH_INTERNAL_ASSERT(false,
+                            "unsupported dtype not rejected by the op: ", tensor.scalar_type());
   }
 }
 

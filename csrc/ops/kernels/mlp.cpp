@@ -32,7 +32,7 @@
 namespace convtime::ops {
 namespace {
 
-/// The sizes of a net whose weights are one tensor, as mlp.h has them.
+/// The sizes of a net whose weights are one tensor; see mlp.h.
 struct Net {
   std::int64_t layers;
   std::int64_t width;
@@ -57,7 +57,7 @@ Net check_net(const char* op, const at::Tensor& weights, std::int64_t inputs, st
                 outputs,         activation == "tanh", biases == 1};
   TORCH_CHECK(1 <= inputs && inputs <= net.width, op, ": inputs must have between 1 and ",
               net.width, " columns, the width of the weights, got ", inputs);
-  TORCH_CHECK(1 <= outputs && outputs <= net.width, op, ": outputs must lie between 1 and ",
+  TORCH_CHECK(1 <= outputs && outputs <= net.width, op, ": outputs must be between 1 and ",
               net.width, ", the width of the weights, got ", outputs);
   TORCH_CHECK(net.tanh || activation == "relu", op, ": activation must be 'relu' or 'tanh', got '",
               activation, "'");
@@ -69,7 +69,7 @@ void check_rows(const char* op, const char* name, const at::Tensor& rows,
   TORCH_CHECK(rows.dim() == 2 && rows.size(0) >= 1, op, ": ", name,
               " must have shape (rows, columns) and at least one row, got ", rows.sizes());
   TORCH_CHECK(rows.scalar_type() == weights.scalar_type(), op, ": ", name,
-              " must be of the weights' dtype ", weights.scalar_type(), ", got ",
+              " must have the weights' dtype ", weights.scalar_type(), ", got ",
               rows.scalar_type());
   TORCH_CHECK(rows.device() == weights.device(), op, ": ", name, " must be on the weights' device ",
               weights.device(), ", got ", rows.device());
@@ -137,7 +137,7 @@ void check_numbers(const char* name, const at::Tensor& numbers, const Steps& s, 
                    std::int64_t least) {
   TORCH_CHECK(numbers.dim() == 1 && numbers.size(0) >= least && numbers.is_contiguous() &&
                   numbers.scalar_type() == type && numbers.device() == s.weights.device(),
-              kSteps, ": ", name, " must be at least ", least, " contiguous numbers of ", type,
+              kSteps, ": ", name, " must be at least ", least, " contiguous values of ", type,
               " on ", s.weights.device(), ", got shape ", numbers.sizes(), ", ",
               numbers.scalar_type(), " on ", numbers.device());
 }
@@ -166,12 +166,12 @@ Net check_steps(const Steps& s) {
   TORCH_CHECK(s.inputs.is_contiguous() && s.targets.is_contiguous(), kSteps,
               ": inputs and targets must be contiguous");
   TORCH_CHECK(1 <= s.batch && s.batch <= s.inputs.size(0), kSteps,
-              ": batch must lie between 1 and the ", s.inputs.size(0), " rows of inputs, got ",
+              ": batch must be between 1 and the ", s.inputs.size(0), " rows of inputs, got ",
               s.batch);
   TORCH_CHECK(1 <= s.steps && s.steps <= 1'000'000, kSteps,
-              ": steps must lie between 1 and 1000000, got ", s.steps);
+              ": steps must be between 1 and 1000000, got ", s.steps);
   TORCH_CHECK(0 <= s.growth_interval && s.growth_interval <= 1'000'000'000, kSteps,
-              ": growth_interval must lie between 0 and 1000000000, got ", s.growth_interval);
+              ": growth_interval must be between 0 and 1000000000, got ", s.growth_interval);
   if (s.master) {
     check_state("master", s.master, s);
   }
@@ -179,8 +179,8 @@ Net check_steps(const Steps& s) {
   check_state("second", s.second, s);
   TORCH_CHECK(s.is_sgd() || (s.first && s.second), kSteps, ": optimizer '", s.optimizer,
               "' needs both moments, first and second");
-  TORCH_CHECK(s.first || s.momentum == 0, kSteps, ": a momentum of ", s.momentum,
-              " needs the tensor it is kept in, first");
+  TORCH_CHECK(s.first || s.momentum == 0, kSteps, ": momentum ", s.momentum,
+              " needs the tensor first, got None");
   check_numbers("counters", s.counters, s, at::kLong, 3);
   check_numbers("rates", s.rates, s, at::kFloat, 2);
   check_numbers("losses", s.losses, s, at::kFloat, 1);
@@ -196,7 +196,7 @@ at::ScalarType wide(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
 }
 
-/// The part of a layer's matrix that is not padding.
+/// Return the unpadded part of a layer's matrix.
 at::Tensor layer_of(const at::Tensor& weights, const Net& net, std::int64_t layer) {
   at::Tensor matrix = weights[layer].narrow(0, 0, net.width);
   if (layer == 0) {
@@ -205,12 +205,12 @@ at::Tensor layer_of(const at::Tensor& weights, const Net& net, std::int64_t laye
   return layer == net.layers - 1 ? matrix.narrow(0, 0, net.outputs) : matrix;
 }
 
-/// Of a net that has biases, the part of a layer's that is not padding.
+/// Return the unpadded part of a layer's biases, for a net with biases.
 at::Tensor biases_of(const at::Tensor& weights, const Net& net, std::int64_t layer) {
   return weights[layer][net.width].narrow(0, 0, layer == net.layers - 1 ? net.outputs : net.width);
 }
 
-/// Each layer's input, and after them the output.
+/// Return each layer's input, followed by the output.
 std::vector<at::Tensor> activations(const at::Tensor& input, const at::Tensor& weights,
                                     const Net& net) {
   std::vector<at::Tensor> values{input};
@@ -230,7 +230,7 @@ struct Gradients {
   at::Tensor weights;
 };
 
-/// From the gradient of the output.
+/// Return the gradients of the inputs and the weights, given the gradient of the output.
 Gradients gradients_of(at::Tensor gradient, const std::vector<at::Tensor>& values,
                        const at::Tensor& weights, const Net& net) {
   const at::Tensor result = at::zeros_like(weights);
@@ -267,7 +267,7 @@ std::tuple<at::Tensor, at::Tensor> backward(const at::Tensor& grad_output, const
   return {gradients.input.to(input.scalar_type()), gradients.weights.to(weights.scalar_type())};
 }
 
-/// A step's loss, and its gradient.
+/// A step's loss and its gradient.
 struct Loss {
   double value;
   at::Tensor gradient;
@@ -285,7 +285,7 @@ Loss loss_of(const Steps& s, const at::Tensor& output, const at::Tensor& targets
           error * (2 / (rows * static_cast<double>(s.outputs)))};
 }
 
-/// As torch.optim updates; `updates` counts this one.
+/// Update like torch.optim; `updates` includes this update.
 void update(const Steps& s, at::Tensor gradient, std::int64_t updates) {
   const at::Tensor& stored = s.master ? *s.master : s.weights;
   const double rate = s.rates[0].item<double>();
@@ -327,7 +327,7 @@ void step(const Steps& s, const Net& net) {
   const auto values = activations(s.inputs.narrow(0, begin, s.batch).to(type), weights, net);
   const Loss loss = loss_of(s, values.back(), s.classifies() ? targets : targets.to(type));
   const double scale = s.scaled ? rates[1] : 1;
-  // Rounded, so that what overflows on a GPU does so here.
+  // Rounded, so that values that overflow on a GPU also overflow here.
   const at::Tensor scaled = (loss.gradient * scale).to(s.weights.scalar_type()).to(type);
   const at::Tensor gradient = gradients_of(scaled, values, weights, net).weights / scale;
   const bool skipped = s.scaled && !gradient.isfinite().all().item<bool>();
@@ -353,7 +353,7 @@ void take_steps(const Steps& s) {
   }
 }
 
-/// There is none to be kept.
+/// The CPU needs no scratch memory.
 std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
                            std::int64_t /*batch*/) {
   check_net("mlp_scratch_bytes", weights, inputs, outputs, "relu");
@@ -376,14 +376,14 @@ namespace mlp_cuda {
 void check_aligned(const char* op, const char* name, const at::Tensor& tensor) {
   const auto address = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
   TORCH_CHECK(address % 16 == 0, op, ": ", name,
-              " must begin at a multiple of 16 bytes on a GPU, got ", address % 16,
-              " beyond one; clone() it");
+              " must be aligned to 16 bytes on a GPU, got an address ", address % 16,
+              " bytes off; clone() it");
 }
 
-/// A net as kernels take it, and which of them.
+/// A net in the form that the kernels take, and the kernels to use.
 struct Choice {
   MlpNet net;
-  std::string why_wide;  // empty: it is on chip
+  std::string why_wide;  // empty: it runs on chip
 
   bool is_wide() const { return !why_wide.empty(); }
   std::size_t scratch_bytes(std::int64_t batch, MlpWork work) const {
@@ -436,7 +436,7 @@ MlpWide on_current_stream(bool tuned) {
   return {at::cuda::getCurrentCUDABlasLtHandle(), tuned, at::cuda::getCurrentCUDAStream()};
 }
 
-/// As PyTorch's own products of floats have it.
+/// As in PyTorch's own matrix products of floats.
 bool allows_tf32() { return at::globalContext().allowTF32CuBLAS(); }
 
 std::int64_t scratch_bytes(const at::Tensor& weights, std::int64_t inputs, std::int64_t outputs,
@@ -551,7 +551,7 @@ void tune(const at::Tensor& inputs, const at::Tensor& weights, const at::Tensor&
   const Net net = check_net(kName, weights, inputs.size(1), outputs, activation);
   const Choice choice = choose(kName, net, weights, tf32);
   TORCH_CHECK(choice.is_wide(), kName,
-              ": only products by cuBLASLt are chosen among, and this net runs on chip");
+              ": the net must use cuBLASLt's products to be tuned, got a net that runs on chip");
   TORCH_CHECK(inputs.is_contiguous() && 1 <= batch && batch <= inputs.size(0), kName,
               ": inputs must be contiguous and hold a batch of ", batch, " rows, got shape ",
               inputs.sizes());
@@ -568,9 +568,9 @@ void take_steps(const Steps& s) {
   const c10::cuda::CUDAGuard guard(s.weights.device());
   const Choice choice = choose(kSteps, check_steps(s), s.weights, s.tf32);
   TORCH_CHECK(!s.master || s.master->scalar_type() == at::kFloat, kSteps,
-              ": master must be of float32, got ", s.master->scalar_type());
+              ": master must have dtype float32, got ", s.master->scalar_type());
   TORCH_CHECK(!s.master || s.weights.scalar_type() != at::kFloat, kSteps,
-              ": weights of float32 need no master, got one");
+              ": master must be None for weights of dtype float32, got a tensor");
   check_scratch(kSteps, s.scratch, s.weights, choice.scratch_bytes(s.batch, MlpWork::kTraining));
   for (const auto& state : {s.master, s.first, s.second}) {
     if (state) {
@@ -608,7 +608,7 @@ void take_steps(const Steps& s) {
 
 #endif
 
-/// As the schema has the arguments.
+/// The arguments are in the schema's order.
 template <void (*take_steps)(const Steps&)>
 void steps(const at::Tensor& inputs, const at::Tensor& targets, const at::Tensor& weights,
            const std::optional<at::Tensor>& master, const std::optional<at::Tensor>& first,

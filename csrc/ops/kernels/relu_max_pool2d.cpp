@@ -52,13 +52,13 @@ struct Pooling {
   }
 };
 
-/// The numbers of an argument for height and width, each in [minimum, INT_MAX].
+/// Return an argument's values for height and width, each in [minimum, INT_MAX].
 std::array<std::int64_t, 2> expand(at::IntArrayRef values, const char* name, std::int64_t minimum) {
   TORCH_CHECK(values.size() == 1 || values.size() == 2, kName, ": ", name,
               " must be one or two numbers, got ", values);
   for (const std::int64_t value : values) {
     TORCH_CHECK(minimum <= value && value <= std::numeric_limits<std::int32_t>::max(), kName, ": ",
-                name, " must lie between ", minimum, " and 2147483647, got ", values);
+                name, " must be between ", minimum, " and 2147483647, got ", values);
   }
   return {values.front(), values.back()};
 }
@@ -70,7 +70,7 @@ Pooling check(at::IntArrayRef input_size, const PoolWindow& window) {
   for (std::size_t i = dim - 3; i < dim; ++i) {
     TORCH_CHECK(0 < input_size[i] && input_size[i] <= std::numeric_limits<std::int32_t>::max(),
                 kName,
-                ": channels, height and width of input must lie between 1 and 2147483647, "
+                ": channels, height and width of input must be between 1 and 2147483647, "
                 "got shape ",
                 input_size);
   }
@@ -98,7 +98,7 @@ Pooling check(at::IntArrayRef input_size, const PoolWindow& window) {
   return {input_size.vec(), axes[0], axes[1]};
 }
 
-/// As PyTorch's, 3-D tensors are never channels_last.
+/// As in PyTorch, 3-D tensors are never channels_last.
 at::MemoryFormat format_of(const at::Tensor& tensor) {
   return tensor.dim() == 4 ? tensor.suggest_memory_format() : at::MemoryFormat::Contiguous;
 }
@@ -110,14 +110,14 @@ void check_dtype(const at::Tensor& input) {
       kName, ": dtype must be float16, bfloat16, float32 or float64, got ", type);
 }
 
-/// Of the winners of such a window: as wide as kernels/relu_max_pool2d/relu_max_pool2d.h has them.
+/// Return the dtype of the winners for a window, as in kernels/relu_max_pool2d/relu_max_pool2d.h.
 at::ScalarType winner_type(std::int64_t window) { return window <= 128 ? at::kByte : at::kUInt32; }
 
-/// Checks what backward and indices are given; returns the layout of the winners.
+/// Check the arguments of backward and indices; return the layout of the winners.
 at::MemoryFormat check_winners(const at::Tensor& winners, const Pooling& pooling) {
   const std::vector<std::int64_t> size = pooling.output_size();
   TORCH_CHECK(winners.sizes() == size && winners.scalar_type() == winner_type(pooling.window()),
-              kName, ": winners must be of shape ", at::IntArrayRef(size), " and dtype ",
+              kName, ": winners must have shape ", at::IntArrayRef(size), " and dtype ",
               winner_type(pooling.window()), ", got ", winners.sizes(), " and ",
               winners.scalar_type());
   return format_of(winners);
@@ -150,7 +150,7 @@ std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindo
                                      window.padding, window.dilation, window.ceil_mode);
 }
 
-/// Where the windows of an axis begin, as a column or a row to be broadcast.
+/// Return the start of each window along an axis, as a column or a row that broadcasts.
 at::Tensor starts(const Axis& axis, std::int64_t trailing) {
   const at::Tensor first = at::arange(axis.output, at::kLong) * axis.stride - axis.padding;
   return trailing == 1 ? first.unsqueeze(1) : first;
@@ -172,7 +172,7 @@ std::tuple<at::Tensor, at::Tensor> with_winners(const at::Tensor& input,
   const at::Tensor column = indices - row * pooling.w.input;
   const at::Tensor r = (row - starts(pooling.h, 1)).div(pooling.h.dilation, "floor");
   const at::Tensor c = (column - starts(pooling.w, 0)).div(pooling.w.dilation, "floor");
-  // Clamped, since a window without elements has an index beyond the input.
+  // Clamped, because a window without elements has an index outside the input.
   const at::Tensor position = (r * pooling.w.kernel + c).clamp(0, pooling.window() - 1);
   const at::Tensor alive = output.gt(0).logical_or(output.isnan());
   const at::Tensor winners = at::where(alive, position, position + dead_bit(pooling));
@@ -200,7 +200,7 @@ at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
   const at::Tensor alive = winners.to(at::kLong).lt(dead_bit(pooling));
   const at::Tensor positions =
       indices(winners, input_size, kernel_size, stride, padding, dilation, ceil_mode);
-  // Of the input, ATen's own looks at sizes and layout alone.
+  // ATen's kernel reads only sizes and layout of the input.
   const at::Tensor input = at::empty(input_size, grad_output.options(), format);
   return at::max_pool2d_with_indices_backward(
       at::where(alive, grad_output, 0).contiguous(format), input, kernel_size, stride, padding,
@@ -213,7 +213,7 @@ at::Tensor backward(const at::Tensor& grad_output, const at::Tensor& winners,
 
 namespace cuda {
 
-static_assert(!winners_are_bytes(129) && winners_are_bytes(128), "winner_type() says otherwise");
+static_assert(!winners_are_bytes(129) && winners_are_bytes(128), "must agree with winner_type()");
 
 PoolAxis narrow(const Axis& axis) {
   return {axis.input,
@@ -230,7 +230,7 @@ PoolGeometry geometry_of(const Pooling& pooling, at::MemoryFormat format) {
           narrow(pooling.w), format == at::MemoryFormat::ChannelsLast};
 }
 
-/// The output, and the winners where they are wanted.
+/// Return the output, and the winners if they are requested.
 std::tuple<at::Tensor, at::Tensor> pool(const at::Tensor& input, const PoolWindow& window,
                                         bool wants_winners) {
   check_dtype(input);

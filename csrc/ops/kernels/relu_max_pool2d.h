@@ -8,7 +8,7 @@
 
 namespace convtime::ops {
 
-/// The arguments that the ops of relu_max_pool2d share, as their schemas have them.
+/// The arguments that the ops of relu_max_pool2d share, as in their schemas.
 struct PoolWindow {
   at::IntArrayRef kernel_size;
   at::IntArrayRef stride;
@@ -17,7 +17,7 @@ struct PoolWindow {
   bool ceil_mode;
 };
 
-// The ops, through the dispatcher.
+// The ops, called through the dispatcher.
 
 at::Tensor relu_max_pool2d(const at::Tensor& input, const PoolWindow& window);
 std::tuple<at::Tensor, at::Tensor> relu_max_pool2d_with_winners(const at::Tensor& input,

@@ -18,7 +18,7 @@ namespace {
 using torch::autograd::isFwGradDefined;
 using torch::autograd::variable_list;
 
-/// What a gradient is computed from, beside the winners.
+/// The values needed to compute a gradient, in addition to the winners.
 struct PoolSettings {
   std::vector<c10::SymInt> input_size;
   std::vector<std::int64_t> kernel_size;
@@ -36,8 +36,9 @@ struct PoolSettings {
   }
 };
 
-/// Of something of the input's shape, what the outputs won, and zero where they are dead: the
-/// derivative in forward mode, and that of the backward pass.
+/// Gather the elements that the outputs won from a tensor of the input's shape; zero for outputs
+/// without a gradient. This is the derivative in forward mode, and the derivative of the backward
+/// pass.
 at::Tensor take_won(const at::Tensor& of_input, const at::Tensor& winners,
                     const PoolWindow& window) {
   const at::Tensor indices = relu_max_pool2d_indices(winners, of_input.sym_sizes(), window);
@@ -75,7 +76,7 @@ struct PoolDoubleBackward {
   }
 };
 
-/// Records how the result's gradient becomes that of `from`.
+/// Set the result's history, so that its gradient propagates to `from`.
 template <typename Formula>
 void set_history(const at::Tensor& result, const at::Tensor& from, const at::Tensor& winners,
                  const PoolWindow& window, c10::SymIntArrayRef input_size) {

@@ -42,10 +42,10 @@ void check_dtype(const char* op, const at::Tensor& input) {
               ": dtype must be float16 or float32, got ", input.scalar_type());
 }
 
-/// Last of all, so that everything else is checked without a GPU, too.
+/// Called last, so that all other checks also run without a GPU.
 void check_device(const char* op, const at::Tensor& input) {
-  TORCH_CHECK(input.is_cuda(), op, ": input must be on a CUDA device, since it is the GPU's ",
-              "kernels that this is about, got ", input.device());
+  TORCH_CHECK(input.is_cuda(), op, ": input must be on a CUDA device, because the tutorial's ",
+              "kernels run on a GPU, got ", input.device());
 }
 
 // --- ReLU and max-pooling -----------------------------------------------------------------------
@@ -64,10 +64,10 @@ struct PoolRequest {
 
 void check_number(const char* name, std::int64_t value, std::int64_t minimum) {
   TORCH_CHECK(minimum <= value && value <= std::numeric_limits<std::int32_t>::max(), kPool, ": ",
-              name, " must lie between ", minimum, " and 2147483647, got ", value);
+              name, " must be between ", minimum, " and 2147483647, got ", value);
 }
 
-/// Whether a step takes such windows and tensors.
+/// Check that a step supports the window and the tensors.
 void check_step(PoolStep step, const at::Tensor& input, const Window& window, bool channels_last) {
   const auto [kernel, stride, padding] = window;
   if (step == PoolStep::kUnrolled || step == PoolStep::kVectorised) {
@@ -75,18 +75,18 @@ void check_step(PoolStep step, const at::Tensor& input, const Window& window, bo
                 "' is compiled for kernel_size 3 and padding 1, and for kernel_size 2 and padding "
                 "0, both with stride 2, got kernel_size ",
                 kernel, ", stride ", stride, " and padding ", padding,
-                "; 'naive', 'coalesced' and 'constant_memory' take any window");
+                "; 'naive', 'coalesced' and 'constant_memory' support any window");
   }
   if (step == PoolStep::kSharedMemory) {
-    // So that sizes are multiplied without overflow; what is larger has no room either way.
+    // Clamped, so that products of sizes do not overflow; larger values do not fit in any case.
     const std::int64_t k = std::min(kernel, kMaxSharedBytes);
     const std::int64_t step_by = std::min(stride, kMaxSharedBytes);
     const std::int64_t size = input.element_size();
     const std::int64_t bytes =
         channels_last ? Tile<true>::bytes(k, step_by, size) : Tile<false>::bytes(k, step_by, size);
     TORCH_CHECK(bytes <= kMaxSharedBytes, kPool, ": step 'shared_memory' has room for ",
-                kMaxSharedBytes, " bytes of a block's input, and kernel_size ", kernel,
-                " with stride ", stride, " needs more; take a smaller window or another step");
+                kMaxSharedBytes, " bytes of a block's input, but kernel_size ", kernel,
+                " with stride ", stride, " needs more; use a smaller window or another step");
   }
 }
 
@@ -115,7 +115,7 @@ PoolRequest check_pool(const at::Tensor& input, const Window& window, std::strin
   const std::int64_t output_count = input.size(0) * input.size(1) * outputs[0] * outputs[1];
   TORCH_CHECK(input.numel() <= kMaxElements && output_count <= kMaxElements, kPool,
               ": input and output must have at most ", kMaxElements, " elements, got ",
-              input.numel(), " and ", output_count, "; convtime.ops.relu_max_pool2d takes more");
+              input.numel(), " and ", output_count, "; use convtime.ops.relu_max_pool2d instead");
   const bool channels_last = input.suggest_memory_format() == at::MemoryFormat::ChannelsLast;
   check_step(step, input, window, channels_last);
   check_device(kPool, input);
@@ -151,7 +151,7 @@ ActivationRequest check_activation(const at::Tensor& input,
     TORCH_CHECK(grad_output->sizes() == input.sizes() &&
                     grad_output->scalar_type() == input.scalar_type() &&
                     grad_output->device() == input.device(),
-                kActivation, ": grad_output must be of the input's shape ", input.sizes(),
+                kActivation, ": grad_output must have the input's shape ", input.sizes(),
                 ", dtype ", input.scalar_type(), " and device ", input.device(), ", got ",
                 grad_output->sizes(), ", ", grad_output->scalar_type(), " and ",
                 grad_output->device());
@@ -160,7 +160,7 @@ ActivationRequest check_activation(const at::Tensor& input,
   return {step, build, *activation};
 }
 
-// --- The ops; without CUDA, they check what they are given, and refuse its device ---------------
+// --- The ops; without CUDA, they check their arguments, and refuse the device ------------------
 
 #ifdef CONVTIME_WITH_CUDA
 std::vector<std::int64_t> listed(const KernelFacts& facts) {

@@ -9,7 +9,8 @@
 namespace convtime::ops {
 namespace {
 
-/// Python's dispatch modes (FakeTensorMode among them) are the caller's: they see none of this.
+/// Excludes the caller's Python dispatch modes (e.g. FakeTensorMode), so that they do not see the
+/// reference's operators.
 class WithoutModes {
  private:
   c10::impl::ExcludeDispatchKeyGuard guard_{
@@ -26,7 +27,7 @@ class Relu final : public Callable {
   void discard_result() override { result_.reset(); }
 
  private:
-  /// Takes an H200 2 to 4 us: long enough that the launch of what follows is hidden behind it.
+  /// Takes 2 to 4 us on an H200: long enough to hide the launch of the following work.
   static constexpr std::int64_t kElements = 1 << 20;
 
   static at::Tensor make_input() {

@@ -7,7 +7,7 @@
 
 namespace convtime::ops {
 
-/// A small elementwise kernel of PyTorch's, on the current device and stream.
+/// Return a small elementwise PyTorch kernel, for the current device and stream.
 CONVTIME_API std::unique_ptr<Callable> torch_calibration_reference();
 
 }  // namespace convtime::ops

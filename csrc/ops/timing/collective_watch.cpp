@@ -10,11 +10,11 @@
 namespace convtime::ops {
 namespace {
 
-/// The operators that talk to other ranks are in these namespaces.
+/// The namespaces of the operators that communicate with other ranks.
 constexpr std::array<std::string_view, 3> kNamespaces = {
     "c10d::", "_c10d_functional::", "symm_mem::"};
 
-/// In all: callbacks are plain functions, and may run on any thread.
+/// Process-wide: callbacks are plain functions, and may run on any thread.
 std::atomic<std::uint64_t> operations_seen = 0;
 
 std::unique_ptr<at::ObserverContext> count_operation(const at::RecordFunction& function) {

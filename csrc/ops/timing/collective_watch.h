@@ -6,8 +6,9 @@
 
 namespace convtime::ops {
 
-/// Sees the operations of torch.distributed (collectives, sends and receives) that any thread of
-/// the process dispatches while it lives: autograd's threads issue those of a backward pass.
+/// Counts the operations of torch.distributed (collectives, sends and receives) that any thread of
+/// the process dispatches during its lifetime. Any thread, because autograd's threads issue the
+/// operations of a backward pass.
 class CONVTIME_API CollectiveWatch {
  public:
   CollectiveWatch();

@@ -22,9 +22,9 @@
 namespace convtime::ops {
 namespace {
 
-/// A free block serves requests of at least this share of its size.
+/// A free block serves requests of at least its size divided by this.
 constexpr std::size_t kMaxWaste = 2;
-/// Used and free blocks together take at most this many times the memory that was used at once.
+/// Used and free blocks together take at most this many times the peak memory in use.
 constexpr std::size_t kMaxFootprint = 2;
 
 std::size_t page_bytes() {
@@ -32,8 +32,8 @@ std::size_t page_bytes() {
   return bytes;
 }
 
-/// Gives the whole pages of a block back to the kernel; what they contained is lost. Returns
-/// whether the kernel did so: it refuses for memory that is locked.
+/// Return the whole pages of a block to the kernel; their contents are lost. Returns whether the
+/// kernel took them: it refuses locked memory.
 bool discard_pages(void* data, std::size_t bytes) {
   const auto begin = reinterpret_cast<std::uintptr_t>(data);
   const std::uintptr_t page = page_bytes();
@@ -42,11 +42,11 @@ bool discard_pages(void* data, std::size_t bytes) {
   return first >= last || madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
 }
 
-/// Keeps freed blocks for as long as timings last. All blocks come from c10::alloc_cpu, as those of
-/// PyTorch's own allocator do, so that either of the two can free them at any time.
+/// Keeps freed blocks as long as timings run. All blocks come from c10::alloc_cpu, like those of
+/// PyTorch's own allocator, so either allocator can free them at any time.
 class PageAllocator final : public c10::Allocator {
  public:
-  /// Tensors refer to their allocator for as long as they live, so it is never destroyed.
+  /// Never destroyed, because tensors refer to their allocator as long as they exist.
   static PageAllocator& get() {
     static auto& allocator = *new PageAllocator();
     return allocator;
@@ -64,7 +64,7 @@ class PageAllocator final : public c10::Allocator {
         free_unused();
         return c10::GetDefaultCPUAllocator()->allocate(bytes);
       }
-      discard_if_fresh(data);  // malloc may hand out memory that was used before
+      discard_if_fresh(data);  // malloc may return memory that was used before
       const std::lock_guard lock(mutex_);
       count(malloc_usable_size(data));
     }
@@ -78,12 +78,13 @@ class PageAllocator final : public c10::Allocator {
     default_copy_data(to, from, bytes);
   }
 
-  /// Returns why nothing was begun; empty if it was, and has to be ended.
+  /// Begin a timing and return an empty string, or return why it did not begin. Must be ended if it
+  /// began.
   std::string begin(Pages pages) {
     const std::lock_guard lock(mutex_);
     if (users_ > 0) {
       if (pages_ != pages) {
-        return "another timing that is under way determines the pages";
+        return "another running timing determines the pages";
       }
       ++users_;
       return "";
@@ -92,7 +93,7 @@ class PageAllocator final : public c10::Allocator {
       c10::SetCPUAllocator(this);
     }
     if (c10::GetCPUAllocator() != this) {
-      return "PyTorch's allocator for the CPU was replaced by another one";
+      return "PyTorch's CPU allocator was replaced by another one";
     }
     users_ = 1;
     pages_ = pages;
@@ -120,20 +121,20 @@ class PageAllocator final : public c10::Allocator {
 
   std::string reason() const {
     if (c10::GetCPUAllocator() != this) {
-      return "PyTorch's allocator for the CPU was replaced during the timing";
+      return "PyTorch's CPU allocator was replaced during the timing";
     }
-    return kept_by_kernel_ ? "the kernel did not take pages back: this process' memory is locked"
+    return kept_by_kernel_ ? "the kernel did not take pages back: this process's memory is locked"
                            : "";
   }
 
  private:
   struct Block {
     void* data;
-    std::size_t bytes;  ///< as malloc knows it, at least what was requested
+    std::size_t bytes;  ///< usable size according to malloc, at least the requested size
   };
 
   PageAllocator() {
-    // A child that another thread forks, such as a worker of a data loader, allocates, too.
+    // A child that another thread forks, such as a data-loader worker, also allocates.
     pthread_atfork([] { get().mutex_.lock(); }, [] { get().mutex_.unlock(); },
                    [] { get().mutex_.unlock(); });
   }
@@ -147,7 +148,7 @@ class PageAllocator final : public c10::Allocator {
 
   static void free_all(const std::vector<Block>& blocks) {
     for (const Block& block : blocks) {
-      discard_pages(block.data, block.bytes);  // malloc keeps those in the middle of its heap
+      discard_pages(block.data, block.bytes);  // malloc keeps blocks in the middle of its heap
       c10::free_cpu(block.data);
     }
   }
@@ -166,7 +167,7 @@ class PageAllocator final : public c10::Allocator {
     free_all(unused);
   }
 
-  /// The free block that fits best, the one freed last of several; null if there is none.
+  /// Return the free block that fits best, the most recently freed of several; null if none fits.
   void* reuse(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     auto best = free_.rend();
@@ -175,7 +176,7 @@ class PageAllocator final : public c10::Allocator {
           (best == free_.rend() || block->bytes < best->bytes)) {
         best = block;
         if (block->bytes < bytes + page_bytes()) {
-          break;  // as good as any, and mostly found at once
+          break;  // wastes less than a page; usually found at once
         }
       }
     }
@@ -202,7 +203,7 @@ class PageAllocator final : public c10::Allocator {
       free_bytes_ += block.bytes;
       const std::size_t most = governs_ ? kMaxFootprint * peak_ : 0;
       while (!free_.empty() && live_ + free_bytes_ > most) {
-        unused.push_back(free_.front());  // unused for the longest time
+        unused.push_back(free_.front());  // the block that has been unused longest
         free_bytes_ -= free_.front().bytes;
         free_.erase(free_.begin());
       }
@@ -226,10 +227,10 @@ class PageAllocator final : public c10::Allocator {
   std::atomic<bool> kept_by_kernel_ = false;
   std::atomic<Pages> pages_ = Pages::kRetained;
   int users_ = 0;
-  std::vector<Block> free_;  ///< in the order in which they were freed
+  std::vector<Block> free_;  ///< in the order of freeing
   std::size_t free_bytes_ = 0;
-  std::size_t live_ = 0;  ///< bytes of all blocks that are in use, also of earlier timings
-  std::size_t peak_ = 0;  ///< most of live_ since the timing began
+  std::size_t live_ = 0;  ///< bytes of all blocks in use, including those of earlier timings
+  std::size_t peak_ = 0;  ///< peak of live_ since the timing began
 };
 
 }  // namespace

@@ -6,15 +6,15 @@
 
 namespace convtime::ops {
 
-/// The memory pages that PyTorch's tensors on the CPU get.
+/// The kind of memory pages that PyTorch's CPU tensors get.
 enum class Pages {
-  kFresh,     ///< never touched: the kernel maps and zeroes each page when it is first touched
-  kRetained,  ///< those of freed tensors, which are mapped already
+  kFresh,     ///< untouched: the kernel maps and zeroes each page at its first access
+  kRetained,  ///< pages of freed tensors, which are already mapped
 };
 
-/// While it lives, PyTorch allocates memory on the CPU in such pages, in all threads. Blocks of
-/// less than a page are left to the previous allocator. Nested and concurrent objects share the
-/// effect of the first one.
+/// While it exists, PyTorch allocates CPU memory from such pages, in all threads. Blocks smaller
+/// than a page use the previous allocator. Nested and concurrent objects share the effect of the
+/// first one.
 class CONVTIME_API CpuPages {
  public:
   explicit CpuPages(Pages pages);
@@ -22,7 +22,7 @@ class CONVTIME_API CpuPages {
   CpuPages(const CpuPages&) = delete;
   CpuPages& operator=(const CpuPages&) = delete;
 
-  /// Why the pages are not as requested so far; empty if they are.
+  /// Return why the pages are not as requested so far; empty if they are.
   std::string reason() const;
 
  private:

@@ -7,7 +7,7 @@
 
 namespace convtime::ops {
 
-/// The DeviceAllocator of PyTorch's own, for work on its current stream.
+/// A DeviceAllocator that uses PyTorch's allocator, for work on PyTorch's current stream.
 CONVTIME_API std::shared_ptr<void> torch_device_memory(std::size_t bytes);
 
 }  // namespace convtime::ops

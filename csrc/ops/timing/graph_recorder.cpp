@@ -27,12 +27,12 @@ template <typename Function>
 void attempt(Function&& function) noexcept {
   try {
     function();
-  } catch (const std::exception&) {  // there was nothing to clean up
+  } catch (const std::exception&) {  // nothing to clean up
     (void)cudaGetLastError();
   }
 }
 
-/// Drops PyTorch's warnings: of a capture that failed, they say nothing that its error does not.
+/// Drops PyTorch's warnings: for a failed capture, they repeat its error.
 class WithoutWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning&) override {}
@@ -41,8 +41,8 @@ class WithoutWarnings : public c10::WarningHandler {
   c10::WarningUtils::WarningHandlerGuard guard_{this};
 };
 
-/// Ends a capture that failed, and gives back what PyTorch set aside for it. Which parts of that a
-/// CUDAGraph does by itself depends on PyTorch's version.
+/// End a failed capture and release the memory that PyTorch reserved for it. The PyTorch version
+/// determines which parts of this a CUDAGraph does itself.
 void abandon(std::unique_ptr<at::cuda::CUDAGraph> graph, at::cuda::MempoolId_t pool) noexcept {
   const WithoutWarnings silent;
   attempt([&] { graph->capture_end(); });
@@ -56,8 +56,8 @@ void abandon(std::unique_ptr<at::cuda::CUDAGraph> graph, at::cuda::MempoolId_t p
     at::getHostAllocator(at::kCUDA)->end_allocate_to_pool(pool);
     at::getHostAllocator(at::kCUDA)->release_pool(pool);
   });
-  // PyTorch 2.11 leaves its random number generator waiting for the end of the capture: one that
-  // succeeds lets it go on.
+  // In PyTorch 2.11, a failed capture leaves the random number generator waiting for the end of the
+  // capture; a subsequent successful capture resets it.
   attempt([] {
     at::cuda::CUDAGraph other;
     other.capture_begin({0, 0}, cudaStreamCaptureModeThreadLocal);

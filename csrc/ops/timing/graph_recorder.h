@@ -5,8 +5,8 @@
 
 namespace convtime::ops {
 
-/// Records through PyTorch's own CUDA graphs, so that its allocator and its random number
-/// generators know of the recording. Graphs are replayed on PyTorch's current stream.
+/// Records with PyTorch's own CUDA graphs, so that its allocator and its random number generators
+/// know of the recording. Graphs are replayed on PyTorch's current stream.
 CONVTIME_API GraphRecorder torch_graph_recorder();
 
 }  // namespace convtime::ops

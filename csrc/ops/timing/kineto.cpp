@@ -5,7 +5,8 @@
 namespace convtime::ops {
 namespace {
 
-/// From the warm-up of a profile until its records are taken, whoever started it.
+/// Return true from the warm-up of a profile until the caller takes its records, regardless of who
+/// started it.
 bool kineto_is_active() {
   libkineto::LibkinetoApi& kineto = libkineto::api();
   return kineto.isProfilerInitialized() && kineto.activityProfiler().isActive();

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kNested = 64;
 
-/// Of this thread: callbacks are plain functions.
+/// Per thread, because callbacks are plain functions.
 thread_local OperatorClock* active = nullptr;
 
 std::unique_ptr<at::ObserverContext> begin_call(const at::RecordFunction&) {
@@ -33,7 +33,7 @@ void end_call(const at::RecordFunction&, at::ObserverContext*) {
 
 OperatorClock::OperatorClock(double limit_seconds) : limit_seconds_(limit_seconds) {
   if (active != nullptr) {
-    throw std::runtime_error("this thread's operators are clocked already");
+    throw std::runtime_error("OperatorClock is already active in this thread");
   }
   calls_.reserve(kNested);
   handle_ = at::addThreadLocalCallback(
@@ -57,7 +57,7 @@ void OperatorClock::begin_call() { calls_.push_back({now_nanoseconds(), 0}); }
 
 void OperatorClock::end_call() {
   if (calls_.empty()) {
-    return;  // it began before the clock did
+    return;  // the call began before the clock
   }
   const Call call = calls_.back();
   calls_.pop_back();

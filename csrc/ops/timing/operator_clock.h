@@ -8,18 +8,19 @@
 
 namespace convtime::ops {
 
-/// What a thread's calls of PyTorch's operators took.
+/// The times of a thread's calls of PyTorch operators.
 struct OperatorTimes {
-  std::size_t count = 0;      ///< calls, those inside of others included
-  std::size_t outermost = 0;  ///< calls that are inside of no other
-  double seconds = 0;         ///< of the outermost
-  double dispatching = 0;     ///< of all, of each no more than the limit, without calls inside
+  std::size_t count = 0;      ///< calls, including nested ones
+  std::size_t outermost = 0;  ///< calls that are not nested in another call
+  double seconds = 0;         ///< total time of the outermost calls
+  double dispatching = 0;     ///< total time without nested calls, with each call capped at the
+                              ///< limit
 };
 
-/// Clocks the operators that the thread which makes it calls, until it is stopped by that thread.
+/// Times the operators that the constructing thread calls, until that thread stops it.
 class CONVTIME_API OperatorClock {
  public:
-  /// `limit_seconds`: what a call takes, however small its tensors are.
+  /// `limit_seconds`: the time of a call with the smallest tensors.
   explicit OperatorClock(double limit_seconds);
   ~OperatorClock();
   OperatorClock(const OperatorClock&) = delete;
@@ -33,7 +34,7 @@ class CONVTIME_API OperatorClock {
  private:
   struct Call {
     std::int64_t start;
-    std::int64_t inside;  ///< nanoseconds of the calls in it
+    std::int64_t inside;  ///< nanoseconds of nested calls
   };
 
   double limit_seconds_;

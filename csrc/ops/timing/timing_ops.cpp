@@ -18,7 +18,7 @@
 namespace convtime::ops {
 namespace {
 
-/// A longer kernel would look like a GPU that hangs.
+/// A longer kernel would look like a hanging GPU.
 constexpr std::int64_t kMaxNanoseconds = 10'000'000'000;
 constexpr std::int64_t kMaxCycles = 20'000'000'000;
 constexpr std::int64_t kMaxBlocks = 65'535;
@@ -26,15 +26,15 @@ constexpr std::int64_t kMaxThreads = 1024;
 
 void check_range(const char* op, const char* what, std::int64_t value, std::int64_t low,
                  std::int64_t high) {
-  TORCH_CHECK_VALUE(low <= value && value <= high, op, ": ", what, " must lie between ", low,
+  TORCH_CHECK_VALUE(low <= value && value <= high, op, ": ", what, " must be between ", low,
                     " and ", high, ", got ", value);
 }
 
 void check_gpu(const char* op) {
 #ifdef CONVTIME_WITH_CUDA
-  TORCH_CHECK(at::cuda::is_available(), op, ": needs a CUDA device, and there is none");
+  TORCH_CHECK(at::cuda::is_available(), op, ": needs a CUDA device, but none is available");
 #else
-  TORCH_CHECK(false, op, ": needs a CUDA device, and this torch was built without CUDA");
+  TORCH_CHECK(false, op, ": needs a CUDA device, but this torch was built without CUDA");
 #endif
 }
 
@@ -95,12 +95,13 @@ std::tuple<at::Tensor, at::Tensor> copy_stamped([[maybe_unused]] const at::Tenso
   check_gpu("copy_stamped");
 #ifdef CONVTIME_WITH_CUDA
   constexpr std::size_t kAlignment = 16;
-  TORCH_CHECK_VALUE(input.is_cuda() && input.is_contiguous() && input.nbytes() > 0 &&
-                        input.nbytes() % kAlignment == 0 &&
-                        reinterpret_cast<std::uintptr_t>(input.const_data_ptr()) % kAlignment == 0,
-                    "copy_stamped: input must be a contiguous CUDA tensor of a multiple of 16 "
-                    "bytes that starts at one, got ",
-                    input.nbytes(), " bytes on ", input.device());
+  TORCH_CHECK_VALUE(
+      input.is_cuda() && input.is_contiguous() && input.nbytes() > 0 &&
+          input.nbytes() % kAlignment == 0 &&
+          reinterpret_cast<std::uintptr_t>(input.const_data_ptr()) % kAlignment == 0,
+      "copy_stamped: input must be a contiguous CUDA tensor whose size and address are "
+      "multiples of 16 bytes, got ",
+      input.nbytes(), " bytes on ", input.device());
   const c10::cuda::CUDAGuard guard(input.device());
   at::Tensor output = at::empty_like(input);
   at::Tensor stamps = empty_stamps({copy_blocks(input.nbytes()), 2});

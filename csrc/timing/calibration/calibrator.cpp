@@ -9,14 +9,14 @@
 namespace convtime {
 namespace {
 
-/// The two were not taken at quite the same clock. At most all of the kernel's time goes with it;
-/// where a clock is not known, the two came back to back.
+/// The two times were measured at slightly different clocks. At most the whole kernel time scales
+/// with the clock; if a clock is unknown, the two were measured back to back.
 double clock_uncertainty(const TimedReference& by_method, const TimedReference& kernel) {
   const double change = std::abs(by_method.clock_hz / kernel.clock_hz - 1);
   return std::isfinite(change) ? change * kernel.seconds : 0;
 }
 
-/// The reference has a graph of its own.
+/// The reference has a separate graph.
 double launch_uncertainty(const CalibrationState& state) {
   return state.method == Method::kGraph && state.flush.has_value()
              ? kDeviceTraits.flushed_graphs_differ_seconds
@@ -35,7 +35,7 @@ Calibration attempt(const std::function<Overhead()>& calibration) {
   try {
     return {calibration(), ""};
   } catch (const std::exception& error) {
-    // PyTorch's errors go on with a trace of the stack.
+    // PyTorch's errors continue with a stack trace.
     const std::string text = error.what();
     return {std::nullopt, text.substr(0, text.find('\n'))};
   }
@@ -46,7 +46,8 @@ bool is_calibrated(Method method) { return method == Method::kEvent || method ==
 Overhead Calibrator::calibrate(const CalibrationState& state, const TimeReference& time_reference,
                                const std::string& kernel_problem) {
   const TimedReference by_method = time_reference(state.method);
-  // Also while CUPTI is used: it serves one thread at a time, and the others wait for what it says.
+  // The lock also covers the use of CUPTI: it serves one thread at a time, and other threads wait
+  // for the result.
   const std::scoped_lock lock(mutex_);
   const TimedReference kernel =
       time_kernel(state, by_method.clock_hz, time_reference, kernel_problem);
@@ -64,7 +65,7 @@ std::optional<Overhead> Calibrator::last(const CalibrationState& state, double c
 TimedReference Calibrator::time_kernel(const CalibrationState& state, double clock_hz,
                                        const TimeReference& time_reference,
                                        const std::string& kernel_problem) {
-  // How the calls are queued makes no difference to CUPTI's times.
+  // CUPTI's times do not depend on how the calls are queued.
   const CalibrationState kernel_state{state.device, Method::kKernel, state.flush, true,
                                       state.own_reference};
   ByClock<TimedReference>& known = kernels_[kernel_state];
@@ -73,11 +74,11 @@ TimedReference Calibrator::time_kernel(const CalibrationState& state, double clo
   }
   if (!kernel_problem.empty()) {
     throw std::runtime_error(
-        "what a kernel takes at this clock is not known, and CUPTI cannot say: " + kernel_problem);
+        "the kernel's time at this clock is unknown, and CUPTI cannot be used: " + kernel_problem);
   }
   const TimedReference kernel = time_reference(Method::kKernel);
   if (!(kernel.seconds > 0)) {
-    throw std::runtime_error("CUPTI saw no kernel where there was one");
+    throw std::runtime_error("CUPTI recorded no kernel for a call that launches one");
   }
   known.put(kernel.clock_hz, kernel);
   return kernel;

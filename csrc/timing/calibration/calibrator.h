@@ -21,38 +21,38 @@ namespace convtime {
 
 inline constexpr double kUnknownClockHz = std::numeric_limits<double>::quiet_NaN();
 
-/// What a call that issues one kernel took.
+/// The time of a call that issues one kernel.
 struct TimedReference {
   double seconds = 0;  ///< median
   double uncertainty_seconds = 0;
-  double clock_hz = kUnknownClockHz;  ///< of the device, around the calls
+  double clock_hz = kUnknownClockHz;  ///< device clock around the calls
 };
 
-/// What a calibration depends on, beside the device's clock.
+/// The conditions that determine a calibration, except the device's clock.
 struct CalibrationState {
   int device = 0;
   Method method = Method::kAuto;
-  std::optional<L2Lines> flush{};  ///< what the one before each call leaves, where there is one
+  std::optional<L2Lines> flush{};  ///< lines left by the flush before each call, if there is one
   bool held = false;               ///< whether the queue is held
-  bool own_reference = true;       ///< convtime's kernel, and not one of the caller's
+  bool own_reference = true;       ///< convtime's own kernel rather than the caller's
 
   auto operator<=>(const CalibrationState&) const = default;
 };
 
-/// What a method adds to each time; nothing, and why, where that cannot be known.
+/// The overhead of a method; if it cannot be determined, empty with a reason.
 struct Calibration {
   std::optional<Overhead> overhead;
   std::string failure;
 };
 
-/// Of something that may throw: a calibration that fails is no reason to lose what was measured.
+/// Run a calibration that may throw: a failed calibration must not lose the measurement.
 CONVTIME_API Calibration attempt(const std::function<Overhead()>& calibration);
 
-/// Values that belong to a rate of the device's clock.
+/// Values by the rate of the device's clock.
 template <typename Value>
 class ByClock {
  public:
-  /// Of the same clock; none where the clock is not known.
+  /// Return the value for the same clock; none if the clock is unknown.
   std::optional<Value> find(double clock_hz) const {
     for (const auto& [known_hz, value] : values_) {
       if (is_same(known_hz, clock_hz)) {
@@ -64,7 +64,7 @@ class ByClock {
 
   void put(double clock_hz, const Value& value) {
     if (!is_same(clock_hz, clock_hz)) {
-      return;  // NaN: nobody finds it again
+      return;  // NaN: could never be found again
     }
     std::erase_if(values_, [&](const auto& known) { return is_same(known.first, clock_hz); });
     values_.emplace_back(clock_hz, value);
@@ -79,24 +79,25 @@ class ByClock {
   std::vector<std::pair<double, Value>> values_;
 };
 
-/// Whether what a method says contains something of its own, which a calibration finds.
+/// Return whether a method's times include overhead that a calibration can find.
 CONVTIME_API bool is_calibrated(Method method);
 
-/// Finds what a method adds to a single kernel: what it says of the reference, less the time that
-/// CUPTI has for it. The former is measured for each calibration, since what a launch costs changes
-/// in a process (by 0.7 us after a flush on an H200); the latter once for each clock. Safe to use
-/// from several threads.
+/// Determines the overhead of a method for a single kernel: its time for the reference, minus
+/// CUPTI's time. The former is measured for each calibration, because the cost of a launch changes
+/// within a process (by 0.7 us after a flush on an H200). The latter is measured once per clock.
+/// Thread-safe.
 class CONVTIME_API Calibrator {
  public:
-  /// Times the reference by a method; may throw.
+  /// Times the reference with a method; may throw.
   using TimeReference = std::function<TimedReference(Method)>;
 
-  /// `kernel_problem` says why CUPTI must not be used; empty where it may be. Throws
-  /// std::runtime_error where it would have to be, and what `time_reference` throws.
+  /// `kernel_problem` is the reason why CUPTI must not be used; empty if it may be used. Throws
+  /// std::runtime_error if CUPTI would be needed but must not be used, and any exception of
+  /// `time_reference`.
   Overhead calibrate(const CalibrationState& state, const TimeReference& time_reference,
                      const std::string& kernel_problem);
 
-  /// What the last calibration found at that clock.
+  /// Return the result of the last calibration at that clock.
   std::optional<Overhead> last(const CalibrationState& state, double clock_hz);
 
  private:
@@ -109,8 +110,8 @@ class CONVTIME_API Calibrator {
   std::map<CalibrationState, ByClock<Overhead>> overheads_;
 };
 
-/// Takes an overhead off all samples, those that were discarded too. Nothing is cut off at 0: a
-/// call without a kernel takes less than one with, and what noise makes of 0 has a median of 0.
+/// Subtract an overhead from all samples, including discarded ones. Results are not clamped at 0: a
+/// call without a kernel takes less than one with a kernel, and noise around 0 has a median of 0.
 CONVTIME_API void subtract(const Overhead& overhead, std::span<CandidateSamples> candidates);
 
 }  // namespace convtime

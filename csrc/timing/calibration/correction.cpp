@@ -10,7 +10,7 @@ namespace convtime {
 namespace {
 
 Calibrator& process_calibrator() {
-  static auto* const calibrator = new Calibrator;  // never destroyed: a thread may outlast main()
+  static auto* const calibrator = new Calibrator;  // never destroyed: a thread may outlive main()
   return *calibrator;
 }
 

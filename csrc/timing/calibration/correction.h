@@ -6,15 +6,15 @@
 
 namespace convtime {
 
-// Both wait for the device through the options' hooks, and throw nothing where no calibration can
-// be had. `held` says whether the samples' queue is held.
+// Both functions wait for the device through the options' hooks, and do not throw if no calibration
+// is possible. `held` says whether the samples' queue is held.
 
-/// What a method adds to each sample at the clock that the device has now, by the last calibration
-/// at that clock, or by one that is made for it.
+/// Return a method's overhead per sample at the device's present clock, from the last calibration
+/// at that clock or from a new one.
 Calibration expected_overhead(Method method, const TimingOptions& options, bool held,
                               ClockProbe& probe);
 
-/// What a method adds to each sample, by a calibration that is made now.
+/// Return a method's overhead per sample from a new calibration.
 Calibration calibrate(Method method, const TimingOptions& options, bool held);
 
 }  // namespace convtime

@@ -24,23 +24,23 @@ namespace {
 
 constexpr std::size_t kSamples = 100;
 
-/// Long enough that the launch of what follows is hidden behind it, as behind most kernels.
+/// Long enough to hide the launch of the following work, as most kernels do.
 constexpr std::uint64_t kReferenceNs = 2000;
 constexpr unsigned kReferenceBlocks = 256;
 constexpr unsigned kReferenceThreads = 256;
 
-/// As large as those of a matmul: they are part of what the device needs for a launch.
+/// As large as the parameters of a matmul, because the device's launch time depends on them.
 struct Parameters {
   std::uint64_t unused[256];
 };
 
-/// As many kernels do, it fills the device, and ends with a store, which an event waits for.
+/// Like many kernels, it fills the device and ends with a store, which an event waits for.
 __global__ void reference_kernel(Parameters, std::uint64_t* result) {
   const std::uint64_t start = globaltimer_ns();
   result[blockIdx.x] = spin_until(start, start + kReferenceNs);
 }
 
-/// Launches to a stream that can change, since a graph is recorded from one of its own.
+/// Launches to a stream that can change, because a graph is recorded from a separate stream.
 class ReferenceKernel final : public Callable {
  public:
   ReferenceKernel(const cudaStream_t& stream, const DeviceAllocator& allocate)
@@ -55,7 +55,7 @@ class ReferenceKernel final : public Callable {
   DeviceMemory<std::uint64_t> result_;
 };
 
-/// The recorder, with `stream` being the one that it records from meanwhile.
+/// Return the recorder, with `stream` set to the recorded stream during the recording.
 GraphRecorder switching(const GraphRecorder& recorder, cudaStream_t& stream) {
   return [&recorder, &stream](const std::function<void(void*)>& work) {
     return recorder([&](void* recording) {
@@ -73,7 +73,7 @@ double median_clock_hz(std::span<const double> clocks_hz) {
   return known_hz.empty() ? kUnknownClockHz : quantile(known_hz, 0.5);
 }
 
-/// Two batches are too few to be compared.
+/// Two batches are too few for a comparison.
 TimedReference summarized(const SamplerResult& result) {
   const CandidateSamples& samples = result.candidates.front();
   const Estimate estimate =

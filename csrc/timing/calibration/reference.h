@@ -6,10 +6,9 @@
 
 namespace convtime {
 
-/// Times the reference (TimingOptions::calibration_reference) by a method, as the options have it
-/// for candidates but for when to stop: with their flush, stream, clock probe and, where `held`,
-/// their hold. Waits for the device without asking the options' hooks. Throws where the method
-/// cannot be had.
+/// Time the reference (TimingOptions::calibration_reference) with a method, under the options for
+/// candidates except the stop rule: with their flush, stream, clock probe and, if `held`, their
+/// hold. Waits for the device without the options' hooks. Throws if the method is unavailable.
 CONVTIME_API TimedReference time_reference(Method method, const TimingOptions& options, bool held);
 
 }  // namespace convtime

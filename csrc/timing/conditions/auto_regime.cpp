@@ -45,7 +45,8 @@ BatchFate AutoRegime::judge(const RegimeBatch& batch) {
                                    : BatchFate::kKeep;
 }
 
-/// Of a batch, each candidate's clock; and the one before it, which is known after a rest.
+/// Process each candidate's clock in a batch, and the clock before the batch, which is known after
+/// a rest.
 BatchFate AutoRegime::watch(std::span<const double> clocks_hz, double idle_clock_hz) {
   has_rested_ = has_rested_ || std::isfinite(idle_clock_hz);
   highest_hz_.resize(clocks_hz.size(), 0);
@@ -63,7 +64,7 @@ BatchFate AutoRegime::watch(std::span<const double> clocks_hz, double idle_clock
   return BatchFate::kKeep;
 }
 
-/// Whether a clock may still be on its way up, as that of a device that has just woken.
+/// Return whether a clock may still be rising, as on a device that has just woken up.
 bool AutoRegime::is_rising(std::span<const double> clocks_hz) const {
   if (last_hz_.empty()) {
     return true;
@@ -76,7 +77,7 @@ bool AutoRegime::is_rising(std::span<const double> clocks_hz) const {
   return false;
 }
 
-/// In words, how the first clock fell that did; empty where none did.
+/// Describe the first clock that fell; empty if none fell.
 std::string AutoRegime::fall_of(std::span<const double> clocks_hz) const {
   for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
     if (clocks_hz[i] < kDeviceTraits.high_clock_share * highest_hz_[i]) {

@@ -10,21 +10,21 @@
 
 namespace convtime {
 
-/// Regime::kAuto: leaves the device as it is, and from a batch on that shows that its clock falls
-/// under the candidates, is a BurstRegime.
+/// Regime::kAuto: leaves the device unchanged until a batch shows that its clock falls under the
+/// candidates, then acts as a BurstRegime.
 ///
-/// A clock that is at the device's maximum has not fallen, and nothing is waited for. One that is
-/// below it may have fallen before, under earlier work, or may be locked: a short rest tells,
-/// after which the clock without load is read.
+/// A clock at the device's maximum has not fallen, and nothing is waited for. A clock below it may
+/// have fallen before, under earlier work, or may be locked. A short rest decides this: the clock
+/// without load is read after it.
 ///
-/// Nobody asked for bursts, so that they may not take as long as those that somebody did. They need
-/// not, either: the device was not under the load for long.
+/// The caller did not request bursts, so they must take less time than requested bursts. They need
+/// less, too: the device was not under load for long.
 class CONVTIME_API AutoRegime final : public RegimeControl {
  public:
   static constexpr BurstLimits kUnaskedBursts = {.first_gap_seconds = 0.15,
                                                  .max_idle_seconds = 1.2};
 
-  /// `max_clock_hz` is the highest clock that the device is made for.
+  /// `max_clock_hz` is the device's maximum clock.
   explicit AutoRegime(double max_clock_hz, BurstLimits limits = kUnaskedBursts);
 
   Warmup warmup(const Warmup& asked) const override;
@@ -44,12 +44,13 @@ class CONVTIME_API AutoRegime final : public RegimeControl {
 
   double max_clock_hz_;
   BurstRegime burst_;
-  std::vector<double> highest_hz_;  ///< [candidate]: of its batches, and of the device without load
+  std::vector<double> highest_hz_;  ///< [candidate]: over its batches, and the device without load
   std::vector<double> last_hz_;     ///< [candidate]: of the last batch
-  bool rests_next_ = false;         ///< whether the device is to rest before the next batch
+  bool rests_next_ = false;         ///< whether the device rests before the next batch
   bool has_rested_ = false;
-  bool settled_ = true;  ///< whether the clock is known not to be low; so where it is never known
-  std::string fall_;     ///< how the clock fell; empty while it did not
+  bool settled_ = true;  ///< whether the clock is known not to be low; true also if it is never
+                         ///< known
+  std::string fall_;     ///< how the clock fell; empty if it did not
 };
 
 }  // namespace convtime

@@ -10,21 +10,22 @@
 namespace convtime {
 namespace {
 
-/// Of its candidate's highest clock: what the gaps aim at.
+/// The target of the gaps, relative to the candidate's highest clock.
 constexpr double kWantedShare = 0.99;
-/// Samples that may be below kDeviceTraits.high_clock_share; in a batch always one: the first one
-/// after a gap is, by some 3 % on an H200, and one that the host disturbed says nothing.
+/// The share of samples that may be below kDeviceTraits.high_clock_share. One sample per batch
+/// always may: the first one after a gap is, by some 3 % on an H200, and one that the host
+/// disturbed is not meaningful.
 constexpr double kMaxShareBelow = 0.2;
-/// A device whose clock without load is lower, of its maximum, is locked, hot or capped.
+/// A device whose clock without load is a lower share of its maximum is locked, hot or capped.
 constexpr double kMinIdleShare = 0.95;
 constexpr double kShrink = 0.7;
 constexpr double kGrow = 2;
-/// Of a gap that was too short: how far gaps shrink from then on.
+/// The limit for shrinking later gaps, relative to a gap that was too short.
 constexpr double kOverTooShort = 1.5;
-/// Batches that must agree on the clock, beside the first.
+/// The number of batches that must agree on the clock, in addition to the first.
 constexpr std::size_t kAgreeing = 2;
 constexpr std::size_t kMaxRejected = 5;
-/// Of a burst's warm-up, idling aside: some batches, since each of them costs a gap.
+/// The limit of a burst's warm-up, without idling: a few batches, because each costs a gap.
 constexpr double kMaxBurstWarmupSeconds = 0.05;
 
 }  // namespace
@@ -35,7 +36,7 @@ BurstRegime::BurstRegime(double max_clock_hz, BurstLimits limits)
       gap_seconds_(limits.first_gap_seconds),
       batch_seconds_(limits.batch_seconds) {}
 
-/// Always until steady: it takes some batches to see that the clock is at its top.
+/// Always until steady: some batches are needed to see that the clock is at its maximum.
 Warmup BurstRegime::warmup(const Warmup& asked) const {
   Warmup warmup = asked;
   warmup.calls = std::max(asked.calls, kMinRegimeCalls);
@@ -49,8 +50,8 @@ double BurstRegime::batch_seconds() const {
   return given_up() ? RegimeControl::batch_seconds() : batch_seconds_;
 }
 
-/// Also where there was enough idling: what is sampled nevertheless, since it must be, is to be of
-/// the regime.
+/// Gaps continue even after enough idling: the samples that must still be taken should be in the
+/// regime.
 double BurstRegime::gap_seconds() const { return given_up() ? 0 : gap_seconds_; }
 
 bool BurstRegime::settled() const { return given_up() || agreeing_ >= kAgreeing; }
@@ -82,14 +83,14 @@ BatchFate BurstRegime::judge(const RegimeBatch& batch) {
   return fell ? reject(clocks_hz) : accept(comparable_hz, rose);
 }
 
-/// The first calls after idling may be at a higher clock than the rest, and are all of a batch that
-/// is cut short: its clocks are not to be compared with those of whole ones.
+/// The first calls after idling may have a higher clock than the rest. A batch that is cut short
+/// has only such calls, so its clocks must not be compared with those of whole batches.
 bool BurstRegime::is_whole(const RegimeBatch& batch) {
   const std::size_t rounds = batch.clocks_hz.front().size();
   return 2 * rounds >= std::exchange(last_rounds_, rounds);
 }
 
-/// Whether a clock is clearly higher than in what is kept.
+/// Return whether a clock is clearly higher than in the kept samples.
 bool BurstRegime::has_risen(std::span<const double> medians_hz) const {
   for (std::size_t i = 0; i < medians_hz.size(); ++i) {
     if (kDeviceTraits.high_clock_share * medians_hz[i] > kept_hz_[i]) {
@@ -99,7 +100,7 @@ bool BurstRegime::has_risen(std::span<const double> medians_hz) const {
   return false;
 }
 
-/// Whether more of a candidate's clocks are too low for samples of a burst than are forgiven.
+/// Return whether a candidate has more clocks below the burst limit than are allowed.
 bool BurstRegime::has_fallen(const Clocks& clocks_hz) const {
   for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
     const auto calls = static_cast<double>(clocks_hz[i].size());
@@ -111,7 +112,7 @@ bool BurstRegime::has_fallen(const Clocks& clocks_hz) const {
   return false;
 }
 
-/// Whether a clock is lower than gaps aim at.
+/// Return whether a clock is below the target of the gaps.
 bool BurstRegime::has_slipped(std::span<const double> medians_hz) const {
   for (std::size_t i = 0; i < medians_hz.size(); ++i) {
     if (medians_hz[i] < kWantedShare * top_hz_[i]) {
@@ -121,7 +122,7 @@ bool BurstRegime::has_slipped(std::span<const double> medians_hz) const {
   return false;
 }
 
-/// Whether the batch alone made a clock fall.
+/// Return whether a clock fell within this batch.
 bool BurstRegime::fell_within(const Clocks& clocks_hz) const {
   for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
     const double limit_hz = kDeviceTraits.high_clock_share * top_hz_[i];
@@ -140,7 +141,7 @@ double BurstRegime::count_below_top(std::span<const double> clocks_hz,
                                            [&](double clock_hz) { return clock_hz < limit_hz; }));
 }
 
-/// The lowest clock, of its candidate's highest.
+/// Return the lowest clock relative to its candidate's highest.
 double BurstRegime::lowest_share(const Clocks& clocks_hz) const {
   double share = std::numeric_limits<double>::infinity();
   for (std::size_t i = 0; i < clocks_hz.size(); ++i) {
@@ -155,7 +156,7 @@ void BurstRegime::raise_tops(std::span<const double> medians_hz) {
   }
 }
 
-/// Sizes the next gap and batch by what the last batch showed.
+/// Adapt the sizes of the next gap and batch to the last batch.
 void BurstRegime::adapt(const Clocks& clocks_hz, double wall_seconds, bool slipped, bool rose) {
   if (slipped) {
     too_short_seconds_ = gap_seconds_;
@@ -164,7 +165,7 @@ void BurstRegime::adapt(const Clocks& clocks_hz, double wall_seconds, bool slipp
       batch_seconds_ = std::min(batch_seconds_, wall_seconds) / 2;
     }
   } else if (!rose) {
-    // Never busy for more than half of the time, whatever the clock says: it is late to fall.
+    // Never busy for more than half of the time, whatever the clock is: it falls with a delay.
     gap_seconds_ =
         std::max({kShrink * gap_seconds_, kOverTooShort * too_short_seconds_, wall_seconds});
   }
@@ -183,16 +184,17 @@ BatchFate BurstRegime::accept(std::span<const double> medians_hz, bool rose) {
 
 BatchFate BurstRegime::reject(const Clocks& clocks_hz) {
   agreeing_ = 0;
-  // Samples of the regime are worth more than going on without it: it is first asked to end.
+  // If the regime has samples, they are worth more than continuing without it: first request the
+  // end of sampling.
   if (++rejected_ < (has_samples_ ? 2 * kMaxRejected : kMaxRejected)) {
     return BatchFate::kSetAside;
   }
   refusal_ = all_have_clocks(clocks_hz)
-                 ? "the clock fell below 98 % of the highest that the calls were seen at in " +
-                       std::to_string(rejected_) + " batches in a row, at last to " +
+                 ? "the clock fell below 98 % of the calls' highest clock in " +
+                       std::to_string(rejected_) + " batches in a row, most recently to " +
                        one_decimal(100 * lowest_share(clocks_hz)) +
-                       " % of it, although the GPU idled for " + one_decimal(idle_seconds()) +
-                       " s in all"
+                       " %, although the GPU idled for " + one_decimal(idle_seconds()) +
+                       " s in total"
                  : kUnknownClock;
   return BatchFate::kSetAllAside;
 }
@@ -215,8 +217,7 @@ RegimeOutcome BurstRegime::outcome(std::span<const std::vector<double>> clocks_h
     const double share = count_below_top(known_hz[i], i) / static_cast<double>(known_hz[i].size());
     if (share > kMaxShareBelow) {
       return {Regime::kAsIs, one_decimal(100 * share) + " % of the samples are below 98 % of " +
-                                 in_megahertz(top_hz_[i]) +
-                                 ", the highest clock that the calls were seen at"};
+                                 in_megahertz(top_hz_[i]) + ", the calls' highest clock"};
     }
   }
   return {Regime::kBurst, ""};

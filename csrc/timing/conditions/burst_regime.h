@@ -11,7 +11,7 @@
 
 namespace convtime {
 
-/// Where the search for the gaps that a device needs begins, and ends.
+/// The range in which the gaps that a device needs are searched.
 struct BurstLimits {
   double first_gap_seconds = kDeviceTraits.first_gap_seconds;
   double max_gap_seconds = kDeviceTraits.max_gap_seconds;
@@ -19,13 +19,13 @@ struct BurstLimits {
   double batch_seconds = kDeviceTraits.burst_seconds;
 };
 
-/// Regime::kBurst: the device idles between batches, longer where a candidate's clock is below the
-/// highest that it was seen at, and shorter, step by step, where it is not. The highest clock is
-/// each candidate's own: heavy work never runs at the device's maximum, however rested. That the
-/// device itself is not held down shows in its clock without load.
+/// Regime::kBurst: the device idles between batches. The gaps grow if a candidate's clock is below
+/// its highest observed clock, and otherwise shrink step by step. Each candidate has a separate
+/// highest clock: heavy work never runs at the device's maximum, even after a rest. The clock
+/// without load shows whether the device itself is limited.
 class CONVTIME_API BurstRegime final : public RegimeControl {
  public:
-  /// `max_clock_hz` is the highest clock that the device is made for.
+  /// `max_clock_hz` is the device's maximum clock.
   explicit BurstRegime(double max_clock_hz, BurstLimits limits = {});
 
   Warmup warmup(const Warmup& asked) const override;
@@ -37,7 +37,7 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
   RegimeOutcome outcome(std::span<const std::vector<double>> clocks_hz, bool steady) const override;
 
  private:
-  /// [candidate][call], those that are known.
+  /// [candidate][call], only known clocks.
   using Clocks = std::vector<std::vector<double>>;
 
   bool given_up() const { return !refusal_.empty(); }
@@ -62,12 +62,12 @@ class CONVTIME_API BurstRegime final : public RegimeControl {
   double too_short_seconds_ = 0;  ///< the last gap after which a clock was too low
   double idle_clock_hz_ = 0;      ///< the highest clock without load
   std::vector<double> top_hz_;    ///< [candidate]: the highest median of a batch
-  std::vector<double> kept_hz_;   ///< [candidate]: the lowest median of a batch that is kept
+  std::vector<double> kept_hz_;   ///< [candidate]: the lowest median of a kept batch
   std::size_t last_rounds_ = 0;   ///< of the last batch
-  std::size_t agreeing_ = 0;      ///< batches in a row, the last ones, that were at the same clock
-  std::size_t rejected_ = 0;      ///< batches in a row, the last ones, that were set aside
-  bool has_samples_ = false;      ///< whether a batch was of the regime
-  std::string refusal_;           ///< why the regime was given up; empty while it was not
+  std::size_t agreeing_ = 0;      ///< latest consecutive batches at the same clock
+  std::size_t rejected_ = 0;      ///< latest consecutive batches that were set aside
+  bool has_samples_ = false;      ///< whether a batch was in the regime
+  std::string refusal_;           ///< why the regime was given up; empty if it was not
 };
 
 }  // namespace convtime

@@ -11,13 +11,13 @@ namespace convtime {
 namespace {
 
 constexpr unsigned kThreads = 256;
-/// Of 16 bytes, by each thread.
+/// Words of 16 bytes per thread.
 constexpr unsigned kWords = 8;
 constexpr std::size_t kBlockBytes = sizeof(uint4) * kThreads * kWords;
 constexpr std::uint32_t kUnlikely = 0x9e3779b9;
 
-/// Loads that nothing comes of would be left out: so what was read decides over a store. Neither
-/// zeros nor, but for one thread in 2^32, anything else leads to it.
+/// The compiler would remove loads whose results are unused, so a store depends on the loaded
+/// values. Zeros never trigger it, and other values do in one of 2^32 threads.
 __global__ void read_kernel(const uint4* data, std::size_t words, std::uint32_t* rarely) {
   const std::size_t first = static_cast<std::size_t>(blockIdx.x) * kThreads * kWords + threadIdx.x;
   std::uint32_t seen = 0;

@@ -8,32 +8,32 @@
 
 namespace convtime {
 
-/// What a flush leaves in the L2 cache in place of what was there.
+/// The lines with which a flush replaces the contents of the L2 cache.
 enum class L2Lines {
-  kDirty,  ///< written by it, and to be written back to memory while others take their place
-  kClean,  ///< read by it: whoever takes their place writes nothing back
+  kDirty,  ///< written by the flush, and written back to memory as others replace them
+  kClean,  ///< read by the flush: replacing them causes no write-back
 };
 
-/// Memory that evicts everything else from its device's L2 cache when all of it is touched. The
-/// caller owns it.
+/// Memory that evicts all other data from its device's L2 cache when the whole buffer is accessed.
+/// The caller owns it.
 struct FlushBuffer {
   void* data = nullptr;
   std::size_t bytes = 0;
   int device = 0;
-  void* stream = nullptr;  ///< cudaStream_t of the device, the one that work is issued to
+  void* stream = nullptr;  ///< cudaStream_t of the device, to which work is issued
   L2Lines leaves = L2Lines::kDirty;
 };
 
-/// Bytes that a FlushBuffer needs on a device: twice its L2 cache to have dropped what was there
-/// (times on an H200 are the same after one to eight times as much), four times to have written
-/// back what of it was dirty.
+/// Return the size that a FlushBuffer needs on a device: twice the L2 cache to evict its contents
+/// (times on an H200 are the same with one to eight times the size), and four times to also write
+/// back dirty lines.
 CONVTIME_API std::size_t flush_buffer_bytes(int device, L2Lines leaves = L2Lines::kDirty);
 
-/// Writes the buffer or reads it, by what it is to leave, on `stream`.
+/// Write the buffer or read it on `stream`, depending on the lines that it must leave.
 CONVTIME_API void flush(const FlushBuffer& buffer, void* stream);
 
-/// A Callable that finds nothing of its data in the L2 caches: before each call, and outside of
-/// what is timed, the flush buffers are touched, each on its stream.
+/// A Callable whose data is never in the L2 caches: before each call, and outside the timed region,
+/// it flushes each buffer on its stream.
 class CONVTIME_API ColdCallable final : public Callable {
  public:
   ColdCallable(Callable& callable, std::span<const FlushBuffer> buffers)

@@ -9,7 +9,8 @@ namespace {
 
 using Group = std::span<const ClockStamp>;
 
-/// Nanoseconds between two groups, by whichever multiprocessor they share; null without one.
+/// The stamps of a multiprocessor that two groups share, for the time between the groups; null if
+/// they share none.
 struct Pair {
   const ClockStamp* begin = nullptr;
   const ClockStamp* end = nullptr;
@@ -35,7 +36,7 @@ Pair find_pair(Group begin, Group end) {
 
 std::vector<double> clock_rates_hz(std::span<const ClockStamp> stamps, std::size_t group) {
   if (group == 0 || stamps.size() % group != 0 || stamps.size() < 2 * group) {
-    throw std::invalid_argument("clock stamps must come in two or more groups of one size");
+    throw std::invalid_argument("clock stamps must be in two or more groups of one size");
   }
   const std::size_t calls = stamps.size() / group - 1;
   const auto group_at = [&](std::size_t i) { return stamps.subspan(i * group, group); };

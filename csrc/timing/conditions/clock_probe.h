@@ -15,38 +15,38 @@ class ClockProbe {
  public:
   virtual ~ClockProbe() = default;
 
-  /// Reads the clocks when the device comes to what is enqueued next. Once before each call.
+  /// Enqueue a reading of the clocks. Call this once before each call.
   virtual void stamp() = 0;
 
-  /// Reads them a last time, after all calls of a batch.
+  /// Read the clocks a last time, after all calls of a batch.
   virtual void finish() = 0;
 
-  /// Drops the stamps since the last collect().
+  /// Drop the stamps since the last collect().
   virtual void forget() = 0;
 
-  /// Waits until the device has done what was enqueued before the pace() before the last: between
-  /// calls, it keeps the host from running ahead any further.
+  /// Wait until the device has done the work enqueued before the second-to-last pace(). Between
+  /// calls, this limits how far the host runs ahead.
   virtual void pace() = 0;
 
-  /// The clock's rate without other work: waits for a reading of its own. Not between stamp() and
-  /// collect().
+  /// Return the clock's rate without other work; waits for a separate reading. Do not call this
+  /// between stamp() and collect().
   virtual double idle_clock_hz() = 0;
 
-  /// Waits for the stamps since the last collect() and writes the clock's rate around each of the
-  /// calls, NaN where it is not known.
+  /// Wait for the stamps since the last collect() and write the clock's rate around each call, NaN
+  /// if it is unknown.
   virtual void collect(std::span<double> clocks_hz) = 0;
 };
 
-/// A shorter window would make the clock's 32 ns steps count.
+/// In a shorter window, the clock's 32 ns steps would matter.
 inline constexpr std::uint64_t kClockWindowNs = 50'000;
 
-/// The clock's rate in hertz around each of N calls, from N + 1 groups of `group` stamps, one
-/// before each call and one after the last. A call's window is widened over its neighbours until
-/// it lasts kClockWindowNs. NaN where no multiprocessor was stamped at both ends.
+/// Return the clock's rate in hertz around each of N calls, from N + 1 groups of `group` stamps:
+/// one before each call and one after the last. A call's window is extended over its neighbors
+/// until it lasts kClockWindowNs. NaN if no multiprocessor was stamped at both ends.
 CONVTIME_API std::vector<double> clock_rates_hz(std::span<const ClockStamp> stamps,
                                                 std::size_t group);
 
-/// A Callable with a stamp of the clocks before each call, outside of what is timed.
+/// A Callable that stamps the clocks before each call, outside the timed region.
 class ClockedCallable final : public Callable {
  public:
   ClockedCallable(Callable& callable, ClockProbe& probe) : callable_(callable), probe_(probe) {}

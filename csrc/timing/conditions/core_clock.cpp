@@ -11,10 +11,10 @@ namespace {
 
 constexpr int kAdditionsAtOnce = 16;
 constexpr int kAdditions = 200'000;
-/// The fastest counts: the others may have been interrupted.
+/// The fastest repeat counts: the others may have been interrupted.
 constexpr int kRepeats = 5;
 
-// Of registers: some cores add constants without waiting.
+// Adds registers, because some cores add constants without latency.
 #if defined(__x86_64__)
 #define CONVTIME_ADD "addq %1, %0\n\t"
 #elif defined(__aarch64__)

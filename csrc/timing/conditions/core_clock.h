@@ -4,9 +4,8 @@
 
 namespace convtime {
 
-/// The rate of the clock, in hertz, of the core that the calling thread runs on, over some 0.3 ms:
-/// additions that need each other's result take a cycle each. NaN on architectures for which it is
-/// not known how to do that.
+/// Return the clock rate, in hertz, of the core on which the calling thread runs, over some 0.3 ms.
+/// It times dependent additions, which take one cycle each. NaN on unsupported architectures.
 CONVTIME_API double core_clock_hz();
 
 }  // namespace convtime

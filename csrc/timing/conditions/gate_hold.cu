@@ -26,7 +26,7 @@ __global__ void gate_kernel(const volatile int* open, volatile int* timed_out,
 
 }  // namespace
 
-/// A flag in memory of the host, and an event after the last kernel that spun on it.
+/// A flag in host memory, and an event after the last kernel that spun on it.
 struct GateHold::Gate {
   struct State {
     int open;       // written by the host
@@ -48,12 +48,12 @@ struct GateHold::Gate {
   UniqueHandle<StateTraits> state;
 };
 
-/// The process's gates that nobody uses, by device. They are kept for good: to make one pins memory
-/// of the host, and to free it waits for the device.
+/// The process's unused gates, by device. They are kept for the life of the process: creating one
+/// pins host memory, and freeing one waits for the device.
 class GateHold::Gates {
  public:
   static Gates& instance() {
-    static auto* const gates = new Gates;  // never destroyed: CUDA may end before
+    static auto* const gates = new Gates;  // never destroyed: CUDA may end first
     return *gates;
   }
 
@@ -84,8 +84,8 @@ GateHold::GateHold(cudaStream_t stream)
 GateHold::~GateHold() { Gates::instance().give_back(device_, std::move(gate_)); }
 
 void GateHold::hold(double deadline_seconds) {
-  // The last gate's kernel may still be about to see that it is open. Whatever came after it need
-  // not be waited for.
+  // The last gate's kernel may not have seen yet that the gate is open. The work after it need not
+  // be waited for.
   CONVTIME_CUDA_CHECK(cudaEventSynchronize(gate_->passed.get()));
   Gate::State& state = *gate_->state.get();
   state = {0, 0};

@@ -9,11 +9,11 @@
 
 namespace convtime {
 
-/// Holds a stream with a kernel of one thread that spins on a flag in host memory. A plain store of
-/// the host opens the gate; the deadline, which the device itself watches, opens it in any case.
+/// Holds a stream with a single-thread kernel that spins on a flag in host memory. A plain store by
+/// the host opens the gate. The device itself watches a deadline, which opens the gate in any case.
 class CONVTIME_API GateHold final : public QueueHold {
  public:
-  /// For a stream of the current device.
+  /// Creates a gate for a stream of the current device.
   explicit GateHold(cudaStream_t stream);
   ~GateHold() override;
   GateHold(const GateHold&) = delete;

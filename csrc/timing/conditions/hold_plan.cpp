@@ -7,13 +7,13 @@
 namespace convtime {
 namespace {
 
-/// For a call, beside its own: a stamp of the clock, a flush, and two events.
+/// Additional launches per call: a clock stamp, a flush and two events.
 constexpr double kOwnLaunches = 4;
 
 constexpr std::size_t kFewerRounds = 8;
 constexpr std::size_t kMoreRounds = 2;
-/// Each stall makes the next attempt to grow wait for longer: where it was no accident, trying
-/// often would cost a tenth of a second each time.
+/// Each stall lengthens the wait before the next attempt to grow: if the stall was systematic,
+/// frequent attempts would cost a tenth of a second each.
 constexpr std::size_t kLosePatience = 4;
 constexpr std::size_t kMaxPatience = 1 << 20;
 constexpr std::size_t kStallsToGiveUp = 3;

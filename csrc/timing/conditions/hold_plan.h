@@ -7,36 +7,36 @@
 
 namespace convtime {
 
-/// A hold gives way after this long: what is still being issued then waits for the device, or finds
+/// A hold ends after this time. Work that is still being issued then waits for the device, or finds
 /// its queue full.
 inline constexpr double kMaxHoldSeconds = 0.1;
 
-/// What issuing a round of calls is known to take.
+/// The known cost of issuing a round of calls.
 struct RoundLoad {
   std::size_t calls = 0;
-  std::size_t launches = 0;  ///< by all of the calls; 0 where not all of them are seen
+  std::size_t launches = 0;  ///< by all calls; 0 unless all launches are seen
   double host_seconds = 0;
 };
 
-/// How many rounds are issued at once while the queue is held, and whether holding it is still
-/// worth trying. A batch that overfills the device's queue, or that waits for the device, is still
-/// being issued when the hold gives way: it stalls.
+/// Determines how many rounds are issued at once while the queue is held, and whether holding it is
+/// still worth trying. A batch stalls if it is still being issued when the hold ends, because it
+/// overfills the device's queue or waits for the device.
 class CONVTIME_API HoldPlan {
  public:
   explicit HoldPlan(std::size_t max_rounds) : max_rounds_(max_rounds), limit_(max_rounds) {}
 
-  /// How many rounds a batch may have, one at least: as many as the queue has room for, and fewer
-  /// after a stall.
+  /// Return the maximum number of rounds in a batch, at least one: as many as the queue has room
+  /// for, and fewer after a stall.
   std::size_t round_limit(const RoundLoad& round) const;
 
-  /// What became of a batch.
+  /// Record the outcome of a batch.
   void held();
   void stalled(std::size_t rounds);
 
-  /// Whether three batches in a row stalled, of which the last one was as small as can be.
+  /// Return whether three batches in a row stalled, the last of the smallest possible size.
   bool given_up() const;
 
-  /// Why it was given up.
+  /// Return why holding was given up.
   std::string reason(const RoundLoad& round) const;
 
  private:
@@ -46,7 +46,7 @@ class CONVTIME_API HoldPlan {
   std::size_t stalls_ = 0;
   std::size_t stalls_in_a_row_ = 0;
   std::size_t held_in_a_row_ = 0;
-  std::size_t patience_ = 2;  ///< batches that must be held in a row before they may grow again
+  std::size_t patience_ = 2;  ///< batches that must be held in a row before batches may grow again
   std::size_t last_rounds_ = 0;
 };
 

@@ -14,19 +14,19 @@ namespace {
 
 constexpr cudaLimit kLimit = cudaLimitPersistingL2CacheSize;
 
-/// Whether the device is done, or all but: a timing that reached its end has waited for it.
+/// Return whether the device is idle, or nearly: a timing that reached its end has waited for it.
 bool is_idle(int device) {
   constexpr double kPatienceSeconds = 0.05;
   try {
     const CurrentDevice current(device);
     return synchronize_within({}, kPatienceSeconds);
   } catch (const CudaError&) {
-    return true;  // whatever failed fails again, and is said then
+    return true;  // the error occurs again later, and is reported then
   }
 }
 
 std::string described(cudaError_t status) {
-  (void)cudaGetLastError();  // or an unrelated later call would report it
+  (void)cudaGetLastError();  // otherwise an unrelated later call would report it
   return std::string(cudaGetErrorName(status)) + ": " + cudaGetErrorString(status);
 }
 
@@ -37,15 +37,13 @@ WithoutPersistingL2::WithoutPersistingL2(int device) : device_(device) {
   const std::string cache = " of the L2 cache of cuda:" + std::to_string(device);
   std::size_t bytes = 0;
   cudaError_t status = cudaDeviceGetLimit(&bytes, kLimit);
-  if (status == cudaErrorUnsupportedLimit) {  // by GPUs that can set nothing aside
+  if (status == cudaErrorUnsupportedLimit) {  // on GPUs without persisting accesses
     (void)cudaGetLastError();
     return;
   }
   if (status != cudaSuccess) {
-    told_ =
-        "how much" + cache +
-        " is set aside for persisting accesses, where lines outlast a flush, cannot be known (" +
-        described(status) + ")";
+    told_ = "the size of the persisting part" + cache +
+            ", where lines outlast a flush, is unknown (" + described(status) + ")";
     return;
   }
   if (bytes == 0) {
@@ -54,12 +52,12 @@ WithoutPersistingL2::WithoutPersistingL2(int device) : device_(device) {
   status = cudaDeviceSetLimit(kLimit, 0);
   if (status == cudaSuccess) {
     restored_bytes_ = bytes;
-    status = cudaCtxResetPersistingL2Cache();  // of lines that persist already
+    status = cudaCtxResetPersistingL2Cache();  // resets lines that already persist
   }
   if (status != cudaSuccess) {
     told_ = std::to_string(bytes) + " bytes" + cache +
             " are set aside for persisting accesses, where lines outlast a flush, and could not be "
-            "given back (" +
+            "released (" +
             described(status) + ")";
   }
 }
@@ -79,7 +77,7 @@ WithoutPersistingL2::~WithoutPersistingL2() {
   if (is_idle(device_)) {
     restore();
   } else {
-    std::thread(restore).detach();  // the limit cannot be set before the device is idle
+    std::thread(restore).detach();  // the limit can only be set when the device is idle
   }
 }
 

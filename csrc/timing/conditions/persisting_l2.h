@@ -7,18 +7,18 @@
 
 namespace convtime {
 
-/// While it lives, nothing of a device's L2 cache is set aside for persisting accesses
-/// (cudaLimitPersistingL2CacheSize), whose lines would outlast a flush; then as much as before is.
-/// Some is by default: 11 MiB of an H200's.
+/// During its lifetime, no part of a device's L2 cache is set aside for persisting accesses
+/// (cudaLimitPersistingL2CacheSize), whose lines would outlast a flush. The destructor restores the
+/// previous limit. The default is nonzero: 11 MiB on an H200.
 class CONVTIME_API WithoutPersistingL2 {
  public:
-  /// Throws CudaError where there is no such device.
+  /// Throws CudaError if the device does not exist.
   explicit WithoutPersistingL2(int device);
   ~WithoutPersistingL2();
   WithoutPersistingL2(const WithoutPersistingL2&) = delete;
   WithoutPersistingL2& operator=(const WithoutPersistingL2&) = delete;
 
-  /// Why lines may outlast a flush nevertheless; empty where they do not.
+  /// Return why lines may still outlast a flush; empty if they do not.
   const std::string& told() const { return told_; }
 
  private:

@@ -2,20 +2,20 @@
 
 namespace convtime {
 
-/// Keeps the device from starting what is enqueued next, so that short operations run back to back
+/// Keeps the device from starting the following work, so that short operations run back to back
 /// instead of one by one as the host issues them.
 class QueueHold {
  public:
   virtual ~QueueHold() = default;
 
-  /// Holds the queue until release(), or for about `seconds` at most, by the device's own clock.
+  /// Hold the queue until release(), or for at most about `seconds`, by the device's own clock.
   virtual void hold(double seconds) = 0;
 
-  /// Whether release() ends the hold, so that a long one costs nothing.
+  /// Return whether release() ends the hold, which makes a long hold free.
   virtual bool ends_early() const = 0;
 
-  /// Lets the queue go on, now or as soon as it can; true if it was held until now. Does nothing
-  /// where nothing is held.
+  /// Let the queue continue, now or as soon as possible; returns true if it was held until now. Has
+  /// no effect if nothing is held.
   virtual bool release() noexcept = 0;
 };
 

@@ -7,20 +7,20 @@
 
 namespace convtime {
 
-// What the regimes have in common: how they look at clocks, and write of them.
+// Code shared by the regimes: evaluation and formatting of clocks.
 
-/// Calls before the first batch, which is sized by the shortest of them: the first one may compile.
+/// Calls before the first batch, which is sized by their shortest time: the first one may compile.
 inline constexpr std::size_t kMinRegimeCalls = 3;
 
 inline constexpr const char* kUnknownClock = "the GPU's clock is not known";
 
-/// Of each candidate, the clocks that are known.
+/// Return the known clocks of each candidate.
 std::vector<std::vector<double>> known_clocks(std::span<const std::vector<double>> clocks_hz);
 
-/// Whether each candidate has a clock that is known, and there is one.
+/// Return whether each candidate has a known clock, and at least one candidate exists.
 bool all_have_clocks(std::span<const std::vector<double>> known_hz);
 
-/// Of each candidate, the median of its clocks, one at least.
+/// Return the median of each candidate's clocks; each needs at least one clock.
 std::vector<double> median_clocks(std::span<const std::vector<double>> known_hz);
 
 /// "1980 MHz"

@@ -7,15 +7,16 @@
 namespace convtime {
 namespace {
 
-constexpr std::size_t kGranule = 512;  // bytes; that of PyTorch's allocator
+constexpr std::size_t kGranule = 512;  // bytes; granularity of PyTorch's allocator
 /// PyTorch's allocator takes blocks up to this size from one pool, larger ones from another.
 constexpr std::size_t kSmallBytes = std::size_t{1} << 20;
 constexpr std::size_t kMaxSmallSeparator = std::size_t{64} << 10;
-/// It cuts the small ones from segments of this size.
+/// It cuts the small blocks from segments of this size.
 constexpr std::size_t kSmallSegment = std::size_t{2} << 20;
 constexpr std::size_t kMaxLargeSeparator = kSmallBytes + (std::size_t{2} << 20);
 
-/// Of which a segment has room for few, so that most would lie where segments begin.
+/// Return whether few blocks of this size fit in a segment, which would put most at the start of a
+/// segment.
 bool fills_a_segment(std::size_t bytes) {
   return kMaxSmallSeparator < bytes && bytes <= kSmallBytes;
 }
@@ -29,7 +30,8 @@ std::size_t max_separator_bytes(std::size_t neighbour_bytes) {
 
 std::size_t rounded(std::size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 
-/// What a place takes at most, of blocks that come from the pool for large ones, or from both.
+/// Return the maximum bytes of a placement, for blocks from the pool for large blocks, or from both
+/// pools.
 std::size_t bytes_of_place(std::span<const MemoryBlock> result, bool large_alone) {
   std::size_t bytes = 0;
   for (const MemoryBlock& block : result) {
@@ -57,7 +59,7 @@ bool ResultPlaces::add(std::span<const MemoryBlock> result) {
   blocks_.resize(places);
   try {
     keep(result, places);
-  } catch (const std::exception&) {  // the allocator's, for want of memory
+  } catch (const std::exception&) {  // the allocator is out of memory
     return false;
   }
   bytes_left_ -= places * bytes;
@@ -66,7 +68,7 @@ bool ResultPlaces::add(std::span<const MemoryBlock> result) {
 
 void ResultPlaces::keep(std::span<const MemoryBlock> result, std::size_t places) {
   if (const std::size_t large = bytes_of_place(result, true); large > 0) {
-    // One free block that the pieces are cut from: of its own, each would begin at a large page.
+    // One free block from which the pieces are cut: separately, each would start at a large page.
     allocate_(places * large).reset();
   }
   std::vector<std::size_t> order(places);
@@ -86,7 +88,7 @@ void ResultPlaces::keep(std::span<const MemoryBlock> result, std::size_t places)
   separators_.push_back(allocate_(separator_bytes(result.back().bytes)));
 }
 
-/// Leaves no room for the next separator, after which the next block would begin a segment.
+/// Leave no room for the next separator, after which the next block would start a segment.
 void ResultPlaces::fill_segment_behind(const Block& block) {
   const std::uintptr_t end =
       reinterpret_cast<std::uintptr_t>(block.held.get()) + rounded(block.bytes);
@@ -96,7 +98,7 @@ void ResultPlaces::fill_segment_behind(const Block& block) {
   }
 }
 
-/// From the same pool as its neighbour.
+/// Return a size from the same pool as the neighbor's.
 std::size_t ResultPlaces::separator_bytes(std::size_t neighbour_bytes) {
   const std::size_t fewest = neighbour_bytes <= kSmallBytes ? 0 : kSmallBytes;
   const std::size_t most = max_separator_bytes(neighbour_bytes);
@@ -118,7 +120,7 @@ void ResultPlaces::close(std::size_t place) {
       block.held = allocate_(block.bytes);
     }
   } catch (const std::exception&) {
-    // Another thread took it, and there is no other: this place's results go where they may.
+    // Another thread took it, and no other block is free: this placement's results go anywhere.
   }
 }
 

@@ -13,26 +13,27 @@
 
 namespace convtime {
 
-/// Has an allocator put the results of calls at places that were drawn at random beforehand.
+/// Makes an allocator put the results of calls at addresses that were drawn at random beforehand.
 ///
-/// An allocator that gives the smallest free block that is large enough, as PyTorch's does, puts a
-/// result where a block of just its size is free. So there is a block for each place, held except
-/// around that place's calls. Neighbours of each are held throughout, or free ones would be joined.
+/// An allocator that returns the smallest sufficient free block, like PyTorch's, puts a result into
+/// a free block of exactly its size. So one block is reserved per placement, and freed only around
+/// that placement's calls. Its neighbors stay allocated throughout, because adjacent free blocks
+/// would be merged.
 class CONVTIME_API ResultPlaces {
  public:
   ResultPlaces(DeviceAllocator allocate, std::size_t places, std::size_t max_bytes);
 
-  /// Keeps another block for each of a result's at each place, or at as many as max_bytes allow.
-  /// False where there is no memory for two.
+  /// Reserve one more block per block of a result at each placement, or at as many placements as
+  /// max_bytes allows. Returns false if memory does not suffice for two.
   bool add(std::span<const MemoryBlock> result);
 
-  /// Before a call at that place: lets go of its blocks.
+  /// Free the blocks of that placement, before a call.
   void open(std::size_t place);
 
-  /// After it, and when its result is dropped: takes them again.
+  /// Allocate them again, after the call and after its result is dropped.
   void close(std::size_t place);
 
-  /// Whether the blocks let go of by the last open() include one at that address.
+  /// Return whether the last open() freed a block at that address.
   bool was_kept(std::uintptr_t address) const;
 
  private:

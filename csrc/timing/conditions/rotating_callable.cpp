@@ -7,8 +7,8 @@
 namespace convtime {
 namespace {
 
-/// A result lies elsewhere where the call itself takes as large a block before, for something that
-/// it drops again; so many blocks per place are tried.
+/// A result has a different address if the call first allocates an equally large temporary; so up
+/// to this many blocks per placement are tried.
 constexpr int kMaxBlocksOfResult = 3;
 constexpr int kRehearsals = 2;
 
@@ -69,7 +69,7 @@ void RotatingCallable::settle() {
 
 void RotatingCallable::advance() { next_visit_ = (next_visit_ + 1) % rotation_.visits.size(); }
 
-/// Last, so that nothing that comes before a call takes the memory that is kept for its result.
+/// Runs last, so that nothing before a call takes the memory reserved for its result.
 void RotatingCallable::make_ready() {
   copies_[upcoming()]->prepare();
   if (settled_ && rotation_.results != nullptr) {
@@ -78,7 +78,7 @@ void RotatingCallable::make_ready() {
   }
 }
 
-/// On the copy whose turn it is, which keeps its turn.
+/// Call the next copy without advancing the rotation.
 void RotatingCallable::call_untimed() {
   const std::size_t visit = next_visit_;
   make_ready();
@@ -111,21 +111,21 @@ void RotatingCallable::place_results() {
   bool lands = first_result_.empty();
   for (int blocks = 0; !lands && blocks < kMaxBlocksOfResult; ++blocks) {
     if (!rotation_.results->add(first_result_)) {
-      results_reason_ = "there is no memory to keep for them";
+      results_reason_ = "there is not enough memory to reserve for them";
       break;
     }
     lands = true;
     for (int i = 0; lands && i < kRehearsals; ++i) {
       lands = result_lands();
     }
-    results_reason_ = lands ? "" : "it does not take the memory that is kept for them";
+    results_reason_ = lands ? "" : "the call does not use the memory that is reserved for them";
   }
   if (!lands || first_result_.empty()) {
     rotation_.results.reset();
   }
 }
 
-/// Whether an untimed call's result lies where it is to.
+/// Return whether an untimed call's result is in its reserved memory.
 bool RotatingCallable::result_lands() {
   make_ready();
   call();

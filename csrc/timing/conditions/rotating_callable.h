@@ -13,23 +13,23 @@
 
 namespace convtime {
 
-/// How calls go over copies of their data.
+/// The order in which calls use copies of their data.
 struct Rotation {
-  /// The copies in the order that calls take them, over and over; may name one twice in a row.
+  /// The copies in the order of the calls, repeated; may name one twice in a row.
   std::vector<std::size_t> visits{};
-  /// Whether an untimed call on the same copy comes before each call, which so finds it cached.
+  /// Whether an untimed call on the same copy precedes each call, so that the data is cached.
   bool warm = false;
-  /// Asked by settle(), whether all of the copies may be called; until then, the first alone is.
-  /// Where they may not, `original` is called from then on. Nothing, for once, where that takes
-  /// another call on the same copy to tell.
+  /// Called by settle() to decide whether all copies may be called; until then, only the first is.
+  /// If not, `original` is called from then on. May return nothing once, if the decision needs
+  /// another call on the same copy.
   std::function<std::optional<bool>()> verify{};
   std::unique_ptr<Callable> original{};
-  /// Where the copies' results are to lie; null leaves them to the allocator.
+  /// The placement of the copies' results; null leaves it to the allocator.
   std::unique_ptr<ResultPlaces> results{};
 };
 
-/// The same operation on several copies of its data, each at a place of its own: so that a copy has
-/// left the cache by the time that it is used again, and so that no one place decides the time.
+/// The same operation on several copies of its data at different addresses. A copy has left the
+/// cache when it is used again, and no single placement determines the time.
 class CONVTIME_API RotatingCallable final : public Callable {
  public:
   explicit RotatingCallable(std::vector<std::unique_ptr<Callable>> copies, Rotation rotation = {});
@@ -42,7 +42,8 @@ class CONVTIME_API RotatingCallable final : public Callable {
   std::size_t distinct_calls() const override { return copies_.size(); }
   std::size_t place() const override { return current_; }
 
-  /// Why results lie where the allocator puts them; empty where they do not, or there are none.
+  /// Return why the allocator chooses the addresses of results; empty if it does not, or if there
+  /// are no results.
   const std::string& results_reason() const { return results_reason_; }
 
  private:

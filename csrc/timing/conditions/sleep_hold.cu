@@ -16,8 +16,7 @@ void SleepHold::hold(double seconds) {
 
 bool SleepHold::release() noexcept {
   const bool asleep = cudaEventQuery(awake_.get()) == cudaErrorNotReady;
-  (void)
-      cudaGetLastError();  // "not ready" is an answer: the next check must not find it as an error
+  (void)cudaGetLastError();  // "not ready" is not an error: the next check must not find it
   return asleep;
 }
 

@@ -8,8 +8,8 @@
 
 namespace convtime {
 
-/// Holds a stream with a kernel of one thread that sleeps for a time set beforehand, by the GPU's
-/// own %globaltimer: it needs no memory that host and device share, and cannot be ended early.
+/// Holds a stream with a single-thread kernel that sleeps for a fixed time, measured with the GPU's
+/// %globaltimer. It needs no memory that host and device share, and cannot be ended early.
 class CONVTIME_API SleepHold final : public QueueHold {
  public:
   explicit SleepHold(cudaStream_t stream);

@@ -15,20 +15,21 @@
 namespace convtime {
 namespace {
 
-/// Blocks of a stamp. An idle device places the first blocks on the same multiprocessors each time;
-/// several make it likely that two stamps share one also beside other work.
+/// Blocks per stamp. An idle device places the first blocks on the same multiprocessors each time.
+/// With several blocks, two stamps are likely to share a multiprocessor even next to other work.
 constexpr unsigned kBlocks = 8;
 
 __global__ void stamp_kernel(ClockStamp* stamps, double random_range) {
   const ClockStamp stamp = read_clocks();
   stamps[blockIdx.x] = stamp;
-  if (blockIdx.x == 0) {  // clocks are read at a tick, and what follows would begin close to one
+  if (blockIdx.x == 0) {  // clocks are read at a tick, and the following work would start close to
+                          // one
     spin_cycles(random_cycles(stamp.nanoseconds, random_range));
   }
 }
 
-/// As stamp_kernel, at least kClockWindowNs after each of the first stamps: this block may share
-/// its multiprocessor with any of them.
+/// Like stamp_kernel, but at least kClockWindowNs after each of the first stamps, because this
+/// block may share its multiprocessor with any of the first blocks.
 __global__ void finish_kernel(ClockStamp* stamps, const ClockStamp* first) {
   std::uint64_t latest = 0;
   for (unsigned i = 0; i < gridDim.x; ++i) {
@@ -38,7 +39,7 @@ __global__ void finish_kernel(ClockStamp* stamps, const ClockStamp* first) {
   stamps[blockIdx.x] = read_clocks();
 }
 
-/// Two stamps of the same multiprocessor, for one thread.
+/// Take two stamps of the same multiprocessor, in one thread.
 __global__ void window_kernel(ClockStamp* stamps) {
   stamps[0] = read_clocks();
   spin_until(globaltimer_ns(), stamps[0].nanoseconds + kClockWindowNs);
@@ -58,7 +59,7 @@ SmClockProbe::SmClockProbe(cudaStream_t stream, std::size_t capacity, double tic
 
 void SmClockProbe::stamp() {
   if (count_ >= capacity_) {
-    throw std::logic_error("more calls were stamped than the clock probe has room for");
+    throw std::logic_error("the clock probe must not stamp more calls than its capacity");
   }
   stamp_kernel<<<kBlocks, 1, 0, stream_>>>(stamps_.get() + count_ * kBlocks, random_cycles_);
   CONVTIME_CUDA_CHECK(cudaGetLastError());
@@ -98,7 +99,7 @@ std::vector<ClockStamp> SmClockProbe::read_stamps(std::size_t count) {
 }
 
 double max_sm_clock_hz() {
-  static auto& mutex = *new std::mutex;  // neither is ever destroyed: a thread may outlast main()
+  static auto& mutex = *new std::mutex;  // neither is ever destroyed: a thread may outlive main()
   static auto& known = *new std::map<int, double>;
   const int device = current_device();
   const std::lock_guard lock(mutex);

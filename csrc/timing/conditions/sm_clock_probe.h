@@ -13,12 +13,12 @@
 
 namespace convtime {
 
-/// Reads the multiprocessors' clock by tiny kernels on a stream, each of which reads %globaltimer
-/// and clock64() together; needs neither NVML nor a privilege.
+/// Reads the multiprocessors' clock with tiny kernels on a stream that read %globaltimer and
+/// clock64() together; needs neither NVML nor privileges.
 class CONVTIME_API SmClockProbe final : public ClockProbe {
  public:
-  /// For at most `capacity` calls between two collect(). `tick_seconds` is of the clock that calls
-  /// are timed by: they begin at random phases of it.
+  /// Supports at most `capacity` calls between two collect(). `tick_seconds` is the tick of the
+  /// clock that times the calls: they start at random phases of the tick.
   SmClockProbe(cudaStream_t stream, std::size_t capacity, double tick_seconds,
                const DeviceAllocator& allocate = {});
 
@@ -36,13 +36,13 @@ class CONVTIME_API SmClockProbe final : public ClockProbe {
   std::size_t capacity_;
   std::size_t count_ = 0;  // groups since the last collect()
   DeviceMemory<ClockStamp> stamps_;
-  double random_cycles_;  ///< up to which a stamp takes longer
+  double random_cycles_;  ///< maximum random extension of a stamp
   CudaEvent last_pace_;
   CudaEvent pace_before_;
 };
 
-/// The highest rate of the current device's multiprocessor clock. Asked once for each device, since
-/// the driver takes long to answer.
+/// Return the maximum rate of the current device's multiprocessor clock. Queried once per device,
+/// because the driver is slow to answer.
 CONVTIME_API double max_sm_clock_hz();
 
 }  // namespace convtime

@@ -35,7 +35,7 @@ RegimeOutcome SustainedRegime::outcome(std::span<const std::vector<double>> cloc
   }
   return {Regime::kAsIs,
           "times or clocks still drifted after " + one_decimal(limits_.max_seconds) +
-              " s of load, or the calls were too few to tell; the samples' clocks lie between " +
+              " s of load, or the calls were too few to tell; the samples' clocks are between " +
               in_megahertz(lowest_hz) + " and " + in_megahertz(highest_hz)};
 }
 

@@ -15,8 +15,8 @@ struct SustainedLimits {
   double load_seconds = kDeviceTraits.load_seconds;  ///< between two pauses
 };
 
-/// Regime::kSustained: the candidates run back to back until neither their times nor clocks drift.
-/// Only some of the calls are timed, so that the pauses after them are few.
+/// Regime::kSustained: the candidates run back to back until neither times nor clocks drift. Only
+/// some of the calls are timed, so that few pauses follow them.
 class CONVTIME_API SustainedRegime final : public RegimeControl {
  public:
   explicit SustainedRegime(SustainedLimits limits = {}) : limits_(limits) {}

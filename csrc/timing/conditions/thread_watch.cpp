@@ -14,16 +14,16 @@
 namespace convtime {
 namespace {
 
-/// Between two looks. Random, so that looks do not keep step with calls.
+/// The interval between two looks. Random, so that looks do not synchronize with calls.
 constexpr int kShortestMicroseconds = 200;
 constexpr int kLongestMicroseconds = 600;
 
 int thread_id() { return static_cast<int>(::syscall(SYS_gettid)); }
 
-/// What a thread waits for in a system call, as a counter of ThreadActivity.
+/// The cause of a thread's wait in a system call, as a counter of ThreadActivity.
 using Kind = std::size_t ThreadActivity::*;
 
-/// `first` is the call's first argument.
+/// `first` is the system call's first argument.
 Kind kind_of(long call, unsigned long first) {
   switch (call) {
     case SYS_nanosleep:
@@ -89,14 +89,14 @@ Kind kind_of(long call, unsigned long first) {
     case SYS_recvmsg:
     case SYS_io_getevents:
       return &ThreadActivity::files;
-    case -1:  // in none: the thread waits for a page
+    case -1:  // not in a system call: the thread waits for a page
       return &ThreadActivity::pages;
     default:
       return &ThreadActivity::elsewhere;
   }
 }
 
-/// The file's text, as far as it fits; empty where it cannot be read.
+/// Return the file's text, truncated to the buffer; empty if it is not readable.
 std::string_view read_text(int file, std::array<char, 256>& buffer) {
   const ssize_t length = file < 0 ? -1 : ::pread(file, buffer.data(), buffer.size() - 1, 0);
   if (length <= 0) {
@@ -116,7 +116,7 @@ ThreadWatch::ThreadWatch(const std::filesystem::path& proc)
   file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   std::array<char, 256> buffer{};
   if (read_text(file_, buffer).empty()) {
-    missing_ = path.string() + " does not tell what a thread waits for";
+    missing_ = path.string() + " does not report the system call of a waiting thread";
     return;
   }
   thread_ = std::thread([this] { watch(); });

@@ -8,13 +8,13 @@
 
 namespace convtime {
 
-/// CUPTI refused something, does not count it, or cannot be used in this process.
+/// CUPTI refused a call, cannot count something, or cannot be used in this process.
 class CONVTIME_API CountersRefused : public std::runtime_error {
  public:
   CountersRefused(std::string result, const std::string& text)
       : std::runtime_error(text), result_(std::move(result)) {}
 
-  /// What it refuses where some of a call's kernels are not counted by themselves.
+  /// The error if CUPTI does not count some of a call's kernels separately.
   static CountersRefused uncounted(const std::string& seen) {
     return {"kernels uncounted",
             seen +
@@ -22,8 +22,8 @@ class CONVTIME_API CountersRefused : public std::runtime_error {
                 " count the call that was captured, not the graph's replay"};
   }
 
-  /// The name of CUPTI's result, for example "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES"; or "no CUPTI",
-  /// or "kernels uncounted", where the text says it all.
+  /// The name of CUPTI's result, for example "CUPTI_ERROR_INSUFFICIENT_PRIVILEGES". "no CUPTI" or
+  /// "kernels uncounted" if the message is sufficient.
   const std::string& result() const { return result_; }
 
  private:

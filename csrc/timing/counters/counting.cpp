@@ -27,7 +27,7 @@ namespace {
 
 const ProfilerApi kCupti;
 
-/// Runs something that may throw CuptiError, which is the timing layer's own.
+/// Run a function that may throw CuptiError, which belongs to the timing layer.
 template <typename Function>
 auto telling_refusals(Function function) {
   try {
@@ -39,8 +39,8 @@ auto telling_refusals(Function function) {
   }
 }
 
-/// The context that the runtime uses for the current device. libcuda is asked for it through the
-/// runtime, since convtime is not linked with it: it comes with the driver.
+/// Return the context that the runtime uses for the current device. libcuda is reached through the
+/// runtime, because convtime does not link with it: it comes with the driver.
 CUcontext current_context() {
   void* function = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
@@ -49,7 +49,7 @@ CUcontext current_context() {
   CUcontext context = nullptr;
   if (found != cudaDriverEntryPointSuccess ||
       reinterpret_cast<decltype(&cuCtxGetCurrent)>(function)(&context) != CUDA_SUCCESS) {
-    throw std::runtime_error("the CUDA driver does not tell its current context");
+    throw std::runtime_error("the CUDA driver did not return its current context");
   }
   return context;
 }
@@ -62,13 +62,13 @@ void require_cupti() {
   if (!missing.empty()) {
     throw CountersRefused("no CUPTI", missing);
   }
-  CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // CUPTI knows no device before there is a context
+  CONVTIME_CUDA_CHECK(cudaFree(nullptr));  // CUPTI needs a context to know a device
 }
 
 /// The kernels that a call launches on this device, in order.
 struct Launches {
   std::vector<ActivityInfo> kernels;
-  bool differ = false;     ///< from one call to the next
+  bool differ = false;     ///< they differ from one call to the next
   bool in_graphs = false;  ///< some are nodes of CUDA graphs
 };
 
@@ -81,8 +81,8 @@ std::vector<ActivityInfo> kernels_of(std::vector<DeviceActivity> activities, int
   std::erase_if(activities, [device](const DeviceActivity& activity) {
     return !is_kernel_of(activity, device);
   });
-  // Not by their starts alone, since launches on several streams overtake each other. Those of one
-  // graph are issued at one time.
+  // Not only by start time, because launches on several streams can overtake each other. All
+  // kernels of a graph have the same issue time.
   std::sort(activities.begin(), activities.end(),
             [](const DeviceActivity& a, const DeviceActivity& b) {
               return std::pair(a.issued_ns, a.start_ns) < std::pair(b.issued_ns, b.start_ns);
@@ -96,7 +96,7 @@ std::vector<ActivityInfo> kernels_of(std::vector<DeviceActivity> activities, int
 
 constexpr std::size_t kTracedCalls = 2;
 
-/// What CUPTI recorded of as many calls; the last records of some tries where none are complete.
+/// Return CUPTI's records of several calls; if no try has complete records, those of the last.
 Attribution trace_calls(Callable& call, const HostHooks& hooks) {
   constexpr int kTries = 3;
   std::optional<CuptiSession> session;
@@ -143,14 +143,14 @@ Launches trace_launches(Callable& call, const HostHooks& hooks) {
   return launches;
 }
 
-/// How many kernels a call may launch.
+/// Return the maximum number of kernels that a call may launch.
 std::size_t most_kernels(const Launches& launches) {
   constexpr std::size_t kFew = 16;
   const std::size_t known = launches.kernels.size();
   return launches.differ ? 2 * known + kFew : known;
 }
 
-/// Throws where what would be counted could not be told to be the call's.
+/// Throw if counted kernels could not be attributed to the call.
 void require_countable(const Launches& launches, bool replays_kernels) {
   if (launches.kernels.empty()) {
     throw std::invalid_argument("the call launches no kernel on this GPU");
@@ -161,8 +161,8 @@ void require_countable(const Launches& launches, bool replays_kernels) {
   }
   if (launches.differ && !replays_kernels) {
     throw std::invalid_argument(
-        "calls do not launch the same kernels each time, so that what is counted of several "
-        "cannot be put together; use replay='kernel'");
+        "calls do not launch the same kernels each time, so counts of several calls cannot be "
+        "combined; use replay='kernel'");
   }
 }
 
@@ -174,8 +174,7 @@ std::vector<const char*> pointers_to(std::span<const std::string> texts) {
   return pointers;
 }
 
-/// Counts the kernels as often as asked for, and leaves nothing of the profiler behind, however it
-/// ends.
+/// Count the kernels `repeats` times. Releases the profiler's resources on every exit.
 void count_repeats(Callable& call, const Launches& launches, const CountingOptions& options,
                    Counted& result) {
   const CountingTurn turn;
@@ -224,7 +223,7 @@ Counted count_kernels(Callable& call, const CountingOptions& options) {
   }
   ColdCallable cold(call, options.flush);
   Callable& conditioned = options.flush.empty() ? call : static_cast<Callable&>(cold);
-  // Code is loaded and algorithms are chosen in the first.
+  // The first call loads code and selects algorithms.
   conditioned.prepare();
   conditioned.call();
   conditioned.discard_result();

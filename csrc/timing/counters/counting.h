@@ -18,43 +18,44 @@ namespace convtime {
 /// How the kernels of a call are counted.
 struct CountingOptions {
   std::vector<std::string> metrics;
-  /// Counts all metrics in one call, each kernel of which CUPTI repeats for its passes; and not, in
-  /// each of several calls, as many metrics as one pass counts.
+  /// If true, count all metrics in one call and let CUPTI repeat each kernel for its passes. If
+  /// false, make several calls, each with as many metrics as fit in one pass.
   bool replays_kernels = true;
   std::size_t repeats = 1;
-  std::span<const FlushBuffer> flush;  ///< touched before each call; none leaves the cache as it is
+  std::span<const FlushBuffer> flush;  ///< accessed before each call; if empty, the cache is left
+                                       ///< unchanged
   HostHooks hooks;
 };
 
-/// What was counted.
+/// The result of counting.
 struct Counted {
   std::vector<ActivityInfo> launches;  ///< kernels that a call launches, in order
-  /// Why the values' kernels are not these launches, one by one; empty where they are.
+  /// Why the values' kernels do not correspond to these launches one to one; empty if they do.
   std::string unnamed;
   std::size_t passes = 0;
   /// For each repeat, for each kernel in the order of launches, the value of each metric.
   std::vector<std::vector<std::vector<double>>> values;
 };
 
-/// Counts hardware events in each kernel that a call launches on the current device. Throws
-/// CountersRefused, also where CUPTI did not count each of them, std::invalid_argument for a call
-/// without kernels, std::runtime_error while a profiler records or a timing does, and what the call
-/// throws.
+/// Count hardware events in each kernel that a call launches on the current device. Throws
+/// CountersRefused if CUPTI refuses or does not count each kernel, std::invalid_argument for a call
+/// without kernels, std::runtime_error while a profiler or another timing is active, and any
+/// exception of the call.
 CONVTIME_API Counted count_kernels(Callable& call, const CountingOptions& options);
 
-/// A metric, where the current device's chip has it.
+/// A metric that the current device's chip supports.
 struct DescribedMetric {
   std::string description;
   std::string unit;
   std::string hardware_unit;
 };
 
-/// Throws CountersRefused, and std::runtime_error as count_kernels().
+/// Throws CountersRefused, and std::runtime_error like count_kernels().
 CONVTIME_API std::vector<std::optional<DescribedMetric>> describe_metrics(
     std::span<const std::string> names);
 
-/// Names of all metrics of the current device's chip, each with its usual suffix. Throws as
-/// describe_metrics().
+/// Return the names of all metrics of the current device's chip, each with its usual suffix. Throws
+/// like describe_metrics().
 CONVTIME_API std::vector<std::string> metric_names();
 
 }  // namespace convtime

@@ -10,7 +10,7 @@ namespace {
 
 std::string text_or_nothing(const char* text) { return text == nullptr ? "" : text; }
 
-/// CUPTI takes arrays of names that it does not change as arrays that it may.
+/// CUPTI takes arrays of names as non-const, although it does not modify them.
 const char** names_of(std::span<const char* const> metrics) {
   return const_cast<const char**>(metrics.data());
 }
@@ -28,7 +28,7 @@ constexpr Kind kKinds[] = {
 
 using Properties = CUpti_Profiler_Host_GetMetricProperties_Params;
 
-/// Links between devices, for example, are counted for all contexts together.
+/// For example, links between devices are counted for all contexts together.
 bool is_of_device([[maybe_unused]] const Properties& properties) {
 #if CUPTI_API_VERSION >= 130200
   return properties.metricCollectionScope == CUPTI_METRIC_COLLECTION_SCOPE_DEVICE;
@@ -37,7 +37,7 @@ bool is_of_device([[maybe_unused]] const Properties& properties) {
 #endif
 }
 
-/// Returns CUPTI's result.
+/// Read the properties and return CUPTI's result.
 CUptiResult read_properties(const ProfilerApi& api, CUpti_Profiler_Host_Object* host,
                             const char* metric, Properties& properties) {
   properties = sized<Properties>(CUpti_Profiler_Host_GetMetricProperties_Params_STRUCT_SIZE);

@@ -20,7 +20,7 @@ using Rows = std::vector<std::vector<double>>;
 void count_call(Callable& call, RangeProfiler& profiler, const CountingHooks& hooks) {
   const auto wait = [&hooks](const std::function<void()>& blocking) { hooks.host.wait(blocking); };
   call.prepare();
-  wait(hooks.synchronize);  // what prepares the call is not counted
+  wait(hooks.synchronize);  // the preparation of the call must not be counted
   wait([&] { profiler.start(); });
   call.call();
   wait([&] {
@@ -47,7 +47,7 @@ Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeP
                 const CountingHooks& hooks) {
   hooks.host.poll();
   hooks.require_turn();
-  // With room for more than the call's, it shows that others ran, too.
+  // The additional room shows whether kernels of other threads ran, too.
   profiler.configure(part.schedule.config_image, part.names, counted.most + kRoomBeside);
   count_call(counted.call, profiler, hooks);
   std::size_t dropped = 0;
@@ -58,9 +58,9 @@ Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeP
   });
   if (rows.size() + dropped > counted.most) {
     throw std::runtime_error(std::to_string(rows.size() + dropped) +
-                             " kernels ran where the call was seen to launch " +
+                             " kernels ran, but the call was seen to launch " +
                              std::to_string(counted.most) +
-                             ": let no other thread of this process use the GPU meanwhile");
+                             ": no other thread of this process may use the GPU while counting");
   }
   if (rows.size() < counted.fewest) {
     throw CountersRefused::uncounted("CUPTI counted " + std::to_string(rows.size()) + " of the " +
@@ -70,7 +70,7 @@ Rows count_part(const CountedCall& counted, const ScheduledMetrics& part, RangeP
   return rows;
 }
 
-/// Puts a further part's values after those of the parts before it.
+/// Append a part's values to those of the previous parts.
 void append(Rows part, Rows& rows) {
   if (rows.empty()) {
     rows = std::move(part);

@@ -14,30 +14,31 @@
 
 namespace convtime {
 
-/// What is counted of a call, and how.
+/// The call to count, and how.
 struct CountedCall {
   Callable& call;
-  std::span<const ScheduledMetrics> parts;  ///< of the metrics; each is counted in calls of its own
-  /// Kernels that the call launches; both are the same where there are several parts.
+  std::span<const ScheduledMetrics> parts;  ///< of the metrics; each part is counted in separate
+                                            ///< calls
+  /// Kernels that the call launches; both are equal if there are several parts.
   std::size_t fewest = 0;
   std::size_t most = 0;
   std::size_t repeats = 1;
 };
 
-/// What counting needs of the program around it.
+/// The hooks that counting needs.
 struct CountingHooks {
   HostHooks host;
-  /// Waits until the devices are idle.
+  /// Wait until the devices are idle.
   std::function<void()> synchronize;
-  /// Throws where the counting is to end.
+  /// Throw if the counting must end.
   std::function<void()> require_turn;
 };
 
-/// Makes the calls that it takes to count all metrics, and gives for each repeat and each kernel
-/// that was counted, in the order of their launches, the metrics' values. Each call is prepared
-/// outside of what is counted. For a ProfilerLibrary that outlives it. Throws CuptiError,
-/// CountersRefused where CUPTI counted fewer kernels than the call launches, std::runtime_error
-/// where others ran, too, and what the call throws.
+/// Make the calls needed to count all metrics. Returns, for each repeat and each counted kernel in
+/// launch order, the metrics' values. The preparation of each call is not counted. A
+/// ProfilerLibrary must outlive the counting. Throws CuptiError, CountersRefused if CUPTI counted
+/// fewer kernels than the call launches, std::runtime_error if other kernels ran, too, and any
+/// exception of the call.
 std::vector<std::vector<std::vector<double>>> count_calls(const CountedCall& counted,
                                                           const ProfilerApi& api, CUcontext context,
                                                           const CountingHooks& hooks);

@@ -10,8 +10,8 @@
 
 namespace convtime {
 
-/// CUPTI's functions for hardware counters. A table of them, so that tests can have each fail where
-/// there is no GPU.
+/// CUPTI's functions for hardware counters, as a table, so that tests without a GPU can make each
+/// fail.
 struct ProfilerApi {
   decltype(&cuptiGetResultString) result_string = cuptiGetResultString;
   decltype(&cuptiProfilerInitialize) initialize = cuptiProfilerInitialize;
@@ -47,15 +47,15 @@ struct ProfilerApi {
   decltype(&cuptiRangeProfilerCounterDataGetRangeInfo) range_info =
       cuptiRangeProfilerCounterDataGetRangeInfo;
 
-  /// Throws CuptiError with CUPTI's own text where a call failed.
+  /// Throw CuptiError with CUPTI's error message if a call failed.
   void check(CUptiResult status, const char* call) const;
 
-  /// For destructors: says on stderr what check() would have thrown.
+  /// For destructors: print to stderr the message that check() would have thrown.
   void warn(CUptiResult status, const char* call) const noexcept;
 };
 
-/// Arguments of one of these functions. They are told how many bytes of a structure there are: not
-/// sizeof, which counts padding after the last field.
+/// Return arguments for a function of the table. CUPTI expects the size of a structure up to its
+/// last field; sizeof would include padding.
 template <typename Params>
 Params sized(std::size_t bytes) {
   Params params{};

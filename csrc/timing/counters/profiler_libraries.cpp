@@ -13,12 +13,12 @@ std::string load_profiler_libraries() {
   const std::filesystem::path folder =
       found ? std::filesystem::path(cupti.dli_fname).parent_path() : std::filesystem::path();
   for (const char* const name : {"libnvperf_host.so", "libnvperf_target.so"}) {
-    // Some distributions have them elsewhere.
+    // Some distributions have them in other folders.
     if (dlopen((folder / name).c_str(), RTLD_LAZY) == nullptr &&
         dlopen(name, RTLD_LAZY) == nullptr) {
       const char* const why = dlerror();
-      return std::string(name) + ", which CUPTI counts with, cannot be loaded (" +
-             (why == nullptr ? "no reason is told" : why) + "): install the package of CUPTI anew";
+      return std::string("cannot load ") + name + ", which CUPTI needs for counting (" +
+             (why == nullptr ? "unknown reason" : why) + "): reinstall the CUPTI package";
     }
   }
   return "";

@@ -4,10 +4,10 @@
 
 namespace convtime {
 
-/// Loads the libraries that CUPTI counts with, for good: those that lie beside CUPTI itself. CUPTI
-/// asks for them by name alone, for which the system's loader does not look there, and may find
-/// another toolkit's, whose structures are others. Returns why one cannot be loaded; empty where
-/// all are.
+/// Load the libraries that CUPTI needs for counting, from CUPTI's own folder, and never unload
+/// them. CUPTI requests them by name only. The system's loader does not search that folder and may
+/// find the libraries of another toolkit, whose structures differ. Returns why one cannot be
+/// loaded; empty if all are.
 std::string load_profiler_libraries();
 
 }  // namespace convtime

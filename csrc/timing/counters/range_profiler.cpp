@@ -7,7 +7,7 @@
 namespace convtime {
 namespace {
 
-/// In this mode CUPTI names ranges by their numbers.
+/// In this mode, CUPTI names ranges by number.
 std::size_t number_of(std::string_view name, std::size_t otherwise) {
   std::size_t number = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), number);
@@ -85,7 +85,7 @@ void RangeProfiler::configure(std::span<const std::uint8_t> config_image,
   params.minNestingLevel = 1;
   params.passIndex = 0;
   params.targetNestingLevel = 1;
-  // Refused for thousands of kernels, among other reasons, which CUPTI does not tell.
+  // CUPTI refuses thousands of kernels, but does not report this as the reason.
   const std::string call = "cuptiRangeProfilerSetConfig for " + std::to_string(ranges) + " kernels";
   api_.check(api_.set_config(&params), call.c_str());
 }
@@ -94,7 +94,7 @@ void RangeProfiler::make_counter_data(std::span<const char* const> metrics, std:
   auto size = sized<CUpti_RangeProfiler_GetCounterDataSize_Params>(
       CUpti_RangeProfiler_GetCounterDataSize_Params_STRUCT_SIZE);
   size.pRangeProfilerObject = profiler_;
-  size.pMetricNames = const_cast<const char**>(metrics.data());  // which CUPTI does not change
+  size.pMetricNames = const_cast<const char**>(metrics.data());  // CUPTI does not modify them
   size.numMetrics = metrics.size();
   size.maxNumOfRanges = ranges;
   size.maxNumRangeTreeNodes = static_cast<std::uint32_t>(ranges);

@@ -23,7 +23,7 @@ std::vector<ScheduledMetrics> schedule_by_pass(const MakeHost& make_host,
     if (count > 1) {
       part = schedule_together(make_host, names.subspan(next, 1));
     }
-    // Nothing is put to a metric that takes several passes.
+    // A metric that needs several passes is counted separately.
     first = part.schedule.passes <= 1 ? next : next + 1;
     parts.push_back(std::move(part));
   }

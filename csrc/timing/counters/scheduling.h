@@ -17,15 +17,15 @@ struct ScheduledMetrics {
   CounterSchedule schedule;
 };
 
-/// Makes a host without metrics.
+/// Creates a host without metrics.
 using MakeHost = std::function<std::unique_ptr<MetricHost>()>;
 
-/// All metrics together, in as many passes as that takes. Throws CuptiError, as everything here
-/// does.
+/// Schedule all metrics together, in as many passes as needed. Throws CuptiError, like all
+/// functions here.
 ScheduledMetrics schedule_together(const MakeHost& make_host, std::span<const char* const> names);
 
-/// The metrics in their order, as many together as one pass counts. One that takes several passes
-/// is by itself.
+/// Schedule the metrics in order, as many together as fit in one pass. A metric that needs several
+/// passes is separate.
 std::vector<ScheduledMetrics> schedule_by_pass(const MakeHost& make_host,
                                                std::span<const char* const> names);
 

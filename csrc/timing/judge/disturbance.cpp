@@ -9,22 +9,22 @@
 namespace convtime {
 namespace {
 
-/// Shorter waits are those of threads that are woken up, which is part of what a call takes.
+/// Shorter waits are wake-ups of threads, which are part of a call's time.
 constexpr double kShortestWaitSeconds = 50e-6;
-/// Of the time of a reading.
+/// Shares of the time of a reading.
 constexpr double kWaitShare = 0.01;
 constexpr double kThrottledShare = 0.001;
 constexpr double kStolenShare = 0.02;
-/// Others that compute less are the system's own services.
+/// Processes that compute less are the system's own services.
 constexpr double kOthersCores = 0.15;
-/// Of the cores: most are two hardware threads of one core, so that with more of them at work some
-/// share it.
+/// The share of cores in use. Most cores are two hardware threads of one physical core, so with
+/// more in use, some share a physical core.
 constexpr double kCrowdedShare = 0.5;
-/// What others did is counted in steps of 10 ms.
+/// The CPU time of other processes is counted in steps of 10 ms.
 constexpr double kCountedSeconds = 0.1;
-/// 95 % of runs of the same calls, in turn with others on an idle virtual machine of two cores, had
-/// medians within 1 % of each other's with one thread, and within 3 % with several, which the
-/// system places anew each time. Assumed of other machines.
+/// The difference between medians of 95 % of runs of the same calls, interleaved with other runs on
+/// an idle virtual machine with two cores: within 1 % with one thread, and within 3 % with several
+/// threads, which the system places anew each time. Assumed for other machines.
 constexpr double kBetweenRuns = 0.01;
 constexpr double kBetweenRunsOfThreads = 0.03;
 
@@ -49,7 +49,7 @@ bool crowded(const HostReading& reading, double cores) {
          reading.cpu_seconds + reading.others_seconds > kCrowdedShare * cores * reading.seconds;
 }
 
-/// Of the readings that samples have, each once; what is not known counts for nothing.
+/// Sum the readings of samples, each once; unknown values count as zero.
 HostReading total_of(const HostRecord& record, std::span<const std::size_t> readings) {
   HostReading total{.waiting_seconds = 0,
                     .longest_wait_seconds = 0,
@@ -93,7 +93,7 @@ std::string describe_disturbance(const HostRecord& record, std::span<const std::
   if (!(total.seconds > 0)) {
     return "";
   }
-  // What others did is known best over a whole run, if that is long enough.
+  // The activity of other processes is most accurate over a whole run, if it is long enough.
   const bool counted = record.whole_run.seconds >= kCountedSeconds;
   const HostReading& run = counted ? record.whole_run : total;
   const auto disturbed = std::count_if(readings.begin(), readings.end(), [&](std::size_t index) {
@@ -116,7 +116,7 @@ std::string describe_disturbance(const HostRecord& record, std::span<const std::
     tell(format("shared its %.0f cores with other processes, which used %.1f of them", record.cores,
                 run.others_seconds / run.seconds));
   }
-  // What lies between two stops has its own time, but there is less of it.
+  // The samples between two throttled periods have undisturbed times, but there are fewer.
   if (throttled(run)) {
     tell(format("was stopped by a cgroup's quota for %.0f %% of the time",
                 percent(run.throttled_seconds, run)));

@@ -17,40 +17,41 @@ namespace {
 
 constexpr Interval kUnbounded{-kInfinity, kInfinity};
 
-/// How many blocks a run is cut in, to see whether they differ by more than chance: few long ones
-/// show what drifts slowly, many short ones tell more surely of what does not.
+/// The numbers of blocks into which a run is divided to see whether they differ by more than
+/// chance. Few long blocks show slow drift; many short ones give a more certain answer without
+/// drift.
 constexpr std::array<std::size_t, 3> kBlockCounts = {5, 10, 20};
-/// With shorter ones, chance alone often leaves less than an interval needs.
+/// With shorter blocks, chance alone often leaves fewer values than an interval needs.
 constexpr std::size_t kMinBlockLength = 8;
-/// Up to these, batches are compared by their medians: there is too little to count.
+/// Up to this many batches are compared by their medians: there are too few values to count.
 constexpr std::size_t kFewBatches = 5;
 constexpr std::size_t kFewSamples = kBlockCounts.front() * kMinBlockLength - 1;
-/// Places that tell within from between.
+/// Placements needed to distinguish variance within placements from variance between them.
 constexpr std::size_t kMinRepeatedPlaces = 4;
 
-/// Times that show so many steps of their clock or fewer, between the tenth and the last but a
-/// tenth of them, are rather rounded than spread.
+/// Times that span at most this many steps of their clock, from the 10th to the 90th percentile,
+/// are dominated by rounding.
 constexpr double kRoundedTicks = 1.5;
-/// Up to so many, what varies is mostly the rounding, whose phases are random: five blocks of it
-/// differ by chance alone by more than ten of them would if it drifted.
+/// Up to this many, the variation is mostly rounding, whose phases are random: five blocks differ
+/// more by chance alone than ten blocks with drift would.
 constexpr double kMostlyRoundedTicks = 6;
 constexpr std::size_t kFewestBlocksOfRounded = 10;
-/// How many of `n` equal times may have been about to show the next tick is at most so many, at
-/// kConfidence: 1 - p to the power of n is (1 - kConfidence) / 2.
+/// Of `n` equal times, at most this many may have been about to show the next tick, at kConfidence:
+/// (1 - p)^n is (1 - kConfidence) / 2.
 constexpr double kUnseenTicks = 3.689;
 
-/// Student's t for kConfidence, by degrees of freedom from 1 on.
+/// Student's t for kConfidence, for degrees of freedom from 1.
 constexpr std::array kStudentQuantiles = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365,
                                           2.306,  2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
                                           2.131,  2.120, 2.110, 2.101, 2.093};
 static_assert(kStudentQuantiles.size() + 1 == kBlockCounts.back());
 
-/// Of so many groups or values, two at least.
+/// For that many groups or values, at least two.
 double student_quantile(std::size_t groups) {
   if (groups - 2 < kStudentQuantiles.size()) {
     return kStudentQuantiles[groups - 2];
   }
-  // The first terms of its expansion (Abramowitz and Stegun, 26.7.5).
+  // The first terms of the expansion (Abramowitz and Stegun, 26.7.5).
   constexpr double kFirst =
       (kNormalQuantile * kNormalQuantile * kNormalQuantile + kNormalQuantile) / 4;
   return kNormalQuantile + kFirst / static_cast<double>(groups - 1);
@@ -58,7 +59,7 @@ double student_quantile(std::size_t groups) {
 
 Interval hull(Interval a, Interval b) { return {std::min(a.low, b.low), std::max(a.high, b.high)}; }
 
-/// Whether equal values are different ones that a clock's tick made equal.
+/// Whether equal values are distinct values that a clock's tick made equal.
 enum class Ties { kKeep, kSpread };
 
 Interval widened(const Interval& interval, double by) {
@@ -73,7 +74,7 @@ double median_of(std::span<const double> values, Ties ties) {
   return quantile_of_sorted(ordered(values, ties), 0.5);
 }
 
-/// Where each block of consecutive samples begins, and after the last one where it ends.
+/// The start of each block of consecutive samples, followed by the end of the last.
 using Blocks = std::vector<std::size_t>;
 
 std::size_t count_of(const Blocks& blocks) { return blocks.size() - 1; }
@@ -97,8 +98,8 @@ Blocks blocks_of(std::span<const std::size_t> batches) {
   return blocks;
 }
 
-/// What is left of a batch, where a warm-up's stretch begins or sampling ends within it, is no
-/// batch by itself: those of less than half the longest one's length go with their neighbour.
+/// Merge remnants of batches with a neighbor: batches of less than half the longest one's length. A
+/// remnant is left where a warm-up's series starts or sampling ends within a batch.
 Blocks without_remnants(const Blocks& batches) {
   std::size_t longest = 0;
   for (std::size_t batch = 0; batch < count_of(batches); ++batch) {
@@ -114,7 +115,7 @@ Blocks without_remnants(const Blocks& batches) {
   return result;
 }
 
-/// Neighbours put together until there are no more than `count`.
+/// Merge neighbors until at most `count` blocks are left.
 Blocks merged(const Blocks& blocks, std::size_t count) {
   if (count_of(blocks) <= count) {
     return blocks;
@@ -126,8 +127,8 @@ Blocks merged(const Blocks& blocks, std::size_t count) {
   return result;
 }
 
-/// How many times as much the scores of blocks differ as those of independent values would, whose
-/// variance is `variance`. What few blocks leave open is part of it, by Student's t.
+/// Return the ratio of the variance between blocks to the variance of independent values, whose
+/// variance is `variance`. Student's t includes the uncertainty due to few blocks.
 double variance_inflation(std::span<const double> scores, double variance, const Blocks& blocks) {
   const double mean = mean_of(scores);
   double squares = 0;
@@ -145,7 +146,7 @@ bool are_few(const Blocks& batches) {
   return count_of(batches) <= kFewBatches || batches.back() <= kFewSamples;
 }
 
-/// As values_outside_interval(), for values of which `inflation` are worth one.
+/// Like values_outside_interval(), if `inflation` values are worth one independent value.
 std::size_t samples_outside_interval(std::size_t count, double inflation) {
   if (inflation <= 1) {
     return values_outside_interval(count);
@@ -159,21 +160,21 @@ std::size_t samples_outside_interval(std::size_t count, double inflation) {
   return static_cast<std::size_t>(static_cast<double>(count) * outside / independent);
 }
 
-/// What is estimated of values, and how it is known.
+/// An estimator of the center of values, with its uncertainty.
 class Center {
  public:
   virtual ~Center() = default;
 
   virtual double of(std::span<const double> values) const = 0;
-  /// Of the few values of one place.
+  /// For the few values of one placement.
   virtual double at_place(std::span<const double> values) const { return of(values); }
-  /// At kConfidence, of values of which `inflation` are worth one; unbounded for too few.
+  /// At kConfidence, if `inflation` values are worth one; unbounded for too few values.
   virtual Interval interval(std::span<const double> values, double inflation) const = 0;
-  /// By how much each value moves the center.
+  /// The influence of each value on the center.
   virtual std::vector<double> scores(std::span<const double> values) const = 0;
-  /// Of the scores of independent values.
+  /// The variance for scores of independent values.
   virtual double variance(std::span<const double> scores) const = 0;
-  /// In how few blocks values are looked at for drift.
+  /// The smallest number of blocks in which to look for drift.
   virtual std::size_t fewest_blocks() const = 0;
 };
 
@@ -188,7 +189,7 @@ class MedianCenter final : public Center {
     return interval_between(ordered(values, ties_),
                             samples_outside_interval(values.size(), inflation));
   }
-  /// Whether each value lies above the middle. Equal values are neither above nor below: not
+  /// Whether each value is above the middle. Equal values are neither above nor below: they are not
   /// spread.
   std::vector<double> scores(std::span<const double> values) const override {
     const double middle = quantile(values, 0.5);
@@ -232,7 +233,7 @@ class MeanCenter final : public Center {
   std::size_t fewest_blocks() const override { return kFewestBlocksOfRounded; }
 };
 
-/// How many samples are worth one independent value; 1 at least.
+/// Return how many samples are worth one independent value; at least 1.
 double clustering(const Center& center, std::span<const double> values, const Blocks& batches) {
   const std::vector<double> scores = center.scores(values);
   const double variance = values.size() < 2 ? 0 : center.variance(scores);
@@ -253,7 +254,8 @@ double clustering(const Center& center, std::span<const double> values, const Bl
   return inflation;
 }
 
-/// Student's, of the batches' centers. Batches of a sample each say no more than their samples.
+/// Student's interval from the batches' centers. Batches of one sample each add nothing to their
+/// samples.
 Interval interval_of_few(const Center& center, std::span<const double> values,
                          const Blocks& batches, double middle) {
   std::vector<double> centers;
@@ -279,7 +281,7 @@ std::vector<double> centers_of_places(const Center& center, std::span<const doub
   return centers;
 }
 
-/// From the values alone: `interval` is what was sampled.
+/// Estimate from the values alone; `interval` is the sampled interval.
 Estimate estimate(const Center& center, std::span<const double> values,
                   std::span<const std::size_t> places, std::span<const std::size_t> batch_of_each) {
   const double value = center.of(values);
@@ -287,7 +289,7 @@ Estimate estimate(const Center& center, std::span<const double> values,
       batch_of_each.empty() ? Blocks{0, values.size()} : without_remnants(blocks_of(batch_of_each));
   Interval sampled = center.interval(values, clustering(center, values, batches));
   if (!std::isfinite(sampled.low) && values.size() > kFewSamples) {
-    // Worth less than the interval needs: it drifts, but not everywhere.
+    // Fewer effective values than the interval needs: there is drift, but not everywhere.
     sampled =
         interval_of_few(center, values, equal_blocks(values.size(), kBlockCounts.front()), value);
   }
@@ -311,20 +313,20 @@ Estimate estimate(const Center& center, std::span<const double> values,
   return {value, sampled, sampled, over, count};
 }
 
-/// Times of one candidate, as they are estimated from a clock that ticks.
+/// Times of one candidate, estimated from a clock that ticks.
 ///
-/// Where the tick hides their spread, their median jumps from one tick to the next. Their mean does
-/// not: calls begin at any phase of the tick alike, so that what is rounded down and what is
-/// rounded up cancel (nonsubtractive dither; Lipshitz, Wannamaker and Vanderkooy, 1992). Times that
-/// are further off than a tick from most others count as that far off, so that the mean is a median
-/// of what lies behind. Other times are anywhere within their ticks.
+/// If the tick hides their spread, their median jumps from one tick to the next. Their mean does
+/// not: calls start at uniformly distributed phases of the tick, so rounding up and rounding down
+/// cancel (nonsubtractive dither; Lipshitz, Wannamaker and Vanderkooy, 1992). Times that are more
+/// than a tick away from most others count as one tick away, which makes the mean a median of the
+/// unrounded times. Other times are anywhere within their ticks.
 class TickedTimes {
  public:
   TickedTimes(std::span<const double> raw, double tick, double step)
       : seconds_(raw.begin(), raw.end()) {
     const std::vector<double> ordered = sorted(raw);
     if (tick == 0 || (ordered.front() == 0 && ordered.back() == 0)) {
-      return;  // calls without work take 0 by any clock
+      return;  // calls without work take 0 with any clock
     }
     const double low = quantile_of_sorted(ordered, 0.1);
     const double high = quantile_of_sorted(ordered, 0.9);
@@ -344,7 +346,7 @@ class TickedTimes {
 
   std::span<const double> seconds() const { return seconds_; }
   bool rounded() const { return unseen_ > 0; }
-  /// How far a mean of rounded times may be off although they are all equal; 0 for others.
+  /// Return the maximum error of a mean of rounded times that are all equal; 0 for other times.
   double unseen() const { return unseen_; }
 
   std::unique_ptr<Center> center() const {
@@ -369,7 +371,7 @@ class TickedTimes {
   double unseen_ = 0;
 };
 
-/// Irrational steps, so that there is no pattern in where times lie within their ticks.
+/// Irrational steps avoid patterns in the positions of times within their ticks.
 constexpr double kGoldenRatio = 0.6180339887498949;
 constexpr double kSquareRootOfTwo = 0.4142135623730951;
 
@@ -383,7 +385,7 @@ double ratio_of(double over, double under) {
   return over > under ? kInfinity : 0;
 }
 
-/// Of times that are all longer by `shift` than they are said to be.
+/// Ratios of times after `shift` is added to all of them.
 std::vector<double> ratios_of(std::span<const double> over, std::span<const double> under,
                               double shift) {
   std::vector<double> ratios(over.size());
@@ -398,8 +400,8 @@ std::size_t count_distinct(std::span<const std::size_t> values) {
   return static_cast<std::size_t>(std::unique(ordered.begin(), ordered.end()) - ordered.begin());
 }
 
-/// Of the pair: those of the candidate that came around to the same ones more often, if they are
-/// enough for an interval.
+/// Return the placements of the candidate that repeated its placements more often, if they suffice
+/// for an interval.
 std::span<const std::size_t> places_of(const CandidateTimes& a, const CandidateTimes& b) {
   const std::size_t of_a = count_distinct(a.places);
   const std::size_t of_b = count_distinct(b.places);
@@ -409,14 +411,14 @@ std::span<const std::size_t> places_of(const CandidateTimes& a, const CandidateT
   return of_a < of_b ? a.places : b.places;
 }
 
-/// The ratio of two candidates' times, round by round where that can be told.
+/// The ratio of two candidates' times, per round if possible.
 class RatioOfTimes {
  public:
   RatioOfTimes(const TickedTimes& above, const TickedTimes& below,
                std::span<const std::size_t> places, std::span<const std::size_t> batches)
       : above_(above), below_(below), places_(places), batches_(batches) {}
 
-  /// Of times that are all longer by `shift` than they are said to be.
+  /// The estimate for times after `shift` is added to all of them.
   Estimate shifted(double shift) const {
     if (above_.rounded() && below_.rounded() && mean_of(below_.seconds()) + shift > 0) {
       return of_means(shift);
@@ -433,8 +435,8 @@ class RatioOfTimes {
   }
 
  private:
-  /// The ratio of the means (Cochran, Sampling Techniques, 2.11): what each round's times deviate
-  /// from it by is what its interval is made of.
+  /// The ratio of the means (Cochran, Sampling Techniques, 2.11). The interval follows from each
+  /// round's deviation from that ratio.
   Estimate of_means(double shift) const {
     const double under = mean_of(below_.seconds()) + shift;
     const double ratio = (mean_of(above_.seconds()) + shift) / under;
@@ -450,7 +452,7 @@ class RatioOfTimes {
     return found;
   }
 
-  /// Of a median and a mean, which have no rounds in common.
+  /// The ratio of a median and a mean, which have no rounds in common.
   Estimate of_both(const Estimate& over, const Estimate& under, double shift) const {
     const double ratio = (over.value + shift) / (under.value + shift);
     const auto relative_half = [&](const Estimate& one, double unseen) {
@@ -471,7 +473,7 @@ class RatioOfTimes {
   std::span<const std::size_t> batches_;
 };
 
-/// Neither times nor their ratios are negative, whatever the spread of a few of them.
+/// Neither times nor their ratios are negative, regardless of the spread of a few samples.
 Interval not_below_zero(const Interval& interval, double value) {
   const bool bounded = std::isfinite(interval.low) && value >= 0;
   return {bounded ? std::max(interval.low, 0.0) : interval.low, interval.high};
@@ -480,7 +482,7 @@ Interval not_below_zero(const Interval& interval, double value) {
 void require_matching(const CandidateTimes& samples, std::span<const std::size_t> batches) {
   const auto require = [&](std::span<const std::size_t> of_samples, const std::string& what) {
     if (!of_samples.empty() && of_samples.size() != samples.seconds.size()) {
-      throw std::invalid_argument(what + " must be known of all samples or of none, got " +
+      throw std::invalid_argument(what + " must be given for all samples or for none, got " +
                                   std::to_string(of_samples.size()) + " of " +
                                   std::to_string(samples.seconds.size()));
     }
@@ -525,7 +527,7 @@ Estimate estimate_median(const CandidateTimes& samples, std::span<const std::siz
 Estimate estimate_ratio(const CandidateTimes& over, const CandidateTimes& under,
                         std::span<const std::size_t> batches, const Resolution& resolution) {
   if (over.seconds.size() != under.seconds.size()) {
-    throw std::invalid_argument("a ratio needs as many samples of one as of the other, got " +
+    throw std::invalid_argument("a ratio needs equally many samples of both candidates, got " +
                                 std::to_string(over.seconds.size()) + " and " +
                                 std::to_string(under.seconds.size()));
   }

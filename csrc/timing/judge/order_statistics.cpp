@@ -44,16 +44,16 @@ double quantile_of_sorted(const std::vector<double>& values, double q) {
   const auto below = static_cast<std::size_t>(position);
   const std::size_t above = std::min(below + 1, values.size() - 1);
   const double fraction = position - static_cast<double>(below);
-  // Ratios can be infinite, and std::lerp makes NaN of none of the way from a value to infinity.
+  // Ratios can be infinite, and std::lerp(x, infinity, 0) is NaN.
   return fraction == 0 ? values[below] : std::lerp(values[below], values[above], fraction);
 }
 
 namespace {
 
-/// CUPTI converts the device's ticks to whole nanoseconds, so that equal times can differ by one.
+/// CUPTI converts the device's ticks to whole nanoseconds, so equal times can differ by one.
 constexpr double kRoundingSeconds = 1.5e-9;
 
-/// First of those that are equal but for rounding, for each group of them, and the end.
+/// Return the first index of each group of values that are equal except for rounding, and the end.
 std::vector<std::size_t> tie_boundaries(const std::vector<double>& ordered) {
   std::vector<std::size_t> boundaries = {0};
   for (std::size_t i = 1; i < ordered.size(); ++i) {
@@ -73,7 +73,7 @@ std::vector<double> spread_ties(std::vector<double> ordered) {
   for (std::size_t group = 0; group + 1 < boundaries.size(); ++group) {
     const std::size_t first = boundaries[group];
     if (ordered[boundaries[group + 1] - 1] - ordered[first] > 2 * kRoundingSeconds) {
-      return ordered;  // a clock as fine as the rounding: what is close is not equal
+      return ordered;  // the clock is as fine as the rounding: close values are not equal
     }
     if (first > 0) {
       tick = std::min(tick, ordered[first] - ordered[first - 1]);

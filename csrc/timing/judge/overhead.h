@@ -2,10 +2,10 @@
 
 namespace convtime {
 
-/// What a method itself adds to each time, as a calibration found it.
+/// A method's overhead per time, as determined by a calibration.
 struct Overhead {
   double seconds = 0;
-  double uncertainty_seconds = 0;  ///< how far it may be off, either way, at kConfidence
+  double uncertainty_seconds = 0;  ///< its error in either direction, at kConfidence
 };
 
 }  // namespace convtime

@@ -11,7 +11,7 @@
 namespace convtime {
 double quantile(std::span<const double> values, double q) {
   if (!(q >= 0 && q <= 1)) {
-    throw std::invalid_argument("quantile must lie between 0 and 1, got " + std::to_string(q));
+    throw std::invalid_argument("quantile must be between 0 and 1, got " + std::to_string(q));
   }
   return quantile_of_sorted(sorted(values), q);
 }

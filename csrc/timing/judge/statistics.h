@@ -9,7 +9,8 @@ namespace convtime {
 
 /// The confidence of every interval that convtime reports.
 inline constexpr double kConfidence = 0.95;
-/// How many standard deviations each way hold kConfidence of a normal distribution.
+/// The number of standard deviations on each side that contain kConfidence of a normal
+/// distribution.
 inline constexpr double kNormalQuantile = 1.959963984540054;
 
 /// The fewest values whose order statistics give an interval of the median at kConfidence.
@@ -20,11 +21,11 @@ struct Interval {
   double high;
 };
 
-/// What is said of a set of times, in seconds.
+/// A summary of a set of times, in seconds.
 struct Summary {
   std::size_t count;
   double mean;
-  double stdev;  ///< of the sample (n - 1); 0 for one value
+  double stdev;  ///< sample standard deviation (n - 1); 0 for one value
   double min;
   double max;
   double median;  ///< median()
@@ -35,34 +36,34 @@ struct Summary {
 /// Fan 1996, numpy's default). Throws std::invalid_argument for no values or a q outside [0, 1].
 CONVTIME_API double quantile(std::span<const double> values, double q);
 
-/// The median of times in seconds. Where the clock's tick makes equal times of different ones,
-/// those are taken to lie evenly within their tick, as usual for grouped data (Python's
-/// statistics.median_grouped); the tick is the smallest distance between times that differ by more
+/// Return the median of times in seconds. Distinct times that the clock's tick made equal are
+/// assumed to be evenly distributed within their tick, as usual for grouped data (Python's
+/// statistics.median_grouped). The tick is the smallest distance between times that differ by more
 /// than a nanosecond. Throws std::invalid_argument for no values.
 CONVTIME_API double median(std::span<const double> values);
 
-/// Distribution-free interval of that median at kConfidence, from order statistics (the sign test;
-/// Conover, Practical Nonparametric Statistics, 3.2), of independent values. Fewer than
-/// kMinIntervalValues say nothing at that confidence: their interval is unbounded.
+/// Return the distribution-free interval of that median at kConfidence, from order statistics of
+/// independent values (the sign test; Conover, Practical Nonparametric Statistics, 3.2). Unbounded
+/// for fewer than kMinIntervalValues values, which do not suffice at that confidence.
 CONVTIME_API Interval median_interval(std::span<const double> values);
 
 /// Throws std::invalid_argument for no values.
 CONVTIME_API Summary summarize(std::span<const double> values);
 
-/// Standard deviation of the sample over the mean. Infinite where the mean is not positive. Throws
-/// std::invalid_argument for no values.
+/// Return the sample standard deviation divided by the mean. Infinite if the mean is not positive.
+/// Throws std::invalid_argument for no values.
 CONVTIME_API double relative_stdev(std::span<const double> values);
 
-/// How the time that is `over` compares with the one that is `under`.
+/// How the time `over` compares with the time `under`.
 enum class Verdict {
-  kSame,       ///< the whole interval of their ratio lies within 1 - margin and 1 + margin
-  kFaster,     ///< the whole interval lies below 1 - margin
-  kSlower,     ///< the whole interval lies above 1 + margin
-  kUncertain,  ///< none of these
+  kSame,       ///< the whole interval of their ratio is within 1 - margin and 1 + margin
+  kFaster,     ///< the whole interval is below 1 - margin
+  kSlower,     ///< the whole interval is above 1 + margin
+  kUncertain,  ///< none of the above
 };
 
-/// Faster and slower are certain only where the interval lies beyond the margin by `doubt` as well,
-/// which is what else than the candidates may make of a ratio.
+/// Faster and slower require that the interval is also beyond the margin by `doubt`: the error of a
+/// ratio that is not due to the candidates.
 CONVTIME_API Verdict judge(Interval ratio, double margin, double doubt = 0);
 
 CONVTIME_API const char* to_string(Verdict verdict);

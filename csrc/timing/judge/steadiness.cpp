@@ -11,7 +11,7 @@
 namespace convtime {
 namespace {
 
-/// The trend is looked for in at most this many values: it takes all their pairs.
+/// The trend is tested in at most this many values, because the test takes all their pairs.
 constexpr std::size_t kMaxTrendValues = 100;
 
 double half_width(const Interval& interval) { return (interval.high - interval.low) / 2; }
@@ -30,7 +30,7 @@ bool halves_agree(std::span<const double> window, double allowed) {
   return std::abs(median(late) - median(early)) <= std::max(allowed, noise);
 }
 
-/// Medians of consecutive, equally long groups of the values, where there are many of them.
+/// Return the medians of consecutive groups of equal length, if there are many values.
 std::vector<double> thinned(std::span<const double> values) {
   const std::size_t groups = std::min(values.size(), kMaxTrendValues);
   std::vector<double> medians;
@@ -48,7 +48,7 @@ double pairs_variance(std::size_t count) {
   return n * (n - 1) * (2 * n + 5) / 18;
 }
 
-/// Mann's and Kendall's test of whether the values rise or fall more often than chance lets them.
+/// The test of Mann and Kendall: do the values rise or fall more often than by chance?
 bool trend_is_significant(std::span<const double> values) {
   double s = 0;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -68,7 +68,7 @@ bool trend_is_significant(std::span<const double> values) {
   return std::abs(s) - 1 > kNormalQuantile * std::sqrt(variance);
 }
 
-/// Theil's and Sen's: the median of the slopes between all pairs of values.
+/// The slope of Theil and Sen: the median of the slopes between all pairs of values.
 double slope(std::span<const double> values) {
   std::vector<double> slopes;
   for (std::size_t i = 0; i < values.size(); ++i) {
@@ -79,10 +79,10 @@ double slope(std::span<const double> values) {
   return quantile(slopes, 0.5);
 }
 
-/// How far the trend takes the values.
+/// Return by how much the trend changes the values.
 double trend_change(std::span<const double> values) {
   const double along_line = slope(values) * static_cast<double>(values.size());
-  // A step that divides the values unevenly lies between few of the pairs, and has no slope.
+  // A step that divides the values unevenly is between few of the pairs, and yields no slope.
   const std::size_t third = values.size() / 3;
   const double across = median(values.last(third)) - median(values.first(third));
   return std::max(std::abs(along_line), std::abs(across));

@@ -22,10 +22,11 @@ constexpr std::array kCriteria = {StopCriterion::kInterval, StopCriterion::kNois
                                   StopCriterion::kEntropy,  StopCriterion::kVerdict,
                                   StopCriterion::kCount,    StopCriterion::kBudget};
 
-// The numbers of kNoise and kEntropy are nvbench's, so that both end where its users expect it. It
-// looks at every sixteenth or second sample only, to save time; batches do that here.
+// The parameters of kNoise and kEntropy are nvbench's, so that both end where its users expect it.
+// To save time, nvbench checks only every sixteenth or second sample; here, the checks are per
+// batch.
 
-/// nvbench does not take the standard deviation of fewer samples.
+/// nvbench does not compute the standard deviation of fewer samples.
 constexpr std::size_t kNoiseMinSamples = 5;
 constexpr std::size_t kNoiseWindow = 512;
 constexpr std::size_t kNoiseMinWindow = 65;
@@ -34,19 +35,19 @@ constexpr double kNoiseChange = 0.05;
 constexpr std::size_t kEntropyWindow = 299;
 constexpr double kEntropyMaxDegrees = 0.048;
 constexpr double kEntropyMinR2 = 0.36;
-/// Bits. Differences up to this are rounding, and a line fitted to them says nothing.
+/// In bits. Differences up to this are rounding, and a line fitted to them is meaningless.
 constexpr double kEntropyRounding = 1e-9;
 
-/// The verdict is looked at again and again, and ends the sampling where it is certain for once:
-/// each look is another chance to be certain by accident, and the looks at few rounds, whose
-/// intervals vary most, are the likeliest ones.
+/// The verdict is checked repeatedly, and the first certain verdict ends the sampling. Each check
+/// is another chance to be certain by accident, mostly the checks with few rounds, whose intervals
+/// vary most.
 constexpr std::size_t kVerdictMinRounds = 30;
 
 std::span<const double> last(std::span<const double> values, std::size_t count) {
   return values.last(std::min(values.size(), count));
 }
 
-/// relative_stdev() of the first 5, 6, ... `values`, where it is finite.
+/// Return relative_stdev() of the first 5, 6, ... `values`, if it is finite.
 std::vector<double> noises_of_prefixes(std::span<const double> values) {
   std::vector<double> noises;
   double mean = 0;
@@ -63,7 +64,7 @@ std::vector<double> noises_of_prefixes(std::span<const double> values) {
   return noises;
 }
 
-/// Whether the last noises deviate little from the present one.
+/// Return whether the last noises deviate little from the present one.
 bool noise_stays(std::span<const double> values) {
   const std::vector<double> noises = noises_of_prefixes(values);
   if (noises.size() < kNoiseMinWindow) {
@@ -78,13 +79,13 @@ bool noise_stays(std::span<const double> values) {
   return deviation < kNoiseChange * window.back();
 }
 
-/// In bits, of the first 1, 2, ... `values`: of the histogram with one bin for each value that
-/// occurs.
+/// Return the entropy, in bits, of the first 1, 2, ... `values`: of the histogram with one bin per
+/// distinct value.
 std::vector<double> entropies_of_prefixes(std::span<const double> values) {
   const auto c_log_c = [](double count) { return count > 0 ? count * std::log2(count) : 0.0; };
   std::vector<double> entropies;
   std::unordered_map<double, double> counts;
-  double sum = 0;  // of c log2(c) over the bins, of which the next value changes one
+  double sum = 0;  // of c log2(c) over the bins; the next value changes one bin
   for (const double value : values) {
     double& count = counts[value];
     sum += c_log_c(count + 1) - c_log_c(count);
@@ -95,7 +96,7 @@ std::vector<double> entropies_of_prefixes(std::span<const double> values) {
   return entropies;
 }
 
-/// Whether a line through the values does not rise, and is close to them. As nvbench has it, a
+/// Return whether a line through the values does not rise and is close to them. As in nvbench, a
 /// falling line passes.
 bool is_level(std::span<const double> values) {
   if (values.size() < 2) {
@@ -121,7 +122,7 @@ bool is_level(std::span<const double> values) {
   return constant || xy * xy / (xx * yy) >= kEntropyMinR2;
 }
 
-/// Each candidate's samples, less `overhead_seconds` each.
+/// Each candidate's samples minus `overhead_seconds`.
 class Corrected {
  public:
   Corrected(const JudgedRounds& rounds, double overhead_seconds) : batches_(rounds.batches) {

@@ -9,7 +9,7 @@
 
 namespace convtime {
 
-/// What is to be reached before sampling ends.
+/// The condition that ends sampling.
 enum class StopCriterion {
   /// "interval": relative_noise() (estimate.h) of every candidate is at most `tolerance`.
   kInterval,
@@ -20,9 +20,9 @@ enum class StopCriterion {
   /// criterion "entropy" of NVIDIA's nvbench).
   kEntropy,
   /// "verdict": judge() (statistics.h) is certain of how every candidate compares with the first. A
-  /// candidate alone compares with nothing: `max_samples` or the budget ends its sampling.
+  /// single candidate has no comparison: `max_samples` or the budget ends its sampling.
   kVerdict,
-  /// "count": `max_samples` are taken, however long it takes.
+  /// "count": until `max_samples`, regardless of the time.
   kCount,
   /// "budget": the budget is spent, or `max_samples` are taken.
   kBudget,
@@ -30,56 +30,57 @@ enum class StopCriterion {
 
 enum class StopReason {
   kNotYet,
-  kSettled,     ///< what the criterion asks for is reached
+  kSettled,     ///< the criterion is met
   kMaxSamples,  ///< every candidate has max_samples
   kBudget,      ///< the time budget is spent
-  kTimeout,     ///< the caller's deadline passed (supervision.h); no rule says so
+  kTimeout,     ///< the caller's deadline passed (supervision.h); not returned by a rule
 };
 
-/// Whether the criterion sets times against each other or themselves, so that what a method adds to
-/// all of them matters.
+/// Return whether the criterion compares times with each other or with themselves, so that a
+/// method's overhead matters.
 CONVTIME_API bool depends_on_overhead(StopCriterion criterion);
 
-/// When enough has been sampled. All candidates are sampled equally often, and min_samples times in
-/// any case: what is said of fewer says nothing.
+/// When to stop sampling. All candidates are sampled equally often, and at least min_samples times:
+/// fewer samples are not meaningful.
 struct StopRule {
   StopCriterion criterion = StopCriterion::kInterval;
   std::size_t min_samples = 10;
-  std::size_t max_samples = 10'000;  ///< an upper limit whatever the criterion
-  double budget_seconds = 1.0;       ///< of sampling; not warm-up; not looked at by kCount
-  double tolerance = 0.005;          ///< of kInterval and kNoise
-  double margin = 0.01;              ///< of kVerdict: ratios this close to 1 are the same
-  double doubt = 0;                  ///< of kVerdict: as of judge()
+  std::size_t max_samples = 10'000;  ///< an upper limit for every criterion
+  double budget_seconds = 1.0;       ///< for sampling, without warm-up; ignored by kCount
+  double tolerance = 0.005;          ///< for kInterval and kNoise
+  double margin = 0.01;              ///< for kVerdict: ratios this close to 1 are the same
+  double doubt = 0;                  ///< for kVerdict: see judge()
 
-  /// Throws std::invalid_argument where no sampling could satisfy the rule.
+  /// Throws std::invalid_argument if no sampling could satisfy the rule.
   CONVTIME_API void validate() const;
 
-  /// `rounds` are those so far, with `overhead` still in their times; `elapsed_seconds` is the time
-  /// spent on them. Of the overhead's uncertainty and the clock's tick, kVerdict alone takes
-  /// account: they belong to the interval of a ratio, and no more samples make them less.
+  /// `rounds` are the rounds so far, whose times still include `overhead`; `elapsed_seconds` is the
+  /// time spent on them. Only kVerdict uses the overhead's uncertainty and the clock's tick: they
+  /// widen the interval of a ratio, and more samples do not reduce them.
   CONVTIME_API StopReason decide(const JudgedRounds& rounds, double elapsed_seconds,
                                  const Overhead& overhead = {}, double tick_seconds = 0) const;
 
-  /// As decide(), but without looking at what the criterion asks for.
+  /// Like decide(), but without checking the criterion.
   CONVTIME_API StopReason decide_by_limits(std::size_t samples, double elapsed_seconds) const;
 };
 
-/// Decides as a rule does while samples come in batches. It looks at the criterion only where there
-/// are a quarter more samples than at its last look: a look takes the longer, the more there are.
+/// Decides like a rule while samples arrive in batches. It checks the criterion only when the
+/// number of samples has grown by a quarter since the last check, because checks take longer with
+/// more samples.
 class CONVTIME_API StopJudge {
  public:
   explicit StopJudge(const StopRule& rule) : rule_(rule) {}
 
-  /// Of the clock that samples are read from.
+  /// Set the tick of the clock that times the samples.
   void know_tick(double seconds) { tick_seconds_ = seconds; }
 
-  /// As of judge(); of the rule's criterion kVerdict.
+  /// Set the doubt of judge(), for the criterion kVerdict.
   void know_doubt(double share) { rule_.doubt = share; }
 
-  /// What the method adds to each sample from here on, as far as is known.
+  /// Set the method's known overhead for all samples from here on.
   void expect(const Overhead& overhead) { overhead_ = overhead; }
 
-  /// As StopRule::decide().
+  /// See StopRule::decide().
   StopReason decide(const JudgedRounds& rounds, double elapsed_seconds);
 
  private:
@@ -92,7 +93,7 @@ class CONVTIME_API StopJudge {
 CONVTIME_API const char* to_string(StopCriterion criterion);
 CONVTIME_API const char* to_string(StopReason reason);
 
-/// Throws std::invalid_argument for a name that no criterion has.
+/// Throws std::invalid_argument for an unknown name.
 CONVTIME_API StopCriterion stop_criterion_from_string(const std::string& name);
 
 }  // namespace convtime

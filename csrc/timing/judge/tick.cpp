@@ -13,12 +13,13 @@ namespace {
 constexpr double kNanosecond = 1e-9;
 /// Start and end of a duration are rounded to nanoseconds.
 constexpr double kRounding = 2.5 * kNanosecond;
-/// Of the durations; a clock may be corrected while it is read.
+/// The share of durations that must fit; a clock may be corrected while it is read.
 constexpr double kMinFitting = 0.9;
-/// The shortest distance between durations is so many steps at most.
+/// The shortest distance between durations is at most this many steps.
 constexpr int kMaxStepsApart = 4;
 
-/// The shortest distance between durations that differ by more than rounding; 0 for none.
+/// Return the shortest distance between durations that differ by more than rounding; 0 if there is
+/// none.
 double shortest_distance(const std::vector<double>& ordered) {
   double shortest = kInfinity;
   for (std::size_t i = 1; i < ordered.size(); ++i) {
@@ -30,7 +31,7 @@ double shortest_distance(const std::vector<double>& ordered) {
   return std::isfinite(shortest) ? shortest : 0;
 }
 
-/// How far durations are from multiples of a step, on average.
+/// Return the mean distance of durations from multiples of a step.
 double misfit(std::span<const double> seconds, double step) {
   double sum = 0;
   for (const double duration : seconds) {
@@ -39,8 +40,9 @@ double misfit(std::span<const double> seconds, double step) {
   return sum / static_cast<double>(seconds.size());
 }
 
-/// The step that fits best among those that rounding may have made `distance` of. Even the longest
-/// duration is some steps more or less of two neighbouring ones by less than rounding.
+/// Return the step that fits best among those that rounding can turn into `distance`. For
+/// neighboring candidate steps, even the multiple for the longest duration differs by less than
+/// rounding.
 double best_step(std::span<const double> seconds, double distance, double longest) {
   const double change = kNanosecond / 2 * distance / longest;
   double best = distance;

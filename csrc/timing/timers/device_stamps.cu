@@ -8,12 +8,12 @@
 namespace convtime {
 namespace {
 
-/// An opening stamp takes this long at least, so that the launch of what follows is under way
+/// The minimum duration of an opening stamp: the launch of the following work is then in progress
 /// before the clock is read.
 constexpr double kOpenSeconds = 4e-6;
 
-/// One kernel for both, so that a closing stamp finds its code in the caches, whatever was done to
-/// them before the opening one.
+/// One kernel for both, so that a closing stamp's code is cached, even if the caches were flushed
+/// before the opening stamp.
 __global__ void stamp_kernel(std::uint64_t* count_and_stamps, std::uint64_t capacity, bool open,
                              double least_cycles, double random_range) {
   const std::uint64_t count = *static_cast<volatile std::uint64_t*>(count_and_stamps);
@@ -60,7 +60,7 @@ std::vector<std::uint64_t> DeviceStamps::take() {
   CONVTIME_CUDA_CHECK(cudaStreamSynchronize(stream_));
   const std::size_t count = stamps.front();
   if (count > capacity_) {
-    throw std::logic_error("more was stamped than there is room for");
+    throw std::logic_error("the number of stamps must not exceed the capacity");
   }
   return {stamps.begin() + 1, stamps.begin() + 1 + static_cast<std::ptrdiff_t>(count)};
 }

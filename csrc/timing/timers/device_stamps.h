@@ -11,20 +11,20 @@
 
 namespace convtime {
 
-/// Times at which a device came to places in its work, by its own clock. A stamp is a tiny kernel
-/// that appends to a list, so that it can be captured in a graph and replayed.
+/// Times at which a device reached points in its work, by its own clock. A stamp is a tiny kernel
+/// that appends to a list, so it can be captured in a graph and replayed.
 class CONVTIME_API DeviceStamps {
  public:
-  /// Of at most `capacity` stamps between two take(), on `stream` or replayed there.
+  /// Supports at most `capacity` stamps between two take(), on `stream` or replayed there.
   DeviceStamps(cudaStream_t stream, std::size_t capacity, const DeviceAllocator& allocate);
 
-  /// Stamps as the last thing, or as the first, that happens between what is enqueued around it. An
-  /// opening stamp comes at a random phase of the clock's tick, so that the time to the closing one
-  /// is right on average.
+  /// Enqueue an opening or a closing stamp. The opening stamp reads the clock at its end, the
+  /// closing one at its start. An opening stamp ends at a random phase of the clock's tick, which
+  /// makes the time to the closing stamp correct on average.
   void open(cudaStream_t stream);
   void close(cudaStream_t stream);
 
-  /// Waits for the stream and gives its stamps since the last take(), in nanoseconds.
+  /// Wait for the stream and return the stamps since the last take(), in nanoseconds.
   std::vector<std::uint64_t> take();
 
   double tick_seconds() const { return tick_seconds_; }
@@ -33,8 +33,8 @@ class CONVTIME_API DeviceStamps {
   cudaStream_t stream_;
   std::size_t capacity_;
   double tick_seconds_;
-  double open_cycles_;    ///< that an opening stamp takes at least
-  double random_cycles_;  ///< up to which it takes longer
+  double open_cycles_;    ///< minimum duration of an opening stamp
+  double random_cycles_;  ///< maximum random extension
   DeviceMemory<std::uint64_t> count_and_stamps_;
 };
 

@@ -15,7 +15,7 @@ namespace convtime {
 namespace {
 
 constexpr std::size_t kDurations = 64;
-/// A few microseconds: several steps of a clock of 1 us, too.
+/// A few microseconds, which is several steps even for a clock of 1 us.
 constexpr std::uint64_t kMinCycles = 3000;
 constexpr std::uint64_t kMaxCycles = 15000;
 constexpr unsigned kSteps = 16;
@@ -26,7 +26,7 @@ __global__ void spin_cycles_kernel(std::uint64_t cycles) {
   }
 }
 
-/// Times at which %globaltimer changes.
+/// Records times at which %globaltimer changes.
 __global__ void watch_globaltimer_kernel(std::uint64_t* times) {
   std::uint64_t last = globaltimer_ns();
   for (unsigned step = 0; step <= kSteps; ++step) {
@@ -38,12 +38,12 @@ __global__ void watch_globaltimer_kernel(std::uint64_t* times) {
   }
 }
 
-/// Each call spins for another number of cycles than those before.
+/// Each call spins for a different number of cycles.
 class VaryingSpin final : public Callable {
  public:
   explicit VaryingSpin(cudaStream_t stream) : stream_(stream) {}
   void call() override {
-    constexpr std::uint64_t kStride = 7919;  // prime: no pattern within the range
+    constexpr std::uint64_t kStride = 7919;  // prime: avoids a pattern within the range
     offset_ = (offset_ + kStride) % (kMaxCycles - kMinCycles);
     spin_cycles_kernel<<<1, 1, 0, stream_>>>(kMinCycles + offset_);
     CONVTIME_CUDA_CHECK(cudaGetLastError());
@@ -58,7 +58,7 @@ class VaryingSpin final : public Callable {
 
 double device_tick(DeviceClock clock, const std::function<double()>& measure) {
   using Ticks = std::map<std::pair<int, DeviceClock>, double>;
-  static auto* const mutex = new std::mutex;  // never destroyed: timings may outlast main()
+  static auto* const mutex = new std::mutex;  // never destroyed: timings may outlive main()
   static auto* const known = new Ticks;
   const std::pair key{current_device(), clock};
   const std::lock_guard lock(*mutex);

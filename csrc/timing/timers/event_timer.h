@@ -11,13 +11,12 @@
 
 namespace convtime {
 
-/// Time between two CUDA events around a call on one stream: what the stream saw of it, with the
-/// events' own cost (2 to 3 us on an H200) and, unless the queue is held, the host's gaps. Work
-/// that the call puts on other streams is seen only as far as this stream waits for it.
+/// Measures the time between two CUDA events around a call on one stream. It includes the events'
+/// overhead (2 to 3 us on an H200) and, unless the queue is held, the host's gaps. Work on other
+/// streams counts only if this stream waits for it.
 class CONVTIME_API EventTimer final : public Timer {
  public:
-  /// At most `capacity` calls can be timed by one run(), so that no event is created while
-  /// sampling.
+  /// One run() can time at most `capacity` calls; all events are created before sampling.
   EventTimer(cudaStream_t stream, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;

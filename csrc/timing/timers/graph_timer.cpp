@@ -20,8 +20,8 @@ namespace convtime {
 namespace {
 
 constexpr std::size_t kShortLength = 2;
-/// What the longer graph takes more than the shorter one, so that the events' resolution and the
-/// jitter of a graph's launch are a small share of it.
+/// The additional duration of the longer graph. It makes the events' resolution and the jitter of a
+/// graph's launch a small share.
 constexpr double kDifferenceSeconds = 200e-6;
 constexpr std::size_t kMaxDifference = 32;
 constexpr std::size_t kMaxCapturedCalls = 4096;
@@ -31,7 +31,7 @@ void synchronize_stream(const GraphContext& context) {
   context.wait([&] { CONVTIME_CUDA_CHECK(cudaStreamSynchronize(context.stream)); });
 }
 
-/// Outside of a capture: a first call may compile, load modules or choose an algorithm.
+/// Outside a capture: a first call may compile, load modules or choose an algorithm.
 void call_once(Callable& callable, const GraphContext& context) {
   callable.call();
   callable.discard_result();
@@ -47,8 +47,8 @@ std::unique_ptr<DeviceGraph> record(const GraphRecorder& recorder,
     const std::string cause = error.what();
     std::throw_with_nested(std::runtime_error(
         "method 'graph' cannot capture this call: " + cause.substr(0, cause.find('\n')) +
-        "; use method 'kernel' or 'event', or leave out of the call what a CUDA "
-        "graph cannot hold (synchronisation, copies to pageable memory)"));
+        "; use method 'kernel' or 'event', or remove operations that a CUDA graph cannot contain "
+        "from the call (synchronization, copies to pageable memory)"));
   }
 }
 
@@ -62,7 +62,7 @@ std::unique_ptr<DeviceGraph> record_calls(const GraphRecorder& recorder, Callabl
   });
 }
 
-/// Before anything is timed: capturing waits for the device.
+/// Runs before any timing, because capturing waits for the device.
 template <typename Captured, typename Capture>
 void capture_missing(std::span<Callable* const> calls, std::map<Callable*, Captured>& captured,
                      Capture capture) {
@@ -73,13 +73,13 @@ void capture_missing(std::span<Callable* const> calls, std::map<Callable*, Captu
   }
 }
 
-/// Graphs that nobody needs take the places of a process's first ones, once for each device, so
-/// that a call and what it is corrected by are launched alike (DeviceTraits::first_graphs).
+/// Unused graphs occupy a process's first positions, once per device, so that a call and its
+/// calibration reference are launched in the same way (DeviceTraits::first_graphs).
 void occupy_first_places(const GraphContext& context, DeviceStamps& stamps) {
   constexpr std::size_t kGraphs = kDeviceTraits.first_graphs;
   constexpr int kPairsOfKernels = kDeviceTraits.kernels_of_first_graphs / 2;
   using Graphs = std::vector<std::unique_ptr<DeviceGraph>>;
-  static auto* const kept = new std::map<int, Graphs>;  // never destroyed: CUDA may end before
+  static auto* const kept = new std::map<int, Graphs>;  // never destroyed: CUDA may end first
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   Graphs& graphs = (*kept)[current_device()];
@@ -106,7 +106,8 @@ GraphTimer::GraphTimer(GraphContext context, std::size_t capacity)
       event_tick_seconds_(EventTimer(context_.stream, 1).tick_seconds()),
       samples_(capacity) {}
 
-/// The coarsest of the candidates': a difference of times by events, over so many calls.
+/// The coarsest tick of the candidates: a difference of event times, divided by the number of
+/// calls.
 double GraphTimer::tick_seconds() const {
   double coarsest = 0;
   for (const auto& [callable, captured] : captured_) {
@@ -145,10 +146,10 @@ void GraphTimer::replay(DeviceGraph& graph, const EventPair& around) {
 
 GraphTimer::CapturedCalls GraphTimer::capture(Callable& callable) {
   if (callable.distinct_calls() > kMaxCapturedCalls) {
-    throw std::invalid_argument("method 'graph' can capture " + std::to_string(kMaxCapturedCalls) +
-                                " calls, and data rotates over " +
-                                std::to_string(callable.distinct_calls()) +
-                                "; use cache 'cold', or method 'kernel'");
+    throw std::invalid_argument(
+        "method 'graph' can capture at most " + std::to_string(kMaxCapturedCalls) +
+        " calls, but data rotates over " + std::to_string(callable.distinct_calls()) +
+        "; use cache 'cold', or method 'kernel'");
   }
   call_once(callable, context_);
   CapturedCalls result;
@@ -156,7 +157,7 @@ GraphTimer::CapturedCalls GraphTimer::capture(Callable& callable) {
   const double call_seconds = estimate_seconds(*result.shorter, kShortLength);
   const double wanted = std::clamp(std::ceil(kDifferenceSeconds / std::max(call_seconds, 1e-9)),
                                    1.0, static_cast<double>(kMaxDifference));
-  // As many calls as there are copies of the data, or they would find it in the cache.
+  // At least as many calls as copies of the data: with fewer, calls would find the data cached.
   result.length_difference = std::max(static_cast<std::size_t>(wanted), callable.distinct_calls());
   result.longer =
       record_calls(context_.recorder, callable, kShortLength + result.length_difference);
@@ -165,7 +166,7 @@ GraphTimer::CapturedCalls GraphTimer::capture(Callable& callable) {
 
 double GraphTimer::estimate_seconds(DeviceGraph& graph, std::size_t length) {
   const EventPair around;
-  replay(graph, around);  // once beforehand: its first launch uploads it
+  replay(graph, around);  // a first untimed replay, because the first launch uploads the graph
   replay(graph, around);
   synchronize_stream(context_);
   return around.seconds() / static_cast<double>(length);

@@ -18,26 +18,25 @@
 
 namespace convtime {
 
-// Timers of calls that are captured in CUDA graphs and replayed, so that the host has no part in
-// them. run() throws std::runtime_error, with the cause nested in it, for a call that cannot be
-// captured. A call's prepare() runs before its graphs are replayed, and not before each of the
-// calls in them.
+// Timers of calls that are captured in CUDA graphs and replayed, so that host time does not matter.
+// run() throws std::runtime_error, with the cause nested in it, for a call that cannot be captured.
+// A call's prepare() runs before its graphs are replayed, not before each captured call.
 
-/// What a graph timer needs of the program around it.
+/// The objects and hooks that a graph timer needs from its host program.
 struct GraphContext {
   GraphRecorder recorder;
-  cudaStream_t stream = nullptr;  ///< that the recorder's graphs are replayed on
-  /// As HostHooks::wait.
+  cudaStream_t stream = nullptr;  ///< the stream on which the recorder's graphs are replayed
+  /// See HostHooks::wait.
   std::function<void(const std::function<void()>&)> wait = [](const auto& blocking) { blocking(); };
   DeviceAllocator allocate{};
 };
 
-/// Calls back to back: the time of one is the difference between a long graph and a
-/// short one over the difference of their lengths, so that launching a graph and the events around
-/// it cost nothing. What remains beside the call itself is the gap to the next one.
+/// Times calls back to back: the difference between a long graph and a short one, divided by the
+/// difference of their lengths. This cancels the cost of launching a graph and of the events around
+/// it. The result includes the call and the gap to the next one.
 class CONVTIME_API GraphTimer final : public Timer {
  public:
-  /// At most `capacity` calls can be timed by one run().
+  /// One run() can time at most `capacity` calls.
   GraphTimer(GraphContext context, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;
@@ -73,12 +72,11 @@ class CONVTIME_API GraphTimer final : public Timer {
   std::vector<Sample> samples_;
 };
 
-/// Calls after a flush each: the time of one is between two stamps of the
-/// device's clock, mean over the calls of a graph. What remains beside the call itself is what the
-/// stamps need.
+/// Times calls that each follow a flush: the time between two stamps of the device's clock,
+/// averaged over the calls of a graph. The result includes the call and the overhead of the stamps.
 class CONVTIME_API ColdGraphTimer final : public Timer {
  public:
-  /// As GraphTimer.
+  /// See GraphTimer.
   ColdGraphTimer(GraphContext context, std::vector<FlushBuffer> flush, std::size_t capacity);
 
   void run(std::span<Callable* const> calls) override;

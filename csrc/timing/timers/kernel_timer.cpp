@@ -40,7 +40,7 @@ void KernelTimer::run(std::span<Callable* const> calls) {
 }
 
 void KernelTimer::collect(std::span<double> seconds) {
-  synchronize(other_devices_);  // not the stream: a call may use others
+  synchronize(other_devices_);  // not only the stream: a call may use others
   Attribution attribution = session_.take(windows_);
   activities_ = std::move(attribution.calls);
   notes_ = {attribution.faults.describe(), attribution.of_other_threads};

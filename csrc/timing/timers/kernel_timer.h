@@ -12,12 +12,12 @@
 
 namespace convtime {
 
-/// The device's own time for the kernels, copies and memsets that a call issues, from CUPTI's
-/// activity records: without launch latency or what the timing itself costs.
+/// Measures the device's own time for the kernels, copies and memsets of a call, from CUPTI's
+/// activity records: without launch latency or overhead of the timing itself.
 class CONVTIME_API KernelTimer final : public Timer {
  public:
   /// For calls that use the current device and `other_devices`. `drain` returns when all of these
-  /// are idle. Throws std::runtime_error where CUPTI cannot be used.
+  /// devices are idle. Throws std::runtime_error if CUPTI cannot be used.
   KernelTimer(Metric metric, cudaStream_t stream, std::vector<int> other_devices,
               std::function<void()> drain);
 

@@ -12,66 +12,66 @@
 
 namespace convtime {
 
-/// What is known of collected calls together with their seconds.
+/// Information on the collected calls, in addition to their seconds.
 struct CollectionNotes {
-  /// Why the seconds, or some of them, are wrong; empty where they are right.
+  /// Why the seconds, or some of the seconds, are wrong; empty if they are correct.
   std::string fault;
-  /// Pieces of work that other threads of the process gave the device meanwhile, on their own
-  /// account, and that are part of no call.
+  /// Activities that other threads of the process issued independently during the calls; they
+  /// belong to no call.
   std::size_t of_other_threads = 0;
-  /// Calls that gave the device work which has no record, with the function that did.
+  /// Calls that issued device work without a record, with the function that issued it.
   std::vector<std::pair<std::size_t, std::string>> unrecorded{};
 };
 
-/// One method of timing calls: a class each behind this interface.
+/// Interface of the timing methods, with one class per method.
 class Timer {
  public:
   virtual ~Timer() = default;
 
-  /// Issues each of `calls` once, in this order, so that each can be timed.
+  /// Issue each of `calls` once, in this order, and prepare to time each.
   virtual void run(std::span<Callable* const> calls) = 0;
 
-  /// Waits for what run() issued and writes the seconds that each call took.
+  /// Wait for the work that run() issued and write each call's seconds.
   virtual void collect(std::span<double> seconds) = 0;
 
-  /// What the device did in each call of the last collect(); nothing where the method does not see
-  /// it.
+  /// Return the device's activities in each call of the last collect(); nothing if the method does
+  /// not record them.
   virtual std::vector<std::vector<DeviceActivity>> take_activities() { return {}; }
 
-  /// Of the last collect().
+  /// Return the notes of the last collect().
   virtual CollectionNotes take_notes() { return {}; }
 
-  /// After each candidate's first calls: decides on what depends on how long they take. Returns how
-  /// many calls it made to find out.
+  /// Called after each candidate's first calls: make decisions that depend on their duration.
+  /// Returns how many calls it made for this.
   virtual std::size_t settle(std::span<Callable* const> /*candidates*/) { return 0; }
 
-  /// How many calls a sample of a candidate is of.
+  /// Return the number of calls per sample of a candidate.
   virtual std::size_t repeats(const Callable& /*candidate*/) const { return 1; }
 
-  /// For each call of the last run(), the index of its reading in host_record(); nothing where the
-  /// method has none.
+  /// Return, for each call of the last run(), the index of its reading in host_record(); nothing if
+  /// the method has no readings.
   virtual std::vector<std::size_t> take_readings() { return {}; }
 
-  /// What the operating system did until now, over all runs; null for methods that do not ask.
+  /// Return the operating system's actions so far, over all runs; null for methods without this
+  /// record.
   virtual const HostRecord* host_record() { return nullptr; }
 
-  /// The cores that the threads which computed are on; nothing where host_record() is null.
+  /// Return the cores of the threads that computed; nothing if host_record() is null.
   virtual std::vector<int> used_cores() { return {}; }
 
-  /// From pause() to resume(), calls are made that nobody times.
+  /// Between pause() and resume(), untimed calls are made.
   virtual void pause() {}
   virtual void resume() {}
 
-  /// The step in which seconds come, as far as it matters; 0 where it does not. Known after
-  /// settle().
+  /// Return the step in which seconds are measured; 0 if it is negligible. Known after settle().
   virtual double tick_seconds() const = 0;
 
-  /// From now on, each call finds the device idle: what the calls issue is not ordered by the
-  /// stream that is held.
+  /// From now on, each call starts on an idle device, because its work is not ordered by the held
+  /// stream.
   virtual void isolate() {}
 
-  /// Whether run() leaves the calls queued on the device, so that it makes sense to hold the queue
-  /// until all of them are issued.
+  /// Return whether run() leaves the calls queued on the device, so that holding the queue until
+  /// all are issued is useful.
   virtual bool queues_calls() const = 0;
 };
 

@@ -11,11 +11,11 @@
 namespace convtime {
 namespace {
 
-/// API calls of one correlation: one of the runtime, and those of the driver inside of it.
+/// API calls with one correlation ID: a runtime call and the driver calls inside it.
 struct Issue {
-  ApiCall call;  ///< the first of them
+  ApiCall call;  ///< the earliest call
   std::size_t activities = 0;
-  std::uint32_t graph = 0;  ///< of its activities
+  std::uint32_t graph = 0;  ///< the graph of the activities
 };
 
 using Issues = std::unordered_map<std::uint32_t, Issue>;
@@ -45,7 +45,7 @@ bool gives_work(const ApiCall& call) {
   return can && !call.failed;
 }
 
-/// Stretches of time in which what a thread issues is captured, and not done.
+/// The time intervals in which a thread's calls are captured and not executed.
 class Captures {
  public:
   explicit Captures(std::span<const ApiCall> api_calls) {
@@ -70,15 +70,15 @@ class Captures {
   }
 
  private:
-  using Change = std::pair<std::uint64_t, bool>;  // when, and whether a capture begins
+  using Change = std::pair<std::uint64_t, bool>;  // time, and whether a capture begins
 
   std::unordered_map<std::uint32_t, std::vector<Change>> of_thread_;
 };
 
-/// Where in the windows something was done.
+/// The position of a time within the windows.
 struct Place {
   std::size_t window = 0;
-  bool in_call = false;  ///< or else in its preparation
+  bool in_call = false;  ///< false in the preparation
 };
 
 std::optional<Place> find_place(std::span<const Window> windows, std::uint64_t time) {
@@ -92,7 +92,7 @@ std::optional<Place> find_place(std::span<const Window> windows, std::uint64_t t
   return Place{static_cast<std::size_t>(window - windows.begin()), time >= window->begin};
 }
 
-/// Threads that issue work while no call is prepared or made.
+/// Find threads that issue work while no call is prepared or made.
 void add_other_threads(std::span<const Window> windows, std::span<const ApiCall> api_calls,
                        const TraceContext& context, std::unordered_set<std::uint32_t>& others) {
   if (context.every_thread) {
@@ -106,8 +106,8 @@ void add_other_threads(std::span<const Window> windows, std::span<const ApiCall>
   }
 }
 
-/// By correlation, which step of its call an API call is: a hash of what was called, and of the
-/// functions up to it.
+/// By correlation, the step of an API call within its call: a hash of the function, and of the
+/// functions before it.
 using Steps = std::unordered_map<std::uint32_t, std::uint64_t>;
 
 Steps steps_of(std::span<const Window> windows, const Issues& issues,
@@ -135,7 +135,7 @@ Steps steps_of(std::span<const Window> windows, const Issues& issues,
   return steps;
 }
 
-/// Steps whose activities show that they transferred something.
+/// Add steps whose activities show that they transferred bytes.
 void add_filled(const TraceRecords& records, const Issues& issues, const Steps& steps,
                 std::unordered_set<std::uint64_t>& filled) {
   for (const DeviceActivity& activity : records.activities) {
@@ -146,11 +146,11 @@ void add_filled(const TraceRecords& records, const Issues& issues, const Steps& 
   }
 }
 
-/// What a call's preparation issued to a device. The call comes after the last of it.
+/// The device work that a call's preparation issued. The call comes after its last part.
 struct Mark {
   std::uint64_t first_start = std::numeric_limits<std::uint64_t>::max();
-  std::uint64_t issued = 0;  ///< when the last of it was issued
-  std::uint64_t end = 0;     ///< of that
+  std::uint64_t issued = 0;  ///< issue time of the last part
+  std::uint64_t end = 0;     ///< end of the last part
   std::uint32_t device = 0;
   std::uint32_t stream = 0;
 };
@@ -171,13 +171,14 @@ class Marks {
     }
   }
 
-  /// Whether the call's activity began before its preparation was done.
+  /// Return whether the call's activity started before its preparation was done.
   bool ran_ahead(const DeviceActivity& activity) const {
     const Mark* mark = mark_for(activity);
     return mark != nullptr && activity.start_ns < mark->end;
   }
 
-  /// Whether an activity of the call before still ran when this preparation began.
+  /// Return whether an activity of the previous call was still running when this preparation
+  /// started.
   bool outlasted_by(const DeviceActivity& activity) const {
     const Mark* mark = mark_for(activity);
     return mark != nullptr && activity.end_ns > mark->first_start;
@@ -192,7 +193,7 @@ class Marks {
     const auto same = [&](const Mark& mark) { return mark.device == activity.info.device; };
     const auto found = std::find_if(marks_.begin(), marks_.end(), same);
     if (found == marks_.end()) {
-      return &marks_.front();  // of the calls' own device: on others nothing is prepared
+      return &marks_.front();  // on the calls' own device: nothing is prepared on others
     }
     return activity.stream == found->stream ? nullptr : &*found;
   }

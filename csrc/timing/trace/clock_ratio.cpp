@@ -6,14 +6,14 @@ namespace convtime {
 namespace {
 
 constexpr int kReadings = 3;
-/// A reading takes some 0.1 us: what lies less far apart says little.
+/// A reading takes some 0.1 us, so shorter intervals are too inaccurate.
 constexpr double kMinNanoseconds = 1e6;
-/// A clock that was exchanged is off by its whole origin.
+/// A clock that was replaced differs by its whole origin.
 constexpr double kSameClock = 0.01;
 
 }  // namespace
 
-/// Three times, of which the tightest counts: the thread may lose its processor meanwhile.
+/// Of three readings, the tightest counts: the thread may be preempted during a reading.
 ClockRatio::Reading ClockRatio::read() const {
   Reading tightest;
   for (int i = 0; i < kReadings; ++i) {

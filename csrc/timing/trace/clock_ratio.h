@@ -10,29 +10,30 @@
 
 namespace convtime {
 
-/// Two clocks to be set against each other, and a way to let time pass.
+/// Two clocks to compare, and a function that lets time pass.
 struct ClockPair {
   std::function<std::uint64_t()> ticks;
   std::function<double()> nanoseconds;
   std::function<void()> wait;
 };
 
-/// How fast the one clock runs by the other.
+/// The rate of one clock relative to the other.
 class CONVTIME_API ClockRatio {
  public:
   explicit ClockRatio(ClockPair clocks) : clocks_(std::move(clocks)) {}
 
-  /// Ticks of the one in a nanosecond of the other, from now back to the last time that this was
-  /// asked. Waits where that is too short a while, the first time, and where the clock was
-  /// exchanged since: its ticks then do not go on from those before.
+  /// Return the ticks of the first clock per nanosecond of the second, from the previous call until
+  /// now. Waits if that interval is too short, at the first call, and if the clock was replaced
+  /// since: its ticks then do not continue the previous ones.
   double ticks_per_nanosecond();
 
  private:
-  /// Both clocks at one time.
+  /// A simultaneous reading of both clocks.
   struct Reading {
     double ticks = 0;
     double nanoseconds = 0;
-    double width = std::numeric_limits<double>::infinity();  ///< nanoseconds that it took
+    double width = std::numeric_limits<double>::infinity();  ///< duration of the reading in
+                                                             ///< nanoseconds
   };
 
   Reading read() const;
@@ -40,7 +41,7 @@ class CONVTIME_API ClockRatio {
 
   ClockPair clocks_;
   std::optional<Reading> last_;
-  double ratio_ = 0;  ///< as it was found at the last reading
+  double ratio_ = 0;  ///< the ratio at the last reading
 };
 
 }  // namespace convtime

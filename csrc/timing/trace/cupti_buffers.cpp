@@ -15,7 +15,7 @@ constexpr std::size_t kBytes = 1 << 20;
 
 constexpr double kKeptSeconds = 60;
 
-/// A buffer that was handed over by force.
+/// A buffer that CUPTI was forced to return.
 struct Kept {
   double since_seconds;
   std::uint8_t* buffer;
@@ -26,7 +26,7 @@ struct Lent {
   std::mutex mutex;
   std::unordered_set<std::uint8_t*> buffers;
   std::deque<Kept> kept;
-  int forced = 0;  ///< flushes that are under way
+  int forced = 0;  ///< flushes in progress
 
   void free_old() {
     while (!kept.empty() && kept.front().since_seconds < now_seconds() - kKeptSeconds) {
@@ -37,12 +37,13 @@ struct Lent {
 };
 
 Lent& lent() {
-  static auto* const instance = new Lent;  // never destroyed: CUPTI may return one at the very end
+  static auto* const instance = new Lent;  // never destroyed: CUPTI may return a buffer at the very
+                                           // end
   return *instance;
 }
 
-/// Null where there is no memory, or CUPTI has too many already, since CUPTI's own code cannot be
-/// thrown through.
+/// Return null if memory is short or CUPTI already has too many buffers; exceptions must not pass
+/// through CUPTI's code.
 std::uint8_t* lend_buffer() noexcept {
   auto* const buffer = static_cast<std::uint8_t*>(std::aligned_alloc(8, kBytes));
   if (buffer == nullptr) {
@@ -65,7 +66,7 @@ std::uint8_t* lend_buffer() noexcept {
 void request_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records) {
   *buffer = lend_buffer();
   *size = *buffer == nullptr ? 0 : kBytes;
-  *max_records = 0;  // as many as fit
+  *max_records = 0;  // unlimited
   if (*buffer == nullptr) {
     record_sink.load()->lose();  // not every version of CUPTI counts them for subscribers
   }
@@ -105,7 +106,7 @@ void free_buffer(std::uint8_t* buffer) noexcept {
   }
   try {
     lent().kept.push_back({now_seconds(), buffer});
-  } catch (const std::bad_alloc&) {  // better lost than written to when it is another's
+  } catch (const std::bad_alloc&) {  // leaked rather than written to after its reuse
   }
 }
 

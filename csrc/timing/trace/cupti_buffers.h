@@ -8,38 +8,38 @@
 
 namespace convtime {
 
-// What CUPTI's callbacks for buffers do, whichever scope they are registered with.
+// The implementation of CUPTI's buffer callbacks for both scopes.
 
-/// Takes the records of a scope, on threads of CUPTI's own and until the process ends.
+/// Receives the records of a scope, on CUPTI's own threads and until the process ends.
 class RecordSink {
  public:
   virtual void take(const CUpti_Activity& record) = 0;
-  /// Some records were lost.
+  /// Report that some records were lost.
   virtual void lose() = 0;
 
  protected:
   ~RecordSink() = default;
 };
 
-/// That of the open scope: CUPTI's buffer callbacks have no argument of ours, and may run once more
-/// while the process ends.
+/// The sink of the open scope. CUPTI's buffer callbacks have no user argument, and may run once
+/// more while the process ends.
 inline std::atomic<RecordSink*> record_sink = nullptr;
 
-/// How many buffers of 1 MiB CUPTI may have at a time: a bound on memory.
+/// The maximum number of 1 MiB buffers that CUPTI may have at a time, which limits its memory.
 inline std::atomic<std::size_t> max_buffers = 512;
 
-/// Gives CUPTI a buffer to write records to.
+/// Give CUPTI a buffer to write records to.
 void request_buffer(std::uint8_t** buffer, std::size_t* size, std::size_t* max_records);
 
-/// Takes a buffer back; false for one that request_buffer() did not give, which CUPTI hands over
-/// where another tool has registered its callbacks in between.
+/// Take a buffer back; returns false for a buffer that request_buffer() did not provide. CUPTI
+/// passes such buffers if another tool has registered its callbacks in between.
 bool return_buffer(std::uint8_t* buffer);
 
-/// Whether CUPTI has some.
+/// Return whether CUPTI has any buffers.
 bool lends_buffers();
 
-/// While it lives, CUPTI is forced to hand over buffers in which some work or API call still runs.
-/// What such a call writes on its return must find its memory there: these buffers are kept for a
+/// During its lifetime, CUPTI is forced to return buffers in which work or an API call is still
+/// running. Such a call writes to its buffer when it returns, so these buffers are kept for a
 /// minute.
 class ForcedFlush {
  public:
@@ -49,12 +49,12 @@ class ForcedFlush {
   ForcedFlush& operator=(const ForcedFlush&) = delete;
 };
 
-/// Buffers that are kept for the time being.
+/// Return the number of buffers that are still kept.
 std::size_t kept_buffers();
 
 void free_buffer(std::uint8_t* buffer) noexcept;
 
-/// Hands on the records that `next` finds in a buffer, and frees it.
+/// Pass the records that `next` finds in a buffer to the sink, and free the buffer.
 template <typename Next>
 void complete_buffer(std::uint8_t* buffer, Next next) noexcept {
   RecordSink& sink = *record_sink.load();
@@ -67,7 +67,7 @@ void complete_buffer(std::uint8_t* buffer, Next next) noexcept {
     while (next(&record) == CUPTI_SUCCESS) {
       sink.take(*record);
     }
-  } catch (...) {  // out of memory; CUPTI's own code cannot be thrown through
+  } catch (...) {  // out of memory; exceptions must not pass through CUPTI's code
     sink.lose();
   }
   free_buffer(buffer);

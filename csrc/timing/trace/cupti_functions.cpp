@@ -15,7 +15,7 @@ bool contains_any(std::string_view text, std::initializer_list<std::string_view>
   return false;
 }
 
-/// Of "cudaLaunchKernel_v7000", "cuMemcpyHtoDAsync_v2" and the like.
+/// Return the kind of a function such as "cudaLaunchKernel_v7000" or "cuMemcpyHtoDAsync_v2".
 ApiKind kind_of(std::string_view name) {
   if (contains_any(name, {"GraphLaunch"})) {
     return ApiKind::kGraphLaunch;
@@ -29,7 +29,7 @@ ApiKind kind_of(std::string_view name) {
   if (contains_any(name, {"Graph", "Node"})) {
     return ApiKind::kOther;
   }
-  // Seen to have no activity record with CUPTI 13.
+  // These functions had no activity record with CUPTI 13.
   if (contains_any(
           name, {"MemPrefetch", "MemDiscardAndPrefetch", "MemBatchDecompress", "StreamWriteValue",
                  "StreamWaitValue", "StreamBatchMemOp", "LaunchHostFunc", "StreamAddCallback",
@@ -61,7 +61,7 @@ CuptiFunctions::CuptiFunctions(CUpti_CallbackDomain domain, CUpti_CallbackId cou
 }
 
 const CuptiFunctions& CuptiFunctions::of_runtime() {
-  // Never destroyed, nor is the driver's: CUPTI's threads read records while the process ends.
+  // Never destroyed, like the driver's: CUPTI's threads read records while the process ends.
   static const auto* const functions =
       new CuptiFunctions(CUPTI_CB_DOMAIN_RUNTIME_API, CUPTI_RUNTIME_TRACE_CBID_SIZE);
   return *functions;

@@ -9,8 +9,8 @@
 
 namespace convtime {
 
-/// The functions of the CUDA runtime or of the driver that CUPTI knows, by what they give a device
-/// to do, which their names tell.
+/// The functions of the CUDA runtime or driver that CUPTI knows, classified by the device work in
+/// their names.
 class CuptiFunctions {
  public:
   static const CuptiFunctions& of_runtime();
@@ -18,7 +18,7 @@ class CuptiFunctions {
 
   ApiKind kind(CUpti_CallbackId function) const;
 
-  /// Those that give a device nothing to do.
+  /// Return the functions that issue no device work.
   const std::vector<CUpti_CallbackId>& others() const { return others_; }
 
  private:

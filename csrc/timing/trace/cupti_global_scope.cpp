@@ -12,7 +12,7 @@
 namespace convtime {
 namespace {
 
-/// For work of other threads, where nobody waits for CUPTI.
+/// For work of other threads, where no caller waits for CUPTI.
 constexpr std::chrono::milliseconds kPatience(5);
 
 class GlobalScope final : public ActivityScope {
@@ -21,7 +21,7 @@ class GlobalScope final : public ActivityScope {
       : kinds_(kinds.begin(), kinds.end()) {}
 
   void start() {
-    // Each time anew: another tool may have registered its own since.
+    // Registered each time: another tool may have registered its own callbacks since.
     CONVTIME_CUPTI_CHECK(cuptiActivityRegisterCallbacks(on_buffer_requested, on_buffer_completed));
     started_ = true;
     resume();
@@ -37,8 +37,8 @@ class GlobalScope final : public ActivityScope {
     for (; enabled_ < kinds_.size(); ++enabled_) {
       CONVTIME_CUPTI_CHECK(cuptiActivityEnable(kinds_[enabled_]));
     }
-    // An application calls functions that give the device nothing to do far more often than others.
-    // Where CUPTI cannot leave one out, its records are passed over.
+    // An application calls functions that issue no device work far more often than others. If CUPTI
+    // cannot disable one, its records are skipped.
     for (const CUpti_CallbackId function : CuptiFunctions::of_runtime().others()) {
       (void)cuptiActivityEnableRuntimeApi(function, 0);
     }
@@ -79,7 +79,7 @@ class GlobalScope final : public ActivityScope {
     for (; enabled_ > 0; --enabled_) {
       CONVTIME_CUPTI_WARN(cuptiActivityDisable(kinds_[enabled_ - 1]));
     }
-    // Buffers of ours that are still out must not reach the next tool's callback.
+    // The next tool's callback must not get buffers that we provided.
     drain(kPatience);
   }
 
@@ -101,7 +101,7 @@ class GlobalScope final : public ActivityScope {
   }
 
   std::vector<CUpti_ActivityKind> kinds_;
-  std::size_t enabled_ = 0;  ///< that many of them, from the first on
+  std::size_t enabled_ = 0;  ///< the first ones that are enabled
   bool started_ = false;
 };
 
@@ -109,7 +109,7 @@ class GlobalScope final : public ActivityScope {
 
 std::unique_ptr<ActivityScope> open_global_scope(std::span<const CUpti_ActivityKind> kinds) {
   auto scope = std::make_unique<GlobalScope>(kinds);
-  scope->start();  // where it throws, the destructor takes back what was done
+  scope->start();  // if it throws, the destructor undoes the completed steps
   return scope;
 }
 

@@ -9,7 +9,7 @@
 
 namespace convtime {
 
-/// CUPTI without subscribers, as kineto has it too. Throws CuptiError.
+/// Open CUPTI without subscribers, like kineto. Throws CuptiError.
 std::unique_ptr<ActivityScope> open_global_scope(std::span<const CUpti_ActivityKind> kinds);
 
 }  // namespace convtime

@@ -14,7 +14,7 @@ using MemcpyRecord = CUpti_ActivityMemcpy6;
 using PeerMemcpyRecord = CUpti_ActivityMemcpyPtoP4;
 using MemsetRecord = CUpti_ActivityMemset4;
 
-/// What the records of all kinds of work have.
+/// Read the fields that records of all kinds of work have.
 template <typename Record>
 DeviceActivity read_work(const Record& record, ActivityKind kind) {
   DeviceActivity activity;

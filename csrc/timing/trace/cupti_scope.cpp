@@ -19,12 +19,12 @@ bool is_of_the_other_scope(const CuptiError& error) {
 
 }  // namespace
 
-/// The global scope, unless another tool has done away with it by subscribing.
+/// Open the global scope, unless another tool has disabled it by subscribing.
 ///
-/// The first subscriber decides for the whole process which scope there is from then on, and
-/// nothing promises that it takes that back when it unsubscribes. kineto is a client of the global
-/// scope that sets itself up once a process: after a subscriber it might never record again. So a
-/// subscriber is never the first here, but where nothing is recorded, to learn who has CUPTI.
+/// The first subscriber determines the scope for the whole process, and CUPTI does not document
+/// that unsubscribing reverts this. kineto uses the global scope and initializes once per process:
+/// after a subscriber it might never record again. So convtime never subscribes first, except if
+/// nothing is recorded, to find out which tool uses CUPTI.
 std::unique_ptr<ActivityScope> open_activity_scope(std::span<const CUpti_ActivityKind> kinds,
                                                    RecordSink& sink) {
   record_sink = &sink;
@@ -35,12 +35,12 @@ std::unique_ptr<ActivityScope> open_activity_scope(std::span<const CUpti_Activit
       throw;
     }
   }
-  return open_subscriber_scope(kinds);  // or says whose CUPTI it is
+  return open_subscriber_scope(kinds);  // or throws with the name of the tool that uses CUPTI
 }
 
 void refuse_for_another_tool(std::span<const CUpti_ActivityKind> kinds) {
   open_subscriber_scope(kinds);  // throws with its name, if there is one
-  throw std::runtime_error("CUPTI records nothing, as if another tool of this process had it");
+  throw std::runtime_error("CUPTI records nothing; another tool of this process may be using it");
 }
 
 bool subscribers_are_shared() { return sharing() == Sharing::kAllowed; }

@@ -11,50 +11,51 @@
 
 namespace convtime {
 
-/// What CUPTI was made to collect; ends with this object, with every record taken by the sink.
+/// An activity collection in CUPTI. When this object is destroyed, the collection ends and the sink
+/// has received every record.
 ///
-/// CUPTI has its activity API twice. In the global scope, one pair of buffer callbacks serves the
-/// whole process. In the subscriber scope, each subscriber has buffers of its own, and several can
-/// collect at a time. A process that uses the one is refused the other.
+/// CUPTI has two versions of its activity API. In the global scope, one pair of buffer callbacks
+/// serves the whole process. In the subscriber scope, each subscriber has separate buffers, and
+/// several can collect at a time. A process that uses one scope cannot use the other.
 class ActivityScope {
  public:
   virtual ~ActivityScope() = default;
 
-  // These throw CuptiError.
+  // These functions throw CuptiError.
 
-  /// Stops collecting, and collects again.
+  /// Stop and resume collecting.
   virtual void pause() = 0;
   virtual void resume() = 0;
 
-  /// Has CUPTI hand over its buffers: those without work that still runs, or all of them.
+  /// Make CUPTI return its buffers: those without running work, or all of its buffers.
   enum class Flush { kFinished, kAll };
   virtual void flush(Flush which) = 0;
 
-  /// Has CUPTI hand over all of its buffers. Waits up to that long for work and API calls that
-  /// still run, and then takes theirs, too.
+  /// Make CUPTI return all of its buffers. Waits up to that long for running work and API calls,
+  /// and then also takes their buffers.
   virtual void drain(std::chrono::milliseconds patience) noexcept = 0;
 
-  /// Leaves all as it is, for another tool that has taken CUPTI over: what this scope would turn
-  /// off or hand back would be the other's.
+  /// Change nothing more, because another tool has taken over CUPTI: disabling or returning
+  /// anything would affect that tool.
   virtual void abandon() noexcept = 0;
 };
 
-/// Collects records of these kinds, one scope at a time. Throws CuptiError where CUPTI cannot be
-/// had, with the name of the tool that has it where CUPTI says so.
+/// Collect records of these kinds, in one scope at a time. Throws CuptiError if CUPTI is
+/// unavailable, with the name of the tool that uses it if CUPTI reports it.
 std::unique_ptr<ActivityScope> open_activity_scope(std::span<const CUpti_ActivityKind> kinds,
                                                    RecordSink& sink);
 
-/// For a scope that was opened and records nothing: throws what keeps it from that, with the name
-/// of the tool that has CUPTI where CUPTI says so.
+/// Throw the reason why an opened scope records nothing, with the name of the tool that uses CUPTI
+/// if CUPTI reports it.
 [[noreturn]] void refuse_for_another_tool(std::span<const CUpti_ActivityKind> kinds);
 
-/// Whether a tool in this process has made CUPTI serve several subscribers.
+/// Return whether a tool in this process has made CUPTI serve several subscribers.
 bool subscribers_are_shared();
 
-/// Now, on the clock of the records of the open scope.
+/// Return the current time on the clock of the open scope's records.
 std::uint64_t activity_clock();
 
-/// The calling thread, as records number it.
+/// Return the calling thread's number in the records.
 std::uint32_t activity_thread();
 
 }  // namespace convtime

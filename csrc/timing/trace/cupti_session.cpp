@@ -30,9 +30,9 @@ constexpr char kCounting[] =
 constexpr char kProfilerActive[] =
     "a torch.profiler session is active in this process, and CUPTI serves one at a time";
 constexpr char kProfilerStarted[] =
-    "a torch.profiler session began in this process meanwhile, and CUPTI serves one at a time";
+    "a torch.profiler session began in this process during the run, and CUPTI serves one at a time";
 
-/// What is written on CUPTI's threads, which touch nothing else.
+/// The data that CUPTI's threads write; they access nothing else.
 class Collector final : public RecordSink {
  public:
   void take(const CUpti_Activity& record) override {
@@ -60,17 +60,17 @@ Collector& collector() {
   return *instance;
 }
 
-/// Whose turn it is to use CUPTI.
+/// The present user of CUPTI.
 struct Turn {
   std::mutex mutex;
   CuptiSession* session = nullptr;
   std::size_t making_way = 0;
-  bool counting = false;   ///< hardware counters are read
-  bool disturbed = false;  ///< a profiler has begun since
+  bool counting = false;   ///< hardware counters are being read
+  bool disturbed = false;  ///< a profiler has started since
 };
 
 Turn& turn() {
-  static auto* const instance = new Turn;  // never destroyed: as the collector
+  static auto* const instance = new Turn;  // never destroyed, like the collector
   return *instance;
 }
 
@@ -81,9 +81,9 @@ bool profiler_is_active() {
   return is_active != nullptr && is_active();
 }
 
-/// Ticks of CUPTI's timestamps per nanosecond. They are nanoseconds, unless another client of this
-/// process has registered a clock of its own, which cannot be asked for: kineto leaves the
-/// processor's time stamp counter behind. For one thread at a time.
+/// Return the ticks of CUPTI's timestamps per nanosecond. Timestamps are in nanoseconds, unless
+/// another client of this process has registered a clock, which CUPTI does not report: kineto
+/// leaves the processor's time stamp counter registered. Not thread-safe.
 double measure_ticks_per_ns() {
   const auto nanoseconds = [] {
     using std::chrono::steady_clock;
@@ -128,7 +128,7 @@ CuptiSession::CuptiSession(TracedThreads threads) {
 }
 
 void CuptiSession::open(TracedThreads threads) {
-  collector().hand_over();  // what an earlier session left
+  collector().hand_over();  // drops records of an earlier session
   scope_ = open_activity_scope(kActivityKinds, collector());
   try {
     context_.clock = {.origin = now(), .ticks_per_ns = measure_ticks_per_ns()};
@@ -141,11 +141,11 @@ void CuptiSession::open(TracedThreads threads) {
   }
 }
 
-/// A tool that has CUPTI to itself may show in nothing else than that no records arrive.
+/// If another tool uses CUPTI exclusively, missing records may be the only sign.
 void CuptiSession::check_records_arrive() {
   CONVTIME_CUDA_CHECK(cudaDeviceSynchronize());
   CONVTIME_CUDA_CHECK(cudaMemsetAsync(nullptr, 0, 0, nullptr));  // issues nothing
-  // CUPTI keeps a buffer in which work of another thread still runs, until it is asked for all.
+  // CUPTI keeps a buffer with another thread's running work until all buffers are requested.
   using std::chrono::milliseconds;
   TraceRecords records;
   for (const milliseconds wait : {milliseconds(0), milliseconds(1), milliseconds(20)}) {
@@ -166,7 +166,7 @@ void CuptiSession::check_records_arrive() {
 }
 
 std::string CuptiSession::api_name(std::uint32_t function) {
-  // As read_record() numbers them.
+  // The numbering of read_record().
   const bool of_driver = function % 2 == 1;
   const char* name = nullptr;
   const auto domain = of_driver ? CUPTI_CB_DOMAIN_DRIVER_API : CUPTI_CB_DOMAIN_RUNTIME_API;
@@ -174,7 +174,7 @@ std::string CuptiSession::api_name(std::uint32_t function) {
     return of_driver ? "a function of the driver" : "a function of the runtime";
   }
   const std::string text = name;
-  return text.substr(0, text.find('_'));  // less its version
+  return text.substr(0, text.find('_'));  // without its version
 }
 
 CuptiSession::~CuptiSession() {
@@ -188,7 +188,7 @@ CuptiSession::~CuptiSession() {
 
 std::uint64_t CuptiSession::now() { return activity_clock(); }
 
-/// Uses the scope, and takes CUPTI's refusals for a loss: another tool may have come between.
+/// Use the scope, and treat CUPTI's errors as lost records: another tool may have taken over.
 template <typename Use>
 auto CuptiSession::with_scope(Use use) {
   const std::lock_guard lock(mutex_);
@@ -209,12 +209,12 @@ Attribution CuptiSession::take(std::span<const Window> windows) {
   });
 }
 
-/// CUPTI may be a little behind the device, and keeps a buffer as long as some work in it runs,
-/// were it another thread's.
+/// CUPTI may lag slightly behind the device, and keeps a buffer as long as any work in it runs,
+/// even another thread's.
 Attribution CuptiSession::take_complete(std::span<const Window> windows) {
   using std::chrono::microseconds;
   records_ = {};
-  // Of a call after the windows: what comes before it has come when its record has.
+  // For a call after the windows: once its record has arrived, all earlier records have arrived.
   const std::uint64_t behind = now();
   CONVTIME_CUDA_CHECK(cudaMemsetAsync(nullptr, 0, 0, nullptr));  // issues nothing
   scope_->flush(ActivityScope::Flush::kFinished);
@@ -227,7 +227,8 @@ Attribution CuptiSession::take_complete(std::span<const Window> windows) {
       break;
     }
     std::this_thread::sleep_for(wait);
-    // All of them only once what is merely late has come: unfinished records never come again.
+    // Request all buffers only after late records had time to arrive: unfinished records are not
+    // delivered again.
     scope_->flush(std::exchange(flush, ActivityScope::Flush::kAll));
     result = read(windows);
   }
@@ -257,7 +258,7 @@ void CuptiSession::resume() {
   with_scope([this] { scope_->resume(); });
 }
 
-/// A profiler that nobody could hold back may have taken CUPTI since.
+/// A profiler that could not be prevented may have taken CUPTI since.
 void CuptiSession::require_open() {
   if (scope_ != nullptr && profiler_is_active() && !shared()) {
     scope_->abandon();
@@ -277,9 +278,10 @@ void CuptiSession::give_way(const std::string& reason) {
   }
   try {
     scope_->pause();
-  } catch (const CuptiError&) {  // the scope's end says so
+  } catch (const CuptiError&) {  // reported at the end of the scope
   }
-  // The calls go on meanwhile, and a queue that is held opens by itself within a tenth of a second.
+  // The calls continue during the drain, and a held queue opens by itself within a tenth of a
+  // second.
   scope_->drain(std::chrono::milliseconds(200));
   scope_.reset();
 }
@@ -287,15 +289,15 @@ void CuptiSession::give_way(const std::string& reason) {
 std::optional<std::string> CuptiSession::unavailable() {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-    return "there is no CUDA driver";  // without which some versions of CUPTI crash
+    return "there is no CUDA driver";  // without a driver, some versions of CUPTI crash
   }
   std::uint32_t version = 0;
   if (cuptiGetVersion(&version) != CUPTI_SUCCESS) {
-    return "CUPTI does not answer";
+    return "CUPTI does not respond";
   }
   if (version != CUPTI_API_VERSION) {
-    return "the CUPTI that is loaded has version " + std::to_string(version) +
-           " and convtime was built for " + std::to_string(CUPTI_API_VERSION);
+    return "the loaded CUPTI has version " + std::to_string(version) +
+           ", but convtime was built for " + std::to_string(CUPTI_API_VERSION);
   }
   return std::nullopt;
 }

@@ -15,51 +15,53 @@ namespace convtime {
 
 class ActivityScope;
 
-/// Whose work a session's windows are of.
+/// The threads whose work a session's windows include.
 enum class TracedThreads {
-  kOfTheCalls,  ///< that of the thread that makes the calls, and of those that work for it
+  kOfTheCalls,  ///< the thread that makes the calls, and threads that work for it
   kEvery,
 };
 
-/// Collects what the device does and which API calls issued it, from construction to destruction,
-/// through CUPTI's activity API. There can be one session at a time. Beside another tool there can
-/// be one where that tool subscribes to CUPTI and shares it (see shared()), and none where it uses
-/// the buffer callbacks that belong to the whole process (torch.profiler).
+/// Collects the device's activities and the API calls that issued them, from construction to
+/// destruction, through CUPTI's activity API. Only one session can exist at a time. A session can
+/// coexist with another tool that subscribes to CUPTI and shares it (see shared()), but not with a
+/// tool that uses the process-wide buffer callbacks (torch.profiler).
 class CONVTIME_API CuptiSession {
  public:
-  /// For the calls of this thread. Throws std::runtime_error where CUPTI cannot be used.
+  /// For the calls of this thread. Throws std::runtime_error if CUPTI cannot be used.
   explicit CuptiSession(TracedThreads threads = TracedThreads::kOfTheCalls);
   ~CuptiSession();
   CuptiSession(const CuptiSession&) = delete;
   CuptiSession& operator=(const CuptiSession&) = delete;
 
-  /// "cudaMemPrefetchAsync", of ApiCall::function.
+  /// Return the name of ApiCall::function, e.g. "cudaMemPrefetchAsync".
   static std::string api_name(std::uint32_t function);
 
-  /// Now, in ticks of the clock of API calls.
+  /// Return the current time in ticks of the clock of API calls.
   static std::uint64_t now();
 
-  /// What makes nanoseconds of these ticks, as those of activities are.
+  /// Return the conversion of these ticks to nanoseconds, the unit of activities.
   const TraceClock& clock() const { return context_.clock; }
 
-  /// What was issued in the windows, since the last call. Waits a little for records that CUPTI
-  /// still holds. The device must have done the work; what other threads give it may still run.
-  /// Throws TraceLost where a profiler has taken CUPTI.
+  /// Return the work issued in the windows since the last call. Waits a little for records that
+  /// CUPTI still holds. The device must have done the calls' work; other threads' work may still be
+  /// running. Throws TraceLost if a profiler has taken CUPTI.
   Attribution take(std::span<const Window> windows);
 
-  /// From pause() to resume() nothing is recorded, nor can be taken. Throw TraceLost as take().
+  /// Between pause() and resume(), nothing is recorded, and nothing can be taken. Both throw
+  /// TraceLost like take().
   void pause();
   void resume();
 
-  /// Why CUPTI cannot be used in this process, whatever else it runs; nothing where it can.
+  /// Return why CUPTI cannot be used in this process, independent of other tools; nothing if it
+  /// can.
   static std::optional<std::string> unavailable();
 
-  /// Whether another tool has made CUPTI serve several in this process, each with records of its
-  /// own. Where it has, a session does not disturb the others, whoever they are.
+  /// Return whether another tool has made CUPTI serve several tools in this process, each with
+  /// separate records. A session then does not disturb the other tools.
   static bool shared();
 
-  /// Why no session can begin now: a profiler of this process records, or is about to. Empty where
-  /// none does, and where tools share CUPTI.
+  /// Return why no session can start now: a profiler of this process records, or is about to. Empty
+  /// if none does, and if tools share CUPTI.
   static std::string taken();
 
  private:
@@ -75,31 +77,32 @@ class CONVTIME_API CuptiSession {
   void give_way(const std::string& reason);
   void require_open();
 
-  std::mutex mutex_;  // of all below: another thread's profiler may take CUPTI at any time
+  std::mutex mutex_;  // guards all members below: another thread's profiler may take CUPTI at any
+                      // time
   std::unique_ptr<ActivityScope> scope_;
-  std::string lost_;  // why there is no scope any more
+  std::string lost_;  // why there is no scope anymore
   TraceContext context_;
-  TraceRecords records_;  // of the windows that are being waited for
+  TraceRecords records_;  // of the windows for which take() waits
   TraceMemory memory_;
 };
 
-/// CUPTI's turn for hardware counters. Reading them makes every kernel of the process take longer,
-/// so that no session begins while it lives.
+/// Reserves CUPTI for hardware counters. Reading them slows down every kernel of the process, so no
+/// session can start during its lifetime.
 class CONVTIME_API CountingTurn {
  public:
-  /// Throws std::runtime_error while a session is open, hardware counters are read, or a profiler
-  /// of this process records, whether or not it shares CUPTI.
+  /// Throws std::runtime_error while a session is open, hardware counters are being read, or a
+  /// profiler of this process records, even if that profiler shares CUPTI.
   CountingTurn();
   ~CountingTurn();
   CountingTurn(const CountingTurn&) = delete;
   CountingTurn& operator=(const CountingTurn&) = delete;
 
-  /// Throws std::runtime_error where a profiler has begun since.
+  /// Throw std::runtime_error if a profiler has started since.
   void require() const;
 };
 
-/// Keeps CUPTI free while a profiler takes it: ends the session that is open, before the profiler
-/// would get its buffers, and lets none begin. Does nothing where tools share CUPTI.
+/// Keeps CUPTI free while a profiler uses it: ends the open session, before the profiler would get
+/// its buffers, and prevents new ones. Has no effect if tools share CUPTI.
 class CONVTIME_API MakeWay {
  public:
   MakeWay();
@@ -108,8 +111,8 @@ class CONVTIME_API MakeWay {
   MakeWay& operator=(const MakeWay&) = delete;
 };
 
-/// Sets what tells whether a profiler records through the process's one pair of buffer callbacks,
-/// or is about to. For one that cannot be made to call MakeWay: kineto on demand.
+/// Set the function that returns whether a profiler records through the process-wide buffer
+/// callbacks, or is about to. For profilers that cannot call MakeWay: kineto on demand.
 CONVTIME_API void set_profiler_check(bool (*is_active)());
 
 }  // namespace convtime

@@ -19,24 +19,25 @@ namespace convtime {
 
 namespace {
 
-/// For the callbacks, as the record sink is.
+/// For the callbacks, like the record sink.
 std::atomic<CUpti_SubscriberHandle> open_subscriber = nullptr;
 
-/// The functions of the subscriber scope, which the library that is loaded may lack whatever it was
-/// built with.
+/// The functions of the subscriber scope; the loaded library may lack them, even if convtime was
+/// built with them.
 struct SubscriberApi {
   decltype(&cuptiSubscribe_v2) subscribe;
   decltype(&cuptiActivityRegisterCallbacks_v2) register_callbacks;
   decltype(&cuptiActivityEnable_v2) enable;
   decltype(&cuptiActivityDisable_v2) disable;
   decltype(&cuptiActivityGetAttribute_v2) get_attribute;
-  // From 13.3 on, where those without _v2 are refused to subscribers; null before.
+  // From 13.3 on, subscribers must not use the functions without _v2; null before.
   CUptiResult (*next_record)(CUpti_SubscriberHandle, uint8_t*, size_t, CUpti_Activity**);
   CUptiResult (*dropped_records)(CUpti_SubscriberHandle, CUcontext, uint32_t, size_t*);
   CUptiResult (*timestamp)(CUpti_SubscriberHandle, uint64_t*);
 };
 
-/// The CUPTI that the calls in this file go to, should the process have several. It stays loaded.
+/// Return the CUPTI library that the calls in this file use, because a process may have several. It
+/// stays loaded.
 void* cupti_library() {
   Dl_info cupti{};
   return dladdr(reinterpret_cast<void*>(&cuptiGetVersion), &cupti) == 0
@@ -71,7 +72,7 @@ const std::optional<SubscriberApi>& subscriber_api() {
   return api;
 }
 
-/// CUPTI beside others that subscribe to it in the same way. Exists only where subscriber_api().
+/// CUPTI shared with other subscribers of the same kind. Requires subscriber_api().
 class SubscriberScope final : public ActivityScope {
  public:
   explicit SubscriberScope(std::span<const CUpti_ActivityKind> kinds)
@@ -97,15 +98,15 @@ class SubscriberScope final : public ActivityScope {
     }
   }
 
-  /// There is no flush of one subscriber: the others get what they have a little earlier, and
-  /// never what still runs.
+  /// CUPTI cannot flush one subscriber: the others get their finished records a little earlier, but
+  /// never unfinished ones.
   void flush(Flush) override { CONVTIME_CUPTI_CHECK(cuptiActivityFlushAll(0)); }
 
   void drain(std::chrono::milliseconds) noexcept override {
     CONVTIME_CUPTI_WARN(cuptiActivityFlushAll(0));
   }
 
-  /// Others cannot take over what belongs to a subscriber.
+  /// Others cannot take over a subscriber's resources.
   void abandon() noexcept override {}
 
   ~SubscriberScope() override {
@@ -147,7 +148,7 @@ class SubscriberScope final : public ActivityScope {
                      detail::cupti_failure(status, "cuptiSubscribe_v2", __FILE__, __LINE__));
   }
 
-  /// No callback is enabled, but CUPTI wants one.
+  /// No callback is enabled, but CUPTI requires one.
   static void CUPTIAPI ignore(void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) {}
 
   static void CUPTIAPI on_buffer_requested(uint8_t** buffer, size_t* size, size_t* max_records,
@@ -172,7 +173,7 @@ class SubscriberScope final : public ActivityScope {
 
   CUpti_SubscriberHandle subscriber_ = nullptr;
   std::vector<CUpti_ActivityKind> kinds_;
-  std::size_t enabled_ = 0;  ///< that many of them, from the first on
+  std::size_t enabled_ = 0;  ///< the first ones that are enabled
   bool started_ = false;
 };
 
@@ -183,7 +184,7 @@ std::unique_ptr<ActivityScope> open_subscriber_scope(std::span<const CUpti_Activ
     return nullptr;
   }
   auto scope = std::make_unique<SubscriberScope>(kinds);
-  scope->start();  // where it throws, the destructor takes back what was done
+  scope->start();  // if it throws, the destructor undoes the completed steps
   return scope;
 }
 

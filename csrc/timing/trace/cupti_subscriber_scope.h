@@ -10,16 +10,16 @@
 
 namespace convtime {
 
-/// CUPTI beside others that subscribe to it in the same way; null where the CUPTI that is loaded
-/// knows no such scope. Throws CuptiError, with the name of a tool that does not share CUPTI.
+/// Open CUPTI shared with other subscribers of the same kind; returns null if the loaded CUPTI does
+/// not support this scope. Throws CuptiError, with the name of a tool that does not share CUPTI.
 std::unique_ptr<ActivityScope> open_subscriber_scope(std::span<const CUpti_ActivityKind> kinds);
 
-/// What the process's subscribers have asked for, as CUPTI numbers it.
+/// The mode that the process's subscribers have requested, in CUPTI's numbering.
 enum class Sharing : std::uint8_t { kRefused = 0, kAllowed = 1, kNobodyAsked = 2, kUnknown = 255 };
 
 Sharing sharing();
 
-/// Now, on the clock of the open scope's records, of either kind.
+/// Read the current time on the clock of the open scope's records, for either scope.
 CUptiResult read_activity_clock(std::uint64_t& now);
 
 }  // namespace convtime

@@ -22,11 +22,11 @@ double seconds_of(const DeviceActivity& activity) {
   return static_cast<double>(activity.end_ns - activity.start_ns) * 1e-9;
 }
 
-/// The columns of one activity: the n-th is of its n-th occurrence in a call.
+/// The columns of one activity: the n-th column is for its n-th occurrence in a call.
 struct Occurrences {
   std::vector<std::size_t> columns;
-  std::size_t call = 0;  ///< that was looked at last
-  std::size_t seen = 0;  ///< in that call
+  std::size_t call = 0;  ///< the last call processed
+  std::size_t seen = 0;  ///< occurrences in that call
 };
 
 void add_stream(std::uint32_t stream, std::vector<std::uint32_t>& streams) {
@@ -91,7 +91,7 @@ std::string demangle(std::string_view name) {
 }
 
 std::string_view interned(std::string_view name) {
-  // Never destroyed: activities may be looked at while the process ends.
+  // Never destroyed: activities may be read while the process ends.
   static auto* const mutex = new std::mutex;
   static auto* const names = new std::unordered_set<std::string>;
   const std::lock_guard lock(*mutex);

@@ -13,7 +13,7 @@ ProcessTrace::ProcessTrace() : session_(TracedThreads::kEvery), began_(CuptiSess
 std::uint32_t ProcessTrace::thread() { return activity_thread(); }
 
 ProcessWork ProcessTrace::take(std::span<const int> other_devices) {
-  // What other threads issue from here on may still run, and is not this trace's.
+  // Work that other threads issue from here on may still be running, and is not in this trace.
   const Window window{.prepare = 0, .begin = began_, .end = CuptiSession::now()};
   synchronize(other_devices);
   Attribution attribution = session_.take({&window, 1});

@@ -11,26 +11,26 @@
 
 namespace convtime {
 
-/// What a process gave its devices to do.
+/// The device work of a process.
 struct ProcessWork {
-  std::vector<DeviceActivity> activities;  ///< ordered by their start
-  std::string faults;                      ///< what is wrong with their records; empty for nothing
+  std::vector<DeviceActivity> activities;  ///< ordered by start time
+  std::string faults;                      ///< the faults of their records; empty if there are none
 };
 
-/// Records what the process gives its devices to do, on every thread. There can be one at a time,
-/// as there can be one CuptiSession. Times are in nanoseconds since it began.
+/// Records the device work of the process on every thread. Only one trace can exist at a time,
+/// because it uses a CuptiSession. Times are in nanoseconds since it started.
 class CONVTIME_API ProcessTrace {
  public:
-  /// Waits for the current device. Throws std::runtime_error where CUPTI cannot be used.
+  /// Waits for the current device. Throws std::runtime_error if CUPTI cannot be used.
   ProcessTrace();
 
   std::uint64_t now() const { return session_.clock().nanoseconds(CuptiSession::now()); }
 
-  /// The calling thread, as activities have it.
+  /// Return the calling thread's number in the activities.
   static std::uint32_t thread();
 
-  /// What was issued until now, and done by the current device and `other_devices`, which are
-  /// waited for. To be called once. Throws TraceLost where a profiler has taken CUPTI.
+  /// Wait for the current device and `other_devices`, and return the work that was issued until
+  /// now. Call this once. Throws TraceLost if a profiler has taken CUPTI.
   ProcessWork take(std::span<const int> other_devices);
 
  private:

@@ -4,7 +4,7 @@
 
 namespace convtime {
 
-/// What a device does could be recorded until now, and can no longer, or not in full.
+/// Thrown when device activities that could be recorded until now no longer can, or not completely.
 class TraceLost : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

@@ -1,4 +1,4 @@
-"""The command `convtime`, also `python -m convtime`: a module for each of its commands."""
+"""The command `convtime`, also `python -m convtime`; each subcommand is a module."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from convtime.show.text import printable
 
 
 class _Parser(argparse.ArgumentParser):
-    """Reports a wrong command line in the same single line as every other bad input."""
+    """Reports an invalid command line in a single line, like every other bad input."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command line (default: the process's own) and returns its exit code."""
+    """Run one command line (default: that of the process) and return its exit code."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A terminal that has no × or µ gets an escape, and not an error after all the timing.
+        # A terminal without × or µ gets an escape, instead of an error after all the timing.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _warnings_in_one_line():
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
-    """Prints warnings that are for the user without the place in the code that they come from."""
+    """Print warnings for the user without their source location."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 
@@ -62,14 +62,14 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def interrupted() -> int:
-    """Says that Ctrl-C ended the command, and returns its exit code."""
+    """Report that Ctrl-C ended the command, and return its exit code."""
     print_error("convtime: interrupted")
     return INTERRUPTED
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The command line with all of its commands."""
-    # Not above: it takes long enough to be interrupted, which main sees to.
+    """Build the parser with all commands."""
+    # Imported here: the imports are slow, and main handles Ctrl-C during them.
     from convtime.cli import (
         compare,
         compare_files,

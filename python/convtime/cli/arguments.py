@@ -1,4 +1,4 @@
-"""How commands read their arguments; a wrong one is told with the value and what is allowed."""
+"""Parsers of command-line arguments; errors name the value and the allowed range."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEVICE_HELP = "cpu, cuda or cuda:N (default: cuda if there is a GPU)"
 
 
 def _number(text: str, kind: Callable[[str], Any], expected: str) -> Any:
-    """Parses a positive number, with an error that names the value and what is allowed."""
+    """Parse a positive number; errors name the value and the allowed range."""
     try:
         value = kind(text)
     except ValueError:
@@ -26,13 +26,13 @@ def _number(text: str, kind: Callable[[str], Any], expected: str) -> Any:
 
 
 def batch(text: str) -> int:
-    """A number of images."""
+    """Parse a number of images."""
     expected = f"a whole number from 1 to {LARGEST_SIZE}"
     return int(_number(text, whole_number, expected))
 
 
 def count(text: str) -> int:
-    """A whole number, 0 or more."""
+    """Parse a whole number, 0 or more."""
     try:
         return whole_number(text, smallest=0)
     except ValueError:
@@ -42,7 +42,7 @@ def count(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """A finite number."""
+    """Parse a finite number."""
     try:
         value = float(text)
     except ValueError:
@@ -53,25 +53,25 @@ def number(text: str) -> float:
 
 
 def warmup(text: str) -> str | int | float:
-    """How long to warm up: ``steady``, a whole number of calls or a decimal number of seconds."""
+    """Parse the warm-up: ``steady``, a whole number of calls or a decimal number of seconds."""
     if text == "steady":
         return text
     return count(text) if text.isdecimal() else number(text)
 
 
 def seconds(text: str) -> float:
-    """A positive number of seconds."""
+    """Parse a positive number of seconds."""
     return float(_number(text, float, f"a positive number of seconds, {LARGEST_SIZE} at most"))
 
 
 def file_name(text: str) -> Path:
-    """The name of a file."""
+    """Parse the name of a file."""
     if not text:
         raise argparse.ArgumentTypeError("got '', but it must be the name of a file")
     return Path(text)
 
 
 def shape(text: str) -> tuple[int, ...]:
-    """A tensor's sizes."""
-    expected = "positive whole numbers with commas between, such as 8,3,224,224"
+    """Parse a tensor's sizes."""
+    expected = "positive whole numbers separated by commas, such as 8,3,224,224"
     return tuple(_number(size.strip(), whole_number, expected) for size in text.split(","))

@@ -1,4 +1,4 @@
-"""`convtime compare`: statements, timed by turns."""
+"""`convtime compare`: time statements in interleaved order."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _CONFIRM = "--confirm"
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "compare",
         allow_abbrev=False,
-        help="time several statements by turns, and compare times and results",
-        description="Times statements by turns, and compares times and results, by "
+        help="time several statements, interleaved, and compare times and results",
+        description="Times statements, interleaved, and compares their times and results, with "
         f"convtime.compare. {snippet.NAMESPACE_HELP} They share one setup. For example: convtime "
         "compare -n relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup "
         "'x = torch.randn(1 << 20)' --fail-on slower,different",
@@ -41,13 +41,13 @@ def add_to(commands: Any) -> None:
         "statements",
         nargs="*",
         metavar="STATEMENT",
-        help="what is compared, each under its own text as a name",
+        help="statements to compare; each is named by its own text",
     )
     snippet.add_named(parser)
     parser.add_argument(
         "--baseline",
         metavar="NAME",
-        help="what the others are compared with (default: the first)",
+        help="the statement to compare the others with (default: the first)",
     )
     snippet.add_setup_options(parser)
     parser.add_argument(
@@ -60,26 +60,25 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--control",
         action="store_true",
-        help="time a duplicate of the baseline, too; where that is found to differ, no verdict "
-        "counts",
+        help="also time a duplicate of the baseline; if it is found to differ, no verdict counts",
     )
     parser.add_argument(
         "--interference",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="time each alone, too, to find those whose time is another one beside the others",
+        help="also time each in isolation, to find those whose time changes when they run with the "
+        "others",
     )
     parser.add_argument(
         _CONFIRM,
         action="store_true",
-        help="compare once more in a fresh process: verdicts that it does not come to are "
-        "uncertain",
+        help="compare again in a fresh process; verdicts that it does not confirm become uncertain",
     )
     add_verdict_options(
         parser,
         get_args(Failure),
-        "one is slower or faster than the baseline by more than the margin, it is uncertain "
-        "whether it is, its result is different, or busy time and span contradict each other",
+        "one is slower or faster than the baseline by more than the margin, this is uncertain, its "
+        "result is different, or busy time and span contradict each other",
     )
     add_timing_options(parser, defaults={"stop": "verdict; interval for a single statement"})
     add_verbose(parser)
@@ -125,7 +124,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
-    """What the same command finds in a fresh process."""
+    """Run the same command in a fresh process, and return its ratios."""
     same = [argument for argument in options.arguments if argument != _CONFIRM]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "comparison.json")
@@ -138,7 +137,7 @@ def _confirmation(options: argparse.Namespace) -> Mapping[str, Ratio]:
 
 
 def _found(compared: Comparison) -> Iterator[Finding]:
-    """What each but the baseline is; one may be of two kinds."""
+    """Yield the findings for all except the baseline; one candidate can have two."""
     for name in compared.others:
         judged = compared.judge(name)
         yield name, judged.verdict

@@ -1,4 +1,4 @@
-"""`convtime compare-files`: what has changed from one file of results to another."""
+"""`convtime compare-files`: the changes from one file of results to another."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _FAILURES = ("slower", "faster", "uncertain", "missing", "new", "contradictory")
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "compare-files",
         allow_abbrev=False,
-        help="show what has changed from one file of results to another",
-        description="Compares what two files measured under the same names, of whichever tool that "
-        "convtime.read_measurements reads, and lists whatever else differs between them. Files "
-        "that hold one measurement each are compared whatever its name.",
+        help="show the changes from one file of results to another",
+        description="Compares measurements with the same names in two files, from any tool that "
+        "convtime.read_measurements reads, and lists all other differences between them. Files "
+        "with one measurement each are compared whatever its name.",
     )
     parser.set_defaults(run=_run)
     for name, which in (("before", "earlier"), ("after", "later")):
@@ -42,34 +42,33 @@ def add_to(commands: Any) -> None:
         type=arguments.number,
         default=0.03,
         metavar="SHARE",
-        help="of the earlier time, up to which another time counts as the same (default: 0.03)",
+        help="relative difference from the earlier time that counts as equal (default: 0.03)",
     )
     parser.add_argument(
         "--false-discoveries",
         type=arguments.number,
         default=0.05,
         metavar="SHARE",
-        help="of wrong ones to be expected among all that are found to be slower or faster "
-        "(default: 0.05)",
+        help="expected false-discovery rate: share of wrong findings among all that are found to "
+        "be slower or faster (default: 0.05)",
     )
     parser.add_argument(
         "--same-gpu",
         choices=get_args(SameGpu),
         default="model",
-        help="what counts as the same GPU: one of the same model (the default), or the very one; "
-        "times on others are uncertain",
+        help="which GPU counts as the same: any of the same model (the default), or only the same "
+        "device; times on others are uncertain",
     )
     parser.add_argument(
         "--relative",
         action="store_true",
-        help="judge what was compared with a baseline, as the pytest plugin saves it, beside that",
+        help="judge candidates by their ratio to their baseline, as the pytest plugin saves it",
     )
     add_verdict_options(
         parser,
         _FAILURES,
-        "a time is slower or faster by more than the margin, it is uncertain whether it is, or its "
-        "name is missing from the later file, new in it, or busy time and span contradict each "
-        "other",
+        "a time is slower or faster by more than the margin, this is uncertain, its name is "
+        "missing from the later file or new in it, or busy time and span contradict each other",
     )
     parser.add_argument(
         "--markdown",

@@ -15,13 +15,13 @@ SHELLS = ("bash", "zsh")
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "completion",
         allow_abbrev=False,
         help="print a script that completes convtime's commands and options",
         description="Prints a script that completes convtime's commands and options in a shell; "
-        "docs/command-line.md says where to put it.",
+        "docs/command-line.md explains the installation.",
     )
     parser.add_argument("shell", choices=SHELLS)
     parser.set_defaults(run=_run)

@@ -11,7 +11,7 @@ from convtime.core.config import show_config
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "config", allow_abbrev=False, help="show versions, devices and timing methods, as JSON"
     )

@@ -1,4 +1,4 @@
-"""`convtime conv`: PyTorch's convolution layers next to convtime's."""
+"""`convtime conv`: time PyTorch's convolution layers against convtime's."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from convtime.show import convolutions, plot
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "conv",
         allow_abbrev=False,
-        help="time PyTorch's convolution layers next to convtime's",
-        description="Times torch.nn's convolutions and convtime.nn's by turns, and compares their "
-        "results and kernels: on every distinct one of ResNet-50, of a CSV file, or of a model, or "
-        "on problems in one line each. Of a model also the training step, before and after "
-        "convtime.nn.replace. What is slower or different is printed with the command that runs "
-        "it again.",
+        help="time PyTorch's convolution layers against convtime's",
+        description="Times convolutions of torch.nn and convtime.nn, interleaved, and compares "
+        "their results and kernels: on every distinct one of ResNet-50, of a CSV file, or of a "
+        "model, or on problems in one line each. For a model, it also times the training step, "
+        "before and after convtime.nn.replace. For each slower or different layer it prints the "
+        "command that runs it again.",
     )
     parser.set_defaults(run=_run)
     source = parser.add_mutually_exclusive_group()
@@ -62,7 +62,7 @@ def add_to(commands: Any) -> None:
         type=arguments.file_name,
         metavar="CSV",
         help="layers of this file, in columns w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,"
-        "stride_h and, if wanted, name,groups,dilation_w,dilation_h",
+        "stride_h and optionally name,groups,dilation_w,dilation_h",
     )
     source.add_argument(
         "--model",
@@ -85,14 +85,14 @@ def add_to(commands: Any) -> None:
         "--dtype",
         choices=list(DTYPES),
         default="float32",
-        help="of what is not a problem that names one (default: float32)",
+        help="default for layers and problems that do not specify one (default: float32)",
     )
     parser.add_argument(
         "--layout",
         choices=list(LAYOUTS),
         default="nchw",
-        help="memory format of what is not a problem that names one: nchw (contiguous, default) or "
-        "nhwc (channels_last; channels_last_3d for volumes, contiguous for one dimension)",
+        help="memory format for layers and problems that do not specify one: nchw (contiguous, "
+        "default) or nhwc (channels_last; channels_last_3d in 3-D, contiguous in 1-D)",
     )
     parser.add_argument(
         "--backward",
@@ -105,28 +105,28 @@ def add_to(commands: Any) -> None:
         type=arguments.seconds,
         default=1.0,
         metavar="SECONDS",
-        help="time to spend on the samples of each pass, both sides together (default: 1)",
+        help="sampling time for each pass, both sides together (default: 1)",
     )
     add_verdict_options(
         parser,
         get_args(Failure),
-        f"a layer is slower or faster than PyTorch's by more than {100 * MARGIN:g} %, it is "
-        "uncertain whether it is, its result is different: other bits although PyTorch's own "
-        "repeat, or busy time and span contradict each other",
+        f"a layer is slower or faster than PyTorch's by more than {100 * MARGIN:g} %, this is "
+        "uncertain, its result is different (other bits although PyTorch's own repeat), or busy "
+        "time and span contradict each other",
     )
     add_json(parser)
     output = functools.partial(parser.add_argument, type=arguments.file_name)
     output("--csv", metavar="FILE", help="write the table")
-    output("--plot", metavar="FILE", help="draw a picture of the result: PNG, SVG or PDF")
+    output("--plot", metavar="FILE", help="plot the result: PNG, SVG or PDF")
 
 
-# Images per call of ResNet-50's layers. A CPU takes half a minute for them all then.
+# Images per call of ResNet-50's layers. With this, a CPU takes half a minute for all layers.
 _BATCH = {"cuda": 32, "cpu": 8}
 
 
 @dataclasses.dataclass(frozen=True)
 class _Group:
-    """Layers that are timed in one dtype and layout."""
+    """Layers that are timed with one dtype and layout."""
 
     dtype: str
     layout: str
@@ -134,7 +134,7 @@ class _Group:
 
 
 def _run(options: argparse.Namespace) -> int:
-    # Everything that can be wrong is found out before the first layer is timed.
+    # Check all inputs before the first layer is timed.
     device = resolve_device(options.device)
     check_files(options, "layers")
     model = _model(options, device)
@@ -194,7 +194,7 @@ def _compare(
         )
         for group in groups
     )
-    # disable=None: a bar on a terminal, nothing in a pipe or file; a closed stderr is None.
+    # disable=None: a bar on a terminal, nothing in a pipe or file; if stderr is closed, it is None.
     disable = None if sys.stderr else True
     total = sum(len(group.layers) for group in groups) * len(passes)
     with tqdm(comparisons, total=total, unit="pass", disable=disable, leave=False) as bar:
@@ -202,7 +202,7 @@ def _compare(
 
 
 def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[Finding]:
-    """What a layer or the step is, with its title; a layer may be of two kinds."""
+    """Yield the findings for layers and the step, with their titles; a layer can have several."""
     for result in results:
         yield result.title, result.verdict
         if result.is_different:
@@ -216,12 +216,12 @@ def _found(results: Sequence[LayerResult], step: StepResult | None) -> Iterator[
 def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | None:
     if options.model is None:
         if options.input is not None:
-            raise InputError("--input goes with --model only")
+            raise InputError("--input requires --model")
         return None
     if options.input is None:
         raise InputError("--model needs --input, the shape of its input, e.g. 8,3,224,224")
     if options.batch is not None:
-        raise InputError("--batch does not go with --model; the batch is part of --input")
+        raise InputError("--batch must not be used with --model; the batch is part of --input")
     model = load_model(options.model, options.input, device)
     for path in (options.json, options.csv, options.plot):
         if path and is_source_of(options.model, path):
@@ -232,7 +232,7 @@ def _model(options: argparse.Namespace, device: torch.device) -> LoadedModel | N
 def _groups(
     options: argparse.Namespace, model: LoadedModel | None, device: torch.device
 ) -> tuple[list[_Group], tuple[str, ...]]:
-    """What is to be timed, and the names of a model's layers that were called on nothing."""
+    """Return the layers to time, and the names of a model's layers that had empty inputs."""
     if options.problems:
         return _groups_of_problems(options), ()
     empty: tuple[str, ...] = ()
@@ -247,7 +247,7 @@ def _groups(
 
 
 def _groups_of_problems(options: argparse.Namespace) -> list[_Group]:
-    """The problems in the order given; neighbours of one dtype and layout are together."""
+    """Group the problems in the given order; neighbors with one dtype and layout share a group."""
     groups: list[_Group] = []
     for number, line in enumerate(map(ProblemLine.parse, options.problems), start=1):
         problem = line.problem

@@ -1,4 +1,4 @@
-"""`convtime counters`: hardware counters of a statement's kernels."""
+"""`convtime counters`: read hardware counters of a statement's kernels."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from convtime.timing.counters.reading import DEFAULT_METRICS, CounterCache, Repl
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "counters",
         allow_abbrev=False,
         help="read hardware counters of a statement's kernels",
-        description="Reads hardware counters of each kernel that a statement launches, by "
+        description="Reads hardware counters of each kernel that a statement launches, with "
         f"convtime.counters. {snippet.NAMESPACE_HELP} "
         "For example: convtime counters 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
     )
@@ -35,7 +35,7 @@ def add_to(commands: Any) -> None:
         "statement",
         nargs="*",
         metavar="STATEMENT",
-        help="what is counted; several are its lines, and - stands for standard input",
+        help="statement to count; several arguments are its lines, and - reads standard input",
     )
     parser.add_argument(
         "--metrics",
@@ -48,24 +48,24 @@ def add_to(commands: Any) -> None:
         nargs="?",
         const="",
         metavar="PART",
-        help="list the groups, and the metrics of this GPU that have PART in them, and no more",
+        help="only list the groups, and this GPU's metrics with PART in their names",
     )
-    parser.add_argument("--name", help="what the result is called (default: the statement)")
+    parser.add_argument("--name", help="name of the result (default: the statement)")
     snippet.add_setup_options(parser)
     parser.add_argument(
-        "--repeats", type=arguments.count, default=1, metavar="N", help="count all N times"
+        "--repeats", type=arguments.count, default=1, metavar="N", help="count everything N times"
     )
     parser.add_argument(
         "--replay",
         choices=get_args(Replay),
         default="kernel",
-        help="what is repeated until all is counted (default: %(default)s)",
+        help="unit to replay until everything is counted (default: %(default)s)",
     )
     parser.add_argument(
         "--cache",
         choices=get_args(CounterCache),
         default="cold",
-        help="what calls find in the L2 cache (default: %(default)s)",
+        help="state of the L2 cache before each call (default: %(default)s)",
     )
     parser.add_argument("--energy", action="store_true", help="also read the energy of a call")
     parser.add_argument("--memory", action="store_true", help="also read a call's peak memory")
@@ -80,7 +80,7 @@ def _run(options: argparse.Namespace) -> None:
         _list(options)
         return
     if not options.statement:
-        raise InputError("there must be a STATEMENT, or --list (see convtime counters --help)")
+        raise InputError("STATEMENT or --list is required (see convtime counters --help)")
     statement = snippet.statement_of(options.statement)
     device = resolve_device(options.device)
     namespace = snippet.fresh_namespace(device)
@@ -93,7 +93,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _read(statement: str, options: argparse.Namespace, namespace: dict[str, Any]) -> Counters:
-    """The counters, with what else is asked for."""
+    """Read the counters, and energy and memory if requested."""
     candidate = snippet.candidate_of(statement, options, namespace, name=options.name)
     found = counters(
         candidate.fn,

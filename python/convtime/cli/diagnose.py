@@ -1,4 +1,4 @@
-"""`convtime diagnose`: why a statement takes the time that it takes."""
+"""`convtime diagnose`: explain a statement's time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _BUDGET = 15.0
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "diagnose",
         allow_abbrev=False,
-        help="find out why a statement takes the time that it takes, and what makes it vary",
-        description="Calls a statement under conditions that differ in one thing each, and says "
-        f"what its time is due to, with evidence and advice. {snippet.NAMESPACE_HELP} "
+        help="explain a statement's time and its variation",
+        description="Calls a statement under conditions that each differ in one thing, and "
+        "reports the causes of its time, with evidence and advice. "
+        f"{snippet.NAMESPACE_HELP} "
         "For example: convtime diagnose 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
     )
     parser.set_defaults(run=_run)
@@ -30,29 +31,29 @@ def add_to(commands: Any) -> None:
         "statement",
         nargs="+",
         metavar="STATEMENT",
-        help="what is diagnosed; several are its lines, and - stands for standard input",
+        help="statement to diagnose; several arguments are its lines, and - reads standard input",
     )
-    parser.add_argument("--name", help="what the result is called (default: the statement)")
+    parser.add_argument("--name", help="name of the result (default: the statement)")
     snippet.add_setup_options(parser)
     parser.add_argument("--device", help=arguments.DEVICE_HELP)
     parser.add_argument(
         "--against",
         metavar="SECONDS|TOOL|FILE",
-        help="another tool's number, to be told what lies between it and convtime's: seconds, "
-        "do_bench, do_bench_cudagraph or timer (which are run), or a file of another tool's",
+        help="another tool's time, to explain its difference from convtime's: seconds, do_bench, "
+        "do_bench_cudagraph or timer (which are run), or a file that another tool wrote",
     )
     parser.add_argument(
         "--budget",
         type=arguments.number,
         metavar="SECONDS",
         default=_BUDGET,
-        help=f"after which nothing further is looked at (default: {_BUDGET:g})",
+        help=f"time after which no further check starts (default: {_BUDGET:g})",
     )
     parser.add_argument(
         "--counters",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="read hardware counters, where that is allowed",
+        help="read hardware counters if permitted",
     )
     add_verbose(parser)
     add_json(parser)
@@ -94,7 +95,7 @@ def _against(given: str | None) -> float | str | None:
 
 
 def _again(statement: str, options: argparse.Namespace, device: str) -> list[str]:
-    """The command that times the statement in a fresh process."""
+    """Return the command that times the statement in a fresh process."""
     command = [sys.executable, "-m", "convtime", "time", "--device", device]
     command += ["--cache", "warm", "--placement", "as-is", "--regime", "as-is", "--budget", "0.3"]
     command += ["--no-exclusive", "--json", "-"]

@@ -1,4 +1,4 @@
-"""`convtime doctor`: whether timings can be trusted on this machine."""
+"""`convtime doctor`: check whether timings can be trusted on this machine."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from convtime.study.proof import prove
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "doctor",
         allow_abbrev=False,
-        help="find out whether timings can be trusted on this machine",
-        description="Times kernels of known duration and a few operations by every method, looks "
-        "at the state of GPU and CPU, and gives advice; exits with 1 if a check failed. It takes "
-        "up to 20 s on a GPU, and changes nothing.",
+        help="check whether timings can be trusted on this machine",
+        description="Times kernels of known duration and a few operations with every method, "
+        "checks the state of GPU and CPU, and gives advice; exits with 1 if a check failed. It "
+        "takes up to 20 s on a GPU, and changes nothing.",
     )
     parser.set_defaults(run=_run)
     parser.add_argument("--device", help=DEVICE_HELP)
     parser.add_argument(
         "--prove",
         action="store_true",
-        help="check convtime's promises on this GPU (about 60 s) and keep the result, which every "
-        "measurement on it then tells; exits with 1 if a promise is broken",
+        help="check convtime's promises on this GPU (about 60 s) and store the result, which every "
+        "measurement on it then reports; exits with 1 if a promise is broken",
     )
     add_json(parser)
 
@@ -57,8 +57,8 @@ def _run(options: argparse.Namespace) -> int:
 def _prove(options: argparse.Namespace, device: torch.device) -> int:
     if device.type != "cuda":
         raise InputError(
-            "--prove checks what is promised of times on a GPU, and there is none here; leave it "
-            "out to examine the CPU"
+            "--prove needs a GPU, because it checks promises about times on one; leave it out to "
+            "examine the CPU"
         )
     interactive = sys.stderr and sys.stderr.isatty()
 

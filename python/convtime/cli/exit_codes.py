@@ -1,4 +1,4 @@
-"""What commands exit with: the one list, which `convtime --help` and docs/command-line.md show."""
+"""Exit codes of the commands; `convtime --help` and docs/command-line.md show this list."""
 
 DONE = 0
 FOUND = 1

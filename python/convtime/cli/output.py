@@ -1,4 +1,4 @@
-"""What commands print and write."""
+"""Print and write the results of commands."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ STANDARD_OUTPUT = Path("-")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """Adds --json, of every command that has a result."""
+    """Add --json; every command with a result has it."""
     parser.add_argument(
         "--json",
         type=arguments.file_name,
         metavar="FILE",
-        help="write the result as JSON, too; - prints it in place of the text",
+        help="also write the result as JSON; - prints it instead of the text",
     )
 
 
 def add_verbose(parser: argparse.ArgumentParser) -> None:
-    """Adds --verbose, of commands whose results have more to say than they print."""
+    """Add --verbose, for commands whose results have more details than they print."""
     parser.add_argument("-v", "--verbose", action="store_true", help="print all details")
 
 
 def named_file(path: Path | None) -> Path | None:
-    """What an option of an output names, where that is a file."""
+    """Return the path of an output option, or None for standard output."""
     return None if path == STANDARD_OUTPUT else path
 
 
 def check_json(file: Path | None) -> None:
-    """Makes sure, before anything is timed, that what --json names can be written.
+    """Check, before anything is timed, that the file of --json can be written.
 
     Raises:
-        InputError: It cannot.
+        InputError: It cannot be written.
     """
     named = named_file(file)
     if named is not None:
@@ -49,14 +49,14 @@ def check_json(file: Path | None) -> None:
 
 
 def check_files(options: argparse.Namespace, other: str) -> None:
-    """Makes sure that --json, --csv and --plot can be written, each to a file of its own.
+    """Check that --json, --csv and --plot can be written, each to a separate file.
 
     Args:
-        options: With these three.
-        other: One more option that names a file, without its dashes.
+        options: Options that include these three.
+        other: The name, without dashes, of one more option for a file.
 
     Raises:
-        InputError: One of them cannot be written, or two of the four are one file.
+        InputError: One of the files cannot be written, or two of the four are the same file.
     """
     from convtime.show import plot
 
@@ -76,16 +76,16 @@ def deliver_result(
     json: Callable[[], str],
     others: Sequence[Callable[[], None]] = (),
 ) -> None:
-    """Prints a command's result as text, or as JSON, and writes what else is asked for.
+    """Print a command's result as text, or as JSON, and write all other requested outputs.
 
     Args:
-        options: With --json, by :func:`add_json`.
-        text: Gives the result as text.
-        json: Gives it as JSON.
-        others: Write other files.
+        options: Options that include --json, from :func:`add_json`.
+        text: Returns the result as text.
+        json: Returns the result as JSON.
+        others: Functions that write other files.
 
     Raises:
-        InputError: Says of each output that failed why; the others are made nevertheless.
+        InputError: Some outputs failed, with the reason for each; the others are still written.
     """
     if options.json == STANDARD_OUTPUT:
         deliver([*others, lambda: print_result(json().rstrip("\n"))])
@@ -95,10 +95,10 @@ def deliver_result(
 
 
 def deliver(outputs: Sequence[Callable[[], None]]) -> None:
-    """Makes every output, whichever of those before it failed.
+    """Write every output, even if earlier ones failed.
 
     Raises:
-        InputError: Says of each that failed why.
+        InputError: Some outputs failed, with the reason for each.
     """
     failures: list[str] = []
 
@@ -108,7 +108,7 @@ def deliver(outputs: Sequence[Callable[[], None]]) -> None:
         except InputError as error:
             failures.append(str(error))
 
-    with contextlib.ExitStack() as stack:  # goes on after any other exception too
+    with contextlib.ExitStack() as stack:  # continues after any other exception too
         for output in reversed(outputs):
             stack.callback(make, output)
     if failures:
@@ -116,23 +116,23 @@ def deliver(outputs: Sequence[Callable[[], None]]) -> None:
 
 
 def print_result(text: str) -> None:
-    """Prints a command's result.
+    """Print a command's result.
 
     Raises:
-        InputError: Standard output cannot be written; a reader that went away is no error.
+        InputError: Standard output cannot be written; a closed pipe is not an error.
     """
     try:
         print(text, flush=True)
     except OSError as error:
         _discard(sys.stdout)
-        # A reader that went away, e.g. `head`, has seen enough.
+        # A reader that closed the pipe, e.g. `head`, needs no more output.
         if not isinstance(error, BrokenPipeError):
             raise InputError(f"standard output cannot be written ({error.strerror})") from error
 
 
 def print_error(text: str) -> None:
-    """Prints a line to standard error; where that cannot be written, nobody can be told."""
-    if sys.stderr is None:  # closed, and print would take standard output instead
+    """Print a line to standard error; ignore it if that cannot be written."""
+    if sys.stderr is None:  # closed; print would use standard output instead
         return
     try:
         print(text, file=sys.stderr, flush=True)
@@ -141,5 +141,5 @@ def print_error(text: str) -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """Drops what a stream could not write: Python would try again when it exits, and complain."""
+    """Drop a stream's unwritten output; otherwise Python retries at exit and reports an error."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""`convtime show`: what is in a file of results."""
+"""`convtime show`: print a file of results."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from convtime.results.exchange.files import document_of, read_file
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "show",
         allow_abbrev=False,
-        help="show what is in a file of results",
-        description="Shows what is in a file of results, of convtime or of another tool that "
-        "convtime.read_measurements reads, or of convtime counters. With --json it becomes "
-        "convtime's own.",
+        help="print a file of results",
+        description="Prints a file of results from convtime, from convtime counters, or from "
+        "another tool that convtime.read_measurements reads. --json converts it to convtime's own "
+        "format.",
     )
     parser.set_defaults(run=_run)
     parser.add_argument("file", type=arguments.file_name, metavar="FILE", help="the results")

@@ -1,4 +1,4 @@
-"""Statements that are timed, with their options: those of commands, and of IPython's magics."""
+"""Statements to time and their options, for commands and IPython magics."""
 
 from __future__ import annotations
 
@@ -21,47 +21,47 @@ from convtime.timing.snippet import function_of, raised_by, run
 from convtime.timing.stopwatch import time_op
 
 NAMESPACE_HELP = (
-    "Statements and setup find torch, F (torch.nn.functional) and device; new tensors of the setup "
-    "are on that device."
+    "Statements and setup can use torch, F (torch.nn.functional) and device; new tensors of the "
+    "setup are on that device."
 )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds all options of `convtime time` that say what is timed, and how."""
-    parser.add_argument("--name", help="what the result is called (default: the statement)")
+    """Add all options of `convtime time` that define the statement and how to time it."""
+    parser.add_argument("--name", help="name of the result (default: the statement)")
     add_setup_options(parser)
     parser.add_argument(
         "--flops",
         type=arguments.number,
         metavar="NUMBER",
-        help="floating-point operations of a call, to be set against what the device reaches",
+        help="floating-point operations of a call, for comparison with the device's peak",
     )
     parser.add_argument(
         "--nbytes",
         type=arguments.number,
         metavar="NUMBER",
-        help="bytes that a call has to move, likewise",
+        help="bytes that a call must move, for comparison with the device's peak",
     )
     add_timing_options(parser, but=("margin",))
 
 
 def add_setup_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that say what statements find, and what is done before each call."""
+    """Add the options that define the statements' variables and the code before each call."""
     parser.add_argument(
         "-s",
         "--setup",
         action="append",
         default=[],
         metavar="CODE",
-        help="runs once, before the first call; may be given several times, a line each",
+        help="code to run once, before the first call; can be repeated, each adds a line",
     )
     parser.add_argument(
         "--before",
         action="append",
         default=[],
         metavar="CODE",
-        help="runs before each call, outside of the timed region and before the cache is flushed; "
-        "may be given several times, a line each",
+        help="code to run before each call, outside of the timed region and before the cache is "
+        "flushed; can be repeated, each adds a line",
     )
     parser.add_argument(
         "--backward",
@@ -71,22 +71,22 @@ def add_setup_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_named(parser: argparse.ArgumentParser) -> None:
-    """Adds --named, for commands that take several statements."""
+    """Add --named, for commands that take several statements."""
     parser.add_argument(
         "-n",
         "--named",
         action="append",
         default=[],
         metavar="NAME=STATEMENT",
-        help="a statement with a name; may be given several times, after those without",
+        help="a statement with a name; can be repeated; listed after the unnamed ones",
     )
 
 
 def named_statements(options: argparse.Namespace) -> dict[str, str]:
-    """The statements of a command line by name, with those by :func:`add_named`.
+    """Return the statements of a command line by name, including those from :func:`add_named`.
 
     Raises:
-        InputError: for none, and for two of one name.
+        InputError: there are none, or two have the same name.
     """
     pairs = [(statement, statement) for statement in options.statements]
     for named in options.named:
@@ -99,12 +99,12 @@ def named_statements(options: argparse.Namespace) -> dict[str, str]:
     names = [name for name, _ in pairs]
     for name in names:
         if names.count(name) > 1:
-            raise InputError(f"{name!r} is there more than once; give each a name with --named")
+            raise InputError(f"{name!r} is given more than once; give each a name with --named")
     return dict(pairs)
 
 
 def statement_of(lines: Sequence[str]) -> str:
-    """The statement of a command line, which - takes from standard input.
+    """Return the statement of a command line; - reads it from standard input.
 
     Raises:
         InputError: standard input cannot be read.
@@ -112,7 +112,7 @@ def statement_of(lines: Sequence[str]) -> str:
     if list(lines) != ["-"]:
         return "\n".join(lines)
     if sys.stdin is None:
-        raise InputError("the statement is to come from standard input, which is closed")
+        raise InputError("the statement must come from standard input, which is closed")
     try:
         return sys.stdin.read()
     except (OSError, UnicodeDecodeError) as error:
@@ -120,7 +120,7 @@ def statement_of(lines: Sequence[str]) -> str:
 
 
 def fresh_namespace(device: torch.device) -> dict[str, Any]:
-    """What statements of a command line find; they may also import from the working directory."""
+    """Return the variables for statements; the working directory becomes importable."""
     import_from_working_directory()
     return {"__name__": "__main__", "torch": torch, "F": F, "device": device}
 
@@ -128,17 +128,17 @@ def fresh_namespace(device: torch.device) -> dict[str, Any]:
 def set_up(
     options: argparse.Namespace, namespace: dict[str, Any], device: torch.device | None = None
 ) -> None:
-    """Checks the timing options, and runs the setup.
+    """Check the timing options, and run the setup.
 
     Args:
-        options: what a command line gives, by :func:`add_options`.
-        namespace: the variables that the setup finds, and where it leaves its own.
-        device: where it makes new tensors, unless it says so itself; PyTorch's default device
-            unless given.
+        options: a parsed command line, with :func:`add_options`.
+        namespace: the variables that the setup can use; it stores its own here.
+        device: the device for its new tensors unless it specifies one; None: PyTorch's default
+            device.
 
     Raises:
-        InputError: for an option outside of its range, and a setup that is not Python. Whatever
-            the setup raises passes through.
+        InputError: an option is out of range, or the setup is not valid Python. Exceptions from
+            the setup propagate.
     """
     timing_options(options)
     with contextlib.nullcontext() if device is None else device:
@@ -153,17 +153,17 @@ def candidate_of(
     name: str | None = None,
     what: str = "the statement",
 ) -> Candidate:
-    """A statement as what :func:`convtime.compare` takes.
+    """Convert a statement to a candidate for :func:`convtime.compare`.
 
     Args:
         statement: its code.
-        options: what a command line gives, by :func:`add_setup_options` at least.
-        namespace: as :func:`set_up` left it.
-        name: of the candidate; the statement unless given.
-        what: what errors call the statement.
+        options: a parsed command line, with at least :func:`add_setup_options`.
+        namespace: the variables after :func:`set_up`.
+        name: name of the candidate; the statement by default.
+        what: how error messages refer to the statement.
 
     Raises:
-        InputError: for a statement that is not Python, or empty.
+        InputError: the statement is empty or not valid Python.
     """
     before = "\n".join(options.before)
     return Candidate(
@@ -177,11 +177,11 @@ def candidate_of(
 def time_statement(
     statement: str, options: argparse.Namespace, namespace: dict[str, Any]
 ) -> Measurement:
-    """Times a statement, by the options of :func:`add_options`.
+    """Time a statement, with the options from :func:`add_options`.
 
     Raises:
-        InputError: as :func:`candidate_of`. What the statement, and :func:`convtime.time_op`, raise
-            passes through.
+        InputError: as :func:`candidate_of`. Exceptions from the statement and from
+            :func:`convtime.time_op` propagate.
     """
     candidate = candidate_of(statement, options, namespace, name=options.name)
     return time_op(
@@ -196,7 +196,7 @@ def time_statement(
 
 
 def with_device(text: str, options: argparse.Namespace, device: torch.device) -> str:
-    """A result as text, with the GPU that the setup's tensors are on where nobody named it."""
+    """Append the GPU that the setup's tensors are on, if no option named it."""
     if not options.setup or options.device is not None or device.type == "cpu":
         return text
     return f"{text}\n\nno --device was given: the setup's new tensors are on {device}"
@@ -204,7 +204,7 @@ def with_device(text: str, options: argparse.Namespace, device: torch.device) ->
 
 @contextlib.contextmanager
 def told_in_one_sentence() -> Iterator[None]:
-    """Makes an InputError of what statements raise, and of what `time_op` and `compare` refuse."""
+    """Convert exceptions from statements, `time_op` and `compare` to an InputError."""
     try:
         yield
     except (Exception, SystemExit) as error:

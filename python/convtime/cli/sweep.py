@@ -1,4 +1,4 @@
-"""`convtime sweep`: statements, or convolutions in one line with holes, over axes."""
+"""`convtime sweep`: time statements, or convolution problems with placeholders, over axes."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _PROBLEMS = tuple(f"{kind.function}:" for kind in KINDS)
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "sweep",
         allow_abbrev=False,
         help="time statements or convolutions over axes: sizes, dtypes, options, iterations",
         description="Times statements, or PyTorch's and convtime's layer of a convolution, at each "
-        "combination of the values of some axes, by convtime.sweep. "
-        f"{snippet.NAMESPACE_HELP} They find the axes' values as variables, too. For example: "
+        "combination of the values of some axes, with convtime.sweep. "
+        f"{snippet.NAMESPACE_HELP} The axes' values are also variables. For example: "
         "convtime sweep 'torch.relu(x)' --setup 'x = torch.randn(n, n)' --axis n=64,256,1024; or: "
         f"convtime sweep '{_EXAMPLE}' --axis n=1,8,64 --axis k=64,128 --axis dtype=float32,float16",
     )
@@ -58,8 +58,8 @@ def add_to(commands: Any) -> None:
         "statements",
         nargs="*",
         metavar="STATEMENT|PROBLEM",
-        help="what is timed, each under its own text as a name; or convolutions in one line, as "
-        "convtime conv takes them, with the names of axes in braces",
+        help="statements to time, each named by its own text; or convolutions in one line, as for "
+        "convtime conv, with the names of axes in braces",
     )
     snippet.add_named(parser)
     parser.add_argument(
@@ -68,35 +68,35 @@ def add_to(commands: Any) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE,...",
-        help="an axis and its values; may be given several times. It is a variable of statements "
-        "(its values are Python), a name in braces in a problem, an option of how to time such as "
-        f"method, or {ITERATIONS} (numbers of consecutive calls)",
+        help="an axis and its values; can be repeated. It is a variable of statements (with Python "
+        "values), a name in braces in a problem, a timing option such as method, or "
+        f"{ITERATIONS} (numbers of consecutive calls)",
     )
     parser.add_argument(
         "--side",
         choices=(*SIDES, "both"),
-        help="of a problem: whose layer is timed (default: both)",
+        help="for problems: the side whose layer is timed (default: both)",
     )
     parser.add_argument(
         "--file",
         type=arguments.file_name,
         metavar="FILE",
-        help="write each point as it is done; where the file is there, go on from it",
+        help="write each point when it is done; if the file exists, continue from it",
     )
     parser.add_argument(
         "--counters",
         default="",
         metavar="METRIC,...",
-        help="read these hardware counters, or groups of them, too",
+        help="also read these hardware counters, or groups of counters",
     )
     parser.add_argument(
         "--rest",
         type=arguments.number,
         metavar="SECONDS",
-        help=f"idle so long before each point (default: 0.3 with an axis {ITERATIONS}, else 0)",
+        help=f"idle time before each point (default: 0.3 with an axis {ITERATIONS}, else 0)",
     )
     parser.add_argument(
-        "--seed", type=arguments.count, metavar="N", help="of the order of the points"
+        "--seed", type=arguments.count, metavar="N", help="seed for the order of the points"
     )
     snippet.add_setup_options(parser)
     add_timing_options(parser, but=("margin",))
@@ -104,7 +104,7 @@ def add_to(commands: Any) -> None:
     add_json(parser)
     output = functools.partial(parser.add_argument, type=arguments.file_name)
     output("--csv", metavar="FILE", help="write the table")
-    output("--plot", metavar="FILE", help="draw a picture of the result: PNG, SVG or PDF")
+    output("--plot", metavar="FILE", help="plot the result: PNG, SVG or PDF")
 
 
 def _run(options: argparse.Namespace) -> None:
@@ -134,13 +134,13 @@ def _run(options: argparse.Namespace) -> None:
     except KeyboardInterrupt:
         if options.file is not None:
             print_error(
-                f"convtime: what was measured is in {options.file}, and the same command goes on"
+                f"convtime: the points so far are in {options.file}; the same command continues"
             )
         raise
     _deliver(options, swept, device)
     if not swept.measurements:
         first = swept.failed[0]
-        raise InputError(f"every point failed; {first.name} did so: {first.error}")
+        raise InputError(f"every point failed, e.g. {first.name}: {first.error}")
 
 
 def _deliver(options: argparse.Namespace, swept: Sweep, device: torch.device) -> None:
@@ -160,9 +160,9 @@ def _deliver(options: argparse.Namespace, swept: Sweep, device: torch.device) ->
 
 
 def _texts(given: Sequence[str]) -> dict[str, str]:
-    """The values of each axis, as they were given."""
+    """Return the values of each axis, as given."""
     if not given:
-        raise InputError("there is no axis to sweep over; give --axis NAME=VALUE,VALUE")
+        raise InputError("at least one axis is needed; give --axis NAME=VALUE,VALUE")
     texts: dict[str, str] = {}
     for each in given:
         name, equals, values = each.partition("=")
@@ -175,7 +175,7 @@ def _texts(given: Sequence[str]) -> dict[str, str]:
 
 
 def _of_option(text: str) -> list[Any]:
-    """Numbers, True and False, and else texts."""
+    """Parse numbers, True and False; everything else is a string."""
     return [_number_or_text(part.strip()) for part in text.split(",")]
 
 
@@ -187,13 +187,13 @@ def _number_or_text(text: str) -> Any:
 
 
 def _of_problem(text: str) -> list[Any]:
-    """Whole numbers, and else texts, such as 1x0."""
+    """Parse whole numbers; everything else is a string, such as 1x0."""
     parts = map(str.strip, text.split(","))
     return [int(part) if part.isdecimal() else part for part in parts]
 
 
 def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[Any, Any]:
-    """Values of a variable; those that are neither numbers nor texts by their expressions."""
+    """Parse values of a variable; those other than numbers and strings are named by expression."""
     try:
         parsed = ast.parse(f"[{text}]", mode="eval")
         values = eval(compile(parsed, "axis", "eval"), snippet.fresh_namespace(device))  # noqa: S307
@@ -216,19 +216,19 @@ def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[A
 
 
 def _are_problems(options: argparse.Namespace) -> bool:
-    """Whether convolutions are given, and not statements."""
+    """Whether convolution problems are given, instead of statements."""
     found = {statement.startswith(_PROBLEMS) for statement in options.statements}
     if True in found and (False in found or options.named):
         raise InputError("statements and problems cannot be timed in one sweep; give either")
     if True not in found and options.side is not None:
-        raise InputError("--side goes with problems, and not with statements")
+        raise InputError("--side requires problems, got statements")
     return True in found
 
 
 def _statements(
     options: argparse.Namespace, axes: Axes, device: torch.device
 ) -> dict[str, Application]:
-    """The statements by name, each with the setup that is run for each point."""
+    """Return the statements by name, each with the setup that runs for each point."""
     statements = snippet.named_statements(options)
     setup, before = "\n".join(options.setup), "\n".join(options.before)
     shared = names_in(setup, what="the setup") | names_in(before, what="--before")
@@ -259,7 +259,7 @@ def _check_used(axes: Axes, used: Collection[str], what: str) -> None:
     for axis in axes.parameters:
         if axis not in used:
             raise InputError(
-                f"axis {axis!r} is neither {what}, nor {ITERATIONS}, nor one of the options "
+                f"axis {axis!r} must be {what}, {ITERATIONS}, or one of the options "
                 f"{', '.join(AXIS_OPTIONS)}"
             )
 
@@ -267,15 +267,15 @@ def _check_used(axes: Axes, used: Collection[str], what: str) -> None:
 def _layers(
     options: argparse.Namespace, axes: Axes, device: torch.device
 ) -> dict[str, Application]:
-    """PyTorch's layer of each problem, and convtime's."""
+    """Return the PyTorch and convtime layers of each problem."""
     if options.setup or options.before:
-        raise InputError("--setup and --before go with statements, and not with problems")
+        raise InputError("--setup and --before require statements, got problems")
     lines = options.statements
     _check_used(axes, set().union(*map(_holes, lines)), "a name in braces in a problem")
     for line in lines:
         for hole in _holes(line):
             if hole not in axes.parameters:
-                raise InputError(f"problem {line!r} has {{{hole}}}, which no axis gives")
+                raise InputError(f"problem {line!r} has {{{hole}}}, but there is no such axis")
         _check_problem(line, axes)
     sides = SIDES if options.side in (None, "both") else (options.side,)
     pass_name = BACKWARD if options.backward else FORWARD
@@ -289,24 +289,26 @@ def _layers(
 
 
 def _holes(line: str) -> list[str]:
-    """The names in braces."""
+    """Return the names in braces."""
     try:
         fields = list(string.Formatter().parse(line))
     except ValueError as error:
-        raise InputError(f"problem {line!r}: {error}; a hole is a name in braces") from error
+        raise InputError(f"problem {line!r}: {error}; a placeholder is a name in braces") from error
     names = []
     for _, name, form, conversion in fields:
         if name is None:
             continue
         hole = name + (f"!{conversion}" if conversion else "") + (f":{form}" if form else "")
         if not hole.isidentifier():
-            raise InputError(f"problem {line!r} has {{{hole}}}, and a hole is a name in braces")
+            raise InputError(
+                f"problem {line!r} has {{{hole}}}, but a placeholder must be a name in braces"
+            )
         names.append(name)
     return names
 
 
 def _check_problem(line: str, axes: Axes) -> None:
-    """Where no values of the axes make a convolution of a line, it is the line that is wrong."""
+    """Raise an error if no combination of axis values makes the line a convolution."""
     combinations = itertools.product(*(axes.values[axis] for axis in axes.parameters))
     refusals = [
         _refusal(line, dict(zip(axes.parameters, values, strict=True))) for values in combinations

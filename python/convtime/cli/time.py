@@ -1,4 +1,4 @@
-"""`convtime time`: a statement, in the manner of Python's timeit."""
+"""`convtime time`: time a statement, like Python's timeit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from convtime.device.resolve import resolve_device
 
 
 def add_to(commands: Any) -> None:
-    """Adds the command to a parser's subparsers."""
+    """Add the command to a parser's subparsers."""
     parser = commands.add_parser(
         "time",
         allow_abbrev=False,
         help="time a statement, as Python's timeit does",
-        description="Times a statement by convtime.time_op. "
+        description="Times a statement with convtime.time_op. "
         f"{snippet.NAMESPACE_HELP} "
         "For example: convtime time 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
     )
@@ -26,7 +26,7 @@ def add_to(commands: Any) -> None:
         "statement",
         nargs="+",
         metavar="STATEMENT",
-        help="what is timed; several are its lines, and - stands for standard input",
+        help="statement to time; several arguments are its lines, and - reads standard input",
     )
     snippet.add_options(parser)
     add_verbose(parser)

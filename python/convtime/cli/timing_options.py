@@ -1,4 +1,4 @@
-"""The options of `time_op` on a command line, made from the one list of them."""
+"""Command-line options for the options of `time_op`, generated from their common list."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from convtime.core.errors import InputError
 from convtime.results.batch_record import BatchRecord
 from convtime.timing.options import Options
 
-# A stream is the process's own; of `log`, a command line says whether, not what is called.
+# A stream belongs to this process; `log` is only a switch on a command line, not a function.
 _NOT_AS_SUCH = ("stream", "log")
 _UNITS = {"budget": "SECONDS", "timeout": "SECONDS", "tolerance": "SHARE", "margin": "SHARE"}
 _FIELDS = {field.name: field for field in dataclasses.fields(Options)}
@@ -25,12 +25,12 @@ def add_timing_options(
     but: Collection[str] = (),
     defaults: Mapping[str, str] | None = None,
 ) -> None:
-    """Adds an option for each of time_op's, ``--min-samples`` for ``min_samples``.
+    """Add an option for each option of time_op, e.g. ``--min-samples`` for ``min_samples``.
 
     Args:
-        parser: what they are added to.
-        but: names of those that the command does not take.
-        defaults: in words, of those that have another default than time_op's.
+        parser: the parser to add them to.
+        but: names of options that the command does not take.
+        defaults: descriptions of defaults that differ from time_op's.
     """
     group = parser.add_argument_group("how to time")
     defaults = defaults or {}
@@ -52,10 +52,10 @@ def add_timing_options(
 
 
 def timing_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Those of time_op's options that a command line gives, as its keyword arguments.
+    """Return the time_op options that the command line sets, as keyword arguments.
 
     Raises:
-        InputError: for an option outside of its range.
+        InputError: an option is out of range.
     """
     found = {name: getattr(options, name, None) for name in _FIELDS}
     given = {name: value for name, value in found.items() if value is not None}
@@ -67,7 +67,7 @@ def timing_options(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _reading(name: str, hint: object) -> dict[str, Any]:
-    """How an option is read, as keywords of add_argument."""
+    """Return the add_argument keywords that parse an option."""
     if hint is bool:
         return {"action": argparse.BooleanOptionalAction}
     if get_origin(hint) is Literal:
@@ -81,7 +81,7 @@ def _reading(name: str, hint: object) -> dict[str, Any]:
 
 
 def _help(text: str, default: object) -> str:
-    """The description of an option, without the marks of a docstring."""
+    """Return the description of an option, without docstring markup."""
     plain = re.sub(r":\w+:`(.+?)`", r"\1", text).replace("``", "")
     plain = plain.rstrip(".").replace("%", "%%")
     return plain if default is None or default is True else f"{plain} (default: {default})"

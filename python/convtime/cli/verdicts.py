@@ -1,4 +1,4 @@
-"""What commands make of verdicts: their options for it, an exit code, and a line that says why."""
+"""Handle verdicts in commands: options, an exit code, and a line with the reason."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from convtime.cli.exit_codes import DONE, FOUND
 from convtime.show.text import printable
 
-Finding = tuple[str, str]  # what of, and what it is, such as "slower"
+Finding = tuple[str, str]  # the title, and the verdict, such as "slower"
 
 
 def add_verdict_options(
     parser: argparse.ArgumentParser, names: Sequence[str], meaning: str
 ) -> None:
-    """Adds --fail-on and --uncertain.
+    """Add --fail-on and --uncertain.
 
     Args:
-        parser: what they are added to.
-        names: what --fail-on takes.
+        parser: the parser to add them to.
+        names: values that --fail-on accepts.
         meaning: when each of these is found, as part of a sentence.
     """
 
@@ -27,7 +27,7 @@ def add_verdict_options(
         for each in found:
             if each not in names:
                 raise argparse.ArgumentTypeError(
-                    f"got {each!r}, but it must be some of {', '.join(names)}, with commas between"
+                    f"got {each!r}, but it must be one of {', '.join(names)}, separated by commas"
                 )
         return found
 
@@ -37,7 +37,7 @@ def add_verdict_options(
         type=failures,
         default=[],
         metavar="WHAT[,WHAT...]",
-        help=f"exit with {FOUND} where any of these is found, some of {','.join(names)}: "
+        help=f"exit with {FOUND} if any of these is found, from {','.join(names)}: "
         f"{meaning.replace('%', '%%')}",
     )
     parser.add_argument(
@@ -45,13 +45,13 @@ def add_verdict_options(
         type=_exit_code,
         default=DONE,
         metavar="CODE",
-        help="exit with this where nothing of --fail-on is found, and a verdict is uncertain "
+        help="exit with this if nothing of --fail-on is found but a verdict is uncertain "
         f"(default: {DONE})",
     )
 
 
 def judge(found: Sequence[Finding], options: argparse.Namespace) -> tuple[int, str]:
-    """The exit code, and a line that says what it is of; the line is empty for 0."""
+    """Return the exit code, and a line with the reason; the line is empty for 0."""
     causes = [each for each in found if each[1] in options.fail_on]
     code = FOUND if causes else DONE
     if not causes:

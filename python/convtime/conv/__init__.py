@@ -1,4 +1,5 @@
-"""Convolutions as things to study: problems, what PyTorch runs for them, and comparisons.
+"""Describe convolutions, report the kernels that PyTorch runs for them, and compare their times.
 
-Imports nothing: the child of convtime.conv.plan_oracle loads this without convtime's core.
+This file imports nothing: the child process of convtime.conv.plan_oracle loads it without
+convtime's core.
 """

@@ -1,4 +1,4 @@
-"""What would make a convolution faster: other layouts, dtypes and sizes, measured beside it."""
+"""Measure changes that could speed up a convolution: other layouts, dtypes and sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from convtime.conv.layouts import memory_format
 from convtime.results.advice import Advice
 from convtime.timing.stopwatch import compare
 
-#: Tensor cores take channels by so many.
+#: Channel counts that are multiples of this suit Tensor Cores.
 _CHANNELS = 8
 _HALF = torch.float16
 _AS_IS = "as it is"
@@ -24,7 +24,7 @@ _WARMUP_SECONDS = 0.02
 
 
 class _Variant(NamedTuple):
-    """Another way to compute it: what to do for it, on which tensors, and what else it changes."""
+    """An alternative: the advice to print, its tensors, its side effects and its flags."""
 
     text: str
     tensors: ConvTensors
@@ -35,25 +35,27 @@ class _Variant(NamedTuple):
 def measured_advice(
     call: ConvCall, pass_name: str, tensors: ConvTensors, budget: float
 ) -> tuple[Advice, ...]:
-    """Times a pass of PyTorch's as it is and in other ways, by turns; what saves the most first.
+    """Time a pass in PyTorch, unchanged and with each alternative; largest saving first.
+
+    The calls are interleaved.
 
     Args:
         call: the convolution.
         pass_name: one of its passes.
-        tensors: what it reads.
-        budget: seconds for all of it.
+        tensors: the tensors that the pass reads.
+        budget: seconds for all measurements together.
     """
     calls = {_AS_IS: call.pytorch_call(pass_name, tensors)}
     variants = []
     for variant in _variants(call, pass_name, tensors):
         called = _called(call, pass_name, variant)
-        with contextlib.suppress(RuntimeError):  # there is no such kernel, or no memory for it
+        with contextlib.suppress(RuntimeError):  # unsupported, or out of memory
             called()
             variants.append(variant)
             calls[variant.text] = called
     if not variants:
         return ()
-    # Not placed: each of them has tensors of its own already.
+    # No other placement is needed: each variant already has separate tensors.
     found = compare(
         calls,
         device=tensors.x.device,
@@ -139,7 +141,7 @@ def _each(tensors: ConvTensors, change: Callable[[torch.Tensor], torch.Tensor]) 
 
 
 def _padded(call: ConvCall, tensors: ConvTensors) -> ConvTensors | None:
-    """With more channels, which are zeros; None where there is nothing to pad."""
+    """Append channels of zeros; None if no padding is needed or possible."""
     problem = call.problem
     if problem.groups != 1 or problem.transposed:
         return None

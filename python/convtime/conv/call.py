@@ -1,7 +1,7 @@
-"""A call of a convolution as data: enough for another process to call PyTorch on the very same.
+"""A convolution call as data: another process can repeat the identical PyTorch call from it.
 
-Imports nothing compiled but torch: the child process of convtime.conv.plan_oracle loads it without
-convtime's core.
+torch is the only compiled import: the child process of convtime.conv.plan_oracle loads this module
+without convtime's core.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from convtime.conv.flags import Flags
 from convtime.conv.problem import ConvProblem
 
 PASSES = FPROP, DGRAD, WGRAD = ("fprop", "dgrad", "wgrad")
-# Of PyTorch's backends, by name, those that run cuDNN's plans.
+# The names of the PyTorch backends that run cuDNN plans.
 CUDNN_BACKENDS = ("Cudnn", "CudnnTranspose")
-# PyTorch's allocators give out addresses that are multiples of at least this many bytes, and cuDNN
-# is told of alignments up to 32.
+# PyTorch's allocators return addresses that are multiples of at least this many bytes, and PyTorch
+# reports alignments of up to 32 to cuDNN.
 _BOUNDARY = 64
-# torch.equal holds 0.0 and -0.0 to be equal; integers of the same size do not.
+# torch.equal treats 0.0 and -0.0 as equal; integers of the same size differ.
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _TRANSPOSED_PASSES = {FPROP: DGRAD, DGRAD: FPROP, WGRAD: WGRAD}
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two floating-point tensors of one dtype are the same bits, NaNs and zeros included.
+    """Whether two floating-point tensors of one dtype are bitwise identical.
 
-    Their shapes have to be the same too; their strides need not.
+    NaNs and signed zeros are compared by their bits too. The shapes must
+    match; the strides may differ.
     """
     bits = _BITS[a.element_size()]
     return torch.equal(a.detach().view(bits), b.detach().view(bits))
@@ -38,12 +39,12 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class TensorLayout:
-    """How a tensor lies in memory, whatever its numbers.
+    """The memory layout of a tensor, independent of its values.
 
     Attributes:
-        sizes: Of each dimension.
-        strides: Of each dimension, in elements.
-        misalignment: Bytes from the multiple of 64 below its address to its address.
+        sizes: Size of each dimension.
+        strides: Stride of each dimension, in elements.
+        misalignment: The tensor's address modulo 64 bytes.
     """
 
     sizes: tuple[int, ...]
@@ -63,7 +64,10 @@ class TensorLayout:
         return 1 + sum((size - 1) * stride for size, stride in steps)
 
     def random(self, dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
-        """A tensor in this layout on the generator's device, of normally distributed numbers."""
+        """Return a tensor with this layout and normally distributed values.
+
+        It is on the generator's device.
+        """
         start = self.misalignment // dtype.itemsize
         memory = torch.empty(start + self.extent, dtype=dtype, device=generator.device)
         return memory.normal_(generator=generator).as_strided(self.sizes, self.strides, start)
@@ -71,7 +75,7 @@ class TensorLayout:
 
 @dataclasses.dataclass(frozen=True)
 class ConvTensors:
-    """What a convolution and its backward pass read; grad_output only where that is wanted."""
+    """The inputs of a convolution and of its backward pass; grad_output only if it is needed."""
 
     x: torch.Tensor
     w: torch.Tensor
@@ -81,22 +85,23 @@ class ConvTensors:
 
 @dataclasses.dataclass(frozen=True)
 class ConvCall:
-    """A convolution of tensors in certain layouts, under certain flags.
+    """A convolution of tensors with given layouts, under given flags.
 
-    Its passes are named by what they give: "fprop" the output, "dgrad" the input's gradient,
-    "wgrad" the weight's.
+    Its passes are named after their results: "fprop" the output, "dgrad" the gradient of the input,
+    "wgrad" the gradient of the weight.
 
     Attributes:
-        problem: The convolution; its padding must be numbers, and zeros.
-        dtype: Of all tensors, e.g. "float16".
-        x: Of the input, shape (N, C, *spatial).
-        w: Of the weight, shape (K, C / groups, *kernel); transposed (C, K / groups, *kernel).
-        grad_output: Of the output's gradient, shape (N, K, *spatial), for the backward passes;
-            None: as PyTorch's output lies.
-        flags: torch's.
+        problem: The convolution; its padding must be numeric, with zeros.
+        dtype: The dtype of all tensors, e.g. "float16".
+        x: Layout of the input, shape (N, C, *spatial).
+        w: Layout of the weight, shape (K, C / groups, *kernel); if transposed,
+            (C, K / groups, *kernel).
+        grad_output: Layout of the output's gradient, shape (N, K, *spatial), for the backward
+            passes; None: the layout of PyTorch's output.
+        flags: The settings of torch.
 
     Raises:
-        ValueError: For tensors that do not have the problem's shapes.
+        ValueError: The tensors do not have the problem's shapes.
     """
 
     problem: ConvProblem
@@ -131,20 +136,21 @@ class ConvCall:
         transposed: bool = False,
         **parameters: Any,
     ) -> ConvCall:
-        """The call on tensors in these layouts, whose sizes make the problem.
+        """Return the call on tensors with these layouts; their sizes define the problem.
 
         Args:
-            dtype: As the attribute.
-            x: As the attribute.
-            w: As the attribute.
-            grad_output: As the attribute.
-            flags: As the attribute.
-            groups: Divides C and K.
+            dtype: See the attribute.
+            x: See the attribute.
+            w: See the attribute.
+            grad_output: See the attribute.
+            flags: See the attribute.
+            groups: Number of groups; divides C and K.
             transposed: Whether it is a transposed convolution.
-            parameters: Of ConvProblem: stride, padding, dilation, output_padding and bias.
+            parameters: Parameters of ConvProblem: stride, padding, dilation, output_padding and
+                bias.
 
         Raises:
-            InputError: The sizes do not make a convolution.
+            InputError: The sizes do not define a convolution.
         """
         first, second, *kernel_size = w.sizes
         out_channels = second * groups if transposed else first
@@ -163,7 +169,7 @@ class ConvCall:
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """What follows bias in a call of the problem's function."""
+        """The arguments after bias in a call of the problem's function."""
         problem = self.problem
         if problem.transposed:
             return (
@@ -177,7 +183,7 @@ class ConvCall:
 
     @property
     def backward_arguments(self) -> tuple[Any, ...]:
-        """What follows the tensors in ATen's convolution_backward, up to the output's mask."""
+        """The arguments of ATen's convolution_backward between the tensors and the output mask."""
         problem = self.problem
         return (
             problem.stride,
@@ -189,19 +195,19 @@ class ConvCall:
         )
 
     def cudnn_pass(self, pass_name: str) -> str:
-        """The pass of the problem's cudnn_problem that PyTorch runs for a pass."""
+        """Return the pass of the problem's cudnn_problem that PyTorch runs for a pass."""
         return _TRANSPOSED_PASSES[pass_name] if self.problem.transposed else pass_name
 
     def tensors(
         self, device: torch.device | str, *, backward: bool = True, seed: int = 0
     ) -> ConvTensors:
-        """Random tensors in these layouts.
+        """Return random tensors with these layouts.
 
         Args:
-            device: Where they are made.
-            backward: Whether grad_output is made; where its layout is not given, PyTorch's
-                convolution is run under the flags to see how its output lies.
-            seed: Of the numbers.
+            device: The device of the tensors.
+            backward: Whether to create grad_output. If its layout is not given, PyTorch's
+                convolution runs under the flags to find the layout of its output.
+            seed: Seed of the random values.
         """
         dtype: torch.dtype = getattr(torch, self.dtype)
         generator = torch.Generator(device).manual_seed(seed)
@@ -222,7 +228,7 @@ class ConvCall:
         return dataclasses.replace(tensors, grad_output=grad_output)
 
     def pytorch_call(self, pass_name: str, tensors: ConvTensors) -> Callable[[], torch.Tensor]:
-        """PyTorch's own call of a pass, as its autograd makes it, without arguments."""
+        """Return PyTorch's call of a pass as autograd issues it, without arguments."""
         if pass_name == FPROP:
             function = getattr(torch, self.problem.kind.function)
             return functools.partial(function, tensors.x, tensors.w, tensors.bias, *self.arguments)
@@ -235,7 +241,7 @@ class ConvCall:
         return lambda: cast("torch.Tensor", backward(*arguments)[wanted])
 
     def backend(self, pass_name: str, tensors: ConvTensors) -> str:
-        """What PyTorch chooses for a pass, by the name of its ConvBackend, e.g. "Cudnn"."""
+        """Return the name of the ConvBackend that PyTorch selects for a pass, e.g. "Cudnn"."""
         bias = tensors.bias if pass_name == FPROP else None
         return backend_name(tensors.x, tensors.w, bias, *self.backward_arguments)
 
@@ -243,7 +249,7 @@ class ConvCall:
 def backend_name(
     x: torch.Tensor, w: torch.Tensor, bias: torch.Tensor | None, *arguments: Any
 ) -> str:
-    """What torch's own function chooses, by the name of its ConvBackend, e.g. "Cudnn".
+    """Return the name of the ConvBackend that torch's own function selects, e.g. "Cudnn".
 
     Args:
         x: The input.
@@ -252,10 +258,10 @@ def backend_name(
         arguments: ConvCall.backward_arguments.
     """
     name = str(torch._C._select_conv_backend(x, w, bias, *arguments).name)
-    # torch's binding knows the names of all backends of CPUs and GPUs but this one.
+    # torch's binding names every CPU and GPU backend except this one.
     return "MkldnnTranspose" if name == "???" else name
 
 
 def backward_pass(pass_name: str) -> int:
-    """The place of a pass's result among those of convolution_backward."""
+    """Return the index of a pass's result in the results of convolution_backward."""
     return (DGRAD, WGRAD).index(pass_name)

@@ -1,4 +1,4 @@
-"""Times PyTorch's convolution layers against convtime's."""
+"""Time PyTorch's convolution layers against convtime's."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from convtime.timing.stopwatch import compare
 
 SIDES = ("pytorch", "convtime")
 PASSES = FORWARD, BACKWARD = ("forward", "backward")
-MARGIN = 0.01  # share of PyTorch's time up to which convtime's counts as the same
+MARGIN = 0.01  # difference that counts as equal, relative to PyTorch's time
 
 
 @dataclass(frozen=True)
 class LayerResult:
-    """A pass of one layer, timed both ways on the same weights and the same input.
+    """A pass of one layer, timed in PyTorch and convtime with the same weights and input.
 
-    The backward pass gives the gradients of input, weight and bias.
+    The backward pass computes the gradients of input, weight and bias.
 
     Attributes:
-        backend: What PyTorch chooses for the layer, by the name of its ConvBackend, e.g. "Cudnn".
+        backend: The name of the ConvBackend that PyTorch selects for the layer, e.g. "Cudnn".
         pytorch: PyTorch's time.
         convtime: convtime's time.
-        ratio: convtime's time over PyTorch's.
-        bit_identical: Both results are the same bits.
-        pytorch_repeats: PyTorch's own second call gives the same bits as its first.
-        flags: torch's settings that decide which kernels may run.
+        ratio: convtime's time divided by PyTorch's.
+        bit_identical: Whether both results are bitwise identical.
+        pytorch_repeats: Whether PyTorch's second call gives the same bits as its first.
+        flags: The torch settings that decide which kernels may run.
         pass_name: A member of PASSES.
     """
 
@@ -60,17 +60,17 @@ class LayerResult:
 
     @property
     def title(self) -> str:
-        """The layer's name, and the pass unless it is the forward one."""
+        """The layer's name, followed by the pass if it is not the forward pass."""
         return self.layer.name if self.pass_name == FORWARD else f"{self.layer.name} backward"
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of a call: the backward pass is two convolutions."""
+        """Floating-point operations of a call; the backward pass counts as two convolutions."""
         return self.layer.problem.flops * (1 if self.pass_name == FORWARD else 2)
 
     @property
     def gflops(self) -> float:
-        """The rate of convtime, in 1e9 floating-point operations per second."""
+        """The throughput of convtime, in 1e9 floating-point operations per second."""
         return self.flops / self.convtime.median / 1e9
 
     @property
@@ -80,29 +80,29 @@ class LayerResult:
 
     @property
     def contradiction(self) -> str:
-        """What busy time and span say if their verdicts contradict each other; empty otherwise."""
+        """Describes contradicting verdicts of busy time and span; empty if they agree."""
         sides = {side: getattr(self, side) for side in SIDES}
         return Comparison(sides, MARGIN).judge("convtime").contradiction
 
     @property
     def is_different(self) -> bool:
-        """Whether the results are not the same bits although PyTorch's own repeat."""
+        """Whether the results differ bitwise although PyTorch's own result is reproducible."""
         return self.pytorch_repeats and not self.bit_identical
 
     @property
     def reproducer(self) -> str:
-        """The command that times this again, without its device."""
+        """The command that repeats this measurement, without the device option."""
         line = ProblemLine(self.layer.problem, self.dtype, self.layout)
         return f"convtime conv {line}" + ("" if self.pass_name == FORWARD else " --backward")
 
     @property
     def same_kernels(self) -> bool | None:
-        """Whether both launched the same kernels; None where kernels were not recorded."""
+        """Whether both launched the same kernels; None if kernels were not recorded."""
         theirs, ours = self.pytorch.activities, self.convtime.activities
         return same_launches(theirs, ours) if theirs or ours else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON; times in seconds, every sample included."""
+        """Return a JSON-serializable dict; times in seconds, every sample included."""
         return codec.encode(self) | {
             "pytorch": measurement_row(self.pytorch),
             "convtime": measurement_row(self.convtime),
@@ -115,14 +115,14 @@ class LayerResult:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any], provenance: Mapping[str, Any]) -> LayerResult:
-        """Reverses to_dict.
+        """Reverse to_dict.
 
         Args:
-            data: What to_dict gave; further keys are ignored.
-            provenance: Of the run that it is from, which to_dict leaves out.
+            data: The dict that to_dict returned; further keys are ignored.
+            provenance: The provenance of the run, which to_dict omits.
 
         Raises:
-            ValueError: For fields that are missing or of another type.
+            ValueError: A field is missing or has the wrong type.
         """
         sides = {
             who: {**data[who], "provenance": provenance}
@@ -133,10 +133,10 @@ class LayerResult:
 
 
 def measurement_row(measurement: Measurement) -> dict[str, Any]:
-    """A measurement less its provenance, which is the same for every row of a run."""
+    """Encode a measurement without its provenance, which is the same for every row of a run."""
     fields = measurement.to_dict()
     del fields["provenance"]
-    # To the picosecond: no clock ticks faster, and digits beyond it only swell the file.
+    # To the picosecond: no clock is finer, and further digits only enlarge the file.
     for name in (
         "seconds",
         "discarded",
@@ -164,19 +164,19 @@ def compare_layers(
     seed: int = 0,
     **timing: Any,
 ) -> Iterator[LayerResult]:
-    """Compares layer after layer, each when it is asked for, and frees its memory after it.
+    """Compare the layers one by one, lazily; free each layer's memory afterward.
 
     Args:
         layers: The problems.
-        device: Where to run them.
+        device: The device to run them on.
         dtype: A key of convtime.conv.layouts.DTYPES.
-        layout: A member of convtime.conv.layouts.LAYOUTS, of input and weight.
-        passes: Members of PASSES; each of a layer's is a result of its own.
-        seed: Of weights and input, anew for each layer.
+        layout: A member of convtime.conv.layouts.LAYOUTS, for input and weight.
+        passes: Members of PASSES; each pass of a layer gives a separate result.
+        seed: Seed of weights and input, reset for each layer.
         **timing: Passed on to convtime.compare, e.g. budget in seconds.
 
     Raises:
-        InputError: A layer does not fit in memory, or cannot be run with this dtype and device.
+        InputError: A layer does not fit in memory, or cannot run with this dtype and device.
     """
     for layer in layers:
         for pass_name in passes:
@@ -184,7 +184,7 @@ def compare_layers(
                 yield _compare_layer(layer, pass_name, device, dtype, layout, seed, timing)
             finally:
                 if device.type == "cuda":
-                    # Blocks cut for this layer's sizes rarely fit the next's.
+                    # Cached blocks of this layer's sizes rarely fit the next layer.
                     torch.cuda.empty_cache()
 
 
@@ -216,9 +216,9 @@ def _compare_layer(
         comparison = compare(
             calls,
             device=device,
-            check=None,  # bits are compared above
+            check=None,  # the bits are compared above
             interference=False,
-            stop="interval",  # whatever the verdict: the ratio itself is reported
+            stop="interval",  # independent of the verdict: the ratio itself is reported
             **timing,
         )
         backend = _backend(pytorch, x)
@@ -251,31 +251,31 @@ def layer_call(
     pass_name: str = FORWARD,
     seed: int = 0,
 ) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """A pass of a side's layer, as :func:`compare_layers` times it.
+    """Return a pass of a side's layer, as :func:`compare_layers` times it.
 
     Args:
         problem: The convolution.
         side: A member of SIDES.
-        device: Where it runs.
+        device: The device to run it on.
         dtype: A key of convtime.conv.layouts.DTYPES.
         layout: A member of convtime.conv.layouts.LAYOUTS.
         pass_name: A member of PASSES.
-        seed: Of weights and input.
+        seed: Seed of weights and input.
     """
     with torch.no_grad():
         ours, pytorch, x = _build(problem, device, dtype, layout, seed)
     module = ours if side == "convtime" else pytorch
     if pass_name == FORWARD:
-        module.requires_grad_(False)  # it is called outside of torch.no_grad
+        module.requires_grad_(False)  # the caller does not use torch.no_grad
     return _call_of(module, x, pass_name)
 
 
 def _call_of(
     module: torch.nn.Module, x: torch.Tensor, pass_name: str
 ) -> Callable[[], tuple[torch.Tensor, ...]]:
-    """A pass of a layer without arguments, which can be called again and again.
+    """Return a pass of a layer without arguments; it can be called repeatedly.
 
-    The backward pass gives the gradients of all that the layer reads.
+    The backward pass returns the gradients of all tensors that the layer reads.
     """
     if pass_name == FORWARD:
         return lambda: (module(x),)
@@ -290,13 +290,13 @@ def _call_of(
 def _build(
     problem: ConvProblem, device: torch.device, dtype: str, layout: str, seed: int
 ) -> tuple[Any, Any, torch.Tensor]:
-    """Both modules, of one set of weights, and an input; outputs have a variance of about 1."""
+    """Build both modules with shared weights, and an input; the output's variance is about 1."""
     options: dict[str, Any] = {"padding_mode": problem.padding_mode}
     if problem.transposed:
         options = {"output_padding": problem.output_padding}
 
     def module(namespace: Any) -> Any:
-        # On the meta device it costs no memory, and does not touch the global random state.
+        # The meta device costs no memory and leaves the global random state unchanged.
         return getattr(namespace, problem.kind.layer)(
             problem.in_channels,
             problem.out_channels,
@@ -325,7 +325,7 @@ def _build(
 
 
 def _backend(module: Any, x: torch.Tensor) -> str:
-    """The backend that PyTorch chooses for a module, by torch's own function."""
+    """Return the backend that PyTorch selects for a module, according to torch's own function."""
     padding = module.padding
     if module.padding_mode != "zeros":
         x = torch.nn.functional.pad(
@@ -355,16 +355,16 @@ def _backend(module: Any, x: torch.Tensor) -> str:
 
 
 def _least_bytes(problem: ConvProblem, dtype: str) -> int:
-    """What the weights, the input and two outputs that are compared take."""
+    """Return the memory of the weights, the input and the two outputs that are compared."""
     shapes = (problem.weight_shape, problem.input_shape, problem.output_shape, problem.output_shape)
     return sum(map(math.prod, shapes)) * DTYPES[dtype].itemsize
 
 
 def _host_bytes() -> int:
-    """The host's memory: a system that overcommits would grant more, and kill when it is used."""
+    """Return the host's memory: an overcommitting system grants more and kills on use."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
-    # The CPU's allocator, unlike the GPU's, has no exception type of its own.
+    # The CPU's allocator, unlike the GPU's, has no dedicated exception type.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)

@@ -1,4 +1,4 @@
-"""torch's settings that decide which convolution kernels may run: read, and set for a while."""
+"""Read, and temporarily set, the torch settings that decide which convolution kernels may run."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import torch
 
 @dataclasses.dataclass(frozen=True)
 class Flags:
-    """torch's settings, all of the whole process, that decide which convolution kernels may run.
+    """The torch settings, global to the process, that decide which convolution kernels may run.
 
     Attributes:
         enabled: torch.backends.cudnn.enabled.
         benchmark: torch.backends.cudnn.benchmark.
-        benchmark_limit: torch.backends.cudnn.benchmark_limit; None where torch has no cuDNN.
+        benchmark_limit: torch.backends.cudnn.benchmark_limit; None if torch has no cuDNN.
         deterministic: torch.backends.cudnn.deterministic.
-        allow_tf32: whether torch.backends.cudnn.conv.fp32_precision is "tf32", itself or by what it
-            inherits; the older torch.backends.cudnn.allow_tf32 sets it too.
+        allow_tf32: whether torch.backends.cudnn.conv.fp32_precision is "tf32", set directly or
+            inherited; the older torch.backends.cudnn.allow_tf32 sets it too.
         deterministic_algorithms: torch.are_deterministic_algorithms_enabled().
-        depthwise_kernel: torch.backends.cudnn.depthwise_kernel; None where torch does not have it.
+        depthwise_kernel: torch.backends.cudnn.depthwise_kernel; None if torch does not have it.
     """
 
     enabled: bool = True
@@ -35,14 +35,14 @@ class Flags:
 
     @classmethod
     def current(cls) -> Flags:
-        """Those that are set now."""
+        """Return the current settings."""
         cudnn: Any = torch.backends.cudnn
         return cls(
             enabled=cudnn.enabled,
             benchmark=cudnn.benchmark,
             benchmark_limit=cudnn.benchmark_limit,
             deterministic=cudnn.deterministic,
-            # Not cudnn.allow_tf32, which raises where convolutions and RNNs differ.
+            # cudnn.allow_tf32 raises if convolutions and RNNs differ.
             allow_tf32=cudnn.conv.fp32_precision == "tf32",
             deterministic_algorithms=torch.are_deterministic_algorithms_enabled(),
             depthwise_kernel=getattr(cudnn, "depthwise_kernel", None),
@@ -50,12 +50,11 @@ class Flags:
 
     @contextlib.contextmanager
     def applied(self) -> Iterator[None]:
-        """Sets them, and afterwards sets back what was set before.
+        """Apply the settings, and restore the previous ones on exit.
 
-        The precision of convolutions is left alone where the one that holds is the wanted one.
-        Where another has to be set, an inherited one is afterwards convolutions' own: it has the
-        same value, and follows torch.backends.fp32_precision no more. torch does not tell which it
-        was.
+        The precision of convolutions is set only if it differs. If it was inherited and had to be
+        set, it is restored as an explicit setting: the value is the same, but it no longer follows
+        torch.backends.fp32_precision. torch does not report which kind it was.
         """
         before = Flags.current()
         conv: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
@@ -66,7 +65,7 @@ class Flags:
             yield
         finally:
             before._set(warn_only)
-            if conv.fp32_precision != precision:  # "none" and "ieee" are one to _set
+            if conv.fp32_precision != precision:  # _set treats "none" and "ieee" alike
                 conv.fp32_precision = precision
 
     def _set(self, warn_only: bool) -> None:
@@ -75,7 +74,7 @@ class Flags:
         cudnn.benchmark = self.benchmark
         cudnn.deterministic = self.deterministic
         if self.allow_tf32 != (cudnn.conv.fp32_precision == "tf32"):
-            # What is read may be inherited, and what is written no longer is.
+            # A value that is read may be inherited; writing makes it explicit.
             cudnn.conv.fp32_precision = "tf32" if self.allow_tf32 else "ieee"
         if self.benchmark_limit is not None and torch.backends.cudnn.is_available():  # type: ignore[no-untyped-call]
             cudnn.benchmark_limit = self.benchmark_limit

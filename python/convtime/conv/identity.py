@@ -1,4 +1,4 @@
-"""convtime's calls of a pass beside PyTorch's, and whether they compute the same bits."""
+"""Build convtime's call of a pass, and compare its result bitwise with PyTorch's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from convtime import ops
 from convtime.conv.call import FPROP, ConvCall, ConvTensors, backward_pass, same_bits
 
-# Of a call: one, or as many as it gives.
+# The results of a call: one tensor or several.
 Results = torch.Tensor | tuple[torch.Tensor, ...]
 _REPEATS = 100
 
@@ -19,9 +19,9 @@ _REPEATS = 100
 def convtime_call(
     call: ConvCall, pass_name: str, tensors: ConvTensors, policy: str | None = None
 ) -> Callable[[], torch.Tensor]:
-    """The call of a pass by convtime, without arguments: ConvCall.pytorch_call's counterpart.
+    """Return convtime's call of a pass without arguments, the counterpart of ConvCall.pytorch_call.
 
-    A policy that names an engine is the forward pass's alone.
+    A policy that names an engine applies only to the forward pass.
     """
     if pass_name == FPROP:
         function = getattr(ops, call.problem.kind.function)
@@ -39,11 +39,10 @@ def convtime_call(
 
 
 def compare_bits(theirs: Callable[[], Results], first: Results, ours: Results) -> tuple[bool, bool]:
-    """Whether convtime's results have the bits of PyTorch's first, and whether PyTorch repeats it.
+    """Compare convtime's results bitwise with PyTorch's first, and check that PyTorch repeats it.
 
-    Where the two differ, PyTorch is called many times more: a kernel that adds up in no fixed
-    order may well give the same bits twice, and give the same ones for as long as it finds the
-    cache as it left it.
+    If the two differ, PyTorch is called many more times. A kernel that sums in no fixed order can
+    give the same bits twice, and keep giving them while the cache state stays the same.
     """
     identical = _same(first, ours)
     calls = 1 if identical else _REPEATS
@@ -51,7 +50,7 @@ def compare_bits(theirs: Callable[[], Results], first: Results, ours: Results) -
 
 
 def _repeated(theirs: Callable[[], Results], call: int) -> Results:
-    """A further call of PyTorch's, every other one with a cold cache."""
+    """Call PyTorch again, with a cold cache in every second call."""
     if call % 2 and torch.cuda.is_available():
         torch.ops.convtime.flush_l2()
     return theirs()
@@ -62,5 +61,5 @@ def _same(a: Results, b: Results) -> bool:
 
 
 def as_tuple(results: Results) -> tuple[torch.Tensor, ...]:
-    """The results of a call, however many there are."""
+    """Return the results of a call as a tuple, however many there are."""
     return results if isinstance(results, tuple) else (results,)

@@ -1,4 +1,4 @@
-"""dtypes and memory formats by the names that users give them."""
+"""dtypes and memory formats by their user-facing names."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def memory_format(layout: str, dimensions: int) -> torch.memory_format:
-    """That of a layout, a member of LAYOUTS, for tensors of so many dimensions.
+    """Return the memory format of a layout, a member of LAYOUTS, for this number of dimensions.
 
-    Where PyTorch has no channels_last, with three of them, both layouts are contiguous.
+    For three dimensions PyTorch has no channels_last, so both layouts are contiguous.
     """
     contiguous = torch.contiguous_format
     return _CHANNELS_LAST.get(dimensions, contiguous) if layout == "nhwc" else contiguous

@@ -1,4 +1,4 @@
-"""Reads PyTorch's cuDNN plans from the log that its copy of the cuDNN frontend writes."""
+"""Read PyTorch's cuDNN plans from the log of its copy of the cuDNN frontend."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _CONVOLUTION = re.compile(
 )
 
 
-# cuDNN's names of types, in lower case, and torch's.
+# cuDNN's dtype names, in lower case, and torch's.
 _DTYPES = {"half": "float16", "bfloat16": "bfloat16", "float": "float32", "double": "float64"}
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanLog:
-    """What PyTorch's log says of one call.
+    """The log of PyTorch's cuDNN frontend for one call.
 
     Attributes:
-        plan: The plan that PyTorch keeps; None where the log does not tell.
-        unknown: Why there is none; empty where there is.
+        plan: The plan that PyTorch keeps; None if the log does not identify it.
+        unknown: Why the plan is unknown; empty if it is known.
         timed: Tags of the plans that PyTorch timed, in that order.
     """
 
@@ -48,11 +48,12 @@ class PlanLog:
 
 
 def parse_log(text: str) -> PlanLog:
-    """Reads the part of the frontend's log that a single call of one convolution pass wrote.
+    """Parse the part of the frontend's log that a single call of one convolution pass wrote.
 
-    With cudnn.benchmark off PyTorch builds plan after plan until one runs, so the last one built is
-    the one it keeps, and the others were refused. With benchmark on it builds all of them first,
-    times them, and keeps the fastest; the log has these times with six digits, and which failed.
+    With cudnn.benchmark off, PyTorch builds one plan after another until one runs. The last one
+    built is the one it keeps; the others were rejected. With benchmark on, it first builds all
+    plans, times them, and keeps the fastest. The log then has these times with six digits, and the
+    plans that failed.
     """
     built = {match["tag"]: match for match in _PLAN.finditer(text)}
     timed = [(match["tag"], float(match["milliseconds"])) for match in _TIMED.finditer(text)]
@@ -76,7 +77,7 @@ def parse_log(text: str) -> PlanLog:
 
 
 def logged(call: Callable[[], object], log: Path) -> PlanLog:
-    """What the log of this process's PyTorch gains by a call, whose errors pass through."""
+    """Return the log entries that this process's PyTorch adds during a call; errors propagate."""
     before = log.stat().st_size if log.exists() else 0
     call()
     if not log.exists():
@@ -103,7 +104,7 @@ def _names(listed: str, beginning: str) -> tuple[str, ...]:
 
 
 def _descriptors(text: str) -> dict[str, Any]:
-    """The parts of a Plan that say what cuDNN was told."""
+    """Return the fields of a Plan that describe the problem passed to cuDNN."""
     facts: dict[str, Any] = {}
     for match in _TENSOR.finditer(text):
         # PyTorch numbers the graph's tensors by the codes of these letters.

@@ -1,9 +1,9 @@
-"""Which cuDNN plans PyTorch builds, from the log that it writes in a child process.
+"""Find the cuDNN plans that PyTorch builds, from the log of a child process.
 
-The copy of the cuDNN frontend inside of PyTorch writes down every plan that it builds, to the file
-that CUDNN_FRONTEND_LOG_FILE named when the library was loaded. This process has loaded it already,
-so the answer comes from a child. PyTorch keeps its plans for each thread and builds none that it
-has, so the child runs each pass in a thread of its own.
+PyTorch's copy of the cuDNN frontend logs every plan that it builds. It reads the path of the log,
+CUDNN_FRONTEND_LOG_FILE, when the library is loaded. This process has already loaded it, so a child
+process is needed. PyTorch caches plans per thread and builds none that are cached, so the child
+runs each pass in a new thread.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from convtime.conv.plan_log import PlanLog, logged
 from convtime.conv.threads import in_fresh_thread
 from convtime.core import codec
 
-_STARTUP_SECONDS = 180.0  # importing torch from a cold disk, and CUDA's own start
+_STARTUP_SECONDS = 180.0  # importing torch from a cold disk, and CUDA initialization
 _EXCEPTION = re.compile(r"[\w.]+(Error|Exception)\b")
-# Loads this module in the child without convtime/__init__.py, and with it the compiled core.
+# Load this module in the child without convtime/__init__.py, which would load the compiled core.
 _BOOT = """
 import json, sys, types
 sys.path[:] = json.loads(sys.argv[1])
@@ -44,19 +44,19 @@ plan_oracle.serve(sys.argv[3], sys.argv[4])
 
 
 class PlanOracle:
-    """A child process that says which plans PyTorch builds, for any number of problems.
+    """A child process that reports which plans PyTorch builds, for any number of problems.
 
-    It is started with the first question, and again with the next one after it died. Used as a
-    context manager, or closed by close(). Its answers to one problem at a time make it robust: what
-    one problem does to it is that problem's answer alone.
+    It starts with the first question, and restarts with the next question after it died. Use it as
+    a context manager, or call close(). It handles one problem at a time, so a crash affects only
+    the answer for that problem.
     """
 
     def __init__(self, device: torch.device, timeout: float = 120.0) -> None:
-        """Prepares; nothing is started yet.
+        """Prepare the process; it is not started yet.
 
         Args:
             device: The GPU that the child uses, as this process numbers them.
-            timeout: Seconds that one problem may take; the child's own start has more.
+            timeout: Seconds allowed per problem; the child's startup may take longer.
         """
         self._device = device
         self._timeout = timeout
@@ -76,14 +76,14 @@ class PlanOracle:
         self.close()
 
     def close(self) -> None:
-        """Ends the child."""
+        """End the child process."""
         self._end_child()
         self._folder.cleanup()
 
     def ask(self, call: ConvCall, passes: Iterable[str]) -> dict[str, PlanLog]:
-        """What PyTorch's log says of each pass of a call.
+        """Return the log for each pass of a call.
 
-        A pass that fails, or that the child does not survive, has no chosen plan, and says why.
+        If a pass fails or the child dies during it, the result has no plan and gives the reason.
         """
         passes = list(passes)
         if self._child is None and (error := self._start_child()):
@@ -94,11 +94,11 @@ class PlanOracle:
             return {name: PlanLog(unknown=error) for name in passes}
         logs = {name: codec.decode(PlanLog, answer[name]) for name in passes}
         if any("CUDA error" in log.unknown for log in logs.values()):
-            self._end_child()  # after such an error every later call of the process fails
+            self._end_child()  # after such an error every later CUDA call of the process fails
         return logs
 
     def _start_child(self) -> str:
-        """Returns an error, empty where it answers."""
+        """Start the child; return an error, or an empty string if it answers."""
         log = Path(self._folder.name, "frontend.log")
         command = [
             sys.executable, "-I", "-c", _BOOT, json.dumps(sys.path),
@@ -126,10 +126,10 @@ class PlanOracle:
         return error
 
     def _exchange(self, line: str | None, timeout: float) -> tuple[Any, str]:
-        """Sends a line, if any, and returns the child's answer, or None and why there is none."""
+        """Send a line, if any; return the child's answer, or None and the reason."""
         assert self._child is not None
         assert self._child.stdin is not None
-        # A child that is gone refuses what is written; what it said before tells more.
+        # A child that has exited rejects writes; its earlier output is more informative.
         with contextlib.suppress(BrokenPipeError):
             if line is not None:
                 self._child.stdin.write(line + "\n")
@@ -152,7 +152,7 @@ class PlanOracle:
         return Path(self._folder.name, "errors.txt")
 
     def _last_error(self) -> str:
-        """The last exception that was told, which PyTorch's hints may follow, or the last line."""
+        """Return the last exception, which PyTorch's hints may follow, or else the last line."""
         lines = self._error_file().read_text(errors="replace").strip().splitlines()
         raised = [line for line in lines if _EXCEPTION.match(line)]
         return f": {(raised or lines)[-1]}" if lines else ""
@@ -177,8 +177,8 @@ def _read_lines(stream: IO[str], lines: queue.Queue[str | None]) -> None:
 
 
 def serve(device: str, log: str) -> None:
-    """The child: answers a line of JSON for each line of JSON, until its input ends."""
-    # Libraries may print; what they print must not stand between the answers.
+    """Run the child: answer each line of JSON with a line of JSON, until stdin closes."""
+    # Libraries may print to stdout, which must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
@@ -186,7 +186,7 @@ def serve(device: str, log: str) -> None:
         print(json.dumps(document), file=answers, flush=True)
 
     place = torch.device(device)
-    torch.ones(1, device=place)  # so that a GPU that cannot be used is the start's error
+    torch.ones(1, device=place)  # report an unusable GPU at startup
     answer("ready")
     for line in sys.stdin:
         question = json.loads(line)
@@ -197,7 +197,7 @@ def serve(device: str, log: str) -> None:
 def _observe(
     call: ConvCall, passes: list[str], device: torch.device, log: Path
 ) -> dict[str, dict[str, Any]]:
-    """Runs passes as PyTorch does, and reads what the log gained with each."""
+    """Run passes as PyTorch does, and read the log entries of each."""
     found: dict[str, PlanLog] = {}
     try:
         tensors = call.tensors(device, backward=passes != [FPROP])
@@ -208,7 +208,7 @@ def _observe(
         found |= {name: _failed(error) for name in passes if name not in found}
     finally:
         if device.type == "cuda":
-            torch.cuda.empty_cache()  # the process that asks needs the memory
+            torch.cuda.empty_cache()  # the parent process needs the memory
     return {name: codec.encode(plan_log) for name, plan_log in found.items()}
 
 

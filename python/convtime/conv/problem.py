@@ -1,6 +1,7 @@
-"""A convolution as data: sizes and parameters, whatever its dtype and its tensors' layouts.
+"""A convolution as data: sizes and parameters, independent of dtype and tensor layouts.
 
-Imports nothing compiled: the child of convtime.conv.plan_oracle loads it without convtime's core.
+This module imports nothing compiled: the child process of convtime.conv.plan_oracle loads it
+without convtime's core.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from convtime.core.kinds import ConvolutionKind
 # PyTorch's own kernels index the sizes of a dimension with 32 bits in many places.
 LARGEST_SIZE = 2**31 - 1
 PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
-# What the spatial dimensions are called, by how many there are.
+# Names of the spatial dimensions, by their number.
 _AXES = {1: ("length",), 2: ("height", "width"), 3: ("depth", "height", "width")}
-# Parameters with a number for each spatial dimension, and what that is by default.
+# Parameters with one value per spatial dimension, and their defaults.
 _USUAL = {"kernel_size": 1, "stride": 1, "padding": 0, "dilation": 1, "output_padding": 0}
 
 
 @dataclasses.dataclass(frozen=True)
 class CudnnProblem:
-    """A convolution y = conv(x, w) as cuDNN is told of it."""
+    """A convolution y = conv(x, w) in the form passed to cuDNN."""
 
     x: tuple[int, ...]
     w: tuple[int, ...]
@@ -39,27 +40,27 @@ class CudnnProblem:
 class ConvProblem:
     """One convolution.
 
-    It has one to three spatial dimensions; a transposed one is torch's conv_transpose, the gradient
-    of a convolution as an operation of its own.
+    It has one to three spatial dimensions. A transposed one is torch's conv_transpose: the gradient
+    of a convolution as a separate operation.
 
     Attributes:
-        batch: Examples a call, N; 0 makes an empty call.
-        in_channels: C.
-        size: Of the input's spatial dimensions, e.g. (height, width) in pixels.
-        out_channels: K.
-        kernel_size: One number a spatial dimension, the last one's last, or one for all; so are
-            stride, padding and dilation.
-        stride: 1 everywhere unless given.
-        padding: On each side, 0 everywhere unless given; or "same".
-        dilation: 1 everywhere unless given.
-        groups: Divides C and K.
-        bias: Whether there is one, of shape (K,).
-        padding_mode: As torch.nn's layers have it, a member of PADDING_MODES.
+        batch: Number of examples per call, N; 0 makes an empty call.
+        in_channels: Number of input channels, C.
+        size: Sizes of the input's spatial dimensions, e.g. (height, width) in pixels.
+        out_channels: Number of output channels, K.
+        kernel_size: One number per spatial dimension, in the order of size, or one for all
+            dimensions. The same holds for stride, padding and dilation.
+        stride: 1 by default.
+        padding: Padding on each side, 0 by default; or "same".
+        dilation: 1 by default.
+        groups: Number of groups; divides C and K.
+        bias: Whether there is a bias, of shape (K,).
+        padding_mode: As in torch.nn's layers, a member of PADDING_MODES.
         transposed: Whether it is a transposed convolution.
-        output_padding: Of a transposed one, 0 everywhere unless given.
+        output_padding: For a transposed convolution, 0 by default.
 
     Raises:
-        InputError: The numbers do not make a convolution.
+        InputError: The numbers do not define a convolution.
     """
 
     batch: int
@@ -100,7 +101,7 @@ class ConvProblem:
                 _refuse(self._why_no_output(dim, axis))
 
     def _complete(self, name: str, usual: int) -> None:
-        """Checks a parameter of every dimension, and fills it in where it is not given."""
+        """Check a parameter that has a value per dimension, and fill in its default."""
         given = getattr(self, name)
         if isinstance(given, str):
             if name != "padding" or given != "same":
@@ -114,19 +115,19 @@ class ConvProblem:
         object.__setattr__(self, name, numbers)
 
     def _check_kind(self) -> None:
-        """What only a transposed convolution may have, and what only another."""
+        """Check the parameters that depend on whether the convolution is transposed."""
         if not self.transposed:
             if any(self.output_padding):
                 _refuse(
-                    f"output_padding is {self.output_padding}, but only a transposed one has any"
+                    f"output_padding is {self.output_padding}, but needs a transposed convolution"
                 )
             return
         if isinstance(self.padding, str) or self.padding_mode != "zeros":
-            _refuse("a transposed one has no padding but zeros, given in numbers")
+            _refuse("a transposed convolution takes only padding with zeros, given in numbers")
         for extra, stride, dilation in zip(
             self.output_padding, self.stride, self.dilation, strict=True
         ):
-            # PyTorch computes an empty batch whatever the output_padding is.
+            # For an empty batch, PyTorch accepts any output_padding.
             if extra >= max(stride, dilation) and self.batch > 0:
                 _refuse(
                     f"output_padding is {self.output_padding}, but must be below stride "
@@ -156,12 +157,12 @@ class ConvProblem:
 
     @property
     def kind(self) -> ConvolutionKind:
-        """Which of the six convolutions it is."""
+        """The kind of convolution, one of six."""
         return ConvolutionKind(self.rank, self.transposed)
 
     @property
     def output_size(self) -> tuple[int, ...]:
-        """Of the output's spatial dimensions."""
+        """Sizes of the output's spatial dimensions."""
         return tuple(map(self._output_size, range(self.rank)))
 
     def _output_size(self, dim: int) -> int:
@@ -192,14 +193,14 @@ class ConvProblem:
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one pass: two a multiply-add, none for bias."""
-        # Each element on the side that the kernel is laid at meets each of the kernel's elements.
+        """Floating-point operations of one pass: two per multiply-add, none for the bias."""
+        # Every element of the output, or of the input if transposed, uses the whole kernel once.
         elements = math.prod(self.input_shape if self.transposed else self.output_shape)
         return 2 * elements * math.prod(self.weight_shape[1:])
 
     @property
     def label(self) -> str:
-        """Short for tables: N×C×spatial → K, kernel, and what differs from the default."""
+        """Short form for tables: N×C×spatial → K, kernel, and all non-default parameters."""
         parts = [
             f"{'×'.join(map(str, self.input_shape))} → {self.out_channels},"
             f" {'×'.join(map(str, self.kernel_size))}"
@@ -224,10 +225,10 @@ class ConvProblem:
         return " ".join(parts)
 
     def cudnn_problem(self) -> CudnnProblem:
-        """The convolution y = conv(x, w) that cuDNN is told of; padding must be numbers.
+        """Return the convolution y = conv(x, w) that is passed to cuDNN; padding must be numeric.
 
-        Of a transposed one, PyTorch hands cuDNN the convolution that it is the gradient of: its
-        output is that one's x. One spatial dimension becomes two, the first of size 1.
+        For a transposed convolution, PyTorch passes cuDNN the convolution whose gradient it
+        computes, so the output becomes x. One spatial dimension becomes two, the first of size 1.
         """
         assert not isinstance(self.padding, str)
         x, y = self.input_shape, self.output_shape
@@ -258,11 +259,11 @@ def _check_size(what: str, size: int, *, smallest: int) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class ConvLayer:
-    """A problem, and where it occurs.
+    """A problem and the places where it occurs.
 
     Attributes:
-        names: Every place, e.g. module names of a model; at least one.
-        problem: The convolution, of at least one example.
+        names: All places, e.g. module names of a model; at least one.
+        problem: The convolution, with at least one example.
     """
 
     names: tuple[str, ...]
@@ -280,12 +281,12 @@ class ConvLayer:
 
     @property
     def count(self) -> int:
-        """How often the problem occurs."""
+        """The number of times that the problem occurs."""
         return len(self.names)
 
 
 def distinct(layers: Iterable[ConvLayer]) -> list[ConvLayer]:
-    """Each problem once, in order of first appearance, with the names of all its occurrences."""
+    """Return each problem once, in order of first appearance, with the names of all its places."""
     names: dict[ConvProblem, list[str]] = {}
     for layer in layers:
         names.setdefault(layer.problem, []).extend(layer.names)

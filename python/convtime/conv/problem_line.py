@@ -1,9 +1,10 @@
 """A convolution as one line that can be pasted: ``conv2d:n64c64h56w56k64r3s3p1:float16:nhwc``.
 
-The sizes' letters are cuDNN's (Chetlur et al., cuDNN: Efficient Primitives for Deep Learning, 2014,
-table 1) and CUTLASS's: n examples; c and k channels of input and output; d, h and w of the input;
-t, r and s of the kernel; p padding. What else differs from PyTorch's defaults has PyTorch's name:
-stride2, dilation2, groups32, output_padding1 and, as fields of their own, bias and a padding mode.
+The letters for sizes follow cuDNN (Chetlur et al., cuDNN: Efficient Primitives for Deep Learning,
+2014, table 1) and CUTLASS: n examples; c and k channels of input and output; d, h and w of the
+input; t, r and s of the kernel; p padding. Other parameters that differ from PyTorch's defaults
+have PyTorch's names: stride2, dilation2, groups32, output_padding1. bias and a padding mode are
+separate fields.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ EXAMPLE = "conv2d:n64c64h56w56k64r3s3p1:float16:nhwc"
 
 _KINDS = {kind.function: kind for kind in KINDS}
 _SINGLE = {"n": "batch", "c": "in_channels", "k": "out_channels", "groups": "groups"}
-# A letter for each of the last spatial dimensions, as many as there are.
+# One letter per spatial dimension; lower ranks use the last letters.
 _LETTERS = {"size": "dhw", "kernel_size": "trs"}
-# A number for each spatial dimension, or one for all; with what is not written.
+# One number per spatial dimension, or one for all; with the default for an omitted parameter.
 _PARAMETERS = {
     "p": ("padding", 0),
     "stride": ("stride", 1),
@@ -41,12 +42,12 @@ _FIELDS = {
 
 @dataclasses.dataclass(frozen=True)
 class ProblemLine:
-    """What a line says; ``str()`` gives the line.
+    """A parsed line; ``str()`` returns the line.
 
     Attributes:
         problem: The convolution.
-        dtype: A key of convtime.conv.layouts.DTYPES; None where the line does not say.
-        layout: A member of convtime.conv.layouts.LAYOUTS; None where the line does not say.
+        dtype: A key of convtime.conv.layouts.DTYPES; None if the line has none.
+        layout: A member of convtime.conv.layouts.LAYOUTS; None if the line has none.
     """
 
     problem: ConvProblem
@@ -78,10 +79,10 @@ class ProblemLine:
 
     @classmethod
     def parse(cls, line: str) -> ProblemLine:
-        """Reads a line; sizes may be in any order, and so may the fields after them.
+        """Parse a line; sizes may be in any order, and so may the fields after them.
 
         Raises:
-            InputError: It is not such a line, or its numbers do not make a convolution.
+            InputError: The line is malformed, or its numbers do not define a convolution.
         """
         try:
             return _parsed(line)
@@ -114,7 +115,7 @@ def _parsed(line: str) -> ProblemLine:
 
 
 def _read_sizes(text: str, rank: int) -> dict[str, Any]:
-    """Sizes and parameters, by their names in ConvProblem."""
+    """Return sizes and parameters, by their names in ConvProblem."""
     found = _read_numbers(text, rank)
     sizes: dict[str, Any] = {}
     for field, letters in _LETTERS.items():
@@ -129,7 +130,7 @@ def _read_sizes(text: str, rank: int) -> dict[str, Any]:
 
 
 def _read_numbers(text: str, rank: int) -> dict[str, str]:
-    """What stands after each name: a number, several with x between, or ``same``."""
+    """Return the value after each name: a number, several joined by x, or ``same``."""
     letters = "".join(each[-rank:] for each in _LETTERS.values())
     names = [*_SINGLE, *letters, *_PARAMETERS]
     longest_first = "|".join(sorted(names, key=len, reverse=True))
@@ -163,7 +164,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def _read_fields(fields: Iterable[str]) -> dict[str, str]:
-    """What is said after the sizes, by what it is of."""
+    """Return the fields after the sizes, by their kind."""
     found: dict[str, str] = {}
     for field in fields:
         what = next((name for name, allowed in _FIELDS.items() if field in allowed), None)

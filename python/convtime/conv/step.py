@@ -1,4 +1,4 @@
-"""Times a model's training step with PyTorch's convolutions and with convtime's."""
+"""Time a model's training step with PyTorch's convolutions and with convtime's."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class StepResult:
     """A training step of a model, timed with PyTorch's convolutions and with convtime's.
 
     Attributes:
-        model: Where the model is from: "package.module:factory".
-        input_shape: Of its input.
-        pytorch: The step as the model is, from an idle device until it is idle again.
-        convtime: The step after convtime.nn.replace.
-        ratio: convtime's time over PyTorch's.
-        replaced: What convtime.nn.replace said.
+        model: The source of the model: "package.module:factory".
+        input_shape: Shape of the model's input.
+        pytorch: The time of the original model's step, from an idle device until it is idle again.
+        convtime: The time of the step after convtime.nn.replace.
+        ratio: convtime's time divided by PyTorch's.
+        replaced: The report of convtime.nn.replace.
     """
 
     model: str
@@ -45,7 +45,7 @@ class StepResult:
     replaced: str
 
     def to_dict(self) -> dict[str, Any]:
-        """Ready for JSON; times in seconds, every sample included."""
+        """Return a JSON-serializable dict; times in seconds, every sample included."""
         return codec.encode(self) | {
             "pytorch": measurement_row(self.pytorch),
             "convtime": measurement_row(self.convtime),
@@ -55,19 +55,19 @@ class StepResult:
 def compare_step(
     model: LoadedModel, *, dtype: str = "float32", layout: str = "nchw", **timing: Any
 ) -> StepResult:
-    """Times a step of a model, forward and backward, before and after convtime.nn.replace.
+    """Time a forward and backward step of a model before and after convtime.nn.replace.
 
     The steps are interleaved. There is no loss and no optimizer: the gradient of every output is
     ones. Both models share their parameters.
 
     Args:
-        model: Put into training mode, and converted to dtype and layout.
+        model: The model; it is set to training mode and converted to dtype and layout.
         dtype: A key of convtime.conv.layouts.DTYPES.
         layout: A member of convtime.conv.layouts.LAYOUTS.
         **timing: Passed on to convtime.compare, e.g. budget in seconds.
 
     Raises:
-        InputError: A step failed, e.g. for want of memory.
+        InputError: A step failed, e.g. because memory ran out.
     """
     device, called = model.example.device, model.called()
     theirs = attempt(f"converting {called}", lambda: _converted(model.module, dtype, layout))
@@ -96,7 +96,7 @@ def compare_step(
         interference=False,
     )
     comparison = attempt(f"timing {called}", lambda: timed(**timing))
-    theirs.zero_grad()  # its gradients are memory
+    theirs.zero_grad()  # frees the memory of the gradients
     return StepResult(
         model=model.spec,
         input_shape=tuple(x.shape),
@@ -112,7 +112,7 @@ def compare_step(
 def _converted(module: torch.nn.Module, dtype: str, layout: str) -> torch.nn.Module:
     module.to(DTYPES[dtype]).train()
     for parameter in module.parameters():
-        # Not by Module.to, which takes one format for parameters of four and of five dimensions.
+        # Module.to takes only one memory format, but parameters can have four or five dimensions.
         dense = memory_format(layout, parameter.dim())
         parameter.data = parameter.data.contiguous(memory_format=dense)
     return module
@@ -124,6 +124,6 @@ def _step(model: torch.nn.Module, x: torch.Tensor) -> None:
     if not outputs:
         raise RuntimeError(
             "no output has a gradient: its parameters may be frozen, it may run under no_grad, or "
-            "return its tensors in what is no tuple, list or dict, such as a dataclass"
+            "return its tensors in something other than a tuple, list or dict, such as a dataclass"
         )
     torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])

@@ -1,4 +1,4 @@
-"""Calls in a thread that no thread-local cache knows anything of."""
+"""Run calls in a thread whose thread-local caches are empty."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Result = TypeVar("Result")
 
 
 class FreshThread:
-    """A thread in which no thread-local cache knows anything before its first call.
+    """A thread whose thread-local caches are empty before its first call.
 
-    Gradients are not recorded in it. Used as a context manager, at whose end the thread ends.
+    It does not record gradients. Use it as a context manager; the thread ends on exit.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Prepares; the thread starts with the first call.
+        """Prepare the thread; it starts with the first call.
 
         Args:
-            device: What the calls compute on.
+            device: The device that the calls use.
         """
         self._device = device
         self._pool = ThreadPoolExecutor(1, "convtime fresh thread")
@@ -40,9 +40,9 @@ class FreshThread:
         self._pool.shutdown()
 
     def call(self, function: Callable[[], Result]) -> Result:
-        """Calls a function in the thread, on the caller's current stream, and waits for it.
+        """Call a function in the thread, on the caller's current stream, and wait for it.
 
-        Whatever it raises passes through.
+        Exceptions propagate to the caller.
         """
         on_gpu = self._device.type == "cuda"
         stream = torch.cuda.current_stream(self._device) if on_gpu else None
@@ -51,14 +51,14 @@ class FreshThread:
     def _run(self, function: Callable[[], Result], stream: torch.cuda.Stream | None) -> Result:
         with torch.no_grad(), torch.cuda.stream(stream):
             if not self._has_context:
-                # Makes the CUDA context the thread's: without one, cuDNN's engines that go through
-                # the driver fail in their first call, and PyTorch takes another plan.
+                # Attach the CUDA context to the thread. Otherwise, cuDNN's driver-based engines
+                # fail on their first call, and PyTorch takes another plan.
                 torch.cuda.synchronize(self._device)
                 self._has_context = True
             return function()
 
 
 def in_fresh_thread(function: Callable[[], Result], device: torch.device) -> Result:
-    """Makes one call in a FreshThread."""
+    """Make one call in a FreshThread."""
     with FreshThread(device) as thread:
         return thread.call(function)

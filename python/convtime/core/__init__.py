@@ -1,1 +1,1 @@
-"""What every subpackage stands on: the compiled core, errors, files, JSON and provenance."""
+"""Shared foundations: the compiled core, errors, files, JSON and provenance."""

@@ -1,10 +1,10 @@
-"""Result types as JSON, with a schema version "major.minor" each.
+"""JSON serialization of result types, each with a "major.minor" schema version.
 
-A reader accepts what older minor versions lack (fields with a default), ignores what newer ones
-add, and refuses every other major version.
+A reader fills fields that older minor versions lack with their defaults, ignores fields that newer
+minor versions add, and rejects every other major version.
 
-Imports nothing compiled but msgspec: the child of convtime.conv.plan_oracle loads it without
-convtime's core.
+msgspec is the only compiled import: the child process of convtime.conv.plan_oracle loads this
+module without convtime's core.
 """
 
 from __future__ import annotations
@@ -25,49 +25,49 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Stored:
-    """A dataclass that is kept as JSON, under a version of its schema."""
+    """A dataclass that is stored as JSON with a schema version."""
 
     SCHEMA: ClassVar[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
+        """Return a JSON-serializable dict that includes the schema version."""
         return encode(self, self.SCHEMA)
 
     @classmethod
     def from_dict(cls: type[Kept], data: Mapping[str, Any]) -> Kept:
-        """Reverses :meth:`to_dict`, also after JSON has made lists of the tuples.
+        """Rebuild the object from :meth:`to_dict` output, also after JSON turned tuples into lists.
 
         Raises:
-            ValueError: for another major schema version, and for fields that are missing or of
-                another type.
+            ValueError: the major schema version differs, a field is missing, or a field has the
+                wrong type.
         """
         return decode(cls, data, cls.SCHEMA)
 
     def to_json(self) -> str:
-        """:meth:`to_dict` as strict JSON text."""
+        """Return :meth:`to_dict` as a strict JSON string."""
         return json.dumps(self.to_dict(), allow_nan=False)
 
 
 def encode(value: object, schema: str | None = None) -> dict[str, Any]:
-    """A dataclass as JSON-ready builtins, with its schema version where it has one."""
+    """Convert a dataclass to JSON-serializable builtins, with its schema version if it has one."""
     fields: dict[str, Any] = msgspec.to_builtins(value, str_keys=True, enc_hook=_plain)
     return fields if schema is None else {"schema": schema, **fields}
 
 
 def _plain(value: object) -> object:
-    """Of a text or number of another library's type, such as torch's version, Python's own."""
+    """Convert a subclass of str, int or float, such as torch's version, to the builtin type."""
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
-    raise TypeError(f"a {type(value).__name__} has no form in JSON, got {value!r}")
+    raise TypeError(f"a {type(value).__name__} is not JSON-serializable, got {value!r}")
 
 
 def decode(kind: type[Result], data: object, schema: str | None = None) -> Result:
-    """Reverses :func:`encode`, also after JSON has made lists and texts of tuples and keys.
+    """Reverse :func:`encode`, also after JSON turned tuples into lists and keys into strings.
 
     Raises:
-        ValueError: for another major version, and for fields that are missing or of another type,
-            whose path the text names.
+        ValueError: the major version differs, a field is missing, or a field has the wrong type;
+            the message names the field's path.
     """
     try:
         if schema is not None:
@@ -93,9 +93,9 @@ def _name(kind: type[object]) -> str:
 
 
 def to_json(document: Mapping[str, Any]) -> str:
-    """Strict JSON with a line for each item of a list, so that a diff shows which rows changed.
+    """Format strict JSON with one line per list item: a diff then shows which rows changed.
 
-    Its lines are those of :func:`to_json_line`.
+    Each line has the format of :func:`to_json_line`.
     """
     entries = []
     for key, value in document.items():
@@ -108,17 +108,17 @@ def to_json(document: Mapping[str, Any]) -> str:
 
 
 def to_json_line(value: object) -> str:
-    """Strict JSON in a line that can be written and read again, whatever is in it.
+    """Format a value as one line of strict JSON that can always be written and read back.
 
-    Numbers that JSON has no form for become null. Half a letter, such as Python makes of a byte
-    that is no UTF-8, becomes its number with a backslash.
+    Values that JSON cannot represent (NaN, infinities) become null. A lone surrogate, which Python
+    uses for a byte that is not UTF-8, becomes the text of its escape sequence.
     """
     text = json.dumps(finite(value), ensure_ascii=False, allow_nan=False)
     return _SURROGATE.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
 
 
 def finite(value: Any) -> Any:
-    """A value with None for each number in it that JSON has no form for (NaN, infinities)."""
+    """Replace each number that JSON cannot represent (NaN, infinities) by None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

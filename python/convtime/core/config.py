@@ -1,4 +1,4 @@
-"""What this installation is, and what it can do here."""
+"""The installation's versions and build, and the features that are available on this machine."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from convtime.core.load import _C, _build_info, mapped_cudnn_libraries
 #: Where find_package(convtime) finds the C++ package: -Dconvtime_ROOT=<this>.
 cmake_prefix_path = str(Path(_C.__file__).parent)
 
-#: The combinations whose GPU tests and benchmarks were run and passed.
+#: Combinations on which the GPU tests and benchmarks were run and passed.
 VERIFIED_ON_GPU = ({"gpu": "NVIDIA H200", "torch": "2.11", "cuda": "13.0", "cudnn": "9.19.0"},)
 
 
 def methods() -> dict[str, str | None]:
-    """Each timing method with the reason why it is not available here, or None where it is."""
+    """Map each timing method to the reason why it is unavailable here, or to None if available."""
     no_gpu = None
     if not _build_info.with_cuda:
         no_gpu = "convtime was built without CUDA"
@@ -30,7 +30,7 @@ def methods() -> dict[str, str | None]:
 
 
 def is_verified() -> bool:
-    """Whether this torch, with its CUDA and cuDNN, is among VERIFIED_ON_GPU, on whatever GPU."""
+    """Return whether this torch, CUDA and cuDNN are in VERIFIED_ON_GPU; the GPU is not compared."""
     return any(
         torch.__version__.startswith(pair["torch"] + ".")
         and torch.version.cuda == pair["cuda"]
@@ -40,12 +40,12 @@ def is_verified() -> bool:
 
 
 def show_config() -> dict[str, Any]:
-    """Versions, devices, build and methods of this installation; printed by ``convtime config``.
+    """Return versions, devices, build and methods; ``convtime config`` prints them.
 
     Returns:
-        JSON-ready: ``versions``, ``cudnn_libraries`` (the files that are loaded), ``cpu``,
-        ``devices``, ``build``, ``methods`` (the reason why a method is not available here, None
-        where it is), ``verified_on_gpu`` and ``this_pair_verified``.
+        A JSON-serializable dict: ``versions``, ``cudnn_libraries`` (paths of the loaded files),
+        ``cpu``, ``devices``, ``build``, ``methods`` (for each method, the reason why it is
+        unavailable here, or None), ``verified_on_gpu`` and ``this_pair_verified``.
     """
     devices = [
         {
@@ -67,7 +67,7 @@ def show_config() -> dict[str, Any]:
         "cudnn_libraries": mapped_cudnn_libraries(),
         "cpu": cpu_name(),
         "devices": devices,
-        # pytest, whose plugin we have, gives modules names with an @ where it rewrites assertions.
+        # pytest loads our plugin and adds names with an @ to modules whose assertions it rewrites.
         "build": {name: value for name, value in vars(_build_info).items() if name[0] not in "_@"},
         "methods": methods(),
         "verified_on_gpu": list(VERIFIED_ON_GPU),

@@ -1,4 +1,4 @@
-"""The CPU as the system describes it: its name, what decides on its clock, and its caches."""
+"""The CPU's name, frequency governors and caches, as the system reports them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 @functools.cache
 def cpu_name() -> str:
-    """The processor's model name, or its architecture where the system does not tell more."""
+    """Return the processor's model name, or its architecture if the system reports no name."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text().splitlines():
@@ -25,16 +25,16 @@ def cpu_name() -> str:
 
 
 def governors(cpus: Iterable[int], root: Path = _CPUS) -> tuple[str, ...]:
-    """What decides on the CPUs' clocks, e.g. "performance"; several names where they differ.
+    """Return the CPUs' frequency governors, e.g. "performance"; several names if they differ.
 
-    None at all where the system does not say, as in most virtual machines.
+    The tuple is empty if the system does not report them, as in most virtual machines.
     """
     paths = [root / f"cpu{cpu}" / "cpufreq" / "scaling_governor" for cpu in cpus]
     return tuple(sorted({path.read_text().strip() for path in paths if path.exists()}))
 
 
 def huge_pages(setting: Path = _HUGE_PAGES) -> str | None:
-    """The setting of transparent huge pages: ``always``, ``madvise`` or ``never``; else None."""
+    """Return the transparent huge pages setting (``always``, ``madvise``, ``never``), or None."""
     try:
         chosen = re.search(r"\[(\w+)\]", setting.read_text())
     except OSError:  # the kernel was built without them
@@ -43,9 +43,9 @@ def huge_pages(setting: Path = _HUGE_PAGES) -> str | None:
 
 
 def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:
-    """What the CPUs' data caches of all levels hold, each counted once; None if that is not known.
+    """Return the total data cache size of the CPUs over all levels, or None if it is unknown.
 
-    Each, since several threads may work in a call, and each of them leaves data in its own.
+    Every cache counts once: several threads may work in one call, and each fills its core's caches.
     """
     sizes: dict[tuple[str, str], int] = {}
     for cpu in cpus:
@@ -55,7 +55,7 @@ def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:
                     (cache / name).read_text().strip()
                     for name in ("level", "type", "size", "shared_cpu_list")
                 )
-            except OSError:  # the kernel has no file for what the firmware does not tell
+            except OSError:  # the kernel has no file for values that the firmware does not report
                 return None
             if kind != "Instruction":
                 sizes[level + kind, shared] = int(size.removesuffix("K")) * 1024
@@ -63,7 +63,7 @@ def cache_bytes(cpus: Iterable[int], root: Path = _CPUS) -> int | None:
 
 
 def parse_cpus(text: str) -> set[int]:
-    """The CPUs of a list in the kernel's form, e.g. ``0-3,8``."""
+    """Parse a CPU list in the kernel's format, e.g. ``0-3,8``."""
     found: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, _, last = part.partition("-")
@@ -72,10 +72,10 @@ def parse_cpus(text: str) -> set[int]:
 
 
 def check_pin(cpu: int | None) -> None:
-    """Raises ValueError for a CPU that this thread may not run on."""
+    """Raise ValueError for a CPU that this thread may not run on."""
     allowed = os.sched_getaffinity(0)
     if not (cpu is None or cpu in allowed):
         raise ValueError(
-            f"pin must be one of the {len(allowed)} CPUs that this thread may run on, which lie "
-            f"between {min(allowed)} and {max(allowed)}, got {cpu}"
+            f"pin must be one of the {len(allowed)} CPUs that this thread may run on (between "
+            f"{min(allowed)} and {max(allowed)}), got {cpu}"
         )

@@ -1,6 +1,7 @@
-"""Parameters with a number for each spatial dimension.
+"""Parameters with one number per spatial dimension.
 
-Imports nothing compiled: the child of convtime.conv.plan_oracle loads it without convtime's core.
+No compiled imports: the child process of convtime.conv.plan_oracle loads this module without
+convtime's core.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ Numbers = int | Sequence[int]
 
 
 def per_dimension(given: Numbers, rank: int) -> tuple[int, ...]:
-    """The numbers as a tuple; a single one stands for all ``rank`` spatial dimensions."""
-    # Bytes are a sequence of ints to Python, and no argument of a convolution.
+    """Return the numbers as a tuple; a single number applies to all ``rank`` spatial dimensions."""
+    # Bytes are a sequence of ints in Python, but not a valid convolution argument.
     if isinstance(given, Sequence) and not isinstance(given, bytes | bytearray | memoryview):
         numbers = tuple(given)
     else:

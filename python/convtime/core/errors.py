@@ -1,32 +1,32 @@
-"""Errors that users cause, and exceptions told in one line."""
+"""Errors caused by user input, and one-line descriptions of exceptions."""
 
 from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Something given by the user cannot be used; the text is one sentence for them."""
+    """User input cannot be used; the message is one sentence for the user."""
 
 
 class InputWarning(UserWarning):
-    """Part of something given by the user is left out; the text is one sentence for them."""
+    """Part of the user's input is ignored; the message is one sentence for the user."""
 
 
 def one_line(error: BaseException) -> str:
-    """An exception's text in one line."""
+    """Return an exception's message on one line."""
     return " ".join(str(error).split())
 
 
 def why(error: Exception) -> str:
-    """Why a path cannot be used, in the system's words where it was asked."""
+    """Return why a path cannot be used, in the system's words if the error has them."""
     return getattr(error, "strerror", None) or one_line(error)
 
 
 def first_line(error: BaseException) -> str:
-    """An exception's type and the first line of its text, since PyTorch's errors run over many."""
+    """Return an exception's type and its message's first line; PyTorch's messages are long."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def shown(name: str) -> str:
-    """A name that was given, for a sentence: quoted, escaped and not too long."""
+    """Quote, escape and shorten a user-supplied name for a message."""
     return repr(name if len(name) <= 80 else name[:79] + "…")

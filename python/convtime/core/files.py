@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and the folder of what outlives a process."""
+"""Atomic file writes, and the folder for state that outlives a process."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ import platformdirs
 from convtime.core.errors import InputError, why
 
 _STATE_ADVICE = "set XDG_STATE_HOME to a folder of your own"
-# Between two looks at a lock that another one holds: who times again and again lets go for
-# about a millisecond.
+# Poll interval for a lock that is held elsewhere. A process that times repeatedly releases the
+# lock for about a millisecond.
 _POLL_SECONDS = 2e-3
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Makes sure, before hours of timing, that write_file(path) can work afterwards.
+    """Check, before hours of timing, that write_file(path) will succeed afterwards.
 
     Raises:
-        InputError: Says why it cannot.
+        InputError: the path cannot be written; the message says why.
     """
     try:
         if _standard_stream(path) is not None:
             return
         if _is_stream(path):
-            # Not by opening it: to a pipe's reader, closing it would be the end.
+            # Do not open it: closing a pipe signals end-of-file to its reader.
             if not os.access(path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
@@ -46,16 +46,16 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def check_distinct(named: Mapping[str, str | os.PathLike[str] | None]) -> None:
-    """Makes sure that files, each with what names it, are different ones; None names no file.
+    """Check that named files are distinct; None means that an option names no file.
 
     Raises:
-        InputError: Two of them are one file.
+        InputError: two names refer to the same file.
     """
     found: dict[str, str] = {}
     for what, path in named.items():
         if path is None:
             continue
-        with contextlib.suppress(OSError):  # whoever opens it says what is wrong
+        with contextlib.suppress(OSError):  # the code that opens the file reports the error
             if _is_stream(path):
                 continue
         other = found.setdefault(os.path.realpath(path), what)
@@ -64,13 +64,14 @@ def check_distinct(named: Mapping[str, str | os.PathLike[str] | None]) -> None:
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
-    """Writes a file whole or not at all: at every moment it holds the old content or the new.
+    """Write a file atomically: at every moment it holds either the old content or the new.
 
-    A pipe or a character device is written to as it is. So is what standard output or error goes
-    to, e.g. /dev/stdout, after what was printed before.
+    A pipe or character device is written directly. If the path is this process's standard output
+    or error, e.g. /dev/stdout, the content is appended to the earlier output.
 
     Raises:
-        InputError: Says why it cannot, e.g. a full disk; a file's old content is still there.
+        InputError: the file cannot be written, e.g. the disk is full; the message says why. A
+            file's old content is intact.
     """
     try:
         stream = _standard_stream(path)
@@ -87,20 +88,20 @@ def write_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 
 
 def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """As :func:`write_file`, for a file of convtime's own.
+    """Write one of convtime's files atomically, as :func:`write_file` does.
 
     Args:
-        target: no link.
-        content: text is written in UTF-8.
-        mode: of a new file; an existing one keeps its own.
+        target: path of the file; must not be a symbolic link.
+        content: strings are written in UTF-8.
+        mode: permissions of a new file; an existing file keeps its permissions.
 
     Raises:
-        OSError: the old content is still there.
+        OSError: writing failed; the old content is intact.
     """
     temporary = _temporary(target)
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        _write(descriptor, content, durable=True)  # or a crash could leave the new name empty
+        _write(descriptor, content, durable=True)  # otherwise a crash could leave an empty file
         if target.exists():
             shutil.copymode(target, temporary)
         temporary.replace(target)
@@ -109,9 +110,9 @@ def replace_file(target: Path, content: str | bytes, mode: int = 0o666) -> None:
 
 
 def _write(descriptor: int, content: str | bytes, *, durable: bool = False) -> None:
-    """Writes all of the content, and closes the descriptor."""
+    """Write all of the content, and close the descriptor."""
     with os.fdopen(descriptor, "wb") as file:
-        # Half a letter has no form in UTF-8, and what was measured must not be lost for a name.
+        # UTF-8 cannot encode a lone surrogate; measurements must not be lost because of a name.
         file.write(
             content.encode(errors="backslashreplace") if isinstance(content, str) else content
         )
@@ -121,13 +122,13 @@ def _write(descriptor: int, content: str | bytes, *, durable: bool = False) -> N
 
 
 def _standard_stream(path: str | os.PathLike[str]) -> int | None:
-    """The descriptor of standard output or error, where that is what the path names.
+    """Return the descriptor if the path names standard output or error.
 
-    Such a file must neither be replaced, which would part it from what is printed, nor be opened
-    anew, which would write from its start.
+    Such a file must not be replaced: later output would go to the old file. It must not be
+    reopened either: the content would overwrite the start of the file.
     """
     for descriptor in (1, 2):
-        with contextlib.suppress(OSError):  # it is closed, or there is no such path
+        with contextlib.suppress(OSError):  # the stream is closed, or the path does not exist
             if os.path.samestat(os.stat(path), os.fstat(descriptor)):
                 return descriptor
     return None
@@ -138,14 +139,15 @@ def _is_stream(path: str | os.PathLike[str]) -> bool:
 
 
 def _replaceable(path: str | os.PathLike[str]) -> Path:
-    """The regular file, existing or not, behind a path that may be a link.
+    """Resolve links and return the path of the regular file, which may not exist yet.
 
     Raises:
-        InputError: It is something else, or read-only, which root may write all the same.
-        OSError: It must not be written, which would not keep it from being replaced.
+        InputError: the path is not a regular file, or the file is read-only. The read-only check
+            also applies to root, who could write it.
+        OSError: this user may not write the file; replacing it would still succeed.
     """
     target = Path(os.path.realpath(path))
-    # What is still a link after it was followed leads in a circle.
+    # A path that is still a link after resolving is part of a cycle.
     if target.is_symlink() or (target.exists() and not target.is_file()):
         raise InputError(f"{path}: cannot be written, since it is not a regular file")
     if target.exists():
@@ -159,20 +161,20 @@ def _replaceable(path: str | os.PathLike[str]) -> Path:
 
 
 def _temporary(target: Path) -> Path:
-    # In the same directory, since a rename is atomic only within a file system.
+    # Same directory: a rename is atomic only within one file system.
     return target.with_name(f".{target.name}.{os.getpid()}.tmp")
 
 
 def state_folder() -> Path:
-    """Where state is written down that outlives a process: neither a cache nor a session's own."""
+    """Return the folder for state that outlives a process; it is not a cache or session folder."""
     return platformdirs.user_state_path("convtime", appauthor=False)
 
 
 def own_state_folder() -> Path:
-    """The state folder, made if need be.
+    """Return the state folder, and create it if it is missing.
 
     Raises:
-        RuntimeError: where it cannot be used, or belongs to another user.
+        RuntimeError: the folder cannot be used, or belongs to another user.
     """
     folder = state_folder()
     with _state_errors(folder):
@@ -189,15 +191,15 @@ def own_state_folder() -> Path:
 
 @contextlib.contextmanager
 def exclusive_state(name: str = "", patience: float = -1) -> Iterator[Path]:
-    """The state folder, with other processes and threads kept out of what the name is for.
+    """Yield the state folder while holding a lock against other processes and threads.
 
     Args:
-        name: what there is a lock of its own for; the whole folder unless given.
-        patience: seconds to wait for others; for ever if it is negative.
+        name: name of the lock; by default, the lock of the whole folder.
+        patience: seconds to wait for the lock; a negative value waits indefinitely.
 
     Raises:
-        RuntimeError: where the folder cannot be used, or belongs to another user.
-        TimeoutError: where the others are not done in time.
+        RuntimeError: the folder cannot be used, or belongs to another user.
+        TimeoutError: the lock was not released in time.
     """
     folder = own_state_folder()
     lock = filelock.FileLock(folder / f"{name}.lock", mode=0o600)

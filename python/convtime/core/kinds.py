@@ -1,6 +1,7 @@
-"""The table of the six convolutions, from which functions, layers and checks are made.
+"""The table of the six convolutions, from which functions, layers and checks are generated.
 
-Imports nothing compiled: the child of convtime.conv.plan_oracle loads it without convtime's core.
+No compiled imports: the child process of convtime.conv.plan_oracle loads this module without
+convtime's core.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ class ConvolutionKind:
     """One of PyTorch's convolutions.
 
     Attributes:
-        rank: the number of spatial dimensions, 1 to 3.
-        transposed: whether it is a transposed one.
-        function: its name among functions and ops, e.g. "conv_transpose2d".
-        layer: its name among the classes of torch.nn, e.g. "ConvTranspose2d".
+        rank: number of spatial dimensions, 1 to 3.
+        transposed: whether it is a transposed convolution.
+        function: name of the function and op, e.g. "conv_transpose2d".
+        layer: name of the torch.nn class, e.g. "ConvTranspose2d".
     """
 
     rank: int
     transposed: bool
-    # Kept, and not made when asked for: torch.compile may take the rank for a symbol.
+    # Stored, not computed on access: torch.compile may treat the rank as a symbol.
     function: str = dataclasses.field(init=False)
     layer: str = dataclasses.field(init=False)
 

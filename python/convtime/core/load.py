@@ -1,7 +1,7 @@
-"""Loads the compiled core, after checking that it fits this process.
+"""Load the compiled core, after checking that it is compatible with this process.
 
-A mismatch would otherwise show up as an undefined symbol, a crash inside cuDNN or, worst, as
-another library's algorithms under PyTorch's name.
+Without the check, a mismatch would show up as an undefined symbol, a crash inside cuDNN or, at
+worst, as another cuDNN's algorithms reported as PyTorch's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _REINSTALL = (
 
 
 def mapped_cudnn_libraries() -> list[str]:
-    """The paths of all libcudnn.so files that this process has mapped (Linux only)."""
+    """Return the paths of all libcudnn.so files that this process has mapped (Linux only)."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return []
@@ -37,7 +37,7 @@ def _cuda_name(version: str | None) -> str:
 
 
 def check() -> None:
-    """Raises ImportError, in one sentence, where the compiled core does not fit this process."""
+    """Raise a one-sentence ImportError if the compiled core is incompatible with this process."""
     if _minor(torch.__version__) != _minor(_build_info.torch_version):
         raise ImportError(
             f"convtime was built for torch {_minor(_build_info.torch_version)} and this is torch "
@@ -52,9 +52,10 @@ def check() -> None:
     libraries = mapped_cudnn_libraries()
     if len(libraries) > 1:
         raise ImportError(
-            f"this process has loaded more than one cuDNN ({', '.join(libraries)}), so it is open "
-            "which one PyTorch's convolutions use; unload or uninstall all but the one that came "
-            "with torch (look at LD_LIBRARY_PATH, LD_PRELOAD and packages imported earlier)."
+            f"this process has loaded more than one cuDNN ({', '.join(libraries)}), so it is "
+            "unknown which one PyTorch's convolutions use; keep only the cuDNN that came with "
+            "torch, and unload or uninstall the others (check LD_LIBRARY_PATH, LD_PRELOAD and "
+            "packages imported earlier)."
         )
 
 

@@ -1,4 +1,4 @@
-"""Which of convtime's promises were checked on a GPU of this machine, and hold there."""
+"""Records of convtime's promises that were checked on a GPU of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from convtime.core import codec
 from convtime.core.files import exclusive_state, replace_file, state_folder
 
-#: What a proof is of, beside the GPU: one that was made with another of these does not count.
+#: A proof counts only for the same GPU and the same versions of these components.
 VERSIONS = ("driver", "cuda", "torch", "convtime")
 
 NOT_PROVED = "not proved on this device (run: convtime doctor --prove)"
@@ -20,12 +20,12 @@ NOT_PROVED = "not proved on this device (run: convtime doctor --prove)"
 
 @dataclasses.dataclass(frozen=True)
 class Promise:
-    """One promise, as it was checked.
+    """One checked promise.
 
     Attributes:
-        name: what is promised.
+        name: short description of the promise.
         holds: whether it holds; None if it could not be checked.
-        sentence: what was measured against which limit, or why it could not be checked.
+        sentence: the measured value and its limit, or why it could not be checked.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Proof(codec.Stored):
 
     Attributes:
         gpu: the GPU's name.
-        gpu_uuid: its UUID.
-        versions: of driver, CUDA, torch and convtime.
-        date: when, in UTC.
-        promises: what was checked.
+        gpu_uuid: the GPU's UUID.
+        versions: versions of driver, CUDA, torch and convtime.
+        date: date of the check, in UTC.
+        promises: the checked promises.
     """
 
     SCHEMA: ClassVar[str] = "1.0"
@@ -55,18 +55,18 @@ class Proof(codec.Stored):
 
     @property
     def holds(self) -> bool:
-        """Whether no promise was found broken."""
+        """Whether none of the promises was found broken."""
         return all(promise.holds is not False for promise in self.promises)
 
 
 def store(proof: Proof) -> None:
-    """Keeps a proof in the user's state folder, in place of an earlier one of the same GPU."""
+    """Store a proof in the user's state folder, replacing any earlier proof of the same GPU."""
     with exclusive_state() as folder:
         replace_file(_path(folder, proof.gpu_uuid), proof.to_json())
 
 
 def told(gpu_uuid: str, versions: Mapping[str, str | None]) -> str:
-    """What a measurement on a GPU says of its proof, in a few words."""
+    """Return a short proof status for measurements on a GPU."""
     path = _path(state_folder(), gpu_uuid)
     try:
         changed = path.stat().st_mtime_ns
@@ -86,7 +86,7 @@ def told(gpu_uuid: str, versions: Mapping[str, str | None]) -> str:
 
 
 def summary(proof: Proof) -> str:
-    """How many promises hold, and which do not."""
+    """Return how many promises hold, and name the others."""
     broken = [promise.name for promise in proof.promises if promise.holds is False]
     unchecked = [promise.name for promise in proof.promises if promise.holds is None]
     held = len(proof.promises) - len(broken) - len(unchecked)
@@ -97,7 +97,7 @@ def summary(proof: Proof) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _read(path: Path, _changed: int) -> Proof | None:
-    """The proof in a file, or None if the file is not one of this version."""
+    """Read a proof from a file; return None if it does not match this schema version."""
     try:
         data: Any = json.loads(path.read_text(encoding="utf-8"))
         return Proof.from_dict(data)

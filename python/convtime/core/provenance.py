@@ -1,4 +1,4 @@
-"""Where and with what a measurement was made."""
+"""Provenance of a measurement: hardware, software and source state."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ _MONITORING_TOOLS = 6
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
-    """Describes hardware, software and source state; JSON-ready, None for what does not apply.
+    """Describe hardware, software and source state.
 
-    ``threads`` are those of PyTorch for one operation, ``cores`` those that this process may run
-    on. ``governor`` and ``load_average`` (processes that ran or wanted to, on average over the last
-    minute) are the CPU's, at this moment. ``huge_pages`` is Linux' setting of transparent huge
-    pages, for work on the CPU alone.
+    The dict is JSON-serializable; an entry is None where it does not apply.
 
-    ``tracers`` are what Python tells of each call or line, such as coverage, by their modules;
+    ``threads`` is PyTorch's thread count per operation. ``cores`` is the number of CPUs that this
+    process may run on. ``governor`` and ``load_average`` (running and runnable processes, averaged
+    over the last minute) describe the CPU at the time of the call. ``huge_pages`` is Linux's
+    setting of transparent huge pages; it is recorded for CPU devices only.
+
+    ``tracers`` names the modules of tools that trace Python calls or lines, such as coverage.
     ``gc`` says whether Python's garbage collector is enabled.
 
     ``proof`` says which promises were checked on the GPU (see :mod:`convtime.core.proof`).
@@ -63,7 +65,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 
 def tracers() -> list[str]:
-    """What slows Python's calls down at this moment, as ``sys.settrace (coverage)``."""
+    """List the active tools that slow down Python calls, e.g. ``sys.settrace (coverage)``."""
     found = []
     for setter, active in (("settrace", sys.gettrace()), ("setprofile", sys.getprofile())):
         if active is not None:
@@ -78,8 +80,8 @@ def tracers() -> list[str]:
 
 
 def _tool_of(function: object) -> str:
-    """The package that a function of ``sys.settrace`` or ``sys.setprofile`` is from."""
-    if isinstance(function, types.MethodType):  # whose own module may be that of a base class
+    """Return the package that defines a function of ``sys.settrace`` or ``sys.setprofile``."""
+    if isinstance(function, types.MethodType):  # a method's module may be that of a base class
         function = type(function.__self__)
     elif not hasattr(function, "__code__"):
         function = type(function)
@@ -89,13 +91,13 @@ def _tool_of(function: object) -> str:
 
 
 def gpu_uuid(device: torch.device) -> str:
-    """What a GPU is known by, whatever number CUDA_VISIBLE_DEVICES gives it."""
+    """Return the GPU's UUID, which is independent of CUDA_VISIBLE_DEVICES."""
     return f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
 
 @functools.cache
 def driver_version() -> str | None:
-    """The GPU driver's version, or None where NVML is not to be had."""
+    """Return the GPU driver's version, or None if NVML is unavailable."""
     import pynvml  # only where there is a GPU
 
     try:
@@ -110,7 +112,7 @@ def driver_version() -> str | None:
 
 @functools.cache
 def cudnn_version() -> str | None:
-    """The version of the cuDNN that torch has loaded, as "9.19.0"."""
+    """Return the version of the cuDNN that torch has loaded, e.g. "9.19.0"."""
     number = torch.backends.cudnn.version() if torch.backends.cudnn.is_available() else None  # type: ignore[no-untyped-call]
     if number is None:
         return None
@@ -120,15 +122,15 @@ def cudnn_version() -> str | None:
 def _working_directory_state() -> dict[str, Any] | None:
     try:
         return git_state(os.getcwd())
-    except OSError:  # the directory was deleted, which is no reason not to measure
+    except OSError:  # a deleted working directory must not prevent a measurement
         return None
 
 
 @functools.cache
 def git_state(folder: str) -> dict[str, Any] | None:
-    """Commit and dirty flag of the git repository around ``folder``; None where there is none.
+    """Return commit and dirty flag of the git repository at ``folder``; None outside a repository.
 
-    Asked once a process: the source state that counts is the one that was imported.
+    Cached per process: the relevant source state is the state at import.
     """
 
     def git(*args: str) -> str:

@@ -1,4 +1,4 @@
-"""Code of the user's that is imported or run: where it is found, and how its failures are told."""
+"""Import and run the user's code, and report its failures in one line."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from convtime.core.errors import InputError, first_line
 
 
 def import_from_working_directory() -> None:
-    """Has imports look into the working directory, too, which a console script's do not."""
+    """Add the working directory to the import path, which a console script's path lacks."""
     if not {"", os.getcwd()} & set(sys.path):
         sys.path.insert(0, os.getcwd())
 
 
 def attempt(what: str, step: Callable[[], Any], advice: str = "") -> Any:
-    """Runs a step of the user's code.
+    """Run a step of the user's code.
 
     Raises:
-        InputError: Whatever the step raised, a script's exit too, as one line, with the advice.
+        InputError: the step raised an exception or exited; the message is one line and ends with
+            the advice.
     """
     try:
         return step()

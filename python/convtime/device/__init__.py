@@ -1,1 +1,1 @@
-"""The machine: which device is meant, what NVML says of it, its clocks and its state."""
+"""The machine: device selection, NVML queries, clocks and system state."""

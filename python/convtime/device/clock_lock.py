@@ -1,8 +1,8 @@
-"""Locking a GPU's clocks for a while, and making sure that they do not stay locked.
+"""Lock a GPU's clocks for a while, and make sure that they do not stay locked.
 
-NVML cannot be asked whether clocks are locked, and a lock outlives the process that made it. So a
-file says so for as long as a lock is in place: it is written before, and removed after. Whoever
-finds the file of a process that has died knows what was left behind.
+NVML cannot report whether clocks are locked, and a lock outlives the process that made it. A file
+therefore records each lock: it is written before the lock is set and removed after the reset. If
+its process has died, the file shows which lock was left behind.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from convtime.device.resolve import resolve_gpu
 
 SCHEMA = "2.0"
 
-#: By default these end a process without another word; Python raises KeyboardInterrupt for SIGINT.
+#: By default these end a process silently, except SIGINT: Python raises KeyboardInterrupt.
 _DEADLY_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 @dataclasses.dataclass(frozen=True)
 class LockedClocks:
-    """What :func:`locked_clocks` has locked.
+    """The clocks that :func:`locked_clocks` has locked.
 
     Attributes:
-        gpu: its UUID.
-        sm_mhz: the multiprocessors' clock, None for the base clock.
-        memory_mhz: the memory's clock, None where it is not locked.
+        gpu: UUID of the GPU.
+        sm_mhz: SM clock in MHz; None for the base clock.
+        memory_mhz: memory clock in MHz; None if it is not locked.
     """
 
     gpu: str
@@ -51,18 +51,18 @@ class LockedClocks:
 
     @property
     def lock_command(self) -> str:
-        """What does the same in a shell."""
+        """The shell command that sets the same lock."""
         sm_mhz = "tdp,tdp" if self.sm_mhz is None else f"{self.sm_mhz},{self.sm_mhz}"
         memory_mhz = self.memory_mhz and f"-lmc {self.memory_mhz},{self.memory_mhz}"
         return self._as_root(f"-lgc {sm_mhz}", memory_mhz)
 
     @property
     def reset_command(self) -> str:
-        """What undoes it in a shell."""
+        """The shell command that removes the lock."""
         return self._as_root("-rgc", self.memory_mhz and "-rmc")
 
     def _as_root(self, *actions: str | int | None) -> str:
-        # nvidia-smi takes one of these at a time.
+        # nvidia-smi accepts one action per call.
         return " && ".join(
             f"sudo nvidia-smi -i {self.gpu} {action}" for action in actions if action
         )
@@ -74,14 +74,14 @@ class LockedClocks:
 
 @dataclasses.dataclass(frozen=True)
 class LockRecord:
-    """Who has locked which clocks; the content of a lock's file.
+    """The content of a lock's file: which process has locked which clocks.
 
     Attributes:
-        clocks: what is locked.
-        pid: the process.
-        process_start: when it began, in the kernel's ticks, since pids are used again.
-        boot: the kernel's id of its own start, which ends every lock.
-        since: UTC, in ISO format.
+        clocks: the locked clocks.
+        pid: id of the process.
+        process_start: start time of the process, in kernel ticks, because pids are reused.
+        boot: the kernel's boot id; a reboot removes every lock.
+        since: UTC time in ISO format.
     """
 
     clocks: LockedClocks
@@ -91,7 +91,7 @@ class LockRecord:
     since: str
 
     def is_in_place(self) -> bool:
-        """Whether who locked will also reset."""
+        """Return whether the locking process is still there to reset the clocks."""
         if self.pid == os.getpid():
             return any(lock.clocks.gpu == self.clocks.gpu for lock in _held)
         return self.process_start == _process_start(self.pid)
@@ -110,36 +110,37 @@ def locked_clocks(
     memory_mhz: int | None = None,
     device: torch.device | str | int | None = None,
 ) -> Iterator[LockedClocks]:
-    """Keeps a GPU's clocks at fixed rates for a block of code.
+    """Lock a GPU's clocks at fixed rates for a block of code.
 
-    They are reset when the block is left, by an exception, too, and when the process exits or is
-    ended by SIGTERM, SIGINT or SIGHUP. Signal handlers of your own stay in place: where they raise,
-    the block is left; where they return, it goes on at the locked clocks. A process that is killed
-    (SIGKILL) resets nothing: the next use of this function, ``trace_clocks`` or ``convtime doctor``
-    says so.
+    The clocks are reset when the block ends, also by an exception, and when the process exits or is
+    ended by SIGTERM, SIGINT or SIGHUP. Your own signal handlers stay installed: if one raises, the
+    block ends; if it returns, the block continues at the locked clocks. A process that is killed
+    (SIGKILL) resets nothing; the next call of this function, of ``trace_clocks`` or of
+    ``convtime doctor`` reports it.
 
-    Resetting means no lock at all, also where nvidia-smi had locked other rates before: the driver
-    does not tell what was locked.
+    The reset removes every lock, including a lock that nvidia-smi had set before: the driver does
+    not report which clocks were locked.
 
     Args:
-        sm_mhz: the multiprocessors' clock, one that the GPU supports. Unless given: the base
-            clock, which is the one that the GPU is rated to hold within its power limit under any
-            load (NVML's TDP limit; ``tdp`` for nvidia-smi).
-        memory_mhz: the memory's clock, one that the GPU supports; not locked unless given.
-        device: the GPU; the current one unless given.
+        sm_mhz: SM clock in MHz, one that the GPU supports. Default: the base clock, which the GPU
+            is rated to hold within its power limit under any load (NVML's TDP limit; ``tdp`` for
+            nvidia-smi).
+        memory_mhz: memory clock in MHz, one that the GPU supports. Default: not locked.
+        device: the GPU. Default: the current one.
 
     Yields:
-        What is locked.
+        The locked clocks.
 
     Raises:
-        PermissionError: without the right to lock; it says what to run instead, and after.
-        ValueError: for a clock that the GPU does not support, and another device.
-        RuntimeError: where the clocks are locked already, by this process or another one, where
-            NVML cannot be used, or where the GPU cannot lock its clocks.
+        PermissionError: the process has no permission to lock clocks; the message gives the
+            commands to run before and after instead.
+        ValueError: the GPU does not support the clock, or the device is not a GPU.
+        RuntimeError: this or another process has already locked the clocks, NVML is unavailable,
+            or the GPU cannot lock its clocks.
 
     Warns:
-        RuntimeWarning: where clocks were left locked by a process that was killed (they are reset
-            first); and outside of the main thread, where Python cannot handle signals.
+        RuntimeWarning: a killed process left the clocks locked (they are reset first), or the call
+            is outside of the main thread, where Python cannot handle signals.
     """
     where = resolve_gpu(device)
     with nvml.session(where) as gpu:
@@ -153,20 +154,21 @@ def locked_clocks(
 
 
 def reset_clocks(device: torch.device | str | int | None = None) -> None:
-    """Removes every lock of a GPU's clocks, whoever made it.
+    """Remove every lock of a GPU's clocks, including locks of other processes and tools.
 
     Args:
-        device: the GPU; the current one unless given.
+        device: the GPU. Default: the current one.
 
     Raises:
-        PermissionError: without the right to; it says what to run.
-        ValueError: for another device.
-        RuntimeError: where a process that is still running has locked them with
-            :func:`locked_clocks`, or where NVML cannot be used.
+        PermissionError: the process has no permission to reset clocks; the message gives the
+            command to run.
+        ValueError: the device is not a GPU.
+        RuntimeError: a running process has locked the clocks with :func:`locked_clocks`, or NVML
+            is unavailable.
     """
     with nvml.session(resolve_gpu(device)) as gpu, exclusive_state() as folder:
         path = _path(folder, gpu.uuid)
-        with contextlib.suppress(_RecordError):  # this is the way to get rid of such a file
+        with contextlib.suppress(_RecordError):  # resetting also removes an unreadable file
             record = _read(path)
             if record is not None and record.is_in_place():
                 raise RuntimeError(_taken(record))
@@ -175,11 +177,11 @@ def reset_clocks(device: torch.device | str | int | None = None) -> None:
 
 
 def left_over(device: torch.device | str | int | None = None) -> str:
-    """What a process that was killed has left locked on a GPU, in a sentence; empty for nothing.
+    """Describe in one sentence the lock that a killed process left on a GPU; empty for none.
 
     Raises:
-        ValueError: for another device.
-        RuntimeError: where NVML cannot be used.
+        ValueError: the device is not a GPU.
+        RuntimeError: NVML is unavailable.
     """
     with nvml.session(resolve_gpu(device)) as gpu:
         try:
@@ -193,7 +195,7 @@ _told: set[str] = set()
 
 
 def warn_of_left_over(device: torch.device | str | int | None) -> None:
-    """Says once in a process what :func:`left_over` finds."""
+    """Warn of the finding of :func:`left_over`, once per process."""
     sentence = left_over(device)
     if sentence and sentence not in _told:
         _told.add(sentence)
@@ -217,7 +219,7 @@ def _check_clock(
         return
     if not isinstance(clock_mhz, int) or isinstance(clock_mhz, bool):
         raise ValueError(f"{name} must be a whole number, got {clock_mhz!r}")
-    # Where NVML does not list the clocks, it still says itself when it is asked for others.
+    # If NVML does not list the supported clocks, it reports an unsupported one when it is set.
     if supported_mhz and clock_mhz not in supported_mhz:
         nearest = sorted(sorted(supported_mhz, key=lambda other: abs(other - clock_mhz))[:2])
         raise ValueError(
@@ -226,12 +228,12 @@ def _check_clock(
         )
 
 
-# Locks that are in place in this process.
+# Locks that this process holds.
 _held: list[_Lock] = []
 
 
 class _Lock:
-    """A lock of one GPU's clocks, within a session of NVML that lasts as long."""
+    """A lock of one GPU's clocks, inside an NVML session that lasts as long."""
 
     def __init__(self, device: torch.device, gpu: nvml.Gpu, clocks: LockedClocks) -> None:
         self.clocks = clocks
@@ -261,7 +263,7 @@ class _Lock:
         nvml_ = self._gpu.nvml
         advice = f"`{self.clocks.lock_command}` before, and `{self.clocks.reset_command}` after"
         with _explained(nvml_, f"locking the clocks of {self.clocks.gpu}", advice):
-            # Noted before, since a signal can come at any time.
+            # Recorded first: a signal can arrive at any time.
             self._to_reset.append(which)
             try:
                 getattr(nvml_, f"nvmlDeviceSet{which}LockedClocks")(
@@ -272,12 +274,12 @@ class _Lock:
                 raise
 
     def release(self) -> None:
-        # A forked child has a copy of what its parent holds.
+        # A forked child has a copy of its parent's list.
         if self not in _held or os.getpid() != self._pid:
             return
         doing = f"resetting the clocks of {self.clocks.gpu}"
         try:
-            # A session of its own: at the interpreter's exit, the block's may have ended.
+            # A separate session: at interpreter exit, the block's session may have ended.
             with (
                 nvml.session(self._device) as gpu,
                 _explained(gpu.nvml, doing, f"`{self.clocks.reset_command}`"),
@@ -285,13 +287,13 @@ class _Lock:
                 for which in self._to_reset:
                     getattr(gpu.nvml, f"nvmlDeviceReset{which}LockedClocks")(gpu.handle)
             self._path.unlink(missing_ok=True)
-        except (OSError, RuntimeError):  # not an interrupt: then the interpreter's exit resets
+        except (OSError, RuntimeError):  # after an interrupt, the interpreter's exit resets
             self._forget()
             raise
         self._forget()
 
     def _forget(self) -> None:
-        if self in _held:  # which a signal may have come before
+        if self in _held:  # a signal may have removed it already
             _held.remove(self)
         _stop_handling_signals()
 
@@ -300,7 +302,7 @@ def _reset_all(gpu: nvml.Gpu) -> None:
     advice = f"`sudo nvidia-smi -i {gpu.uuid} -rgc`"
     with _explained(gpu.nvml, f"resetting the clocks of {gpu.uuid}", advice):
         gpu.nvml.nvmlDeviceResetGpuLockedClocks(gpu.handle)
-        # A GPU that cannot lock its memory's clock cannot reset it either.
+        # A GPU that cannot lock its memory clock cannot reset it either.
         with contextlib.suppress(gpu.nvml.NVMLError_NotSupported):
             gpu.nvml.nvmlDeviceResetMemoryLockedClocks(gpu.handle)
 
@@ -374,14 +376,14 @@ class _RecordError(RuntimeError):
 
 
 def _read(path: Path) -> LockRecord | None:
-    """The record in a file; None where there is none, or where it is of before a reboot."""
+    """Read the record in a file; return None if it is missing or was written before a reboot."""
     try:
         record = codec.decode(LockRecord, json.loads(path.read_text(encoding="utf-8")), SCHEMA)
-    except (FileNotFoundError, PermissionError):  # another user's folder has none of ours
+    except (FileNotFoundError, PermissionError):  # another user's folder has no record of ours
         return None
     except ValueError as error:
         raise _RecordError(
-            f"{path}, which says what clocks are locked, is not of this version of convtime; call "
+            f"{path}, which says which clocks are locked, is not of this version of convtime; call "
             "convtime.reset_clocks() once no other process uses the GPU"
         ) from error
     return record if record.boot == _boot() else None
@@ -404,12 +406,12 @@ def _process_start(pid: int) -> int | None:
     except OSError:
         return None
     state, *fields = text.rpartition(")")[2].split()
-    # Zombies have ended; the start is field 22 of proc(5), and the state is field 3.
+    # A zombie has ended. In proc(5), field 3 is the state and field 22 is the start time.
     return None if state in "ZX" else int(fields[18])
 
 
 def _boot() -> str:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:  # some sandboxes have no such file, and do not outlive a reboot
+    except OSError:  # some sandboxes lack this file, but they do not outlive a reboot
         return ""

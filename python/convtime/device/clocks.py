@@ -1,4 +1,4 @@
-"""Reads a GPU's clocks, power and temperature while something runs."""
+"""Read a GPU's clocks, power and temperature while code runs."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from convtime.device.resolve import resolve_gpu
 from convtime.results.clock_reading import ClockReading
 from convtime.results.clock_trace import ClockTrace
 
-_LONGEST_QUERY = 5.0  # seconds that a driver may take to answer before it is no longer waited for
+_LONGEST_QUERY = 5.0  # seconds to wait for an answer of the driver
 
 
 class ClockMonitor:
-    """Reads a GPU's clocks from a thread of its own while the ``with`` block runs.
+    """Reads a GPU's clocks in a separate thread while the ``with`` block runs.
 
-    Nothing that goes wrong with the readings reaches the block: they then end, or there are none,
-    and ``reason`` says why. A reading takes the driver up to some milliseconds, in which the thread
-    does not hold the interpreter.
+    Failures never reach the block: the readings stop, or there are none, and ``reason`` says why. A
+    reading takes the driver up to a few milliseconds, during which the thread does not hold the
+    GIL.
 
     Attributes:
         device: the GPU, e.g. ``cuda:0``.
-        reason: why there are no readings, or no more of them; empty where there are.
-        started: when the block was entered, in seconds of ``time.perf_counter``.
+        reason: why readings are missing or stopped early; empty if they did not.
+        started: time at which the block was entered, in seconds of ``time.perf_counter``.
 
     Args:
-        device: the GPU as a torch device or its index; the current one unless given.
+        device: the GPU, as a torch device or an index. Default: the current one.
         interval: seconds between two readings.
 
     Raises:
-        ValueError: for another device, or an interval that is not positive.
+        ValueError: the device is not a GPU, or the interval is not positive.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ClockMonitor:
 
     @property
     def readings(self) -> tuple[ClockReading, ...]:
-        """In order of time; all of them once the block is left."""
+        """The readings in order of time; complete once the block has ended."""
         return tuple(self._readings)
 
     def __enter__(self) -> ClockMonitor:
@@ -73,7 +73,7 @@ class ClockMonitor:
             )
             thread.start()
             self._thread = thread
-        except RuntimeError as error:  # NVML is not to be had, or the system has no more threads
+        except RuntimeError as error:  # NVML is unavailable, or no thread could be started
             self.reason = str(error)
         return self
 
@@ -84,7 +84,7 @@ class ClockMonitor:
         self._done.set()
         self._thread.join(_LONGEST_QUERY)
         if self._thread.is_alive():
-            # NVML stays open, since a query is still in it.
+            # NVML stays open: a query is still running.
             self.reason = f"NVML did not answer within {_LONGEST_QUERY:g} s"
         else:
             self._session.close()
@@ -93,11 +93,11 @@ class ClockMonitor:
         try:
             ended = False
             while not ended:
-                # The last reading comes after the end, so that short blocks have two, too.
+                # Read once more after the end, so that short blocks also have two readings.
                 ended = self._done.is_set()
                 self._readings.append(_reading(gpu, time.perf_counter() - self.started))
                 self._done.wait(0 if ended else self._interval)
-        except Exception as error:  # of whatever kind: it is said, and not raised in a thread
+        except Exception as error:  # reported in `reason`; a thread has no caller to raise to
             self.reason = f"NVML failed after {len(self._readings)} readings: {error}"
 
 
@@ -116,23 +116,23 @@ def _reading(gpu: nvml.Gpu, seconds: float) -> ClockReading:
 def trace_clocks(
     device: torch.device | str | int | None = None, interval: float = 0.02
 ) -> Iterator[ClockTrace]:
-    """Records a GPU's clocks, power, temperature and throttle reasons while a block of code runs.
+    """Record a GPU's clocks, power, temperature and throttle reasons while a block of code runs.
 
-    Where NVML cannot be used the block runs all the same, and the trace's ``reason`` says why it is
+    If NVML is unavailable, the block still runs, and the trace's ``reason`` says why the trace is
     empty.
 
     Args:
-        device: the GPU; the current one unless given.
+        device: the GPU. Default: the current one.
         interval: seconds between two readings.
 
     Yields:
-        The trace, which has its readings once the block is left.
+        The trace; its readings are filled in when the block ends.
 
     Raises:
-        ValueError: for another device, or an interval that is not positive.
+        ValueError: the device is not a GPU, or the interval is not positive.
 
     Warns:
-        RuntimeWarning: where a process that was killed has left this GPU's clocks locked.
+        RuntimeWarning: a killed process has left this GPU's clocks locked.
     """
     monitor = ClockMonitor(device, interval)
     trace = ClockTrace(monitor.device, interval, math.nan)

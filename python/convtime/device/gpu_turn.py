@@ -1,7 +1,7 @@
-"""One timing after the other on a GPU: whoever times keeps others waiting for their turn.
+"""Serialize timings on a GPU: one timing runs while the others wait for their turn.
 
-A file for each GPU is locked meanwhile. The system takes a lock from a process that ends, however
-it ends, so that nothing is left behind.
+Each GPU has a file that is locked during a timing. The system releases the lock when the process
+ends, even if it is killed, so no lock is left behind.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from convtime.core.files import exclusive_state
 
 @dataclasses.dataclass(frozen=True)
 class Turn:
-    """How a timing came to its turn.
+    """How a timing got its turn.
 
     Attributes:
-        waited_seconds: for how long it waited for others.
-        disturbed_by: why others may time on the GPUs meanwhile, in words; empty where they do not.
+        waited_seconds: time in seconds that it waited for other timings.
+        disturbed_by: why other timings may run on the GPUs at the same time; empty if they do not.
     """
 
     waited_seconds: float
@@ -29,7 +29,7 @@ class Turn:
 
 
 class _Timing(threading.local):
-    """GPUs that a thread times on, and who disturbs it: what it times may time something itself."""
+    """A thread's GPUs, with the reason of any disturbance: a timed function may itself time."""
 
     def __init__(self) -> None:
         self.on: dict[str, str] = {}
@@ -40,17 +40,17 @@ _timing = _Timing()
 
 @contextlib.contextmanager
 def turn(gpus: Collection[str], patience: float) -> Iterator[Turn]:
-    """Keeps other processes and threads of this user from timing on GPUs.
+    """Keep this user's other processes and threads from timing on the given GPUs.
 
-    It never fails: where the others are not done in time, or nothing can be locked, the block runs
-    beside them. Within a block of the same thread there is nothing to wait for.
+    This never fails: if the others do not finish in time, or locking fails, the block runs next to
+    them. A nested block of the same thread does not wait.
 
     Args:
-        gpus: their UUIDs.
-        patience: seconds to wait for others at most.
+        gpus: UUIDs of the GPUs.
+        patience: maximum number of seconds to wait for other timings.
     """
     on = _timing.on
-    wanted = sorted(set(gpus) - on.keys())  # in one order, or two could wait for each other
+    wanted = sorted(set(gpus) - on.keys())  # a fixed order prevents deadlocks
     start = time.monotonic()
     waited, disturbed_by = 0.0, next((on[gpu] for gpu in gpus if on.get(gpu)), "")
     with contextlib.ExitStack() as locks:
@@ -78,7 +78,7 @@ def _forget(gpus: Collection[str]) -> None:
 
 
 def _lock(gpu: str, patience: float, locks: contextlib.ExitStack) -> float:
-    """Locks a GPU's file, and returns for how long that had to be waited for."""
+    """Lock a GPU's file, and return the seconds spent waiting for the lock."""
     name = f"timing-{gpu}"
     try:
         locks.enter_context(exclusive_state(name, patience=0))

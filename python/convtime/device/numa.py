@@ -1,4 +1,4 @@
-"""Which NUMA node of a machine memory lies on."""
+"""NUMA placement of tensors' memory."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PAGES_OF_A_TENSOR = 64
 def remote_share(
     tensors: Sequence[torch.Tensor], root: Path = Path("/")
 ) -> tuple[float | None, str]:
-    """Of some pages of tensors, the share on another node than the calling thread's core is of.
+    """Return the share of sampled tensor pages on other NUMA nodes than the calling thread's core.
 
-    None on a machine with one node, or where there are no such pages. And why that is not known,
-    where the machine has several; else empty.
+    The share is None on a machine with one node, and if no page could be sampled. The string says
+    why the share is unknown on a machine with several nodes; otherwise it is empty.
     """
     nodes = {
         int(folder.name[4:]): parse_cpus((folder / "cpulist").read_text())
@@ -39,8 +39,8 @@ def remote_share(
     ]
     found = _nodes_of(addresses)
     if found is None:
-        return None, "the system does not tell on which NUMA node memory lies"
-    known = [node for node in found if node >= 0]  # others have not been touched
+        return None, "the system does not report the NUMA node of memory pages"
+    known = [node for node in found if node >= 0]  # negative: the page has not been touched
     return (sum(node not in own for node in known) / len(known) if known else None), ""
 
 
@@ -55,7 +55,7 @@ def _pages_of(tensor: torch.Tensor) -> list[int]:
 
 
 def _nodes_of(addresses: Sequence[int]) -> list[int] | None:
-    """The node of each page, negative where it has none; None where the system does not tell."""
+    """Return each page's node (negative if it has none), or None if the system does not tell."""
     number = _MOVE_PAGES.get(os.uname().machine)
     if number is None:
         return None

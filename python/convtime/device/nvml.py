@@ -26,17 +26,17 @@ _THROTTLE_REASONS = {
 
 
 class NvmlUnavailableError(RuntimeError):
-    """NVML cannot be asked about a GPU; the text is one sentence that says why."""
+    """NVML cannot be queried about a GPU; the message is one sentence that says why."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A GPU within a :func:`session`.
+    """A GPU inside a :func:`session`.
 
     Attributes:
         nvml: the module ``pynvml``.
-        handle: NVML's own.
-        uuid: what nvidia-smi's ``-i`` takes, e.g. ``GPU-1b2c…``.
+        handle: NVML's device handle.
+        uuid: UUID as nvidia-smi's ``-i`` takes it, e.g. ``GPU-1b2c…``.
     """
 
     nvml: Any
@@ -44,24 +44,24 @@ class Gpu:
     uuid: str
 
     def ask(self, question: str, *arguments: object) -> Any:
-        """The answer of ``nvmlDeviceGet<question>``, None where GPU, driver or user have none."""
+        """Call ``nvmlDeviceGet<question>``; None if GPU, driver or permissions do not allow it."""
         try:
             return getattr(self.nvml, f"nvmlDeviceGet{question}")(self.handle, *arguments)
         except (
             self.nvml.NVMLError_NotSupported,
             self.nvml.NVMLError_FunctionNotFound,
             self.nvml.NVMLError_NoPermission,
-            self.nvml.NVMLError_Unknown,  # what sandboxes say to questions that they do not pass on
+            self.nvml.NVMLError_Unknown,  # the answer of sandboxes to queries that they block
         ):
             return None
 
     def clock_hz(self, kind: int) -> float | None:
-        """The present rate of a clock (``NVML_CLOCK_SM``, …)."""
+        """Return the present rate of a clock (``NVML_CLOCK_SM``, …), in Hz."""
         clock_mhz = self.ask("ClockInfo", kind)
         return None if clock_mhz is None else clock_mhz * 1e6
 
     def power(self) -> float | None:
-        """Watts at this moment; where the driver has only that, their average over a second."""
+        """Return the present power in watts, or its one-second average on drivers without that."""
         values = self.ask("FieldValues", [self.nvml.NVML_FI_DEV_POWER_INSTANT])
         if values is not None and values[0].nvmlReturn == self.nvml.NVML_SUCCESS:
             return float(values[0].value.uiVal) / 1e3
@@ -69,12 +69,12 @@ class Gpu:
         return None if milliwatts is None else milliwatts / 1e3
 
     def temperature(self) -> float | None:
-        """Of the GPU's core, in °C."""
+        """Return the temperature of the GPU's core, in °C."""
         degrees = self.ask("Temperature", self.nvml.NVML_TEMPERATURE_GPU)
         return None if degrees is None else float(degrees)
 
     def throttle_reasons(self) -> tuple[str, ...] | None:
-        """What keeps the clocks from being higher at this moment."""
+        """Return the reasons that limit the clocks at this moment."""
         bits = self.ask("CurrentClocksEventReasons")
         if bits is None:
             return None
@@ -84,13 +84,13 @@ class Gpu:
 
 @contextlib.contextmanager
 def session(device: torch.device) -> Iterator[Gpu]:
-    """Asks NVML about the GPU that a CUDA device is.
+    """Open an NVML session for the GPU behind a CUDA device.
 
     Raises:
-        NvmlUnavailableError: where nvidia-ml-py, NVML itself or the GPU in it is not to be had.
+        NvmlUnavailableError: nvidia-ml-py, NVML itself, or NVML's entry for the GPU is missing.
     """
     try:
-        import pynvml  # here: only where there is a GPU
+        import pynvml  # imported here because it is needed only with a GPU
     except ImportError:
         raise NvmlUnavailableError(
             "nvidia-ml-py is not installed; run pip install nvidia-ml-py"
@@ -99,8 +99,8 @@ def session(device: torch.device) -> Iterator[Gpu]:
         try:
             pynvml.nvmlInit()
             stack.callback(pynvml.nvmlShutdown)
-            # CUDA_VISIBLE_DEVICES renumbers CUDA's devices and not NVML's. The bus also tells which
-            # GPU a MIG instance is part of.
+            # CUDA_VISIBLE_DEVICES renumbers CUDA's devices but not NVML's. The bus id also
+            # identifies the GPU that a MIG instance belongs to.
             handle = pynvml.nvmlDeviceGetHandleByPciBusId(_pci_bus_id(device))
             gpu = Gpu(pynvml, handle, pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError as error:
@@ -109,7 +109,7 @@ def session(device: torch.device) -> Iterator[Gpu]:
 
 
 def _pci_bus_id(device: torch.device) -> str:
-    properties: Any = torch.cuda.get_device_properties(device)  # of which the stubs know half
+    properties: Any = torch.cuda.get_device_properties(device)  # the stubs lack half the fields
     return (
         f"{properties.pci_domain_id:08x}:{properties.pci_bus_id:02x}:"
         f"{properties.pci_device_id:02x}.0"

@@ -1,4 +1,4 @@
-"""Which device is meant."""
+"""Resolve a user's device argument to a torch device."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from convtime.device.nvml import NvmlUnavailableError
 
 
 def resolve_device(requested: torch.device | str | int | None = None) -> torch.device:
-    """The CPU, or a CUDA device with its index.
+    """Return the CPU device, or a CUDA device with its index.
 
     Args:
-        requested: a CPU or a CUDA device; the current GPU unless given, or the CPU where there is
-            none.
+        requested: a CPU or CUDA device. Default: the current GPU, or the CPU if there is no GPU.
 
     Raises:
-        InputError: for another kind of device, and for a GPU that is not there.
+        InputError: the device is of another kind, or the GPU does not exist.
     """
     if requested is None:
         requested = "cuda" if torch.cuda.is_available() else "cpu"
@@ -45,11 +44,11 @@ def resolve_device(requested: torch.device | str | int | None = None) -> torch.d
 
 
 def resolve_gpu(requested: torch.device | str | int | None = None) -> torch.device:
-    """The CUDA device with its index; the current one for None.
+    """Return the CUDA device with its index; the current one for None.
 
     Raises:
-        InputError: for what is no CUDA device of this process.
-        NvmlUnavailableError: where there is none at all.
+        InputError: the argument does not name a CUDA device of this process.
+        NvmlUnavailableError: the process has no CUDA device at all.
     """
     if not torch.cuda.is_available():
         raise NvmlUnavailableError("there is no CUDA device")

@@ -1,4 +1,4 @@
-"""The state of the processors and the GPU, as the system, NVML and the driver tell it."""
+"""The state of the processors and the GPU, as reported by the system, NVML and the driver."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from convtime.results.clock_reading import ClockReading
 
 @dataclasses.dataclass(frozen=True)
 class CpuState:
-    """What the system says about its processors; None for what it does not tell.
+    """State of the processors as reported by the system; None where it does not report a value.
 
     Attributes:
-        governors: the frequency governors in use; none where the system does not say.
-        boost: whether the clock may go beyond its base rate.
-        boost_switch: the file that says so.
-        smt: whether cores run several threads each.
-        load: the load average over the last minute.
-        cpus: logical CPUs of the machine.
-        usable_cpus: those that this process may run on.
-        threads: those that PyTorch uses for one operation.
+        governors: active frequency governors; empty if the system does not report them.
+        boost: whether the clock may exceed its base rate.
+        boost_switch: path of the file that holds the boost setting.
+        smt: whether each core runs several threads.
+        load: load average over the last minute.
+        cpus: number of logical CPUs of the machine.
+        usable_cpus: number of CPUs that this process may run on.
+        threads: number of threads that PyTorch uses for one operation.
     """
 
     governors: tuple[str, ...]
@@ -42,20 +42,20 @@ class CpuState:
 
 @dataclasses.dataclass(frozen=True)
 class GpuState:
-    """What NVML and the driver say about a GPU; None for what they do not tell.
+    """State of a GPU as reported by NVML and the driver; None where they do not report a value.
 
     Attributes:
-        uuid: what nvidia-smi's ``-i`` takes.
-        other_processes: processes beside this one that compute on it.
-        utilisation: share of the second before any timing in which it was busy.
-        persistence_mode: whether the driver stays loaded without a user.
-        ecc: whether its memory corrects errors.
-        uncorrected_errors: of its memory, since the driver was loaded.
-        mig: whether it is divided into instances.
-        throttle_reasons: what kept its clocks down while the operations were timed.
-        may_lock_clocks: whether this process has the rights to.
+        uuid: UUID as nvidia-smi's ``-i`` takes it.
+        other_processes: number of other processes that compute on the GPU.
+        utilisation: share of the second before any timing in which the GPU was busy.
+        persistence_mode: whether the driver stays loaded without a client.
+        ecc: whether the memory corrects errors.
+        uncorrected_errors: number of uncorrected memory errors since the driver was loaded.
+        mig: whether the GPU is divided into MIG instances.
+        throttle_reasons: reasons that limited the clocks while the operations were timed.
+        may_lock_clocks: whether this process has permission to lock clocks.
         may_read_counters: whether this process may read hardware counters.
-        left_over: what a killed process has left locked; empty for nothing.
+        left_over: the clock lock that a killed process left behind; empty for none.
     """
 
     uuid: str
@@ -72,10 +72,10 @@ class GpuState:
 
 
 def cpu_state(root: Path = Path("/")) -> CpuState:
-    """Asks the system about its processors.
+    """Query the system about its processors.
 
     Args:
-        root: where ``sys`` is.
+        root: folder that contains ``sys``.
     """
     system = root / "sys" / "devices" / "system" / "cpu"
     boost, switch = None, None
@@ -99,15 +99,15 @@ def cpu_state(root: Path = Path("/")) -> CpuState:
 def gpu_state(
     device: torch.device, utilisation: float | None, readings: Sequence[ClockReading]
 ) -> GpuState:
-    """Asks NVML and the driver about a GPU that this process computes on.
+    """Query NVML and the driver about a GPU that this process computes on.
 
     Args:
         device: the GPU.
-        utilisation: as in GpuState, from before.
-        readings: of its clocks, while operations were timed.
+        utilisation: as in GpuState, measured before the timings.
+        readings: clock readings from while operations were timed.
 
     Raises:
-        NvmlUnavailableError: where NVML cannot be used.
+        NvmlUnavailableError: NVML cannot be used.
     """
     reasons = {reason for reading in readings for reason in reading.throttle_reasons or ()}
     privileged = _is_privileged(_text(Path("/proc/self/status")), _text(Path("/proc/self/uid_map")))
@@ -120,7 +120,7 @@ def gpu_state(
         persistence = gpu.ask("PersistenceMode")
         return GpuState(
             uuid=gpu.uuid,
-            # This process is one of them; a container's may be listed under other numbers.
+            # Subtract this process; in a container, NVML may list it under another pid.
             other_processes=None
             if processes is None
             else max(0, len({process.pid for process in processes}) - 1),
@@ -148,22 +148,22 @@ def _text(path: Path) -> str | None:
 
 
 def utilisation(device: torch.device) -> float | None:
-    """Share of the last second (or less) in which a GPU was busy; None where that is not known."""
+    """Return the share of the last second (or less) in which a GPU was busy; None if unknown."""
     try:
         with nvml.session(device) as gpu:
             rates = gpu.ask("UtilizationRates")
-    except nvml.NvmlUnavailableError:  # which is found out, and said, once more at the end
+    except nvml.NvmlUnavailableError:  # gpu_state reports this error at the end
         return None
     return None if rates is None else rates.gpu / 100
 
 
 def _is_privileged(status: str | None, uid_map: str | None) -> bool:
-    """Whether the driver takes this process for the administrator's; it asks for CAP_SYS_ADMIN.
+    """Return whether the driver treats this process as an administrator: it checks CAP_SYS_ADMIN.
 
     Args:
         status: content of ``/proc/self/status``.
-        uid_map: content of ``/proc/self/uid_map``; in a user namespace, capabilities are only for
-            what belongs to that.
+        uid_map: content of ``/proc/self/uid_map``; inside a user namespace, capabilities apply to
+            that namespace only.
     """
     capabilities = re.search(r"^CapEff:\s*([0-9a-f]+)$", status or "", re.MULTILINE)
     in_first_namespace = (uid_map or "").split() == ["0", "0", str(2**32 - 1)]

@@ -1,1 +1,1 @@
-"""Where convtime works inside of other programs."""
+"""Integrations of convtime into other programs."""

@@ -1,4 +1,4 @@
-"""pytest-benchmark's fixture with times of the device, for the plugin in pytest_convtime."""
+"""pytest-benchmark's fixture with device times, for the plugin in pytest_convtime."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from convtime.results.measurement import Measurement
 if TYPE_CHECKING:
     from pytest_convtime import Timing
 
-# Of pytest-benchmark's own marker, what a timing has, too.
+# Options of pytest-benchmark's marker, and the corresponding timing options.
 _LIMITS = {"max_time": "budget", "min_rounds": "min_samples"}
 
 
 class GpuBenchmark:
     """pytest-benchmark's fixture, whose rounds are samples of :func:`convtime.time_op`.
 
-    Everything else (``group``, ``extra_info``, ``stats``, …) is that fixture's own.
+    All other attributes (``group``, ``extra_info``, ``stats``, …) are those of that fixture.
     """
 
     def __init__(self, benchmark: Any, timing: Timing) -> None:
@@ -37,7 +37,7 @@ class GpuBenchmark:
         object.__setattr__(self if own else self._benchmark, name, value)
 
     def __call__(self, function_to_benchmark: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Times calls of a function, and returns the result of one."""
+        """Time calls of a function, and return the result of one."""
         marker = self._timing.test.get_closest_marker("benchmark")
         given = marker.kwargs if marker else {}
         limits = {ours: given[theirs] for theirs, ours in _LIMITS.items() if theirs in given}
@@ -56,9 +56,9 @@ class GpuBenchmark:
         warmup_rounds: int = 0,
         iterations: int = 1,
     ) -> Any:
-        """Times just so many calls; ``setup`` and ``teardown`` are not timed.
+        """Time exactly this number of calls, without ``setup`` and ``teardown``.
 
-        A round is the mean of its iterations, of which each is timed by itself.
+        A round is the mean of its iterations; each iteration is timed separately.
         """
         for name, value, least in (
             ("iterations", iterations, 1),
@@ -68,7 +68,7 @@ class GpuBenchmark:
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{name} must be a whole number, {least} or more, got {value!r}")
         if iterations > 1 and setup:
-            raise ValueError(f"iterations must be 1 where there is a setup, got {iterations}")
+            raise ValueError(f"iterations must be 1 if there is a setup, got {iterations}")
         call = _PedanticCall(target, tuple(args), dict(kwargs or {}), setup, teardown)
         count = rounds * iterations
         options = {"warmup": warmup_rounds, "stop": "count"}
@@ -76,7 +76,7 @@ class GpuBenchmark:
         mode = "gpu_benchmark.pedantic(...)"
         if setup or teardown:
             self._time(mode, call, (), {}, options | {"setup": call.prepare}, iterations)
-        else:  # as it is, so that its tensors can be placed
+        else:  # unwrapped, so that its tensors can be placed
             self._time(mode, target, call.args, call.kwargs, options, iterations)
         call.prepare()
         result = call()
@@ -96,7 +96,8 @@ class GpuBenchmark:
         if benchmark._mode:
             benchmark.has_error = True
             raise RuntimeError(
-                f"gpu_benchmark can be used once in a test, and was used in {benchmark._mode} mode"
+                f"gpu_benchmark must be used only once in a test, got a second use after "
+                f"{benchmark._mode}"
             )
         benchmark._mode = mode
         if not (benchmark.enabled or self._timing.is_again):
@@ -107,14 +108,14 @@ class GpuBenchmark:
         except BaseException:
             benchmark.has_error = True
             raise
-        if not self._timing.is_again:  # which is no run of pytest-benchmark's
+        if not self._timing.is_again:  # that run is not one of pytest-benchmark's
             self._feed(measured, iterations)
 
     def _tell_why_not(self) -> None:
         if self._timing.under_xdist:
             told = (
                 "gpu_benchmark called the function once and timed nothing: pytest-benchmark "
-                "switches itself off under xdist; run without -n, or use time_op"
+                "disables itself under xdist; run without -n, or use time_op"
             )
             warnings.warn(pytest.PytestWarning(told), stacklevel=4)
 
@@ -127,7 +128,7 @@ class GpuBenchmark:
 
 
 def _extra_info(measured: Measurement) -> dict[str, Any]:
-    """How it was measured, for pytest-benchmark's files."""
+    """Return the conditions of the measurement, for pytest-benchmark's files."""
     clocks_hz = sorted(clock for clock in measured.sm_clocks_hz if clock)
     conditions = ("method", "queue", "cache", "placement", "pages", "regime", "clocks", "device")
     reasons = (getattr(measured, f"{name}_reason", "") for name in conditions)
@@ -142,7 +143,7 @@ def _extra_info(measured: Measurement) -> dict[str, Any]:
 
 
 class _PedanticCall:
-    """A call whose arguments ``setup`` makes, and after which ``teardown`` is called with them."""
+    """A call with arguments from ``setup``; ``teardown`` is called with them afterward."""
 
     def __init__(
         self,
@@ -158,12 +159,12 @@ class _PedanticCall:
         self._called = False
 
     def prepare(self) -> None:
-        """Before each call."""
+        """Run before each call."""
         self.end()
         made = self._setup() if self._setup else None
         if made:
             if self._given:
-                raise TypeError("setup must not return arguments where args or kwargs are given")
+                raise TypeError("setup must not return arguments if args or kwargs are given")
             self.args, self.kwargs = made
 
     def __call__(self) -> Any:
@@ -171,7 +172,7 @@ class _PedanticCall:
         return self._target(*self.args, **self.kwargs)
 
     def end(self) -> None:
-        """After the last call, where there was one."""
+        """Run after the last call, if there was one."""
         if self._called and self._teardown is not None:
             self._teardown(*self.args, **self.kwargs)
         self._called = False

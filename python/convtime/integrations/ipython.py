@@ -1,4 +1,4 @@
-"""IPython and Jupyter: ``%load_ext convtime`` gives ``%time_op``, and progress bars."""
+"""IPython and Jupyter: ``%load_ext convtime`` adds ``%time_op`` and progress bars."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from convtime.timing.supervision import watch_with
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """``%load_ext convtime``: adds the magics, and shows a bar while a timing takes long."""
+    """Handle ``%load_ext convtime``: add the magics, and show a bar during long timings."""
     shell.register_magics(_TimeOp)
     watch_with(progress_bar)
 
 
 def unload_ipython_extension(shell: InteractiveShell) -> None:
-    """``%unload_ext convtime``: takes away what loading it has added."""
+    """Handle ``%unload_ext convtime``: remove the additions."""
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("time_op", None)
     watch_with(None)
 
 
 class _Parser(argparse.ArgumentParser):
-    """One whose errors are a line in the notebook, and end nothing."""
+    """A parser whose errors are a line in the notebook, and do not exit."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see %time_op?")
@@ -47,7 +47,7 @@ def _make_parser() -> _Parser:
         prog="time_op", usage="%%time_op [options] statement", add_help=False, allow_abbrev=False
     )
     parser.add_argument(
-        "-o", dest="give_back", action="store_true", help="give the result back, and do not show it"
+        "-o", dest="give_back", action="store_true", help="return the result, and do not show it"
     )
     snippet.add_options(parser)
     return parser
@@ -55,7 +55,7 @@ def _make_parser() -> _Parser:
 
 @magics_class
 class _TimeOp(Magics):
-    """The magics, which time a statement as `convtime time` does."""
+    """The magics; they time a statement like `convtime time`."""
 
     _parser = _make_parser()
 
@@ -64,7 +64,7 @@ class _TimeOp(Magics):
     def time_op(
         self, line: str, cell: str | None = None, local_ns: dict[str, Any] | None = None
     ) -> Measurement | None:
-        """Times a statement, or the statements of a cell, by convtime.time_op.
+        """Time a statement, or the statements of a cell, with convtime.time_op.
 
             %time_op --cache warm torch.relu(x)
             measured = %time_op -o torch.relu(x)
@@ -73,9 +73,9 @@ class _TimeOp(Magics):
             z = x + y
             torch.relu(z)
 
-        Statements find the notebook's variables. What they assign to is gone afterwards. In a cell,
-        what follows the options on the first line runs once before, as a setup does. Options that
-        begin the line end at the statement, or at ``--``.
+        Statements can use the notebook's variables. Their assignments are discarded. In a cell,
+        code after the options on the first line runs once before, as a setup does. Options at the
+        beginning of the line end at the statement, or at ``--``.
         """
         given, rest = _split(line, self._parser)
         options = self._parser.parse_args(given)
@@ -83,7 +83,7 @@ class _TimeOp(Magics):
         if cell is not None:
             statement = cell
             options.setup = [*options.setup, rest]
-        assert self.shell is not None  # as it is before a shell registers it
+        assert self.shell is not None  # it is None only before a shell registers it
         namespace = {**self.shell.user_ns, **(local_ns or {})}
         with _told_in_one_line():
             snippet.set_up(options, namespace)
@@ -99,12 +99,12 @@ _TimeOp.time_op.__doc__ = f"{_TimeOp.time_op.__doc__}\n{_TimeOp._parser.format_h
 
 
 def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
-    """The options that a line begins with, and the rest of it as it is.
+    """Split a line into the options at its beginning, and the unchanged rest.
 
-    Only the former are quoted as in a shell: a statement has quotes of its own.
+    Only the options are quoted as in a shell: a statement has its own quotes.
 
     Raises:
-        UsageError: for a quote in the options that is not closed.
+        UsageError: a quote in the options is not closed.
     """
     actions = parser._option_string_actions
     text = io.StringIO(line)
@@ -118,7 +118,7 @@ def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
         try:
             word = words.get_token()
         except ValueError as error:
-            raise UsageError(f"the options are not well quoted ({error}): {line.strip()}") from None
+            raise UsageError(f"the options have invalid quotes ({error}): {line.strip()}") from None
         rest = line[text.tell() :].strip()
         if word is None or (word == "--" and not wants_value):
             break
@@ -130,7 +130,7 @@ def _split(line: str, parser: argparse.ArgumentParser) -> tuple[list[str], str]:
 
 @contextlib.contextmanager
 def _told_in_one_line() -> Iterator[None]:
-    """Leaves a traceback to the errors that statements raise, and gives all others one line."""
+    """Keep the traceback of errors that statements raise; report all others in one line."""
     try:
         yield
     except InputError as error:

@@ -10,21 +10,21 @@ from convtime.results.batch_record import BatchRecord
 from convtime.timing.options import Options
 
 with warnings.catch_warnings():
-    # A notebook without ipywidgets gets a bar of text, and need not be told each time.
+    # Without ipywidgets, a notebook gets a text bar; hide the repeated warning.
     warnings.simplefilter("ignore")
     from tqdm.auto import tqdm
 
-#: A shorter timing shows no bar.
+#: Shorter timings show no bar.
 SHOWN_AFTER_SECONDS = 1.0
-# The bar is drawn between batches, but what a notebook then does to show it takes time of the CPU.
+# The bar is updated between batches, but a notebook then uses CPU time to display it.
 _REDRAWN_AFTER_SECONDS = 0.5
 
 
 @contextlib.contextmanager
 def progress_bar(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
-    """A bar for a timing, as the ``log`` of it; it is gone when the timing is over.
+    """Show a bar for a timing, as its ``log``; it disappears when the timing ends.
 
-    It shows which part of the budget, or of the samples, is used up; most timings end before that.
+    It shows the used share of the budget or of the samples. Most timings end before 100 %.
     """
     with tqdm(
         total=1.0,
@@ -39,7 +39,7 @@ def progress_bar(options: Options) -> Iterator[Callable[[BatchRecord], object]]:
 
         def log(record: BatchRecord) -> None:
             nonlocal used_seconds, used_rounds
-            if record.number == 1:  # again where two regimes are timed
+            if record.number == 1:  # numbers restart if two regimes are timed
                 used_seconds = 0.0
                 used_rounds = 0
             bar.set_description_str(record.phase, refresh=False)

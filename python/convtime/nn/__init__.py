@@ -1,4 +1,4 @@
-"""Drop-in modules: PyTorch's layers, computed by convtime's ops, and models made of them."""
+"""Drop-in modules: PyTorch's layers computed by convtime's ops, fused layers, and MLPs."""
 
 from convtime.nn.fusion import FusedConvolution, Fusion, fuse, unfuse
 from convtime.nn.layers import (

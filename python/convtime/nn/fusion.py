@@ -1,4 +1,4 @@
-"""Finds convolutions with what follows them in a model, has each be one call, and undoes it."""
+"""Fuse each convolution of a model with its epilogue into one call, and undo it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LAYERS: dict[type, str] = {
     torch.nn.Sigmoid: "sigmoid",
     torch.nn.Tanh: "tanh",
 }
-# Of one tensor; an `inplace` is nobody else's concern, since nothing else uses what is activated.
+# Functions of one tensor; `inplace` is irrelevant, since nothing else uses the activation's input.
 _FUNCTIONS: dict[Any, str] = {
     F.relu: "relu",
     torch.relu: "relu",
@@ -56,7 +56,7 @@ _FUNCTIONS: dict[Any, str] = {
 _METHODS = {name + suffix: name for name in ("relu", "sigmoid", "tanh") for suffix in ("", "_")}
 _GELUS = {"none": "gelu", "tanh": "gelu_tanh"}
 _IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, operator.setitem)
-# Where functions come from that write only where their name or arguments say so.
+# Modules whose functions write in place only if their name or arguments say so.
 _PURE = frozenset(
     {"torch", "torch.functional", "torch.nn.functional", "torch._C._nn"}
     | {"_operator", "builtins", "math"}
@@ -66,11 +66,11 @@ _REPLICATE = "_replicate_for_data_parallel"
 
 @dataclass(frozen=True)
 class FusedConvolution:
-    """A convolution that :func:`fuse` has found something after.
+    """A convolution that :func:`fuse` fused with its epilogue.
 
     Attributes:
-        name: The convolution's, as ``named_modules`` has it.
-        steps: What it is one call with, in order: names of modules, or of functions in brackets.
+        name: The convolution's name in ``named_modules``.
+        steps: The fused steps after it, in order: names of modules, or of functions in brackets.
     """
 
     name: str
@@ -82,12 +82,11 @@ class FusedConvolution:
 
 @dataclass(frozen=True, repr=False)
 class Fusion(ModelChange):
-    """What :func:`fuse` did to a model; as a context manager, it undoes that at its end.
+    """The report of :func:`fuse`; as a context manager, it restores the model on exit.
 
     Attributes:
-        fused: The convolutions that are one call with what follows them. One that is called twice
-            is there twice.
-        left: The convolutions that are not, as (name, why).
+        fused: The fused convolutions. One that is called twice is listed twice.
+        left: The convolutions that were not fused, as (name, reason).
     """
 
     fused: tuple[FusedConvolution, ...]
@@ -99,7 +98,7 @@ class Fusion(ModelChange):
 
     @property
     def done(self) -> tuple[tuple[str, str], ...]:
-        """The convolutions that were fused, as (name, with what)."""
+        """The convolutions that were fused, as (name, fused steps)."""
         return tuple((each.name, f"with {' + '.join(each.steps)}") for each in self.fused)
 
     def __enter__(self) -> Fusion:
@@ -111,37 +110,37 @@ class Fusion(ModelChange):
 
 
 def fuse(model: torch.nn.Module) -> Fusion:
-    """Has each convolution of a model be one call with what follows it, in place.
+    """Fuse each convolution of a model with its epilogue into one call, in place.
 
-    What follows may be a batch norm, then the addition of a tensor, then an activation (ReLU,
-    ReLU6, LeakyReLU, GELU, SiLU, sigmoid or tanh); each may be missing, and nothing else may use
-    what is between them. The call is :func:`convtime.ops.conv2d_epilogue`, or that of another
-    number of dimensions.
+    The epilogue is a batch norm, then the addition of a tensor, then an activation (ReLU, ReLU6,
+    LeakyReLU, GELU, SiLU, sigmoid or tanh). Each step is optional, and nothing else may use the
+    intermediate results. The fused call is :func:`convtime.ops.conv2d_epilogue`, or its 1-D or 3-D
+    counterpart.
 
-    Each module that calls convolutions is traced alone, by torch.fx, and what it calls is left as
-    it is. Its ``forward`` is replaced on the object; modules, parameters, ``state_dict`` and hooks
-    stay what they are. :func:`unfuse` undoes it, and so does the end of a ``with`` statement. As
-    with torch.fx, what a ``forward`` reads of anything but its arguments is read once, by fuse.
+    torch.fx traces each module that calls convolutions separately, without tracing its submodules.
+    ``forward`` is replaced on the object; modules, parameters, ``state_dict`` and hooks are
+    unchanged. :func:`unfuse`, or leaving a ``with`` statement, undoes it. As with torch.fx, values
+    that a ``forward`` reads from anything other than its arguments are read only once, by fuse.
 
-    A batch norm in eval mode is folded into the convolution's weight and bias. These are kept, and
-    made again where parameters or statistics have changed, but for changes through ``.data``;
-    while a gradient of a parameter may be asked for, and in compiled code, they are made in each
-    call. In training mode, all from a batch norm on is computed by the modules themselves; so is
-    all else that turns out not to fit when it is called: an addend of another shape or dtype, hooks
-    that were registered on one of the fused modules or on all modules, or a module that was put in
-    place of one.
+    A batch norm in eval mode is folded into the convolution's weight and bias. The folded tensors
+    are kept, and recomputed when parameters or statistics change, except for changes through
+    ``.data``. They are computed in each call while a parameter may need a gradient, and in compiled
+    code. In training mode, the original modules compute the batch norm and the steps after it. They
+    also compute every call that does not fit: an addend with a different shape or dtype, hooks
+    registered on a fused module or on all modules, or a fused module that was replaced.
 
     Args:
-        model: the model, or a wrapper of it.
+        model: the model, or a wrapper around it.
 
     Returns:
-        What was fused, and what was left, with the reason: convolutions after which there is
-        nothing to fuse, that are used by something else as well, that are no plain layers of
-        torch.nn or convtime.nn or have hooks, and those of a module whose ``forward`` torch.fx
-        cannot trace, depends on the training mode, or has optional arguments.
+        The fused convolutions, and the others with the reason. Convolutions are left if there is
+        nothing to fuse after them, if something else also uses their result, or if they are not
+        plain layers of torch.nn or convtime.nn or have hooks. They are also left if the ``forward``
+        of their module depends on the training mode, has optional arguments, or cannot be traced by
+        torch.fx.
 
     Raises:
-        TypeError: if ``model`` is no module.
+        TypeError: if ``model`` is not a module.
     """
     check_module("fuse", model)
     register_formulas()
@@ -172,23 +171,23 @@ def fuse(model: torch.nn.Module) -> Fusion:
             chain.rewrite(graph)
         if chains:
             forwards.append((module, _compile(graph, module)))
-    # After all that may raise: a model is fused as a whole or not at all.
+    # After everything that can raise: a model is fused as a whole or not at all.
     for module, forward in forwards:
         _set_forward(module, forward)
     return Fusion(tuple(fused), tuple(left), tuple(module for module, _ in forwards))
 
 
 def unfuse(model: torch.nn.Module) -> tuple[str, ...]:
-    """Undoes :func:`fuse`: modules call again what they called.
+    """Undo :func:`fuse`: modules call their original layers again.
 
     Args:
-        model: the model, or a wrapper of it.
+        model: the model, or a wrapper around it.
 
     Returns:
-        The names of the modules whose ``forward`` was replaced.
+        The names of the modules whose ``forward`` was restored.
 
     Raises:
-        TypeError: if ``model`` is no module.
+        TypeError: if ``model`` is not a module.
     """
     check_module("unfuse", model)
     return tuple(name for name, module in model.named_modules() if _restore(module))
@@ -200,14 +199,14 @@ def _set_forward(module: torch.nn.Module, forward: Callable[..., Any]) -> None:
 
 
 def _replicate(module: Any) -> torch.nn.Module:
-    """A replica for DataParallel, whose forward takes the replica's parameters."""
+    """Create a replica for DataParallel; its forward uses the replica's parameters."""
     replica: torch.nn.Module = getattr(type(module), _REPLICATE)(module)
     vars(replica)["forward"] = types.MethodType(vars(module)["forward"].__func__, replica)
     return replica
 
 
 def _restore(module: torch.nn.Module) -> bool:
-    """Whether it was fused."""
+    """Restore a module's forward; return whether it was fused."""
     is_ours = hasattr(vars(module).get("forward"), "_convtime_fused")
     if is_ours or _was_pickled(module):
         del vars(module)["forward"], vars(module)[_REPLICATE]
@@ -215,14 +214,14 @@ def _restore(module: torch.nn.Module) -> bool:
 
 
 def _was_pickled(module: torch.nn.Module) -> bool:
-    """Whether it was fused before: pickle keeps a method's name, and finds that of the class."""
+    """Whether the module was fused before pickling, which turns forward into the class's method."""
     return _REPLICATE in vars(module) and (
         vars(module).get("forward") == types.MethodType(type(module).forward, module)
     )
 
 
 def _convolutions_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """The convolutions that are the module's own to call, by their names in it."""
+    """Yield the convolutions that the module itself calls, with their names in it."""
     if is_convolution(module) or _is_container(module):
         return
     pending = list(module.named_children())
@@ -235,7 +234,7 @@ def _convolutions_of(module: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mo
 
 
 def _is_container(module: torch.nn.Module) -> bool:
-    """Whether it only holds modules, which others call."""
+    """Whether the module only holds modules that others call."""
     return isinstance(module, torch.nn.ModuleList | torch.nn.ModuleDict)
 
 
@@ -245,15 +244,15 @@ def _add_in_place(first: Any, second: Any) -> Any:
 
 
 class _Proxy(fx.Proxy):
-    """Tells `y += x` from `y = y + x`, as torch.fx does not."""
+    """Distinguishes `y += x` from `y = y + x`; torch.fx does not."""
 
     def __iadd__(self, other: Any) -> fx.Proxy:
-        # Not operator.iadd: torch.fx writes that as a statement, which changes a number's variable.
+        # torch.fx would write operator.iadd as a statement, which changes a number's variable.
         return self.tracer.create_proxy("call_function", _add_in_place, (self, other), {})
 
 
 class _Tracer(fx.Tracer):
-    """Looks into one module's forward alone."""
+    """Traces only one module's forward, without its submodules."""
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         return _Proxy(node, self)
@@ -263,7 +262,7 @@ class _Tracer(fx.Tracer):
 
 
 def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
-    """What a module's forward calls; or why that is not known."""
+    """Trace a module's forward; if that fails, return None and the reason."""
     if isinstance(module, torch.jit.ScriptModule):
         return None, "TorchScript has compiled the module that calls it"
     if "forward" in vars(module) and not _was_pickled(module):
@@ -271,24 +270,24 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
     try:
         parameters = list(inspect.signature(module.forward).parameters.values())
     except (TypeError, ValueError):
-        return None, "the forward of the module that calls it does not tell its arguments"
+        return None, "the forward of the module that calls it has no readable signature"
     for parameter in parameters:
         if parameter.kind is not parameter.POSITIONAL_OR_KEYWORD or (
             parameter.default is not parameter.empty
         ):
             return None, (
                 "the forward of the module that calls it takes optional arguments "
-                f"({parameter.name}), and a trace of it would be of one case alone"
+                f"({parameter.name}), and a trace would cover only one case"
             )
     before = dict(vars(module))
-    # Of the modules in it, too, whose modes the forward may read. TorchScript's have none there.
+    # Submodules too: the forward may read their modes. TorchScript modules have none in vars().
     modes = [(part, part.training) for part in module.modules() if "training" in vars(part)]
     try:
         now = _Tracer().trace(module)
         for part, training in modes:
             vars(part)["training"] = not training
         otherwise = _Tracer().trace(module)
-    except Exception as error:  # whatever the forward raises when it is given proxies
+    except Exception as error:  # a forward can raise anything when it is given proxies
         text = str(error).strip().partition("\n")[0]
         return None, (
             "torch.fx cannot trace the forward of the module that calls it "
@@ -310,17 +309,17 @@ def _trace(module: torch.nn.Module) -> tuple[fx.Graph | None, str]:
 
 @dataclass
 class _Chain:
-    """A call of a convolution, and the calls that become one with it."""
+    """A call of a convolution, and the calls that are fused with it."""
 
     nodes: list[fx.Node]
     norm: str | None = None
     sum: fx.Node | None = None
-    place: int = 0  # of what is added, among the sum's arguments
+    place: int = 0  # position of the addend among the sum's arguments
     alpha: float = 1.0
-    in_place: bool = False  # of the sum
+    in_place: bool = False  # whether the sum is in place
     activation: str = "identity"
     negative_slope: float = 0.01
-    layer: str | None = None  # of the activation, where it is a module
+    layer: str | None = None  # the activation's module, if it is one
 
     @property
     def conv(self) -> str:
@@ -354,7 +353,7 @@ class _Chain:
 def _find_chains(
     graph: fx.Graph, module: torch.nn.Module, convolutions: dict[str, torch.nn.Module]
 ) -> tuple[list[_Chain], list[tuple[str, str]]]:
-    """What can be fused, and the convolutions that cannot, with the reason."""
+    """Find the chains to fuse, and the convolutions that cannot be fused, with the reason."""
     chains: list[_Chain] = []
     left: list[tuple[str, str]] = []
     for node in graph.nodes:
@@ -374,14 +373,14 @@ def _find_chains(
         for path in convolutions
         if path not in called
     ]
-    # Where two convolutions are added, the second one takes the first's result.
+    # If two convolutions are added, the second one takes the first one's result.
     taken: set[fx.Node] = set()
     kept: list[_Chain] = []
     for chain in reversed(chains):
         while len(chain.nodes) > 1 and taken & set(chain.nodes):
             _shorten(chain)
         if len(chain.nodes) == 1:
-            left.append((chain.conv, "what follows it is one call with another convolution"))
+            left.append((chain.conv, "its epilogue is fused with another convolution"))
             continue
         taken |= set(chain.nodes)
         kept.append(chain)
@@ -389,7 +388,7 @@ def _find_chains(
 
 
 def _shorten(chain: _Chain) -> None:
-    """Takes what an addition and an activation make of it away."""
+    """Remove the addition and the activation from the chain."""
     kept = chain.nodes[: 2 if chain.norm else 1]
     chain.nodes = kept
     chain.sum, chain.alpha, chain.in_place = None, 1.0, False
@@ -401,14 +400,14 @@ def _why_not(conv: torch.nn.Module, call: fx.Node) -> str | None:
     if why:
         return why
     if conv.transposed:
-        return "it is a transposed convolution, after which cuDNN fuses nothing"
+        return "it is a transposed convolution, and cuDNN fuses nothing after those"
     if len(call.args) != 1 or call.kwargs:
         return "it is called with more than its input"
     return None
 
 
 def _follow(call: fx.Node, module: torch.nn.Module) -> _Chain:
-    """The calls that each take the result of the one before, where nothing else takes it."""
+    """Collect the calls that each use only the result of the previous one, as its only user."""
     chain = _Chain([call])
     conv: Any = module.get_submodule(str(call.target))
     while len(chain.nodes[-1].users) == 1:
@@ -439,17 +438,17 @@ def _why_not_chain(chain: _Chain, module: torch.nn.Module) -> str | None:
         return "no batch norm, addition or activation follows it"
     for path in (chain.conv, chain.norm, chain.layer):
         if path is not None and has_hooks(module.get_submodule(path)):
-            return f"{path} has hooks, which see what is between the steps"
+            return f"{path} has hooks, which would see the intermediate results"
     node = first.next
     while node is not last:
         if node not in chain.nodes and _may_change_in_place(node, module):
-            return "something is or may be changed in place between it and what follows it"
+            return "a tensor is or may be changed in place between it and its epilogue"
         node = node.next
     return None
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Whether there is something that a call of the module calls as well."""
+    """Whether a call of the module also runs hooks."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -459,7 +458,7 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def _have_hooks_of_all() -> bool:
-    """Whether there is something that the calls of all modules call as well."""
+    """Whether hooks are registered for all modules."""
     return bool(
         every_module._global_forward_hooks
         or every_module._global_forward_pre_hooks
@@ -485,7 +484,7 @@ def _is_plain_norm(norm: Any, conv: _ConvNd) -> bool:
 
 
 def _addend(node: fx.Node, last: fx.Node) -> tuple[int, float] | None:
-    """Which of a node's arguments it adds to the last one, and times what."""
+    """Return which argument of a node is added to the last node's result, and its factor."""
     is_function = node.op == "call_function" and node.target in (
         operator.add,
         operator.iadd,
@@ -511,7 +510,7 @@ def _adds_in_place(node: fx.Node) -> bool:
 
 
 def _activation(node: fx.Node, module: torch.nn.Module) -> tuple[str, float] | None:
-    """The name of the activation that a node is, and its slope."""
+    """Return the name and slope of the activation that a node computes."""
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
         return _layer_activation(layer) if len(node.args) == 1 and not node.kwargs else None
@@ -544,7 +543,7 @@ def _layer_activation(layer: Any) -> tuple[str, float] | None:
 
 
 def _may_change_in_place(node: fx.Node, module: torch.nn.Module) -> bool:
-    """Whether it writes into a tensor, or calls code that is not known not to."""
+    """Whether the node writes into a tensor, or calls code that may do so."""
     if node.op == "call_module":
         parts = module.get_submodule(str(node.target)).modules()
         return not all(_is_pure(part) for part in parts)
@@ -575,14 +574,14 @@ def _is_pure(part: torch.nn.Module) -> bool:
 
 
 def _compile(graph: fx.Graph, module: torch.nn.Module) -> Callable[..., Any]:
-    """The graph as a method of the module, whose parts it looks up in each call."""
+    """Compile the graph into a method of the module; each call looks up the module's parts."""
     compiled = fx.GraphModule(module, graph, class_name=type(module).__name__)
     forward: Any = type(compiled).forward
     forward._convtime_fused = True
     return forward  # type: ignore[no-any-return]
 
 
-# --- What a fused model calls --------------------------------------------------------------------
+# --- Functions that a fused model calls ----------------------------------------------------------
 
 
 def call_fused(
@@ -596,7 +595,7 @@ def call_fused(
     alpha: float,
     in_place: bool,
 ) -> torch.Tensor:
-    """A convolution with what follows it: as one call where that fits, else by the modules."""
+    """Compute a convolution and its epilogue: in one call if possible, else with the modules."""
     is_as_fused = layer is None or _layer_activation(layer) == (activation, negative_slope)
     if is_as_fused and _fits(conv, norm, layer, input, other):
         weight, bias = (conv.weight, conv.bias) if norm is None else _fold(conv, norm)
@@ -622,7 +621,7 @@ def call_fused(
     if norm is not None:
         y = norm(y)
     if other is not None:
-        # An addition in place keeps shape and dtype, or raises.
+        # An in-place addition keeps shape and dtype, or raises.
         y = y.add_(other, alpha=alpha) if in_place else torch.add(y, other, alpha=alpha)
     if layer is not None:
         activated: torch.Tensor = layer(y)
@@ -631,13 +630,13 @@ def call_fused(
 
 
 def _fits(conv: Any, norm: Any, layer: Any, input: Any, other: Any) -> bool:
-    """Whether one call computes what the modules would."""
+    """Whether one call computes the same as the modules."""
     if not isinstance(input, torch.Tensor) or _have_hooks_of_all():
         return False
     for module in (conv, norm, layer):
         if module is not None and has_hooks(module):
             return False
-    # Parts may have been replaced since they were fused.
+    # Modules may have been replaced since they were fused.
     if why_not_plain(conv) or conv.transposed or not (norm is None or _is_plain_norm(norm, conv)):
         return False
     if norm is not None and (norm.training or input.dim() != conv.weight.dim()):
@@ -671,7 +670,7 @@ _Sources = Sequence[tuple[torch.Tensor | None, tuple[int, int] | None]]
 
 @dataclass
 class _Folded:
-    """A convolution's weight and bias with a batch norm in them, and what they were made of."""
+    """A convolution's weight and bias with a folded batch norm, and the source tensors."""
 
     norm: _BatchNorm
     eps: float
@@ -699,13 +698,13 @@ def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
     ):
         return known.weight, known.bias
     capturing = conv.weight.is_cuda and torch.cuda.is_current_stream_capturing()
-    # What a graph computes is not there yet.
+    # Values that a graph computes do not exist yet during capture.
     if capturing or any(tensor is not None and state is None for tensor, state in sources):
         return _compute_folded(conv, norm)
     with torch.inference_mode(False), torch.no_grad():
         weight, bias = _compute_folded(conv, norm)
         if known is not None and _can_hold(known.weight, weight) and _can_hold(known.bias, bias):
-            # In place: a CUDA graph may read them.
+            # In place, because a CUDA graph may read these tensors.
             weight, bias = known.weight.copy_(weight), known.bias.copy_(bias)
     if weight.is_cuda:
         torch.cuda.current_stream(weight.device).synchronize()  # for calls on other streams
@@ -714,7 +713,7 @@ def _fold(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _is_observed(tensors: Iterable[torch.Tensor | None]) -> bool:
-    """Whether what is made of tensors is to be seen by autograd, a trace or a transform."""
+    """Whether autograd, a trace or a transform must see operations on these tensors."""
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
@@ -728,7 +727,7 @@ def _is_observed(tensors: Iterable[torch.Tensor | None]) -> bool:
 
 
 def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torch.Tensor]:
-    """In float32 at least, and rounded once to the convolution's dtype."""
+    """Compute weight and bias in float32 or wider; round once to the convolution's dtype."""
     assert norm.running_mean is not None
     assert norm.running_var is not None
     dtype = torch.promote_types(conv.weight.dtype, torch.float32)
@@ -747,10 +746,10 @@ def _compute_folded(conv: _ConvNd, norm: _BatchNorm) -> tuple[torch.Tensor, torc
 
 
 def _state_of(tensor: torch.Tensor | None) -> tuple[int, int] | None:
-    """What changes with a tensor's numbers; None unless it is plain numbers, which count theirs."""
+    """Return a state that changes with a tensor's values; None if the changes are not counted."""
     if tensor is None or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
         return None
-    # Inference tensors have no version.
+    # Inference tensors have no version counter.
     if tensor.is_inference() or torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return None
     return tensor.data_ptr(), tensor._version

@@ -1,4 +1,4 @@
-"""Layers by convtime's ops: PyTorch's convolutions to drop in, and fused ones."""
+"""Layers based on convtime's ops: drop-in PyTorch convolutions, and fused layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from convtime.ops.activations import FUNCTIONS, Activation
 
 
 def _conv_forward_by(conv: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """What torch.nn's convolutions call with input, weight and bias; a mixin would cost more."""
+    """Build the method that torch.nn's convolutions call; a mixin would cost more."""
 
     def _conv_forward(
         self: Any, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
@@ -71,7 +71,7 @@ def _forward_by(conv_transpose: Callable[..., torch.Tensor]) -> Callable[..., to
 
 
 def _refuse_scripting(self: Any) -> NoReturn:
-    """What torch.jit.script calls before it compiles a layer."""
+    """Raise the error that torch.jit.script reports before it compiles a layer."""
     name = type(self).__name__
     raise TypeError(
         f"torch.jit.script cannot compile convtime.nn.{name}, which calls convtime's ops; use "
@@ -95,8 +95,8 @@ class Conv2d(torch.nn.Conv2d):
     The convolution is :func:`convtime.ops.conv2d`.
 
     Attributes:
-        policy: How cuDNN's plans are selected, as for that function. None, to follow
-            ``torch.backends.cudnn.benchmark``, unless it is set; no part of the ``state_dict``.
+        policy: How cuDNN plans are selected, as for that function. None (default): follow
+            ``torch.backends.cudnn.benchmark``. It is not part of the ``state_dict``.
     """
 
     policy: str | None = None
@@ -126,8 +126,8 @@ class ConvTranspose1d(torch.nn.ConvTranspose1d):
 class ConvTranspose2d(torch.nn.ConvTranspose2d):
     """Drop-in for :class:`torch.nn.ConvTranspose2d`: same arguments, parameters and ``state_dict``.
 
-    The convolution is :func:`convtime.ops.conv_transpose2d`; ``output_size`` is an argument of
-    ``forward`` as in PyTorch's.
+    The convolution is :func:`convtime.ops.conv_transpose2d`. ``forward`` takes ``output_size`` as
+    PyTorch's does.
 
     Attributes:
         policy: As for :class:`Conv2d`.
@@ -149,7 +149,7 @@ class ConvTranspose3d(torch.nn.ConvTranspose3d):
 
 
 class _ConvEpilogue(_ConvNd):
-    """What the layers below have in common; the convolution of torch.nn comes after it."""
+    """Common code of the layers below; the torch.nn convolution follows it in the base classes."""
 
     policy: str | None = None
 
@@ -199,16 +199,16 @@ class _ConvEpilogue(_ConvNd):
 
 
 class ConvEpilogue2d(_ConvEpilogue, torch.nn.Conv2d):
-    """:class:`torch.nn.Conv2d`, the addition of a tensor, and an activation, in one.
+    """:class:`torch.nn.Conv2d`, the addition of a tensor, and an activation, in one layer.
 
     ``layer(input, other)`` is ``activation(conv(input) + alpha * other)``, and ``layer(input)`` is
-    that without ``other``, by :func:`convtime.ops.conv2d_epilogue`. Arguments, parameters and
-    ``state_dict`` are those of torch.nn.Conv2d, and as keywords there are:
+    the same without ``other``, both by :func:`convtime.ops.conv2d_epilogue`. Arguments, parameters
+    and ``state_dict`` are those of torch.nn.Conv2d, with these additional keyword arguments:
 
     Args:
-        activation: as for conv2d_epilogue; ReLU unless given.
-        alpha: likewise.
-        negative_slope: likewise.
+        activation: as for conv2d_epilogue; ReLU by default.
+        alpha: as for conv2d_epilogue.
+        negative_slope: as for conv2d_epilogue.
 
     Attributes:
         policy: As for :class:`Conv2d`.
@@ -218,19 +218,19 @@ class ConvEpilogue2d(_ConvEpilogue, torch.nn.Conv2d):
 
 
 class ConvEpilogue1d(_ConvEpilogue, torch.nn.Conv1d):
-    """As :class:`ConvEpilogue2d`, of :class:`torch.nn.Conv1d`."""
+    """:class:`ConvEpilogue2d` for :class:`torch.nn.Conv1d`."""
 
     _call = staticmethod(ops.conv1d_epilogue)
 
 
 class ConvEpilogue3d(_ConvEpilogue, torch.nn.Conv3d):
-    """As :class:`ConvEpilogue2d`, of :class:`torch.nn.Conv3d`."""
+    """:class:`ConvEpilogue2d` for :class:`torch.nn.Conv3d`."""
 
     _call = staticmethod(ops.conv3d_epilogue)
 
 
 class ReLUMaxPool2d(torch.nn.MaxPool2d):
-    """:class:`torch.nn.ReLU` and :class:`torch.nn.MaxPool2d` in one; arguments are the latter's.
+    """:class:`torch.nn.ReLU` and :class:`torch.nn.MaxPool2d` in one; arguments as for MaxPool2d.
 
     The pooling is :func:`convtime.ops.relu_max_pool2d`.
     """

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons whose training steps are a few launches: one or two for small nets."""
+"""Multi-layer perceptrons whose training steps take few launches: one or two for small nets."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ _OPTIMIZERS = ("sgd", "adam", "adamw")
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _SHORT_DTYPES = (torch.float16, torch.bfloat16)
 _GPU_DTYPES = (*_SHORT_DTYPES, torch.float32)
-_SMALLEST = torch.finfo(torch.float32).tiny  # whose reciprocal is finite, too
-_PADDING = 64  # that widths are a multiple of
-_FIRST_SCALE = 65536.0  # as torch.amp.GradScaler's
+_SMALLEST = torch.finfo(torch.float32).tiny  # its reciprocal is finite, too
+_PADDING = 64  # padded widths are multiples of this
+_FIRST_SCALE = 65536.0  # as in torch.amp.GradScaler
 _GROWTH_INTERVAL = 2000
-_TUNING_STEPS = 20  # in a graph
+_TUNING_STEPS = 20  # per graph
 _TUNING_SECONDS = 1.0
 
 
 class FusedMLP(torch.nn.Module):
     """Linear layers with an activation between them, by :func:`convtime.ops.mlp`.
 
-    It takes part in ordinary training; :class:`MLPTrainer` trains it without leaving the kernels.
+    It works in ordinary training loops; :class:`MLPTrainer` trains it entirely in its kernels.
 
     Args:
-        widths: of the input, of what is between the layers, and of the output: at least two. On a
-            GPU, nets of at most 128, in 16 bits and without biases run on chip, all others by
+        widths: widths of the input, the hidden layers and the output: at least two. On a GPU, nets
+            with widths of at most 128, in 16 bits and without biases, run on chip; all others use
             cuBLASLt.
         activation: ``"relu"`` or ``"tanh"``.
-        dtype: of weights, inputs and outputs; float16, bfloat16 or float32, on a CPU also float64.
-            On a GPU, products of float32 are in TF32 where PyTorch's own are:
+        dtype: dtype of weights, inputs and outputs: float16, bfloat16 or float32; on a CPU also
+            float64. On a GPU, float32 products use TF32 if PyTorch's do:
             ``torch.backends.cuda.matmul.allow_tf32``.
         bias: whether the layers have biases.
-        device: of the weights.
+        device: device of the weights.
 
     Attributes:
-        weights: Shape (layers, width, width): each layer's matrix, whose rows are its outputs,
-            padded with zeros to a multiple of 64. With biases (layers, width + 1, width): the last
-            row is the layer's. Drawn as torch.nn.Linear draws its own.
+        weights: Shape (layers, width, width): each layer's matrix, with one row per output, padded
+            with zeros to a multiple of 64. With biases, shape (layers, width + 1, width): the last
+            row is the layer's bias. Initialized as in torch.nn.Linear.
 
     Raises:
-        InputError: for widths, activation or dtype that cannot be used.
+        InputError: widths, activation or dtype are invalid.
     """
 
     weights: torch.nn.Parameter
@@ -98,15 +98,15 @@ class FusedMLP(torch.nn.Module):
         *,
         device: torch.device | str | None = None,
     ) -> FusedMLP:
-        """Of the same weights as a model of Linear layers with activations between them.
+        """Create a net with the weights of a model of Linear layers with activations between them.
 
         Args:
-            model: Linear layers, with biases or without, and between each two a ReLU, or a Tanh.
-            dtype: of the copy; the model's unless given.
-            device: of the copy; the model's unless given.
+            model: Linear layers, with or without biases, and a ReLU or a Tanh between each pair.
+            dtype: dtype of the copy; the model's by default.
+            device: device of the copy; the model's by default.
 
         Raises:
-            InputError: where the model is made of anything else.
+            InputError: the model has other layers.
         """
         linears, activation = _parts(model)
         widths = [linears[0].in_features, *(linear.out_features for linear in linears)]
@@ -122,22 +122,22 @@ class FusedMLP(torch.nn.Module):
         return net
 
     def load_sequential(self, model: torch.nn.Sequential) -> None:
-        """Copies the weights of such a model.
+        """Copy the weights of such a model.
 
         Raises:
-            InputError: where it has other layers.
+            InputError: the model has other layers.
         """
         linears, activation = _parts(model)
         widths = (linears[0].in_features, *(linear.out_features for linear in linears))
         if widths != self.widths or (len(linears) > 1 and activation != self.activation):
             raise InputError(
-                f"the model must have widths {self.widths} and {self.activation}, as this net; got "
-                f"{widths} and {activation}"
+                f"the model must have widths {self.widths} and {self.activation}, like this net; "
+                f"got {widths} and {activation}"
             )
         if (linears[0].bias is not None) != self.bias:
             raise InputError(
-                f"the model must have {'' if self.bias else 'no '}biases, as this net; got one with"
-                f"{'out' if self.bias else ''}"
+                f"the model must have {'' if self.bias else 'no '}biases, like this net; got one "
+                f"with{'out' if self.bias else ''}"
             )
         with torch.no_grad():
             for (layer, biases), linear in zip(self._layers(self.weights), linears, strict=True):
@@ -146,7 +146,7 @@ class FusedMLP(torch.nn.Module):
                     biases.copy_(linear.bias)
 
     def to_sequential(self) -> torch.nn.Sequential:
-        """A model of PyTorch's own layers, with a copy of the weights."""
+        """Return a model of PyTorch's own layers, with a copy of the weights."""
         modules: list[torch.nn.Module] = []
         for layer, biases in self._layers(self.weights.detach()):
             if modules:
@@ -162,14 +162,14 @@ class FusedMLP(torch.nn.Module):
         return torch.nn.Sequential(*modules)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """Of shape (..., inputs), gives (..., outputs)."""
+        """Compute the net: shape (..., inputs) to shape (..., outputs)."""
         if input.dim() == 0 or input.shape[-1] != self.widths[0]:
             raise InputError(
-                f"input must have {self.widths[0]} columns, the first of widths; got shape "
+                f"input must have {self.widths[0]} columns, the first width; got shape "
                 f"{tuple(input.shape)}"
             )
         rows = input.reshape(-1, self.widths[0])
-        if rows.shape[0] == 0:  # which kernels do not take; any product of none has gradients
+        if rows.shape[0] == 0:  # unsupported by the kernels; this product has gradients
             output = rows @ self.weights[0, : self.widths[0], : self.widths[-1]]
         else:
             output = ops.mlp(rows, self.weights, self.widths[-1], self.activation)
@@ -179,7 +179,7 @@ class FusedMLP(torch.nn.Module):
         return f"{list(self.widths)}, {self.activation!r}, {self.weights.dtype}, bias={self.bias}"
 
     def _layers(self, weights: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        """Of each layer the parts of matrix and biases that are not padding."""
+        """Return each layer's matrix and bias without the padding."""
         sizes = zip(self.widths[1:], self.widths[:-1], strict=True)
         return [
             (weights[i, :outputs, :inputs], weights[i, -1, :outputs] if self.bias else None)
@@ -188,52 +188,52 @@ class FusedMLP(torch.nn.Module):
 
 
 class MLPTrainer:
-    """Trains a :class:`FusedMLP` on data that stay on its device, one batch per step.
+    """Trains a :class:`FusedMLP` on data that stays on its device, one batch per step.
 
-    On a GPU, a step of a net that runs on chip is one launch where a cluster of blocks is enough
-    for the batch, and two otherwise: the forward pass, loss, backward pass and optimizer are in
-    there, and so is the choice of the batch. Other nets' steps are a product of cuBLASLt's or two
-    for each layer, and kernels for the batch, the loss and the optimizer; ``path`` says which a net
-    is. Nothing is allocated and nothing waited for, so that steps can be captured in a CUDA graph,
-    whose replays go on with the next batches. Steps are deterministic.
+    On a GPU, a step of an on-chip net is one launch if a cluster of blocks is enough for the batch,
+    and two otherwise. The launches include the selection of the batch, the forward pass, the loss,
+    the backward pass and the optimizer. A step of other nets has one or two cuBLASLt products per
+    layer, and kernels for the batch, the loss and the optimizer. ``path`` tells which path a net
+    uses. Steps allocate nothing and wait for nothing, so they can be captured in a CUDA graph; its
+    replays continue with the next batches. Steps are deterministic.
 
     Args:
-        model: what is trained, in place.
-        inputs: shape (rows, inputs), of the model's dtype and on its device.
-        targets: shape (rows, outputs) and of the same dtype for ``"mse"``; shape (rows,) and int64
+        model: the net to train, in place.
+        inputs: shape (rows, inputs), with the model's dtype and on its device.
+        targets: shape (rows, outputs) and the same dtype for ``"mse"``; shape (rows,) and int64
             for ``"cross_entropy"``.
-        batch_size: rows a step takes, one batch after the other and from the first again. Rows that
-            do not fill a last batch are left out.
+        batch_size: rows per step. Batches follow in order, starting again after the last one.
+            Rows that do not fill a last batch are skipped.
         loss: ``"mse"`` or ``"cross_entropy"``, both as means over the batch.
         optimizer: ``"sgd"``, ``"adam"`` or ``"adamw"``, as torch.optim's SGD, Adam and AdamW.
         lr: learning rate, above 0.
-        momentum: of ``"sgd"``.
-        betas: of ``"adam"`` and ``"adamw"``.
-        eps: likewise.
-        weight_decay: of all of them.
-        master_weights: whether weights and moments are kept in 32 bits, of which the model's are
-            the rounded copy; else, weights and moments are of the model's dtype alone. Changes of
-            the model's weights in place are taken over by the next step, but not by replays of a
-            CUDA graph, and not if they were made through ``.data``.
-        loss_scale: ``"dynamic"``, which doubles after 2000 steps and halves where gradients
-            overflow, as torch.amp.GradScaler's, between 2**-126 and 2**126; or a number, to stay
-            as it is. Steps whose gradients overflow are skipped, and counted. None, to neither
-            scale nor skip; NaN then spreads as it does with PyTorch. ``"auto"`` is ``"dynamic"``
-            for float16, and None for other dtypes.
-        tune: on a GPU, whether what may be fastest is timed, and the fastest taken: for nets on
-            chip the ways to divide a step, which takes a second and leaves the trainer as it was;
-            for others the algorithms that cuBLASLt suggests for each product, once in a process for
-            each shape. Else, it is what is likely to be. Another trainer may find another way
-            faster, and then gets other last digits.
-        history: how many steps' losses are kept.
+        momentum: momentum of ``"sgd"``.
+        betas: betas of ``"adam"`` and ``"adamw"``.
+        eps: eps of ``"adam"`` and ``"adamw"``.
+        weight_decay: weight decay of any optimizer.
+        master_weights: whether weights and moments are kept in 32 bits; the model's weights are
+            then a rounded copy. Otherwise, weights and moments have only the model's dtype. The
+            next step takes over in-place changes of the model's weights. Replays of a CUDA graph do
+            not, and changes through ``.data`` are never seen.
+        loss_scale: ``"dynamic"``, which doubles after 2000 steps and halves when gradients
+            overflow, as in torch.amp.GradScaler, between 2**-126 and 2**126; or a number for a
+            constant scale. Steps with overflowing gradients are skipped and counted. None: neither
+            scale nor skip; NaN then spreads as in PyTorch. ``"auto"`` is ``"dynamic"`` for float16
+            and None for other dtypes.
+        tune: on a GPU, whether to time the candidates and take the fastest. For on-chip nets, these
+            are the ways to divide a step; this takes a second and leaves the trainer unchanged. For
+            others, these are the algorithms that cuBLASLt suggests for each product; they are timed
+            once per process and shape. Without tuning, heuristics choose. Another trainer may find
+            a different candidate fastest, and its last digits then differ.
+        history: number of steps whose losses are kept.
 
     Attributes:
         path: ``"on-chip"``, ``"wide"`` (products by cuBLASLt) or ``"cpu"``.
-        path_reason: Why, and how: in TF32 or not, whether cuBLASLt applies the activation, and how
-            a step on chip is divided.
+        path_reason: The reason and details: whether TF32 is used, whether cuBLASLt applies the
+            activation, and how an on-chip step is divided.
 
     Raises:
-        InputError: for what does not fit together.
+        InputError: arguments are invalid or inconsistent.
     """
 
     def __init__(
@@ -276,7 +276,7 @@ class MLPTrainer:
             raise InputError(f"betas must be two numbers; got {betas!r}")
         for i in range(2):
             _check_number(f"betas[{i}]", betas[i], least=0, below=1)
-        _check_number("eps", eps, least=_SMALLEST)  # with 0, padding would become 0/0
+        _check_number("eps", eps, least=_SMALLEST)  # with 0, padding would compute 0/0
         _check_number("weight_decay", weight_decay, least=0)
         if not _is_count(history):
             raise InputError(f"history must be a whole number from 1; got {history!r}")
@@ -292,7 +292,7 @@ class MLPTrainer:
         self._inputs = inputs.contiguous()
         self._targets = targets.contiguous()
         self._weights = weights.detach()
-        # In 32 bits there is nothing more exact to keep.
+        # With 32-bit weights there is nothing more precise to keep.
         keeps_master = master_weights and dtype in _SHORT_DTYPES
         self._master = self._weights.float() if keeps_master else None
         moment = self._weights if self._master is None else self._master
@@ -320,7 +320,7 @@ class MLPTrainer:
         )
         if tune and self.path == "cpu":
             raise InputError(
-                f"tune must be False on a CPU, where there is nothing to choose; got {tune}"
+                f"tune must be False on a CPU, which has no candidates to time; got {tune}"
             )
         if tune and self.path == "wide":
             torch.ops.convtime.mlp_tune(
@@ -355,15 +355,15 @@ class MLPTrainer:
             self.path_reason += f"; {plans[self._options['plan']]}"
 
     def step(self) -> None:
-        """One step, on the next batch."""
+        """Take one step, on the next batch."""
         self.steps(1)
 
     def steps(self, count: int) -> None:
-        """As many steps; on a GPU where a step is one launch, they are one, too.
+        """Take this number of steps; on a GPU, in one launch if a single step is one launch.
 
         Raises:
-            InputError: where the model's weights are another tensor than when the trainer was made,
-                or were changed before steps that a CUDA graph is to capture.
+            InputError: the model's weights are a different tensor than at construction, or were
+                changed before steps that a CUDA graph is about to capture.
         """
         self._check_weights()
         self._take_over_changes()
@@ -396,50 +396,50 @@ class MLPTrainer:
 
     @property
     def loss_scale(self) -> float | None:
-        """What the loss is multiplied by now, or None; waits for the device."""
+        """The current loss scale, or None; reading it waits for the device."""
         return float(self._rates[1]) if self._options["scaled"] else None
 
     @property
     def steps_taken(self) -> int:
-        """Batches that were gone through, skipped steps included; waits for the device."""
+        """Number of batches processed, including skipped steps; reading it waits for the device."""
         return int(self._counters[0])
 
     @property
     def steps_skipped(self) -> int:
-        """Steps whose gradients overflowed, so that nothing was updated; waits for the device."""
+        """Number of steps skipped because gradients overflowed; reading it waits for the device."""
         return int(self._counters[1])
 
     def losses(self) -> torch.Tensor:
-        """The losses of the last steps, as many as ``history``, the oldest first; on the CPU."""
+        """Return the losses of the last ``history`` steps, the oldest first, on the CPU."""
         taken, kept = self.steps_taken, self._losses.cpu()
         if taken <= len(kept):
             return kept[:taken]
         return kept.roll(-(taken % len(kept)))
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """Weights, moments and counters, as copies."""
+        """Return copies of weights, moments and counters."""
         self._take_over_changes()
         return {name: tensor.clone() for name, tensor in self._state().items()}
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
-        """Goes on from what :meth:`state_dict` gave, of a trainer with the same options.
+        """Continue from the result of :meth:`state_dict` of a trainer with the same options.
 
         Raises:
-            InputError: where the state has other tensors, or numbers that no training gives.
+            InputError: the state has other tensors, or values that training cannot produce.
         """
         own = self._state()
         expected, given = _describe(own), _describe(state)
         if expected != given:
             raise InputError(
-                f"state must have the tensors {expected}, as a trainer with these options gives "
-                f"it; got {given}"
+                f"state must have the tensors {expected}, as from a trainer with these options; "
+                f"got {given}"
             )
         taken, skipped, clean = counters = state["counters"].tolist()
         if not (skipped >= 0 <= clean and skipped + clean <= taken):
             raise InputError(
-                "state's counters must be steps taken, skipped, and since the scale changed, none "
-                f"below 0 and the first at least the others' sum; got {counters}; load what "
-                "state_dict() gave"
+                "state's counters must be steps taken, steps skipped, and steps since the scale "
+                "changed, each at least 0 and the first at least the sum of the others; got "
+                f"{counters}; load the result of state_dict()"
             )
         for name, rate in zip(("lr", "loss scale"), state["rates"].tolist(), strict=True):
             _check_number(f"state's {name}", rate, least=_SMALLEST)
@@ -448,11 +448,11 @@ class MLPTrainer:
         self._version = _version(self._weights)
 
     def __getstate__(self) -> NoReturn:
-        """A copy would train neither the old model nor the new one."""
+        """Raise InputError: a copy would train neither the old model nor the new one."""
         raise InputError(
-            "a trainer must not be copied or pickled, since it trains the weights of the model it "
-            "was made for, in their place; got an MLPTrainer; keep its state_dict(), and load that "
-            "into a new trainer of the copied model"
+            "a trainer must not be copied or pickled, because it trains the original model's "
+            "weights in place; got an MLPTrainer; save its state_dict() and load it into a new "
+            "trainer for the copied model"
         )
 
     def _check_weights(self) -> None:
@@ -461,15 +461,15 @@ class MLPTrainer:
             raise InputError(
                 "the model's weights must stay the tensor that the trainer was made for, "
                 f"{own.dtype} on {own.device}; got another, {weights.dtype} on {weights.device}; "
-                "make a new trainer of the model, or change its weights in place"
+                "create a new trainer for the model, or change its weights in place"
             )
 
     def _take_over_changes(self) -> None:
-        """Of the model's weights, by others than this trainer, to those in 32 bits."""
+        """Copy changes that others made to the model's weights into the 32-bit weights."""
         version = _version(self._weights)
         if self._master is None or version == self._version:
             return
-        # Captured, this would round the weights in 32 bits at each replay.
+        # If captured, this would round the 32-bit weights at each replay.
         if self.path != "cpu" and torch.cuda.is_current_stream_capturing():
             raise InputError(
                 "the model's weights must not be changed between the trainer's last step and one "
@@ -481,7 +481,7 @@ class MLPTrainer:
         self._version = version
 
     def _fastest_plan(self, count: int) -> int:
-        """Of so many, by turns; the weights and all else are then as before."""
+        """Time this number of plans, interleaved; return the fastest and restore all state."""
         state = self.state_dict()
         graphs = {}
         try:
@@ -497,8 +497,8 @@ class MLPTrainer:
                 graphs,
                 method="sync",
                 cache="warm",
-                placement="as-is",  # the steps change what they read
-                regime="as-is",  # as training is; idling between bursts takes seconds
+                placement="as-is",  # the steps change the tensors that they read
+                regime="as-is",  # like training; idling between bursts takes seconds
                 check=None,
                 interference=False,
                 budget=_TUNING_SECONDS,
@@ -522,17 +522,17 @@ class MLPTrainer:
 
 
 def _version(weights: torch.Tensor) -> int:
-    """Counts the weights' changes in place, but for inference tensors, of which it is not known."""
+    """Return the count of in-place changes of the weights; 0 for inference tensors."""
     return 0 if weights.is_inference() else weights._version
 
 
 def _allows_tf32() -> bool:
-    """Whether PyTorch's own products of float32 may be in TF32 on a GPU."""
+    """Whether PyTorch's own float32 products may use TF32 on a GPU."""
     return bool(torch.backends.cuda.matmul.allow_tf32)
 
 
 def _parts(model: torch.nn.Sequential) -> tuple[list[torch.nn.Linear], str]:
-    """The Linear layers of a model, and the name of the activation between them."""
+    """Return the Linear layers of a model, and the name of the activation between them."""
     modules = list(model)
     linears, between = modules[::2], modules[1::2]
     names = [
@@ -543,7 +543,7 @@ def _parts(model: torch.nn.Sequential) -> tuple[list[torch.nn.Linear], str]:
     layers = [linear for linear in linears if type(linear) is torch.nn.Linear]
     if len(modules) % 2 == 0 or len(layers) != len(linears) or not names:
         raise InputError(
-            "the model must be Linear layers with a ReLU, or a Tanh, between each two; got "
+            "the model must be Linear layers with a ReLU or a Tanh between each pair; got "
             f"{', '.join(type(module).__name__ for module in modules) or 'nothing'}"
         )
     for i, layer in enumerate(layers):
@@ -556,7 +556,7 @@ def _parts(model: torch.nn.Sequential) -> tuple[list[torch.nn.Linear], str]:
     for i, (before, after) in enumerate(itertools.pairwise(layers)):
         if before.out_features != after.in_features:
             raise InputError(
-                f"each layer must have as many inputs as the one before has outputs, got "
+                f"each layer must have as many inputs as the previous layer has outputs, got "
                 f"{after.in_features} after {before.out_features} in layer {2 * i + 2}"
             )
     return layers, names[0]
@@ -578,7 +578,7 @@ def _check_number(
     least: float,
     below: float = math.inf,
 ) -> None:
-    """In the 32 bits that kernels take it in, and in which it may be 0, the bound, or infinite."""
+    """Check the number as a float32, in which it may round to 0, to the bound, or to infinity."""
     fits = isinstance(value, int | float) and abs(value) <= torch.finfo(torch.float32).max
     rounded = ctypes.c_float(value).value if fits else math.nan
     if not least <= rounded < below:
@@ -600,8 +600,7 @@ def _check_data(
             raise InputError(f"{name} must be a tensor; got {type(tensor).__name__}")
     if inputs.dim() != 2 or inputs.shape[1] != columns:
         raise InputError(
-            f"inputs must have shape (rows, {columns}), the first of widths; got "
-            f"{tuple(inputs.shape)}"
+            f"inputs must have shape (rows, {columns}), the first width; got {tuple(inputs.shape)}"
         )
     expected = (inputs.shape[0],) if loss == "cross_entropy" else (inputs.shape[0], outputs)
     if tuple(targets.shape) != expected:
@@ -628,7 +627,7 @@ def _check_data(
         least, greatest = (int(bound) for bound in targets.aminmax())
         if least < 0 or greatest >= outputs:
             raise InputError(
-                f"targets must be classes from 0 to {outputs - 1}, the last of widths less one; "
+                f"targets must be classes from 0 to {outputs - 1}, the last width minus 1; "
                 f"got {least} to {greatest}"
             )
 

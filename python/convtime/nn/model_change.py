@@ -1,4 +1,4 @@
-"""What was done to a model in place, and how that is told and undone."""
+"""The common base of reports of in-place model changes: printing and undoing."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import ClassVar
 
 
 class ModelChange(abc.ABC):
-    """What was done to a model's layers; as a context manager, it undoes that at its end.
+    """A change of a model's layers; as a context manager, it undoes the change on exit.
 
     Attributes:
-        left: The layers to which nothing was done, as (name, why); "" is the model itself.
+        left: The layers that were not changed, as (name, reason); "" is the model itself.
     """
 
     left: tuple[tuple[str, str], ...]
 
-    #: What a table calls such a layer, and what has been done to those that are counted.
+    #: Column title for such a layer in a table, and the phrase after the count of changed ones.
     one: ClassVar[str]
     counted: ClassVar[str]
 
     @property
     @abc.abstractmethod
     def done(self) -> tuple[tuple[str, str], ...]:
-        """The other layers, as (name, what was done)."""
+        """The changed layers, as (name, change)."""
 
     @abc.abstractmethod
     def _undo(self) -> None:
-        """Has the model be as it was before."""
+        """Restore the model."""
 
     def __str__(self) -> str:
-        """To how many layers it was done, and why others were left."""
+        """Return how many layers were changed, and why others were not."""
         from convtime.show.model_change import brief
 
         return brief(self)
@@ -41,7 +41,7 @@ class ModelChange(abc.ABC):
         return f"<convtime.nn.{type(self).__name__} {line(self)}>"
 
     def details(self) -> str:
-        """What was done to each layer, and why it was left where it was."""
+        """Return the change of each layer, or why it was left."""
         from convtime.show.model_change import sheet
 
         return sheet(self)

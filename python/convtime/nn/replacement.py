@@ -1,4 +1,4 @@
-"""Has convtime compute the convolution layers of a model, and undoes it."""
+"""Replace the convolution layers of a model by convtime's, and undo it."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ _OURS: dict[type, type] = {
 }
 _PYTORCHS = {ours: pytorchs for pytorchs, ours in _OURS.items()}
 _PLAIN = frozenset({*_OURS, *_PYTORCHS})
-# An attribute of the layers that replace converted; those of the user's own making lack it.
+# An attribute of the layers that replace converted; convtime layers made by the user lack it.
 _MARK = "_convtime_replaced"
 
 
 @dataclass(frozen=True, repr=False)
 class Replacement(ModelChange):
-    """What :func:`replace` did to a model; as a context manager, it undoes that at its end.
+    """The report of :func:`replace`; as a context manager, it restores the model on exit.
 
     Attributes:
-        replaced: Names of the layers that were replaced, as ``named_modules`` has them; "" is the
-            model itself.
-        left: The convolution layers that were not, as (name, why).
+        replaced: Names of the replaced layers, as in ``named_modules``; "" is the model itself.
+        left: The convolution layers that were not replaced, as (name, reason).
     """
 
     replaced: tuple[str, ...]
@@ -62,41 +61,41 @@ def replace(
     only: Callable[[str, torch.nn.Module], bool] | Collection[str] | None = None,
     policy: str | None = None,
 ) -> Replacement:
-    """Has convtime compute a model's convolution layers, in place.
+    """Make convtime compute a model's convolution layers, in place.
 
-    Each layer stays the object that it is and becomes one of this module's classes. Its parameters,
-    buffers, hooks, name and flags are what they were, and so is what refers to them: optimizers,
-    wrappers such as DistributedDataParallel. :func:`restore` undoes it, and so does the end of a
-    ``with`` statement: ``with convtime.nn.replace(model): ...`` restores exactly those layers that
-    it replaced. Calls of ``torch.nn.functional`` are no layers, and are left as they are.
+    Each layer stays the same object, and its class becomes one of this module's. Its parameters,
+    buffers, hooks, name and flags are unchanged, and references to it stay valid: optimizers,
+    wrappers such as DistributedDataParallel. :func:`restore` undoes it. So does leaving a ``with``
+    statement: ``with convtime.nn.replace(model): ...`` restores exactly those layers that it
+    replaced. Calls of ``torch.nn.functional`` are not layers, and are unchanged.
     ``torch.jit.script`` cannot compile a replaced model; ``torch.jit.trace`` and ``torch.export``
-    take it, and a ``FlopCounterMode`` that is made afterwards counts it as before.
+    accept it. A ``FlopCounterMode`` that is created afterward counts it as before.
 
     Args:
-        model: the model, or a wrapper of it.
-        only: which layers: a function of a layer's name and the layer that says whether it is
-            meant, or the names of layers, or of modules all of whose layers are meant. All of them
-            unless it is given.
-        policy: of each layer that is replaced; see :class:`Conv2d`. Layers that are convtime's
-            already keep theirs.
+        model: the model, or a wrapper around it.
+        only: the layers to select: a function of a layer's name and the layer that returns a bool,
+            or the names of layers, or of modules whose layers are all selected. None (default): all
+            layers.
+        policy: policy of each replaced layer; see :class:`Conv2d`. Layers that already are
+            convtime's keep theirs.
 
     Returns:
-        The layers that were replaced, and of those that were meant the ones that were left, with
-        the reason: subclasses with code of their own, lazy layers before their first call,
-        quantised and scripted ones, a forward that is replaced on the object, an attribute
-        ``policy`` that is something else, and parameters that convtime's ops do not take.
+        The replaced layers, and the selected layers that were left, with the reason: subclasses
+        with their own code, lazy layers before their first call, quantized and scripted layers, a
+        forward that is replaced on the object, an unrelated attribute ``policy``, and parameters
+        that convtime's ops do not support.
 
     Raises:
-        TypeError: if ``model`` is no module, ``only`` neither a function nor a collection of names,
-            or ``policy`` no text.
-        ValueError: if the model has no module of a name in ``only``.
+        TypeError: if ``model`` is not a module, ``only`` is neither a function nor a collection of
+            names, or ``policy`` is not a string.
+        ValueError: if the model has no module with a name in ``only``.
     """
     check_module("replace", model)
     if policy is not None and not isinstance(policy, str):
         raise TypeError(f"replace: policy must be a str or None, got {policy!r}")
     is_meant = _selection(model, only)
     register_formulas()
-    # All of them first: the caller's function may raise, and none is replaced then.
+    # Select first: the caller's function may raise, and then no layer must be replaced.
     meant = [
         (name, module)
         for name, module in model.named_modules()
@@ -118,18 +117,18 @@ def replace(
 
 
 def restore(model: torch.nn.Module) -> tuple[str, ...]:
-    """Undoes :func:`replace`: the layers that it converted become PyTorch's again, in place.
+    """Undo :func:`replace`: the layers that it converted become PyTorch's again, in place.
 
-    Their ``policy`` is dropped. Layers that were made as convtime's are left as they are.
+    Their ``policy`` is dropped. Layers that were created as convtime's are unchanged.
 
     Args:
-        model: the model, or a wrapper of it.
+        model: the model, or a wrapper around it.
 
     Returns:
         The names of the layers that were restored.
 
     Raises:
-        TypeError: if ``model`` is no module.
+        TypeError: if ``model`` is not a module.
     """
     check_module("restore", model)
     restored = []
@@ -144,7 +143,7 @@ def _selection(
     model: torch.nn.Module,
     only: Callable[[str, torch.nn.Module], bool] | Collection[str] | None,
 ) -> Callable[[str, torch.nn.Module], bool]:
-    """`only` as a function."""
+    """Return `only` as a function."""
     if only is None:
         return lambda _name, _module: True
     if callable(only):
@@ -158,7 +157,7 @@ def _selection(
     meant = set()
     for name in only:
         if name not in modules:
-            raise ValueError(f"replace: only has {name!r}, but no module of the model is named so")
+            raise ValueError(f"replace: only has {name!r}, but the model has no such module")
         meant.update(modules[name].modules())
     return lambda _name, module: module in meant
 
@@ -174,13 +173,13 @@ def _restore(module: torch.nn.Module) -> None:
 
 
 def check_module(function: str, model: object) -> None:
-    """Raises TypeError for what is no module."""
+    """Raise TypeError if model is not a module."""
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"{function}: model must be a torch.nn.Module, got {type(model).__name__}")
 
 
 def is_convolution(module: torch.nn.Module) -> bool:
-    """Whether it is a convolution layer of any kind."""
+    """Whether the module is a convolution layer of any kind."""
     if isinstance(module, torch.jit.ScriptModule):
         return "Conv" in module.original_name
     if isinstance(module, torch.nn.Sequential):  # torch.ao's ConvReLU2d and the like
@@ -190,13 +189,13 @@ def is_convolution(module: torch.nn.Module) -> bool:
 
 
 def _own_class(module: torch.nn.Module) -> type:
-    """The module's class, less the one that torch.nn.utils.parametrize puts in front of it."""
+    """Return the module's class without the one that torch.nn.utils.parametrize adds."""
     return type(module).__bases__[0] if is_parametrized(module) else type(module)
 
 
 def why_not_plain(module: torch.nn.Module) -> str | None:
-    """Why a convolution layer may compute something else than torch.nn's class of its kind."""
-    # What is plain comes first: each fused call asks.
+    """Return why a convolution layer may not compute the same as torch.nn's class of its kind."""
+    # Plain layers first, for speed: each fused call runs this check.
     why = None if type(module) in _PLAIN else _why_not_class(module)
     if why:
         return why
@@ -213,41 +212,41 @@ def _why_not_class(module: torch.nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "TorchScript has compiled it"
     if own_class not in _PLAIN:
-        return f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn's own"
+        return f"{own_class.__module__}.{own_class.__qualname__} is not a class of torch.nn itself"
     return None
 
 
 def _why_not(module: torch.nn.Module) -> str | None:
-    """Why a convolution layer of PyTorch's cannot be replaced."""
+    """Return why a PyTorch convolution layer cannot be replaced."""
     why = why_not_plain(module) or why_not_parameters(module)
     if why:
         return why
     if hasattr(module, "policy"):
-        return "it has an attribute policy, which convtime's layers take for their own"
+        return "it has an attribute policy, which convtime's layers use themselves"
     return None
 
 
 def why_not_parameters(module: torch.nn.Module) -> str | None:
-    """Why convtime's ops do not take a layer's parameters."""
-    # Not module.weight: a parametrized one is computed each time, and some change as it is.
+    """Return why convtime's ops do not support a layer's parameters."""
+    # module.weight would compute a parametrized weight, and some change when they are computed.
     for parameter in module.parameters():
         if type(parameter) is not torch.nn.Parameter:
             return f"a parameter is a {type(parameter).__name__}, not a plain torch.nn.Parameter"
         if parameter.dtype not in DTYPES:
-            return f"a parameter is {parameter.dtype}, which is none of {DTYPES}"
+            return f"a parameter is {parameter.dtype}, but must be one of {DTYPES}"
         if parameter.device.type not in ("cpu", "cuda", "meta"):
-            return f"it is on {parameter.device}, and convtime computes on cpu and cuda"
+            return f"it is on {parameter.device}, but convtime computes only on cpu and cuda"
     return None
 
 
 def _become(module: torch.nn.Module, own_class: type) -> None:
     if is_parametrized(module):
-        # The class that parametrize made holds the properties, and may be shared with copies.
+        # The class that parametrize created holds the properties, and copies may share it.
         inherited = ("__dict__", "__weakref__")
         members = {
             name: member for name, member in vars(type(module)).items() if name not in inherited
         }
         own_class = type(f"Parametrized{own_class.__name__}", (own_class,), members)
-    # torch 2.11's compiled code looks at a class again only where the object's dict has changed,
-    # which the mark sees to.
+    # torch 2.11's compiled code checks a class again only if the object's dict has changed. The
+    # mark changes it.
     module.__class__ = own_class

@@ -1,6 +1,7 @@
-"""The torch ops as functions: the six convolutions and their gradients, and fused kernels.
+"""The torch ops as functions: the six convolutions, their gradients, and fused kernels.
 
-Importing this registers them, and the ops for tests of timers, with torch: as torch.ops.convtime.
+Importing this module registers them with torch as torch.ops.convtime, together with the ops for
+tests of timers.
 """
 
 from convtime.ops import batching as _batching

@@ -1,4 +1,4 @@
-"""The activations that a convolution can end with, by PyTorch's own functions."""
+"""The activations that can follow a convolution, implemented by PyTorch's own functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Activation = Literal[
     "tanh",
 ]
 
-# Of a tensor and leaky_relu's slope.
+# Functions of a tensor and the negative slope of leaky_relu.
 FUNCTIONS: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "identity": lambda x, _slope: x,
     "relu": lambda x, _slope: torch.relu(x),

@@ -1,4 +1,4 @@
-"""Arguments of convolutions: checked, expanded, and padding in words turned into numbers."""
+"""Check and expand convolution arguments, and turn named padding into numbers."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from convtime.core.kinds import ConvolutionKind
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
-# The numbers that an argument takes, by the number of spatial dimensions.
+# The number of values that an argument takes, by the number of spatial dimensions.
 _COUNTS = {1: "one whole number", 2: "one or two whole numbers", 3: "one or three whole numbers"}
 
 
 def check_tensors(function: str, **tensors: object) -> None:
-    """Raises RuntimeError for an argument that is no tensor."""
+    """Raise RuntimeError if an argument is not a tensor."""
     for name, tensor in tensors.items():
-        # What overrides torch's functions, such as torch.fx's proxies, is for torch.ops to handle.
+        # torch.ops handles objects that override torch's functions, such as torch.fx proxies.
         if not (isinstance(tensor, torch.Tensor) or hasattr(tensor, "__torch_function__")):
             raise RuntimeError(f"{function}: {name} must be a tensor, got {type(tensor).__name__}")
 
 
 def numbers(kind: ConvolutionKind, name: str, value: Numbers) -> tuple[int, ...]:
-    """The numbers of an argument, one per spatial dimension where a single one was given.
+    """Return the values of an argument; a single number is repeated for each spatial dimension.
 
     Raises:
-        RuntimeError: for anything but whole numbers; how many there are is the op's to check.
+        RuntimeError: the values are not whole numbers. The op itself checks their count.
     """
     values: tuple[Any, ...] = per_dimension(value, kind.rank)
     for number in values:
@@ -43,10 +43,10 @@ def numbers(kind: ConvolutionKind, name: str, value: Numbers) -> tuple[int, ...]
 def size_of(
     kind: ConvolutionKind, function: str, name: str, value: Sequence[int]
 ) -> tuple[int, ...]:
-    """The sizes of a tensor with a batch.
+    """Return the sizes of a batched tensor.
 
     Raises:
-        RuntimeError: for another number of them.
+        RuntimeError: the number of sizes is wrong.
     """
     size = tuple(value)
     if len(size) != kind.rank + 2:
@@ -63,7 +63,7 @@ def padding_and_surplus(
     padding: Numbers | str,
     dilation: Sequence[int],
 ) -> tuple[Sequence[int], tuple[int, ...]]:
-    """The padding as numbers, and the surplus of :func:`resolve_padding`."""
+    """Return the padding as numbers, and the surplus from :func:`resolve_padding`."""
     if not isinstance(padding, str):
         return numbers(kind, "padding", padding), (0,) * kind.rank
     if kind.transposed:
@@ -79,14 +79,13 @@ def resolve_padding(
     padding: str,
     dilation: Sequence[int],
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Turns "same" and "valid" into numbers as ATen's conv2d.padding does.
+    """Turn "same" and "valid" into numbers as ATen's conv2d.padding does.
 
-    Where the padding has to be uneven, there is a surplus: zeros to put at the end of the input
-    (pad_end).
+    If the padding must be uneven, there is a surplus: zeros to append to the input (pad_end).
     """
     none = (0,) * rank
     fits = len(weight_size) == rank + 2 and len(dilation) == rank
-    if padding == "valid" or not fits:  # the op refuses what does not fit
+    if padding == "valid" or not fits:  # the op rejects arguments that do not fit
         return none, none
     if padding != "same":
         raise RuntimeError(
@@ -99,7 +98,7 @@ def resolve_padding(
 
 
 def pad_end(input: torch.Tensor, surplus: Sequence[int]) -> torch.Tensor:
-    """The input with zeros at the end of its spatial dimensions, or itself where there are none."""
+    """Append zeros to the input's spatial dimensions, if any are needed."""
     if not any(surplus):
         return input
     # F.pad takes the last dimension first, and its start before its end.

@@ -1,7 +1,7 @@
-"""What torch.vmap makes of the ops: one convolution, or pooling, of many.
+"""The torch.vmap rules of the ops: many convolutions or poolings become one.
 
-The batch becomes examples, channels or groups, as PyTorch makes of it for its own convolutions, so
-that cuDNN is given the same problems. For pooling it becomes examples.
+The batch is folded into examples, channels or groups, as PyTorch does for its own convolutions, so
+cuDNN gets the same problems. For pooling, the batch is folded into examples.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _EXAMPLES, _CHANNELS = 0, 1  # dimensions of inputs and outputs
 
 @dataclasses.dataclass(frozen=True)
 class _Batched:
-    """A tensor, and which of its dimensions is the batch, if any is."""
+    """A tensor and its batch dimension, or None if it is not batched."""
 
     tensor: torch.Tensor
     batch: int | None
@@ -34,7 +34,7 @@ class _Batched:
 
     @property
     def dim(self) -> int:
-        """Dimensions less the batch."""
+        """Number of dimensions without the batch."""
         return self.tensor.dim() - (self.batch is not None)
 
     @property
@@ -42,48 +42,48 @@ class _Batched:
         return self.tensor if self.batch is None else self.tensor.select(self.batch, 0)
 
     def at_front(self) -> torch.Tensor:
-        """With the batch as dimension 0."""
+        """Return the tensor with the batch as dimension 0."""
         assert self.batch is not None
         return self.tensor.movedim(self.batch, 0)
 
     def folded_into(self, dim: int) -> torch.Tensor:
-        """With the batch as the outer part of that dimension of the rest."""
+        """Fold the batch into this dimension of an example, as its outer part."""
         return self.at_front().movedim(0, dim).flatten(dim, dim + 1)
 
     def folded_into_groups(self, dim: int, groups: int) -> torch.Tensor:
-        """With the batch as the outer part of each group's channels, in that dimension."""
+        """Fold the batch into each group's channels, as the outer part, in this dimension."""
         front = self.at_front()
         parts = torch.unflatten(front, dim + 1, (groups, front.shape[dim + 1] // groups))
         return parts.movedim(0, dim + 1).flatten(dim, dim + 2)
 
     def shape_alone(self, dim: int, times: int) -> torch.Tensor:
-        """For what an op takes the shape of alone: an example's, so many times in a dimension."""
+        """Return an expanded placeholder with an example's shape, repeated along a dimension."""
         sizes = list(self.example.shape)
         sizes[dim] *= times
         return self.tensor.new_empty(()).expand(sizes)
 
 
 def _unfolded(tensor: torch.Tensor, dim: int, batch: int) -> _Batched:
-    """Reverses _Batched.folded_into."""
+    """Reverse _Batched.folded_into."""
     return _Batched(torch.unflatten(tensor, dim, (batch, tensor.shape[dim] // batch)), dim)
 
 
 def _unfolded_from_groups(tensor: torch.Tensor, dim: int, groups: int, batch: int) -> _Batched:
-    """Reverses _Batched.folded_into_groups."""
+    """Reverse _Batched.folded_into_groups."""
     parts = torch.unflatten(tensor, dim, (groups, batch, tensor.shape[dim] // (groups * batch)))
     return _Batched(parts.transpose(dim, dim + 1).flatten(dim + 1, dim + 2), dim)
 
 
-# Dimension 0 of a weight has the channels of all groups, dimension 1 those of one.
+# Dimension 0 of a weight has the channels of all groups, dimension 1 those of one group.
 
 
 def _output_dim(transposed: bool) -> int:
-    """The weight's dimension of output channels."""
+    """Return the weight's dimension of output channels."""
     return 1 if transposed else 0
 
 
 def _input_dim(transposed: bool) -> int:
-    """The weight's dimension of input channels."""
+    """Return the weight's dimension of input channels."""
     return 0 if transposed else 1
 
 
@@ -102,9 +102,10 @@ def _can_be_grouped(groups: int, *channels: int) -> bool:
 
 
 def _register_rule(op: Any, rule: Callable[..., tuple[Any, Any]]) -> None:
-    """Of batches that are not empty; of the others it gets one of zeros, and none of its results.
+    """Register a rule for nonempty batches; an empty batch runs with one example of zeros.
 
-    An empty batch, folded into another dimension, would not say what that was.
+    The result of that example is dropped. An empty batch, folded into another dimension, would hide
+    that dimension's size.
     """
 
     def of_any_batch(
@@ -128,7 +129,7 @@ def _register_rule(op: Any, rule: Callable[..., tuple[Any, Any]]) -> None:
 def _with_one(empty: torch.Tensor, dim: int) -> torch.Tensor:
     sizes = list(empty.shape)
     sizes[dim] = 1
-    return torch.cat((empty, empty.new_zeros(sizes)), dim)  # what autograd can follow
+    return torch.cat((empty, empty.new_zeros(sizes)), dim)  # differentiable
 
 
 def _register(kind: ConvolutionKind) -> None:
@@ -195,7 +196,7 @@ def _convolve(
     bias: torch.Tensor | None,
     groups: int,
 ) -> tuple[torch.Tensor, int | None]:
-    """A convolution whose tensors are batched, and where the batch is in it."""
+    """Compute a convolution of batched tensors; return it with its batch dimension."""
     x, w = _Batched(input, in_dims[0]), _Batched(weight, in_dims[1])
     b = None if bias is None else _Batched(bias, in_dims[2])
     dims = kind.rank + 2
@@ -205,7 +206,7 @@ def _convolve(
         and _can_be_grouped(groups, w.example.shape[0])
         and (b is None or _is_bias_of(kind, b, w, groups))
     ):
-        # Raises, and says what is wrong.
+        # Raise the op's own error message.
         run(x.example, w.example, None if b is None else b.example, groups)
     if x.dim < dims:
         examples = input.unsqueeze(0) if x.batch is None else x.at_front().unsqueeze(1)
@@ -240,7 +241,7 @@ def _convolve_examples(
 
 
 def _is_bias_of(kind: ConvolutionKind, bias: _Batched, weight: _Batched, groups: int) -> bool:
-    """Whether adding it, which would take more than the op does, is what the op would do."""
+    """Whether the op would accept this bias; an addition alone would accept more."""
     outputs = weight.example.shape[1] * groups if kind.transposed else weight.example.shape[0]
     return (
         bias.example.shape == (outputs,)
@@ -250,7 +251,7 @@ def _is_bias_of(kind: ConvolutionKind, bias: _Batched, weight: _Batched, groups:
 
 
 def _add_bias(output: _Batched, bias: _Batched) -> _Batched:
-    """Adds a number for each channel, where they, the output or both are batched."""
+    """Add the bias per channel; bias, output or both are batched."""
     y = output.tensor.unsqueeze(0) if output.batch is None else output.at_front()
     numbers = bias.tensor if bias.batch is None else bias.at_front().unsqueeze(1)
     return _Batched(y + numbers.reshape(*numbers.shape, *(1,) * (y.dim() - 3)), 0)
@@ -288,7 +289,7 @@ def _convolution_backward(
         return gradients
 
     def policy_of(mask: Sequence[bool]) -> str | None:
-        """The policy, less an engine of that gradient which a call of its own computes."""
+        """Return the policy, or None if it names an engine for the other gradient's call."""
         for place, name in enumerate(
             ("ConvFwd_" if transposed else "ConvBwdData_", "ConvBwdFilter_")
         ):
@@ -316,7 +317,7 @@ def _convolution_backward(
     )
     channels = w.example.shape[:1] + x.example.shape[1:2] + y.example.shape[1:2]
     if not (3 <= w.dim == x.dim == y.dim and _can_be_grouped(groups, *channels)):
-        run(y.example, x.example, w.example, groups, output_mask)  # raises, and says what is wrong
+        run(y.example, x.example, w.example, groups, output_mask)  # raises the op's own error
     found: list[_Batched | None] = [None, None, None]
     if y.batch is not None and x.batch is not None and w.batch is not None:
         folded = y.folded_into(_CHANNELS), x.folded_into(_CHANNELS), w.folded_into(0)
@@ -401,7 +402,7 @@ def _convolution_epilogue(
     *,
     policy: str | None = None,
 ) -> tuple[torch.Tensor, int]:
-    """A convolution as its own rule has it; sums and activations take any batch."""
+    """Compute the convolution with its own rule; sums and activations work on any batch."""
     if activation not in FUNCTIONS:
         raise RuntimeError(
             f"convolution_epilogue: activation must be one of {tuple(FUNCTIONS)}, got "
@@ -426,13 +427,13 @@ _register_rule("convtime::convolution_epilogue", _convolution_epilogue)
 
 
 def _examples(tensor: torch.Tensor, batch: int | None, count: int) -> torch.Tensor:
-    """With the batch as examples, or as the outer part of them."""
+    """Fold the batch into the examples, as the outer part, or use it as the examples."""
     front = tensor.expand(count, *tensor.shape) if batch is None else tensor.movedim(batch, 0)
     return front if front.dim() == 4 else front.flatten(0, 1)
 
 
 def _register_pooling(name: str, *, tensors: int, takes_input_size: bool) -> None:
-    """Pools more examples; the op's first arguments are so many tensors."""
+    """Register a rule that pools more examples; `tensors` counts the op's leading tensors."""
     op = getattr(torch.ops.convtime, name).default
 
     def pool(info: Any, in_dims: Sequence[int | None], *arguments: Any) -> tuple[Any, Any]:

@@ -1,4 +1,4 @@
-"""The six convolutions, with the arguments of torch.nn.functional's and convtime's policy."""
+"""The six convolutions, with torch.nn.functional's arguments and convtime's policy."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def conv2d(
 ) -> torch.Tensor:
     """2-D convolution with the arguments of :func:`torch.nn.functional.conv2d`.
 
-    On a GPU, where PyTorch would use cuDNN, the call and those of its gradients are convtime's own:
-    cuDNN plans, selected as PyTorch selects. Everywhere else they run the kernels that PyTorch
-    runs. Gradients of any order, forward-mode derivatives and :func:`torch.vmap` are computed by
-    the convolutions that PyTorch computes them by, under the same policy.
+    On a GPU, where PyTorch would use cuDNN, convtime calls cuDNN itself, also for the gradients; it
+    selects plans as PyTorch does. Otherwise, it runs the same kernels as PyTorch. Gradients of any
+    order, forward-mode derivatives and :func:`torch.vmap` use the same convolutions as in PyTorch,
+    under the same policy.
 
     Args:
         input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
@@ -38,27 +38,27 @@ def conv2d(
         bias: shape (K,), or None.
         stride: steps, one number or (vertical, horizontal), at least 1.
         padding: zeros added on both sides, one number or (vertical, horizontal); or ``"valid"``
-            (none), or ``"same"`` (as many as keep the size; needs a stride of 1).
+            (none), or ``"same"`` (keeps the size; needs a stride of 1).
         dilation: steps between the kernel's elements, at least 1.
         groups: number of groups, divides C and K.
-        policy: how cuDNN's plan is selected, here and for the gradients. ``"heuristic"`` is
-            PyTorch's way with ``torch.backends.cudnn.benchmark`` off, ``"benchmark"`` its way with
-            it on, and None is as that flag says at the time of the call. A tag of
-            :func:`convtime.plan_cache`, such as ``"eng38_k2=8_k13=1"`` with or without
-            ``"ConvFwd_"`` in front, is that engine with those knobs, whatever torch's flags for
-            determinism and TF32 ask for, or an error; the gradients then follow the flag. Engines
-            that PyTorch's errata forbid for the convolution are refused.
+        policy: how the cuDNN plan is selected, here and for the gradients. ``"heuristic"`` selects
+            like PyTorch with ``torch.backends.cudnn.benchmark`` off, ``"benchmark"`` like PyTorch
+            with it on, and None follows that flag at the time of the call. A tag from
+            :func:`convtime.plan_cache`, such as ``"eng38_k2=8_k13=1"``, with or without the prefix
+            ``"ConvFwd_"``, selects that engine with those knobs or raises an error. It overrides
+            torch's flags for determinism and TF32; the gradients then follow the benchmark flag.
+            Engines that PyTorch's errata forbid for the convolution are rejected.
 
     Returns:
         Shape (N, K, P, Q), or (K, P, Q) for a 3-D input.
 
     Raises:
-        RuntimeError: for shapes, dtypes, devices or numbers that do not fit together, for an engine
-            or a knob that cuDNN does not have for the convolution, and where plans would have to be
-            timed while a CUDA graph is captured.
-        torch.OutOfMemoryError: where there is no memory for the output, or for the engine that the
+        RuntimeError: shapes, dtypes, devices or numbers are invalid or inconsistent; cuDNN does not
+            have the engine or a knob for the convolution; or plans would have to be timed during
+            CUDA graph capture.
+        torch.OutOfMemoryError: memory is insufficient for the output, or for the engine that the
             policy names.
-        torch.AcceleratorError: for errors of CUDA itself.
+        torch.AcceleratorError: CUDA itself reports an error.
     """
     # Dynamo traces torch.ops, and cannot trace _C.
     if not is_dynamo_compiling():
@@ -79,7 +79,7 @@ def conv1d(
     *,
     policy: str | None = None,
 ) -> torch.Tensor:
-    """1-D convolution: as :func:`conv2d`, with one number for each.
+    """1-D convolution: as :func:`conv2d`, with one number for each argument.
 
     Shapes: ``input`` (N, C, L) or (C, L); ``weight`` (K, C / groups, S);
     the output (N, K, P) or (K, P).
@@ -102,7 +102,7 @@ def conv3d(
     *,
     policy: str | None = None,
 ) -> torch.Tensor:
-    """3-D convolution: as :func:`conv2d`, with one number or three for each.
+    """3-D convolution: as :func:`conv2d`, with one or three numbers for each argument.
 
     Shapes: ``input`` (N, C, D, H, W) or (C, D, H, W); ``weight`` (K, C / groups, T, R, S);
     the output (N, K, O, P, Q) or (K, O, P, Q).
@@ -128,18 +128,18 @@ def conv_transpose2d(
 ) -> torch.Tensor:
     """2-D transposed convolution; as :func:`torch.nn.functional.conv_transpose2d`.
 
-    It is the gradient of a convolution with respect to its input, and cuDNN's plan is one of that.
-    All else is as for :func:`conv2d`.
+    It is the gradient of a convolution with respect to its input, and uses cuDNN's plan for that
+    gradient. Everything else is as for :func:`conv2d`.
 
     Args:
         input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
         weight: shape (C, K / groups, R, S), same dtype and device as ``input``.
         bias: shape (K,), or None.
         stride: steps in the output, one number or (vertical, horizontal), at least 1.
-        padding: rows and columns that the output loses on both sides, one number or
+        padding: rows and columns removed from both sides of the output, one number or
             (vertical, horizontal).
-        output_padding: rows and columns that the output gains at its end, smaller than
-            ``stride`` or ``dilation``.
+        output_padding: rows and columns added at the end of the output, smaller than ``stride`` or
+            ``dilation``.
         groups: number of groups, divides C and K.
         dilation: steps between the kernel's elements, at least 1.
         policy: as for conv2d; an engine's tag is one of dgrad, with or without ``"ConvBwdData_"``.
@@ -182,7 +182,7 @@ def conv_transpose1d(
     *,
     policy: str | None = None,
 ) -> torch.Tensor:
-    """1-D transposed convolution: as :func:`conv_transpose2d`, with one number for each.
+    """1-D transposed convolution: as :func:`conv_transpose2d`, with one number for each argument.
 
     Shapes: ``input`` (N, C, L) or (C, L); ``weight`` (C, K / groups, S);
     the output (N, K, P) or (K, P).
@@ -219,7 +219,7 @@ def conv_transpose3d(
     *,
     policy: str | None = None,
 ) -> torch.Tensor:
-    """3-D transposed convolution: as :func:`conv_transpose2d`, with one number or three for each.
+    """3-D transposed convolution: as :func:`conv_transpose2d`, with one or three numbers each.
 
     Shapes: ``input`` (N, C, D, H, W) or (C, D, H, W); ``weight`` (C, K / groups, T, R, S);
     the output (N, K, O, P, Q) or (K, O, P, Q).
@@ -256,7 +256,7 @@ def _of_any_kind(
     groups: int,
     policy: str | None,
 ) -> torch.Tensor:
-    """Through torch.ops: for what the direct entry leaves, and to say what is wrong."""
+    """Call torch.ops: for calls that the direct entry does not handle, and for error messages."""
     check_tensors(kind.function, input=input, weight=weight)
     register_rules()
     steps, gaps = numbers(kind, "stride", stride), numbers(kind, "dilation", dilation)

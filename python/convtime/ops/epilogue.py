@@ -1,4 +1,4 @@
-"""Convolutions with what follows them in one kernel: a bias, an addend and an activation."""
+"""Convolutions fused with their epilogue in one kernel: a bias, an addend and an activation."""
 
 from __future__ import annotations
 
@@ -34,44 +34,45 @@ def conv2d_epilogue(
 ) -> torch.Tensor:
     """``activation(conv2d(input, weight, bias, ...) + alpha * other)``.
 
-    On a GPU, where PyTorch would use cuDNN for the convolution, it is one graph of cuDNN's, and
-    mostly one kernel. With a ReLU, the graph and the selection of its plan are those of
-    ``torch.cudnn_convolution_relu`` and ``torch.cudnn_convolution_add_relu``, and so are the bits
-    of the output; but where torch's flags ask for deterministic algorithms, which those do not
-    heed, this is one. What the convolution gives is not rounded before the sums and the activation,
-    which are in float32 for 16-bit tensors; separate ops round after each step. Where cuDNN
-    has no engine to choose for the graph, a warning says so, once for each problem and thread, and
-    one kernel of convtime's does what follows the convolution. So it is, without a warning, where
-    PyTorch does not use cuDNN for the convolution, where plans are timed and that is faster, and
-    for activations that cuDNN's engines do not compute as exactly as PyTorch: ``tanh``, and without
-    TF32 ``gelu_tanh`` in float32. On a CPU, each step is an operation of PyTorch's.
+    On a GPU, where PyTorch would use cuDNN for the convolution, this is one cuDNN graph and usually
+    one kernel. With a ReLU, the graph, the selection of its plan, and the bits of the output are
+    those of ``torch.cudnn_convolution_relu`` and ``torch.cudnn_convolution_add_relu``. However,
+    this function follows torch's flags for deterministic algorithms; those ignore them. The
+    convolution's result is not rounded before the sums and the activation, which are in float32 for
+    16-bit tensors; separate ops round after each step.
+
+    If cuDNN has no engine for the graph, one convtime kernel computes the epilogue, with a warning
+    once for each problem and thread. The same happens without a warning in three cases: PyTorch
+    does not use cuDNN for the convolution; plans are timed and this is faster; or cuDNN's engines
+    compute the activation less accurately than PyTorch: ``tanh``, and without TF32 ``gelu_tanh`` in
+    float32. On a CPU, each step is a PyTorch operation.
 
     For the gradient, ``input``, ``weight`` and the output are kept. ``gelu``, ``gelu_tanh``,
-    ``silu``, and ``leaky_relu`` of a negative slope cannot be differentiated by their output: where
-    a gradient will be asked for, they have a kernel of their own, after one that does all else.
-    Forward-mode derivatives and :func:`torch.vmap` compute each step by an op of its own.
+    ``silu``, and ``leaky_relu`` with a slope below 0 cannot be differentiated from their
+    output. If a gradient will be needed, they run in a separate kernel after the fused one.
+    Forward-mode derivatives and :func:`torch.vmap` compute each step with a separate op.
 
     Args:
-        input: as for :func:`conv2d`; so are all up to ``groups``.
-        weight: likewise.
-        bias: likewise.
-        stride: likewise.
-        padding: likewise.
-        dilation: likewise.
-        groups: likewise.
-        other: what is added, of the output's shape and of ``input``'s dtype and device, or None.
-        alpha: what ``other`` is multiplied by.
+        input: as for :func:`conv2d`.
+        weight: as for conv2d.
+        bias: as for conv2d.
+        stride: as for conv2d.
+        padding: as for conv2d.
+        dilation: as for conv2d.
+        groups: as for conv2d.
+        other: the addend, with the output's shape and the dtype and device of ``input``, or None.
+        alpha: factor of ``other``.
         activation: ``"relu"``, ``"relu6"``, ``"leaky_relu"``, ``"gelu"``, ``"gelu_tanh"`` (its
             approximation), ``"silu"``, ``"sigmoid"``, ``"tanh"``, or ``"identity"`` for none.
-        negative_slope: of ``"leaky_relu"``.
-        policy: as for conv2d. A tag has the graph's name in front of the engine, as in
-            ``"ConvFwd_ADD_ADD_RELU_FWD_eng0"``, or begins with the engine.
+        negative_slope: slope of ``"leaky_relu"``.
+        policy: as for conv2d. A tag starts with the graph's name, as in
+            ``"ConvFwd_ADD_ADD_RELU_FWD_eng0"``, or with the engine.
 
     Returns:
-        Shape (N, K, P, Q), or (K, P, Q) for a 3-D input, in memory as conv2d's.
+        Shape (N, K, P, Q), or (K, P, Q) for a 3-D input, with the memory layout of conv2d's output.
 
     Raises:
-        RuntimeError: as conv2d, and for an ``activation`` that is none of these.
+        RuntimeError: as conv2d, and if ``activation`` is unknown.
         torch.OutOfMemoryError: as conv2d.
         torch.AcceleratorError: as conv2d.
     """

@@ -1,6 +1,6 @@
-"""What torch.compile needs to know of the ops: shapes, strides and refusals.
+"""The fake implementations of the ops for torch.compile: shapes, strides and errors.
 
-All in one module, which csrc/ops names to torch as the one that has them.
+All are in one module, which csrc/ops names to torch as their location.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from convtime.core.kinds import KINDS, ConvolutionKind
 from convtime.core.load import _C as _C  # registers the ops
 from convtime.ops.arguments import DTYPES
 
-_COPY_BLOCK_BYTES = 32_768  # that a block of copy_stamped copies
-_MOST_BYTE_WINNERS = 128  # elements of the largest window whose winners are bytes
+_COPY_BLOCK_BYTES = 32_768  # bytes per block of copy_stamped
+_MOST_BYTE_WINNERS = 128  # largest window, in elements, whose winners are stored as bytes
 
 
 def _register_fake(kind: ConvolutionKind) -> None:
-    pytorchs = getattr(F, kind.function)  # has the same result, shape, strides and all
+    pytorchs = getattr(F, kind.function)  # its result has the same shape and strides
     one, none = (1,) * kind.rank, (0,) * kind.rank
 
     def conv(
@@ -135,7 +135,7 @@ def _convolution_epilogue_fake(
 
 
 def _check(op: str, input: torch.Tensor, weight: torch.Tensor, dilation: Sequence[int]) -> None:
-    """Refuses what PyTorch's own fakes let through and the op does not."""
+    """Reject arguments that the op rejects but PyTorch's own fakes accept."""
     torch._check(input.dtype in DTYPES, lambda: f"{op}: dtype must be in {DTYPES}")
     torch._check(input.device == weight.device, lambda: f"{op}: tensors on different devices")
     for size in (*weight.shape[2:], *dilation):
@@ -143,16 +143,16 @@ def _check(op: str, input: torch.Tensor, weight: torch.Tensor, dilation: Sequenc
 
 
 def _is_empty_batch(input: torch.Tensor) -> bool:
-    """Whether nothing will be computed, so that the op and PyTorch take any output_padding."""
+    """Whether the batch is empty; the op and PyTorch then accept any output_padding."""
     batch = input.shape[0]
-    # A symbolic size is not compared: that would tie compiled code to batches that are not empty.
+    # Comparing a symbolic size would specialize compiled code to nonempty batches.
     return isinstance(batch, int) and batch == 0
 
 
 def _check_output_padding(
     op: str, stride: Sequence[int], output_padding: Sequence[int], dilation: Sequence[int]
 ) -> None:
-    """As _check, for transposed convolutions."""
+    """Like _check, for transposed convolutions."""
     for extra, step, gap in zip(output_padding, stride, dilation, strict=False):
         torch._check(
             extra < max(step, gap),
@@ -176,7 +176,7 @@ def _pool_sizes(
         torch._check(
             number >= 1, lambda: "relu_max_pool2d: kernel_size and stride must be at least 1"
         )
-    output: torch.Tensor  # of PyTorch's shape, strides and refusals
+    output: torch.Tensor  # with PyTorch's shape, strides and errors
     output, _ = torch.ops.aten.max_pool2d_with_indices(
         input, kernel_size, stride, padding, dilation, ceil_mode
     )
@@ -241,7 +241,7 @@ def _relu_max_pool2d_indices_fake(
 
 
 def _pool_format(tensor: torch.Tensor) -> torch.memory_format:
-    """As the op has it: 3-D tensors are never channels_last."""
+    """Return the op's memory format: 3-D tensors are never channels_last."""
     if tensor.dim() < 4:
         return torch.contiguous_format
     return torch._prims_common.suggest_memory_format(tensor)

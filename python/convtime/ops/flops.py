@@ -1,4 +1,4 @@
-"""Has torch.utils.flop_counter count the convolutions."""
+"""Register the convolutions with torch.utils.flop_counter."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from convtime.core.kinds import KINDS
 
 @functools.cache
 def register_formulas() -> None:
-    """Has torch.utils.flop_counter count the ops as it counts PyTorch's.
+    """Make torch.utils.flop_counter count the ops as it counts PyTorch's.
 
-    Not done at import, which it would make twice as long: torch's module imports Triton.
+    This is not done at import, because torch's module imports Triton and would double the import
+    time.
     """
     from torch.utils import flop_counter
 
@@ -25,7 +26,7 @@ def register_formulas() -> None:
         out_shape: list[int],
         **_options: object,
     ) -> int:
-        if len(input) < len(weight):  # the formula takes the first size for the batch's
+        if len(input) < len(weight):  # the formula takes the first size as the batch size
             input, out_shape = [1, *input], [1, *out_shape]
         flops: int = flop_counter.conv_flop_count(input, weight, out_shape, transposed)
         return flops
@@ -35,7 +36,7 @@ def register_formulas() -> None:
         register = flop_counter.register_flop_formula(op)
         register(functools.partial(forward, transposed=kind.transposed))
 
-    # As PyTorch's, which counts neither sums nor activations.
+    # As for PyTorch's op, sums and activations are not counted.
     register = flop_counter.register_flop_formula(torch.ops.convtime.convolution_epilogue)
     register(functools.partial(forward, transposed=False))
 
@@ -47,7 +48,7 @@ def register_formulas() -> None:
         out_val: object,
         **_options: object,
     ) -> int:
-        # PyTorch's op takes the bias's sizes, too, after the weight.
+        # PyTorch's op also takes the bias sizes, after the weight.
         flops: int = flop_counter.conv_backward_flop(
             grad_output, input, weight, None, *arguments, out_val=out_val
         )

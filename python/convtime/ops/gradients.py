@@ -1,4 +1,4 @@
-"""The convolutions' gradients as functions, as in torch.nn.grad: made from the table of six."""
+"""The gradients of the convolutions as functions, as in torch.nn.grad."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _bias_gradient(kind: ConvolutionKind) -> BiasGradient:
 
 
 def _describe(gradient: Callable[..., torch.Tensor], kind: ConvolutionKind, of: str) -> None:
-    """Gives a function made from the table the name and the docs that it has as a public one."""
+    """Give a generated gradient function its public name and docstring."""
     name = f"{kind.function}_{of}"
     gradient.__name__ = gradient.__qualname__ = name
     output = f"(N, K, {_SPATIAL_OUT[kind.rank]})"
@@ -208,7 +208,7 @@ def _describe(gradient: Callable[..., torch.Tensor], kind: ConvolutionKind, of: 
             Shape (K,), as PyTorch computes it.
 
         Raises:
-            RuntimeError: if ``grad_output`` has another number of dimensions.
+            RuntimeError: if ``grad_output`` has a different number of dimensions.
         """  # fmt: skip  # noqa: E501
         return
     channels = "C, K / groups" if kind.transposed else "K, C / groups"
@@ -225,7 +225,7 @@ def _describe(gradient: Callable[..., torch.Tensor], kind: ConvolutionKind, of: 
     }[of, kind.transposed]
     gradient.__doc__ = f"""The gradient of :func:`{kind.function}` with respect to its {of}.
 
-        As torch.nn.grad's; what is not named here is as for :func:`{kind.function}`.
+        Like torch.nn.grad's; arguments not listed here are as for :func:`{kind.function}`.
 
         Args:
             {of}_size: shape {shapes[of]} of the {of}.
@@ -262,7 +262,7 @@ def _grad_input(
     padded = (*size[:2], *(length + end for length, end in zip(size[2:], surplus, strict=True)))
     grad_input: torch.Tensor = torch.ops.convtime.convolution_backward(
         grad_output,
-        # One number stands for the input, whose size alone matters, as in PyTorch's function.
+        # One element, expanded, represents the input: as in PyTorch, only its size matters.
         grad_output.new_empty(1).expand(padded),
         weight,
         steps,

@@ -1,4 +1,4 @@
-"""Multi-layer perceptrons as one op, whose backward pass computes the forward pass again."""
+"""Multi-layer perceptrons as one op, whose backward pass recomputes the forward pass."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from convtime.ops.arguments import check_tensors
 def mlp(
     input: torch.Tensor, weights: torch.Tensor, outputs: int, activation: str = "relu"
 ) -> torch.Tensor:
-    """Takes rows through linear layers, with an activation between them.
+    """Apply linear layers, with an activation between them, to rows.
 
-    On a GPU that is one kernel for nets of width 64 or 128, in 16 bits and without biases, with the
-    weights and what lies between the layers on chip; others' products are cuBLASLt's, those of
-    float32 in TF32 where PyTorch's own are. Sums are in 32 bits, and what lies between the layers
-    is rounded to the dtype. Nothing is kept for the gradients, which are deterministic: the layers
-    are computed again. Gradients have no gradients.
+    On a GPU, nets of width 64 or 128 in 16 bits and without biases run in one kernel. It keeps the
+    weights and the intermediate results on chip. Other nets use cuBLASLt for the products; float32
+    products use TF32 if PyTorch's do. Sums are in 32 bits, and intermediate results are rounded to
+    the dtype. The backward pass recomputes the layers instead of keeping results. Gradients are
+    deterministic, and cannot be differentiated again.
 
     Args:
         input: shape (rows, columns), at least one row; float16, bfloat16 or float32, on a CPU also
             float64.
-        weights: shape (layers, width, width), contiguous, of the input's dtype; on a GPU, of a
-            width that is a multiple of 64. Each matrix has a layer's outputs as rows. Of the first,
-            as many columns count as the input has; of the last, ``outputs`` rows; where a layer
-            between is narrower, the rest has to be zero. With biases, shape
-            (layers, width + 1, width): the last row is the layer's.
+        weights: shape (layers, width, width), contiguous, with the input's dtype; on a GPU, the
+            width must be a multiple of 64. Each matrix has one row per output of its layer. The
+            first matrix uses as many columns as the input has; the last uses ``outputs`` rows. If a
+            hidden layer is narrower than the width, the rest must be zero. With biases, shape
+            (layers, width + 1, width): the last row is the layer's bias.
         outputs: columns of the result.
         activation: ``"relu"`` or ``"tanh"``.
 
@@ -37,7 +37,7 @@ def mlp(
         Shape (rows, outputs).
 
     Raises:
-        RuntimeError: for shapes, dtypes or numbers that do not fit together.
+        RuntimeError: shapes, dtypes or numbers are invalid or inconsistent.
     """
     check_tensors("mlp", input=input, weights=weights)
     output: torch.Tensor = torch.ops.convtime.mlp(input, weights, outputs, activation)

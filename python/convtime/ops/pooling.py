@@ -61,26 +61,26 @@ def relu_max_pool2d(
 ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """2-D max-pooling of the input's ReLU: ``F.max_pool2d(F.relu(input), ...)`` in one kernel.
 
-    Results are PyTorch's, NaN and infinities included, and the output lies in memory as PyTorch's
-    does. Gradients are deterministic. For them a byte is kept for each output, or four bytes where
-    the window has more than 128 elements; neither input nor output is.
+    Results are PyTorch's, NaN and infinities included, and the output has the same memory layout as
+    in PyTorch. Gradients are deterministic. They need one byte per output, or four bytes if the
+    window has more than 128 elements; neither input nor output is kept.
 
     Args:
         input: shape (N, C, H, W) or (C, H, W); float16, bfloat16, float32 or float64.
         kernel_size: size of the window, one number or (vertical, horizontal), at least 1.
-        stride: steps of the window, at least 1; ``kernel_size`` unless given.
+        stride: steps of the window, at least 1; ``kernel_size`` by default.
         padding: rows and columns around the input that are never the maximum, at most half of
             ``kernel_size``.
         dilation: steps between the window's elements, at least 1.
-        ceil_mode: whether a window may reach beyond the padding, if it begins before it.
-        return_indices: whether to return where in its plane each maximum is, too. Of equal ones,
-            which all elements up to zero are, it is the first, as with PyTorch.
+        ceil_mode: whether a window that begins before the end padding may extend beyond it.
+        return_indices: whether to also return the index of each maximum in its plane. Among equal
+            ones, it is the first, as in PyTorch. All elements up to zero count as equal.
 
     Returns:
-        Shape (N, C, P, Q), or (C, P, Q) for a 3-D input; with the indices, of int64, if asked for.
+        Shape (N, C, P, Q), or (C, P, Q) for a 3-D input; with int64 indices if requested.
 
     Raises:
-        RuntimeError: for shapes, dtypes or numbers that do not fit together.
+        RuntimeError: shapes, dtypes or numbers are invalid or inconsistent.
     """
     check_tensors(_NAME, input=input)
     window = (

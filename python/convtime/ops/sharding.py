@@ -1,4 +1,4 @@
-"""How DTensor computes the ops: on shards of the batch; what is sharded otherwise is gathered."""
+"""The DTensor rules of the ops: compute on batch shards, and gather all other shardings."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import torch
 
 from convtime.core.kinds import KINDS
 
-_Rule = tuple[list[Any], list[Any]]  # where results are, and where arguments have to be
+_Rule = tuple[list[Any], list[Any]]  # placements of results, and required placements of arguments
 
 
 def register_rules() -> None:
-    """Tells DTensor of the ops, where it is loaded, and so may be what is computed on.
+    """Register the ops with DTensor if it is loaded; otherwise no argument can be a DTensor.
 
-    Not done at import, which importing DTensor would make several times as long.
+    This is not done at import, because importing DTensor would multiply the import time.
     """
     if "torch.distributed.tensor" in sys.modules:
         _register_rules()
 
 
-# Called, and not traced: as torch.compiler.assume_constant_result has it, less the import of
-# dynamo, which takes a second and has exit handlers of its own.
+# Dynamo calls this function without tracing it, as for torch.compiler.assume_constant_result.
+# Calling that would import dynamo, which takes a second and installs exit handlers.
 register_rules._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 

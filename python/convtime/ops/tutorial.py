@@ -1,21 +1,21 @@
-"""Kernels to learn from: ReLU with max-pooling, and activations, step by step.
+"""Kernels for learning: ReLU with max-pooling, and activations, optimized step by step.
 
-All steps compute the same, and each can be had as the compiler was told to build it: it is their
-times that differ. They are for a GPU alone, and have no gradients of their own. What is meant to
-be used is `convtime.ops.relu_max_pool2d`.
+All steps compute the same result and differ in their times; each is available with several compiler
+options. They run only on a GPU, and have no gradients. For real use, call
+`convtime.ops.relu_max_pool2d`.
 
 Attributes:
-    POOL_STEPS: of `relu_max_pool2d`. ``naive``: an output per thread, and neighbouring threads far
-        apart in memory; ``coalesced``: as neighbours in memory; ``constant_memory``: with the
-        geometry read from constant memory; ``unrolled``: with the window known to the compiler;
-        ``shared_memory``: a block loads what its outputs need once; ``vectorised``: a thread loads
-        16 bytes at a time.
-    POOL_BUILDS: ``plain``; ``launch_bounds``: the compiler knows how many threads a block has;
-        ``min_blocks``: and that as many blocks are to fit as there is room for threads;
+    POOL_STEPS: steps of `relu_max_pool2d`. ``naive``: one output per thread, with neighboring
+        threads far apart in memory; ``coalesced``: neighboring threads are adjacent in memory;
+        ``constant_memory``: reads the geometry from constant memory; ``unrolled``: the window is a
+        compile-time constant; ``shared_memory``: a block loads the input of its outputs once;
+        ``vectorised``: a thread loads 16 bytes at a time.
+    POOL_BUILDS: ``plain``; ``launch_bounds``: the compiler knows the number of threads per block;
+        ``min_blocks``: also requires as many resident blocks as the thread limit allows;
         ``max_registers``: at most 24 registers per thread; ``fast_math``: ``--use_fast_math``.
-    ACTIVATIONS: of `activation`.
-    ACTIVATION_STEPS: ``naive``: an element per thread; ``vectorised``: 16 bytes per thread.
-    ACTIVATION_BUILDS: of those, the ones that activations have.
+    ACTIVATIONS: names for `activation`.
+    ACTIVATION_STEPS: ``naive``: one element per thread; ``vectorised``: 16 bytes per thread.
+    ACTIVATION_BUILDS: the builds that are available for activations.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ ACTIVATION_BUILDS = ("plain", "fast_math")
 
 @dataclasses.dataclass(frozen=True)
 class KernelFacts:
-    """What a kernel takes of a GPU's multiprocessor.
+    """The resources that a kernel uses on a GPU's multiprocessor.
 
     Attributes:
-        registers: of a thread.
-        local_bytes: of a thread: memory for what registers had no room for.
-        shared_bytes: shared memory of a block.
-        threads: of a block.
-        blocks: that a multiprocessor has room for at a time.
-        occupancy: of the threads that a multiprocessor has room for, the share that these blocks
-            have.
+        registers: registers per thread.
+        local_bytes: local memory per thread, for spilled registers.
+        shared_bytes: shared memory per block.
+        threads: threads per block.
+        blocks: blocks that fit on a multiprocessor at a time.
+        occupancy: resident threads relative to the multiprocessor's maximum.
     """
 
     registers: int
@@ -75,7 +74,7 @@ def relu_max_pool2d(
     step: str,
     build: str = "plain",
 ) -> torch.Tensor:
-    """2-D max-pooling of the input's ReLU, by one step of the way to a fast kernel.
+    """2-D max-pooling of the input's ReLU, by one optimization step of the kernel.
 
     Args:
         input: shape (N, C, H, W), on a CUDA device, at most 2³⁰ elements; float16 or float32.
@@ -83,16 +82,15 @@ def relu_max_pool2d(
         stride: steps of the window, at least 1.
         padding: rows and columns around the input that are never the maximum, at most half of
             ``kernel_size``.
-        step: of `POOL_STEPS`; ``unrolled`` and ``vectorised`` are there for 3×3 windows with a
-            stride of 2 and a padding of 1, and for 2×2 with a stride of 2 and none.
-        build: of `POOL_BUILDS`.
+        step: a member of `POOL_STEPS`; ``unrolled`` and ``vectorised`` support 3×3 windows with a
+            stride of 2 and a padding of 1, and 2×2 windows with a stride of 2 and no padding.
+        build: a member of `POOL_BUILDS`.
 
     Returns:
-        Shape (N, C, P, Q), laid out as the input.
+        Shape (N, C, P, Q), with the memory layout of the input.
 
     Raises:
-        RuntimeError: for another step or build, and for shapes, dtypes, devices or numbers that do
-            not fit.
+        RuntimeError: step or build is unknown, or shapes, dtypes, devices or numbers are invalid.
     """
     check_tensors("tutorial_relu_max_pool2d", input=input)
     output: torch.Tensor = torch.ops.convtime.tutorial_relu_max_pool2d(
@@ -110,7 +108,7 @@ def relu_max_pool2d_facts(
     step: str,
     build: str = "plain",
 ) -> KernelFacts:
-    """What the kernel that `relu_max_pool2d` would launch takes of the input's GPU."""
+    """Return the resources of the kernel that `relu_max_pool2d` would launch on the input's GPU."""
     check_tensors("tutorial_relu_max_pool2d", input=input)
     facts = torch.ops.convtime.tutorial_relu_max_pool2d_facts(
         input, kernel_size, stride, padding, step=step, build=build
@@ -126,19 +124,18 @@ def activation(
     step: str,
     build: str = "plain",
 ) -> torch.Tensor:
-    """An activation of each element, or its gradient.
+    """Compute an activation of each element, or its gradient.
 
     Args:
         input: on a CUDA device; float16 or float32.
-        name: of `ACTIVATIONS`.
-        grad_output: the gradient of the activation's output, of the input's shape and dtype; with
-            it, the result is the input's gradient.
-        step: of `ACTIVATION_STEPS`.
-        build: of `ACTIVATION_BUILDS`.
+        name: a member of `ACTIVATIONS`.
+        grad_output: the gradient of the activation's output, with the input's shape and dtype. If
+            given, the result is the input's gradient.
+        step: a member of `ACTIVATION_STEPS`.
+        build: a member of `ACTIVATION_BUILDS`.
 
     Raises:
-        RuntimeError: for another activation, step or build, and for shapes, dtypes or devices that
-            do not fit.
+        RuntimeError: name, step or build is unknown, or shapes, dtypes or devices are invalid.
     """
     tensors = {"input": input} | ({} if grad_output is None else {"grad_output": grad_output})
     check_tensors("tutorial_activation", **tensors)
@@ -156,7 +153,7 @@ def activation_facts(
     step: str,
     build: str = "plain",
 ) -> KernelFacts:
-    """What the kernel that `activation` would launch takes of the input's GPU."""
+    """Return the resources of the kernel that `activation` would launch on the input's GPU."""
     check_tensors("tutorial_activation", input=input)
     facts = torch.ops.convtime.tutorial_activation_facts(
         input, grad_output, name, step=step, build=build

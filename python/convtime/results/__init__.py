@@ -1,1 +1,1 @@
-"""What was measured, as data, and what follows from it by reckoning: nothing here uses a device."""
+"""Measured results as data, and values computed from them; nothing here uses a device."""

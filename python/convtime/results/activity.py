@@ -1,4 +1,4 @@
-"""What the device does in a call: its kernels, copies and memsets."""
+"""The device work of a call: its kernels, copies and memsets."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from convtime.results.units import format_seconds
 
 @dataclasses.dataclass(frozen=True)
 class DeviceActivity:
-    """One kernel, copy or memset that calls have in common, and how long it took in each.
+    """One kernel, copy or memset that all calls share, and its duration in each.
 
     Attributes:
         kind: ``kernel``, ``memcpy`` or ``memset``.
-        name: the kernel's name; empty for the others.
+        name: the kernel's name; empty for copies and memsets.
         grid: blocks of the launch, in x, y and z.
         block: threads of a block, in x, y and z.
-        registers_per_thread: registers that a thread uses.
+        registers_per_thread: registers per thread.
         shared_memory_bytes: shared memory of a block, static and dynamic.
         bytes: bytes copied or set; 0 for a kernel.
-        seconds: its duration in each sample, None in a sample without it.
-        device: the number of the GPU that it ran on; None where that was not recorded.
-        streams: the streams that it was seen on, by CUPTI's numbers; empty where not recorded.
+        seconds: duration in each sample; None in a sample without it.
+        device: index of the GPU that it ran on; None if it was not recorded.
+        streams: CUPTI's ids of the streams that it ran on; empty if not recorded.
     """
 
     kind: str
@@ -41,23 +41,23 @@ class DeviceActivity:
 
     @property
     def median(self) -> float:
-        """The median of its durations, in seconds; not a number where none is known."""
+        """The median duration in seconds; NaN if no duration is known."""
         known = [duration for duration in self.seconds if duration is not None]
         return statistics.median(known) if known else math.nan
 
     @property
     def launch(self) -> tuple[str, str, tuple[int, ...], tuple[int, ...]]:
-        """What of it is the same where the same is launched: all but time and resources."""
+        """The fields that identify a launch: kind, name, grid and block."""
         return self.kind, self.name, self.grid, self.block
 
     @property
     def short_name(self) -> str:
-        """A kernel's name without what only a compiler needs; else its kind."""
+        """A kernel's name in short form, or the kind of other work."""
         return shorten(self.name) if self.kind == "kernel" else self.kind
 
     @property
     def label(self) -> str:
-        """Short name, grid and block in one text."""
+        """Short name, grid and block in one string."""
         if self.kind != "kernel":
             return self.kind
         grid, block = ("×".join(map(str, sizes)) for sizes in (self.grid, self.block))
@@ -68,7 +68,7 @@ class DeviceActivity:
 
 
 def same_launches(first: Iterable[DeviceActivity], second: Iterable[DeviceActivity]) -> bool:
-    """Whether two calls launch the same, in whatever order."""
-    # Groups run on several streams at once, and which kernel is first varies.
+    """Return whether two calls launch the same work, in any order."""
+    # Groups run concurrently on several streams, so the order of their kernels varies.
     launches = (sorted(activity.launch for activity in call) for call in (first, second))
     return next(launches) == next(launches)

@@ -1,4 +1,4 @@
-"""What to do about the time that something takes, and what it would save."""
+"""Suggestions for reducing a time, with the time that they save."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from convtime.results.units import format_seconds
 
 @dataclasses.dataclass(frozen=True)
 class Advice:
-    """One thing to do.
+    """One suggestion.
 
     Attributes:
-        text: what to do, as a command.
-        seconds: what a call took with it; None where it was not tried.
-        instead_of: what a call took without it, measured beside it; None likewise.
-        note: what else changes with it, such as the result; empty where nothing does.
+        text: the suggestion, in the imperative.
+        seconds: time of a call that follows it; None if it was not tried.
+        instead_of: time of a call without it, measured next to the other; None if not tried.
+        note: other effects, such as a changed result; empty for none.
     """
 
     text: str
@@ -25,7 +25,7 @@ class Advice:
 
     @property
     def saved(self) -> float | None:
-        """Seconds that a call takes less with it, below 0 where it takes more."""
+        """Seconds that it saves per call; negative if the call takes longer."""
         if self.seconds is None or self.instead_of is None:
             return None
         return self.instead_of - self.seconds

@@ -1,4 +1,4 @@
-"""Whether candidates of a comparison compute the same."""
+"""Agreement of the results of a comparison's candidates."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Agreement:
-    """What was found of a candidate's result beside the baseline's.
+    """Agreement of a candidate's result with the baseline's.
 
     Attributes:
-        same: whether the results are the same, within the tolerance that the sentence names; None
-            where that is not known.
-        sentence: by how much the results differ, or why that is not known.
-        largest_error: the largest absolute difference of two elements; None where there is none
+        same: whether the results are equal within the tolerance that the sentence names; None if
+            this is unknown.
+        sentence: by how much the results differ, or why this is unknown.
+        largest_error: the largest absolute difference of two elements; None if no difference is a
+            number.
             that is a number.
     """
 

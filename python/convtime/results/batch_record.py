@@ -1,4 +1,4 @@
-"""How a batch of calls went, told while a timing runs."""
+"""Progress record of a batch of calls, logged while a timing runs."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from convtime.results.units import format_seconds
 
 @dataclasses.dataclass(frozen=True)
 class BatchRecord:
-    """One batch: calls that were issued together, rounds of one call of each candidate.
+    """One batch of calls that were issued together: rounds of one call per candidate.
 
     Attributes:
-        number: of the batch, from 1.
-        phase: ``warm-up`` (whose last batches may be samples, too) or ``sampling``.
-        rounds: how many.
-        held: whether the queue was held until all calls were issued; None where it was not to be.
-        fate: what became of its samples, and of earlier ones: ``kept``, ``set aside`` and so on.
-        gap_seconds: for how long the GPU was left idle before it.
-        idle_clock_hz: the multiprocessors' clock at the end of that; None where it is not known.
-        lowest_clock_hz: the lowest clock of its calls, likewise.
-        highest_clock_hz: the highest one.
-        issue_seconds: what the host took to issue its calls.
-        wall_seconds: from the first call's issue until all were done.
+        number: number of the batch, from 1.
+        phase: ``warm-up`` (its last batches may also become samples) or ``sampling``.
+        rounds: number of rounds.
+        held: whether the queue was held until all calls were issued; None if no hold was requested.
+        fate: use of its samples and of earlier ones: ``kept``, ``set aside`` and so on.
+        gap_seconds: time for which the GPU was idle before the batch.
+        idle_clock_hz: the SM clock at the end of that gap; None if it is unknown.
+        lowest_clock_hz: the lowest SM clock of its calls; None if it is unknown.
+        highest_clock_hz: the highest SM clock of its calls; None if it is unknown.
+        issue_seconds: host time to issue its calls.
+        wall_seconds: time from the first call's issue until all calls were done.
     """
 
     number: int

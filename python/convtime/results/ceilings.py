@@ -1,4 +1,4 @@
-"""The rates that a device reaches, which an operation's own are set against."""
+"""A device's attainable rates, for comparison with the rates of an operation."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _Rate = Annotated[float, msgspec.Meta(gt=0)]
 
 @dataclasses.dataclass(frozen=True)
 class Ceilings:
-    """What a device was seen to reach, at the clocks that it had then.
+    """Rates that a device attained at its clocks during the measurement.
 
     Attributes:
-        bytes_per_second: read and written by a large copy.
-        flops_per_second: of a large square matmul of random numbers.
-        matmul_dtype: its dtype.
+        bytes_per_second: bytes read and written by a large copy, per second.
+        flops_per_second: rate of a large square matmul of random values.
+        matmul_dtype: dtype of that matmul.
     """
 
     bytes_per_second: _Rate

@@ -7,16 +7,16 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class ClockReading:
-    """What NVML said at one moment; None for what this GPU or driver does not tell.
+    """NVML's values at one moment; None for a value that this GPU or driver does not report.
 
     Attributes:
-        seconds: since the readings began.
-        sm_clock_hz: the rate of the multiprocessors' clock.
-        memory_clock_hz: the rate of the memory's clock.
-        power: what the GPU draws, in watts: at that moment, or where the driver does not know
-            that, on average over the last second.
-        temperature: of the GPU's core, in °C.
-        throttle_reasons: what kept the clocks from being higher, by nvidia-smi's names, e.g.
+        seconds: time since the start of the readings.
+        sm_clock_hz: SM clock.
+        memory_clock_hz: memory clock.
+        power: the GPU's power in watts: instantaneous, or averaged over the last second if the
+            driver reports only that.
+        temperature: temperature of the GPU's core, in °C.
+        throttle_reasons: reasons that limited the clocks, by nvidia-smi's names, e.g.
             ``sw_power_cap``.
     """
 

@@ -1,4 +1,4 @@
-"""A GPU's clocks, power and temperature while something ran."""
+"""A GPU's clocks, power and temperature during a block of code."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(repr=False)
 class ClockTrace(codec.Stored):
-    """What a GPU did while a block of code ran; see :func:`convtime.trace_clocks`.
+    """Readings of a GPU during a block of code; see :func:`convtime.trace_clocks`.
 
     Attributes:
         device: the GPU, e.g. ``cuda:0``.
         interval: seconds between two readings.
-        started: when the block was entered, in seconds of ``time.perf_counter``.
-        readings: in order of time; empty until the block is left.
-        reason: why there are no readings, or no more of them; empty where there are.
+        started: time at which the block was entered, in seconds of ``time.perf_counter``.
+        readings: readings in order of time; empty until the block ends.
+        reason: why readings are missing or stopped early; empty if they did not.
     """
 
     SCHEMA: ClassVar[str] = "2.0"
@@ -35,7 +35,7 @@ class ClockTrace(codec.Stored):
     reason: str = ""
 
     def __str__(self) -> str:
-        """One line: how long was traced, and the range of clocks, power and temperature."""
+        """Return one line: duration, and the ranges of clocks, power and temperature."""
         from convtime.show.clock_trace import line
 
         return line(self)
@@ -44,7 +44,7 @@ class ClockTrace(codec.Stored):
         return f"<convtime.ClockTrace {self}>"
 
     def details(self) -> str:
-        """A table of what was read, and what throttled the GPU."""
+        """Return a table of the readings, and the throttle reasons."""
         from convtime.show.clock_trace import sheet
 
         return sheet(self)
@@ -55,23 +55,23 @@ class ClockTrace(codec.Stored):
         return html_sheet(self)
 
     def plot(self, times: Measurement | Sequence[tuple[float, float]] | None = None) -> Figure:
-        """Draws clock, power, temperature and throttle reasons over time.
+        """Plot clock, power, temperature and throttle reasons over time.
 
         Args:
-            times: what is drawn above them: pairs of start (``time.perf_counter()``) and duration
-                of each iteration, both in seconds; or a Measurement that was the last thing in the
-                block, whose samples are drawn at even distances over its sampling time, or their
-                sum where a steady warm-up gave some of them, since they have no time stamps.
+            times: iterations to plot above them, as pairs of start (``time.perf_counter()``) and
+                duration, both in seconds. Or a Measurement that was the last action in the block:
+                its samples have no time stamps and are spread evenly over its sampling time, or
+                over their sum if that is longer because a steady warm-up contributed samples.
 
         Returns:
             A figure to save or show, e.g. ``trace.plot().savefig("trace.png")``.
 
         Raises:
-            ValueError: where there are no readings, and it says why, or no matplotlib.
+            ValueError: the trace has no readings (the message says why), or matplotlib is missing.
         """
         if not self.readings:
             raise ValueError(
-                f"a trace without readings cannot be drawn: {self.reason or 'it has not ended'}"
+                f"a trace without readings cannot be drawn: {self.reason or 'it is still running'}"
             )
         from convtime.show.plot import clock_figure
 
@@ -80,7 +80,7 @@ class ClockTrace(codec.Stored):
     def _placed(
         self, times: Measurement | Sequence[tuple[float, float]]
     ) -> list[tuple[float, float]]:
-        """Start since the trace's own start, and duration, of each iteration."""
+        """Return start (relative to the trace's start) and duration of each iteration."""
         if not isinstance(times, Measurement):
             return [(start - self.started, duration) for start, duration in times]
         lasted = max(times.sampling_seconds or 0.0, sum(times.seconds))

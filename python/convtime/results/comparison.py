@@ -1,4 +1,4 @@
-"""Several operations under one condition, and the ratios of their times."""
+"""Several operations under the same conditions, and the ratios of their times."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: What is compared, by the metric of kernel times, or else by the method of timing.
+#: Description of the compared time, by metric of kernel times or else by timing method.
 _JUDGED_ON = {
     "busy": "busy time: that in which at least one of a call's kernels, copies and memsets ran",
     "span": "span: from the start of a call's first kernel, copy or memset to the end of its last",
@@ -38,21 +38,21 @@ _JUDGED_ON = {
 
 Verdict = Literal["faster", "slower", "same", "uncertain"]
 
-#: What an exit code can be told to fail on: a verdict, a result that differs from the baseline's,
-#: or verdicts on busy time and span that contradict each other.
+#: Findings that an exit code can report as a failure: a verdict, a result that differs from the
+#: baseline's, or contradictory verdicts on busy time and span.
 Failure = Literal["faster", "slower", "uncertain", "different", "contradictory"]
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """How long one operation takes against another: below 1 it is faster.
+    """Ratio of two operations' times; below 1, the first one is faster.
 
     Attributes:
-        value: median over the rounds of the two times' ratio within the round.
-        low: lower end of the value's interval, which is over what a measurement's is, and to which
-            what the method's own cost may be off belongs; unbounded for five rounds or fewer.
-        high: its upper end.
-        confidence: the interval's confidence.
+        value: median over the rounds of the ratio of the two times in a round.
+        low: lower end of the value's interval. It covers the same variation as a measurement's
+            interval and includes the overhead uncertainty. Unbounded for five rounds or fewer.
+        high: upper end of the interval.
+        confidence: confidence of the interval.
     """
 
     value: float
@@ -61,19 +61,19 @@ class Ratio:
     confidence: float = _C.CONFIDENCE
 
     def verdict(self, margin: float, doubt: float = 0.0) -> Verdict:
-        """What the interval says; see :meth:`Comparison.verdict`.
+        """Return the verdict of the interval; see :meth:`Comparison.verdict`.
 
         Args:
-            margin: share of 1 up to which a ratio counts as 1.
-            doubt: by what share beyond the margin the interval has to lie.
+            margin: relative difference that counts as equal.
+            doubt: share by which the interval must exceed the margin for faster or slower.
         """
         return _C.judge(self.low, self.high, margin, doubt)
 
     def smallest_difference(self, margin: float) -> float:
-        """The smallest difference, as a share of the baseline's time, that this interval shows.
+        """Return the smallest difference that this interval can show, as a share of the baseline.
 
-        It is the margin and half the interval's width: a candidate that differs by less would have
-        had an interval that reaches into the margin. Infinite where there is no interval.
+        It is the margin plus half the interval's width: the interval of a candidate that differs by
+        less would reach into the margin. Infinite if there is no interval.
         """
         half_width = (self.high - self.low) / 2
         known = math.isfinite(half_width) and 0 < self.value < math.inf
@@ -85,19 +85,18 @@ class Ratio:
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """How one operation compares with another, with all that is known of that.
+    """Comparison of one operation with another: the verdict and its reasons.
 
     Attributes:
         verdict: see :meth:`Comparison.verdict`.
-        ratio: of the times.
-        in_cycles: the verdict on cycles of the multiprocessors' clock in place of times; None where
-            the clock is not known.
-        reason: why the verdict is ``uncertain``, as a code; None where it is not.
-        contradiction: for kernel times, what busy time and span say if their verdicts contradict
-            each other, both being certain; empty otherwise.
-        sentence: all of this in words; empty if there is nothing to say.
-        smallest_difference: the smallest difference, as a share of the baseline's time, that would
-            have been found; see :meth:`Ratio.smallest_difference`.
+        ratio: ratio of the times.
+        in_cycles: verdict on SM clock cycles instead of times; None if the clock is unknown.
+        reason: code for why the verdict is ``uncertain``; None if it is certain.
+        contradiction: for kernel times, the verdicts on busy time and span if both are certain and
+            contradict each other; empty otherwise.
+        sentence: the reasons in words; empty if there are none.
+        smallest_difference: smallest difference, as a share of the baseline's time, that the
+            comparison would have found; see :meth:`Ratio.smallest_difference`.
     """
 
     verdict: Verdict
@@ -118,18 +117,19 @@ class Comparison(codec.Stored):
     """Measurements that were taken together, round by round.
 
     Attributes:
-        measurements: by name, in the order given; sample i of each comes from the same round.
-        margin: share of the baseline's time up to which another time counts as the same.
-        baseline: the name of what the others are compared with; the first one unless given.
-        control: the name of a duplicate of the baseline; empty where there is none. Where it is
-            found to differ, every verdict is ``uncertain``.
-        same_results: whether each candidate computes what the baseline does; empty where that was
-            not looked at. One that does not is judged on its time like any other.
-        interference: candidates whose time beside the others is not their time alone.
-        interference_reason: why that was not looked at, in all or in some of them; empty where it
-            was.
-        confirmation: by name, the ratio to the baseline that a fresh process found, where one was
-            asked. A verdict that it does not come to is ``uncertain``.
+        measurements: measurements by name, in the order given; sample i of each comes from the same
+            round.
+        margin: relative difference that counts as equal.
+        baseline: name of the measurement that the others are compared with. Default: the first.
+        control: name of a duplicate of the baseline; empty for none. If it is found to differ,
+            every verdict is ``uncertain``.
+        same_results: whether each candidate's result agrees with the baseline's; empty if the
+            results were not compared. Disagreement does not affect a candidate's verdict.
+        interference: candidates whose time changes when they run with the others.
+        interference_reason: why interference was not checked, for all or some candidates; empty if
+            it was checked.
+        confirmation: ratio to the baseline in a fresh process, by name, if one was requested. If
+            its verdict differs, the verdict is ``uncertain``.
     """
 
     SCHEMA: ClassVar[str] = "1.2"
@@ -145,11 +145,11 @@ class Comparison(codec.Stored):
 
     def __post_init__(self) -> None:
         if not self.measurements:
-            raise ValueError("a comparison must be of one measurement at least, got none")
+            raise ValueError("a comparison must have at least one measurement, got none")
         counts = {name: len(measured.seconds) for name, measured in self.measurements.items()}
         if len(set(counts.values())) > 1:
             raise ValueError(
-                "measurements of one comparison must have as many samples each, got "
+                "measurements of one comparison must have the same number of samples, got "
                 f"{reprlib.repr(counts)}"
             )
         if not self.baseline:
@@ -157,39 +157,41 @@ class Comparison(codec.Stored):
         for role, name in (("baseline", self.baseline), ("control", self.control)):
             if name and name not in self.measurements:
                 raise ValueError(
-                    f"{role} must be one of {reprlib.repr(list(self.measurements))}, which were "
-                    f"compared, got {reprlib.repr(name)}"
+                    f"{role} must be one of {reprlib.repr(list(self.measurements))}, "
+                    f"got {reprlib.repr(name)}"
                 )
 
     @property
     def others(self) -> tuple[str, ...]:
-        """The names of those that are compared with the baseline; the control is none of them."""
+        """The names that are compared with the baseline, without the control."""
         return tuple(
             name for name in self.measurements if name not in (self.baseline, self.control)
         )
 
     @property
     def judged_on(self) -> str:
-        """In words, which time of the candidates is compared."""
+        """Description of the time that the verdicts are about."""
         measured = next(iter(self.measurements.values()))
         of_method = _JUDGED_ON.get(measured.method, f"the time that {measured.method!r} gives")
         return _JUDGED_ON.get(measured.metric, of_method)
 
     def ratio(self, name: str, baseline: str | None = None) -> Ratio:
-        """Time of ``name`` over time of ``baseline`` (the comparison's own unless given).
+        """Return the time of ``name`` over the time of ``baseline``.
+
+        The default baseline is the comparison's baseline.
 
         Raises:
-            KeyError: for a name that is not in the comparison.
+            KeyError: a name is not in the comparison.
         """
         return _ratio_in_time(*self._pair(name, baseline))
 
     def cycles_ratio(self, name: str, baseline: str | None = None) -> Ratio | None:
-        """As :meth:`ratio`, of cycles of the multiprocessors' clock.
+        """Return the ratio of SM clock cycles, like :meth:`ratio` for times.
 
-        It is of the rounds in which both clocks are known; None where there are none.
+        It covers the rounds in which both clocks are known; None if there are none.
 
         Raises:
-            KeyError: for a name that is not in the comparison.
+            KeyError: a name is not in the comparison.
         """
         over, under = self._pair(name, baseline)
         clocks_hz = [hz for hz in (*over.sm_clocks_hz, *under.sm_clocks_hz) if hz is not None]
@@ -206,31 +208,32 @@ class Comparison(codec.Stored):
         for candidate in (name, baseline):
             if candidate not in self.measurements:
                 raise KeyError(
-                    f"{candidate!r} was not compared; there are {list(self.measurements)}"
+                    f"candidate must be one of {list(self.measurements)}, got {candidate!r}"
                 )
         return self.measurements[name], self.measurements[baseline]
 
     def verdict(self, name: str, baseline: str | None = None) -> Verdict:
-        """What the interval of :meth:`ratio` says, with 95 % confidence.
+        """Return the verdict of the interval of :meth:`ratio`, with 95 % confidence.
 
         Args:
-            name: the candidate that is judged.
-            baseline: what it is compared with; the comparison's own baseline unless given.
+            name: the candidate to judge.
+            baseline: the candidate to compare it with. Default: the comparison's baseline.
 
         Returns:
-            ``same`` if the whole interval lies within 1 ± ``margin``, ``faster`` or ``slower`` if
-            all of it lies beyond, and else ``uncertain``, for the reason that :meth:`judge` has.
+            ``same`` if the whole interval is within 1 ± ``margin``, ``faster`` or ``slower`` if the
+            whole interval is beyond it, and otherwise ``uncertain``; :meth:`judge` gives the
+            reason.
 
         Raises:
-            KeyError: for a name that is not in the comparison.
+            KeyError: a name is not in the comparison.
         """
         return self.judge(name, baseline).verdict
 
     def judge(self, name: str, baseline: str | None = None) -> Judgement:
-        """The verdict with its reasons, in time and in cycles.
+        """Return the verdict with its reasons, in time and in cycles.
 
         Raises:
-            KeyError: for a name that is not in the comparison.
+            KeyError: a name is not in the comparison.
         """
         ratio = self.ratio(name, baseline)
         found = self._doubt(ratio, name, baseline)
@@ -256,14 +259,14 @@ class Comparison(codec.Stored):
         )
 
     def _contradiction(self, verdict: Verdict, name: str, baseline: str | None) -> str:
-        """What the metrics say if span contradicts busy time, or busy time another metric."""
+        """Describe contradictory verdicts on busy time, span or another metric; empty for none."""
         over, under = self._pair(name, baseline)
         other = other_metric(over.metric)
         series = [getattr(each, f"{other}_seconds") for each in (over, under)]
         if not all(series) or verdict == "uncertain":
             return ""
         ratio = _paired((over, series[0]), (under, series[1]), 0.0, _tick(over, under))
-        assert ratio is not None  # kernel times know these of every sample
+        assert ratio is not None  # kernel times have these for every sample
         by_other = ratio.verdict(self.margin)
         return contradiction(verdict, over.metric, by_other, other, ratio)
 
@@ -278,7 +281,7 @@ class Comparison(codec.Stored):
         return ratio.verdict(self.margin)
 
     def _doubt(self, ratio: Ratio, name: str, baseline: str | None) -> Doubt | None:
-        """What makes a verdict uncertain; None where nothing does."""
+        """Return the reason why a verdict is uncertain; None if it is certain."""
         over, under = pair = self._pair(name, baseline)
         found = doubt.of_idle(*pair)
         if found is not None or over is under:
@@ -306,17 +309,17 @@ class Comparison(codec.Stored):
     def exit_code(
         self, fail_on: Failure | Collection[Failure] = "slower", uncertain: int = 0
     ) -> int:
-        """For CI: whether the baseline's others are as they should be.
+        """Return an exit code for CI from the verdicts on the candidates.
 
         Args:
-            fail_on: what of any of them gives 1: ``slower`` or ``faster`` than the baseline by more
-                than the margin, ``uncertain``, ``different`` (``same_results`` says that it does
-                not compute the same) or ``contradictory`` (busy time and span say otherwise; see
-                :class:`Judgement`).
-            uncertain: what is given where there is none of these, and a verdict is uncertain.
+            fail_on: findings on any candidate that give 1: ``slower`` or ``faster`` than the
+                baseline by more than the margin, ``uncertain``, ``different`` (``same_results``
+                says that its result differs) or ``contradictory`` (verdicts on busy time and span
+                contradict each other; see :class:`Judgement`).
+            uncertain: exit code if none of these occurs but a verdict is uncertain. Default: 0.
 
         Raises:
-            ValueError: for anything else to fail on.
+            ValueError: ``fail_on`` contains an unknown finding.
         """
         different = (self.same_results.get(name) for name in self.others)
         found: list[Failure | Verdict] = [
@@ -328,7 +331,7 @@ class Comparison(codec.Stored):
         return exit_code_of(found, fail_on, uncertain)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version, and the judgement of each but the baseline."""
+        """Return a JSON-serializable dict with schema version and the candidates' judgements."""
         judged = {
             name: codec.finite(codec.encode(self.judge(name)))
             for name in self.measurements
@@ -337,22 +340,22 @@ class Comparison(codec.Stored):
         return super().to_dict() | {"judgements": judged}
 
     def to_frame(self) -> pandas.DataFrame:
-        """The samples of all as one data frame; see :meth:`Measurement.to_frame`.
+        """Return all samples as one data frame; see :meth:`Measurement.to_frame`.
 
-        Rows of one number are of the same round.
+        Rows with the same number belong to the same round.
 
         Raises:
-            ImportError: where pandas is not installed.
+            ImportError: pandas is not installed.
         """
         return forms.to_frame(
             dataclasses.replace(measured, name=name) for name, measured in self.measurements.items()
         )
 
     def to_torch(self, label: str | None = None) -> list[torch.utils.benchmark.Measurement]:
-        """The measurements as PyTorch's own, for its ``Compare``: a row each, in one table.
+        """Convert to PyTorch's measurements, which its ``Compare`` prints as rows of one table.
 
         Args:
-            label: the table's name; the device unless given.
+            label: title of the table. Default: the device.
         """
         return [
             measured.to_torch(label=label, sub_label=name)
@@ -360,7 +363,7 @@ class Comparison(codec.Stored):
         ]
 
     def __str__(self) -> str:
-        """A table, and a sentence for each verdict."""
+        """Return a table, and a sentence for each verdict."""
         from convtime.show.comparison import brief
 
         return brief(self)
@@ -371,19 +374,19 @@ class Comparison(codec.Stored):
         return f"<convtime.Comparison {line(self)}>"
 
     def details(self) -> str:
-        """As printed, with all remarks, and with what is known of each candidate."""
+        """Return the printed text with all remarks, and all details of each candidate."""
         from convtime.show.comparison import sheet
 
         return sheet(self)
 
     def plot(self) -> Figure:
-        """Draws each candidate's times, and its ratio to the baseline with the interval.
+        """Plot each candidate's times, and its ratio to the baseline with the interval.
 
         Returns:
             A figure to save or show, e.g. ``compared.plot().savefig("comparison.png")``.
 
         Raises:
-            ValueError: where there is no matplotlib.
+            ValueError: matplotlib is missing.
         """
         from convtime.show.plot import comparison_figure
 
@@ -396,7 +399,7 @@ class Comparison(codec.Stored):
 
 
 def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = False) -> Ratio:
-    """The ratio of times, or what it would be if the method's own cost were known for certain."""
+    """Return the ratio of times; ``cost_known`` leaves out the overhead uncertainty."""
     uncertainty = 0.0 if cost_known else _uncertainty(over, under)
     ratio = _paired(
         (over, over.seconds),
@@ -404,7 +407,7 @@ def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = 
         uncertainty=uncertainty,
         tick=_tick(over, under),
     )
-    assert ratio is not None  # a measurement has one sample at least, and knows all of them
+    assert ratio is not None  # a measurement has at least one sample, and every time is known
     return ratio
 
 
@@ -413,7 +416,7 @@ def _uncertainty(over: Measurement, under: Measurement) -> float:
 
 
 def _doubt_of_places(over: Measurement, under: Measurement) -> float:
-    """What the places of their tensors in a CPU's memory may make of a ratio."""
+    """Return the share by which tensor placement in a CPU's memory can change a ratio."""
     return _C.DOUBT_OF_CPU_RATIOS if over.between_runs and under.between_runs else 0.0
 
 
@@ -421,16 +424,16 @@ def _tick(over: Measurement, under: Measurement) -> float:
     return max(over.clock_tick, under.clock_tick)
 
 
-_Series = tuple[Measurement, Sequence[float | None]]  # and what is known of each of its samples
+_Series = tuple[Measurement, Sequence[float | None]]  # with a value for each sample, if known
 
 
 def other_metric(metric: str) -> str:
-    """The metric whose verdict is held against that of this one."""
+    """Return the metric whose verdict is checked against this metric's verdict."""
     return "span" if metric == "busy" else "busy"
 
 
 def contradiction(verdict: str, metric: str, other: str, other_metric: str, ratio: Ratio) -> str:
-    """The sentence for verdicts on two metrics that are certain and differ; empty for others."""
+    """Describe two certain verdicts that differ between metrics; empty for any others."""
     if "uncertain" in (verdict, other) or verdict == other:
         return ""
     names = {"busy": "busy time"}
@@ -441,10 +444,10 @@ def contradiction(verdict: str, metric: str, other: str, other_metric: str, rati
 
 
 def _paired(over: _Series, under: _Series, uncertainty: float, tick: float) -> Ratio | None:
-    """The ratio over the rounds in which both are known; None where there are none."""
+    """Return the ratio over the rounds in which both values are known; None if there are none."""
     rounds = [
         index
-        for index, both in enumerate(zip(over[1], under[1], strict=False))  # or there is no clock
+        for index, both in enumerate(zip(over[1], under[1], strict=False))  # no clock: no values
         if None not in both
     ]
     if not rounds:
@@ -477,10 +480,10 @@ def _clocks(over: Measurement, under: Measurement) -> str:
 def exit_code_of(
     found: Iterable[Failure | Verdict], fail_on: Failure | Collection[Failure], uncertain: int
 ) -> int:
-    """1 where something was found to fail on, else ``uncertain`` where a verdict is, else 0.
+    """Return 1 for a finding in ``fail_on``, else ``uncertain`` for an uncertain verdict, else 0.
 
     Raises:
-        ValueError: for anything else than a :data:`Failure` to fail on.
+        ValueError: ``fail_on`` contains a value that is not a :data:`Failure`.
     """
     failures = {fail_on} if isinstance(fail_on, str) else set(fail_on)
     if not failures <= set(get_args(Failure)):

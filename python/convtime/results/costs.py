@@ -1,4 +1,4 @@
-"""What a call costs beside time: energy and memory."""
+"""Other costs of a call: energy and memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Energy:
-    """Energy of a GPU for each of many calls, back to back.
+    """A GPU's energy per call, measured over many back-to-back calls.
 
-    It is all that the GPU drew meanwhile, also what it draws when idle.
+    It is the GPU's total energy during the measurement, including its idle power.
 
     Attributes:
-        name: what was called.
-        joules: of one call.
-        resolution: how far that may be off, since the GPU's counter moves in steps, in joules.
-        watts: what the GPU drew on average.
-        seconds: how long it was watched.
-        calls: how many calls that was.
+        name: name of the function.
+        joules: energy of one call.
+        resolution: uncertainty of ``joules``, in joules, because the GPU's counter moves in steps.
+        watts: the GPU's average power.
+        seconds: duration of the measurement.
+        calls: number of calls during the measurement.
         device: the GPU, e.g. ``cuda:0``.
     """
 
@@ -38,12 +38,12 @@ class Energy:
 
 @dataclasses.dataclass(frozen=True)
 class PeakMemory:
-    """Memory of PyTorch's allocator that a call took, beyond what was taken before.
+    """Memory that a call took from PyTorch's allocator, in addition to the memory in use before.
 
     Attributes:
-        name: what was called.
-        bytes: the most at any time of the call.
-        result_bytes: what its result still takes.
+        name: name of the function.
+        bytes: peak during the call.
+        result_bytes: memory that the result still occupies.
         device: the GPU, e.g. ``cuda:0``.
     """
 

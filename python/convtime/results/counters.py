@@ -15,21 +15,21 @@ from convtime.results.kernel_names import shorten
 
 
 class CountersUnavailable(RuntimeError):  # noqa: N818 (no fault in the call)
-    """Hardware counters may not or cannot be read here; one sentence says what would change it."""
+    """Hardware counters cannot be read here; the message says in one sentence how to fix it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class KernelCounters:
-    """What was counted of one kernel.
+    """Counter values of one kernel.
 
     Attributes:
-        name: the kernel's own.
-        launches: how many times a call launches it.
-        values: by metric, of one launch: the mean over the launches of a call, and of that the
-            median over the repeats; None where the hardware has no value, such as the hit rate of
-            a cache that was not asked.
-        grid: blocks of the launch, in x, y and z; all 0 where that is not known.
-        block: threads of a block, likewise.
+        name: full name of the kernel.
+        launches: number of launches per call.
+        values: value per launch, by metric: the mean over a call's launches, of which the median
+            over the repeats is taken. None if the hardware has no value, e.g. the hit rate of a
+            cache without accesses.
+        grid: blocks of the launch, in x, y and z; all 0 if unknown.
+        block: threads of a block, in x, y and z; all 0 if unknown.
     """
 
     name: str
@@ -40,7 +40,7 @@ class KernelCounters:
 
     @property
     def short_name(self) -> str:
-        """The name without what only a compiler needs."""
+        """The kernel's name in short form."""
         return shorten(self.name)
 
 
@@ -48,38 +48,38 @@ class KernelCounters:
 class Counters(codec.Stored):
     """Hardware counters of one operation, and how they were read; see :func:`convtime.counters`.
 
-    ``counters["dram__bytes_write.sum"]`` is the total of a metric, and so is
-    ``counters["dram_write_bytes"]`` for an old name that was asked for.
+    ``counters["dram__bytes_write.sum"]`` is the total of a metric. An old nvprof name that was
+    requested works as well, e.g. ``counters["dram_write_bytes"]``.
 
     Attributes:
-        name: what was counted.
-        kernels: in the order in which a call first launches each.
-        totals: by metric, of one call: the sum over its launches of what adds up (bytes, sectors,
-            cycles, seconds), and of what does not (percentages, rates) the mean over them, weighted
-            by their durations; of that the median over the repeats.
-        samples: by metric, what ``totals`` is the median of, in the order of the repeats.
-        units: by metric: ``byte``, ``sector``, ``%``, ``s`` and the like.
-        descriptions: by metric, in words.
-        translated: by the old names of nvprof's that were asked for, metrics and what each counts
-            for in their sum.
-        left_out: metrics of the groups asked for that this GPU does not have, and why.
+        name: name of the operation.
+        kernels: the kernels, in order of their first launch in a call.
+        totals: value per call, by metric. Additive metrics (bytes, sectors, cycles, seconds) are
+            summed over the call's launches. Others (percentages, rates) are averaged over them,
+            weighted by duration. The total is the median over the repeats.
+        samples: values whose median is in ``totals``, by metric and in the order of the repeats.
+        units: unit of each metric: ``byte``, ``sector``, ``%``, ``s`` and the like.
+        descriptions: description of each metric.
+        translated: for each requested nvprof name, its metrics and their weights in the sum.
+        left_out: metrics of the requested groups that this GPU does not have, and why.
         method: how the counters were read; ``range profiler`` is CUPTI's.
-        replay: what was repeated, since the hardware counts a few events at a time: ``kernel``
-            (each kernel, with the memory that it wrote restored) or ``call`` (the whole call, for
-            as many metrics as one pass counts).
-        passes: how many passes all metrics took.
-        cache: what each call finds in the L2 cache: ``cold``, ``cold-clean`` or ``warm``.
-        cache_reason: why, where that is not what was asked for.
-        kernels_reason: why kernels have no names; empty where they have.
+        replay: the repeated unit, because the hardware counts only a few events at a time:
+            ``kernel`` (each kernel, after restoring the memory that it wrote) or ``call`` (the
+            whole call, for as many metrics as one pass can count).
+        passes: number of passes for all metrics.
+        cache: state of the L2 cache at the start of each call: ``cold``, ``cold-clean`` or
+            ``warm``.
+        cache_reason: why the cache state differs from the request; empty if it does not.
+        kernels_reason: why kernels have no names; empty if they have.
         device: the GPU, e.g. ``cuda:0``.
-        exclusive: whether no other timing of this user ran on the GPU meanwhile.
-        exclusive_reason: why not, where that was asked for.
-        energy: of a call; None unless ``convtime counters --energy`` read it.
-        peak_memory: of a call; None unless ``convtime counters --memory`` read it.
+        exclusive: whether no other timing of this user ran on the GPU at the same time.
+        exclusive_reason: why ``exclusive`` is False although it was requested; otherwise empty.
+        energy: energy of a call; None unless ``convtime counters --energy`` measured it.
+        peak_memory: memory of a call; None unless ``convtime counters --memory`` measured it.
         provenance: hardware, software and source state.
 
     Raises:
-        ValueError: where something is not there for each metric.
+        ValueError: a field lacks an entry for a metric.
     """
 
     SCHEMA: ClassVar[str] = "1.1"
@@ -113,14 +113,14 @@ class Counters(codec.Stored):
             missing = sorted(used - getattr(self, field).keys())
             if missing:
                 raise ValueError(
-                    f"counters must have {field} of each of their metrics, and have none of "
+                    f"counters must have {field} for each of their metrics, got none for "
                     f"{shown(missing[0])}"
                 )
         for name, terms in self.translated.items():
             counts = [len(self.samples[metric]) for metric in terms]
             if len(set(counts)) != 1:
                 raise ValueError(
-                    "counters must have as many samples of each metric that "
+                    "counters must have the same number of samples for each metric that "
                     f"{shown(name)} stands for, got {reprlib.repr(counts)}"
                 )
 
@@ -133,7 +133,7 @@ class Counters(codec.Stored):
         return math.fsum(map(operator.mul, terms.values(), known))
 
     def __str__(self) -> str:
-        """What was counted of a call, a line for each metric."""
+        """Return a call's totals, one line per metric."""
         from convtime.show.counters import brief
 
         return brief(self)
@@ -144,7 +144,7 @@ class Counters(codec.Stored):
         return f"<convtime.Counters {line(self)}>"
 
     def details(self) -> str:
-        """What was counted of each kernel, too, and how."""
+        """Return the totals, each kernel's values, and how they were read."""
         from convtime.show.counters import sheet
 
         return sheet(self)

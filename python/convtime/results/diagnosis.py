@@ -1,4 +1,4 @@
-"""What dominates an operation's time, and what makes it vary."""
+"""Causes that dominate an operation's time or make it vary."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from convtime.results.advice import Advice
 from convtime.results.evidence import Evidence
 from convtime.results.units import format_seconds, format_signed
 
-#: What a time can be due to. ``launch-bound``: the GPU waits for launches. ``host-bound``: it waits
-#: for other work of the host's. ``synchronisation``: the host waits for the GPU inside of the call.
-#: ``missing-wait``: something is read before it is there. ``allocation``: CUDA, or a CPU's system,
-#: is asked for memory. ``first-call``: loading, compiling, searching. ``cache``: what it holds.
-#: ``clock``: of a GPU or a CPU. ``placement``: addresses. ``contention``: others' work.
-#: ``layout``: how tensors lie, and accesses that are not coalesced. ``transfer``: between host and
-#: GPU. ``data``: the numbers. ``process``: a fresh one takes another time. On a CPU alone:
-#: ``threads``: those of this process slow each other down. ``page-faults``: memory is mapped anew.
-#: ``blocking``: the call sleeps, or waits for files, locks or processes. ``python-overhead``: the
-#: interpreter and the dispatcher. ``quota``: a cgroup stops the process. ``denormals``: numbers
-#: close to 0. ``numa``: memory of another node.
+#: Possible causes of a time. ``launch-bound``: the GPU waits for launches. ``host-bound``: it waits
+#: for other host work. ``synchronisation``: the host waits for the GPU inside the call.
+#: ``missing-wait``: a value is read before it is ready. ``allocation``: memory is requested from
+#: CUDA or, on a CPU, from the system. ``first-call``: loading, compiling, searching. ``cache``:
+#: the cache's content. ``clock``: clock of a GPU or CPU. ``placement``: addresses. ``contention``:
+#: work of others. ``layout``: memory layout of tensors, and uncoalesced accesses. ``transfer``:
+#: between host and GPU. ``data``: the values. ``process``: the time differs in a fresh process.
+#: On a CPU only: ``threads``: this process's threads slow each other down. ``page-faults``: memory
+#: is mapped anew. ``blocking``: the call sleeps, or waits for files, locks or processes.
+#: ``python-overhead``: the interpreter and the dispatcher. ``quota``: a cgroup stops the process.
+#: ``denormals``: values close to 0. ``numa``: memory of another node.
 CauseCode = Literal[
     "launch-bound",
     "host-bound",
@@ -49,17 +49,17 @@ CauseCode = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """One thing that an operation's time is due to, or that its time changes with.
+    """One cause of an operation's time, or of changes in its time.
 
     Attributes:
-        code: what it is; see :data:`CauseCode`.
-        sentence: that in words.
-        evidence: what it is told by, a sentence each.
-        effect: the share of a call's time that it takes, or moves it by, from 0 to 1.
-        confidence: how sure that is, from 0 to 1.
-        variance_share: of the variance of times over all conditions that were tried, what lies
-            between this cause's; None where it was not varied.
-        advice: what to do about it.
+        code: code of the cause; see :data:`CauseCode`.
+        sentence: the cause in words.
+        evidence: the evidence for it, one sentence each.
+        effect: share of a call's time that it takes or changes, from 0 to 1.
+        confidence: confidence in the finding, from 0 to 1.
+        variance_share: share of the variance of the times over all tried conditions that is between
+            the conditions of this cause; None if its conditions were not varied.
+        advice: suggestions.
     """
 
     code: CauseCode
@@ -80,26 +80,26 @@ class Cause:
 
 @dataclasses.dataclass(frozen=True)
 class Account:
-    """Where the time of a call goes, in a loop that waits at its end alone. Seconds.
+    """Breakdown of a call's time in a loop that waits only at its end. Unit: seconds.
 
-    The parts overlap, as host and device work at once: only ``busy`` and ``idle`` add up to
-    ``seconds``.
+    The parts overlap because host and device work concurrently. Only ``busy`` and ``idle`` add up
+    to ``seconds``.
 
     Attributes:
-        seconds: of a call.
-        busy: in which the device did anything.
-        idle: in which it did nothing; 0 on a CPU.
-        copies: of ``busy``, in which it copied from or to the host and did nothing else.
-        issuing: in which the host worked on the call, waiting for the device left out.
-        waiting: in which the host waited for the device inside of the call. On a CPU, in which the
-            call slept, or waited for files, locks or other processes.
-        allocating: in which it asked CUDA for memory, or gave some back.
-        launches: kernels, copies and memsets.
-        queued: on a CPU, in which one of its threads waited for a core.
-        throttled: on a CPU, in which a cgroup's quota stopped it.
-        faulting: on a CPU, in which memory was mapped.
-        interpreting: on a CPU, outside of PyTorch's operators: in Python and what that calls.
-        dispatching: on a CPU, in calling PyTorch's operators, their computations left out.
+        seconds: time of a call.
+        busy: time in which the device did anything.
+        idle: time in which the device did nothing; 0 on a CPU.
+        copies: part of ``busy`` in which the device only copied from or to the host.
+        issuing: time in which the host worked on the call, without waiting for the device.
+        waiting: time in which the host waited for the device inside the call. On a CPU, time in
+            which the call slept, or waited for files, locks or other processes.
+        allocating: time in which the host requested memory from CUDA or returned it.
+        launches: number of kernels, copies and memsets.
+        queued: on a CPU, time in which one of its threads waited for a core.
+        throttled: on a CPU, time in which a cgroup's quota stopped it.
+        faulting: on a CPU, time in which memory was mapped.
+        interpreting: on a CPU, time outside PyTorch's operators: in Python and in code it calls.
+        dispatching: on a CPU, time to call PyTorch's operators, without their computations.
     """
 
     seconds: float
@@ -119,13 +119,13 @@ class Account:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A part of the difference between two numbers.
+    """A part of the difference between two times.
 
     Attributes:
         name: ``cache``, ``flush``, ``clock``, ``placement``, ``gaps``, ``launch``, ``event cost``,
             ``waiting``, ``threads``, ``pages`` or ``statistics``.
-        seconds: that it adds to this package's number, below 0 where it takes some off.
-        sentence: what it is.
+        seconds: its contribution to convtime's time; negative if it reduces that time.
+        sentence: description of the part.
     """
 
     name: str
@@ -138,15 +138,15 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Another tool's number beside this package's, and what lies between them.
+    """Another tool's time compared with convtime's, and the parts of their difference.
 
     Attributes:
-        tool: which one it is, or was taken for.
-        assumed: whether the tool is not known, and taken to work in the way that comes closest.
-        theirs: its number, in seconds.
-        ours: this package's.
-        parts: what lies between the two; with ``unexplained`` they add up to their difference.
-        unexplained: what remains.
+        tool: name of the tool, given or assumed.
+        assumed: whether the tool is unknown, and the one that matches best was assumed.
+        theirs: the tool's time, in seconds.
+        ours: convtime's time, in seconds.
+        parts: parts of the difference; together with ``unexplained`` they add up to it.
+        unexplained: the remaining difference.
     """
 
     tool: str
@@ -158,7 +158,7 @@ class Difference:
 
     @property
     def title(self) -> str:
-        """The two numbers."""
+        """The two times in words."""
         way = f"as by {self.tool}" if self.assumed else f"by {self.tool}"
         theirs, ours = map(format_seconds, (self.theirs, self.ours))
         return f"{theirs} {way}, and {ours} by convtime"
@@ -170,12 +170,12 @@ class Difference:
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A contrast that was not looked at.
+    """A contrast that was not examined.
 
     Attributes:
-        contrast: its name.
-        reason: why it was not.
-        varies: what it would have varied, in words.
+        contrast: name of the contrast.
+        reason: why it was not examined.
+        varies: the condition that it would have varied, in words.
     """
 
     contrast: str
@@ -185,20 +185,21 @@ class Skipped:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Diagnosis(codec.Stored):
-    """What dominates an operation's time and what makes it vary; see :func:`convtime.diagnose`.
+    """Causes that dominate an operation's time or make it vary; see :func:`convtime.diagnose`.
 
     Attributes:
-        name: what was diagnosed.
-        causes: the weightiest first; empty where nothing was found.
-        account: where the time of a call goes.
-        evidence: all numbers that this was told by.
-        skipped: what was not looked at, and why.
-        difference: to the number that it was set against; None where there was none.
-        advice: what was tried of a convolution, whatever the causes; empty for anything else.
-        seconds: what the diagnosis took.
-        device: where the work ran.
-        unused_gpu: the GPU on which work was expected and to which the call gives none, so that it
-            was diagnosed as work on the CPU; empty otherwise.
+        name: name of the operation.
+        causes: causes, the largest first; empty if none was found.
+        account: breakdown of a call's time.
+        evidence: all measured values behind the causes.
+        skipped: contrasts that were not examined, and why.
+        difference: difference to the other tool's time; None if no such time was given.
+        advice: suggestions that were tried for a convolution, independent of the causes; empty for
+            any other operation.
+        seconds: duration of the diagnosis.
+        device: device on which the work ran.
+        unused_gpu: the GPU that was expected to run work but received none from the call, which was
+            therefore diagnosed as CPU work; empty otherwise.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -218,11 +219,11 @@ class Diagnosis(codec.Stored):
 
     @property
     def first(self) -> CauseCode | Literal["nothing"]:
-        """The code of the weightiest cause."""
+        """The code of the largest cause, or ``nothing``."""
         return self.causes[0].code if self.causes else "nothing"
 
     def __str__(self) -> str:
-        """The causes with their evidence, what to do, and where the time goes."""
+        """Return the causes with their evidence, suggestions, and the breakdown of the time."""
         from convtime.show.diagnosis import brief
 
         return brief(self)
@@ -233,7 +234,7 @@ class Diagnosis(codec.Stored):
         return f"<convtime.Diagnosis {line(self)}>"
 
     def details(self) -> str:
-        """As printed, with every number that it was told by."""
+        """Return the printed text, with all values of the evidence."""
         from convtime.show.diagnosis import sheet
 
         return sheet(self)

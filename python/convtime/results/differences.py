@@ -1,4 +1,4 @@
-"""What is recorded to differ between two measurements beside their times."""
+"""Recorded differences between two measurements, other than their times."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any, Literal
 
 from convtime.results.measurement import Measurement
 
-#: By what two GPUs count as the same one.
+#: How two GPUs are recognized as the same.
 SameGpu = Literal["model", "uuid"]
 
-#: Of the provenance, in the order of how much each explains.
+#: Provenance fields, in the order of how much a difference explains.
 _PROVENANCE = (
     "gpu",
     "gpu_uuid",
@@ -42,7 +42,7 @@ _CONDITIONS = (
     "pin",
     "exclusive",
 )
-# Times that differ in one of these are of different things.
+# Times that differ in one of these fields are not comparable.
 _OF_ANOTHER_KIND = ("method", "cache", "placement", "pages")
 _UNKNOWN = (None, "unknown")
 _SAME_CLOCK = 0.01
@@ -51,13 +51,13 @@ _SAME_LOAD = 1.0  # processes
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Something that was recorded with both runs, and is not the same.
+    """A recorded property that differs between both runs.
 
     Attributes:
-        what: its name.
-        before: its value then, in words.
-        after: its value now.
-        count: of how many of the names that both runs have.
+        what: name of the property.
+        before: its earlier value, in words.
+        after: its present value, in words.
+        count: number of the measurements in both runs for which it differs.
     """
 
     what: str
@@ -72,7 +72,7 @@ class Difference:
 def all_differences(
     pairs: Iterable[tuple[Measurement, Measurement]],
 ) -> tuple[Difference, ...]:
-    """Those of all pairs, each once, with how many pairs have it."""
+    """Return the differences of all pairs, each once, with the number of pairs that have it."""
     counts = Counter(found for pair in pairs for found in differences(*pair))
     order = (*_CODE, *_PROVENANCE)
     ranks = {what: rank for rank, what in enumerate(order)}
@@ -81,14 +81,14 @@ def all_differences(
 
 
 def differences(before: Measurement, after: Measurement) -> Iterator[Difference]:
-    """What is recorded to differ; what only one of the two knows is no difference."""
+    """Yield recorded differences; a value that only one of the two has is not a difference."""
     now = _facts(after)
     for what, value in _facts(before).items():
         known = value not in _UNKNOWN and now[what] not in _UNKNOWN
         if known and value != now[what]:
             yield Difference(what, str(value), str(now[what]))
     dirty = _git(before).get("dirty"), _git(after).get("dirty")
-    # Which changes is not recorded: they are taken to differ, except from themselves.
+    # The changes themselves are not recorded: they count as different unless the runs are equal.
     if None not in dirty and any(dirty) and not _is_same(before, after):
         was, is_now = ("yes" if one else "no" for one in dirty)
         yield Difference("uncommitted changes", was, is_now)
@@ -102,7 +102,7 @@ def differences(before: Measurement, after: Measurement) -> Iterator[Difference]
 
 def _facts(measured: Measurement) -> dict[str, Any]:
     facts = {what: measured.provenance.get(what) for what in (*_PROVENANCE, "governor")}
-    if "tracers" in measured.provenance and facts["tracers"] is None:  # older files do not tell
+    if "tracers" in measured.provenance and facts["tracers"] is None:  # older files lack the field
         facts["tracers"] = "none"
     facts["commit"] = _git(measured).get("commit")
     facts |= {what: getattr(measured, what) for what in _CONDITIONS}
@@ -116,7 +116,7 @@ def _git(measured: Measurement) -> Mapping[str, Any]:
 
 
 def _is_same(before: Measurement, after: Measurement) -> bool:
-    """Whether both are one measurement, as where a file is compared with a copy of it."""
+    """Return whether both are one measurement, e.g. a file compared with a copy of it."""
     return before.seconds == after.seconds and before.provenance == after.provenance
 
 
@@ -131,16 +131,16 @@ def _load(measured: Measurement) -> float | None:
 
 
 def on_host(measured: Measurement) -> bool:
-    """Whether its times are by the host's clock."""
+    """Return whether its times were measured with the host's clock."""
     return measured.method in ("sync", "cpu") or measured.device == "cpu"
 
 
 def incomparable(before: Measurement, after: Measurement, same_gpu: SameGpu) -> str:
-    """Why the two times cannot be compared, as a clause; empty where they can be."""
+    """Return why two times cannot be compared, as a clause; empty if they can be."""
     found = {difference.what: difference for difference in differences(before, after)}
     for what in _OF_ANOTHER_KIND:
         if what in found:
-            return f"its {found[what]}: these are times of different things"
+            return f"its {found[what]}: these times are not comparable"
     if before.device.partition(":")[0] != after.device.partition(":")[0]:
         return f"it ran on {before.device} and runs on {after.device}"
     if on_host(before) and "cpu" in found:
@@ -156,7 +156,7 @@ def incomparable(before: Measurement, after: Measurement, same_gpu: SameGpu) -> 
 
 
 def cause(found: Iterable[Difference], same_gpu: SameGpu) -> str:
-    """What a change of times may come from, as far as it was recorded."""
+    """Return possible causes of a change in times, as far as they were recorded."""
     names = [difference.what for difference in found]
     code = any(what in _CODE for what in names)
     others = [
@@ -165,9 +165,9 @@ def cause(found: Iterable[Difference], same_gpu: SameGpu) -> str:
         if what not in _CODE and not (what == "gpu_uuid" and same_gpu == "model")
     ]
     if code and not others:
-        return "the code: nothing else that was recorded differs"
+        return "the code: no other recorded property differs"
     if code:
-        return f"the code or any of these, which differ, too: {', '.join(others)}"
+        return f"the code or any of these, which also differ: {', '.join(others)}"
     if others:
         return f"one of these, which differ: {', '.join(others)}"
-    return "unknown: nothing that was recorded differs"
+    return "unknown: no recorded property differs"

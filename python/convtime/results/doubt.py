@@ -1,4 +1,4 @@
-"""Why a verdict is uncertain: a code for programs, and a sentence for people."""
+"""Reasons for uncertain verdicts: a code for programs, and a sentence for people."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from convtime.results.measurement import Measurement
 from convtime.results.units import format_seconds
 
 #: ``no-gpu-work``: there are no GPU times to compare. ``control-differs``: a duplicate of the
-#: baseline was found faster or slower than it. ``too-few-samples``: there is no interval.
-#: ``method-cost``: the method's own cost is not known well enough. ``disturbed``: the interval is
+#: baseline was found faster or slower than the baseline. ``too-few-samples``: there is no interval.
+#: ``method-cost``: the method overhead is not known well enough. ``disturbed``: the interval is
 #: wide, and others used the GPU or the CPU. ``wide-interval``: it is wider than the margin.
-#: ``at-the-margin``: it is narrower, and holds the margin's edge. ``not-confirmed``: a fresh
-#: process came to another verdict. ``placement``: where tensors lie in a CPU's memory may make as
-#: much of a difference.
+#: ``at-the-margin``: it is narrower, and contains the margin's edge. ``not-confirmed``: a fresh
+#: process gave a different verdict. ``placement``: the placement of tensors in a CPU's memory can
+#: cause a difference of that size.
 Reason = Literal[
     "no-gpu-work",
     "control-differs",
@@ -39,7 +39,7 @@ class Doubt:
 
 
 def of_idle(*pair: Measurement) -> Doubt | None:
-    """The doubt about GPU times that one of two candidates does not have."""
+    """Return the doubt about a candidate without GPU times; None if both candidates have them."""
     idle = [measured.name for measured in pair if measured.no_gpu_work]
     if not idle:
         return None
@@ -47,7 +47,7 @@ def of_idle(*pair: Measurement) -> Doubt | None:
 
 
 def of_control(name: str, verdict: str, ratio: str) -> Doubt:
-    """The doubt about all verdicts where a duplicate of the baseline was found to differ."""
+    """Return the doubt about all verdicts after a duplicate of the baseline was found to differ."""
     return Doubt(
         "control-differs",
         f"{name!r} does the same as the baseline, and was found {verdict} ({ratio}): this run "
@@ -56,34 +56,34 @@ def of_control(name: str, verdict: str, ratio: str) -> Doubt:
 
 
 def of_cost(would_be: str, uncertainty: float) -> Doubt:
-    """The doubt about times whose method's own cost is not known well enough."""
+    """Return the doubt about times whose method overhead is not known well enough."""
     return Doubt(
         "method-cost",
-        f"it would be {would_be} if the method's own cost were known better than to "
-        f"± {format_seconds(uncertainty)}; method='kernel' has none",
+        f"it would be {would_be} if the method overhead were known more precisely than to "
+        f"± {format_seconds(uncertainty)}; method='kernel' has no overhead",
     )
 
 
 def of_fresh_process(verdict: str, by_fresh: str, ratio: str) -> Doubt:
-    """The doubt about a verdict that a fresh process does not come to."""
+    """Return the doubt about a verdict that differs in a fresh process."""
     return Doubt(
         "not-confirmed",
-        f"it is {verdict} in this process, and {by_fresh} in a fresh one ({ratio}): what differs "
-        "between processes, such as the state of memory, decides",
+        f"it is {verdict} in this process, but {by_fresh} in a fresh one ({ratio}): the result "
+        "depends on properties of the process, such as the state of its memory",
     )
 
 
 def of_places(share: float) -> Doubt:
-    """The doubt about a small difference between calls on a CPU."""
+    """Return the doubt about a small difference between calls on a CPU."""
     return Doubt(
         "placement",
-        f"where tensors lie in a CPU's memory may make {share:.0%} of difference, and the interval "
-        "does not lie beyond the margin by as much; a fresh process confirms it (confirm=True)",
+        f"tensor placement in a CPU's memory can change the ratio by {share:.0%}, and the interval "
+        "does not exceed the margin by that much; a fresh process confirms it (confirm=True)",
     )
 
 
 def of_interval(low: float, high: float, margin: float, *pair: Measurement) -> Doubt:
-    """The doubt about an interval that is neither within the margin nor beyond it."""
+    """Return the doubt about an interval that is neither within the margin nor beyond it."""
     rounds = len(pair[0].seconds)
     ended = f"sampling ended by {pair[0].stop_reason} after {rounds} rounds"
     if not (math.isfinite(low) and math.isfinite(high)):
@@ -114,4 +114,7 @@ def _disturbances(*pair: Measurement) -> Iterator[str]:
         if measured.disturbance:
             yield f"{measured.name!r} {measured.disturbance}"
         if measured.other_launches:
-            yield f"other threads gave the GPU {measured.other_launches} pieces of work meanwhile"
+            yield (
+                f"other threads launched {measured.other_launches} kernels, copies or memsets on "
+                "the GPU at the same time"
+            )

@@ -1,4 +1,4 @@
-"""What was seen of an operation in order to diagnose it: numbers, and no judgement."""
+"""Measured values behind a diagnosis, without any judgment."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from collections.abc import Mapping, Sequence
 
 from convtime.results.measurement import Measurement
 
-#: A quartile distance of normally distributed numbers, in standard deviations.
+#: Interquartile range of a normal distribution, in standard deviations.
 _QUARTILES_APART = 1.349
 
 
 @dataclasses.dataclass(frozen=True)
 class Timing:
-    """The times that an operation takes under one condition, in seconds.
+    """The times of an operation under one condition, in seconds.
 
     Attributes:
-        median: of the samples.
-        low: lower end of the median's 95 % interval; None where there is none.
-        high: its upper end, likewise.
-        spread: the quartiles' distance over the median.
-        count: of the samples.
-        clock_hz: the median rate of the GPU's multiprocessor clock; None where it is not known.
+        median: median of the samples.
+        low: lower end of the median's 95 % interval; None if there is none.
+        high: upper end of that interval; None if there is none.
+        spread: interquartile range over the median.
+        count: number of samples.
+        clock_hz: median SM clock of the GPU; None if it is unknown.
     """
 
     median: float
@@ -35,7 +35,7 @@ class Timing:
 
     @classmethod
     def of(cls, measured: Measurement) -> Timing:
-        """What a measurement says."""
+        """Summarize a measurement."""
         low, high = measured.median_interval
         clocks_hz = sorted(hz for hz in measured.sm_clocks_hz if hz is not None)
         return cls(
@@ -49,7 +49,7 @@ class Timing:
 
     @classmethod
     def joined(cls, parts: Sequence[Timing]) -> Timing:
-        """Of several timings under one condition; the interval holds all of theirs."""
+        """Merge timings under one condition; the interval contains all their intervals."""
         lows, highs = [each.low for each in parts], [each.high for each in parts]
         return cls(
             median=statistics.median(each.median for each in parts),
@@ -61,34 +61,34 @@ class Timing:
 
     @property
     def cycles(self) -> float | None:
-        """The median in cycles of the clock; None where that is not known."""
+        """The median in clock cycles; None if the clock is unknown."""
         return None if self.clock_hz is None else self.median * self.clock_hz
 
     @property
     def deviation(self) -> float:
-        """The samples' standard deviation over their median, as their quartiles have it."""
+        """The samples' relative standard deviation, estimated from their quartiles."""
         return self.spread / _QUARTILES_APART
 
     def surely_above(self, other: Timing) -> bool:
-        """Whether the two intervals, which both must have, do not meet."""
+        """Return whether both have intervals and this one is entirely above the other."""
         return self.low is not None and other.high is not None and self.low > other.high
 
 
 @dataclasses.dataclass(frozen=True)
 class Calls:
-    """An operation as a program calls it, by the host's clock; seconds of a call.
+    """Host times of an operation that is called like in a program; seconds per call.
 
     Attributes:
-        first: of the first calls of all, each until its work was done.
-        loop: in a loop that waits at its end alone.
-        waiting: in a loop that waits after each call.
-        issuing: what a call takes to return while the device is idle.
-        mean: of the loop's samples.
-        fewest: of the loop's samples, the smallest.
-        running: the share of the loop's time in which this process ran on a CPU, or waited for one
-            to run on; added up over its threads.
-        allocations: blocks that PyTorch's allocator asked CUDA for.
-        frees: blocks that it gave back to CUDA.
+        first: times of the first calls of all, each until its work was done.
+        loop: time in a loop that waits only at its end.
+        waiting: time in a loop that waits after each call.
+        issuing: time until a call returns, on an idle device.
+        mean: mean of the loop's samples.
+        fewest: smallest of the loop's samples.
+        running: share of the loop's time in which this process ran on a CPU or waited for one;
+            summed over its threads.
+        allocations: blocks that PyTorch's allocator requested from CUDA.
+        frees: blocks that it returned to CUDA.
     """
 
     first: tuple[float, ...]
@@ -104,26 +104,26 @@ class Calls:
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What the device does in a call, by the method that ``method="auto"`` takes; seconds.
+    """Device work of a call, measured with the method that ``method="auto"`` selects; seconds.
 
     Attributes:
-        seconds: in which at least one kernel, copy or memset ran; of the host's time on a CPU.
-        span: from the first start to the last end, while the queue was held.
-        mean: of the samples that ``seconds`` is the median of.
-        fewest: of these, the smallest.
-        kernels: how many.
-        copies: how many.
-        copied_bytes: by these copies.
-        conversion: of ``seconds``, what converts between layouts, by the kernels' names.
+        seconds: time in which at least one kernel, copy or memset ran; on a CPU, the host time.
+        span: time from the first start to the last end, while the queue was held.
+        mean: mean of the samples whose median is ``seconds``.
+        fewest: smallest of these samples.
+        kernels: number of kernels.
+        copies: number of copies.
+        copied_bytes: bytes that these copies moved.
+        conversion: part of ``seconds`` for layout conversions, identified by kernel name.
         held: whether the queue could be held until calls were issued; None on a CPU.
-        other_launches: kernels, copies and memsets that other threads gave the GPU, for each call.
-        place_share: the share of the samples' variance that is between places; None where unknown.
-        place_spread: what the medians of the places are apart, from the tenth to the last but a
-            tenth, over the median; None where there are too few.
-        highest_clock_hz: that the GPU can have; None on a CPU.
-        tensor_bytes: of the numbers in its tensors; 0 where not all of them are known.
-        remarkable_inputs: tensors that are constant, or largely NaN or denormal.
-        mapped_bytes: of its GPU's tensors, what lies in the host's memory.
+        other_launches: kernels, copies and memsets per call that other threads launched on the GPU.
+        place_share: share of the samples' variance that is between placements; None if unknown.
+        place_spread: spread (10th to 90th percentile) of the per-placement medians, over the
+            median; None if there are too few placements.
+        highest_clock_hz: the GPU's maximum SM clock; None on a CPU.
+        tensor_bytes: bytes of the values in its tensors; 0 if some are unknown.
+        remarkable_inputs: number of tensors that are constant, or largely NaN or denormal.
+        mapped_bytes: bytes of its GPU tensors that are in host memory.
     """
 
     seconds: float
@@ -146,23 +146,23 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """A few calls as torch.profiler saw them; numbers and seconds for each call.
+    """A few calls as recorded by torch.profiler; counts and seconds per call.
 
     Attributes:
-        calls: how many were traced.
+        calls: number of traced calls.
         busy: seconds in which the device did anything.
-        kernels: in which a kernel ran.
-        copies: in which a copy between host and device ran.
-        hidden_copies: of these, in which a kernel ran, too.
+        kernels: seconds in which a kernel ran.
+        copies: seconds in which a copy between host and device ran.
+        hidden_copies: part of ``copies`` in which a kernel also ran.
         pageable: seconds of copies from or to pageable memory.
-        pinned: of copies from or to pinned memory.
-        launches: kernels, copies, memsets and graphs that the host launched.
-        waits: times that the host waited for the device.
-        waiting: seconds in which it did.
-        allocations: times that it asked CUDA for memory, or gave some back.
-        allocating: seconds in which it did.
-        copying: seconds that it spent in calls that copy.
-        issuing: seconds of the host, less these three.
+        pinned: seconds of copies from or to pinned memory.
+        launches: number of kernels, copies, memsets and graphs that the host launched.
+        waits: number of times that the host waited for the device.
+        waiting: seconds of these waits.
+        allocations: number of times that the host requested memory from CUDA or returned it.
+        allocating: seconds of these requests.
+        copying: seconds that the host spent in copy calls.
+        issuing: host seconds without ``waiting``, ``allocating`` and ``copying``.
     """
 
     calls: int
@@ -183,13 +183,13 @@ class Trace:
 
 @dataclasses.dataclass(frozen=True)
 class Serialised:
-    """Results of calls that wait after each operation, and of calls as they are.
+    """Results of calls that wait after each operation, compared with results of normal calls.
 
     Attributes:
-        repeats: whether the former give the same result each time.
-        calls: how many calls were made as they are, on memory that holds other numbers than before.
-        differing: how many of these gave another result.
-        largest_error: of any number; None where none differs by a number.
+        repeats: whether the waiting calls give the same result each time.
+        calls: number of normal calls, made on memory that held other values before.
+        differing: number of normal calls with a different result.
+        largest_error: largest error of any element; None if no difference is a number.
     """
 
     repeats: bool
@@ -203,7 +203,7 @@ class Held:
     """One call that was issued after a kernel that kept the stream busy.
 
     Attributes:
-        held: seconds for which the kernel kept it.
+        held: seconds for which the kernel delayed it.
         returned: seconds after which the call returned.
     """
 
@@ -213,15 +213,16 @@ class Held:
 
 @dataclasses.dataclass(frozen=True)
 class Neighbours:
-    """What work of known duration took here, which shows others that use the GPU.
+    """Measured duration of work whose duration is known, which reveals other users of the GPU.
 
     Attributes:
-        spin_expected: seconds of kernels of one thread, by its own clock.
-        spin: what they took on the stream, back to back.
-        copied_bytes_per_second: that a large copy reached, read and written.
-        highest_bytes_per_second: that the memory can have, by its clock and width; None where the
-            driver does not say.
-        other_processes: that compute on the GPU, as far as NVML knows; None where it does not.
+        spin_expected: seconds of single-thread kernels, by their internal clock.
+        spin: seconds that they took on the stream, back to back.
+        copied_bytes_per_second: rate of a large copy, read plus written bytes.
+        highest_bytes_per_second: peak memory bandwidth from clock and bus width; None if the driver
+            does not report them.
+        other_processes: number of processes that compute on the GPU, according to NVML; None if
+            NVML does not report it.
     """
 
     spin_expected: float = 0.0
@@ -233,18 +234,18 @@ class Neighbours:
 
 @dataclasses.dataclass(frozen=True)
 class Waits:
-    """How often the calling thread was found to do what, while it made calls.
+    """Observed states of the calling thread while it made calls, as counts of observations.
 
     Attributes:
-        seconds: of a call, by one of PyTorch's threads.
-        looks: at it, in all.
+        seconds: time of a call with one of PyTorch's threads.
+        looks: number of all observations.
         ready: it ran, or waited for a core.
-        sleeping: it slept until some time.
+        sleeping: it slept until a set time.
         files: it waited for a file, a pipe or a socket.
-        pages: it waited for a page that is read from a disk.
+        pages: it waited for a page to be read from a disk.
         processes: it waited for another process to start or to end.
         locks: it waited for a lock, while no other thread of its process was ready to run.
-        other_threads: likewise, while another one was: that of PyTorch's pool, say.
+        other_threads: it waited for a lock, while another thread was ready, e.g. of PyTorch's pool.
         elsewhere: it waited for something else.
     """
 
@@ -260,37 +261,37 @@ class Waits:
     elsewhere: int = 0
 
     def share(self, *names: str) -> float:
-        """Of all looks, those of these fields."""
+        """Return these fields' share of all observations."""
         return sum(getattr(self, name) for name in names) / self.looks if self.looks else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What the operating system did to calls on a CPU, in a loop; None for what it does not tell.
+    """Effects of the operating system on calls on a CPU, in a loop; None if they are unknown.
 
-    Seconds and numbers are those of one call, on average.
+    Seconds and counts are per call, on average.
 
     Attributes:
-        seconds: of a call.
-        cpu: that all threads of the process computed.
-        kernel: of ``cpu``, what the system's kernel took.
-        waiting: that threads which could run waited for a core, added up.
-        longest_wait: likewise, of the thread that waited longest.
-        threads: that computed.
-        cores: that the process may run on.
-        others: cores that other processes used meanwhile.
-        background: cores that this process used while its calling thread slept.
-        throttled: seconds that a cgroup's quota kept the process from running.
-        stolen: seconds that the hypervisor kept cores from running.
-        minor_faults: pages that were touched for the first time.
-        major_faults: pages that were read from a disk.
-        fault_seconds: what one minor fault takes here.
-        waits: what the calling thread was found to do.
-        rested_hz: the clock of the calling thread's core after a rest.
-        loaded_hz: likewise, right after calls.
-        remote_share: of the tensors' pages, those on another NUMA node than the calling thread;
-            None on machines with one.
-        missing: what could not be seen, and why; empty where all was.
+        seconds: time of a call.
+        cpu: CPU time of all threads of the process.
+        kernel: part of ``cpu`` in the system's kernel.
+        waiting: time for which runnable threads waited for a core, summed over threads.
+        longest_wait: the same for the thread that waited longest.
+        threads: number of threads that computed.
+        cores: number of cores that the process may run on.
+        others: number of cores that other processes used during the loop.
+        background: number of cores that this process used while its calling thread slept.
+        throttled: seconds for which a cgroup's quota stopped the process.
+        stolen: seconds for which the hypervisor kept cores from running.
+        minor_faults: number of pages that were touched for the first time.
+        major_faults: number of pages that were read from a disk.
+        fault_seconds: time of one minor fault on this machine.
+        waits: observed states of the calling thread.
+        rested_hz: clock of the calling thread's core after a rest.
+        loaded_hz: clock of that core right after calls.
+        remote_share: share of the tensors' pages on another NUMA node than the calling thread's;
+            None on machines with one node.
+        missing: values that could not be read, and why; empty for none.
     """
 
     seconds: float
@@ -316,15 +317,15 @@ class Host:
 
 @dataclasses.dataclass(frozen=True)
 class Operators:
-    """PyTorch's operators in a call on a CPU; numbers and seconds of one call.
+    """PyTorch's operators in a call on a CPU; counts and seconds per call.
 
     Attributes:
-        count: how many are called, those inside of others included.
-        outermost: how many of them are inside of no other.
-        seconds: in these.
-        dispatching: in all operators, of each no more than ``smallest``.
-        loop: what the call took in the loop in which they were clocked.
-        smallest: what PyTorch's smallest operator takes, most of which is dispatching.
+        count: number of operators called, including nested ones.
+        outermost: number of operators that are not nested in another.
+        seconds: time in the outermost operators.
+        dispatching: time in all operators, each limited to ``smallest``.
+        loop: time of a call in the loop in which the operators were timed.
+        smallest: time of PyTorch's smallest operator, most of it dispatching.
     """
 
     count: float
@@ -337,22 +338,22 @@ class Operators:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """All that was seen; what was not looked at is None, or not among the contrasts.
+    """All observations; a skipped one is None, or is missing from the contrasts.
 
     Attributes:
         on_gpu: whether the work runs on a GPU.
-        calls: as a program makes them.
-        work: what the device does.
-        contrasts: by what is varied, and then by the condition, the times.
-        trace: a few calls as torch.profiler saw them.
+        calls: host times of calls.
+        work: device work of a call.
+        contrasts: times by varied property, and then by condition.
+        trace: a few calls as recorded by torch.profiler.
         serialised: results with and without waiting after each operation.
         held: a call after a kernel that keeps the stream busy.
-        neighbours: known work, which shows others.
-        smallest_launch: seconds that the host takes to issue PyTorch's smallest operation.
-        event_cost: seconds that a pair of events adds to one kernel; None where it is not known.
-        counters: hardware counters of a call by metric; empty where they may not be read.
-        host: what the operating system did, for work on a CPU.
-        operators: where a call on a CPU is inside of PyTorch.
+        neighbours: work of known duration, which reveals other users of the GPU.
+        smallest_launch: host seconds to issue PyTorch's smallest operation.
+        event_cost: seconds that a pair of events adds to one kernel; None if unknown.
+        counters: hardware counters of a call, by metric; empty if they cannot be read.
+        host: effects of the operating system, for work on a CPU.
+        operators: share of PyTorch's operators in a call on a CPU.
     """
 
     on_gpu: bool
@@ -370,18 +371,18 @@ class Evidence:
     operators: Operators | None = None
 
     def with_contrast(self, name: str, times: Mapping[str, Timing]) -> Evidence:
-        """The same, with the times under the conditions of one contrast."""
+        """Return a copy that includes the times of one contrast."""
         return dataclasses.replace(self, contrasts={**self.contrasts, name: dict(times)})
 
     def timing(self, contrast: str, condition: str) -> Timing | None:
-        """The times under a condition; None where it was not looked at."""
+        """Return the times under a condition; None if it was not examined."""
         return self.contrasts.get(contrast, {}).get(condition)
 
     def seconds(self, contrast: str, condition: str) -> float | None:
-        """The median of :meth:`timing`."""
+        """Return the median of :meth:`timing`."""
         found = self.timing(contrast, condition)
         return None if found is None else found.median
 
     def without_counters(self) -> Evidence:
-        """The same, as where counters may not be read."""
+        """Return a copy without counters, as if they could not be read."""
         return dataclasses.replace(self, counters={})

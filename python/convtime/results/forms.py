@@ -1,4 +1,4 @@
-"""Samples in the forms of pandas, of CSV and of torch.utils.benchmark."""
+"""Samples as pandas data frames, as CSV and as torch.utils.benchmark measurements."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
 
-#: Under which torch.utils.benchmark's and pytest-benchmark's room for more holds all that there is.
+#: Key of the full measurement in the metadata of torch.utils.benchmark and pytest-benchmark.
 PAYLOAD = "convtime"
 
-#: What a row says of its sample, beside name, number and time.
+#: Columns that describe a sample, in addition to name, number and time.
 CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 COLUMNS = ("name", "sample", "seconds", "discarded", "sm_clock_hz", *CONDITIONS, "gpu")
 
 
-# The writer quotes what has a letter of a line's end in it, and to readers a bare return is one.
+# The csv writer quotes cells that contain a character of its line end; readers end lines at "\r".
 _QUOTED_END = "\r\n"
 
 
 class Samples(Protocol):
-    """What of a measurement goes into a row."""
+    """The fields of a measurement that rows contain."""
 
     @property
     def name(self) -> str: ...
@@ -39,7 +39,7 @@ class Samples(Protocol):
 
 
 def rows(measured: Samples) -> Iterator[dict[str, Any]]:
-    """A row for each sample, with :data:`COLUMNS`; those that were discarded are the last."""
+    """Yield a row for each sample, with :data:`COLUMNS`; discarded samples are last."""
     same = {condition: getattr(measured, condition) for condition in CONDITIONS}
     same["gpu"] = measured.provenance.get("gpu")
     for discarded, samples in ((False, measured.seconds), (True, measured.discarded)):
@@ -57,24 +57,24 @@ def rows(measured: Samples) -> Iterator[dict[str, Any]]:
 
 
 def to_frame(measurements: Iterable[Samples]) -> pandas.DataFrame:
-    """A data frame of :func:`rows`.
+    """Convert :func:`rows` to a data frame.
 
     Raises:
-        ImportError: where pandas is not installed.
+        ImportError: pandas is not installed.
     """
     return frame_of(itertools.chain.from_iterable(map(rows, measurements)), COLUMNS)
 
 
 def to_csv(measurements: Iterable[Samples]) -> str:
-    """:func:`rows` as CSV, each number with all of its digits."""
+    """Convert :func:`rows` to CSV, without rounding numbers."""
     return csv_of(itertools.chain.from_iterable(map(rows, measurements)), COLUMNS)
 
 
 def frame_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pandas.DataFrame:
-    """Rows as a data frame.
+    """Convert rows to a data frame.
 
     Raises:
-        ImportError: where pandas is not installed.
+        ImportError: pandas is not installed.
     """
     try:
         import pandas
@@ -86,7 +86,7 @@ def frame_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pand
 
 
 def csv_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as CSV, each number with all of its digits."""
+    """Convert rows to CSV, without rounding numbers."""
     lines = _Lines()
     writer = csv.DictWriter(lines, fieldnames=columns, lineterminator=_QUOTED_END)
     writer.writeheader()
@@ -95,7 +95,7 @@ def csv_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
 
 
 class _Lines(list[str]):
-    """Lines as they are written, with a plain end each."""
+    """A list of written lines, each with a plain newline."""
 
     def write(self, line: str) -> None:
         self.append(line.removesuffix(_QUOTED_END) + "\n")
@@ -111,7 +111,7 @@ def to_torch(
     threads: int,
     payload: Mapping[str, Any],
 ) -> torch.utils.benchmark.Measurement:
-    """Samples as PyTorch's own kind of measurement; ``label`` and so on are its TaskSpec's."""
+    """Convert samples to PyTorch's measurement; ``label`` and so on are fields of its TaskSpec."""
     from torch.utils import benchmark  # slow to import, and prints a warning without a GPU
 
     return benchmark.Measurement(

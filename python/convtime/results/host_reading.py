@@ -1,4 +1,4 @@
-"""What the operating system did to calls on the CPU, and for them."""
+"""Effects of the operating system on calls on the CPU."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class HostReading:
-    """Of some consecutive samples, in all; None for what this system does not tell.
+    """Totals over some consecutive samples; None for values that this system does not report.
 
-    Where a call is long, a reading is of one sample, and of the call alone. Short calls share a
-    reading with those before and after, and with what happened between them. Of one that several
-    candidates share, each has the share of its time, and so parts of what is counted.
+    A reading of a long call covers one sample, and only the call. Short calls share a reading with
+    the calls before and after, and with everything between them. If several candidates share a
+    reading, each gets a share in proportion to its time, so counts can be fractions.
 
     Attributes:
-        samples: how many samples it is of.
-        seconds: from the first reading to the second.
-        cpu_seconds: that all threads of this process computed in it. The kernel accounts for other
-            threads than the calling one at its ticks, some milliseconds apart, so that this is
-            right on average over readings.
-        waiting_seconds: that threads which could run waited for a core, all of them added up.
-        longest_wait_seconds: likewise, of the thread that waited longest.
+        samples: number of samples that it covers.
+        seconds: time from its start to its end.
+        cpu_seconds: CPU time of all threads of this process. The kernel accounts for threads other
+            than the calling one at its ticks, some milliseconds apart. The value is therefore
+            correct only on average over readings.
+        waiting_seconds: time for which runnable threads waited for a core, summed over threads.
+        longest_wait_seconds: the same for the thread that waited longest.
         voluntary_switches: how often a thread gave up its core, to sleep or to wait for something.
-        involuntary_switches: how often one had to.
-        minor_faults: pages that were touched for the first time, or mapped anew.
-        major_faults: pages that were read from a disk.
+        involuntary_switches: how often a thread was preempted.
+        minor_faults: number of pages that were touched for the first time, or mapped anew.
+        major_faults: number of pages that were read from a disk.
         migrations: how often the calling thread was found on another core than before.
-        threads: threads of this process that computed in it, or some milliseconds before.
-        throttled_seconds: that a cgroup's quota kept this process from running.
-        others_seconds: that other processes computed, on all cores that this one may use.
-        stolen_seconds: that the hypervisor kept these cores from running, likewise.
+        threads: count of threads of this process that computed in it, or some milliseconds before.
+        throttled_seconds: time for which a cgroup's quota stopped this process.
+        others_seconds: CPU time of other processes, on all cores that this process may use.
+        stolen_seconds: time for which the hypervisor kept these cores from running.
     """
 
     samples: int

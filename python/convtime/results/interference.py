@@ -1,4 +1,4 @@
-"""What the candidates of a comparison do to each other."""
+"""Interference between the candidates of a comparison."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Interference:
-    """A candidate that takes another time beside the others than alone.
+    """A candidate whose time changes when it runs with the others.
 
     Attributes:
-        ratio: its time beside the others over its time alone.
-        alone_seconds: the median of its time alone.
+        ratio: its time with the others over its time alone.
+        alone_seconds: median of its time alone, in seconds.
         sentence: both in words.
     """
 

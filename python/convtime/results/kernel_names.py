@@ -1,20 +1,23 @@
-"""Names of kernels as people call them."""
+"""Short, readable names of kernels."""
 
 from __future__ import annotations
 
 import re
 
-# Templates whose argument says what runs, and not their own name.
+# Templates that are identified by their argument, not by their name.
 _WRAPPERS = re.compile(r"Kernel2?|(unrolled_|vectorized_)?elementwise_kernel(_with_index)?")
 _FUNCTOR = re.compile(r"\b\w*(?:Functor\w*|_kernel_cuda|_functor)\b")
 _TOO_GENERAL = re.compile(r"kernel(_helper_stage_\d+)?|Kernel2?")
-# What follows the tile in the names of cuDNN's and cuBLAS's kernels.
+# The rest of a cuDNN or cuBLAS kernel's name after its tile size.
 _BEHIND_THE_TILE = re.compile(r"(_tile(?:size)?\d+x[\dx]+).*")
 _MANGLED_NAME = re.compile(r"([1-9]\d{0,3})([A-Za-z_])")
 
 
 def shorten(name: str) -> str:
-    """A kernel's name without return type, namespaces, arguments and what follows its tile."""
+    """Return a kernel's name without return type, namespaces, arguments and suffix after its tile.
+
+    A kernel that has no such short name keeps its full name.
+    """
     if name.startswith("_ZN"):
         return _short_mangled_name(name)
     function, arguments = _split(name.replace("(anonymous namespace)::", ""))
@@ -31,7 +34,7 @@ def shorten(name: str) -> str:
 
 
 def _split(name: str) -> tuple[str, str]:
-    """A function's qualified name, with its return type; and its template arguments."""
+    """Split off the template arguments from a function's qualified name with its return type."""
     depth = 0
     outside: list[str] = []
     inside: list[str] = []
@@ -45,7 +48,7 @@ def _split(name: str) -> tuple[str, str]:
 
 
 def _short_mangled_name(name: str) -> str:
-    """Of a mangled template such as cutlass::Kernel<…>, what it is a template of; else its name."""
+    """Return the template argument of a mangled wrapper (cutlass::Kernel<…>), or else its name."""
     found, place = [], 0
     while match := _MANGLED_NAME.search(name, place):
         place = match.start(2) + int(match[1])

@@ -1,4 +1,4 @@
-"""What was measured of one operation, how, and under which conditions."""
+"""Measurement of one operation: its samples, method and conditions."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-# Of samples that fall into two groups.
+# Criteria for samples that form two groups.
 _FEWEST_OF_GROUPS = 20
 _SHARE_OF_GROUP = 0.2
 _GAP_OF_GROUPS = 0.2
 
-#: Of the highest clock: a sample below it is said to be throttled.
+#: Share of the highest clock below which a sample is reported as throttled.
 THROTTLED_BELOW = 0.95
 
-# The core's are unsigned and as long; msgspec knows no larger bound.
+# The core uses unsigned numbers of the same size, but msgspec has no larger bound.
 _Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -43,138 +43,144 @@ _NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 class Measurement(codec.Stored):
     """The samples of one operation, with how and where they were taken. All times in seconds.
 
-    Where another tool has measured (:func:`convtime.read_measurements`) and does not say it, texts
-    are ``unknown`` and numbers None or empty.
+    For a measurement of another tool (:func:`convtime.read_measurements`), strings that it does not
+    report are ``unknown``, and numbers are None or empty.
 
     Attributes:
-        name: what was measured.
+        name: name of the operation.
         seconds: every sample, in the order taken; at least one.
-        discarded: samples that are not in ``seconds`` because the queue could not be held when they
-            were taken, or the GPU was not in the regime asked for; less ``overhead``, too.
-        places: for each sample, which of the places of its tensors the call worked at; empty where
-            there is one place only, and where a sample is of several calls (``graph``).
-        batches: for each sample, the number of the batch of calls that it was issued in; numbers
-            rise, and leave out those of batches that gave no samples.
-        clock_tick: of the clock that the samples were read from, where it matters; else 0.
-        placement_variance_share: how much of the samples' variance is between places, from 0 to 1,
-            as the one-way analysis of variance with random effects estimates it; None where fewer
-            than four places have two samples or more.
-        overhead: for the methods ``event`` and ``graph``, what was subtracted from each raw sample:
-            what a pair of events, or the gap to a graph's next node, adds to a single kernel on
-            this device, measured against CUPTI; 0 where it is not known, and for other methods.
-        overhead_uncertainty: how far ``overhead`` may be off, either way, with 95 % confidence; it
-            is part of :attr:`median_interval`, and of a comparison's ratios.
-        overhead_reason: why ``overhead`` is not known; empty where it is, and for other methods.
-        raw_seconds: for these methods, the samples before that; empty if ``overhead`` is 0.
-        metric: which time of a call ``seconds`` are. For the method ``kernel``, of the call's
-            kernels, copies and memsets: ``busy`` (the time in which at least one of them ran),
-            ``span`` (from the first start to the last end, gaps included) or ``sum`` (their
-            durations added up). For other methods ``elapsed``.
-        metric_requested: the metric asked for.
-        metric_reason: why ``metric`` is not ``metric_requested``; empty if it is.
+        discarded: samples that are not in ``seconds`` because the queue could not be held, or the
+            GPU was not in the requested regime; ``overhead`` is also subtracted.
+        places: for each sample, number of the tensor placement that the call used; empty if there
+            is only one placement, or if a sample covers several calls (``graph``).
+        batches: for each sample, number of the batch of calls that it was issued in. The numbers
+            increase, and skip batches that gave no samples.
+        clock_tick: tick of the clock that the samples were read from, if it matters; otherwise 0.
+        placement_variance_share: share of the samples' variance that is between placements, from 0
+            to 1, as estimated by one-way analysis of variance with random effects; None if fewer
+            than four placements have two samples or more.
+        overhead: for the methods ``event`` and ``graph``, the overhead that was subtracted from
+            each raw sample: the time that a pair of events, or the gap to a graph's next node, adds
+            to a single kernel on this device, measured against CUPTI. 0 if it is unknown, and for
+            other methods.
+        overhead_uncertainty: error bound of ``overhead`` in either direction, with 95 % confidence;
+            it is part of :attr:`median_interval`, and of a comparison's ratios.
+        overhead_reason: why ``overhead`` is unknown; empty if it is known, and for other methods.
+        raw_seconds: for these methods, the samples before the subtraction; empty if ``overhead``
+            is 0.
+        metric: the time of a call that ``seconds`` contains. For the method ``kernel``, it is a
+            time of the call's kernels, copies and memsets: ``busy`` (the time in which at least one
+            of the kernels, copies and memsets ran), ``span`` (from the first start to the last end,
+            gaps included) or ``sum`` (sum of their durations). For other methods ``elapsed``.
+        metric_requested: the requested metric.
+        metric_reason: why ``metric`` differs from ``metric_requested``; empty if it does not.
         busy_seconds: for the method ``kernel``, the busy time of each sample; otherwise empty.
-        span_seconds: likewise, the span.
-        sum_seconds: likewise, the sum; more than ``busy_seconds`` where work overlaps.
-        unrecorded: for the method ``kernel``, CUDA functions that the call used to give the GPU
-            work of which CUPTI has no record; that work is in none of these times.
-        activities: for the method ``kernel``, what the device did, in order of first occurrence.
-        sm_clocks_hz: the rate of the GPU's multiprocessor clock around each sample, over a window
-            of at least 50 µs, in hertz; None where it is not known. Empty on a CPU.
-        max_sm_clock_hz: the highest rate of that clock; None on a CPU.
-        method: what was timed: ``kernel`` (the device's own time for the call's kernels, copies and
-            memsets; see ``metric``), ``event`` (between two CUDA events around the call, less
-            ``overhead``), ``graph`` (one of many calls in CUDA graphs, less ``overhead``), ``sync``
-            (host clock from an idle device to an idle device) or ``cpu`` (host clock around the
-            call).
-        method_requested: the method asked for.
-        method_reason: why ``method`` is not ``method_requested``; empty where it is.
+        span_seconds: for the method ``kernel``, the span of each sample; otherwise empty.
+        sum_seconds: for the method ``kernel``, the sum of each sample, which is more than
+            ``busy_seconds`` if work overlaps; otherwise empty.
+        unrecorded: for the method ``kernel``, CUDA functions with which the call issued GPU work
+            that CUPTI did not record; that work is missing from all of these times.
+        activities: for the method ``kernel``, the device work, in order of first occurrence.
+        sm_clocks_hz: SM clock of the GPU around each sample, over a window of at least 50 µs, in
+            hertz; None if it is unknown. Empty on a CPU.
+        max_sm_clock_hz: maximum SM clock; None on a CPU.
+        method: the timing method: ``kernel`` (the device's time for the call's kernels, copies and
+            memsets; see ``metric``), ``event`` (between two CUDA events around the call, minus
+            ``overhead``), ``graph`` (one of many calls in CUDA graphs, minus ``overhead``),
+            ``sync`` (host clock from an idle device to an idle device) or ``cpu`` (host clock
+            around the call).
+        method_requested: the requested method.
+        method_reason: why ``method`` differs from ``method_requested``; empty if it does not.
         queue: how the device was kept from starting before all calls of a batch were issued:
-            ``gate`` (a kernel waited for the host's word), ``sleep`` (a kernel slept for about as
-            long as it takes) or ``none`` (it was not).
-        queue_requested: what was asked for.
-        queue_reason: why ``queue`` is not ``queue_requested``, or why each call was made on an
-            idle device; otherwise empty.
-        cache: what each call finds in the GPU's L2, or the CPU's, cache: ``cold`` (none of its
-            data, but lines that were written before it, and are written back while it runs),
-            ``cold-clean`` (none of its data, but lines that were only read), ``rotate`` (none of
-            its tensors, which are others than in the calls before), ``partly warm`` (those that
-            could not be rotated, which ``cache_reason`` names), ``warm`` (what the call before it
-            left there) or ``uncontrolled``.
-        cache_requested: what was asked for.
-        cache_reason: why ``cache`` is not ``cache_requested``, and why lines of a GPU's L2 cache
-            may have outlasted a flush, where some of it is set aside for persisting accesses.
-        placement: where the call's tensors lay: ``random`` (at random multiples of 512 bytes, at
-            another place in the next sample), ``aligned`` (at multiples of 2 MiB, likewise) or
-            ``as-is`` (where they were).
-        placement_requested: what was asked for.
-        placement_reason: why ``placement`` is not ``placement_requested``, and what is not placed
-            so; empty where there is nothing to be said.
-        placements: how many places calls took in turn.
-        regime: the state that the GPU was in: ``burst`` (at the highest clock that it gives these
-            calls, as after idling), ``sustained`` (in the equilibrium that it comes to under
-            lasting load by these calls) or ``as-is`` (whichever it was in).
-        regime_requested: what was asked for.
-        regime_reason: why ``regime`` is not ``regime_requested``; empty where it is. For ``auto``:
-            how the clock fell under the calls, that it did not, or why neither is known.
+            ``gate`` (a kernel waited for the host's signal), ``sleep`` (a kernel slept for about
+            the time needed) or ``none`` (the queue was not held).
+        queue_requested: the requested queue mode.
+        queue_reason: why ``queue`` differs from ``queue_requested``, or why each call was made on
+            an idle device; otherwise empty.
+        cache: state of the GPU's L2 cache, or the CPU's cache, at the start of each call: ``cold``
+            (none of the call's data, but dirty lines, which are written back during the call),
+            ``cold-clean`` (none of the call's data, but lines that were only read), ``rotate``
+            (none of its tensors, which differ from those of the calls before), ``partly warm`` (the
+            tensors that could not be rotated, which ``cache_reason`` names), ``warm`` (the data
+            that the previous call left there) or ``uncontrolled``.
+        cache_requested: the requested cache state.
+        cache_reason: why ``cache`` differs from ``cache_requested``, and why lines of a GPU's L2
+            cache may have survived a flush if a part of it is set aside for persisting accesses.
+        placement: addresses of the call's tensors: ``random`` (random multiples of 512 bytes,
+            changed for each sample), ``aligned`` (multiples of 2 MiB, changed for each sample) or
+            ``as-is`` (unchanged).
+        placement_requested: the requested placement.
+        placement_reason: why ``placement`` differs from ``placement_requested``, and which tensors
+            are not placed in this way; empty if neither applies.
+        placements: number of placements that the calls alternated between.
+        regime: the state of the GPU: ``burst`` (the highest clock that it gives these calls, as
+            after idling), ``sustained`` (the equilibrium under lasting load by these calls) or
+            ``as-is`` (its state at the time).
+        regime_requested: the requested regime.
+        regime_reason: why ``regime`` differs from ``regime_requested``; empty if it does not. For
+            ``auto``: how the clock fell under the calls, that it did not, or why this is unknown.
         clocks: whether the GPU's clocks were left alone (``observe``) or locked (``lock``).
-        conditions: the GPU's clocks, power, temperature and what throttled it, by NVML, from before
-            the first call until after the last. Empty on a CPU, and where neither ``burst``,
-            ``sustained`` nor a lock was asked for.
-        conditions_reason: why there are no ``conditions`` beside that, or no more of them (NVML
-            cannot be used); empty where there are.
-        pin: the CPU that the calling thread was kept on; None where it was not.
-        host: what the operating system did to the samples and for them, in their order: readings
-            cover some samples each. Empty for methods that time the GPU by itself.
-        used_cores: for work on the CPU, the cores that its threads were on at the end, those of the
-            threads that computed.
-        host_reason: what of that this system does not tell, and why; empty where it tells all.
-        disturbance: why the samples may be longer than the call takes undisturbed, e.g. since its
-            threads waited for a core; empty where nothing disturbed those in ``seconds``.
-        between_runs: for work on the CPU, by how much the median may differ in another run, as a
-            share of it, which the samples of one run do not show: 0.01 for one thread, 0.03 for
-            several. It is assumed, and part of :attr:`median_interval`. 0 for work on a GPU.
-        repeats: how many calls a sample is of. Samples are the time of one, on average; there are
-            several where the host's clock could not tell the time of one well enough.
+        conditions: the GPU's clocks, power, temperature and throttle reasons, read with NVML from
+            before the first call until after the last. Empty on a CPU, and unless ``burst``,
+            ``sustained`` or a lock was requested.
+        conditions_reason: why ``conditions`` are missing or stopped early for another reason (NVML
+            cannot be used); empty if they did not.
+        pin: number of the CPU that the calling thread was pinned to; None if it was not pinned.
+        host: effects of the operating system on the samples, in their order; each reading covers
+            some samples. Empty for methods that time only the GPU.
+        used_cores: for work on the CPU, the cores on which the threads that computed were at the
+            end.
+        host_reason: values that this system does not report for ``host``, and why; empty if none.
+        disturbance: why the samples may be longer than the undisturbed call, e.g. because its
+            threads waited for a core; empty if nothing disturbed those in ``seconds``.
+        between_runs: for work on the CPU, an assumed relative difference between the medians of
+            different runs, which the samples of one run do not show: 0.01 for one thread, 0.03 for
+            several. It is part of :attr:`median_interval`. 0 for work on a GPU.
+        repeats: number of calls per sample. A sample is the average time of one call; there are
+            several calls if the host's clock is too coarse for one.
         pages: the memory pages of the tensors that calls on a CPU allocate: ``fresh`` (never
-            touched before, so that the call has them mapped), ``retained`` (those of earlier
+            touched before, so the call includes their mapping), ``retained`` (those of earlier
             results) or ``as-is`` (those that the C library's allocator provides).
-        pages_requested: the pages requested.
-        pages_reason: why ``pages`` is not ``pages_requested``; empty if it is.
-        device: where the work ran, e.g. ``cuda:0``.
-        device_reason: how that is known.
+        pages_requested: the requested pages.
+        pages_reason: why ``pages`` differs from ``pages_requested``; empty if it does not.
+        device: device on which the work ran, e.g. ``cuda:0``.
+        device_reason: how the device was determined.
         stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
         warmup_requested: ``steady``, a number of calls, or a float of seconds.
-        steady: whether times and clocks had stopped drifting when sampling began; None where the
-            warm-up was not to be ``steady``.
-        warmup_calls: calls made first that gave no samples, of all candidates together.
-        warmup_seconds: what the warm-up took, with what was sampled once it was steady.
-        first_call_seconds: what the very first call took until its work was done, with whatever is
-            done only once: loading, compiling, choosing algorithms, allocating.
-        sampling_seconds: what sampling took after that, of all candidates together, idling not
-            included.
-        idle_seconds: for how long the GPU was left idle between batches, for ``burst``.
-        stop: the criterion that was to end the sampling (see ``time_op``).
-        stop_reason: what ended it: ``settled`` (that criterion), ``max_samples``, ``budget`` or
-            ``timeout`` (there may be fewer samples than ``min_samples``).
-        flops: floating-point operations of a call, where the caller said so.
-        nbytes: bytes that a call has to move, where the caller said so.
-        ceilings: the rates that this device reaches, where ``flops`` or ``nbytes`` is known.
-        other_launches: kernels, copies and memsets that other threads of the process gave the GPU
-            meanwhile, and that are in no sample; seen by the method ``kernel`` alone.
-        faulty_batches: batches that were thrown away and repeated, since CUPTI's records of them
+        steady: whether times and clocks had stopped drifting when sampling began; None if the
+            warm-up was not ``steady``.
+        warmup_calls: number of first calls that gave no samples, of all candidates together.
+        warmup_seconds: duration of the warm-up, including samples taken once it was steady.
+        first_call_seconds: time of the very first call until its work was done, including one-time
+            work: loading, compiling, choosing algorithms, allocating.
+        sampling_seconds: duration of the sampling after the warm-up, of all candidates together,
+            without idling.
+        idle_seconds: time for which the GPU was left idle between batches, for ``burst``.
+        stop: the requested stop criterion (see ``time_op``).
+        stop_reason: why the sampling ended: ``settled`` (by that criterion), ``max_samples``,
+            ``budget`` or ``timeout`` (there may be fewer samples than ``min_samples``).
+        flops: floating-point operations of a call, if the caller specified them.
+        nbytes: bytes that a call has to move, if the caller specified them.
+        ceilings: attainable rates of this device, if ``flops`` or ``nbytes`` is known.
+        other_launches: number of kernels, copies and memsets that other threads of the process
+            launched on the GPU during the measurement. They are in no sample, and only the method
+            ``kernel`` detects them.
+        faulty_batches: number of batches that were discarded and repeated because CUPTI's records
             were incomplete.
-        fault: what was wrong with the last of them; empty where none was.
-        ceilings_reason: why they are not known although one of these is; empty where they are.
+        fault: the error in the last faulty batch; empty for none.
+        ceilings_reason: why ``ceilings`` are unknown although ``flops`` or ``nbytes`` is known;
+            empty if they are known.
         exclusive: whether other processes and threads of this user had to wait before they timed on
             the same GPU.
-        exclusive_requested: whether they were to.
-        exclusive_reason: why they did not where they were to; others may then have disturbed this.
-        waited_seconds: for how long this waited for others before it began.
-        inputs: what is remarkable about the numbers in arguments, modules and variables, a sentence
-            each: tensors that are constant, all zeros, or largely NaN or denormal, by a sample of
-            their elements before the first call. What the calls overwrite is left out.
-        sustained: for ``regime="both"``, the same operation in that regime, measured right after
-            this; None where it was not asked for.
+        exclusive_requested: whether exclusive timing was requested.
+        exclusive_reason: why the others did not wait although it was requested; they may then have
+            disturbed this measurement.
+        waited_seconds: time for which this measurement waited for others before it began.
+        inputs: remarkable values in arguments, modules and variables, a sentence each: tensors that
+            are constant, all zeros, or largely NaN or denormal, judged by a sample of their
+            elements before the first call. Tensors that the calls overwrite are left out.
+        sustained: for ``regime="both"``, the same operation in the sustained regime, measured right
+            after this; otherwise None.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -272,10 +278,10 @@ class Measurement(codec.Stored):
     def median(self) -> float:
         """The samples' median.
 
-        Where the clock's tick (``clock_tick``) hides their spread, it is found as the mean of the
-        rounded samples, which is right on average since calls begin at random phases of the tick.
-        Where the tick is not known, equal samples are taken to lie evenly within it, as is usual
-        for grouped data (:func:`statistics.median_grouped`).
+        If the clock's tick (``clock_tick``) hides their spread, the estimate is the mean of the
+        rounded samples, which is correct on average because calls begin at random phases of the
+        tick. If the tick is unknown, equal samples are treated as evenly spread within it, as is
+        usual for grouped data (:func:`statistics.median_grouped`).
         """
         return self._summary["median"]
 
@@ -306,13 +312,14 @@ class Measurement(codec.Stored):
 
     @property
     def median_interval(self) -> tuple[float, float]:
-        """Interval that holds the true median with 95 % confidence.
+        """Interval that contains the true median with 95 % confidence.
 
-        From order statistics, so without an assumption on the distribution (sign test), of what
-        :attr:`interval_over` says; no narrower than the clock's tick allows, and wider by
-        ``overhead_uncertainty`` and ``between_runs`` on each side, but not below 0. Five samples or
-        fewer say nothing with that confidence: their interval is unbounded, ``(-inf, inf)``.
-        Samples that fall into two :attr:`groups` have an interval that holds both.
+        It is based on order statistics (sign test), without an assumption on the distribution, and
+        treats the units of :attr:`interval_over` as independent. It is no narrower than the clock's
+        tick allows. ``overhead_uncertainty`` and ``between_runs`` widen it on each side, but not
+        below 0. Five samples or fewer are not enough for this confidence: their interval is
+        unbounded, ``(-inf, inf)``. If the samples form two :attr:`groups`, the interval contains
+        the medians of both.
         """
         low, high, _, _ = self._interval
         of_groups = [seconds for _, seconds in self.groups]
@@ -320,25 +327,25 @@ class Measurement(codec.Stored):
 
     @property
     def interval_over(self) -> str:
-        """What :attr:`median_interval` takes for independent draws.
+        """The unit that :attr:`median_interval` treats as independent.
 
-        ``placements`` where samples worked at six places or more, else ``batches`` where there are
-        several, else ``samples``. Where neighbouring samples agree more with each other than with
-        the rest, the interval is wider than these would make it.
+        ``placements`` if the samples cover six placements or more, otherwise ``batches`` if there
+        are several, otherwise ``samples``. If neighboring samples agree more with each other than
+        with the rest, the interval is wider than these units would make it.
         """
         return self._interval[2]
 
     @property
     def interval_count(self) -> int:
-        """How many of :attr:`interval_over` there are; the rest of a batch is none by itself."""
+        """Number of units of :attr:`interval_over`; a partial batch does not count separately."""
         return self._interval[3]
 
     @property
     def no_gpu_work(self) -> bool:
-        """Whether GPU times were taken of a call that issues no work to the GPU, and are all 0.
+        """Whether GPU times were taken of a call without GPU work, and are therefore all 0.
 
-        That happens in a comparison, where the other candidates do; by itself, such a call is timed
-        on the host.
+        This happens in a comparison with other candidates that have GPU work. In isolation, such a
+        call is timed on the host.
         """
         return self.method == "kernel" and not any(self.seconds)
 
@@ -346,31 +353,31 @@ class Measurement(codec.Stored):
     def throttled(self) -> tuple[bool, ...]:
         """For each sample, whether its clock is known and below 95 % of the highest one.
 
-        Such a sample is as true as any other: it says what the operation takes at that clock.
+        Such a sample is valid: it is the operation's time at that clock.
         """
         limit = THROTTLED_BELOW * (self.max_sm_clock_hz or 0)
         return tuple(clock_hz is not None and clock_hz < limit for clock_hz in self.sm_clocks_hz)
 
     @property
     def cycles(self) -> tuple[float | None, ...]:
-        """Each sample in cycles of the multiprocessors' clock; None where that is not known."""
+        """Each sample in SM clock cycles; None if the clock is unknown."""
         pairs = zip(self.seconds, self.sm_clocks_hz, strict=True) if self.sm_clocks_hz else ()
         return tuple(None if clock_hz is None else second * clock_hz for second, clock_hz in pairs)
 
     @property
     def median_cycles(self) -> float | None:
-        """The median of those :attr:`cycles` that are known; None where none are."""
+        """The median of the known :attr:`cycles`; None if none are known."""
         known = [cycles for cycles in self.cycles if cycles is not None]
         return statistics.median(known) if known else None
 
     def at_clock(self, clock_mhz: float, other: Measurement | None = None) -> ScaledTime:
-        """What the operation takes at another clock of the multiprocessors.
+        """Return the operation's time at another SM clock.
 
-        Part of a time scales with the clock (work in the multiprocessors), part of it does not
-        (memory, which has a clock of its own). How much each is, only times at two clocks can tell:
-        a line through them, t = fixed_seconds + cycles / clock, neither of the two below 0. The two
-        are the medians of the thirds of the samples with the lowest and the highest clocks (the
-        resistant line of Tukey, 1977), or, with ``other``, the medians of both measurements.
+        One part of a time scales with the clock (work in the SMs), the other does not (memory,
+        which has a separate clock). Times at two clocks are needed to tell them apart, by the line
+        t = fixed_seconds + cycles / clock, where neither part is below 0. The two times are the
+        medians of the thirds of the samples with the lowest and the highest clocks (the resistant
+        line of Tukey, 1977), or, with ``other``, the medians of both measurements.
 
         Args:
             clock_mhz: the clock, in MHz.
@@ -378,9 +385,9 @@ class Measurement(codec.Stored):
                 regime, or locked).
 
         Raises:
-            ValueError: where the clock is not a positive number, and "not available" where the two
-                clocks are less than 5 % apart, there are too few samples with a known clock, or
-                ``other`` was measured in another way.
+            ValueError: the clock is not a positive number; or, as "not available", the two clocks
+                are less than 5 % apart, too few samples have a known clock, or ``other`` was
+                measured in another way.
         """
         if other is None:
             return scale(clock_mhz, self._at_known_clocks(), None)
@@ -389,7 +396,7 @@ class Measurement(codec.Stored):
             if mine != theirs:
                 raise ValueError(
                     f"times at other clocks are not available: {condition} is {mine!r} here and "
-                    f"{theirs!r} in the other measurement, and must be the same"
+                    f"{theirs!r} in the other measurement; both must be equal"
                 )
         return scale(clock_mhz, self._at_known_clocks(), other._at_known_clocks())
 
@@ -399,12 +406,12 @@ class Measurement(codec.Stored):
 
     @property
     def groups(self) -> tuple[tuple[float, float], ...]:
-        """The shares and medians of two groups that the samples of a CPU fall into; mostly empty.
+        """Shares and medians of the two groups that CPU samples form; usually empty.
 
-        There are two where no sample lies in the widest gap between neighbouring ones, which is a
-        fifth of the lower or more, and either side has a fifth of the samples: as of a call whose
-        memory is mapped anew in some calls only. A median says little of such samples, and
-        :attr:`median_interval` holds the medians of both.
+        There are two groups if the widest gap between neighboring samples is at least a fifth of
+        the lower one, and each side has at least a fifth of the samples. An example is a call whose
+        memory is mapped anew only in some calls. A median says little about such samples, and
+        :attr:`median_interval` contains the medians of both groups.
         """
         if self.method != "cpu" or len(self.seconds) < _FEWEST_OF_GROUPS:
             return ()
@@ -423,14 +430,14 @@ class Measurement(codec.Stored):
 
     @property
     def cpu_seconds(self) -> float | None:
-        """The CPU time of a call, of all threads, on average; None where it was not read."""
+        """The average CPU time of a call, over all threads; None if it was not read."""
         return self._per_call("cpu_seconds")
 
     @property
     def waiting_share(self) -> float | None:
-        """How much of the calls' time the thread that waited longest waited for a core.
+        """Share of the calls' time for which the longest-waiting thread waited for a core.
 
-        None where this system does not tell.
+        None if this system does not report it.
         """
         waited = [reading.longest_wait_seconds for reading in self.host]
         if not waited or None in waited:
@@ -440,9 +447,9 @@ class Measurement(codec.Stored):
 
     @property
     def free_cores(self) -> float | None:
-        """Of the cores that the process may run on, how many nothing used meanwhile, on average.
+        """Average number of unused cores among those that the process may run on.
 
-        None where this system does not tell what others used, or it was not read.
+        None if this system does not report the use by other processes, or it was not read.
         """
         cores, others = self.provenance.get("cores"), [each.others_seconds for each in self.host]
         elapsed = math.fsum(reading.seconds for reading in self.host)
@@ -454,7 +461,7 @@ class Measurement(codec.Stored):
 
     @property
     def faults_per_call(self) -> float | None:
-        """Pages that a call had mapped, or read from a disk; None where it was not read."""
+        """Pages per call that were mapped or read from a disk; None if this was not read."""
         minor, major = self._per_call("minor_faults"), self._per_call("major_faults")
         return None if minor is None or major is None else minor + major
 
@@ -464,12 +471,12 @@ class Measurement(codec.Stored):
 
     @property
     def flops_per_second(self) -> float | None:
-        """``flops`` over the median; None where they are not known."""
+        """``flops`` over the median; None if ``flops`` is unknown."""
         return self._rate(self.flops)
 
     @property
     def bytes_per_second(self) -> float | None:
-        """``nbytes`` over the median; None where they are not known."""
+        """``nbytes`` over the median; None if ``nbytes`` is unknown."""
         return self._rate(self.nbytes)
 
     def _rate(self, amount: float | None) -> float | None:
@@ -478,37 +485,37 @@ class Measurement(codec.Stored):
         return amount / self.median if self.median > 0 else math.inf
 
     def quantile(self, q: float) -> float:
-        """Quantile ``q``, between 0 and 1, interpolated linearly (as numpy's default).
+        """Return the quantile ``q``, from 0 to 1, interpolated linearly (numpy's default).
 
         Raises:
-            ValueError: for a ``q`` outside of [0, 1].
+            ValueError: ``q`` is outside of [0, 1].
         """
         return _C.quantile(self.seconds, q)
 
     def to_frame(self) -> pandas.DataFrame:
-        """The samples as a data frame, a row each; those that were discarded are the last.
+        """Return the samples as a data frame, one row each; discarded samples are last.
 
         The columns are name, sample, seconds, discarded, sm_clock_hz, method, queue, cache,
-        placement, regime, device and gpu. What else there is (kernels, reasons, conditions, …) is
-        not in it; :func:`convtime.read_measurements` reads it back without that.
+        placement, pages, regime, device and gpu. Other fields (kernels, reasons, conditions, …) are
+        not included, and :func:`convtime.read_measurements` cannot restore them from the frame.
 
         Raises:
-            ImportError: where pandas is not installed.
+            ImportError: pandas is not installed.
         """
         return forms.to_frame([self])
 
     def to_torch(
         self, label: str | None = None, sub_label: str | None = None, description: str | None = None
     ) -> torch.utils.benchmark.Measurement:
-        """The samples as PyTorch's own kind of measurement, which its ``Compare`` works on.
+        """Convert to a measurement of ``torch.utils.benchmark``, for its ``Compare``.
 
-        Its ``metadata`` holds all that is known, from which :func:`convtime.read_measurements`
-        makes this measurement again.
+        Its ``metadata`` contains all fields, from which :func:`convtime.read_measurements` restores
+        this measurement.
 
         Args:
-            label: the table that Compare puts it in; the device unless given.
-            sub_label: its row; the name unless given.
-            description: its column; the method unless given.
+            label: title of Compare's table. Default: the device.
+            sub_label: label of the row. Default: the name.
+            description: label of the column. Default: the method.
         """
         return forms.to_torch(
             self.seconds,
@@ -521,7 +528,7 @@ class Measurement(codec.Stored):
         )
 
     def __str__(self) -> str:
-        """One line: median, interval, how it was measured, and what is not as asked for."""
+        """Return one line: median, interval, method, and deviations from the request."""
         from convtime.show.measurement import line
 
         return line(self)
@@ -530,22 +537,22 @@ class Measurement(codec.Stored):
         return f"<convtime.Measurement {self}>"
 
     def details(self) -> str:
-        """All that is known, a line for each fact."""
+        """Return all known facts, one per line."""
         from convtime.show.measurement import sheet
 
         return sheet(self)
 
     def plot_samples(self) -> Figure:
-        """Draws every sample in the order taken, with its clock, and the discarded ones beside.
+        """Plot every sample in the order taken, with its clock, and the discarded ones to the side.
 
-        Lines across separate batches. What the clocks were of samples that were discarded, and
-        when these were taken, is not kept. Power is drawn where it was read (``conditions``).
+        Vertical lines separate batches. For discarded samples, neither the clock nor the position
+        among the others is stored. Power is plotted if it was read (``conditions``).
 
         Returns:
             A figure to save or show, e.g. ``measured.plot_samples().savefig("samples.png")``.
 
         Raises:
-            ValueError: where there is no matplotlib.
+            ValueError: matplotlib is missing.
         """
         from convtime.show.plot import sample_figure
 

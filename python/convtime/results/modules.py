@@ -1,4 +1,4 @@
-"""What a model's modules take within a training step, and by themselves."""
+"""Times of a model's modules within a training step, and in isolation."""
 
 from __future__ import annotations
 
@@ -25,20 +25,21 @@ Direction = Literal["forward", "backward"]
 
 @dataclasses.dataclass(frozen=True)
 class PassTimes:
-    """A module's forward or backward passes within a step, and by themselves.
+    """A module's forward or backward passes within a step, and in isolation.
 
     Attributes:
-        module: its name in the model; empty for the model itself.
-        kind: its class.
+        module: name in the model; empty for the model itself.
+        kind: class of the module.
         direction: ``forward`` or ``backward``.
-        calls: how many times a step calls the module.
-        seconds: for each step, the time of all of these calls together: of the kernels, copies and
-            memsets that they issued, added up, or the host's.
-        activities: what these were, with the time of each in every step; empty without a GPU.
-        isolated: the same calls by themselves, all of them as one.
-        isolated_reason: why they were not timed so; empty where they were.
-        counters: hardware counters of them by themselves; None where they were not read.
-        counters_reason: why not, where that was tried.
+        calls: number of calls of the module per step.
+        seconds: for each step, the total time of these calls: the summed durations of the kernels,
+            copies and memsets that they issued, or the host's time.
+        activities: this device work, with the time of each activity in every step; empty without
+            a GPU.
+        isolated: the same calls in isolation, timed together as one.
+        isolated_reason: why they were not timed in isolation; empty if they were.
+        counters: hardware counters of the isolated calls; None if they were not read.
+        counters_reason: why reading the counters failed; empty otherwise.
     """
 
     module: str
@@ -54,20 +55,21 @@ class PassTimes:
 
     @property
     def median(self) -> float:
-        """The median of its times in the steps."""
+        """The median of its times in the steps, in seconds."""
         return statistics.median(self.seconds)
 
     @property
     def median_interval(self) -> tuple[float, float]:
-        """Interval that holds the true median with 95 % confidence, as a Measurement's."""
+        """Interval that contains the true median with 95 % confidence, as for a Measurement."""
         low, high, _, _ = _C.median_interval(self.seconds, (), (), 0.0, 0.0)
         return low, high
 
     @property
     def ratio(self) -> Ratio | None:
-        """The time within the step over that by itself; None where there is none.
+        """The time within the step over the time in isolation; None without an isolated time.
 
-        The two were not taken by turns, so that its interval is that of the two medians' extremes.
+        The two were not measured alternately: the interval spans the extremes of the two medians'
+        intervals.
         """
         alone = self.isolated
         if alone is None or alone.median <= 0 or alone.no_gpu_work:
@@ -82,7 +84,7 @@ class PassTimes:
 
     @property
     def same_kernels(self) -> bool | None:
-        """Whether the same is launched by itself as in the step; None where that is not known."""
+        """Whether the same work is launched in isolation as in the step; None if unknown."""
         if self.isolated is None or self.isolated.method != "kernel" or not self.activities:
             return None
         return same_launches(self.activities, self.isolated.activities)
@@ -93,27 +95,27 @@ class ModuleTimes(codec.Stored):
     """The modules of a model within a training step; see :func:`convtime.time_modules`.
 
     Attributes:
-        model: the model's class.
-        method: ``kernel`` (of a GPU's kernels, copies and memsets) or ``cpu`` (the host's times).
-        method_reason: why it is ``cpu``; else empty.
-        device: where the model lies.
-        regime: in which state of the GPU modules were timed by themselves: ``step`` (the step ran
-            before each call), or one of ``time_op``'s.
-        passes: of the modules, in the order in which the step calls them.
-        step_seconds: the time of each step whose modules were watched, as the passes' times are.
-        plain_seconds: that of the steps between these, which nothing watched.
-        rest_seconds: of each watched step, the time that belongs to no pass: loss, optimizer, what
-            is no module's, gradients that are added up.
-        margin: up to which share of a time another one counts as the same.
-        not_called: names of modules that were to be timed, or that have none of their own, and
-            that the step does not call.
+        model: class of the model.
+        method: ``kernel`` (a GPU's kernels, copies and memsets) or ``cpu`` (the host's times).
+        method_reason: why the method is ``cpu``; otherwise empty.
+        device: device of the model.
+        regime: state of the GPU for the isolated timings: ``step`` (the step ran before each call),
+            or one of ``time_op``'s.
+        passes: passes of the modules, in the order in which the step calls them.
+        step_seconds: time of each recorded step, of the same kind as the passes' times.
+        plain_seconds: time of the steps in between, which were not recorded.
+        rest_seconds: for each recorded step, the time outside all passes: loss, optimizer, work
+            that does not belong to a module, gradient accumulation.
+        margin: relative difference that counts as equal.
+        not_called: names of modules that the step does not call, among the requested ones or those
+            without submodules.
         conditions: the GPU's clocks, power and temperature while the steps were recorded.
-        conditions_reason: why there are none; empty where there are.
+        conditions_reason: why conditions are missing; empty if they are not.
         exclusive: whether other timings of this user on the GPU had to wait while the steps were
             recorded.
-        exclusive_reason: why they did not; empty where they did.
-        counters: hardware counters of the step; None where they were not read.
-        counters_reason: why not, where that was asked for.
+        exclusive_reason: why they did not wait; empty if they did.
+        counters: hardware counters of the step; None if they were not read.
+        counters_reason: why requested counters were not read; empty otherwise.
         provenance: hardware, software and source state.
     """
 
@@ -140,16 +142,16 @@ class ModuleTimes(codec.Stored):
 
     @property
     def disturbance(self) -> float:
-        """The median time of a watched step over that of one that nothing watched."""
+        """The median time of a recorded step over the median time of an unrecorded step."""
         plain = statistics.median(self.plain_seconds)
         return statistics.median(self.step_seconds) / plain if plain > 0 else math.nan
 
     def verdict(self, timed: PassTimes) -> str:
-        """``same``, ``slower`` or ``faster`` within the step, or ``uncertain``; empty for none."""
+        """Return the verdict on the time in the step over the isolated time; empty for none."""
         return "" if timed.ratio is None else timed.ratio.verdict(self.margin)
 
     def __str__(self) -> str:
-        """A table of the modules, and what is to be known beside it."""
+        """Return a table of the modules, with remarks."""
         from convtime.show.modules import brief
 
         return brief(self)
@@ -160,7 +162,7 @@ class ModuleTimes(codec.Stored):
         return f"<convtime.ModuleTimes {line(self)}>"
 
     def details(self) -> str:
-        """As text, with the kernels of each module and what was counted of them."""
+        """Return the text with the kernels and counters of each module."""
         from convtime.show.modules import sheet
 
         return sheet(self)
@@ -171,13 +173,13 @@ class ModuleTimes(codec.Stored):
         return html_sheet(self)
 
     def plot(self) -> Figure:
-        """Draws each module's time within the step and by itself.
+        """Plot each module's time within the step and in isolation.
 
         Returns:
             A figure to save or show, e.g. ``times.plot().savefig("modules.png")``.
 
         Raises:
-            ValueError: where there is no matplotlib.
+            ValueError: matplotlib is missing.
         """
         from convtime.show.plot import modules_figure
 

@@ -1,6 +1,7 @@
-"""cuDNN's plans as data: PyTorch's, as its log has them, and convtime's.
+"""cuDNN execution plans as data: PyTorch's, parsed from cuDNN's log, and convtime's.
 
-Imports nothing compiled: the child of convtime.conv.plan_oracle loads it without convtime's core.
+No compiled imports: the child process of convtime.conv.plan_oracle loads this module without
+convtime's core.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ _KNOB = re.compile(r"_k(\d+)=(-?\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class TensorDescriptor:
-    """A tensor as cuDNN is told of it.
+    """A tensor as described to cuDNN.
 
     Attributes:
-        sizes: Of each dimension.
-        strides: Of each dimension, in elements; those of dimensions of size one are a dense
-            tensor's.
-        alignment: Of the first element's address, in bytes; 32 where it is more.
+        sizes: Size of each dimension.
+        strides: Stride of each dimension, in elements. Dimensions of size one have the stride of a
+            dense tensor.
+        alignment: Alignment of the first element's address, in bytes; at most 32.
         dtype: For example "float32".
     """
 
@@ -37,25 +38,27 @@ class TensorDescriptor:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A cuDNN execution plan, and what cuDNN was told when it was chosen.
+    """A cuDNN execution plan, and the description that cuDNN was given to select it.
 
     Attributes:
-        tag: Name of operation, engine and knobs, as the cuDNN frontend's log has it, e.g.
+        tag: Name of operation, engine and knobs, as in the cuDNN frontend's log, e.g.
             "ConvFwd_eng38_k2=8_k13=1"; a policy for :func:`convtime.ops.conv2d`.
-        source: How it was selected: "heuristic" or "benchmark" for PyTorch; for convtime the list
-            that it comes from: "instant" (cuDNN's heuristics) or "fallback"; "benchmark" where a
-            timed run decided, "explicit" where the policy named it.
-        workspace_bytes: Memory that it needs beside its tensors.
-        numerical_notes: cuDNN's names of what it does to numbers, less their common beginning.
-        behavior_notes: cuDNN's names of what else is particular about it, likewise.
-        refused: What came before it and could not be used, as "tag" or "tag: reason".
-        x: The input of cuDNN's convolution, or its gradient. As all tensors of one spatial
-            dimension, with a height of 1. None where it is not known; so are all that follow. A
-            transposed convolution's own output is x (see ConvProblem.cudnn_problem).
+        source: How it was selected. For PyTorch: "heuristic" or "benchmark". For convtime: the list
+            that contains it, "instant" (cuDNN's heuristics) or "fallback"; "benchmark" if a timed
+            run decided; "explicit" if the policy named it.
+        workspace_bytes: Memory that it needs in addition to its tensors.
+        numerical_notes: cuDNN's names of its effects on numerics, without their common prefix.
+        behavior_notes: cuDNN's names of other properties, without their common prefix.
+        refused: Earlier plans that could not be used, as "tag" or "tag: reason".
+        x: The input of cuDNN's convolution, or its gradient. Tensors with one spatial dimension get
+            a height of 1. None if it is unknown; the same applies to all following fields. For a
+            transposed convolution, x is its output (see ConvProblem.cudnn_problem).
         w: The weight, or its gradient.
         y: The output, or its gradient.
-        compute_type: In which it is computed, e.g. "float32".
-        stride: One number a spatial dimension; so are padding and dilation.
+        compute_type: Data type of the computation, e.g. "float32".
+        stride: One number per spatial dimension.
+        padding: One number per spatial dimension.
+        dilation: One number per spatial dimension.
     """
 
     tag: str
@@ -74,10 +77,10 @@ class Plan:
 
     @property
     def engine(self) -> int:
-        """The engine's index among those of the operation.
+        """The engine's index among the engines of the operation.
 
         Raises:
-            ValueError: For a tag that names none.
+            ValueError: The tag does not name an engine.
         """
         match = _ENGINE.search(self.tag)
         if match is None:
@@ -88,33 +91,34 @@ class Plan:
 
     @property
     def knobs(self) -> Mapping[int, int]:
-        """The engine's settings, by cuDNN's number of each."""
+        """The engine's settings, by cuDNN's knob number."""
         return {int(knob): int(value) for knob, value in _KNOB.findall(self.tag)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class PlanChoice(Plan):
-    """A plan that convtime's convolutions have selected, and for what.
+    """A plan that convtime's convolutions have selected, and the convolution it is for.
 
     Attributes:
         pass_name: "fprop", "dgrad" or "wgrad" of y = conv(x, w). A transposed convolution is a
             "dgrad": x is its output, y its input.
-        policy: What selected it: "heuristic", "benchmark" or an engine's tag.
+        policy: The policy that selected it: "heuristic", "benchmark" or an engine's tag.
         device: For example "cuda:0".
         dtype: For example "float32".
-        timed: Tags of the plans that were timed, in that order, where a timed run decided.
-        z: What is added to the convolution in the same graph, times `alpha`; None for nothing.
+        timed: Tags of the plans that were timed, in that order, if a timed run decided.
+        z: Tensor that is multiplied by `alpha` and added to the convolution in the same graph; None
+            for none.
         alpha: See z.
-        b: The bias in the same graph; None where there is none, or it is added afterwards.
-        activation: With which the graph ends, as :func:`convtime.ops.conv2d_epilogue` names it.
-        negative_slope: Of "leaky_relu".
-        deterministic: Engines that do not repeat bit for bit were left out, unless the policy named
-            the engine: see its numerical_notes.
-        allow_tf32: Engines that use tensor cores for float32 were not left out. As deterministic,
-            it does not bind an engine that the policy named.
-        uses: How often it has run, in all threads.
-        rebuilds: How many of the plans that ran were built anew from its engine and knobs: in other
-            threads than the one that selected it, or where a thread had dropped its own.
+        b: The bias in the same graph; None if there is none, or if it is added afterwards.
+        activation: Last operation of the graph, as :func:`convtime.ops.conv2d_epilogue` names it.
+        negative_slope: Slope of "leaky_relu".
+        deterministic: Whether engines that are not bitwise reproducible were excluded. An engine
+            that the policy names is never excluded: see its numerical_notes.
+        allow_tf32: Whether engines that use tensor cores for float32 were allowed. An engine that
+            the policy names is always allowed.
+        uses: Number of runs, in all threads.
+        rebuilds: Number of the plans that ran and were rebuilt from engine and knobs: in threads
+            other than the one that selected it, or after a thread had dropped its plan.
     """
 
     pass_name: str
@@ -133,7 +137,7 @@ class PlanChoice(Plan):
     rebuilds: int
 
     def __str__(self) -> str:
-        """One line: for what it was chosen, which plan it is, and how often it ran."""
+        """Return one line: the convolution, the plan, and the number of runs."""
         from convtime.show.plan import line
 
         return line(self)
@@ -142,7 +146,7 @@ class PlanChoice(Plan):
         return f"<convtime.PlanChoice {self}>"
 
     def details(self) -> str:
-        """All that is known, a line for each fact."""
+        """Return all known facts, one per line."""
         from convtime.show.plan import sheet
 
         return sheet(self)
@@ -154,6 +158,6 @@ class PlanChoice(Plan):
 
     @property
     def plan(self) -> Plan:
-        """The plan alone, without what it was selected for."""
+        """The plan alone, without the convolution that it was selected for."""
         names = [field.name for field in dataclasses.fields(Plan)]
         return Plan(**{name: getattr(self, name) for name in names})

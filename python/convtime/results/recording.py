@@ -1,4 +1,4 @@
-"""What ran while a program was recorded, and in which of its regions."""
+"""Work that ran while a program was recorded, by region."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from convtime.results.exchange.chrome_trace import Slice, chrome_trace
 
 @dataclasses.dataclass(frozen=True)
 class Launch:
-    """What is the same each time that a kernel is launched, or memory copied or set, in one way.
+    """The properties of a kernel launch, copy or memset that do not change between repetitions.
 
-    Its attributes are those of :class:`convtime.results.activity.DeviceActivity`.
+    The attributes are those of :class:`convtime.results.activity.DeviceActivity`.
     """
 
     kind: str
@@ -38,13 +38,13 @@ class Work:
     """One kernel, copy or memset.
 
     Attributes:
-        launch: which of the recording's ``launches`` it is.
-        start: when it began, in seconds since the recording did.
-        end: when it ended.
-        issued: when the call was made that issued it.
-        thread: the thread that made that call; see ``Recording.threads``.
-        stream: the stream that it ran on, by CUPTI's numbers.
-        entry: which of the recording's ``entries`` it belongs to; None for none of them.
+        launch: its index in the recording's ``launches``.
+        start: start time, in seconds since the start of the recording.
+        end: end time.
+        issued: time of the call that issued it.
+        thread: thread that made that call; see ``Recording.threads``.
+        stream: CUPTI's id of the stream that it ran on.
+        entry: index of its region entry in the recording's ``entries``; None outside all regions.
     """
 
     launch: int
@@ -57,20 +57,20 @@ class Work:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Its duration."""
         return self.end - self.start
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Entry:
-    """One time that a thread was in a region.
+    """One stay of a thread in a region.
 
     Attributes:
-        name: the region's.
+        name: name of the region.
         thread: the thread; see ``Recording.threads``.
-        parent: which of the recording's ``entries`` it lies in; None for none of them.
-        start: when it was entered, in seconds since the recording began.
-        end: when it was left; the recording's end where it was not.
+        parent: index of the enclosing entry in the recording's ``entries``; None for none.
+        start: time at which it was entered, in seconds since the start of the recording.
+        end: time at which it was left; the end of the recording if it was not left.
     """
 
     name: str
@@ -81,20 +81,20 @@ class Entry:
 
     @property
     def seconds(self) -> float:
-        """How long the host was in it."""
+        """The host's time in it."""
         return self.end - self.start
 
 
 @dataclasses.dataclass(frozen=True)
 class RegionTimes:
-    """What a region took, over all of its entries.
+    """The times of a region, over all of its entries.
 
     Attributes:
-        path: its name after those of the regions that it lies in.
-        host_seconds: for each entry, the time that the host spent in it.
-        kernel_seconds: for each entry, the time of the kernels, copies and memsets that were issued
-            in it, also in regions within it, added up; empty where these were not recorded.
-        activities: what these were, with the time of each in every entry.
+        path: names of the enclosing regions, followed by its own.
+        host_seconds: for each entry, the host's time in it.
+        kernel_seconds: for each entry, the summed durations of the kernels, copies and memsets that
+            were issued in it, including nested regions; empty if these were not recorded.
+        activities: this device work, with the time of each activity in every entry.
     """
 
     path: tuple[str, ...]
@@ -104,31 +104,30 @@ class RegionTimes:
 
     @property
     def name(self) -> str:
-        """The region's own name."""
+        """The region's name, without its path."""
         return self.path[-1]
 
 
 @dataclasses.dataclass(repr=False)
 class Recording(codec.Stored):
-    """What ran while a block of code was recorded; see :func:`convtime.record`.
+    """A recording of a block of code; see :func:`convtime.record`.
 
-    It is empty until the block is left.
+    It is empty until the block ends.
 
     Attributes:
-        method: ``kernel`` where the work of GPUs was recorded, or ``cpu`` for the host's times
-            alone.
-        method_requested: what was asked for.
-        method_reason: why ``method`` is ``cpu`` where that was not asked for; else empty.
-        seconds: how long it lasted, in the host's time.
-        entries: of regions, in the order in which they were entered.
-        launches: what was launched, each once.
-        work: what the GPUs did, in the order in which it began.
-        threads: names of threads by their numbers, as far as they are known.
-        ambiguous: how many of ``work`` may belong to several regions, and so belong to none: issued
-            by a thread without regions while several threads or tasks were in one, or on a thread
-            whose event loop does not tell when it switches between tasks.
-        fault: what is wrong with CUPTI's records; empty where each launch has its own. Where some
-            are missing, times of GPUs are too short.
+        method: ``kernel`` if GPU work was recorded, or ``cpu`` for the host's times only.
+        method_requested: the requested method.
+        method_reason: why ``method`` is ``cpu`` although it was not requested; otherwise empty.
+        seconds: duration of the recording on the host.
+        entries: region entries, in the order in which they were entered.
+        launches: the different launches, each once.
+        work: work of the GPUs, in order of start time.
+        threads: known names of threads, by number.
+        ambiguous: number of entries in ``work`` that could belong to several regions and are
+            assigned to none. They were issued by a thread without regions while several threads or
+            tasks were in one, or on a thread whose event loop does not report task switches.
+        fault: error in CUPTI's records; empty if each launch has its record. If records are
+            missing, GPU times are too short.
         provenance: hardware, software and source state.
     """
 
@@ -148,21 +147,21 @@ class Recording(codec.Stored):
 
     @property
     def regions(self) -> tuple[RegionTimes, ...]:
-        """Every region, those within one after it, in the order of their first entries."""
+        """All regions, each followed by its nested regions, in the order of their first entries."""
         entries: dict[tuple[str, ...], list[int]] = collections.defaultdict(list)
         for number, path in enumerate(self._paths()):
             entries[path].append(number)
         inside = self._work_inside()
         first = {path: numbers[0] for path, numbers in entries.items()}
-        # A path's regions lie side by side, each before those within it.
+        # Sort so that each region comes directly before its nested regions.
         order = sorted(entries, key=lambda path: [first[path[: n + 1]] for n in range(len(path))])
         return tuple(self._times(path, entries[path], inside) for path in order)
 
     def region(self, *path: str) -> RegionTimes:
-        """The region of that path of names, or of a path that ends so.
+        """Return the region with the given path of names, or with a path that ends with it.
 
         Raises:
-            KeyError: there is none, or there are several whose paths end so.
+            KeyError: no region matches, or several paths end with it.
         """
         regions = self.regions
         found = [each for each in regions if each.path == path]
@@ -170,29 +169,29 @@ class Recording(codec.Stored):
         if len(found) != 1:
             known = ", ".join("/".join(each.path) for each in regions) or "none"
             raise KeyError(
-                f"a recording's region must be named by enough of its path to be the only one, got "
-                f"{'/'.join(path)!r}; there are {known}"
+                f"region must be a path, or the end of a path, of exactly one region, got "
+                f"{'/'.join(path)!r}; the recording's regions: {known}"
             )
         return found[0]
 
     @property
     def outside(self) -> tuple[Work, ...]:
-        """What GPUs did that belongs to no region."""
+        """GPU work outside all regions."""
         return tuple(work for work in self.work if work.entry is None)
 
     @property
     def kernel_seconds(self) -> float:
-        """Time of all that GPUs did, added up."""
+        """Summed duration of all GPU work."""
         return math.fsum(work.seconds for work in self.work)
 
     def ancestors(self, entry: int | None) -> Iterator[int]:
-        """An entry, and those that it lies in, from the innermost on; nothing for None."""
+        """Yield an entry and its enclosing entries, innermost first; nothing for None."""
         while entry is not None:
             yield entry
             entry = self.entries[entry].parent
 
     def activities_of(self, calls: Sequence[Iterable[Work]]) -> tuple[DeviceActivity, ...]:
-        """What calls did, as ``Measurement.activities`` has it: times of each activity by call."""
+        """Return the activities of calls like ``Measurement.activities``, with times by call."""
         columns: dict[tuple[int, int], list[float | None]] = {}
         streams: dict[tuple[int, int], set[int]] = collections.defaultdict(set)
         for call, works in enumerate(calls):
@@ -240,13 +239,13 @@ class Recording(codec.Stored):
         )
 
     def write_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file that Perfetto (ui.perfetto.dev) and chrome://tracing open.
+        """Write a trace file that Perfetto (ui.perfetto.dev) and chrome://tracing can open.
 
-        It has the regions of each thread, and the kernels, copies and memsets of each stream, with
-        an arrow from the region that issued each. It is written whole or not at all.
+        It contains the regions of each thread, and the kernels, copies and memsets of each stream,
+        with arrows from the issuing regions. The file is written atomically.
 
         Raises:
-            ValueError: says why it cannot be written.
+            ValueError: the file cannot be written; the message says why.
         """
         write_file(path, chrome_trace(self._slices(), self._tracks()))
 
@@ -278,7 +277,7 @@ class Recording(codec.Stored):
             issued = None
             if work.entry is not None:
                 told["region"] = "/".join(paths[work.entry])
-                # Arrows begin in slices of their own thread: of others', the region is not.
+                # An arrow must start in a slice of the issuing thread, which must be in the region.
                 if self.entries[work.entry].thread == work.thread:
                     issued = (("host", work.thread), work.issued)
             track = (self._gpu(work), work.stream)
@@ -290,7 +289,7 @@ class Recording(codec.Stored):
         return DeviceActivity(**fields, seconds=()).short_name
 
     def __str__(self) -> str:
-        """A table of the regions, and what is to be known beside it."""
+        """Return a table of the regions, with remarks."""
         from convtime.show.recording import brief
 
         return brief(self)
@@ -301,7 +300,7 @@ class Recording(codec.Stored):
         return f"<convtime.Recording {line(self)}>"
 
     def details(self) -> str:
-        """As text, with the kernels of each region."""
+        """Return the text with the kernels of each region."""
         from convtime.show.recording import sheet
 
         return sheet(self)

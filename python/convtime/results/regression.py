@@ -1,4 +1,4 @@
-"""What has changed from one stored run to another: for a gate that noise does not open."""
+"""Changes between two stored runs, for a CI gate that noise does not trigger."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from convtime.results.units import format_seconds
 
 SCHEMA = "1.1"
 
-#: ``same``, ``slower`` and ``faster`` by more than the margin, ``uncertain`` which of these;
+#: ``same``, ``slower`` or ``faster`` by more than the margin, ``uncertain`` between these;
 #: ``missing`` from the later run, or ``new`` in it.
 Verdict = Literal["slower", "faster", "uncertain", "same", "missing", "new"]
 
-#: What an exit code can be told to fail on: a verdict, or a verdict on busy time that the span
-#: contradicts.
+#: Findings that an exit code can report as a failure: a verdict, or contradictory verdicts on busy
+#: time and span.
 Failure = Literal[Verdict, "contradictory"]
 
-#: Why a verdict is uncertain. ``other-conditions``: the two times are not of the same thing.
-#: ``no-time``: a median is not above 0, as that of calls that issue no work to the GPU.
-#: ``too-few-samples``: one of them has no interval. ``wide-interval``: it is wider than the margin.
-#: ``at-the-margin``: it is narrower, and holds the margin's edge. ``one-of-many``: it would be
-#: slower or faster alone, but among so many one such difference is to be expected by chance.
+#: Why a verdict is uncertain. ``other-conditions``: the two times are not comparable.
+#: ``no-time``: a median is not above 0, e.g. of calls that issue no work to the GPU.
+#: ``too-few-samples``: a median has no interval. ``wide-interval``: it is wider than the margin.
+#: ``at-the-margin``: it is narrower, and contains the margin's edge. ``one-of-many``: it would be
+#: slower or faster alone, but among so many names chance can cause such a difference.
 Reason = Literal[
     "other-conditions",
     "no-time",
@@ -48,32 +48,32 @@ Reason = Literal[
 ]
 
 
-# What medians differ by from one process to the next, though nothing has changed, as a standard
-# deviation: the largest that fresh processes on an H200 had (benchmarks/results, repeatability and
-# placement), and what was assumed of times by the host's clock.
+# Standard deviation of medians between processes without a change: the largest for fresh processes
+# on an H200 (benchmarks/results, repeatability and placement), and an assumption for times by the
+# host's clock.
 _BETWEEN_PROCESSES = 0.003
 _BETWEEN_PROCESSES_ON_HOST = 0.005
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """How one time has changed between two runs.
+    """Change of one time between two runs.
 
     Attributes:
-        name: of the two measurements.
+        name: name of both measurements.
         verdict: see :data:`Verdict`.
-        before: the earlier median in seconds; None where the name is new.
-        after: the later one; None where the name is missing.
-        ratio: of the later median to the earlier one, with the interval that it has by itself; None
-            where there are no two times above 0.
-        p_value: how likely a difference beyond the margin would be by chance alone, adjusted for
-            how many names were looked at; None where it is not judged.
-        reason: why the verdict is ``uncertain``, as a code; None where it is not.
-        contradiction: for kernel times, what busy time and span say if their verdicts contradict
-            each other, both being certain; empty otherwise.
-        sentence: all of this in words; empty if there is nothing to say.
-        reproducer: the command that measures it again, where the later one's ``provenance`` has
-            it; else empty.
+        before: the earlier median in seconds; None if the name is new.
+        after: the later median in seconds; None if the name is missing.
+        ratio: the later median over the earlier one, with its unadjusted interval; None unless both
+            medians are above 0.
+        p_value: probability of a difference beyond the margin by chance alone, adjusted for the
+            number of names; None if the change is not judged.
+        reason: code for why the verdict is ``uncertain``; None if it is certain.
+        contradiction: for kernel times, the verdicts on busy time and span if both are certain and
+            contradict each other; empty otherwise.
+        sentence: the reasons in words; empty if there are none.
+        reproducer: command that measures it again, from the later measurement's ``provenance``;
+            empty if there is none.
     """
 
     name: str
@@ -89,25 +89,25 @@ class Change:
 
     @property
     def kinds(self) -> tuple[Failure, ...]:
-        """What an exit code can be told to fail on of this."""
+        """The findings that an exit code can report for this change."""
         return (self.verdict, "contradictory") if self.contradiction else (self.verdict,)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Changes:
-    """What has changed from one run to another; see :func:`compare_runs`.
+    """Changes from one run to another; see :func:`compare_runs`.
 
     Attributes:
-        changes: one for each name, those of the earlier run first, in its order.
-        margin: share of the earlier time up to which another time counts as the same.
-        false_discoveries: share of wrong ones to be expected among all that are found to be slower
-            or faster; where nothing has changed, the share of runs in which anything is found.
-        geomean: the geometric mean of the ratios of all names that could be compared, with an
-            interval for these names; None where there are none.
-        differences: everything else that is recorded to differ.
-        cause: what the times may have changed from, as far as was recorded.
-        different: by name, how a result is not that of what it was compared with in the later run,
-            where that was looked at and is so.
+        changes: one change per name, those of the earlier run first, in its order.
+        margin: relative difference that counts as equal.
+        false_discoveries: expected false-discovery rate among all changes that are found slower or
+            faster; without any change, the share of runs with a finding.
+        geomean: geometric mean of the ratios of all comparable names, with an interval for these
+            names; None if there are none.
+        differences: all other recorded differences.
+        cause: possible causes of the changes, as far as they were recorded.
+        different: how a result differs from its baseline's in the later run, by name; only for
+            results that were compared and differ.
     """
 
     changes: tuple[Change, ...]
@@ -119,20 +119,20 @@ class Changes:
     different: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Change:
-        """The change of a name."""
+        """Return the change of a name."""
         for change in self.changes:
             if change.name == name:
                 return change
-        raise KeyError(f"{name!r} is in neither of the runs")
+        raise KeyError(f"{name!r} is in neither run")
 
     def of(self, *verdicts: Verdict) -> tuple[Change, ...]:
-        """The changes that have one of these verdicts."""
+        """Return the changes with one of the verdicts."""
         return tuple(change for change in self.changes if change.verdict in verdicts)
 
     def confirmed(self, again: Changes) -> Changes:
-        """What counts once some names have been measured again, and compared with the same run.
+        """Return the changes after some names were measured again and compared with the same run.
 
-        A verdict that a second look does not bear out is that of the second look.
+        The second verdict on these names counts; its sentence names the first one.
         """
         second = {change.name: change for change in again.changes}
         return dataclasses.replace(
@@ -146,16 +146,15 @@ class Changes:
     def exit_code(
         self, fail_on: Failure | Collection[Failure] = "slower", uncertain: int = 0
     ) -> int:
-        """For CI: whether the later run is as it should be.
+        """Return an exit code for CI from the changes.
 
         Args:
-            fail_on: the verdicts of which one gives 1, or ``contradictory`` (see
-                :class:`Change`).
-            uncertain: what is given where there is none of these, and a verdict is uncertain; 125
-                has ``git bisect run`` skip the commit.
+            fail_on: verdicts that give 1, or ``contradictory`` (see :class:`Change`).
+            uncertain: exit code if none of these occurs but a verdict is uncertain. Default: 0.
+                With 125, ``git bisect run`` skips the commit.
 
         Raises:
-            ValueError: for anything else to fail on.
+            ValueError: ``fail_on`` contains an unknown finding.
         """
         failures = {fail_on} if isinstance(fail_on, str) else set(fail_on)
         if not failures <= set(get_args(Failure)):
@@ -165,18 +164,18 @@ class Changes:
         return uncertain if self.of("uncertain") else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready form, with a schema version."""
+        """Return a JSON-serializable dict with the schema version."""
         fields: dict[str, Any] = codec.finite(codec.encode(self, SCHEMA))
         return fields
 
     def details(self) -> str:
-        """All that has changed as text, for a log."""
+        """Return all changes as text, for a log."""
         from convtime.show.changes import sheet
 
         return sheet(self)
 
     def to_markdown(self) -> str:
-        """As :meth:`details`, in Markdown for a pull request, with everything escaped."""
+        """Return :meth:`details` in Markdown for a pull request, with everything escaped."""
         from convtime.show.changes import markdown
 
         return markdown(self)
@@ -204,31 +203,32 @@ def compare_runs(
     same_gpu: SameGpu = "model",
     relative: bool = False,
 ) -> Changes:
-    """Judges what two runs measured under the same names.
+    """Judge the changes between two runs' measurements with the same names.
 
-    A ratio is of the two medians. Its interval is made of theirs, and of what medians differ by
-    from one process to the next: a standard deviation of 0.3 %, or 0.5 % of times by the host's
-    clock. A name is ``slower`` or ``faster`` where its time is found to be beyond the margin
-    although that share of all findings may be false ones: with 300 names, some are beyond it by
-    chance. It is ``same`` where the whole interval is within the margin.
+    The ratio is the later median over the earlier one. Its interval combines the intervals of both
+    medians with the variation of medians between processes: a standard deviation of 0.3 %, or
+    0.5 % for times by the host's clock. A name is ``slower`` or ``faster`` if its time is found to
+    be beyond the margin at a false-discovery rate of ``false_discoveries``: among 300 names, some
+    are beyond the margin by chance. It is ``same`` if the whole interval is within the margin.
 
     Args:
         before: the earlier run, by name.
-        after: the later one.
-        margin: share of the earlier time up to which another time counts as the same.
-        false_discoveries: the share, above 0 and below 1.
-        same_gpu: what counts as the same GPU: of one ``model``, or the very one, by its ``uuid``.
-            Times on GPUs that do not are ``uncertain``.
-        relative: what was compared with a baseline, as its ``provenance`` says (the pytest plugin
-            writes it there), is judged by its samples over the baseline's of the same rounds, at
-            the speed that the baseline had before. What slows both down alike drops out, as the
-            clock of a CPU that others use does. Baselines are not judged then: where one has
-            changed beyond the margin, that is among the differences. So it is where only one run
-            knows a name's baseline, or they know different ones; its time is judged then.
+        after: the later run, by name.
+        margin: relative difference that counts as equal.
+        false_discoveries: expected false-discovery rate, above 0 and below 1.
+        same_gpu: how GPUs are recognized as the same: by ``model``, or by ``uuid``. Times on
+            different GPUs are ``uncertain``.
+        relative: judge a measurement relative to the baseline that its ``provenance`` names (the
+            pytest plugin writes it there). Each sample is divided by the baseline's sample of the
+            same round, and multiplied by the baseline's earlier median. Slowdowns that affect both
+            equally cancel out, such as a lower clock of a CPU that others use. Baselines are then
+            not judged; a baseline that changed beyond the margin is listed in the differences. If
+            only one run knows a name's baseline, or the runs know different ones, this is also
+            listed, and the name's own time is judged.
 
     Raises:
-        ValueError: for a margin or share outside of its range, and for measurements whose samples
-            are no numbers.
+        ValueError: a margin or rate is out of range, or a measurement's samples are not finite
+            numbers.
     """
     _check_share("margin", margin, zero=True)
     _check_share("false_discoveries", false_discoveries, zero=False)
@@ -273,7 +273,7 @@ _Run = Mapping[str, Measurement]
 def _beside_baselines(
     before: _Run, after: _Run, margin: float
 ) -> tuple[_Run, _Run, tuple[Difference, ...]]:
-    """Both runs without baselines, at the speed that these had before; and which have changed."""
+    """Return both runs without baselines, at their earlier speed; and the changed baselines."""
     known = {
         name: (_baseline_of(name, before), _baseline_of(name, after))
         for name in before
@@ -289,7 +289,7 @@ def _beside_baselines(
 
     def scaled(run: _Run) -> _Run:
         return {
-            # Its other metrics are not at the baseline's speed.
+            # The other metrics are not scaled to the baseline.
             name: dataclasses.replace(
                 measured,
                 seconds=seconds(run, name),
@@ -306,7 +306,7 @@ def _beside_baselines(
     drifts = [
         Difference(f"baseline of {name}", was or "unknown", now or "unknown")
         for name, (was, now) in known.items()
-        if was != now  # judged by its time, then
+        if was != now  # then judged by its own time
     ]
     drifts += [
         Difference(f"baseline {name}", format_seconds(speed), format_seconds(after[name].median))
@@ -317,9 +317,9 @@ def _beside_baselines(
 
 
 def _baseline_of(name: str, run: _Run) -> str:
-    """The name of what it was compared with by turns; empty where that is not known.
+    """Return the name of the baseline that it was interleaved with; empty if it is unknown.
 
-    What has a baseline itself is judged, and so is none.
+    A measurement that has a baseline is judged, and therefore cannot be a baseline.
     """
     baseline = run[name].provenance.get("baseline")
     if not isinstance(baseline, str) or baseline not in run or baseline == name:
@@ -344,8 +344,8 @@ def _check_samples(name: str, measured: Measurement) -> None:
         given = len(getattr(measured, what))
         if given not in (0, len(measured.seconds)):
             raise ValueError(
-                f"{reprlib.repr(name)}: its {what} must be known of all {len(measured.seconds)} "
-                f"samples or of none, got {given}"
+                f"{reprlib.repr(name)}: its {what} must be known for all {len(measured.seconds)} "
+                f"samples or for none, got {given}"
             )
 
 
@@ -358,7 +358,7 @@ def _check_share(what: str, value: float, *, zero: bool) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Compared:
-    """A ratio of two medians; None where they cannot be judged, for a reason."""
+    """A ratio of two medians; ``known`` is None if they cannot be judged, for a reason."""
 
     known: LogRatio | None
     ratio: Ratio | None
@@ -379,7 +379,7 @@ def _compare(before: Measurement, after: Measurement, same_gpu: SameGpu) -> _Com
                 if measured.no_gpu_work
                 else f"its median {which} is {measured.median:.3g} s"
             )
-            return _Compared(None, None, "no-time", f"{why}, which gives no ratio")
+            return _Compared(None, None, "no-time", f"{why}, so there is no ratio")
     pair = LogRatio(_log_median(after), _log_median(before))
     low, high = pair.interval()
     ratio = Ratio(_exp(pair.value), _exp(low), _exp(high))
@@ -392,7 +392,7 @@ def _compare(before: Measurement, after: Measurement, same_gpu: SameGpu) -> _Com
 def _log_median(measured: Measurement) -> LogMedian:
     between = _BETWEEN_PROCESSES_ON_HOST if on_host(measured) else _BETWEEN_PROCESSES
     if measured.between_runs:
-        between = 0.0  # the interval has it
+        between = 0.0  # already included in the interval
     return LogMedian.of_interval(
         measured.median, *measured.median_interval, measured.interval_count, between
     )
@@ -429,7 +429,7 @@ def _judge(
                     reason, sentence = (
                         "at-the-margin",
                         (
-                            f"it would be {alone} at a share of false discoveries of "
+                            f"it would be {alone} at a false-discovery rate of "
                             f"{own_chance:.2g}, but is not at {false_discoveries:.2g}"
                         ),
                     )
@@ -451,7 +451,7 @@ def _judge(
 
 
 def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], margin: float) -> str:
-    """What span says if it contradicts busy time, or busy time another metric."""
+    """Describe contradictory verdicts on busy time, span or another metric; empty for none."""
     metric = pair[0].metric
     other = other_metric(metric)
     series = [getattr(measured, f"{other}_seconds") for measured in pair]
@@ -474,7 +474,7 @@ def _doubt(
     if alone != "uncertain":
         return "one-of-many", (
             f"it would be {alone} if it were the only one, but among all names a difference like "
-            f"this one is to be expected by chance (adjusted p-value {chance:.2g})"
+            f"this can occur by chance (adjusted p-value {chance:.2g})"
         )
     if not all(math.isfinite(measured.median_interval[0]) for measured in pair):
         few = " and ".join(str(len(measured.seconds)) for measured in pair)
@@ -502,6 +502,6 @@ def _geomean(pairs: list[LogRatio]) -> Ratio | None:
         return None
     mean = math.fsum(pair.value for pair in pairs) / len(pairs)
     sides = [(pair.value - pair.interval()[0], pair.interval()[1] - pair.value) for pair in pairs]
-    # What all names of a process share does not average out: no narrower than the narrowest.
+    # Effects that all names of a process share do not average out: use the narrowest as a bound.
     down, up = (max(math.hypot(*side) / len(pairs), min(side)) for side in zip(*sides, strict=True))
     return Ratio(_exp(mean), _exp(mean - down), _exp(mean + up))

@@ -1,4 +1,4 @@
-"""What an operation takes at a clock at which it was not measured."""
+"""Estimate an operation's time at a clock at which it was not measured."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from collections.abc import Sequence
 from convtime.results.units import format_seconds
 
 _FEWEST_AT_A_CLOCK = 5
-_CLEARLY_HIGHER = 1.05  # of two clocks, how much the higher one must be over the lower
+_CLEARLY_HIGHER = 1.05  # minimum ratio of the higher clock to the lower one
 
-#: The rate of the multiprocessors' clock in hertz, and what a sample took at it in seconds.
+#: SM clock in hertz, and the time of a sample at that clock in seconds.
 ClockedTime = tuple[float, float]
 
 
 @dataclasses.dataclass(frozen=True)
 class ScaledTime:
-    """What an operation takes at a clock; see :meth:`convtime.Measurement.at_clock`.
+    """Time of an operation at a given clock; see :meth:`convtime.Measurement.at_clock`.
 
     Attributes:
         seconds: the time at that clock.
-        clock_mhz: the clock of the multiprocessors.
-        fixed_seconds: the part of the time that is the same at any clock.
-        cycles: the part that scales with the clock, in its cycles.
-        measured_mhz: the two clocks that this is known from, the lower one first.
-        source: what was measured at those.
+        clock_mhz: the SM clock.
+        fixed_seconds: the part of the time that does not depend on the clock.
+        cycles: the part that scales with the clock, in clock cycles.
+        measured_mhz: the two measured clocks that it is derived from, the lower one first.
+        source: the measurements at those clocks.
     """
 
     seconds: float
@@ -49,18 +49,18 @@ class ScaledTime:
 def scale(
     clock_mhz: float, samples: Sequence[ClockedTime], other: Sequence[ClockedTime] | None
 ) -> ScaledTime:
-    """The time at a clock, from the line t = fixed + cycles / clock through two other clocks.
+    """Return the time at a clock, from the line t = fixed + cycles / clock through two clocks.
 
     Args:
-        clock_mhz: the clock that is asked about.
-        samples: of one measurement.
-        other: samples of the same operation at another clock; None: the two clocks are those of
+        clock_mhz: the requested clock.
+        samples: samples of one measurement.
+        other: samples of the same operation at another clock. If None, the two clocks are those of
             the thirds of ``samples`` with the lowest and the highest clocks (the resistant line of
             Tukey, 1977).
 
     Raises:
-        ValueError: where the clock is not a positive number, and "not available" where the two
-            clocks are less than 5 % apart, or there are too few samples.
+        ValueError: the clock is not a positive number; or, as "not available", the two clocks are
+            less than 5 % apart, or there are too few samples.
     """
     if not (math.isfinite(clock_mhz) and clock_mhz > 0):
         raise ValueError(f"clock_mhz must be a positive number, got {clock_mhz!r}")
@@ -73,16 +73,16 @@ def scale(
     (low_hz, at_low), (high_hz, at_high) = slow, fast
     if high_hz < _CLEARLY_HIGHER * low_hz:
         raise ValueError(
-            f"times at other clocks are not available: those measured were taken at "
+            f"times at other clocks are not available: the samples were taken at "
             f"{low_hz / 1e6:.0f} and {high_hz / 1e6:.0f} MHz, less than {_CLEARLY_HIGHER - 1:.0%} "
-            "apart; measure it at another clock, too (regime='burst' and 'sustained', or "
-            "convtime.locked_clocks), and pass that as other="
+            "apart; also measure at another clock (regime='burst' and 'sustained', or "
+            "convtime.locked_clocks), and pass that measurement as other="
         )
     cycles = (at_low - at_high) / (1 / low_hz - 1 / high_hz)
     fixed = at_high - cycles / high_hz
-    if cycles < 0:  # faster at the lower clock: the clock makes no difference
+    if cycles < 0:  # faster at the lower clock: the time does not depend on the clock
         cycles, fixed = 0.0, (at_low + at_high) / 2
-    elif fixed < 0:  # more cycles at the lower clock: all of it scales
+    elif fixed < 0:  # more cycles at the lower clock: the whole time scales with the clock
         cycles, fixed = (at_low * low_hz + at_high * high_hz) / 2, 0.0
     return ScaledTime(
         seconds=fixed + cycles / (1e6 * clock_mhz),
@@ -95,18 +95,18 @@ def scale(
 
 
 def _middle(samples: Sequence[ClockedTime]) -> ClockedTime:
-    """Medians of clock and time."""
+    """Return the medians of clock and time."""
     if len(samples) < _FEWEST_AT_A_CLOCK:
         raise ValueError(
-            f"times at other clocks are not available: {len(samples)} samples have a clock that "
-            f"can tell one of two, and {_FEWEST_AT_A_CLOCK} or more must"
+            f"times at other clocks are not available: one of the two clocks has {len(samples)} "
+            f"samples, and at least {_FEWEST_AT_A_CLOCK} are needed"
         )
     clocks_hz, seconds = zip(*samples, strict=True)
     return statistics.median(clocks_hz), statistics.median(seconds)
 
 
 def _outer_thirds(samples: Sequence[ClockedTime]) -> tuple[ClockedTime, ClockedTime]:
-    """Medians of clock and time of the thirds with the lowest and the highest clocks."""
+    """Return the medians of clock and time of the thirds with the lowest and highest clocks."""
     samples = sorted(samples, key=operator.itemgetter(0))
     third = len(samples) // 3
     return _middle(samples[:third]), _middle(samples[len(samples) - third :])

@@ -1,4 +1,4 @@
-"""Whether two medians that were measured apart differ, and how many of many such pairs do."""
+"""Significance of differences between separately measured medians, for one pair or many."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from convtime.core.load import _C
 
 _NORMAL = NormalDist()
 _CONFIDENT = (1 + _C.CONFIDENCE) / 2
-# Beyond it, a probability is no number above 0; and how exactly one is looked for.
+# Upper bound of the search: a larger quantile's probability underflows to 0. And its tolerance.
 _LARGEST_NORMAL = 37.0
 _NORMAL_STEP = 1e-6
-# Within a run, intervals are checked over 20 blocks at most: where those differ, the interval is
-# known by them, however many samples there are.
+# A run's interval is checked over at most 20 blocks. If the blocks differ, they determine the
+# interval, regardless of the number of samples.
 _MAX_DEGREES_OF_FREEDOM = 19
 
 
 @dataclasses.dataclass(frozen=True)
 class LogMedian:
-    """The logarithm of a median, and how well it is known towards either side.
+    """The logarithm of a median, and its uncertainty towards either side.
 
     Attributes:
         value: the logarithm.
-        below: the standard error of what was sampled towards shorter times; infinite where it is
-            not known.
-        above: towards longer ones.
-        degrees_of_freedom: of both.
-        between_processes: the standard deviation of medians from one process to the next, which is
-            known beforehand.
+        below: sampling standard error towards shorter times; infinite if unknown.
+        above: sampling standard error towards longer times; infinite if unknown.
+        degrees_of_freedom: degrees of freedom of both standard errors.
+        between_processes: standard deviation of medians between processes, a value that is known
+            in advance.
     """
 
     value: float
@@ -43,7 +42,7 @@ class LogMedian:
     def of_interval(
         cls, median: float, low: float, high: float, count: int, between_processes: float
     ) -> LogMedian:
-        """Of a median above 0 with its interval, which is over so many independent values."""
+        """Convert a median above 0 and its interval over ``count`` independent values."""
         degrees_of_freedom = max(1, min(count - 1, _MAX_DEGREES_OF_FREEDOM))
         quantile = student_quantile(_CONFIDENT, degrees_of_freedom)
         value = math.log(median)
@@ -52,19 +51,19 @@ class LogMedian:
         return cls(value, below / quantile, above / quantile, degrees_of_freedom, between_processes)
 
     def reach(self, error: float, z: float) -> float:
-        """Half of an interval with that one of the errors, at the confidence of a normal ``z``."""
+        """Return an interval's half-width for one of the errors and a normal quantile ``z``."""
         sampled = error * student_of_normal(z, self.degrees_of_freedom)
         return math.hypot(sampled, self.between_processes * z)
 
 
 @dataclasses.dataclass(frozen=True)
 class LogRatio:
-    """The logarithm of a ratio of two medians that were measured apart.
+    """The logarithm of a ratio of two medians that were measured separately.
 
-    Errors that do not depend on each other, those of the samples and those between processes of
-    either median, add up as squares, towards each side those that take the ratio there, at each
-    confidence (the method of variance estimates recovery: Zou and Donner, Statistics in Medicine
-    27, 2008).
+    The sampling errors and the between-process errors of both medians are independent, so their
+    squares add up. Each side of the interval uses the errors that move the ratio to that side, at
+    each confidence (the method of variance estimates recovery: Zou and Donner, Statistics in
+    Medicine 27, 2008).
     """
 
     over: LogMedian
@@ -76,12 +75,12 @@ class LogRatio:
         return self.over.value - self.under.value
 
     def interval(self) -> tuple[float, float]:
-        """At the confidence of all intervals; unbounded where an error is not known."""
+        """Return the interval at convtime's confidence; unbounded if an error is unknown."""
         z = _NORMAL.inv_cdf(_CONFIDENT)
         return self.value - self._down(z), self.value + self._up(z)
 
     def p_value(self, margin: float) -> float:
-        """How likely such a difference is where the true ratio is within 1 ± margin."""
+        """Return the probability of such a difference if the true ratio is within 1 ± margin."""
         slower = _tail(self.value - math.log1p(margin), self._down)
         faster = _tail(math.log1p(-margin) - self.value, self._up)
         return min(1.0, 2 * min(slower, faster))
@@ -98,11 +97,11 @@ class LogRatio:
 
 
 def _tail(difference: float, reach: Callable[[float], float]) -> float:
-    """The probability of such a difference, or a larger one, by chance alone.
+    """Return the probability of such a difference, or a larger one, by chance alone.
 
-    That is where the interval that leaves out as much on that side reaches just as far.
+    It is the one-sided tail probability of the interval that reaches exactly as far.
     """
-    if difference <= 0:  # not beyond the margin: what exactly it is matters to nobody
+    if difference <= 0:  # within the margin: the exact probability does not matter
         return 1.0
     low, high = 0.0, _LARGEST_NORMAL
     while high - low > _NORMAL_STEP:
@@ -112,10 +111,10 @@ def _tail(difference: float, reach: Callable[[float], float]) -> float:
 
 
 def student_of_normal(z: float, degrees_of_freedom: float) -> float:
-    """What Student's t is above as often as a normal value is above a positive ``z``.
+    """Return the value that Student's t exceeds as often as a normal variable exceeds ``z`` > 0.
 
-    By Wallace (Annals of Mathematical Statistics 30, 1959). From three degrees of freedom on, what
-    is off in the tails is on the careful side.
+    By Wallace (Annals of Mathematical Statistics 30, 1959). With three or more degrees of freedom,
+    the approximation's error in the tails is conservative.
     """
     n = degrees_of_freedom
     ratio = z * (8 * n + 3) / (8 * n + 1)
@@ -126,18 +125,18 @@ def student_of_normal(z: float, degrees_of_freedom: float) -> float:
 
 
 def student_quantile(probability: float, degrees_of_freedom: float) -> float:
-    """What Student's t is below with a probability of above a half."""
+    """Return the quantile of Student's t for a probability above one half."""
     return student_of_normal(_NORMAL.inv_cdf(probability), degrees_of_freedom)
 
 
 def adjusted(p_values: Sequence[float]) -> list[float]:
-    """Each with the smallest share of false discoveries among all that are found with it.
+    """Return for each p-value the smallest false-discovery rate at which it is a discovery.
 
-    Who takes those of at most q for discoveries has a share of q of false ones among them on
-    average, and where there is nothing to be found, finds something in a share of q of all runs
-    (Benjamini and Hochberg, Journal of the Royal Statistical Society B 57, 1995). So it is also for
-    values that go up and down together, as those of tests that share a GPU (Benjamini and
-    Yekutieli, Annals of Statistics 29, 2001).
+    Count the values of at most q as discoveries. Then on average a share of q of the discoveries is
+    false. If there is nothing to discover, a share of q of all runs has a discovery (Benjamini and
+    Hochberg, Journal of the Royal Statistical Society B 57, 1995). The same holds for values that
+    are positively dependent, such as those of tests that share a GPU (Benjamini and Yekutieli,
+    Annals of Statistics 29, 2001).
     """
     count = len(p_values)
     found = [1.0] * count

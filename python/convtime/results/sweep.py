@@ -1,4 +1,4 @@
-"""Applications measured over axes."""
+"""Applications measured at combinations of axis values."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-#: By how much of its first time the control may drift before a sweep warns of it.
+#: Relative drift of the control above which a sweep warns.
 DRIFT_MARGIN = 0.03
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Sweep(codec.Stored):
-    """Applications measured at each combination of values of some axes; see :func:`convtime.sweep`.
+    """Applications measured at each combination of axis values; see :func:`convtime.sweep`.
 
     Attributes:
-        plan: what was to be measured.
-        points: what was, in the order of applications and axes; those that failed, too.
-        controls: the visits of the control, in the order of time.
+        plan: the plan of the sweep.
+        points: visited points, in the order of applications and axes, including failed ones.
+        controls: visits of the control, in order of time.
 
     Raises:
-        ValueError: for a point that the plan does not have, or that is there more than once.
+        ValueError: a point is not in the plan, or occurs more than once.
     """
 
     SCHEMA: ClassVar[str] = "1.0"
@@ -48,14 +48,14 @@ class Sweep(codec.Stored):
         for point in (*self.points, *self.controls):
             if not self.plan.has(point):
                 raise ValueError(
-                    f"{shown(point.name)} must be a point of the sweep's plan, and is none"
+                    f"{shown(point.name)} must be a point of the sweep's plan, but is not in it"
                 )
         if len({point.key for point in self.points}) < len(self.points):
-            raise ValueError("each point of a sweep must be in it once, and one is there again")
+            raise ValueError("each point must occur once in a sweep, got a point more than once")
 
     @classmethod
     def of_visits(cls, plan: SweepPlan, visits: Iterable[SweepPoint]) -> Sweep:
-        """What was visited, in any order; of a point that was visited again, the last visit."""
+        """Build a sweep from visits in any order; the last visit of a point counts."""
         visits = sorted(visits, key=lambda point: point.visit)
         last = {point.key: point for point in visits if not point.control}
         return cls(
@@ -66,7 +66,7 @@ class Sweep(codec.Stored):
 
     @property
     def measurements(self) -> dict[str, Measurement]:
-        """What was measured, by the names of the points."""
+        """The measurements by the names of their points."""
         return {
             point.name: point.measurement for point in self.points if point.measurement is not None
         }
@@ -78,13 +78,13 @@ class Sweep(codec.Stored):
 
     @cached_property
     def missing(self) -> tuple[SweepPoint, ...]:
-        """The points that have not been visited, where the sweep was interrupted."""
+        """The points of an interrupted sweep that have not been visited."""
         visited = {point.key for point in self.points}
         return tuple(point for point in self.plan.points() if point.key not in visited)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The metrics that were counted at any point; nvprof's by the names they were asked for."""
+        """The metrics that were counted at any point; nvprof metrics have their requested names."""
         return tuple(dict.fromkeys(itertools.chain.from_iterable(map(metrics, self.points))))
 
     @property
@@ -93,24 +93,24 @@ class Sweep(codec.Stored):
         return tuple(dict.fromkeys(itertools.chain.from_iterable(map(kernel_names, self.points))))
 
     def __getitem__(self, name: str) -> SweepPoint:
-        """The point of a name, such as ``"relu size=256"``."""
+        """Return the point with a name such as ``"relu size=256"``."""
         for point in self.points:
             if point.name == name:
                 return point
         first = self.plan.points()[0].name
-        raise KeyError(f"{name!r} is no point that was visited; the first is called {first!r}")
+        raise KeyError(f"{name!r} is not a visited point; the first point is {first!r}")
 
     def drift(self, margin: float = DRIFT_MARGIN) -> Change | None:
-        """How the control's time changed from its first visit to its last.
+        """Return how the control's time changed from its first visit to its last.
 
-        Its ``ratio`` is of the last median to the first one, its ``verdict`` what
-        :func:`convtime.compare_runs` says of it.
+        ``ratio`` is the last median over the first one, and ``verdict`` is the verdict of
+        :func:`convtime.compare_runs`.
 
         Args:
-            margin: share of the first time up to which the last counts as the same.
+            margin: relative difference that counts as equal.
 
         Returns:
-            None where the control was measured less than twice.
+            The change; None if the control was measured less than twice.
         """
         measured = [point.measurement for point in self.controls if point.measurement is not None]
         if len(measured) < 2:
@@ -120,28 +120,28 @@ class Sweep(codec.Stored):
         return change
 
     def to_rows(self, *, kernels: bool = False) -> list[dict[str, Any]]:
-        """The table, a row for each point and quantity: the time, and each metric counted.
+        """Return the table, with a row for each point and quantity (the time and each metric).
 
         The columns are application, the axes, quantity, kernel, unit, count (of the samples), mean,
-        min, max, median and its 95 % interval, the conditions as they were, gpu and error. Of a
-        point that failed, there is one row, whose error says why.
+        min, max, median and its 95 % interval, the actual conditions, gpu and error. A point that
+        failed has one row, whose error says why.
 
         Args:
-            kernels: whether there are also rows for each kernel of a call, by its short name: the
-                times of all of its launches, and what was counted of a launch.
+            kernels: whether to add rows for each kernel of a call, by its short name: the times of
+                all of its launches, and its metrics per launch.
         """
         return [row for point in self.points for row in rows(point, kernels=kernels)]
 
     def to_frame(self, *, kernels: bool = False) -> pandas.DataFrame:
-        """:meth:`to_rows` as a data frame.
+        """Return :meth:`to_rows` as a data frame.
 
         Raises:
-            ImportError: where pandas is not installed.
+            ImportError: pandas is not installed.
         """
         return forms.frame_of(self.to_rows(kernels=kernels), self._columns)
 
     def to_csv(self, *, kernels: bool = False) -> str:
-        """:meth:`to_rows` as CSV, each number with all of its digits."""
+        """Return :meth:`to_rows` as CSV, without rounding numbers."""
         return forms.csv_of(self.to_rows(kernels=kernels), self._columns)
 
     @property
@@ -150,7 +150,7 @@ class Sweep(codec.Stored):
         return [first, *self.plan.axes, *rest]
 
     def __str__(self) -> str:
-        """A table of the times, and below it what is to be known beside them."""
+        """Return a table of the times, with remarks below it."""
         from convtime.show.sweep import brief
 
         return brief(self)
@@ -161,7 +161,7 @@ class Sweep(codec.Stored):
         return f"<convtime.Sweep {line(self)}>"
 
     def details(self) -> str:
-        """As printed, with what was counted, the control's visits, and the plan."""
+        """Return the printed text with the metrics, the control's visits, and the plan."""
         from convtime.show.sweep import sheet
 
         return sheet(self)
@@ -174,23 +174,23 @@ class Sweep(codec.Stored):
     def plot(
         self, x: str | None = None, quantities: Sequence[str] | None = None, kernel: str = ""
     ) -> Figure:
-        """Draws each quantity over an axis: the mean, and a band from the least to the largest.
+        """Plot each quantity over an axis: the mean, and a band from the minimum to the maximum.
 
-        All applications are in one panel, a colour each; there is a row of panels for each
+        All applications share a panel, in different colors. There is a row of panels for each
         quantity, and a column for each combination of the other axes.
 
         Args:
-            x: the axis; unless given, ``iterations``, or else the first of numbers, or the first.
-            quantities: ``time`` and metrics that were counted; all of them unless given.
-            kernel: the short name of the kernel whose launches are drawn (:attr:`kernels`); whole
-                calls unless given.
+            x: the axis. Default: ``iterations``, or else the first numeric axis, or the first axis.
+            quantities: ``time`` and counted metrics. Default: all of these.
+            kernel: short name of the kernel whose launches are plotted (:attr:`kernels`). Default:
+                whole calls.
 
         Returns:
             A figure to save or show, e.g. ``swept.plot().savefig("sweep.png")``.
 
         Raises:
-            ValueError: for an axis, a quantity or a kernel that there is not, and where nothing was
-                measured, or there is no matplotlib.
+            ValueError: the axis, a quantity or the kernel is unknown, nothing was measured, or
+                matplotlib is missing.
         """
         from convtime.show.plot import sweep_figure
 

@@ -1,4 +1,4 @@
-"""What a sweep is to measure, and one point of it, measured or not."""
+"""The plan of a sweep, and one of its points, measured or not."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from convtime.results.measurement import Measurement
 #: The axis that is neither a factory's parameter nor an option of time_op.
 ITERATIONS: Final = "iterations"
 
-#: Of a plan: all of them are held in memory, and would take days to measure.
+#: Limit for one plan: all points are in memory, and that many would take days to measure.
 MOST_POINTS: Final = 1_000_000
 
-#: How a value of an axis is written down.
+#: The form in which a value of an axis is stored.
 Label = bool | int | float | str | None
 
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """What a sweep is of: two with the same plan measure the same.
+    """The definition of a sweep: two sweeps with equal plans measure the same.
 
     Attributes:
-        applications: what is measured at each point, by name, with what it is in words.
-        axes: the values of each axis, as they are written down.
-        options: of ``time_op``, those that are the same at all points.
-        counters: the metrics or groups of :func:`convtime.counters` that are read, too.
+        applications: description of each application, by name; all are measured at each point.
+        axes: the stored values of each axis.
+        options: options of ``time_op`` that are the same at all points.
+        counters: metrics or groups of :func:`convtime.counters` that are also read.
         rest: seconds of idling before each point.
-        seed: of the order of the points.
+        seed: seed for the order of the points.
         machine: the hardware and software that it runs on.
 
     Raises:
-        InputError: for no point, or more than :data:`MOST_POINTS`.
+        InputError: the plan has no point, or more than :data:`MOST_POINTS`.
     """
 
     applications: Mapping[str, str]
@@ -56,7 +56,7 @@ class SweepPlan:
             )
 
     def has(self, point: SweepPoint) -> bool:
-        """Whether a point is one of the plan's."""
+        """Return whether a point belongs to the plan."""
         return (
             point.application in self.applications
             and [*point.values] == [*self.axes]
@@ -64,7 +64,7 @@ class SweepPlan:
         )
 
     def points(self) -> list[SweepPoint]:
-        """Every point, not measured yet, in the order of applications and axes."""
+        """Return every point, without measurements, in the order of applications and axes."""
         combinations = list(itertools.product(*self.axes.values()))
         return [
             SweepPoint(application, dict(zip(self.axes, values, strict=True)))
@@ -74,7 +74,7 @@ class SweepPlan:
 
     @property
     def control(self) -> SweepPoint:
-        """The point that is repeated: of the first application, the one in the middle."""
+        """The repeated point: the middle one of the first application."""
         count = math.prod(map(len, self.axes.values()))
         return dataclasses.replace(self.points()[count // 2], control=True)
 
@@ -84,14 +84,14 @@ class SweepPoint:
     """One application at one value of each axis.
 
     Attributes:
-        application: its name.
-        values: of each axis, as it is written down.
+        application: name of the application.
+        values: the stored value of each axis.
         control: whether this is a visit of the point that is repeated through the sweep.
-        visit: how many visits came before this one.
-        measurement: its times; None where it failed, or has not been measured.
-        error: why it failed; empty where it did not.
-        counters: what was counted, where counters were asked for and could be read.
-        counters_reason: why they could not.
+        visit: number of earlier visits.
+        measurement: its times; None if it failed or has not been measured.
+        error: why it failed; empty if it did not.
+        counters: its counters, if they were requested and could be read.
+        counters_reason: why requested counters could not be read; empty otherwise.
     """
 
     application: str
@@ -105,7 +105,7 @@ class SweepPoint:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from other points."""
+        """A key that identifies the point."""
         return self.application, self.position
 
     @property
@@ -119,7 +119,7 @@ class SweepPoint:
         return f"{self.application} {self.position}"
 
     def __str__(self) -> str:
-        """One line: what was measured, or why not."""
+        """Return one line: the result, or why there is none."""
         from convtime.show.sweep import point_line
 
         return point_line(self)

@@ -1,4 +1,4 @@
-"""The table of a sweep: a row for each point and quantity, and the statistics in it."""
+"""The table of a sweep: a row for each point and quantity, with statistics."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from convtime.results.counters import Counters
 from convtime.results.measurement import Measurement
 from convtime.results.sweep_plan import SweepPoint
 
-#: The quantity that there is at every point, beside the metrics that were counted.
+#: The quantity that every point has, in addition to the counted metrics.
 TIME: Final = "time"
 
 _CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 _STATISTICS = ("count", "mean", "min", "max", "median", "median_low", "median_high")
 
-#: The columns beside the axes, which may not have these names.
+#: The columns other than the axes; an axis must not have one of these names.
 COLUMNS = (
     "application",
     "quantity",
@@ -31,9 +31,9 @@ COLUMNS = (
 
 
 def rows(point: SweepPoint, *, kernels: bool) -> Iterator[dict[str, Any]]:
-    """The rows of a point: of each quantity one for the whole call and, if wanted, for each kernel.
+    """Yield the rows of a point: per quantity, one for the call and optionally one per kernel.
 
-    Of a point that failed, there is one row, with its error.
+    A point that failed has one row, with its error.
     """
     measured = point.measurement
     same: dict[str, Any] = {"application": point.application, **point.values}
@@ -51,7 +51,7 @@ def rows(point: SweepPoint, *, kernels: bool) -> Iterator[dict[str, Any]]:
 
 
 def metrics(point: SweepPoint) -> list[str]:
-    """What was counted: nvprof's names that were asked for stand in place of what they are of."""
+    """Return the counted metrics; requested nvprof metrics replace the metrics they consist of."""
     counted = point.counters
     if counted is None:
         return []
@@ -60,7 +60,7 @@ def metrics(point: SweepPoint) -> list[str]:
 
 
 def kernel_names(point: SweepPoint) -> list[str]:
-    """The short names of what a call launches."""
+    """Return the short names of the work that a call launches."""
     activities = () if point.measurement is None else point.measurement.activities
     counted = () if point.counters is None else point.counters.kernels
     names = [*(each.short_name for each in activities), *(each.short_name for each in counted)]
@@ -68,7 +68,7 @@ def kernel_names(point: SweepPoint) -> list[str]:
 
 
 def unit(point: SweepPoint, quantity: str) -> str:
-    """The unit of a quantity; of a metric of nvprof's, that of what it is of."""
+    """Return the unit of a quantity; an nvprof metric has the unit of its first term."""
     if quantity == TIME:
         return "s"
     if point.counters is None:
@@ -78,13 +78,13 @@ def unit(point: SweepPoint, quantity: str) -> str:
 
 
 def summary(point: SweepPoint, quantity: str, kernel: str = "") -> dict[str, Any]:
-    """The statistics of a quantity, by their columns; empty where nothing is known of it.
+    """Return the statistics of a quantity, by column; empty if nothing is known about it.
 
     Args:
-        point: that was measured, or not.
+        point: the point, measured or not.
         quantity: the time, or a metric.
-        kernel: of which kernel; of the whole call unless given. Its times are those of all of its
-            launches, and what was counted of it is a number for each of its grids.
+        kernel: short name of the kernel. Default: the whole call. A kernel's times are those of all
+            its launches; its metrics are one number for each of its grids.
     """
     if quantity == TIME:
         return {} if point.measurement is None else _of_times(point.measurement, kernel)
@@ -124,7 +124,7 @@ def _of_counters(counted: Counters, metric: str, kernel: str) -> dict[str, Any]:
 
 
 def _sum(terms: Mapping[str, float], counts: Mapping[str, float | None]) -> float | None:
-    """A metric of its terms; None where one of them is not known."""
+    """Compute a metric from its terms; None if a term is unknown."""
     total = 0.0
     for term, weight in terms.items():
         count = counts.get(term)
@@ -135,7 +135,7 @@ def _sum(terms: Mapping[str, float], counts: Mapping[str, float | None]) -> floa
 
 
 def _statistics(values: Sequence[float]) -> dict[str, Any]:
-    """Without an interval: there are too few values for one, or too little is known of them."""
+    """Return statistics without an interval: the values are too few, or too little understood."""
     if not values:
         return {}
     mean, median = statistics.fmean(values), statistics.median(values)

@@ -1,4 +1,4 @@
-"""Numbers with their units, for people to read."""
+"""Format numbers with their units."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS = ((0, 1.0, "s"), (-3, 1e-3, "ms"), (-6, 1e-6, "µs"), (-9, 1e-9, "ns"))
 
 
 def format_seconds(seconds: float, digits: int = 4) -> str:
-    """Writes a time in the unit that suits it, e.g. "12.34 µs".
+    """Format a time in a suitable unit, e.g. "12.34 µs".
 
     Args:
         seconds: the time in seconds.
@@ -21,14 +21,14 @@ def format_seconds(seconds: float, digits: int = 4) -> str:
 
 
 def format_signed(seconds: float) -> str:
-    """Writes a difference of two times, e.g. "−12.34 µs"."""
+    """Format a difference of two times, e.g. "−12.34 µs"."""
     return f"{'+' if seconds >= 0 else '−'}{format_seconds(abs(seconds))}"
 
 
 def format_estimate(seconds: float, low: float, high: float) -> str:
-    """Writes a time and its interval in one unit, e.g. "12.34 µs [12.30, 12.41]".
+    """Format a time and its interval in one unit, e.g. "12.34 µs [12.30, 12.41]".
 
-    Where the interval is unbounded, the time stands alone.
+    An unbounded interval is left out.
     """
     told = format_seconds(seconds)
     if not all(map(math.isfinite, (seconds, low, high))):
@@ -38,14 +38,14 @@ def format_estimate(seconds: float, low: float, high: float) -> str:
 
 
 def format_share(seconds: float, whole: float) -> str:
-    """Writes a part of a time beside the whole of it, e.g. "3.21 of 12.34 µs"."""
+    """Format a part and the whole of a time in one unit, e.g. "3.21 of 12.34 µs"."""
     scale, unit, decimals = _precision(whole, digits=4)
     return f"{seconds / scale:.{decimals}f} of {whole / scale:.{decimals}f} {unit}"
 
 
 def _precision(seconds: float, digits: int) -> tuple[float, str, int]:
-    """The unit that suits a time, with its scale, and the decimals for so many digits."""
-    # Of the rounded number: 999.96 ns with four digits is a microsecond.
+    """Return a suitable unit's scale and name, and the decimals for a number of digits."""
+    # Round first: 999.96 ns with four digits is a microsecond.
     exponent = int(f"{seconds:.{digits - 1}e}".partition("e")[2]) if seconds else -9
     fitting = (unit for unit in _UNITS if exponent >= unit[0])
     unit_exponent, scale, unit = next(fitting, _UNITS[-1])

@@ -1,1 +1,1 @@
-"""Results for people to read: text, HTML and plots."""
+"""Human-readable results: text, HTML and plots."""

@@ -1,4 +1,4 @@
-"""What has changed between two runs: as text for a log, HTML, and Markdown for a pull request."""
+"""Render the changes between two runs as text, HTML, and Markdown for a pull request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from convtime.results.units import format_seconds
 from convtime.show import html, text
 
 _VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
-_QUIET: tuple[Verdict, ...] = ("same",)  # told as a number alone
+_QUIET: tuple[Verdict, ...] = ("same",)  # shown only as a count
 _HEADERS = ("verdict", "ratio [95 %]", "before → after", "name")
 
 
 def line(changes: Changes) -> str:
-    """One line: how many there are of each verdict, and the geometric mean."""
+    """Return one line with the count of each verdict and the geometric mean."""
     counts = {verdict: len(changes.of(verdict)) for verdict in _VERDICTS}
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
     mean = "" if changes.geomean is None else f"; geomean {changes.geomean}"
@@ -25,7 +25,7 @@ def line(changes: Changes) -> str:
 
 
 def sheet(changes: Changes) -> str:
-    """All but what is the same, a row each, with what is to be said of it below its name."""
+    """Return a table with a row per change other than ``same``, and its remarks below the name."""
     parts = [f"{line(changes)} (margin {changes.margin:.2%})"]
     rows = _rows(changes)
     if rows:
@@ -37,7 +37,7 @@ def sheet(changes: Changes) -> str:
 
 
 def html_sheet(changes: Changes) -> str:
-    """As HTML, with everything escaped."""
+    """Return the changes as HTML, with all text escaped."""
     rows = _rows(changes)
     return (
         html.paragraph(f"{line(changes)} (margin {changes.margin:.2%})")
@@ -49,7 +49,7 @@ def html_sheet(changes: Changes) -> str:
 
 
 def markdown(changes: Changes) -> str:
-    """As :func:`sheet`; nothing in a name can be markup."""
+    """Return :func:`sheet` as Markdown; names are escaped."""
     lines = [f"**{_escaped(line(changes))}** (margin {changes.margin:.2%})"]
     rows = _worst_first(changes)
     if rows:
@@ -88,7 +88,7 @@ def _other_results(changes: Changes) -> list[str]:
 
 
 def _worst_first(changes: Changes) -> list[Change]:
-    """All but what is the same: slower ones first, and of these those that changed the most."""
+    """Sort changes other than ``same`` by verdict, slower first, then by size of the change."""
 
     def key(change: Change) -> tuple[int, float]:
         ratio = 1.0 if change.ratio is None else change.ratio.value
@@ -116,7 +116,7 @@ def _share(count: int) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Of a text, what neither HTML nor Markdown takes for markup or an address, in one line."""
+    """Return a string in one line, without HTML or Markdown markup and without links."""
     plain = escape(text.printable(" ".join(value.split())))
     inert = re.sub(r"([\\`*_{}\[\]|~#!@$])", r"\\\1", plain)
     return re.sub(r"(?i)(https?|ftp|www)(?=[:.])", r"\1\\", inert)

@@ -1,4 +1,4 @@
-"""A ClockTrace as one line, as a table, and as HTML."""
+"""Render a ClockTrace as one line, a table, and HTML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from convtime.results.clock_trace import ClockTrace
 from convtime.show import html, svg, text
 
-# What is read, with the unit that it is shown in, and what that is of the unit that it is kept in.
+# Quantities: title, field, displayed unit, and factor from the stored to the displayed unit.
 _QUANTITIES = (
     ("SM clock", "sm_clock_hz", "MHz", 1e-6),
     ("memory clock", "memory_clock_hz", "MHz", 1e-6),
@@ -21,20 +21,20 @@ _HEADERS = ("", "lowest", "median", "highest")
 
 
 def line(trace: ClockTrace) -> str:
-    """How long was traced, and the range of each quantity."""
+    """Return one line with the duration and the range of each quantity."""
     if not trace.readings:
-        why = trace.reason or "the block has not ended"
+        why = trace.reason or "the block is still running"
         return text.printable(f"{trace.device}: no readings: {why}")
     told = [f"{course.name} {course.range}" for course in _courses(trace)]
     throttled = _throttled(trace)
     if throttled:
         told.append(f"throttled by {', '.join(throttled)}")
-    said = f"{_title(trace)}: {', '.join(told) or 'nothing was told'}"
+    said = f"{_title(trace)}: {', '.join(told) or 'no quantity was reported'}"
     return text.printable(f"{said}; but {trace.reason}" if trace.reason else said)
 
 
 def sheet(trace: ClockTrace) -> str:
-    """A table of what was read, and what throttled the GPU for how long."""
+    """Return a table of the readings, and how often each reason throttled the GPU."""
     if not trace.readings:
         return line(trace)
     parts = [
@@ -46,7 +46,7 @@ def sheet(trace: ClockTrace) -> str:
 
 
 def html_sheet(trace: ClockTrace) -> str:
-    """As HTML, with everything escaped: the table, and each quantity over time."""
+    """Return the table and each quantity over time as HTML, with all text escaped."""
     if not trace.readings:
         return html.paragraph(line(trace))
     parts = [html.table(_HEADERS, map(_row, _courses(trace)), _title(trace))]
@@ -59,7 +59,7 @@ def html_sheet(trace: ClockTrace) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class _Course:
-    """One quantity over time, known once at least."""
+    """One quantity over time, with at least one known value."""
 
     name: str
     unit: str
@@ -79,7 +79,7 @@ class _Course:
 
     @property
     def range(self) -> str:
-        """The lowest and the highest, with one unit for both."""
+        """The lowest and highest value, with a shared unit."""
         return f"{min(self._known):.0f} .. {self.high}"
 
     @property
@@ -91,7 +91,7 @@ class _Course:
 
 
 def _courses(trace: ClockTrace) -> Iterator[_Course]:
-    """Those quantities that this GPU and driver tell."""
+    """Yield the quantities that this GPU and driver report."""
     for name, attribute, unit, scale in _QUANTITIES:
         read = [getattr(reading, attribute) for reading in trace.readings]
         if any(value is not None for value in read):
@@ -108,7 +108,7 @@ def _title(trace: ClockTrace) -> str:
 
 
 def _throttled(trace: ClockTrace) -> dict[str, int]:
-    """In how many readings each reason kept the clocks from being higher."""
+    """Return the number of readings in which each reason limited the clocks."""
     return collections.Counter(
         reason for reading in trace.readings for reason in reading.throttle_reasons or ()
     )
@@ -119,4 +119,4 @@ def _remarks(trace: ClockTrace) -> list[str]:
         f"throttled by {reason} in {count} of {len(trace.readings)} readings"
         for reason, count in _throttled(trace).items()
     ]
-    return [*remarks, f"ended early: {trace.reason}"] if trace.reason else remarks
+    return [*remarks, f"stopped early: {trace.reason}"] if trace.reason else remarks

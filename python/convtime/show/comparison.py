@@ -1,4 +1,4 @@
-"""A Comparison as a table with a sentence for each verdict, as a sheet, and as HTML."""
+"""Render a Comparison as a table with a sentence per verdict, a sheet, and HTML."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from convtime.show.measurement import estimate, facts_of, median
 
 _TIME, _RATIO = "time [95 %]", "ratio [95 %]"
 _RESULT = {True: "same", False: "OTHER", None: "not known"}
-_SEVERAL_TIMES = 2  # from this ratio on, it is said in place of percents
+_SEVERAL_TIMES = 2  # from this ratio on, show the ratio instead of a percentage
 
 
 def line(compared: Comparison) -> str:
-    """Every candidate's median, and its verdict."""
+    """Return one line with each candidate's median and verdict."""
     told = []
     for name in _in_order(compared):
         role = "the baseline" if name == compared.baseline else _verdict(compared, name)
@@ -27,14 +27,14 @@ def line(compared: Comparison) -> str:
 
 
 def brief(compared: Comparison) -> str:
-    """A table, and below it what the verdicts mean and what is to be known beside them."""
+    """Return a table with the meaning of each verdict and further notes below it."""
     headers, rows = _table(compared)
     parts = [text.table(headers, rows, right=(_RATIO,)), text.sentences(_sentences(compared))]
     return "\n\n".join(filter(None, parts))
 
 
 def sheet(compared: Comparison) -> str:
-    """As :func:`brief`, and everything else: first what the candidates have in common."""
+    """Return :func:`brief` and all other facts, the candidates' common facts first."""
     remarks = [f"judged on {compared.judged_on}", *_remarks(compared)]
     alike, different = _conditions(compared)
     names = _in_order(compared)
@@ -47,7 +47,7 @@ def sheet(compared: Comparison) -> str:
 
 
 def html_sheet(compared: Comparison) -> str:
-    """As HTML, with everything escaped."""
+    """Return the comparison as HTML, with all text escaped."""
     headers, rows = _table(compared)
     alike, different = _conditions(compared)
     conditions = html.facts("alike in all", alike) if alike else ""
@@ -63,7 +63,7 @@ def html_sheet(compared: Comparison) -> str:
 
 
 def _picture(compared: Comparison) -> str:
-    """The ratios with their intervals; empty where there are none."""
+    """Return a picture of the ratios with their intervals; empty if there are none."""
     rows = [
         svg.Estimate(name, ratio.value, ratio.low, ratio.high)
         for name in _in_order(compared)
@@ -74,12 +74,12 @@ def _picture(compared: Comparison) -> str:
 
 
 def _in_order(compared: Comparison) -> list[str]:
-    """All names, the baseline's first."""
+    """Return all names, starting with the baseline."""
     return sorted(compared.measurements, key=lambda name: name != compared.baseline)
 
 
 def _table(compared: Comparison) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows; the results' column is left out where results were not looked at."""
+    """Return headers and rows; results have a column only if they were compared."""
     headers = ["", _TIME, _RATIO, "verdict"]
     if compared.same_results:
         headers.append("result")
@@ -99,7 +99,7 @@ def _table(compared: Comparison) -> tuple[list[str], list[list[str]]]:
 
 
 def _verdict(compared: Comparison, name: str) -> str:
-    """The verdict on one that is not the baseline; empty where there is no GPU work to judge."""
+    """Return a candidate's verdict; empty if there is no GPU work to judge."""
     judged = compared.judge(name)
     if judged.reason == "no-gpu-work":
         return ""
@@ -107,16 +107,16 @@ def _verdict(compared: Comparison, name: str) -> str:
 
 
 def _sentences(compared: Comparison) -> Iterator[str]:
-    """What the verdicts mean, and what whoever relies on them must know."""
+    """Yield the meaning of the verdicts, and reservations about them."""
     names: dict[str, list[str]] = {}
     for name in _in_order(compared):
         if name == compared.baseline:
             continue
         judged = compared.judge(name)
-        if judged.reason == "control-differs":  # says the same of all of them
+        if judged.reason == "control-differs":  # the same sentence for all candidates
             said = f"against {compared.baseline}: uncertain ({judged.reason}): {judged.sentence}"
             names.setdefault(said, []).append(name)
-        elif judged.reason != "no-gpu-work":  # as the table says
+        elif judged.reason != "no-gpu-work":  # the table shows that
             yield f"{name} {_in_words(judged, compared)}"
     for said, those in names.items():
         yield f"{', '.join(those)} {said}"
@@ -153,7 +153,7 @@ def _in_words(judged: Judgement, compared: Comparison) -> str:
 
 
 def _notes_on_inputs(compared: Comparison) -> Iterator[str]:
-    """What is remarkable about inputs, with the candidates that have them in common."""
+    """Yield notes on inputs, with the candidates that each note applies to."""
     names: dict[str, list[str]] = {}
     for name, measured in compared.measurements.items():
         for remark in measured.inputs:
@@ -163,22 +163,22 @@ def _notes_on_inputs(compared: Comparison) -> Iterator[str]:
 
 
 def _remarks(compared: Comparison) -> Iterator[str]:
-    """What else there is to say of verdicts and results."""
+    """Yield further remarks on verdicts and results."""
     for name in _in_order(compared):
         if name == compared.baseline:
             continue
         judged = compared.judge(name)
         if math.isfinite(judged.smallest_difference) and judged.reason != "no-gpu-work":
-            yield f"{name}: differences from {judged.smallest_difference:.2%} on would be found"
+            yield f"{name}: smallest detectable difference {judged.smallest_difference:.2%}"
     for name, agreement in compared.same_results.items():
         if agreement.same is not False:
             yield f"{name}: {agreement}"
     if compared.interference_reason:
-        yield f"interference not looked for: {compared.interference_reason}"
+        yield f"interference not checked: {compared.interference_reason}"
 
 
 def _conditions(compared: Comparison) -> tuple[dict[str, str], list[list[text.Cell]]]:
-    """The facts that all candidates have in common, and rows of the others."""
+    """Return the facts that all candidates share, and rows of the other facts."""
     sheets = [facts_of(compared.measurements[name]) for name in _in_order(compared)]
     alike: dict[str, str] = {}
     different: list[list[text.Cell]] = []

@@ -1,4 +1,4 @@
-"""What `convtime conv` measured as a table, JSON and CSV."""
+"""Render results of `convtime conv` as a table, JSON and CSV."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from convtime.show import text
 from convtime.show.text import printable
 
 SCHEMA = "3.3"
-FEW_SAMPLES = 10  # with fewer, the interval of a median is not much less than the whole range
+FEW_SAMPLES = 10  # with fewer, a median's interval spans almost the whole range
 
 
 def table(results: Sequence[LayerResult]) -> str:
-    """Results as text, a line per layer, and a last line that sums them up."""
+    """Return the results as text: one line per layer and a summary line."""
     rows = [
         (
             result.title + (f" (×{result.layer.count})" if result.layer.count > 1 else ""),
@@ -50,14 +50,14 @@ def table(results: Sequence[LayerResult]) -> str:
     hasty = sum(len(result.convtime.seconds) < FEW_SAMPLES for result in results)
     if hasty:
         told += (
-            f"\n\n{hasty} of the layers had time for fewer than {FEW_SAMPLES} samples: a larger "
-            "--budget makes them surer"
+            f"\n\n{hasty} of the layers had time for fewer than {FEW_SAMPLES} samples: increase "
+            "--budget for narrower intervals"
         )
     return f"{told}\n\n{summary(results)}"
 
 
 def summary(results: Sequence[LayerResult]) -> str:
-    """One line: how many layers, how many results bit-identical, and the time ratio over all."""
+    """Return one line: number of layers, number of bit-identical results, overall time ratio."""
     ratios = [result.ratio.value for result in results]
     geomean = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
     identical = sum(result.bit_identical for result in results)
@@ -77,14 +77,14 @@ def _kernel_count(result: LayerResult) -> str:
 
 
 def kernels(results: Sequence[LayerResult]) -> str:
-    """What was launched for each result, by PyTorch and by convtime, with medians of the times."""
+    """Return the kernels of PyTorch and convtime for each result, with their median times."""
     lines = []
     for result in results:
         title = printable(result.title)
         theirs, ours = result.pytorch.activities, result.convtime.activities
         if result.same_kernels:
             lines.append(f"{title}, the same in PyTorch and in convtime:")
-            # Groups run on several streams at once, and which kernel is first varies.
+            # Groups run on several streams at once, so the order of kernels varies.
             sides = (sorted(side, key=lambda kernel: kernel.launch) for side in (theirs, ours))
             lines += [
                 f"  {their_kernel}, {format_seconds(our_kernel.median)}"
@@ -98,7 +98,7 @@ def kernels(results: Sequence[LayerResult]) -> str:
 
 
 def reproducers(results: Sequence[LayerResult]) -> str:
-    """For each result that is slower or different, a line with the command that times it again."""
+    """Return a line with the reproducing command for each slower or different result."""
     lines = []
     for result in results:
         found = ["slower"] if result.verdict == "slower" else []
@@ -110,16 +110,16 @@ def reproducers(results: Sequence[LayerResult]) -> str:
 
 
 def empty_line(names: Sequence[str]) -> str:
-    """One line on the calls of layers that were not timed, since there was nothing to compute."""
+    """Return one line on layer calls that were not timed because their input is empty."""
     calls = [
         printable(name) + (f" (×{count})" if count > 1 else "")
         for name, count in collections.Counter(names).items()
     ]
-    return f"not timed, since called on an empty input: {', '.join(calls)}" if calls else ""
+    return f"not timed (called on an empty input): {', '.join(calls)}" if calls else ""
 
 
 def step_line(step: StepResult) -> str:
-    """One line on a model's own training step."""
+    """Return one line on a model's training step."""
     shape = "×".join(map(str, step.input_shape))
     return (
         f"a training step of {printable(step.model)} on {shape}: PyTorch "
@@ -138,13 +138,13 @@ def to_json(
     step: StepResult | None = None,
     empty: Sequence[str] = (),
 ) -> str:
-    """Results as strict JSON; times in seconds, every sample included.
+    """Return the results as strict JSON; times in seconds, with every sample.
 
     Args:
-        results: Its rows.
-        provenance: Of the run.
-        step: A model's step, where there is one.
-        empty: Names of layers that were called on an empty input, once for each call.
+        results: results, one per row.
+        provenance: provenance of the run.
+        step: result of a model's training step; None if not timed.
+        empty: names of layers called on an empty input, once per call.
     """
     document: dict[str, Any] = {
         "schema": SCHEMA,
@@ -159,7 +159,7 @@ def to_json(
 
 
 def to_csv(results: Sequence[LayerResult]) -> str:
-    """Results as CSV, a line per layer; names of columns carry the unit."""
+    """Return the results as CSV, one line per layer; column names include the unit."""
     rows = []
     for result in results:
         problem = result.layer.problem

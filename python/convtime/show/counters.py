@@ -1,4 +1,4 @@
-"""Counters as a line, as a table, with every kernel, and as HTML."""
+"""Render Counters as one line, a table, a sheet with every kernel, and HTML."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _REPLAYED = {"call": "the whole call is repeated", "kernel": "each kernel is rep
 
 
 def line(counters: Counters) -> str:
-    """How many kernels and metrics were counted, and how."""
+    """Return one line with the number of kernels and metrics, and the counting conditions."""
     launches = sum(kernel.launches for kernel in counters.kernels)
     return text.printable(
         f"{counters.name}: {_count(len(counters.totals), 'metric')} of "
@@ -24,7 +24,7 @@ def line(counters: Counters) -> str:
 
 
 def brief(counters: Counters) -> str:
-    """The totals of a call, and what is to be known of them."""
+    """Return the totals of a call, and notes on them."""
     parts = [
         line(counters),
         text.table(_HEADERS, _totals(counters), right=_HEADERS[1:2], indent=2),
@@ -35,7 +35,7 @@ def brief(counters: Counters) -> str:
 
 
 def sheet(counters: Counters) -> str:
-    """The totals, each kernel, and how all was counted."""
+    """Return the totals, each kernel's values, and the counting conditions."""
     parts = [
         line(counters),
         text.table(_HEADERS, _totals(counters), right=_HEADERS[1:2]),
@@ -57,7 +57,7 @@ def sheet(counters: Counters) -> str:
 
 
 def html_sheet(counters: Counters) -> str:
-    """As HTML, with everything escaped; kernels are behind their names."""
+    """Return the counters as HTML, with all text escaped; kernels are collapsed."""
     kernels = (
         html.hidden(
             _title(kernel), html.table(("metric", "of a launch"), _values(counters, kernel))
@@ -72,7 +72,7 @@ def html_sheet(counters: Counters) -> str:
 
 
 def format_value(value: float | None, unit: str) -> str:
-    """A number of a unit, for example "4.194 MB", "12.34 µs" or "87.5 %"."""
+    """Format a value with its unit, for example "4.194 MB", "12.34 µs" or "87.5 %"."""
     if value is None:
         return "none"
     if unit == "s":
@@ -128,9 +128,9 @@ def _conditions(counters: Counters) -> dict[str, str]:
 
 
 def _remarks(counters: Counters) -> list[str]:
-    remarks = [f"{metric} is left out: {why}" for metric, why in counters.left_out.items()]
+    remarks = [f"{metric} is omitted: {why}" for metric, why in counters.left_out.items()]
     if counters.kernels_reason:
-        remarks.append(f"kernels have no names: {counters.kernels_reason}")
+        remarks.append(f"kernel names are unavailable: {counters.kernels_reason}")
     if counters.cache_reason:
         remarks.append(f"cache: {counters.cache_reason}")
     if counters.exclusive_reason:
@@ -139,7 +139,7 @@ def _remarks(counters: Counters) -> list[str]:
 
 
 def _costs(counters: Counters) -> list[str]:
-    """What was read beside the counters."""
+    """Return the energy and peak memory, if measured."""
     return [
         text.printable(str(cost))
         for cost in (counters.energy, counters.peak_memory)

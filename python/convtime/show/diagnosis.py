@@ -1,4 +1,4 @@
-"""A Diagnosis: causes with their evidence and what to do, then where the time goes."""
+"""Render a Diagnosis: causes with evidence and advice, then the account of a call's time."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from convtime.results.evidence import Timing
 from convtime.results.units import format_estimate, format_seconds, format_signed
 from convtime.show import html, text
 
-_NOTHING = (
-    "nothing was found that its time is due to, beside the work itself, or that makes it vary"
-)
+_NOTHING = "no cause was found that dominates its time or makes it vary, except the work itself"
 _PARTS = ("", "part")
 _TIMES = ("varied", "condition", "time [95 %]", "spread", "SM clock")
 
 
 def line(diagnosis: Diagnosis) -> str:
-    """What was diagnosed, and its weightiest cause."""
+    """Return one line with the name, the time, and the causes by weight."""
     found = ", ".join(cause.code for cause in diagnosis.causes) or "nothing"
     seconds = format_seconds(diagnosis.account.seconds)
     return text.printable(f"{diagnosis.name}: {seconds} in a loop; {found}")
 
 
 def brief(diagnosis: Diagnosis) -> str:
-    """Causes, the account of a call, what was tried of convolutions, and another tool's number."""
+    """Return causes, a call's account, convolution alternatives, and another tool's number."""
     blocks = [line(diagnosis)]
     if found := [*_findings(diagnosis)]:
         blocks.append(text.sentences(found, indent=2))
@@ -46,7 +44,7 @@ def brief(diagnosis: Diagnosis) -> str:
 
 
 def sheet(diagnosis: Diagnosis) -> str:
-    """As :func:`brief`, and every time, and why contrasts were left out."""
+    """Return :func:`brief`, all times, and the reasons for skipped contrasts."""
     blocks = [brief(diagnosis)]
     rows = _times(diagnosis)
     if rows:
@@ -58,7 +56,7 @@ def sheet(diagnosis: Diagnosis) -> str:
 
 
 def html_sheet(diagnosis: Diagnosis) -> str:
-    """As HTML, with everything escaped."""
+    """Return the diagnosis as HTML, with all text escaped."""
     shown = [html.paragraph(line(diagnosis))]
     shown += map(html.paragraph, _findings(diagnosis))
     for number, cause in enumerate(diagnosis.causes, start=1):
@@ -77,9 +75,9 @@ def html_sheet(diagnosis: Diagnosis) -> str:
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[str]:
-    """What is known apart from causes."""
+    """Yield findings other than causes."""
     if diagnosis.unused_gpu:
-        yield f"the call gives {diagnosis.unused_gpu} no work: all of its time is the CPU's"
+        yield f"the call issues no work on {diagnosis.unused_gpu}: all of its time is CPU time"
     host = diagnosis.evidence.host
     if host is not None and host.missing:
         yield f"not seen: {host.missing}"
@@ -133,7 +131,7 @@ def _parts(difference: Difference) -> list[tuple[str, str]]:
 
 
 def _reasons(diagnosis: Diagnosis) -> dict[str, text.Cell]:
-    """Why contrasts were left out, by what they would have varied."""
+    """Return the reasons for skipped contrasts, by contrast and varied factor."""
     return {
         f"{each.contrast} ({each.varies})" if each.varies else each.contrast: each.reason
         for each in diagnosis.skipped

@@ -1,4 +1,4 @@
-"""What `convtime doctor` saw and judged, as text and JSON."""
+"""Render the results of `convtime doctor` as text and JSON."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ SCHEMA = "2.1"
 
 
 def document(seen: Examination) -> dict[str, Any]:
-    """JSON-ready form, with a schema version, the findings and whether they passed."""
+    """Return a JSON-serializable dict with schema version, findings, and whether all passed."""
     findings = [codec.encode(finding) for finding in find(seen)]
     return codec.encode(seen, SCHEMA) | {"passed": passed(seen), "findings": findings}
 
 
 def text(seen: Examination) -> str:
-    """As plain text: what was timed, what was found, and how many checks failed."""
+    """Return plain text: the timings, the findings, and the number of failed checks."""
     device = seen.provenance["gpu"] or seen.provenance["cpu"]
     found = find(seen)
     failed = sum(finding.status == "failed" for finding in found)
@@ -40,7 +40,7 @@ def text(seen: Examination) -> str:
 
 
 def proof_text(proof: Proof) -> str:
-    """A line for each promise, and how many hold."""
+    """Return a line per promise, and the number of promises that hold."""
     said = {True: "holds", False: "BROKEN", None: "not checked"}
     rows = [
         (said[promise.holds], f"{promise.name}: {promise.sentence}") for promise in proof.promises

@@ -1,4 +1,4 @@
-"""An Explanation: first whether both run the same and what the time goes into, then the rest."""
+"""Render an Explanation: whether both run the same, where the time goes, then all details."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from convtime.results.activity import DeviceActivity, same_launches
 from convtime.results.units import format_seconds, format_share
 from convtime.show import html, svg, text
 
-_WORTH_SAYING = 0.02  # of the time; less is in the tables alone
+_WORTH_SAYING = 0.02  # share of the time; smaller parts appear only in the tables
 
-_TIMES = ("time", "PyTorch", "convtime")  # columns that have nothing else
+_TIMES = ("time", "PyTorch", "convtime")  # columns that contain only times
 
 _Rows = list[list[str]]
 
 
 def line(explanation: Explanation) -> str:
-    """What was explained, and whether both run the same."""
+    """Return one line with the problem, and whether both run the same."""
     differing = [found.name for found in explanation.passes if found.differences]
     found = f"DIFFER in {', '.join(differing)}" if differing else "run the same"
     return text.printable(f"{_title(explanation)}: PyTorch and convtime {found}")
 
 
 def brief(explanation: Explanation) -> str:
-    """For each pass: the same or not, plan, time, and what the time goes into."""
+    """Return for each pass: same or not, plan, time, and where the time goes."""
     blocks = [line(explanation)]
     for explained in explanation.passes:
         blocks.append(f"{_heading(explained)}\n{text.facts(_gist(explained), indent=2)}")
@@ -40,7 +40,7 @@ def brief(explanation: Explanation) -> str:
 
 
 def sheet(explanation: Explanation) -> str:
-    """As :func:`brief`; and of plans and kernels what is alike once, differences side by side."""
+    """Return :func:`brief` and full plans and kernels, with differences side by side."""
     blocks = [brief(explanation)]
     for explained in explanation.passes:
         alike, others = facts_of(explained)
@@ -57,7 +57,7 @@ def sheet(explanation: Explanation) -> str:
 
 
 def html_sheet(explanation: Explanation) -> str:
-    """As HTML, with everything escaped."""
+    """Return the explanation as HTML, with all text escaped."""
     shown = [html.paragraph(line(explanation))]
     for explained in explanation.passes:
         shown.append(html.facts(_heading(explained), _gist(explained)))
@@ -96,13 +96,13 @@ def _heading(explained: PassExplanation) -> str:
 
 
 def _gist(explained: PassExplanation) -> dict[str, text.Cell]:
-    """What a reader came for, a fact each."""
+    """Return the main facts of a pass."""
     theirs, ours = explained.pytorch, explained.convtime
     gist: dict[str, text.Cell] = {}
     if explained.differences:
         gist["differences"] = explained.differences
     if not explained.pytorch_repeats:
-        gist["bits"] = "PyTorch's own results differ in their bits from call to call"
+        gist["bits"] = "PyTorch's own results are not bit-identical between calls"
     gist["backend"] = f"{explained.backend}: {explained.why}"
     gist["plan"] = _both(_plan(theirs), _plan(ours))
     ratio = "–" if math.isnan(explained.ratio.value) else str(explained.ratio)
@@ -123,7 +123,7 @@ def _gist(explained: PassExplanation) -> dict[str, text.Cell]:
 
 
 def _alike(explained: PassExplanation) -> bool:
-    """Whether the two launch the same."""
+    """Return whether both sides launch the same kernels."""
     return same_launches(explained.pytorch.kernels, explained.convtime.kernels)
 
 
@@ -136,7 +136,7 @@ def _plan(side: Side) -> str:
 
 
 def _spent(side: Side) -> Iterator[str]:
-    """What beside the main kernel takes time worth saying, a sentence each."""
+    """Yield a sentence per significant part of the time other than the main kernel."""
     for part in parts(side.kernels):
         if part.role == MAIN or part.seconds < _WORTH_SAYING * side.seconds:
             continue
@@ -148,7 +148,7 @@ def _spent(side: Side) -> Iterator[str]:
 
 
 def _parts(explained: PassExplanation) -> tuple[Sequence[str], _Rows]:
-    """What the time goes into, the most of it first; of each side where they are not alike."""
+    """Return the parts of the time, largest first; per side if the sides differ."""
     theirs, ours = ({part.role: part for part in parts(side.kernels)} for side in _sides(explained))
     if _alike(explained):
         rows = [[role, *_cells(part, explained.pytorch)] for role, part in theirs.items()]
@@ -165,7 +165,7 @@ def _parts(explained: PassExplanation) -> tuple[Sequence[str], _Rows]:
 
 
 def _pictures(explained: PassExplanation) -> Iterator[str]:
-    """The parts of the time as bars; of each side where they are not alike."""
+    """Yield bar charts of the parts of the time; one per side if the sides differ."""
     theirs, ours = _sides(explained)
     sides = {"": theirs} if _alike(explained) else {"PyTorch": theirs, "convtime": ours}
     for who, side in sides.items():
@@ -175,13 +175,13 @@ def _pictures(explained: PassExplanation) -> Iterator[str]:
 
 
 def _share(part: Part, side: Side) -> float:
-    """Of the time that its kernels take, added up."""
+    """Return a part's share of the total kernel time."""
     whole = math.fsum(kernel.median for kernel in side.kernels)
     return part.seconds / whole if whole else 0.0
 
 
 def _cells(part: Part | None, side: Side) -> tuple[str, str]:
-    """Time with its share, and the kernels by their short names."""
+    """Return the time with its share, and the short names of the kernels."""
     if part is None:
         return "–", ""
     names = [
@@ -193,7 +193,7 @@ def _cells(part: Part | None, side: Side) -> tuple[str, str]:
 
 
 def facts_of(explained: PassExplanation) -> tuple[dict[str, text.Cell], _Rows]:
-    """What is alike in both, and rows of what is not: "≠" marks what should be."""
+    """Return the common facts, and rows of the others; "≠" marks unexpected differences."""
     theirs, ours = ({fact.name: fact for fact in _facts(side)} for side in _sides(explained))
     alike: dict[str, text.Cell] = {}
     others, unknown = [], []
@@ -218,7 +218,7 @@ def _sides(explained: PassExplanation) -> tuple[Side, Side]:
 
 @dataclasses.dataclass(frozen=True)
 class _Fact:
-    """A line of a side: its text, and what has to be the same on the other; None: nothing."""
+    """A fact of one side, and the value that must be equal on both sides (None: no requirement)."""
 
     name: str
     text: str
@@ -251,12 +251,12 @@ def _facts(side: Side) -> Iterator[_Fact]:
 
 
 def _kernels(explained: PassExplanation) -> Iterator[tuple[str, Sequence[str], _Rows]]:
-    """Tables of all kernels with their whole names: titles, headers and rows."""
+    """Yield tables of all kernels with full names: titles, headers and rows."""
     theirs, ours = explained.pytorch.kernels, explained.convtime.kernels
     if not theirs and not ours:
         return
     if _alike(explained):
-        # In each side's own order: groups run on several streams, and which is first varies.
+        # In each side's order: groups run on several streams, so the order varies.
         of_ours: dict[object, list[DeviceActivity]] = {}
         for kernel in ours:
             of_ours.setdefault(kernel.launch, []).append(kernel)

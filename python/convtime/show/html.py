@@ -1,6 +1,6 @@
-"""Tables and lists as HTML, in which everything is escaped.
+"""Build HTML tables and lists; all text is escaped.
 
-Colours are the page's own, so that results can be read in a light and in a dark theme.
+The page's own colors apply, which makes results readable in light and dark themes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from convtime.show.text import Cell, printable
 
 
 def facts(title: str, named: Mapping[str, Cell]) -> str:
-    """A table with a line for each fact."""
+    """Return a table with one row per fact."""
     rows = "".join(
         f"<tr>{_cell('th', name)}{_cell('td', value)}</tr>" for name, value in named.items()
     )
@@ -20,7 +20,7 @@ def facts(title: str, named: Mapping[str, Cell]) -> str:
 
 
 def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "") -> str:
-    """A table with headers, and a title where there is one."""
+    """Return a table with headers and an optional title."""
     lines = ["".join(_cell("th", header) for header in headers)]
     lines += ["".join(_cell("td", cell) for cell in row) for row in rows]
     caption = f"<caption>{_safe(title)}</caption>" if title else ""
@@ -28,23 +28,23 @@ def table(headers: Sequence[str], rows: Iterable[Sequence[Cell]], title: str = "
 
 
 def items(texts: Iterable[str]) -> str:
-    """A list; nothing where it is empty."""
+    """Return a list; an empty string if there are no items."""
     told = "".join(f"<li>{_safe(text)}</li>" for text in texts)
     return f"<ul>{told}</ul>" if told else ""
 
 
 def paragraph(text: str) -> str:
-    """A sentence or two."""
+    """Return a paragraph."""
     return f"<p>{_safe(text)}</p>"
 
 
 def hidden(summary: str, content: str) -> str:
-    """What is shown when its summary is clicked on; content is HTML already."""
+    """Return content that is collapsed under a summary; the content must be HTML."""
     return f"<details><summary>{_safe(summary)}</summary>{content}</details>"
 
 
 def _safe(text: str) -> str:
-    """Escaped for HTML, and without what turns the direction of writing, for example."""
+    """Escape text for HTML, and replace control characters such as text direction marks."""
     return escape(printable(text))
 
 

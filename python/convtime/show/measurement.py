@@ -1,4 +1,4 @@
-"""A Measurement as one line, as a sheet of facts, and as HTML."""
+"""Render a Measurement as one line, a sheet of facts, and HTML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ACTIVITY = ("time", "grid", "block", "kernel, copy or memset")
 
 
 def line(measured: Measurement) -> str:
-    """What was measured and how; and, after "but", what is not as it was asked for."""
+    """Return one line with the estimate and its conditions; reservations follow after "but"."""
     conditions = {"": measured.method, "cache ": measured.cache}
     if measured.device != "cpu":
         conditions["regime "] = measured.regime
@@ -33,7 +33,7 @@ def line(measured: Measurement) -> str:
 
 
 def sheet(measured: Measurement) -> str:
-    """A line for each fact, and what the device did."""
+    """Return one line per fact, and the device's activities."""
     parts = [text.printable(measured.name), text.facts(facts_of(measured), indent=2)]
     if measured.activities:
         rows = map(_activity_row, measured.activities)
@@ -42,7 +42,7 @@ def sheet(measured: Measurement) -> str:
 
 
 def html_sheet(measured: Measurement) -> str:
-    """As HTML, with everything escaped: how the samples are distributed, and all facts."""
+    """Return a histogram of the samples and all facts as HTML, with all text escaped."""
     samples = [sample for sample in measured.seconds if math.isfinite(sample)]
     picture = svg.histogram(samples, measured.median, format_seconds) if samples else ""
     details = html.facts(measured.name, facts_of(measured))
@@ -60,14 +60,14 @@ def _activity_row(activity: DeviceActivity) -> tuple[str, ...]:
 
 
 def estimate(measured: Measurement) -> str:
-    """The median and its interval, where there is one."""
+    """Return the median with its interval, if there is one."""
     if measured.no_gpu_work:
         return "no GPU work"
     return format_estimate(measured.median, *measured.median_interval)
 
 
 def reservations(measured: Measurement) -> Iterator[str]:
-    """What is not as it was asked for, or should be known before the time is used; a word each."""
+    """Yield reservations: requests that were not met, and limits of the measurement."""
     if math.isinf(measured.median_interval[0]):
         yield f"{len(measured.seconds)} samples are too few for an interval"
     for condition in ("method", "metric", "cache", "placement", "pages", "regime"):
@@ -77,7 +77,7 @@ def reservations(measured: Measurement) -> Iterator[str]:
             yield f"{condition} {used} where {requested} was asked for"
     if measured.sustained is not None and measured.sustained.regime != "sustained":
         yield "sustained not reached"
-    # Other methods do not queue calls, whatever was asked for.
+    # Other methods never queue calls.
     if measured.method in ("kernel", "event") and measured.queue != measured.queue_requested:
         yield "queue not held" if measured.queue == "none" else f"queue held by {measured.queue}"
     if measured.overhead_reason:
@@ -109,7 +109,7 @@ def reservations(measured: Measurement) -> Iterator[str]:
 
 
 def _crowding(measured: Measurement) -> str:
-    """That more threads computed than have a core; empty where they have."""
+    """Return a warning if more threads computed than there are cores; empty otherwise."""
     cores = measured.provenance.get("cores")
     threads = max((reading.threads or 0 for reading in measured.host), default=0)
     if not isinstance(cores, int) or threads <= cores:
@@ -126,12 +126,12 @@ def _maybe_disturbed(measured: Measurement) -> bool:
 
 
 def median(measured: Measurement) -> str:
-    """The median alone."""
+    """Return the median only."""
     return "no GPU work" if measured.no_gpu_work else format_seconds(measured.median)
 
 
 def facts_of(measured: Measurement) -> dict[str, str]:
-    """All that is known of it, by name, in the order in which it is shown."""
+    """Return all facts by name, in display order."""
     return {
         "median": median(measured),
         "95 % interval": _interval(measured),
@@ -163,17 +163,17 @@ def _interval(measured: Measurement) -> str:
     low, high = measured.median_interval
     over = f"{measured.interval_count} {measured.interval_over}"
     if math.isinf(low):
-        return "none: five samples or fewer say nothing at that confidence"
+        return "none: requires at least six samples"
     return f"{format_seconds(low)} .. {format_seconds(high)} (over {over})"
 
 
 def _overhead_facts(measured: Measurement) -> dict[str, str]:
     if measured.overhead_reason:
-        return {"method's own cost": f"not taken off: {measured.overhead_reason}"}
+        return {"method's own cost": f"not subtracted: {measured.overhead_reason}"}
     if not measured.overhead:
         return {}
     cost, uncertainty = map(format_seconds, (measured.overhead, measured.overhead_uncertainty))
-    return {"method's own cost": f"{cost} ± {uncertainty}, taken off"}
+    return {"method's own cost": f"{cost} ± {uncertainty}, subtracted"}
 
 
 def _used(measured: Measurement, condition: str) -> str:
@@ -219,17 +219,17 @@ def _device_facts(measured: Measurement) -> dict[str, str]:
     known = {
         "busy": (measured.busy_seconds, "at least one kernel, copy or memset ran"),
         "span": (measured.span_seconds, "first start to last end"),
-        "sum": (measured.sum_seconds, "durations added up"),
+        "sum": (measured.sum_seconds, "sum of durations"),
     }
     facts = {}
     for metric, (seconds, meaning) in known.items():
-        if seconds:  # older files have some of them
+        if seconds:  # older files lack some metrics
             median = _C.summarize(seconds, measured.clock_tick)["median"]
             facts[metric] = f"{format_seconds(median)} ({meaning})"
     if not facts:
         return {}
     if measured.busy_seconds and measured.busy_seconds != measured.sum_seconds:
-        facts["sum"] += ": some at the same time"
+        facts["sum"] += ": some are concurrent"
     used = {"metric": _used(measured, "metric")} if measured.metric != "elapsed" else {}
     return {
         **used,
@@ -243,15 +243,15 @@ def _disturbance_facts(measured: Measurement) -> dict[str, str]:
     facts = {}
     if measured.unrecorded:
         facts["not seen"] = (
-            f"work issued by {', '.join(measured.unrecorded)}, of which CUPTI has no record; use "
+            f"work issued by {', '.join(measured.unrecorded)}, which CUPTI does not record; use "
             "method='event' or 'sync' to include it"
         )
     if measured.other_launches:
         facts["other threads"] = (
-            f"gave the GPU {measured.other_launches} pieces of work meanwhile, which are not timed"
+            f"issued {measured.other_launches} pieces of GPU work during the run (not timed)"
         )
     if measured.faulty_batches:
-        facts["repeated"] = f"{measured.faulty_batches} batches, the last for {measured.fault}"
+        facts["repeated"] = f"{measured.faulty_batches} batches, last reason: {measured.fault}"
     return facts
 
 
@@ -273,7 +273,7 @@ def _rate_facts(measured: Measurement) -> dict[str, str]:
             "copy)"
         )
     if measured.ceilings_reason:
-        facts["ceilings"] = f"not known: {measured.ceilings_reason}"
+        facts["ceilings"] = f"unknown: {measured.ceilings_reason}"
     return facts
 
 
@@ -302,7 +302,7 @@ def _proof_fact(measured: Measurement) -> dict[str, str]:
 def _turn_facts(measured: Measurement) -> dict[str, str]:
     facts = {}
     if measured.waited_seconds:
-        facts["waited"] = f"{format_seconds(measured.waited_seconds)} for others to time"
+        facts["waited"] = f"{format_seconds(measured.waited_seconds)} for other timings"
     if _maybe_disturbed(measured):
         facts["maybe disturbed"] = measured.exclusive_reason
     return facts
@@ -312,11 +312,11 @@ def _host_facts(measured: Measurement) -> dict[str, str]:
     facts = {}
     threads, load, governor = map(measured.provenance.get, ("threads", "load_average", "governor"))
     if measured.device == "cpu":
-        told = f"{load:.2f}" if isinstance(load, float) else "not known"
+        told = f"{load:.2f}" if isinstance(load, float) else "unknown"
         cores = measured.provenance.get("cores") or "unknown"
         facts["CPU"] = (
             f"{threads or 'unknown'} threads, {cores} cores, load average {told}, governor "
-            f"{governor or 'not known'}"
+            f"{governor or 'unknown'}"
         )
     if measured.provenance.get("tracers"):
         facts["traced by"] = str(measured.provenance["tracers"])
@@ -325,12 +325,12 @@ def _host_facts(measured: Measurement) -> dict[str, str]:
     if measured.pin is not None:
         facts["pinned to"] = f"CPU {measured.pin}"
     if measured.repeats > 1:
-        facts["calls per sample"] = f"{measured.repeats}, since one is too short for the clock"
+        facts["calls per sample"] = f"{measured.repeats}, since one call is too short for the clock"
     return facts | _host_reading_facts(measured)
 
 
 def _host_reading_facts(measured: Measurement) -> dict[str, str]:
-    """What the operating system did to the calls, on average."""
+    """Return the operating system's effects on the calls, on average."""
     facts = {}
     if measured.host and measured.cpu_seconds is not None:
         calls = measured.repeats * sum(reading.samples for reading in measured.host)
@@ -357,8 +357,8 @@ def _host_reading_facts(measured: Measurement) -> dict[str, str]:
             sum(getattr(reading, quantity) for reading in measured.host) / calls
             for quantity in ("voluntary_switches", "involuntary_switches", "minor_faults")
         )
-        facts["page faults"] = f"{faults:.4g} a call"
-        facts["context switches"] = f"{voluntary:.2g} of its own, {involuntary:.2g} forced, a call"
+        facts["page faults"] = f"{faults:.4g} per call"
+        facts["context switches"] = f"{voluntary:.2g} voluntary, {involuntary:.2g} forced, per call"
     if measured.disturbance:
         facts["disturbed"] = measured.disturbance
     if measured.host_reason:
@@ -374,7 +374,7 @@ def _clock_facts(measured: Measurement) -> dict[str, str]:
         f"{min(known_mhz):.0f} .. {max(known_mhz):.0f} MHz of {measured.max_sm_clock_hz / 1e6:.0f}"
     )
     if any(measured.throttled):
-        text += f"; {sum(measured.throttled)} samples below {THROTTLED_BELOW:.0%} of it"
+        text += f"; {sum(measured.throttled)} samples below {THROTTLED_BELOW:.0%} of that"
     return {"SM clock": text + (" (locked)" if measured.clocks == "lock" else "")}
 
 
@@ -389,7 +389,7 @@ def _condition_facts(measured: Measurement) -> dict[str, str]:
     if reasons:
         facts["throttled by"] = ", ".join(sorted(reasons))
     if measured.conditions_reason:
-        facts["conditions"] = f"not known: {measured.conditions_reason}"
+        facts["conditions"] = f"unknown: {measured.conditions_reason}"
     return facts
 
 

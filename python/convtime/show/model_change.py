@@ -1,4 +1,4 @@
-"""What was done to a model as text, as a list of all layers, and as HTML."""
+"""Render the changes of a model as text, a list of all layers, and HTML."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _ITSELF = "the model itself"
 
 
 def line(change: ModelChange) -> str:
-    """To how many layers it was done, and which were left."""
+    """Return the number of changed layers, and the names of unchanged layers."""
     told = _counts(change)
     if change.left:
         told += f": {', '.join(name for name, _ in _named(change.left))}"
@@ -17,14 +17,14 @@ def line(change: ModelChange) -> str:
 
 
 def brief(change: ModelChange) -> str:
-    """To how many layers it was done, and why others were left."""
+    """Return the number of changed layers, and why others were left unchanged."""
     left = [f"{name} is left: {why}" for name, why in _named(change.left)]
     parts = [_counts(change), text.sentences(left, indent=2)]
     return "\n".join(filter(None, parts))
 
 
 def sheet(change: ModelChange) -> str:
-    """What was done to each layer, and why it was left where it was."""
+    """Return the change of each layer, or why it was left unchanged."""
     parts = [_counts(change)]
     rows = _rows(change)
     if rows:
@@ -33,7 +33,7 @@ def sheet(change: ModelChange) -> str:
 
 
 def html_sheet(change: ModelChange) -> str:
-    """As HTML, with everything escaped."""
+    """Return the changes as HTML, with all text escaped."""
     rows = _rows(change)
     table = html.table((change.one, ""), rows) if rows else ""
     return html.paragraph(_counts(change)) + table
@@ -48,6 +48,6 @@ def _named(layers: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
 
 
 def _rows(change: ModelChange) -> list[tuple[str, str]]:
-    """Those that were left first, since they are what a reader looks for."""
+    """Return rows with unchanged layers first, since readers look for them."""
     left = [(name, f"left: {why}") for name, why in _named(change.left)]
     return left + _named(change.done)

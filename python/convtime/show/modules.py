@@ -1,4 +1,4 @@
-"""ModuleTimes as one line, as a table, as a sheet, and as HTML."""
+"""Render ModuleTimes as one line, a table, a sheet, and HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KERNELS = {True: "same", False: "OTHERS", None: ""}
 
 
 def line(times: ModuleTimes) -> str:
-    """How many modules there are, and how long a step takes."""
+    """Return one line with the number of modules and the duration of a step."""
     modules = {timed.module for timed in times.passes}
     step = format_seconds(statistics.median(times.step_seconds))
     return text.printable(
@@ -28,14 +28,14 @@ def line(times: ModuleTimes) -> str:
 
 
 def brief(times: ModuleTimes) -> str:
-    """A line for each pass, and below them what is to be known beside it."""
+    """Return a table with a row per pass, and remarks below it."""
     headers = _headers(times)
     parts = [text.table(headers, _rows(times), right=_RIGHT), text.sentences(_remarks(times))]
     return "\n\n".join(parts)
 
 
 def sheet(times: ModuleTimes) -> str:
-    """As :func:`brief`, and the kernels of each pass, in place and by themselves."""
+    """Return :func:`brief` and the kernels of each pass, in place and isolated."""
     parts = [brief(times)]
     for timed in times.passes:
         lines = [_title(timed)]
@@ -51,7 +51,7 @@ def sheet(times: ModuleTimes) -> str:
 
 
 def html_sheet(times: ModuleTimes) -> str:
-    """As HTML, with everything escaped: the table, and the ratios."""
+    """Return the table and the ratios as HTML, with all text escaped."""
     ratios = [
         svg.Estimate(_title(timed), timed.ratio.value, timed.ratio.low, timed.ratio.high)
         for timed in times.passes
@@ -115,12 +115,12 @@ def _verdict(times: ModuleTimes, timed: PassTimes) -> str:
 
 def _remarks(times: ModuleTimes) -> Iterator[str]:
     what = "kernels, copies and memsets" if times.method == "kernel" else "host time"
-    told = f"{what} of a step: {format_seconds(statistics.median(times.step_seconds))}, of which "
-    yield told + f"{format_seconds(statistics.median(times.rest_seconds))} are no module's"
+    told = f"{what} of a step: {format_seconds(statistics.median(times.step_seconds))}, including "
+    yield told + f"{format_seconds(statistics.median(times.rest_seconds))} outside modules"
     if times.method_reason:
-        yield f"these are times of the CPU: {times.method_reason}"
+        yield f"these are CPU times: {times.method_reason}"
     if math.isfinite(times.disturbance):
-        yield f"while modules are watched, a step takes {times.disturbance:.3f} times as long"
+        yield f"with watched modules, a step takes {times.disturbance:.3f} times as long"
     if _is_isolated(times):
         yield _told_of_isolation(times)
     clocks = [
@@ -133,9 +133,9 @@ def _remarks(times: ModuleTimes) -> Iterator[str]:
         yield f"maybe disturbed: {times.exclusive_reason}"
     for timed in times.passes:
         if timed.isolated_reason:
-            yield f"{_title(timed)} was not timed by itself: {timed.isolated_reason}"
+            yield f"{_title(timed)} was not timed in isolation: {timed.isolated_reason}"
         if timed.counters_reason:
-            yield f"no counters of {_title(timed)} by itself: {timed.counters_reason}"
+            yield f"no counters of {_title(timed)} in isolation: {timed.counters_reason}"
     if times.not_called:
         yield f"not called by the step: {', '.join(times.not_called)}"
     if times.counters_reason:
@@ -145,11 +145,11 @@ def _remarks(times: ModuleTimes) -> Iterator[str]:
 def _told_of_isolation(times: ModuleTimes) -> str:
     if times.regime == "step":
         return "isolated: the same calls repeated, each after a whole step"
-    return f"isolated: the same calls repeated, in the regime {times.regime}"
+    return f"isolated: the same calls repeated, in regime {times.regime}"
 
 
 def _counted(times: ModuleTimes, of_step: Counters) -> tuple[list[str], list[list[str]]]:
-    """A line for each kernel that was counted, with what one launch has of each metric."""
+    """Return a row per counted kernel, with each metric's value per launch."""
     metrics = list(of_step.units)
     headers = ["kernel", "counted", "launches"]
     headers += [f"{metric} ({of_step.units[metric]})" for metric in metrics]

@@ -1,4 +1,4 @@
-"""A PlanChoice as one line, as a sheet of facts, and as HTML."""
+"""Render a PlanChoice as one line, a sheet of facts, and HTML."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from convtime.show import html, text
 
 
 def line(choice: PlanChoice) -> str:
-    """For what it was chosen, which plan it is, and how often it ran."""
+    """Return one line with the problem, the plan, and the number of uses."""
     sizes = [_sizes(tensor) for tensor in (choice.x, choice.w)]
     told = (
         f"{choice.pass_name} of {' by '.join(sizes)}, {choice.dtype}, {choice.device}: "
@@ -20,12 +20,12 @@ def line(choice: PlanChoice) -> str:
 
 
 def sheet(choice: PlanChoice) -> str:
-    """A line for each fact."""
+    """Return one line per fact."""
     return f"{line(choice)}\n{text.facts(_facts(choice), indent=2)}"
 
 
 def html_sheet(choice: PlanChoice) -> str:
-    """As an HTML table, with everything escaped."""
+    """Return an HTML table, with all text escaped."""
     return html.facts(line(choice), _facts(choice))
 
 
@@ -34,7 +34,7 @@ def _sizes(tensor: TensorDescriptor | None) -> str:
 
 
 def _facts(choice: PlanChoice) -> dict[str, text.Cell]:
-    absent = [name for name in ("z", "b") if getattr(choice, name) is None]  # nothing is added
+    absent = [name for name in ("z", "b") if getattr(choice, name) is None]  # no tensor is added
     return {
         field.name.replace("_", " "): in_words(getattr(choice, field.name))
         for field in dataclasses.fields(choice)

@@ -1,4 +1,4 @@
-"""Pictures of compared layers, samples, comparisons, sweeps, and a GPU's clocks over time."""
+"""Plots of compared layers, samples, comparisons, sweeps, and a GPU's clocks over time."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from convtime.show.text import printable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, which holds for colour-blind readers too.
+# Okabe and Ito's palette, which is suitable for color-blind readers.
 COLOURS = {"PyTorch": "#D55E00", "convtime": "#0072B2"}
-# Of the same palette, in the order in which applications take them.
+# Colors of applications, in order; from the same palette.
 _SERIES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 BAND = (0.97, 1.03)
-_LOGARITHMIC_FROM = 20  # the largest value over the least
+_LOGARITHMIC_FROM = 20  # ratio of the largest to the smallest value
 _SMALL: dict[str, Any] = {"markersize": 3, "color": COLOURS["convtime"]}
-FILE_TYPES = ("png", "svg", "pdf")  # of those that matplotlib has, what needs no other program
+FILE_TYPES = ("png", "svg", "pdf")  # matplotlib's types that need no other program
 
 
 def _figure_class() -> Any:
@@ -40,16 +40,16 @@ def _figure_class() -> Any:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
         raise InputError(
-            "plots need matplotlib, which is not installed; pip install 'convtime[plot]'"
+            "plots require matplotlib, which is not installed; run pip install 'convtime[plot]'"
         ) from error
-    except Exception as error:  # it reads its settings, and refuses broken ones
+    except Exception as error:  # matplotlib rejects broken settings
         raise InputError(
-            f"plots need matplotlib, whose import raised {first_line(error)}; correct MPLBACKEND "
-            "or its matplotlibrc"
+            f"plots require matplotlib, whose import raised {first_line(error)}; correct "
+            "MPLBACKEND or matplotlibrc"
         ) from error
 
     class ShownFigure(Figure):
-        """Notebooks show pyplot's figures only, and those once pyplot has made one."""
+        """Figure that notebooks display; by default, they only display pyplot's figures."""
 
         def _repr_png_(self) -> bytes:
             content = io.BytesIO()
@@ -60,15 +60,15 @@ def _figure_class() -> Any:
 
 
 def check_plot(path: str | os.PathLike[str]) -> None:
-    """Makes sure, before any timing, that a picture of this type can be drawn.
+    """Check before any timing that a plot of this file type can be drawn.
 
     Raises:
-        InputError: matplotlib is missing, or does not know the type.
+        InputError: matplotlib is missing, or the file type is unknown.
     """
     _figure_class()
     if _file_type(Path(path).suffix) not in FILE_TYPES:
         raise InputError(
-            f"{path}: a picture's name must end in one of "
+            f"{path}: a plot's file name must end in one of "
             f"{', '.join(f'.{name}' for name in FILE_TYPES)}"
         )
 
@@ -78,19 +78,19 @@ def _file_type(suffix: str) -> str:
 
 
 def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
-    """Draws both medians of each layer, and below their ratio with its interval.
+    """Draw both medians of each layer, and their ratio with its interval below.
 
-    Bars on a median span the quartiles. No display is needed.
+    Error bars on a median span the quartiles. No display is needed.
 
     Args:
-        results: At least one layer's.
-        title: Says under which conditions they were measured.
-        suffix: Of the picture's file, which says its type: ".png", ".svg", …
+        results: results of at least one layer.
+        title: description of the measurement conditions.
+        suffix: suffix of the file, which determines its type: ".png", ".svg", …
 
     Returns:
-        The content of the picture's file.
+        Content of the plot's file.
     """
-    # A Figure of its own, not pyplot's: it always draws off-screen, and leaves a user's state be.
+    # A separate Figure, not pyplot's: it always draws off-screen and leaves the user's state alone.
     width = min(40.0, max(8.0, 0.32 * len(results) + 2))  # inches
     figure = _figure_class()(figsize=(width, 6.2), dpi=130, layout="constrained")
     times, ratios = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
@@ -101,7 +101,7 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
             result.pytorch if who == "PyTorch" else result.convtime for result in results
         ]
         medians = [1e6 * measured.median for measured in measurements]
-        # The median is spread within the clock's tick and quantiles are not: it may lie outside.
+        # The median accounts for the clock's tick, but quantiles do not: it may be outside them.
         low = [
             max(0.0, 1e6 * (measured.median - measured.quantile(0.25))) for measured in measurements
         ]
@@ -131,9 +131,9 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
         end
         for result in results
         for end in (result.ratio.value, result.ratio.low, result.ratio.high)
-        if math.isfinite(end)  # as those of a few samples are not
+        if math.isfinite(end)  # unbounded with few samples
     ]
-    # Never less than the band and its surroundings, so that noise of 0.1 % does not fill the plot.
+    # Always show the band and a margin; otherwise noise of 0.1 % would fill the plot.
     bottom, top = min([0.95, *ends]) - 0.01, max([1.05, *ends]) + 0.01
     below = [max(0.0, result.ratio.value - max(result.ratio.low, bottom)) for result in results]
     above = [max(0.0, min(result.ratio.high, top) - result.ratio.value) for result in results]
@@ -170,7 +170,7 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
         ha="right",
         rotation_mode="anchor",
         fontsize=8,
-        parse_math=False,  # a name may have any characters, "$" too
+        parse_math=False,  # a name may contain any character, including "$"
     )
     ratios.set_xlim(-0.6, len(results) - 0.4)
 
@@ -180,9 +180,9 @@ def draw(results: Sequence[LayerResult], title: str, suffix: str) -> bytes:
 
 
 def sample_figure(measured: Measurement) -> Figure:
-    """Draws every sample in the order taken, the discarded ones beside them, and the clocks.
+    """Draw every sample in order, discarded samples next to them, and the clocks.
 
-    Below, where it is known, is the power that the GPU drew meanwhile.
+    If known, the GPU's power during the run is drawn below.
 
     Raises:
         InputError: matplotlib is missing.
@@ -265,7 +265,7 @@ def _microseconds(seconds: Iterable[float]) -> list[float]:
 
 
 def comparison_figure(compared: Comparison) -> Figure:
-    """Draws each candidate's times, and beside them its ratio to the baseline with the interval.
+    """Draw each candidate's times, and its ratio to the baseline with the interval.
 
     Raises:
         InputError: matplotlib is missing.
@@ -311,7 +311,7 @@ def _with_verdict(compared: Comparison, name: str) -> str:
 
 
 def modules_figure(timed: ModuleTimes) -> Figure:
-    """Draws what each pass of a module takes within a step and by itself, and beside it the ratio.
+    """Draw each module pass's time within a step and in isolation, and the ratio.
 
     Raises:
         InputError: matplotlib is missing.
@@ -350,19 +350,19 @@ def modules_figure(timed: ModuleTimes) -> Figure:
 def _draw_estimate(
     axis: Any, value: float, interval: tuple[float, float], height: float, who: str
 ) -> None:
-    if value > 0:  # of 0 there is no logarithm
+    if value > 0:  # the axis is logarithmic
         axis.plot(1e6 * value, height, "o", color=COLOURS[who], markersize=4)
     if interval[0] > 0 and math.isfinite(interval[1]):
         axis.plot(_microseconds(interval), (height, height), color=COLOURS[who])
 
 
 def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Figure:
-    """Draws clock, power, temperature and throttle reasons over time, and iterations above them.
+    """Draw clock, power, temperature and throttle reasons over time, with iterations above.
 
     Args:
-        trace: with at least one reading.
-        times: start of each iteration since the trace's own, and its duration, in seconds; may be
-            empty.
+        trace: trace with at least one reading.
+        times: start of each iteration relative to the trace's start, and its duration, in seconds;
+            may be empty.
 
     Raises:
         InputError: matplotlib is missing.
@@ -410,7 +410,7 @@ def clock_figure(trace: ClockTrace, times: Sequence[tuple[float, float]]) -> Fig
 
 
 def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
-    """A line a reason, drawn from each reading that has it until the next reading."""
+    """Draw one line per reason, from each reading with that reason to the next reading."""
     starts = [reading.seconds for reading in trace.readings]
     ends = [*starts[1:], starts[-1]]
     for place, reason in enumerate(reasons):
@@ -427,17 +427,18 @@ def _draw_reasons(axis: Any, trace: ClockTrace, reasons: Sequence[str]) -> None:
 def sweep_figure(
     swept: Sweep, x: str | None = None, quantities: Sequence[str] | None = None, kernel: str = ""
 ) -> Figure:
-    """Draws each quantity over an axis, with a band from the least to the largest value.
+    """Draw each quantity over an axis, with a band from the smallest to the largest value.
 
     Args:
-        swept: what was measured.
-        x: the axis; None for ``iterations``, or else the first of numbers, or the first.
+        swept: sweep to draw.
+        x: name of the axis. Default: ``iterations`` if present, else the first numeric axis, else
+            the first axis.
         quantities: ``time`` and metrics; None for all.
-        kernel: a short name; empty for whole calls.
+        kernel: short name of a kernel; empty for whole calls.
 
     Raises:
-        InputError: there is no such axis, quantity or kernel, nothing was measured, or there is no
-            matplotlib.
+        InputError: an axis, quantity or kernel is unknown, the sweep has no measurements, or
+            matplotlib is missing.
     """
     axes = swept.plan.axes
     x = _default_x(axes) if x is None else x
@@ -447,12 +448,12 @@ def sweep_figure(
     wanted = known if quantities is None else tuple(quantities)
     for quantity in wanted:
         if quantity not in known:
-            raise InputError(f"quantities must be some of {', '.join(known)}, got {quantity!r}")
+            raise InputError(f"quantities must be from {', '.join(known)}, got {quantity!r}")
     if kernel and kernel not in swept.kernels:
         names = ", ".join(swept.kernels) or "none, since no kernels were recorded"
         raise InputError(f"kernel must be one of {names}, got {kernel!r}")
     if not (swept.measurements and wanted):
-        raise InputError("a sweep of which nothing was measured cannot be drawn")
+        raise InputError("a sweep must have at least one measurement to be drawn, got none")
     columns: dict[str, list[SweepPoint]] = {}
     for point in swept.points:
         others = [axis for axis, values in axes.items() if axis != x and len(values) > 1]
@@ -478,11 +479,11 @@ def sweep_figure(
 
 
 def draw_sweep(swept: Sweep, suffix: str) -> bytes:
-    """The content of a picture's file, of :func:`sweep_figure`.
+    """Return the file content of :func:`sweep_figure`.
 
     Args:
-        swept: of which something was measured.
-        suffix: of the file, which says its type.
+        swept: sweep with at least one measurement.
+        suffix: suffix of the file, which determines its type.
     """
     picture = io.BytesIO()
     sweep_figure(swept).savefig(picture, format=_file_type(suffix))
@@ -497,7 +498,7 @@ def _default_x(axes: Mapping[str, Sequence[Label]]) -> str:
 
 
 def _numbers(values: Sequence[Label]) -> list[float]:
-    """An axis's values, where they are numbers all of them; else nothing."""
+    """Return an axis's values if all are numbers; otherwise an empty list."""
     found = [
         value for value in values if isinstance(value, int | float) and not isinstance(value, bool)
     ]
@@ -505,7 +506,7 @@ def _numbers(values: Sequence[Label]) -> list[float]:
 
 
 def _is_wide(values: Sequence[float]) -> bool:
-    """Whether values are better drawn on a logarithmic scale."""
+    """Return whether values need a logarithmic scale."""
     return bool(values) and 0 < _LOGARITHMIC_FROM * min(values) <= max(values)
 
 
@@ -519,9 +520,9 @@ def _axis_label(swept: Sweep, quantity: str) -> str:
 def _draw_quantity(
     panel: Any, swept: Sweep, points: Sequence[SweepPoint], x: str, of: tuple[str, str]
 ) -> None:
-    """A line and a band for each application; marks apart where the axis is not of numbers.
+    """Draw a line and a band per application, or separate marks on an axis that is not numeric.
 
-    ``of`` are the quantity and the kernel.
+    ``of`` is the quantity and the kernel.
     """
     values = swept.plan.axes[x]
     numbers = _numbers(values)
@@ -535,7 +536,7 @@ def _draw_quantity(
         )
         at = [place for place, _ in found]
         low, mean, high = zip(*(band for _, band in found), strict=True) if found else ((), (), ())
-        # Otherwise, what stands between two "$" would be a formula, and "_" first hide it.
+        # Text between two "$" would become a formula, and a leading "_" would hide the label.
         label = printable(application).replace("$", r"\$").lstrip("_")
         if numbers:
             panel.plot(at, mean, "o-", markersize=3, color=colour, label=label)
@@ -555,7 +556,7 @@ def _draw_quantity(
 
 
 def _band(point: SweepPoint, quantity: str, kernel: str) -> tuple[float, float, float]:
-    """The least value, the mean and the largest; not numbers where there are none."""
+    """Return the smallest value, the mean and the largest value; NaN if unavailable."""
     found = summary(point, quantity, kernel)
     scale = 1e6 if quantity == TIME else 1.0
     low, mean, high = (scale * found.get(name, math.nan) for name in ("min", "mean", "max"))

@@ -1,4 +1,4 @@
-"""A Recording as one line, as a table of its regions, as a sheet, and as HTML."""
+"""Render a Recording as one line, a table of its regions, a sheet, and HTML."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _KERNEL = ("kernels, mean", "kernels, least to most", "of all", "launches")
 
 
 def line(recording: Recording) -> str:
-    """How much was recorded, and how."""
+    """Return one line with the amount and the method of recording."""
     if math.isnan(recording.seconds):
-        return "that has not ended"
+        return "still running"
     entries = text.printable(_counted(len(recording.entries), "entry", "entries"))
     told = f"of {format_seconds(recording.seconds)}: {entries} of regions"
     if recording.method == "kernel":
@@ -27,9 +27,9 @@ def line(recording: Recording) -> str:
 
 
 def brief(recording: Recording) -> str:
-    """A table of the regions, and below it what is to be known beside it."""
+    """Return a table of the regions, and remarks below it."""
     if math.isnan(recording.seconds):
-        return f"a recording {line(recording)}"
+        return f"a recording that is {line(recording)}"
     parts = [text.sentences(_remarks(recording))]
     if recording.entries:
         headers = _headers(recording)
@@ -38,7 +38,7 @@ def brief(recording: Recording) -> str:
 
 
 def sheet(recording: Recording) -> str:
-    """As :func:`brief`, and what the GPU did in each region, of those within it left out."""
+    """Return :func:`brief` and each region's GPU work, without nested regions."""
     parts = [brief(recording)]
     for region in recording.regions:
         if region.activities:
@@ -52,7 +52,7 @@ def sheet(recording: Recording) -> str:
 
 
 def html_sheet(recording: Recording) -> str:
-    """As HTML, with everything escaped."""
+    """Return the recording as HTML, with all text escaped."""
     table = html.table(_headers(recording), _rows(recording)) if recording.entries else ""
     return table + html.items(_remarks(recording))
 
@@ -89,24 +89,24 @@ def _time_cells(seconds: Sequence[float]) -> tuple[str, str]:
 
 def _remarks(recording: Recording) -> Iterator[str]:
     if recording.fault:
-        yield f"INCOMPLETE, times of the GPU are too short: {recording.fault}"
+        yield f"INCOMPLETE, GPU times are too short: {recording.fault}"
     told = f"recorded for {format_seconds(recording.seconds)}"
     if recording.method == "kernel":
         outside = recording.outside
         lasted = math.fsum(work.seconds for work in outside)
         told += (
-            f": {format_seconds(recording.kernel_seconds)} of kernels, copies and memsets, of "
-            f"which {format_seconds(lasted)} outside of regions "
+            f": {format_seconds(recording.kernel_seconds)} of kernels, copies and memsets, "
+            f"including {format_seconds(lasted)} outside regions "
             f"({_counted(len(outside), 'launch', 'launches')})"
         )
     else:
-        told += ": the host's times alone"
+        told += ": host times only"
         told += f", since {recording.method_reason}" if recording.method_reason else ""
     yield told
     if recording.ambiguous:
         yield (
             f"{_counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
-            "since several threads or tasks were in one, and which of them issued it is unknown"
+            "since several threads or tasks were in regions, and the issuing one is unknown"
         )
 
 

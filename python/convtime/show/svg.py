@@ -1,7 +1,7 @@
-"""Small pictures as SVG, drawn in the colour of the text around them.
+"""Small SVG pictures, drawn in the color of the surrounding text.
 
-So they can be read in a light and in a dark theme, and say nothing by colour alone. Each has its
-content in words, too, for those who do not see it. Every text is escaped.
+They are readable in light and dark themes and do not rely on color. Each picture has a text
+description for screen readers. All text is escaped.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from html import escape
 from convtime.show.text import printable
 
 _WIDTH = 420.0
-_LINE = 16.0  # height of a line of text
+_LINE = 16.0  # height of a text line
 _MARGIN = 4.0
-_LONGEST = 22  # letters of a name; tables have all of it
-_OUTERMOST = 0.01  # share of the samples at either end that the scale need not reach
+_LONGEST = 22  # characters of a name; tables show the full name
+_OUTERMOST = 0.01  # share of the samples at each end that may be outside the scale
 
 
 def histogram(values: Sequence[float], middle: float, write: Callable[[float], str]) -> str:
-    """How often values occur; the few that are far from all others are in the outermost bars.
+    """Draw a histogram; the outermost bars include outliers.
 
     Args:
-        values: finite numbers, one at least.
-        middle: where a line is drawn across.
-        write: how a value is written.
+        values: at least one finite number.
+        middle: value at which to draw a line across.
+        write: function that formats a value.
     """
     ordered = sorted(values)
     beyond = math.floor(_OUTERMOST * len(ordered))
@@ -59,7 +59,7 @@ def histogram(values: Sequence[float], middle: float, write: Callable[[float], s
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A value with its interval, which may be unbounded."""
+    """A value with an interval, which may be unbounded."""
 
     label: str
     value: float
@@ -68,12 +68,12 @@ class Estimate:
 
 
 def estimates(rows: Sequence[Estimate], reference: float, margin: float) -> str:
-    """Values with their intervals, one below the other, beside a reference.
+    """Draw values with intervals, one per line, with a reference.
 
     Args:
-        rows: one at least.
-        reference: where a line is drawn across all of them.
-        margin: how far to either side of it a band reaches.
+        rows: at least one estimate.
+        reference: value at which to draw a line across all rows.
+        margin: half-width of the band around the reference.
     """
     ends = [end for row in rows for end in (row.value, row.low, row.high) if math.isfinite(end)]
     ends += [reference - 1.5 * margin, reference + 1.5 * margin]
@@ -97,7 +97,7 @@ def estimates(rows: Sequence[Estimate], reference: float, margin: float) -> str:
 
 
 def bars(rows: Iterable[tuple[str, float]]) -> str:
-    """Shares of a whole, one below the other."""
+    """Draw shares of a whole, one per line."""
     rows = [*rows]
     names = 0.35 * _WIDTH
     drawn = []
@@ -112,12 +112,12 @@ def bars(rows: Iterable[tuple[str, float]]) -> str:
 
 
 def course(times: Sequence[float], values: Sequence[float | None], labels: tuple[str, str]) -> str:
-    """Values over time; a gap where one is not known.
+    """Draw values over time, with gaps at unknown values.
 
     Args:
-        times: rising, one for each value.
-        values: one that is known at least.
-        labels: the lowest and the highest value as they are written.
+        times: ascending times, one per value.
+        values: values; at least one must be known.
+        labels: the lowest and the highest value, formatted.
     """
     known = [value for value in values if value is not None]
     across, up = _Scale(times[0], times[-1], start=0.2 * _WIDTH), _Scale(min(known), max(known))
@@ -142,7 +142,7 @@ def course(times: Sequence[float], values: Sequence[float | None], labels: tuple
 
 @dataclasses.dataclass(frozen=True)
 class _Scale:
-    """Where a value between two others stands in the picture."""
+    """Map values between two limits to positions in the picture."""
 
     low: float
     high: float
@@ -153,7 +153,7 @@ class _Scale:
         return _WIDTH - _MARGIN - self.start
 
     def share(self, value: float) -> float:
-        """0 at the lower end, 1 at the upper one, and no more where a value is beyond it."""
+        """Return 0 at the lower end and 1 at the upper end; values beyond are clamped."""
         if self.low >= self.high:
             return 0.5
         return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))

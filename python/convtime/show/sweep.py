@@ -1,4 +1,4 @@
-"""A Sweep as a table, as a sheet, and as HTML; a point of it as a line."""
+"""Render a Sweep as a table, a sheet, and HTML, and a point as one line."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from convtime.show.measurement import line as measurement_line
 
 _TIMES = ("median [95 %]", "mean", "min .. max")
 _MOST_NAMED = 3  # points in a sentence
-# Of a measurement's facts, those that say how it was measured.
+# Facts of a measurement that describe its conditions.
 _CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
 
 
 def line(swept: Sweep) -> str:
-    """One line: what was measured over which axes, how much of it, and the drift."""
+    """Return one line with applications, axes, number of points, and drift."""
     applications = ", ".join(swept.plan.applications)
     axes = " × ".join(f"{len(values)} {axis}" for axis, values in swept.plan.axes.items())
     told = [f"{applications}: {axes}", f"{len(swept.measurements)} points measured"]
@@ -36,21 +36,21 @@ def line(swept: Sweep) -> str:
 
 
 def point_line(point: SweepPoint) -> str:
-    """What was measured at one point, or why nothing was."""
+    """Return the measurement of a point, or why it is missing."""
     if point.measurement is None:
         return text.printable(f"{point.name}: {point.error or 'not measured'}")
     return measurement_line(point.measurement)
 
 
 def brief(swept: Sweep) -> str:
-    """A table of the times, and below it what is to be known beside them."""
+    """Return a table of the times, and notes below it."""
     headers, rows = _table(swept)
     parts = [text.table(headers, rows, right=headers[1:]), text.sentences(_sentences(swept))]
     return "\n\n".join(filter(None, parts))
 
 
 def sheet(swept: Sweep) -> str:
-    """As :func:`brief`, and what was counted, the control's visits, and the plan."""
+    """Return :func:`brief`, the counters, the control's visits, and the plan."""
     parts = [brief(swept)]
     if swept.metrics:
         headers, rows = _counted(swept)
@@ -63,7 +63,7 @@ def sheet(swept: Sweep) -> str:
 
 
 def html_sheet(swept: Sweep) -> str:
-    """As HTML, with everything escaped."""
+    """Return the sweep as HTML, with all text escaped."""
     parts = [html.table(*_table(swept)), _pictures(swept), html.items(_sentences(swept))]
     if swept.metrics:
         parts.append(html.table(*_counted(swept)))
@@ -73,7 +73,7 @@ def html_sheet(swept: Sweep) -> str:
 
 
 def _pictures(swept: Sweep) -> str:
-    """The means of each application that was measured, in the order of the table."""
+    """Return pictures of each measured application's means, in the order of the table."""
     parts = []
     for application in swept.plan.applications:
         means = [
@@ -101,7 +101,7 @@ def _times(point: SweepPoint) -> list[str]:
 
 
 def _counted(swept: Sweep) -> tuple[list[str], list[list[str]]]:
-    """The mean of each metric, with the least and the largest value where they are not the same."""
+    """Return the mean of each metric, with its range if the values differ."""
 
     def cells(point: SweepPoint) -> list[str]:
         return [_written(summary(point, metric), unit(point, metric)) for metric in swept.metrics]
@@ -121,7 +121,7 @@ def _written(known: Mapping[str, Any], unit: str) -> str:
 def _with_axes(
     swept: Sweep, headers: tuple[str, ...], cells: Callable[[SweepPoint], list[str]]
 ) -> tuple[list[str], list[list[str]]]:
-    """Headers and rows of a table with a row for each point."""
+    """Return headers and rows of a table with one row per point."""
     rows = [
         [point.application, *map(str, point.values.values()), *cells(point)]
         for point in swept.points
@@ -136,11 +136,11 @@ def _controls(swept: Sweep) -> tuple[list[str], list[list[str]]]:
 
 
 def _sentences(swept: Sweep) -> Iterator[str]:
-    """What whoever relies on the table must know."""
+    """Yield reservations about the table."""
     if swept.missing:
         yield (
-            f"{_named(swept.missing)} not measured: the sweep was interrupted, and goes on when it "
-            "is called again with its file"
+            f"{_named(swept.missing)} not measured: the sweep was interrupted; call it again with "
+            "its file to resume"
         )
     for error, points in _grouped((point.error, point) for point in swept.failed).items():
         yield f"{_named(points)} failed: {error}"
@@ -157,11 +157,11 @@ def _sentences(swept: Sweep) -> Iterator[str]:
     for reason, points in _grouped(uncounted).items():
         yield f"counters were not read at {_named(points)}: {reason}"
     if swept.metrics:
-        yield f"{len(swept.metrics)} metrics were counted, too, which details() has"
+        yield f"{len(swept.metrics)} metrics were counted; see details()"
 
 
 def _grouped(pairs: Iterable[tuple[str, SweepPoint]]) -> dict[str, list[SweepPoint]]:
-    """The points of which the same is to be said."""
+    """Group points by sentence."""
     found: dict[str, list[SweepPoint]] = {}
     for said, point in pairs:
         found.setdefault(said, []).append(point)
@@ -169,7 +169,7 @@ def _grouped(pairs: Iterable[tuple[str, SweepPoint]]) -> dict[str, list[SweepPoi
 
 
 def _named(points: Sequence[SweepPoint]) -> str:
-    """A few points by their names, more by their number."""
+    """Return the names of a few points, or the number of many."""
     if len(points) <= _MOST_NAMED:
         return ", ".join(point.name for point in points)
     return f"{len(points)} points"
@@ -180,21 +180,23 @@ def _drift_sentence(swept: Sweep) -> str:
     drift = swept.drift()
     if drift is None:
         failed = next((point.error for point in swept.controls if point.error), "")
-        why = f"it failed: {failed}" if failed else "it was measured less than twice"
-        return f"drift is not known: the control is {control}, and {why}"
+        why = f"it failed: {failed}" if failed else "it was measured fewer than two times"
+        return f"drift is unknown: the control is {control}, and {why}"
     if drift.ratio is None:
-        return f"drift is not known: the control is {control}, and {drift.sentence}"
-    return f"drift: {control} took {drift.ratio} of its first time in the end; {_in_words(drift)}"
+        return f"drift is unknown: the control is {control}, and {drift.sentence}"
+    return (
+        f"drift: {control} ran at {drift.ratio} of its initial time by the end; {_in_words(drift)}"
+    )
 
 
 def _in_words(drift: Change) -> str:
     if drift.verdict == "same":
-        return f"the machine stayed as it was, within {DRIFT_MARGIN:.0%}"
+        return f"the machine was stable within {DRIFT_MARGIN:.0%}"
     if drift.verdict == "uncertain":
-        return f"whether the machine stayed as it was is uncertain: {drift.sentence}"
+        return f"the machine's stability is uncertain: {drift.sentence}"
     return (
-        f"WARNING: the machine became {drift.verdict} meanwhile, by more than {DRIFT_MARGIN:.0%}: "
-        "points that are less apart may differ for that alone"
+        f"WARNING: the machine became {drift.verdict} during the sweep, by more than "
+        f"{DRIFT_MARGIN:.0%}; drift alone may explain smaller differences between points"
     )
 
 
@@ -207,13 +209,13 @@ def _facts(swept: Sweep) -> dict[str, str]:
     if plan.counters:
         facts["counters"] = ", ".join(plan.counters)
     facts["rest"] = format_seconds(plan.rest) if plan.rest else "none"
-    facts["seed"] = f"{plan.seed}, of the order of the points"
+    facts["seed"] = f"{plan.seed}, for the order of the points"
     facts["machine"] = ", ".join(f"{what} {value}" for what, value in plan.machine.items())
     return facts | _common_conditions(swept)
 
 
 def _common_conditions(swept: Sweep) -> dict[str, str]:
-    """How points were measured, where all were measured so."""
+    """Return the measurement conditions that all points share."""
     sheets = [facts_of(measured) for measured in swept.measurements.values()]
     found = {}
     for condition in _CONDITIONS:

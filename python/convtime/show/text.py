@@ -1,4 +1,4 @@
-"""Texts for people to read: safe to print, and no wider than the terminal."""
+"""Human-readable text: safe to print, and no wider than the terminal."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-#: What stands in a table: a line of text, or several.
+#: Content of a table cell: one or several lines of text.
 Cell = str | Sequence[str]
 
 _UNBOUNDED = 100_000  # columns
-# To how many columns a long word may be broken: at once, where that is not enough, and at last.
+# Minimum widths to which long words may be broken, tried in this order until the table fits.
 _LONG_WORDS = (40, 20, 12)
 _GAP = 2  # between columns
 
 
 def printable(text: str) -> str:
-    """A text with escapes for what would steer a terminal or break a line."""
+    """Escape characters that would control a terminal or break a line."""
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text
@@ -38,13 +38,13 @@ def table(
     right: Collection[str] = (),
     indent: int = 0,
 ) -> str:
-    """Rows under their headers; where the terminal is narrow, cells take several lines.
+    """Return a table; cells wrap if the terminal is narrow.
 
     Args:
-        headers: of the columns.
-        rows: a cell for each column.
-        right: the headers of those columns that are aligned to the right.
-        indent: how many spaces stand before each line.
+        headers: headers of the columns.
+        rows: rows with one cell per column.
+        right: headers of right-aligned columns.
+        indent: number of spaces before each line.
     """
     rows = [*rows]
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
@@ -58,17 +58,17 @@ def table(
 
 
 def facts(named: Mapping[str, Cell], *, indent: int = 0) -> str:
-    """A line for each fact, the names on the left."""
+    """Return one line per fact, with names on the left."""
     return columns([(f"{name}:", fact) for name, fact in named.items()], indent=indent)
 
 
 def sentences(texts: Iterable[str], *, indent: int = 0) -> str:
-    """Sentences, each on lines of its own."""
+    """Return sentences on separate lines."""
     return columns([(text,) for text in texts], indent=indent)
 
 
 def columns(rows: Sequence[Sequence[Cell]], *, indent: int = 0) -> str:
-    """Rows of text without headers."""
+    """Return rows of text without headers."""
     drawn = Table(box=None, show_header=False, pad_edge=False, padding=(0, _GAP, 0, 0))
     for width in _widths(rows, indent, [False] * (len(rows[0]) if rows else 0)):
         drawn.add_column(overflow="fold", width=width)
@@ -100,7 +100,7 @@ def _lines(cell: Cell) -> list[str]:
 
 
 def _widths(rows: Sequence[Sequence[Cell]], indent: int, are_numbers: Sequence[bool]) -> list[int]:
-    """How wide each column is to be: where the terminal is too narrow, text gives way first."""
+    """Return the width of each column; on a narrow terminal, text columns shrink first."""
     texts = [
         [line for cell in column for line in _lines(cell)] for column in zip(*rows, strict=True)
     ]
@@ -118,7 +118,7 @@ def _widths(rows: Sequence[Sequence[Cell]], indent: int, are_numbers: Sequence[b
 
 
 def _shrink(widths: list[int], least: Sequence[int], available: int) -> None:
-    """Takes from the widest column, one by one, until all fit or none may become narrower."""
+    """Narrow the widest column by one, repeatedly, until all fit or none can shrink."""
     while sum(widths) > available:
         shrinkable = [place for place, width in enumerate(widths) if width > least[place]]
         if not shrinkable:
@@ -127,7 +127,7 @@ def _shrink(widths: list[int], least: Sequence[int], available: int) -> None:
 
 
 def _terminal_width() -> int:
-    """Of the terminal that is printed to, in columns; unbounded where that is a file or a pipe."""
+    """Return the width of the terminal in columns; unbounded for a file or a pipe."""
     stream = sys.stdout
     is_terminal = stream is not None and not stream.closed and stream.isatty()
     return shutil.get_terminal_size().columns if is_terminal else _UNBOUNDED

@@ -1,1 +1,1 @@
-"""Whether timings can be trusted here, and why they differ."""
+"""Check whether timings on this machine are trustworthy, and explain why they differ."""

@@ -1,4 +1,4 @@
-"""Looks at a machine, and times what tells whether its timings can be trusted."""
+"""Inspect a machine and run timings that show whether its results are trustworthy."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling import measure
 from convtime.timing.stopwatch import time_op
 
-_BUDGET = 0.1  # seconds for each of some thirty timings, or it would take more than 20 s
+_BUDGET = 0.1  # seconds for each of about thirty timings; more would exceed 20 s in total
 _GPU_METHODS: tuple[Method, ...] = ("kernel", "event", "graph", "sync", "cpu")
 _REGIMES: tuple[Regime, ...] = ("burst", "sustained")
 
 
 def examine(device: torch.device) -> Examination:
-    """Looks at the machine, and times kernels of known duration and a few operations.
+    """Inspect the machine, then time kernels of known duration and a few operations.
 
-    It takes up to 20 s on a GPU, and changes nothing.
+    Takes up to 20 s on a GPU and changes no settings.
 
     Args:
-        device: a GPU or the CPU.
+        device: GPU or CPU to examine.
     """
     began = time.perf_counter()
-    cpu = state.cpu_state()  # before our own work is part of the load
+    cpu = state.cpu_state()  # before convtime adds to the load
     on_gpu = device.type == "cuda"
     utilisation = state.utilisation(device) if on_gpu else None
     monitor = ClockMonitor(device, interval=0.1) if on_gpu else None
@@ -73,7 +73,7 @@ def _known_durations(device: torch.device) -> Iterator[KnownDuration]:
         expected = (durations[1] - durations[0]) * 1e-9
         options = Options(method=method, cache="warm", device=where, budget=2 * _BUDGET)
         try:
-            # Interleaved: what the host takes to launch and to wait drifts by microseconds.
+            # Interleaved: the host's launch and wait times drift by microseconds.
             short, long = measure([Candidate(spin, each) for each in durations], options)
         except RuntimeError as error:
             yield KnownDuration(method, expected, None, None, reason=one_line(error))
@@ -84,7 +84,7 @@ def _known_durations(device: torch.device) -> Iterator[KnownDuration]:
 def _known_duration(
     method: Method, expected: float, short: Measurement, long: Measurement
 ) -> KnownDuration:
-    """The difference of two measurements that were taken in the same rounds."""
+    """Return the difference between two measurements taken in the same rounds."""
     differences = [more - less for less, more in zip(short.seconds, long.seconds, strict=True)]
     low, high, _, _ = _C.median_interval(differences, (), long.batches, long.clock_tick, 0.0)
     return KnownDuration(
@@ -97,7 +97,7 @@ def _known_duration(
 
 
 def _spin_host(nanoseconds: int) -> None:
-    # Neither the clock that host methods read, nor one that is adjusted.
+    # Independent of the clock that the host methods read, and never adjusted.
     clock = time.CLOCK_MONOTONIC_RAW
     end = time.clock_gettime_ns(clock) + nanoseconds
     while time.clock_gettime_ns(clock) < end:

@@ -1,4 +1,4 @@
-"""What was seen on a machine whose timings may be trusted, or may not: data alone."""
+"""Data collected by `convtime doctor`, without judgement."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ Status = Literal["ok", "advice", "failed"]
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """What one check says.
+    """Result of one check.
 
     Attributes:
-        check: what was looked at.
-        status: ``ok``; ``advice`` (times are true, but could be steadier, or mean something else
-            than you think); or ``failed`` (do not trust times of this machine as it is).
-        message: what was seen.
-        advice: what to do about it; empty where there is nothing to do.
+        check: name of the check.
+        status: ``ok``; ``advice`` (times are correct, but could be steadier or mean something
+            other than expected); or ``failed`` (do not trust times from this machine in its
+            current state).
+        message: the observation.
+        advice: suggested action; empty if none is needed.
     """
 
     check: str
@@ -34,15 +35,15 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class KnownDuration:
-    """Two spins of known durations, timed interleaved by one method, whose common cost cancels.
+    """Two interleaved spins of known durations, timed by one method; their common cost cancels.
 
     Attributes:
-        method: the method.
-        expected: the difference of their durations, in seconds.
-        measured: the median difference over the rounds; None where the method could not be used.
-        spread: the longer one's quartiles' distance over its median.
-        interval: the 95 % interval of ``measured``; None where there is none.
-        reason: why the method could not be used; empty where it could.
+        method: timing method.
+        expected: difference between the two known durations, in seconds.
+        measured: median difference over the rounds; None if the method is unavailable.
+        spread: interquartile range of the longer spin divided by its median.
+        interval: 95 % interval of ``measured``; None if unavailable.
+        reason: why the method is unavailable; empty otherwise.
     """
 
     method: str
@@ -54,12 +55,12 @@ class KnownDuration:
 
     @property
     def error(self) -> float | None:
-        """How far off the difference is, in seconds."""
+        """Error of the measured difference, in seconds."""
         return None if self.measured is None else self.measured - self.expected
 
     @property
     def least_error(self) -> float | None:
-        """The smallest absolute error within the interval, in seconds."""
+        """Smallest absolute error within the interval, in seconds."""
         if self.error is None or self.interval is None:
             return None if self.error is None else abs(self.error)
         low, high = (end - self.expected for end in self.interval)
@@ -68,16 +69,16 @@ class KnownDuration:
 
 @dataclasses.dataclass(frozen=True)
 class OperationTiming:
-    """One operation, timed by one method, in one regime.
+    """One operation, timed by one method in one regime.
 
     Attributes:
         name: the operation.
-        method: the method.
-        regime: the regime asked for; ``as-is`` is none in particular.
-        median: in seconds; None where the method or the regime was not to be had.
-        spread: the quartiles' distance over the median.
-        interval: the median's 95 % interval, in seconds.
-        reason: why it was not to be had; empty where it was.
+        method: timing method.
+        regime: requested regime; ``as-is`` requests none.
+        median: median time in seconds; None if the method or the regime was unavailable.
+        spread: interquartile range divided by the median.
+        interval: 95 % interval of the median, in seconds.
+        reason: why the method or the regime was unavailable; empty otherwise.
     """
 
     name: str
@@ -91,16 +92,16 @@ class OperationTiming:
 
 @dataclasses.dataclass(frozen=True)
 class Examination:
-    """All that was seen on a machine.
+    """Complete result of examining a machine.
 
     Attributes:
-        cpu: its processors' state.
-        gpu: its GPU's state; None on a CPU, and where NVML cannot be used.
-        gpu_reason: why there is none; empty on a CPU, and where there is one.
-        known_durations: one of each method.
+        cpu: state of the processors.
+        gpu: state of the GPU; None on a CPU, or if NVML is unavailable.
+        gpu_reason: why the GPU's state is missing; empty on a CPU or if it is present.
+        known_durations: one entry per method.
         operations: each operation by each method, then in each regime.
-        ceilings: the rates that the device reaches.
-        seconds: what all of it took.
+        ceilings: rates that the device reaches.
+        seconds: duration of the whole examination.
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 

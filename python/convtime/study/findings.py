@@ -1,6 +1,6 @@
-"""Judges what was seen on a machine: what it means, and what to do.
+"""Turn an examination into findings with advice.
 
-The thresholds are at the top, and what each of them decides is in docs/clocks.md.
+The thresholds are at the top. docs/clocks.md explains each threshold.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from convtime.study.examination import (
     OperationTiming,
 )
 
-#: How far off a known difference may be timed, in seconds. Each of kernel's medians is known to
-#: about two ticks of an H200's clock; one graph of spins was seen 0.6 µs off, and the next 0.1 µs.
+#: Largest acceptable error of a known difference, in seconds. Method ``kernel`` resolves each
+#: median to about two ticks of an H200's clock. One graph of spins had an error of 0.6 µs, and the
+#: next one 0.1 µs.
 DURATION_LIMITS = {"kernel": 128e-9, "event": 250e-9, "graph": 1e-6, "sync": 5e-6, "cpu": 4e-6}
-#: How large a share of the median the quartiles may be apart: before it is worth a word, and before
-#: the median means nothing.
+#: Interquartile range, as a share of the median, above which a finding gives advice, and above
+#: which the median is meaningless.
 SPREAD_LIMITS = (0.05, 0.5)
-#: The load average per CPU, and the GPU's utilisation before anything was timed, from which on
-#: others are said to be at work.
+#: Load average per CPU, and GPU utilization before any timing, above which a finding reports other
+#: work on the machine.
 LOAD_LIMIT = 0.5
 UTILISATION_LIMIT = 0.05
 
-# The clocks fall by themselves under load (sw_power_cap) and at rest; these mean that something is
-# wrong with cooling or power. hw_slowdown comes with them, but also while the clocks just change.
+# The clocks fall normally under load (sw_power_cap) and at rest. The hardware reasons indicate a
+# cooling or power problem. hw_slowdown accompanies them, but also occurs when clocks merely change.
 _HARDWARE_REASONS = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
 _NORMAL_REASONS = ("gpu_idle", "applications_clocks_setting")
 
 
 def find(seen: Examination) -> list[Finding]:
-    """Judges what was seen on a machine."""
+    """Return the findings of an examination."""
     return [
         *map(_judge_duration, seen.known_durations),
         *_judge_spread(seen.operations),
@@ -47,7 +48,7 @@ def find(seen: Examination) -> list[Finding]:
 
 
 def passed(seen: Examination) -> bool:
-    """Whether no check failed."""
+    """Return whether no check failed."""
     return all(finding.status != "failed" for finding in find(seen))
 
 
@@ -58,7 +59,7 @@ def _judge_duration(known: KnownDuration) -> Finding:
             check,
             "advice",
             f"cannot be used: {known.reason}",
-            "use another method, e.g. method='auto', which says which one it used",
+            "use another method, e.g. method='auto', which reports its choice",
         )
     limit = DURATION_LIMITS[known.method]
     message = (
@@ -68,19 +69,19 @@ def _judge_duration(known: KnownDuration) -> Finding:
     )
     if abs(known.error) <= limit:
         return Finding(check, "ok", message)
-    # An error that the samples may have by chance fails no machine.
+    # Random sampling error alone must not fail a machine.
     least = known.least_error
     return Finding(
         check,
         "failed" if least is not None and least > limit else "advice",
         message,
-        "end whatever else runs on this machine, and look again",
+        "stop other work on this machine, and run the check again",
     )
 
 
 def _judge_spread(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
-    # By the first method that could be used, which is the one that method="auto" uses: launching,
-    # which sync and cpu time on a GPU, is no steadier than the system's scheduler.
+    # Use the first available method, which is also the choice of method="auto". Methods sync and
+    # cpu include launches on a GPU, which are only as steady as the system's scheduler.
     spreads: dict[str, tuple[float, str]] = {}
     for timing in operations:
         if timing.spread is not None:
@@ -91,11 +92,11 @@ def _judge_spread(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
         yield Finding(
             "spread",
             "failed" if spread > meaningless else "advice",
-            f"the quartiles of {name} are {spread:.1%} of its median apart by method {method}",
-            "compare with convtime.compare, which interleaves what it compares",
+            f"the interquartile range of {name} is {spread:.1%} of its median (method {method})",
+            "compare with convtime.compare, which interleaves its candidates",
         )
     if spreads and not wide:
-        message = f"all quartiles are at most {worth_a_word:.0%} of their median apart"
+        message = f"all interquartile ranges are at most {worth_a_word:.0%} of their median"
         yield Finding("spread", "ok", message)
 
 
@@ -120,10 +121,10 @@ def _judge_regimes(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
             "advice",
             f"{burst.name} takes {format_seconds(burst.median or 0)} in burst and "
             f"{format_seconds(sustained.median or 0)} sustained",
-            "say which of the two you mean with regime='burst' or regime='sustained'",
+            "choose one with regime='burst' or regime='sustained'",
         )
     else:
-        yield Finding("regimes", "ok", f"{burst.name} takes as long in burst as sustained")
+        yield Finding("regimes", "ok", f"{burst.name} takes the same time in burst and sustained")
 
 
 def _no_nvml(reason: str) -> Finding:
@@ -131,28 +132,28 @@ def _no_nvml(reason: str) -> Finding:
         "NVML",
         "advice",
         reason,
-        "have the administrator make libnvidia-ml visible here, to see clocks and other processes",
+        "ask the administrator to make libnvidia-ml visible here, to read clocks and processes",
     )
 
 
 def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
     if gpu.left_over:
-        yield Finding("locked clocks", "failed", gpu.left_over, "reset the clocks as said")
+        yield Finding("locked clocks", "failed", gpu.left_over, "reset the clocks as described")
     if gpu.other_processes:
         yield Finding(
             "other processes",
             "failed",
-            f"{gpu.other_processes} other processes compute on this GPU",
-            "end them, or choose another GPU with CUDA_VISIBLE_DEVICES",
+            f"{gpu.other_processes} other processes run on this GPU",
+            "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES",
         )
     elif gpu.other_processes is not None:
-        yield Finding("other processes", "ok", "no other process is known to compute on this GPU")
+        yield Finding("other processes", "ok", "no other process is known to run on this GPU")
     if gpu.utilisation is not None and gpu.utilisation > UTILISATION_LIMIT:
         yield Finding(
             "utilisation",
             "advice",
-            f"the GPU was busy for {gpu.utilisation:.0%} of the second before",
-            "find out with nvidia-smi who else uses it, also outside of this container",
+            f"the GPU was busy for {gpu.utilisation:.0%} of the second before the check",
+            "use nvidia-smi to find its other users, also outside this container",
         )
     yield _judge_throttling(gpu.throttle_reasons)
     if gpu.uncorrected_errors:
@@ -175,30 +176,30 @@ def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
         yield Finding(
             "persistence mode",
             "advice",
-            "is off: the driver forgets its settings when the last process ends",
+            "is off: the driver loses its settings when the last process exits",
             f"run `sudo nvidia-smi -i {gpu.uuid} -pm 1`",
         )
     elif gpu.persistence_mode:
         yield Finding("persistence mode", "ok", "is on")
     if gpu.may_lock_clocks:
-        yield Finding("locking clocks", "ok", "this process has the rights to")
+        yield Finding("locking clocks", "ok", "this process has permission")
     else:
         yield Finding(
             "locking clocks",
             "advice",
-            "this process lacks the right to (CAP_SYS_ADMIN, outside of a user namespace)",
-            f"use regime=, or run `sudo nvidia-smi -i {gpu.uuid} -lgc tdp,tdp` before, and "
-            f"`sudo nvidia-smi -i {gpu.uuid} -rgc` after",
+            "this process lacks permission (CAP_SYS_ADMIN, outside a user namespace)",
+            f"use regime=, or run `sudo nvidia-smi -i {gpu.uuid} -lgc tdp,tdp` before timing and "
+            f"`sudo nvidia-smi -i {gpu.uuid} -rgc` afterwards",
         )
     if gpu.may_read_counters is False:
         yield Finding(
             "hardware counters",
             "advice",
-            "only the administrator may read them (RmProfilingAdminOnly)",
+            "only the administrator can read them (RmProfilingAdminOnly)",
             "load the driver with the option NVreg_RestrictProfilingToAdminUsers=0",
         )
     elif gpu.may_read_counters:
-        yield Finding("hardware counters", "ok", "may be read")
+        yield Finding("hardware counters", "ok", "are readable")
 
 
 def _judge_throttling(reasons: Sequence[str]) -> Finding:
@@ -211,7 +212,7 @@ def _judge_throttling(reasons: Sequence[str]) -> Finding:
             "throttling", "failed", message, "have the GPU's cooling and power supply checked"
         )
     return Finding(
-        "throttling", "advice", message, "say which state you mean with regime=, or lock the clocks"
+        "throttling", "advice", message, "choose a state with regime=, or lock the clocks"
     )
 
 
@@ -221,7 +222,7 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
         yield Finding(
             "CPU governor",
             "advice",
-            f"is {', '.join(others)}, under which the clock follows the load",
+            f"is {', '.join(others)}: the clock follows the load",
             "run `sudo cpupower frequency-set -g performance`",
         )
     elif cpu.governors:
@@ -231,7 +232,7 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
         yield Finding(
             "CPU boost",
             "advice",
-            "is on: the clock depends on how many cores are busy, and how hot they are",
+            "is on: the clock depends on the number of busy cores and on their temperature",
             f"run `echo {off} | sudo tee {cpu.boost_switch}` to time work on the CPU",
         )
     elif cpu.boost is not None:
@@ -240,8 +241,8 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
         yield Finding(
             "CPU threads per core",
             "advice",
-            "cores run several threads, which share what a core has",
-            "pin what is timed to one thread a core, e.g. with taskset",
+            "each core runs several threads, which share its resources",
+            "pin the timed work to one thread per core, e.g. with taskset",
         )
     load = cpu.load / cpu.cpus
     if load > LOAD_LIMIT:
@@ -249,7 +250,7 @@ def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
             "CPU load",
             "advice",
             f"is {cpu.load:.1f} on {cpu.cpus} CPUs",
-            "wait until other work is done",
+            "wait until other work has finished",
         )
     else:
         yield Finding("CPU load", "ok", f"is {cpu.load:.1f} on {cpu.cpus} CPUs")

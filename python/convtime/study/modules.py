@@ -1,4 +1,4 @@
-"""Times a model's modules within a training step, and by themselves."""
+"""Time a model's modules within a training step and in isolation."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ from convtime.timing.supervision import TimeLimit
 
 _WATCHED, _PLAIN = "watched step", "plain step"
 _DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
-_ATTEMPTS = 3  # at a recording in which each launch has its record
-#: How modules are timed by themselves, unless asked for otherwise: after the step as it comes.
+_ATTEMPTS = 3  # at a recording with a record for every launch
+#: Default options for isolated timing: calls run right after the unmodified step.
 _ISOLATED: Mapping[str, Any] = {
     "queue": "none",
     "placement": "as-is",
@@ -68,45 +68,46 @@ def time_modules(
     device: torch.device | str | int | None = None,
     **options: Any,
 ) -> ModuleTimes:
-    """Times the modules of a model within a training step, and the same calls by themselves.
+    """Time the modules of a model within a training step, and the same calls in isolation.
 
-    The step is run as it is, ``warmup`` times and then ``2 * steps`` times by turns: with the
-    modules watched by hooks, and without, which shows what the hooks change. For each module it is
-    run once more, to keep a copy of what the module is called with and of its results' gradients.
-    These calls are then repeated with a copy of the module by ``time_op``: on fresh copies of its
-    inputs, and, with ``regime="step"``, right after a step, so that the GPU is in the state that
-    the step brings it to. A backward pass comes after its forward pass and then the step. All of
-    these steps train the model.
+    The step runs ``warmup`` times. It then runs ``2 * steps`` times, alternating between steps in
+    which hooks watch the modules and plain steps; the difference shows the effect of the hooks. For
+    each module, the step runs once more to copy the module's inputs and the gradients of its
+    results.
 
-    A module's backward pass is what the autograd nodes do that its call has made. Sums of gradients
-    that come from several places, and the gradients' own use (the optimizer), are no module's.
+    For isolated timing, ``time_op`` repeats these calls with a copy of the module and fresh copies
+    of its inputs. With ``regime="step"``, each call runs right after a step, so the GPU is in the
+    state that the step leaves behind. Before a backward pass, the module's forward pass runs first,
+    then the step. All of these steps train the model.
+
+    A module's backward pass consists of the autograd nodes created by its call. Sums of gradients
+    from several sources, and uses of the gradients (the optimizer), belong to no module.
 
     Args:
-        model: whose modules are timed.
-        step: called without arguments, runs one step: forward, backward, and what belongs to it.
-        modules: names of those to time, as ``model.named_modules()`` has them; what lies within
-            another one of them counts for both. Those that call no other modules unless given.
-        steps: how many watched steps are recorded.
-        warmup: how many steps come before these.
-        isolated: whether the modules are also timed by themselves, which takes many more steps.
-        regime: ``step`` runs the step before each call of a module by itself; others are
-            ``time_op``'s, without the step.
-        metrics: hardware counters that are read of the step, and of each module by itself, as
-            :func:`convtime.counters` takes them; none unless given.
-        margin: up to which share of a time another one counts as the same.
-        device: where the work runs; where the model's parameters lie unless given.
-        options: further ones of ``time_op``, for timing the modules by themselves. Unless given,
-            ``cache="warm"`` (on a GPU: as the step leaves it), ``queue="none"``,
-            ``placement="as-is"``, ``warmup=3``,
+        model: model whose modules are timed.
+        step: callable without arguments that runs one training step: forward, backward, optimizer.
+        modules: names of the modules to time, as in ``model.named_modules()``. The time of a nested
+            module also counts for the modules that contain it. Default: modules that call no other
+            modules.
+        steps: number of watched steps to record.
+        warmup: number of steps before the recording.
+        isolated: whether to also time the modules in isolation, which takes many more steps.
+        regime: ``step`` runs the step before each isolated call; other values are those of
+            ``time_op``, without the step.
+        metrics: hardware counters to read for the step and for each isolated module, as for
+            :func:`convtime.counters`. Default: none.
+        margin: relative difference that counts as equal.
+        device: device of the work. Default: the device of the model's parameters.
+        options: further options of ``time_op`` for isolated timing. Defaults: ``cache="warm"`` (on
+            a GPU: as the step leaves it), ``queue="none"``, ``placement="as-is"``, ``warmup=3``,
             ``budget=0.3`` and ``max_samples=100``.
 
     Raises:
-        TypeError: for a model that is none, a step that cannot be called, or an option that there
-            is not.
-        ValueError: for names that no module has, a model that is compiled, a step that calls none
-            of the modules, and options outside of their range.
-        RuntimeError: on a GPU where CUPTI cannot be had, or its records stay incomplete. Whatever
-            ``step`` raises passes through.
+        TypeError: ``model`` is not a module, ``step`` is not callable, or an option is unknown.
+        ValueError: no module has a given name, the model is compiled, the step calls none of the
+            modules, or an option is out of range.
+        RuntimeError: on a GPU, CUPTI is unavailable or its records stay incomplete. Exceptions of
+            ``step`` propagate.
     """
     if not isinstance(model, torch.nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
@@ -114,7 +115,7 @@ def time_modules(
         raise TypeError(f"step must be callable, got {type(step).__name__}")
     for what, number in (("steps", steps), ("warmup", warmup)):
         if not isinstance(number, int) or number < 1:
-            raise ValueError(f"{what} must be a whole number, 1 or more, got {number!r}")
+            raise ValueError(f"{what} must be an integer of at least 1, got {number!r}")
     where = _device_of(model) if device is None else resolve_device(device)
     chosen = {**_ISOLATED, "cache": "warm" if where.type == "cuda" else "auto", **options}
     chosen["regime"] = "as-is" if regime == "step" else regime
@@ -133,15 +134,13 @@ def time_modules(
     if not called:
         raise ValueError(
             f"the step calls no module of {type(model).__name__}; it must call the model itself, "
-            "and not a copy, a compiled form or a captured graph of it"
+            "not a copy, a compiled version or a captured graph"
         )
     with turn_on(Place(where, (), "asked for"), made, TimeLimit.of(made.timeout)) as turn:
         recording, monitor = _record(step, watched, steps, where)
     found = _passes(recording, watched)
     if not found:
-        raise ValueError(
-            f"the step calls none of the modules that were to be timed ({', '.join(watched)})"
-        )
+        raise ValueError(f"the step calls none of the requested modules ({', '.join(watched)})")
     counted, why_not = _counted_step(step, metrics, where)
     if isolated:
         how = _Conditions(where, metrics if counted is not None else None, chosen)
@@ -183,8 +182,8 @@ def _refuse_compiled(model: torch.nn.Module) -> None:
     for name, module in model.named_modules():
         if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
             raise ValueError(
-                f"modules are watched by hooks, which compiled code does not call, and "
-                f"{name or 'the model'} is compiled; give the model as it was before torch.compile"
+                f"the model must not be compiled, since compiled code skips the hooks that watch "
+                f"modules, and {name or 'the model'} is compiled; pass the uncompiled model"
             )
 
 
@@ -197,8 +196,8 @@ def _named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.M
     if unknown or not names:
         near = [like for name in unknown for like in difflib.get_close_matches(name, every, n=2)]
         raise ValueError(
-            f"modules must be names of {type(model).__name__}'s, as named_modules() has them, got "
-            f"{', '.join(map(repr, unknown)) or 'none'}; near to that are "
+            f"modules must be names in {type(model).__name__}.named_modules(), got "
+            f"{', '.join(map(repr, unknown)) or 'none'}; similar names are "
             f"{', '.join(near or list(filter(None, every))[:5])}"
         )
     return {name: every[name] for name in names}
@@ -207,7 +206,7 @@ def _named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.M
 def _never_called(
     model: torch.nn.Module, timed: Collection[str], named: Iterable[str] | None
 ) -> tuple[str, ...]:
-    """Of the modules that were to be timed; unless named, of those that no timed one contains."""
+    """Return modules that were not called: requested ones, or leaves outside all timed modules."""
     if named is not None:
         return tuple(name for name in named if name not in timed)
     return tuple(
@@ -232,10 +231,10 @@ def _record(
     steps: int,
     device: torch.device,
 ) -> tuple[Recording, ClockMonitor | None]:
-    """Steps with their modules watched, and others between them.
+    """Record watched steps, alternating with plain steps.
 
     Raises:
-        RuntimeError: CUPTI cannot be had, or its records were incomplete each time.
+        RuntimeError: CUPTI is unavailable, or its records were incomplete in every attempt.
     """
     on_gpu = device.type == "cuda"
     for _ in range(_ATTEMPTS):
@@ -264,7 +263,7 @@ def _times(recording: Recording, name: str) -> tuple[float, ...]:
 
 
 def _passes(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> list[PassTimes]:
-    """What each module took in each watched step, by itself or with those that lie within it."""
+    """Return each module's times in each watched step; nested modules are included."""
     steps = [place for place, entry in enumerate(recording.entries) if entry.name == _WATCHED]
     inside = _by_step(recording, steps)
     found = []
@@ -294,19 +293,19 @@ def _passes(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> lis
     return found
 
 
-#: By step, the host's time of each entry; and what was issued in them.
+#: By step: the host time of each entry, and the work issued in it.
 _Inside = tuple[dict[int, list[float]], dict[int, list[Work]]]
 
 
 def _by_step(recording: Recording, steps: Sequence[int]) -> dict[str, _Inside]:
-    """By the names of regions, what is in those of them that lie in the steps."""
+    """Return the contents of the regions within the steps, by region name."""
     inside: dict[str, _Inside] = collections.defaultdict(
         lambda: (collections.defaultdict(list), collections.defaultdict(list))
     )
     known = set(steps)
     for entry in recording.entries:
         around = list(recording.ancestors(entry.parent))
-        # What lies in itself, as recursive modules do, has been counted with the outer one.
+        # A recursive module is already counted in its outer call.
         again = any(recording.entries[each].name == entry.name for each in around)
         if not again and around and around[-1] in known:
             inside[entry.name][0][around[-1]].append(entry.seconds)
@@ -325,7 +324,7 @@ def _in_order_of_calls(recording: Recording, watched: Mapping[str, torch.nn.Modu
 
 
 def _rest(recording: Recording, watched: Iterable[str]) -> tuple[float, ...]:
-    """For each watched step, what belongs to none of its modules."""
+    """Return the time in each watched step that belongs to none of its modules."""
     passes = {region_name(name, direction) for name in watched for direction in _DIRECTIONS}
     on_gpu = recording.method == "kernel"
     rest = {
@@ -335,7 +334,7 @@ def _rest(recording: Recording, watched: Iterable[str]) -> tuple[float, ...]:
     }
 
     def step_beside(entry: int | None) -> int | None:
-        """The step that an entry lies in, unless it lies in a pass, too."""
+        """Return the step that contains an entry; None if a pass contains it."""
         around = list(recording.ancestors(entry))
         in_pass = any(recording.entries[each].name in passes for each in around)
         return around[-1] if around and around[-1] in rest and not in_pass else None
@@ -355,12 +354,12 @@ def _rest(recording: Recording, watched: Iterable[str]) -> tuple[float, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class _Conditions:
-    """How modules are timed by themselves.
+    """Conditions of isolated timing.
 
     Attributes:
-        device: where.
-        metrics: what is counted of them; None for nothing.
-        options: for ``time_op``.
+        device: device of the work.
+        metrics: hardware counters to read; None for none.
+        options: options for ``time_op``.
     """
 
     device: torch.device
@@ -371,25 +370,25 @@ class _Conditions:
 def _calls_again(
     module: torch.nn.Module, step: Callable[[], object], expected: int
 ) -> tuple[list[SeenCall], str]:
-    """How a step calls a module, or why that cannot be repeated."""
+    """Return a step's calls of a module, or why they cannot be repeated."""
     try:
         calls = calls_seen(module, step)
     except CopyError as error:
         return [], str(error)
     if len(calls) != expected:
         return [], (
-            f"a step calls it {expected} times, and the one that was looked at {len(calls)} times"
+            f"a recorded step calls it {expected} times, but the copied step {len(calls)} times"
         )
     return calls, ""
 
 
 class _Replay:
-    """Calls of a module as a step makes them, by a copy of the module.
+    """Repeat a step's calls of a module on a copy of the module.
 
     Args:
-        module: which is left alone.
-        calls: how the step calls it.
-        load: what runs before each replay; None for nothing.
+        module: original module; not modified.
+        calls: the step's calls of the module.
+        load: callable to run before each replay; None for none.
     """
 
     def __init__(
@@ -423,7 +422,7 @@ class _Replay:
         self._renew_inputs()
         gradients = []
         for call, result in zip(self._calls, self.forward(), strict=True):
-            # None were seen of a call that was given up, as checkpoints do in their second pass.
+            # An abandoned call has no gradients; checkpoints abandon calls in their second pass.
             pairs = zip(differentiable(result), call.gradients, strict=bool(call.gradients))
             for output, gradient in pairs:
                 if gradient is not None:
@@ -436,14 +435,14 @@ class _Replay:
         torch.autograd.backward(self._outputs, self._gradients)
 
     def _renew_inputs(self) -> None:
-        """Copies of the inputs, written last as they are in a step; a module may change its own."""
+        """Copy the inputs last, as in a step; a module may modify its inputs."""
         self._inputs.clear()
         self._inputs += [map_tensors(_renewed, (call.args, call.kwargs)) for call in self._calls]
 
 
 def _renewed(tensor: torch.Tensor) -> torch.Tensor:
     tensor.grad = None
-    # Not a leaf, since those refuse to be changed in place.
+    # Not a leaf: leaves do not allow in-place changes.
     renewed = tensor.clone()
     if renewed.stride() != tensor.stride():
         renewed.data = strided_copy(tensor)
@@ -453,10 +452,10 @@ def _renewed(tensor: torch.Tensor) -> torch.Tensor:
 def _by_itself(
     passes: Sequence[PassTimes], replay: Callable[[], _Replay], how: _Conditions
 ) -> list[PassTimes]:
-    """The passes of one module with what they take by themselves, or why that is not known."""
+    """Return one module's passes with their isolated times, or why these are missing."""
     try:
         calls = replay()
-    except Exception as error:  # of the module's own code, which may not be one that can be copied
+    except Exception as error:  # the module's own code may not support copying
         reason = f"the module cannot be copied: {first_line(error)}"
         return [dataclasses.replace(timed, isolated_reason=reason) for timed in passes]
     return [_one_by_itself(timed, calls, how) for timed in passes]
@@ -464,14 +463,14 @@ def _by_itself(
 
 def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTimes:
     if not any(timed.seconds):
-        return dataclasses.replace(timed, isolated_reason="it gives the GPU nothing to do")
+        return dataclasses.replace(timed, isolated_reason="it issues no GPU work")
     forward = timed.direction == "forward"
     fn = calls.forward if forward else calls.backward
     setup = calls.before_forward if forward else calls.before_backward
     name = region_name(timed.module, timed.direction)
     try:
         alone = time_op(fn, setup=setup, name=name, device=how.device, **how.options)
-    except Exception as error:  # of the module's own code
+    except Exception as error:  # raised by the module's own code
         return dataclasses.replace(timed, isolated_reason=first_line(error))
     timed = dataclasses.replace(timed, isolated=alone)
     if how.metrics is None:
@@ -482,7 +481,7 @@ def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTi
         )
     except CountersUnavailable as error:
         return dataclasses.replace(timed, counters_reason=one_line(error))
-    except Exception as error:  # of the module's own code
+    except Exception as error:  # raised by the module's own code
         return dataclasses.replace(timed, counters_reason=first_line(error))
     return dataclasses.replace(timed, counters=counted)
 
@@ -490,7 +489,7 @@ def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTi
 def _counted_step(
     step: Callable[[], object], metrics: str | Iterable[str] | None, device: torch.device
 ) -> tuple[Counters | None, str]:
-    """What is counted of the step as it is, or why nothing is."""
+    """Return the counters of the unmodified step, or why they are missing."""
     if metrics is None:
         return None, ""
     try:

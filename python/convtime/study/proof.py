@@ -1,4 +1,4 @@
-"""Checks convtime's promises on a GPU: known durations, ticks, overlap, equal pairs, regimes."""
+"""Check convtime's promises on a GPU: known durations, ticks, overlap, equal pairs, regimes."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from convtime.timing.options import Method, Options, Regime
 from convtime.timing.sampling import measure
 from convtime.timing.stopwatch import compare, time_op
 
-#: By method: how far a known difference may be off, as a share of it and in seconds, whichever is
-#: more (docs/methods.md); one tick of the clock is added.
+#: By method: allowed error of a known difference, relative and in seconds. The larger limit applies
+#: (docs/methods.md), plus one tick of the clock.
 DURATION_LIMITS: dict[Method, tuple[float, float]] = {
     "kernel": (0.01, 64e-9),
     "event": (0.02, 250e-9),
     "graph": (0.03, 500e-9),
 }
-#: Of equal pairs, and of intervals that should hold the truth.
+#: Allowed share of false verdicts on equal pairs, and required share of intervals with the truth.
 FALSE_VERDICTS, COVERAGE = 0.05, 0.9
-#: A promise is broken by what chance alone would give less often than this.
+#: A promise is broken if chance alone would give the result with a lower probability than this.
 CHANCE = 0.01
 RATIO_ERROR = 0.02
-#: What two runs in one regime may differ by.
+#: Allowed relative difference of two runs in one regime.
 REGIME_DIFFERENCE = 0.02
 
 _REGIMES: tuple[Regime, ...] = ("burst", "sustained")
@@ -49,7 +49,7 @@ _Way = Callable[[_Call, _Call], None]
 
 @dataclasses.dataclass(frozen=True)
 class KnownDifference:
-    """The difference of two spins that were timed interleaved; all times in seconds."""
+    """Difference of two spins that were timed interleaved; all times in seconds."""
 
     method: Method
     expected: float
@@ -60,7 +60,7 @@ class KnownDifference:
 
 @dataclasses.dataclass(frozen=True)
 class KnownRatio:
-    """Two callables of which one takes a known share of the other's time."""
+    """Two callables with a known ratio of their times."""
 
     what: str
     expected: float
@@ -80,15 +80,15 @@ class EqualPair:
 
 @dataclasses.dataclass(frozen=True)
 class ProofRecord:
-    """What was measured to check the promises.
+    """Measurements that the promises are checked with.
 
     Attributes:
-        differences: of spins of known durations.
-        ticks: the step of each clock in seconds; None if it is unknown.
-        ratios: of work that overlaps.
-        pairs: of equal operations.
+        differences: differences of spins of known durations.
+        ticks: step of each clock in seconds; None if unknown.
+        ratios: ratios of overlapping work.
+        pairs: pairs of equal operations.
         regimes: by regime, the medians of two runs in seconds, or why it was not reached.
-        failures: by part of the above, why it could not be measured.
+        failures: by part of the above, why its measurement failed.
     """
 
     differences: tuple[KnownDifference, ...] = ()
@@ -100,7 +100,7 @@ class ProofRecord:
 
 
 def promises(record: ProofRecord) -> tuple[Promise, ...]:
-    """Judges what was measured, without a device."""
+    """Judge the measurements; needs no device."""
     return (
         *_durations(record),
         _intervals(record),
@@ -122,7 +122,7 @@ def _durations(record: ProofRecord) -> Iterator[Promise]:
         if not found:
             yield _unchecked(name, record, method)
             continue
-        # An error counts in limits, of which 1 is allowed.
+        # Errors are in units of the limit: at most 1 is allowed.
         errors = [
             abs(each.measured - each.expected) / (max(share * each.expected, least) + each.tick)
             for each in found
@@ -131,19 +131,20 @@ def _durations(record: ProofRecord) -> Iterator[Promise]:
         yield Promise(
             name,
             max(errors) <= 1,
-            f"{len(found)} differences; at worst {format_seconds(worst.expected)} was timed "
-            f"{format_seconds(abs(worst.measured - worst.expected))} off (allowed: {share:.0%} or "
-            f"{format_seconds(least)}, and a tick of {format_seconds(worst.tick)})",
+            f"{len(found)} differences; largest error: "
+            f"{format_seconds(abs(worst.measured - worst.expected))} of "
+            f"{format_seconds(worst.expected)} (allowed: {share:.0%} or {format_seconds(least)}, "
+            f"plus a tick of {format_seconds(worst.tick)})",
         )
 
 
 def _intervals(record: ProofRecord) -> Promise:
-    """Of the method that adds nothing of its own to a time."""
+    """Check the intervals of method ``kernel``, which has no method overhead."""
     name = "intervals hold known durations"
     found = [each for each in record.differences if each.method == "kernel"]
     if not found:
         return _unchecked(name, record, "kernel")
-    # The truth itself is known to half a tick.
+    # The known duration has an uncertainty of half a tick.
     held = sum(
         each.interval[0] - each.tick / 2 <= each.expected <= each.interval[1] + each.tick / 2
         for each in found
@@ -151,7 +152,7 @@ def _intervals(record: ProofRecord) -> Promise:
     return Promise(
         name,
         not is_too_few(held, len(found), COVERAGE),
-        f"{held} of {len(found)} 95 % intervals hold the truth (promised: {COVERAGE:.0%})",
+        f"{held} of {len(found)} 95 % intervals contain the truth (promised: {COVERAGE:.0%})",
     )
 
 
@@ -177,7 +178,7 @@ def _overlap(record: ProofRecord) -> Promise:
     return Promise(
         name,
         not wrong,
-        "; ".join(wrong) or f"{len(record.ratios)} ratios are right within {RATIO_ERROR:.0%}",
+        "; ".join(wrong) or f"{len(record.ratios)} ratios are correct within {RATIO_ERROR:.0%}",
     )
 
 
@@ -193,7 +194,7 @@ def _equal_pairs(record: ProofRecord) -> Promise:
         not is_too_few(count - false, count, 1 - FALSE_VERDICTS)
         and not is_too_few(held, count, COVERAGE),
         f"{false} false verdicts in {count} pairs (promised: {FALSE_VERDICTS:.0%} at most), and "
-        f"{held} intervals hold 1 (promised: {COVERAGE:.0%})",
+        f"{held} intervals contain 1 (promised: {COVERAGE:.0%})",
     )
 
 
@@ -217,7 +218,7 @@ def _regimes(record: ProofRecord) -> Iterator[Promise]:
 
 
 def is_too_few(held: int, count: int, share: float) -> bool:
-    """Whether so few of ``count`` would hold by chance less often than CHANCE, at that share."""
+    """Return whether at most ``held`` of ``count`` is less likely than CHANCE at this share."""
     chance = sum(
         math.comb(count, number) * share**number * (1 - share) ** (count - number)
         for number in range(held + 1)
@@ -226,11 +227,11 @@ def is_too_few(held: int, count: int, share: float) -> bool:
 
 
 def prove(device: torch.device, tell: Callable[[str], object] = lambda _: None) -> Proof:
-    """Checks the promises on a GPU; takes about a minute.
+    """Check the promises on a GPU; takes about a minute.
 
     Args:
-        device: the GPU.
-        tell: told what is checked next.
+        device: GPU to check.
+        tell: callback that receives the name of each part before it is checked.
     """
     return Proof(
         gpu=torch.cuda.get_device_name(device),
@@ -247,7 +248,7 @@ def prove(device: torch.device, tell: Callable[[str], object] = lambda _: None) 
 
 
 def look(device: torch.device, tell: Callable[[str], object] = lambda _: None) -> ProofRecord:
-    """Measures what the promises are judged by."""
+    """Take the measurements that the promises are judged by."""
     failures: dict[str, str] = {}
 
     def attempt(part: str, measured: Callable[[], Any], otherwise: Any) -> Any:
@@ -255,7 +256,7 @@ def look(device: torch.device, tell: Callable[[str], object] = lambda _: None) -
         try:
             found = measured()
             return list(found) if isinstance(found, Iterator) else found
-        except RuntimeError as error:  # of one part, which is no reason to lose the others
+        except RuntimeError as error:  # one failed part must not discard the others
             failures[part] = one_line(error)
             return otherwise
 
@@ -282,13 +283,13 @@ def _differences(method: Method, device: torch.device) -> Iterator[KnownDifferen
     tick = _C.device_ticks(device.index or 0)["globaltimer"] or 1e-9
     for number in range(_SPIN_PAIRS):
         base = _SECONDS_OF_SPINS[number % len(_SECONDS_OF_SPINS)] * (1 + chance.random())
-        # Spins end at ticks of the device's clock: whole ticks are exact.
+        # Spins end on ticks of the device's clock: whole ticks are exact.
         ticks = [max(1, round(seconds / tick)) for seconds in (base, base * (2 + chance.random()))]
         nanoseconds = [round(1e9 * tick * count) for count in ticks]
         options = Options(method=method, cache="warm", device=device, budget=0.3)
         spins = [Candidate(torch.ops.convtime.spin_ns, each) for each in nanoseconds]
         short, long = measure(spins, options)
-        # Medians know the tick; the differences' interval is that of their batches.
+        # Medians account for the tick; the interval of the differences uses their batches.
         seconds = [more - less for less, more in zip(short.seconds, long.seconds, strict=True)]
         low, high, _, _ = _C.median_interval(seconds, (), long.batches, long.clock_tick, 0.0)
         yield KnownDifference(

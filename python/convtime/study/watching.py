@@ -1,4 +1,4 @@
-"""Makes regions of the modules that a step calls, and keeps what it calls one of them with."""
+"""Record the modules that a step calls as regions, and copy the arguments of their calls."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from convtime.timing.regions import region
 
 
 def region_name(module: str, direction: Direction) -> str:
-    """What a module's passes are called in recordings."""
+    """Return the region name of a module's pass in recordings."""
     return f"{module or 'the model'} {direction}"
 
 
 def innermost_called(model: torch.nn.Module, step: Callable[[], object]) -> set[str]:
-    """The names of modules that a step calls and that call no others; the step is run once.
+    """Run a step once, and return the names of called modules that call no other modules.
 
-    Parametrizations, which are modules too, belong to the module whose parameter they make.
+    Parametrizations are modules too; they count as part of the module whose parameter they compute.
     """
     running: list[str] = []
     called: set[str] = set()
@@ -59,13 +59,13 @@ def innermost_called(model: torch.nn.Module, step: Callable[[], object]) -> set[
 
 @dataclasses.dataclass
 class _Call:
-    """A call of a module that is under way.
+    """A running call of a module.
 
     Attributes:
         module: the module.
-        around: the names of the modules whose calls it lies in, and its own, the outermost first.
-        first_node: the number of the first autograd node that it may make.
-        left: leaves its region.
+        around: names of the enclosing modules, outermost first, ending with this module's name.
+        first_node: sequence number of the first autograd node that the call may create.
+        left: exit stack that leaves its region.
     """
 
     module: torch.nn.Module
@@ -75,11 +75,10 @@ class _Call:
 
 
 class WatchedModules:
-    """While entered, each call of some modules is a region, and so is each of its backward nodes.
+    """Context in which each call of the modules, and each backward node of a call, is a region.
 
-    A node belongs to the module whose call made it, the innermost one that is watched. Hooks of
-    nodes are used, since those of modules for the backward pass make views of results, which
-    modules that work in place refuse.
+    A node belongs to the innermost watched module whose call created it. Node hooks are used, since
+    backward hooks of modules turn results into views, which in-place modules reject.
     """
 
     def __init__(self, modules: Mapping[str, torch.nn.Module]) -> None:
@@ -112,14 +111,14 @@ class WatchedModules:
         left.enter_context(region(region_name(name, "forward")))
 
     def _end(self, module: torch.nn.Module, _args: object, output: object) -> None:
-        # It has not even begun where another's hook has failed before.
+        # The call did not begin if an earlier hook failed.
         if self._calls and self._calls[-1].module is module:
             call = self._calls.pop()
             call.left.close()
             self._claim(output, call)
 
     def _claim(self, output: object, call: _Call) -> None:
-        """Has the nodes that a call made be regions of its module."""
+        """Assign the autograd nodes of a call to its module's regions."""
         own = {id(parameter) for parameter in call.module.parameters()}
         pending = [result.grad_fn for result in differentiable(output)]
         while pending:
@@ -145,7 +144,7 @@ class WatchedModules:
 
 
 def _is_of(call: _Call, node: torch.autograd.graph.Node, own: set[int]) -> bool:
-    # Nodes that add to a parameter's gradient have no number of their own.
+    # Nodes that accumulate a parameter's gradient have no sequence number.
     if hasattr(node, "variable"):
         return id(node.variable) in own
     return node._sequence_nr() >= call.first_node
@@ -153,7 +152,7 @@ def _is_of(call: _Call, node: torch.autograd.graph.Node, own: set[int]) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Modes:
-    """Whether gradients are kept, and to which dtype autocast turns which devices' work."""
+    """Grad mode, and the autocast dtype of each device type."""
 
     gradients: bool
     autocast: tuple[tuple[str, torch.dtype], ...]
@@ -165,7 +164,7 @@ class _Modes:
         return cls(torch.is_grad_enabled(), autocast)
 
     def entered(self) -> contextlib.AbstractContextManager[object]:
-        """Enters them where they are not on; on a CPU, doing so takes longer than small layers."""
+        """Enter the modes unless active: entering takes longer than a small layer on a CPU."""
         present = self.present()
         if self == present:
             return contextlib.nullcontext()
@@ -180,14 +179,14 @@ class _Modes:
 
 @dataclasses.dataclass
 class SeenCall:
-    """A call as a step made it, with copies of what went in and of the gradients that came back.
+    """A step's call of a module, with copies of its arguments and of its results' gradients.
 
     Attributes:
-        args: positional arguments.
-        kwargs: keyword arguments.
-        modes: those that it ran in.
-        gradients: of those tensors of the result that can have one, in order; None for those that
-            got none.
+        args: copies of the positional arguments.
+        kwargs: copies of the keyword arguments.
+        modes: grad and autocast modes of the call.
+        gradients: gradient of each differentiable result tensor, in order; None if it received
+            none.
     """
 
     args: tuple[Any, ...]
@@ -197,14 +196,14 @@ class SeenCall:
 
 
 class CopyError(Exception):
-    """What a step calls a module with, or the gradients that it comes by, cannot be copied."""
+    """The arguments of a module's call, or the gradients of its results, cannot be copied."""
 
 
 def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[SeenCall]:
-    """How a step calls a module, not counting calls within its own; the step is run once.
+    """Run a step once, and return its calls of a module, without recursive calls.
 
     Raises:
-        CopyError: after the step.
+        CopyError: an argument or gradient cannot be copied; raised after the step.
     """
     calls: list[SeenCall] = []
     reasons: list[str] = []
@@ -214,8 +213,8 @@ def calls_seen(module: torch.nn.Module, step: Callable[[], object]) -> list[Seen
     def begin(_module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         try:
             args, kwargs = map_tensors(_copy, (args, kwargs))
-        except Exception as error:  # of tensors that are not plain; the step does not fail for that
-            reasons.append(f"what it is called with cannot be copied: {first_line(error)}")
+        except Exception as error:  # from special tensor types; the step itself must not fail
+            reasons.append(f"its arguments cannot be copied: {first_line(error)}")
         call = SeenCall(args, kwargs, _Modes.present())
         if not running:
             calls.append(call)
@@ -251,14 +250,15 @@ def _keep(
 ) -> None:
     try:
         gradients[place] = strided_copy(gradient)
-    except Exception as error:  # as of the inputs
+    except Exception as error:  # as for the inputs
         reasons.append(f"its results' gradients cannot be copied: {first_line(error)}")
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> Any:
-    """A tree with each of its tensors changed, once: where one stands twice, so does the other.
+    """Map the tensors of a tree; repeated occurrences of a tensor share one mapped tensor.
 
-    Attention, for one, has other kernels where query and key are the same tensor.
+    Identity matters: attention, for example, runs different kernels if query and key are the same
+    tensor.
     """
     changed: dict[int, torch.Tensor] = {}
 
@@ -271,10 +271,10 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], tree: Any) -> An
 
 
 def strided_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, which decide what kernels run; no part of autograd's graph.
+    """Return a detached copy with the same strides, since strides affect the choice of kernels.
 
-    ``clone()`` drops those of tensors whose elements share memory, as expanded ones do, or have
-    gaps between them.
+    ``clone()`` loses the strides of tensors with gaps or with elements that share memory, such as
+    expanded tensors.
     """
     tensor = tensor.detach()
     copy = tensor.clone()
@@ -284,7 +284,7 @@ def strided_copy(tensor: torch.Tensor) -> torch.Tensor:
         tensor.size(), tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
     dimensions = zip(tensor.size(), tensor.stride(), strict=True)
-    # As one line of memory, since elements that share memory refuse to be written to.
+    # Copy the memory as one line: PyTorch rejects writes to elements that share memory.
     line = 1 + sum((size - 1) * stride for size, stride in dimensions)
     copy.as_strided((line,), (1,)).copy_(tensor.as_strided((line,), (1,)))
     return copy

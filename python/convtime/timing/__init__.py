@@ -1,1 +1,1 @@
-"""The stopwatch: lays out what is timed, and where, for the sampler in C++."""
+"""The stopwatch: prepares candidates and devices for the sampler in C++."""

@@ -1,4 +1,4 @@
-"""Whether candidates compute the same: each is called once more, and its result set against one."""
+"""Check that candidates compute the same result: call each once more and compare the results."""
 
 from __future__ import annotations
 
@@ -26,35 +26,36 @@ from convtime.timing.supervision import TimeLimit
 Check = Literal["close", "exact"]
 _Key = TypeVar("_Key")
 
-# Of each number, as in torch.testing.assert_close; and of the numbers' root mean square, since sums
-# that cancel are as far off as the terms are large: eight roundings for the dtypes of which tensor
-# cores add up products, and for float32 what adding up 100,000 of them takes.
+# (relative tolerance for each element, as in torch.testing.assert_close; tolerance as a share of
+# the root mean square). Sums that cancel have errors in proportion to the size of their terms. The
+# second is eight roundings for the dtypes that tensor cores multiply, and for float32 the error of
+# a sum of 100,000 products.
 _TOLERANCES = {
     torch.float64: (1e-7, 1e-7),
     torch.float32: (1.3e-6, 2e-5),
     torch.float16: (1e-3, 8e-3),
     torch.bfloat16: (1.6e-2, 6e-2),
 }
-_TF32 = (1e-3, 8e-3)  # it rounds as float16 does
-_SPOILED_BLOCKS = 4  # of each result's size, if they are small
+_TF32 = (1e-3, 8e-3)  # TF32 rounds like float16
+_SPOILED_BLOCKS = 4  # blocks of each result's size, if they are small
 _SPOILED_BYTES = 1 << 28
-_CHUNK = 1 << 22  # numbers that are compared at a time, to need little memory beside the results
+_CHUNK = 1 << 22  # elements compared at a time, to need little memory besides the results
 _LOW_HALF = 0xFFFFFFFF
-_FINITE = "finite"  # numbers that differ by an amount
-_MOST_OBJECTS = 10_000  # in which tensors are looked for that a call may write to
+_FINITE = "finite"  # finite values that differ
+_MOST_OBJECTS = 10_000  # objects searched for tensors that a call may write to
 
 
 class _NotComparableError(Exception):
-    """What about a result keeps it from being set against another."""
+    """Why a result cannot be compared, as the end of a sentence."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Result:
-    """What a call gave.
+    """The result of one call.
 
     Attributes:
-        structure: the parts of its result.
-        gradients: for a backward pass, those of the tensors that it adds to.
+        structure: the parts of the result.
+        gradients: for a backward pass, the gradient that it adds to each leaf tensor.
         wrote: whether the call wrote to tensors that it was given.
     """
 
@@ -63,7 +64,7 @@ class _Result:
     wrote: bool
 
     def kept(self) -> _Result:
-        """The same numbers in tensors that no later call writes to."""
+        """The same values in tensors that no later call writes to."""
         with torch.no_grad(), without_modes():
             return dataclasses.replace(
                 self,
@@ -77,25 +78,25 @@ class _Result:
 def check_results(
     candidates: Sequence[Candidate], how: Check, options: Options, limit: TimeLimit
 ) -> dict[str, Agreement]:
-    """Whether each candidate's result is that of the first one.
+    """Check whether each candidate returns the same result as the first one.
 
-    Each is called once, with what comes before its calls, in the modes of the caller; the first
-    one twice, and both again where they differ, since either may not repeat.
+    Each candidate is called once, after its setup and in the caller's modes. The first is called
+    twice. Where results differ, both are called again, because either may be nondeterministic.
 
     Args:
-        candidates: the first one is the baseline.
-        how: ``close`` within a tolerance for each dtype, or ``exact`` to the bit.
-        options: those that they were timed with.
-        limit: to the time that this takes; looked at once, before the first call.
+        candidates: the baseline first.
+        how: ``close`` compares within a tolerance for each dtype, ``exact`` bit by bit.
+        options: the options of the timing.
+        limit: time limit; checked once, before the first call.
 
     Returns:
-        What was found of each candidate but the first, by name.
+        The finding for each candidate except the first, by name.
     """
     late = Agreement(None, "not checked, since the timeout has passed")
     if limit.seconds_left > 0:
         place = find_place(candidates, options.device)
         with (
-            contextlib.suppress(TimeoutError),  # of a turn that does not come in time
+            contextlib.suppress(TimeoutError),  # the GPU may not be available in time
             turn_on(place, options, limit),
             on(place.device, options.stream),
         ):
@@ -106,9 +107,9 @@ def check_results(
 def repeated_agreement(
     baseline: Candidate, others: Sequence[Candidate], how: Check
 ) -> tuple[Agreement, list[Agreement]]:
-    """Whether the baseline repeats, and for one call of each other whether it gives the same.
+    """Check whether the baseline repeats, and whether one call of each other candidate agrees.
 
-    Unlike :func:`check_results`, it counts a call that gives now one result and now another.
+    Unlike :func:`check_results`, this also reports a candidate whose results vary between calls.
     """
     try:
         expected = _call(baseline).kept()
@@ -123,10 +124,10 @@ def _check_all(candidates: Sequence[Candidate], how: Check) -> dict[str, Agreeme
     try:
         expected = _call(baseline).kept()
         again = _difference(expected, _call(baseline), how)
-    except Exception as error:  # whatever the calls raise: what was timed is not lost for it
+    except Exception as error:  # the calls may raise anything; keep the measurements
         return dict.fromkeys((other.name for other in others), _unchecked("the baseline's", error))
     if again.same is False:
-        why = f"the baseline does not repeat: of two calls of it, {again.sentence}"
+        why = f"the baseline does not repeat: between two calls, {again.sentence}"
         return {other.name: Agreement(None, why) for other in others}
     found = {}
     for other in others:
@@ -137,18 +138,18 @@ def _check_all(candidates: Sequence[Candidate], how: Check) -> dict[str, Agreeme
 def _checked(
     baseline: Candidate, expected: _Result, other: Candidate, how: Check
 ) -> tuple[Agreement, _Result]:
-    """What was found of a candidate, and what the baseline gives from then on."""
+    """Return the finding for a candidate, and the baseline's expected result from now on."""
     try:
         _spoil(expected)
         called = _call(other)
         found = _difference(expected, called, how)
         if found.same is False:
             found = _repeated(baseline, expected, other, called, how) or found
-        if called.wrote:  # to what the next candidates are given, perhaps
+        if called.wrote:  # possibly to tensors that the next candidates use
             expected = _call(baseline).kept()
             note = f"{found.sentence}; it writes to tensors that it is given"
             found = dataclasses.replace(found, sentence=note)
-    except Exception as error:  # likewise
+    except Exception as error:  # the calls may raise anything; keep the measurements
         found = _unchecked("its", error)
     return found, expected
 
@@ -156,13 +157,13 @@ def _checked(
 def _repeated(
     baseline: Candidate, expected: _Result, other: Candidate, called: _Result, how: Check
 ) -> Agreement | None:
-    """Whether a difference means nothing, since one of the two does not repeat."""
+    """Return a finding if either of the two does not repeat: then the difference means nothing."""
     again = _difference(called.kept(), _call(other), how)
     if again.same is False:
-        why = f"it does not repeat: of two calls of it, {again.sentence}"
+        why = f"it does not repeat: between two calls, {again.sentence}"
         return Agreement(None, why, again.largest_error)
     if _difference(expected, _call(baseline), how).same is False:
-        why = "the baseline's result changed: something writes to what they are given"
+        why = "the baseline's result changed: something writes to the candidates' inputs"
         return Agreement(None, why)
     return None
 
@@ -179,7 +180,7 @@ def _call(candidate: Candidate) -> _Result:
     tensors = structure.tensors
     if not tensors and (result is None or not structure.values):
         raise _NotComparableError("has nothing that can be compared")
-    # Before anything is done with them, which subclasses may wait for.
+    # First, because a subclass may wait for its data in any other operation.
     for tensor in tensors.values():
         if not is_plain(tensor) or tensor.is_meta:
             kind = str(tensor.layout).removeprefix("torch.")
@@ -194,12 +195,13 @@ def _call(candidate: Candidate) -> _Result:
 
 
 def _spoil(expected: _Result) -> None:
-    """Fills free memory with NaN, or -1, where the next result may be allocated.
+    """Fill free memory with NaN, or -1, where the next result may be allocated.
 
-    The baseline's own results were there: memory that nobody writes to would pass for a result.
+    The freed memory still holds the baseline's results. Without this, a candidate that writes
+    nothing would appear to return them.
     """
-    blocks: list[torch.Tensor] = []  # all at once, or each would take the one before's place
-    with contextlib.suppress(RuntimeError), without_modes(), torch.no_grad():  # for want of memory
+    blocks: list[torch.Tensor] = []  # keep all: a freed one would be reused by the next
+    with contextlib.suppress(RuntimeError), without_modes(), torch.no_grad():  # if out of memory
         for tensor in _distinct(expected.structure.tensors):
             if tensor.device.type == "cpu" and tensor.nbytes > _free_host_bytes():
                 continue
@@ -211,12 +213,12 @@ def _spoil(expected: _Result) -> None:
 
 
 def _versions(tensors: Iterable[torch.Tensor]) -> list[int]:
-    # Tensors of inference mode do not count what is written to them.
+    # Inference tensors have no version counter.
     return [-1 if tensor.is_inference() else tensor._version for tensor in tensors]
 
 
 def _distinct(tensors: Mapping[Any, torch.Tensor]) -> list[torch.Tensor]:
-    """Each tensor once: a result may hold the same one at many places."""
+    """Each tensor once: a result may contain the same tensor several times."""
     return list({id(tensor): tensor for tensor in tensors.values()}.values())
 
 
@@ -224,7 +226,7 @@ def _copies(tensors: Mapping[_Key, torch.Tensor]) -> dict[_Key, torch.Tensor]:
     distinct = _distinct(tensors)
     needed = sum(tensor.nbytes for tensor in distinct if tensor.device.type == "cpu")
     free = _free_host_bytes()
-    if needed > free:  # a system that overcommits would grant it, and kill when it is written
+    if needed > free:  # with overcommit, the allocation succeeds and a later write is killed
         raise MemoryError(f"{needed:,} bytes are needed, {free:,} are free")
     copies = {id(tensor): tensor.clone() for tensor in distinct}
     return {key: copies[id(tensor)] for key, tensor in tensors.items()}
@@ -239,12 +241,12 @@ def _free_host_bytes() -> int:
 
 
 def _unchecked(whose: str, error: Exception) -> Agreement:
-    # The CPU's allocator, unlike the GPU's, has no exception type of its own.
+    # The CPU allocator, unlike the GPU's, has no dedicated exception type.
     full = isinstance(error, torch.OutOfMemoryError | MemoryError)
     if isinstance(error, _NotComparableError):
         why = f"{whose} result {error}"
     elif full or "can't allocate memory" in str(error):
-        why = f"there is no memory for a copy of {whose} result ({first_line(error)})"
+        why = f"there is not enough memory to copy {whose} result ({first_line(error)})"
     else:
         why = f"a call to check {whose} result raised {first_line(error)}"
     return Agreement(None, f"not checked, since {why}")
@@ -259,7 +261,7 @@ def _difference(expected: _Result, got: _Result, how: Check) -> Agreement:
             note = f"{found.sentence}; only one of the two is a backward pass"
             return dataclasses.replace(found, sentence=note)
         if expected.gradients.keys() != got.gradients.keys():
-            note = f"{found.sentence}; gradients are of other tensors, and not compared"
+            note = f"{found.sentence}; gradients belong to different tensors and are not compared"
             return dataclasses.replace(found, same=None, sentence=note)
         pairs = [
             ("" if len(expected.gradients) == 1 else f"[{number}]", gradient, got.gradients[leaf])
@@ -291,14 +293,14 @@ def _of_results(expected: _Result, got: _Result, how: Check) -> Agreement:
 
 
 def _of_tensors(pairs: Sequence[tuple[str, torch.Tensor, torch.Tensor]], how: Check) -> Agreement:
-    """Of the tensors at each place."""
+    """Compare the tensors at each position of the result."""
     known: dict[tuple[int, int], Agreement] = {}
     for _, *pair in pairs:
         key = id(pair[0]), id(pair[1])
         if key not in known:
             known[key] = _of_tensor(pair[0], pair[1], how)
     found = [known[id(expected), id(got)] for _, expected, got in pairs]
-    # A wrong one, and of several the one that is farthest off.
+    # Report a wrong tensor first, and of several the one with the largest error.
     worst = max(range(len(found)), key=lambda i: (not found[i].same, found[i].largest_error or 0.0))
     if len(found) == 1 and not pairs[0][0]:
         return found[0]
@@ -341,7 +343,7 @@ def _of_tensor(expected: torch.Tensor, got: torch.Tensor, how: Check) -> Agreeme
 
 
 def _ways(expected: torch.Tensor, got: torch.Tensor) -> Counter[str]:
-    """How elements differ, each of which does: how many do in each way that any does."""
+    """Count the elements that differ, by the kind of difference; each pair given differs."""
     their_nan, our_nan = expected.isnan(), got.isnan()
     theirs, ours = (each.isinf() & ~each.isnan() for each in (expected, got))
     equal = _equal(expected, got)
@@ -363,13 +365,13 @@ def _equal(expected: torch.Tensor, got: torch.Tensor) -> torch.Tensor:
     pair = expected, got
     if expected.dtype == got.dtype or not all(map(_is_integer, pair)):
         return expected == got
-    # Halves, since PyTorch has no common dtype for unsigned integers and others.
+    # By halves, because PyTorch has no common dtype for unsigned and other integers.
     (their_high, their_low), (our_high, our_low) = map(_halves, pair)
     return (their_high == our_high) & (their_low == our_low)
 
 
 def _largest_error(expected: torch.Tensor, got: torch.Tensor) -> float:
-    """Of numbers that are finite."""
+    """Largest error of the finite elements."""
     expected, got = _wide(expected), _wide(got)
     errors = (expected - got).abs()
     finite = expected.isfinite() & got.isfinite()
@@ -377,7 +379,7 @@ def _largest_error(expected: torch.Tensor, got: torch.Tensor) -> float:
 
 
 def _largest_difference(expected: torch.Tensor, got: torch.Tensor) -> int:
-    """Of integers, without rounding or overflow."""
+    """Largest difference of integers, without rounding or overflow."""
     (their_high, their_low), (our_high, our_low) = map(_halves, (expected, got))
     high, low = their_high - our_high, their_low - our_low
     high, low = high + (low >> 32), low & _LOW_HALF
@@ -389,7 +391,7 @@ def _largest_difference(expected: torch.Tensor, got: torch.Tensor) -> int:
 
 
 def _halves(integers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Upper and lower 32 bits of integers, each as int64; only the upper half has a sign."""
+    """Upper and lower 32 bits of integers, each as int64; only the upper half is signed."""
     if integers.dtype != torch.uint64:
         integers = integers.long()
         return integers >> 32, integers & _LOW_HALF
@@ -403,7 +405,7 @@ def _is_integer(tensor: torch.Tensor) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Tolerance:
-    """How far numbers may be off."""
+    """Allowed error of each element."""
 
     relative: float
     of_scale: float
@@ -417,7 +419,7 @@ class _Tolerance:
 
 
 def _tolerance(expected: torch.Tensor, got: torch.Tensor) -> _Tolerance:
-    """That of the coarser dtype."""
+    """Tolerance of the coarser dtype."""
     of_dtypes = [_of_dtype(each.dtype, each.device) for each in (expected, got)]
     return _Tolerance(*max(of_dtypes), _root_mean_square(expected))
 
@@ -425,7 +427,7 @@ def _tolerance(expected: torch.Tensor, got: torch.Tensor) -> _Tolerance:
 def _differ(
     expected: torch.Tensor, got: torch.Tensor, tolerance: _Tolerance | None
 ) -> torch.Tensor:
-    """For each number, whether the two are not the same."""
+    """For each element, whether the two values differ."""
     if tolerance is None:
         if expected.dtype != got.dtype:
             return ~_equal(expected, got)
@@ -453,7 +455,7 @@ def _tf32_allowed() -> bool:
 
 
 def _root_mean_square(tensor: torch.Tensor) -> float:
-    """Of the finite elements; scaled down where their squares are too large for a float."""
+    """Root mean square of the finite elements; scaled if their squares overflow a float."""
     known = _mean_square(tensor, 1.0)
     if math.isfinite(known):
         return math.sqrt(known)

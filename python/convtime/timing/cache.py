@@ -1,4 +1,4 @@
-"""What each call finds in the cache: what is written before it, and what is said of that."""
+"""State of the cache at each call: how it is set up and reported."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from convtime.core.load import _C
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Cache
 
-#: Why a CPU's cache was not controlled, by what was asked for.
+#: Why a CPU's cache was not controlled, by the requested cache.
 CPU_REASONS = {
-    "auto": "a flush takes milliseconds on a CPU; cache='cold' asks for it",
-    "cold": "this machine does not say how much its CPUs' caches hold",
-    "cold-clean": "of a CPU's cache, only cache='cold' is controlled",
-    "warm": "of a CPU's cache, only cache='cold' is controlled",
-    "rotate": "of a CPU's cache, only cache='cold' is controlled",
+    "auto": "a flush takes milliseconds on a CPU; cache='cold' requests it",
+    "cold": "this machine does not report the size of its CPUs' caches",
+    "cold-clean": "on a CPU, only cache='cold' is controlled",
+    "warm": "on a CPU, only cache='cold' is controlled",
+    "rotate": "on a CPU, only cache='cold' is controlled",
 }
 _ROTATION_OVER_L2 = 5
 _FLUSHED = ("auto", "cold", "cold-clean")  # on a GPU
 
 
 def gpu_cache(asked: Cache) -> tuple[str, str]:
-    """What calls on a GPU find in its cache, and why where that is not what was asked for."""
+    """Return the cache state for calls on a GPU, and why it differs from the requested one."""
     return ("cold", "the work is on a GPU") if asked == "auto" else (asked, "")
 
 
 def working_set_bytes(device: torch.device) -> int:
-    """Bytes that calls on other copies move through a GPU's cache before one is called again."""
+    """Bytes that calls on other copies move through a GPU's cache before a copy is reused."""
     return _ROTATION_OVER_L2 * int(torch.cuda.get_device_properties(device).L2_cache_size)
 
 
 def flush_buffers(cache: Cache, gpus: Iterable[torch.device]) -> list[torch.Tensor]:
-    """What is touched before each call so that the GPUs' L2 caches are cold; a buffer each."""
+    """Return buffers to access before each call to make the L2 caches cold, one per GPU."""
     if cache not in _FLUSHED:
         return []
     with without_modes():
@@ -50,9 +50,10 @@ def flush_buffers(cache: Cache, gpus: Iterable[torch.device]) -> list[torch.Tens
 
 @contextlib.contextmanager
 def without_persisting_lines(cache: Cache, gpus: Iterable[torch.device]) -> Iterator[str]:
-    """Has a flush reach all of the L2 caches, also what is set aside for persisting accesses.
+    """Let a flush reach the whole L2 caches, including the part set aside for persisting accesses.
 
-    Gives why it may not, empty where it does, and sets as much aside again afterwards.
+    Yields why a flush may not reach all of it, empty if it does. Afterwards restores the size of
+    the part set aside.
     """
     with contextlib.ExitStack() as stack:
         told = [

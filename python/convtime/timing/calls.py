@@ -1,4 +1,4 @@
-"""What is called, and how, so that each call finds its tensors and the cache as asked for."""
+"""Prepare the calls of each candidate, so that cache and placement are as requested."""
 
 from __future__ import annotations
 
@@ -30,31 +30,32 @@ from convtime.timing.placement import (
 )
 from convtime.timing.rotation import rotate
 
-_UNPLACED_RESULTS = "results lie where PyTorch's allocator puts them: {}"
-# A graph holds so many calls, each after a flush: there is no use in more places.
+_UNPLACED_RESULTS = "PyTorch's allocator places the results: {}"
+# A graph holds this many calls, each after a flush: more placements would not be used.
 _PLACES_OF_COLD_GRAPH = 4
 
 
 @dataclasses.dataclass
 class PreparedCalls:
-    """A candidate as it is called.
+    """A candidate in the form in which it is called.
 
     Attributes:
-        copies: what is called in turn.
-        original: the candidate itself, which is called where a check finds that copies cannot be;
-            None without a check.
-        cache: what a call finds in the cache; see :class:`convtime.Measurement`.
-        cache_reason: why, where that is not what was asked for.
-        placement: where its tensors lie, likewise.
-        placement_remarks: why, where that is not what was asked for; and what is not placed so.
-        visits: indices into the copies in the order that calls take them.
-        warm: whether an untimed call on the same copy comes before each.
-        check: asked after the first call whether copies may go on being called.
-        result_blocks: address and bytes of each block that a call's result takes, where each copy's
-            results are to lie at a place of their own, too.
-        max_result_bytes: what is set aside for that at most.
-        last_pass: what backward passes leave, where these are timed.
-        origins: what tensors of copies are copies of, by the identity of these.
+        copies: the copies that are called in turn.
+        original: the candidate itself, called if a check finds that the copies cannot be used; None
+            without a check.
+        cache: state of the cache at each call; see :class:`convtime.Measurement`.
+        cache_reason: why the state of the cache is not the requested one.
+        placement: placement of the tensors; see :class:`convtime.Measurement`.
+        placement_remarks: why the placement is not the requested one, and which parts are not
+            placed.
+        visits: indices into the copies, in the order of the calls.
+        warm: whether an untimed call on the same copy precedes each call.
+        check: called after the first call; returns whether the copies can still be used.
+        result_blocks: returns address and size of each block of a call's result, if the results of
+            each copy are to have a separate placement, too.
+        max_result_bytes: maximum memory for these placements.
+        last_pass: tensors of the last backward pass, if backward passes are timed.
+        origins: the original of each copied tensor, by the id of the copy.
     """
 
     copies: Copies
@@ -72,7 +73,7 @@ class PreparedCalls:
     origins: Mapping[int, torch.Tensor] = dataclasses.field(default_factory=dict)
 
     def described(self) -> dict[str, Any]:
-        """What the core calls."""
+        """The arguments of the core that describe the calls."""
         return {
             "copies": [_call(copy) for copy in self.copies.candidates],
             "original": None if self.original is None else _call(self.original),
@@ -84,11 +85,10 @@ class PreparedCalls:
         }
 
     def outcome(self, results_reason: str) -> dict[str, Any]:
-        """The fields of a Measurement that say how it was called.
+        """The fields of a Measurement that describe the calls.
 
         Args:
-            results_reason: why the calls' results lie where the allocator puts them; empty where
-                they do not.
+            results_reason: why the allocator places the calls' results; empty if it does not.
         """
         placement, remarks = self.placement, list(self.placement_remarks)
         if self.check is not None and self.check.reason:
@@ -104,7 +104,7 @@ class PreparedCalls:
         }
 
     def finish(self) -> None:
-        """Leaves gradients as calls without copies would, and gives the copies' memory back."""
+        """Leave gradients as calls without copies would, and free the copies."""
         if self.last_pass is not None:
             for leaf in self.last_pass.leaves:
                 origin = self.origins.get(id(leaf), leaf)
@@ -127,20 +127,20 @@ def _call(candidate: Candidate) -> tuple[Any, ...]:
 def prepared_calls(
     candidates: Sequence[Candidate], options: Options, device: torch.device
 ) -> Iterator[list[PreparedCalls]]:
-    """Makes of candidates what is called so that cache and placement are as asked for.
+    """Prepare the calls of candidates, so that cache and placement are as requested.
 
-    After the block, the memory of copies is PyTorch's again.
+    After the block, the memory of the copies belongs to PyTorch again.
 
     Args:
-        candidates: what is timed.
-        options: as asked for. A GPU's flush is none of the calls': see
+        candidates: candidates to time.
+        options: the requested options. The flush of a GPU's cache is not part of the calls: see
             :func:`convtime.timing.cache.flush_buffers`.
-        device: where the work runs.
+        device: device of the work.
     """
     every: list[PreparedCalls] = []
     try:
         if device.type == "cuda":
-            if options.stream is not None:  # the caller's may still write what is copied
+            if options.stream is not None:  # the caller's stream may still write to the originals
                 torch.cuda.synchronize(device)
             wants_copies = options.placement != "as-is"
             room_bytes = room_for_copies(device) // len(candidates) if wants_copies else 0
@@ -153,7 +153,7 @@ def prepared_calls(
             if candidate.backward:
                 _time_backward(calls)
         if device.type != "cuda" and options.cache == "cold":
-            # Last, since the forward pass that a backward pass needs fills the caches again.
+            # Last, because the forward pass before a backward pass fills the caches again.
             _flush_between(every)
         yield every
     finally:
@@ -181,7 +181,7 @@ def _on_cpu(candidate: Candidate, options: Options) -> PreparedCalls:
 
 
 def _flush_between(every: Iterable[PreparedCalls]) -> None:
-    """Flushes the CPU's caches before each call; does nothing where their size is not known."""
+    """Flush the CPU's caches before each call; do nothing if their size is unknown."""
     buffer = cpu.flush_buffer()
     if buffer is None:
         return
@@ -276,7 +276,7 @@ def _place_results(
     if candidate.backward:
         why_not = "they are gradients"
     elif options.method == "graph":
-        why_not = "a graph has memory of its own"
+        why_not = "a graph has a private memory pool"
     elif calls.placement == "aligned":
         why_not = "it aligns to 512 bytes"
     if why_not:

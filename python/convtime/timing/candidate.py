@@ -1,4 +1,4 @@
-"""What is timed: a callable with its arguments, and what happens before each call of it."""
+"""Candidates: a callable with its arguments, and the setup before each call."""
 
 from __future__ import annotations
 
@@ -18,31 +18,32 @@ from convtime.timing.options import is_finite
 
 @dataclasses.dataclass(frozen=True, init=False, eq=False, repr=False)
 class Candidate:
-    """One operation that is to be timed, ``fn(*args, **kwargs)``; see :func:`convtime.compare`.
+    """One operation to time, ``fn(*args, **kwargs)``; see :func:`convtime.compare`.
 
-    Tensors that are passed as arguments, rather than held by a closure, can be copied: for
-    ``cache="rotate"``, for example.
+    Tensors that are passed as arguments, rather than held by a closure, can be copied, for example
+    for ``cache="rotate"``.
 
     Args:
-        fn: what is timed. Its result is dropped after the timed region; it may return None.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        name: what the result is called; the function's own name unless given.
-        setup: called without arguments before each call, outside of the timed region and before the
-            cache is flushed; what it issues to the GPU is not timed either.
-        backward: times the backward pass of ``fn``'s result instead, with random gradients; the
-            forward pass runs before each call, outside of the timed region. Gradients are set to
-            None first, and are the last call's when it is over.
-        grad_to_none: tensors whose ``grad`` is set to None before each call, outside of the timed
+        fn: callable to time. Its result is dropped after the timed region; it may return None.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        setup: called without arguments before each call, outside the timed region and before the
+            cache flush; its GPU work is not timed either.
+        backward: whether to time the backward pass of ``fn``'s result instead, with random
+            gradients. The forward pass runs before each call, outside the timed region. Gradients
+            are set to None first; afterwards they are those of the last call.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
             region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
-        flops: floating-point operations of a call, to be set against what this device reaches,
-            which is measured afterwards, once (see ``ceilings``), and beyond any ``timeout``.
-        nbytes: bytes that a call has to move, likewise.
+        flops: floating-point operations of a call. They are compared with the rate that the device
+            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
+            ``ceilings``).
+        nbytes: bytes that a call must move, compared in the same way.
 
     Raises:
-        TypeError: for something of another type, such as an ``fn`` that is not callable, and for
-            functions of generators and coroutines, whose calls do none of their work.
-        ValueError: for ``flops`` or ``nbytes`` that are not positive numbers.
+        TypeError: if an argument has the wrong type, such as an ``fn`` that is not callable, or for
+            generator functions and coroutine functions, whose calls do none of their work.
+        ValueError: if ``flops`` or ``nbytes`` is not a positive number.
     """
 
     fn: Callable[..., object]
@@ -70,10 +71,10 @@ class Candidate:
         name = name_of(fn) if name is None else _text(name)
         if not callable(fn):
             raise TypeError(
-                f"what is timed must be callable, got {type(fn).__name__} for {name!r}; "
+                f"the timed function must be callable, got {type(fn).__name__} for {name!r}; "
                 "pass the function and its arguments, not its result"
             )
-        refuse_deferred("what is timed", fn, name)
+        refuse_deferred("the timed function", fn, name)
         if kwargs is not None and not isinstance(kwargs, Mapping):
             raise TypeError(f"kwargs must be a mapping of names to values, got {kwargs!r}")
         if setup is not None and not callable(setup):
@@ -97,14 +98,14 @@ class Candidate:
         )
 
     def but(self, **changes: Any) -> Candidate:
-        """The same but for some of its fields."""
+        """Return a copy with some fields changed."""
         changed = copy.copy(self)
         changed.__dict__.update(changes)
         return changed
 
     @property
     def acts_before_calls(self) -> bool:
-        """Whether something is done before each call."""
+        """Whether something runs before each call."""
         return self.backward or self.setup is not None or bool(self.grad_to_none)
 
     def __repr__(self) -> str:
@@ -122,7 +123,7 @@ def _tensors(given: Iterable[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
         raise TypeError("grad_to_none must be a sequence of tensors, got one tensor; put it in []")
     if not (given is None or isinstance(given, Iterable)):
         raise TypeError(f"grad_to_none must be a sequence of tensors, got {given!r}")
-    tensors = tuple(given or ())  # an iterator would be empty from the second call on
+    tensors = tuple(given or ())  # an iterator would be empty at the second call
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(f"grad_to_none must hold tensors, got {type(tensor).__name__}")
@@ -130,15 +131,15 @@ def _tensors(given: Iterable[torch.Tensor] | None) -> tuple[torch.Tensor, ...]:
 
 
 def candidates_of(given: object) -> list[Candidate]:
-    """The candidates of a mapping by name, or of a sequence, each with a name of its own.
+    """Return the candidates of a mapping by name, or of a sequence, each with a distinct name.
 
     Raises:
-        TypeError: for anything else, and for what is not callable in it.
+        TypeError: for another type, or for an element that is not callable.
         ValueError: for an empty name.
     """
     if isinstance(given, Mapping):
         if "" in given:
-            raise ValueError("each candidate must have a name, and one has the name ''")
+            raise ValueError("each candidate must have a name, got the name ''")
         return [_candidate(fn, _text(name)) for name, fn in given.items()]
     if isinstance(given, Sequence) and not isinstance(given, str | bytes):
         found: list[Candidate] = []
@@ -159,22 +160,22 @@ def _candidate(fn: Any, name: str | None = None) -> Candidate:
 
 
 def distinct(name: str, others: Iterable[Candidate]) -> str:
-    """The name, with a number after it where others have it already."""
+    """Return the name, followed by a number if another candidate already has it."""
     taken = {other.name for other in others}
     numbered = itertools.chain([name], (f"{name} {number}" for number in itertools.count(2)))
     return next(each for each in numbered if each not in taken)
 
 
 def name_of(fn: Callable[..., object]) -> str:
-    """A callable's own name, or its type's where it has none (modules, partials)."""
+    """Name of a callable, or of its type if it has no name (modules, partials)."""
     if isinstance(fn, functools.partial):
         return name_of(fn.func)
-    name = getattr(fn, "__name__", None)  # proxies answer with anything
+    name = getattr(fn, "__name__", None)  # proxies may return anything
     return name if isinstance(name, str) else type(fn).__name__
 
 
 def clearing_gradients(candidate: Candidate) -> Candidate:
-    """The candidate with clearing ``grad_to_none`` as part of its setup."""
+    """Return the candidate with a setup that also clears ``grad_to_none``."""
     if not candidate.grad_to_none:
         return candidate
 
@@ -188,12 +189,12 @@ def clearing_gradients(candidate: Candidate) -> Candidate:
 
 @dataclasses.dataclass
 class LastPass:
-    """What the last backward pass worked on; copies of a candidate share one, and its memory.
+    """Tensors of the last backward pass; copies of a candidate share one, and its memory.
 
     Attributes:
-        leaves: what its gradients went to.
-        outputs: of the forward pass before it.
-        gradients: of these outputs.
+        leaves: leaf tensors that received its gradients.
+        outputs: outputs of the forward pass before it.
+        gradients: gradients of these outputs.
     """
 
     leaves: list[torch.Tensor] = dataclasses.field(default_factory=list)
@@ -202,7 +203,7 @@ class LastPass:
 
 
 def backward_of(candidate: Candidate, last: LastPass | None = None) -> Candidate:
-    """The candidate's backward pass alone: its forward pass is run before each call."""
+    """Return the candidate's backward pass alone, with the forward pass as its setup."""
     backward = _Backward(candidate, last or LastPass())
     return Candidate(backward, name=candidate.name, setup=backward.run_forward)
 
@@ -227,17 +228,17 @@ class _Backward:
         if not last.outputs:
             refuse_deferred_result(result, self._forward.name)
             raise ValueError(
-                f"backward=True needs a result that requires grad, and that of "
-                f"{self._forward.name!r} does not; set requires_grad on an input"
+                f"backward=True needs a result that requires grad, got one that does not from "
+                f"{self._forward.name!r}; set requires_grad on an input"
             )
         self._refuse_special(last.outputs)
         if [gradient.shape for gradient in last.gradients] != [
             output.shape for output in last.outputs
         ]:
-            # Random, since the time of some kernels depends on what they compute with.
+            # Random, because the time of some kernels depends on the values.
             last.gradients = [torch.randn_like(output) for output in last.outputs]
-        # Which leaves a call uses may vary (a mixture of experts): those of the call before have
-        # gradients, and those of this one may have some from elsewhere.
+        # The leaves that a call uses may vary (a mixture of experts). Those of the previous call
+        # have gradients, and those of this call may have gradients from elsewhere.
         clear_gradients(last.leaves)
         last.leaves = list(_leaves_of(last.outputs))
         clear_gradients(last.leaves)
@@ -249,8 +250,8 @@ class _Backward:
                 kind = "nested" if ragged else "sparse COO"
                 raise ValueError(
                     f"backward=True gives each result a random gradient, which PyTorch does not "
-                    f"make for the {kind} tensor that {self._forward.name!r} returns; let it "
-                    "return a dense tensor"
+                    f"make for the {kind} tensor that {self._forward.name!r} returns; return a "
+                    "dense tensor"
                 )
 
     def __call__(self) -> None:
@@ -258,7 +259,7 @@ class _Backward:
 
 
 def differentiable(result: object) -> list[torch.Tensor]:
-    """The tensors of a call's result, however nested, that require gradients.
+    """Return the tensors of a call's result that require gradients, however nested.
 
     Raises:
         ValueError: for a result that contains itself.
@@ -267,16 +268,16 @@ def differentiable(result: object) -> list[torch.Tensor]:
         leaves = pytree.tree_leaves(result)
     except RecursionError:
         raise ValueError(
-            f"the result whose gradients are wanted must not contain itself, got a "
-            f"{type(result).__name__} that does; return its tensors alone"
+            f"a result must not contain itself if its gradients are needed, got a "
+            f"{type(result).__name__} that does; return only its tensors"
         ) from None
     return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 def gradients_of(result: object) -> dict[torch.Tensor, torch.Tensor]:
-    """The gradients that a backward pass of a call's result adds, to each tensor that has one.
+    """Return the gradients that a backward pass of a call's result adds, by leaf tensor.
 
-    The result's own gradients are random numbers, the same ones each time.
+    The gradients of the result are random numbers, the same at each call.
     """
     outputs = differentiable(result)
     leaves = list(_leaves_of(outputs))
@@ -291,7 +292,7 @@ def gradients_of(result: object) -> dict[torch.Tensor, torch.Tensor]:
 
 
 def _leaves_of(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The tensors whose gradients a backward pass of the outputs adds to."""
+    """Yield the tensors whose gradients a backward pass of the outputs adds to."""
     pending: list[torch.autograd.graph.Node | None] = [
         output.grad_fn
         if output.grad_fn is not None
@@ -310,6 +311,6 @@ def _leaves_of(outputs: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
 
 
 def clear_gradients(tensors: Iterable[torch.Tensor]) -> None:
-    """Sets the gradient of each tensor to None."""
+    """Set the gradient of each tensor to None."""
     for tensor in tensors:
         tensor.grad = None

@@ -1,4 +1,4 @@
-"""Measures the rates that a device reaches."""
+"""Measure the rates that a device reaches."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _BUDGET = 0.2  # seconds for each of the two
 
 
 def ceilings(device: torch.device | str | int | None = None, *, exclusive: bool = True) -> Ceilings:
-    """The rates that a device reaches in a large copy and a large matmul.
+    """Measure the rates that a device reaches in a large copy and a large matmul.
 
-    They are measured once for each device; on a CPU, once for each number of threads, set of CPUs
-    and precision of float32 matmuls. The caller's modes (autocast, inference mode, a default
-    device) have no part in it.
+    They are measured once per device; on a CPU, once per number of threads, set of CPUs and
+    precision of float32 matmuls. The caller's modes (autocast, inference mode, a default device)
+    have no effect.
 
     Args:
-        device: a CPU or a CUDA device; the current GPU unless given, or the CPU without one.
-        exclusive: as ``time_op``'s.
+        device: a CPU or a CUDA device. Default: the current GPU, or the CPU without a GPU.
+        exclusive: as in ``time_op``.
 
     Raises:
         ValueError: for another device.
@@ -39,7 +39,7 @@ def ceilings(device: torch.device | str | int | None = None, *, exclusive: bool 
 
 @dataclasses.dataclass(frozen=True)
 class _CpuConditions:
-    """What the rates of a CPU depend on, and a program may change."""
+    """Settings that affect the rates of a CPU and that a program may change."""
 
     threads: int
     cpus: frozenset[int]
@@ -60,7 +60,7 @@ def _measured(
     device: torch.device, _conditions: _CpuConditions | None, exclusive: bool
 ) -> Ceilings:
     on_gpu = device.type == "cuda"
-    # Far larger than any cache; and large enough to fill all multiprocessors, or cores.
+    # Far larger than any cache, and large enough to fill all multiprocessors or cores.
     copied_bytes, size = (1 << 30, 8192) if on_gpu else (1 << 27, 1024)
     dtype = torch.bfloat16 if on_gpu else torch.float32
     with without_modes():
@@ -69,7 +69,7 @@ def _measured(
         copy = Candidate(target.copy_, source, name="copy")
         copy_seconds = _median(copy, device, exclusive)
         del copy, source, target
-        random = torch.Generator(device).manual_seed(0)  # the caller's own stays as it is
+        random = torch.Generator(device).manual_seed(0)  # leaves the caller's generator alone
         matrix = torch.randn(size, size, dtype=torch.float32, device=device, generator=random)
         matrix = matrix.to(dtype)
         matmul = Candidate(torch.mm, matrix, matrix, name="matmul")

@@ -1,6 +1,6 @@
-"""Compares once more in a fresh process.
+"""Repeat a comparison in a fresh process.
 
-A process is one draw of what differs between processes, such as which pages of memory there are.
+One process is a single sample of conditions that differ between processes, such as memory pages.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from convtime.results.comparison import Comparison, Ratio
 from convtime.timing.candidate import Candidate
 
 _CHILD = "convtime.timing.fresh_process"
-#: Of what it takes beside the timing itself: the import of torch, mostly.
+#: Time allowed in addition to the timing, mostly for the import of torch.
 _PATIENCE_SECONDS = 120.0
 
 
 def send(candidates: Sequence[Candidate], options: Mapping[str, Any]) -> bytes:
-    """What a fresh process compares, as bytes.
+    """Serialize the candidates and options for a fresh process.
 
     Args:
         candidates: the baseline first.
-        options: those of ``compare``.
+        options: options of ``compare``.
 
     Raises:
         ValueError: for a candidate that cannot be sent.
@@ -49,14 +49,14 @@ def send(candidates: Sequence[Candidate], options: Mapping[str, Any]) -> bytes:
 
 
 def confirm(sent: bytes, seconds: float) -> Mapping[str, Ratio]:
-    """The ratios that a fresh process finds, by name.
+    """Return the ratios that a fresh process measures, by name.
 
     Args:
-        sent: by :func:`send`.
-        seconds: that the timing may take there.
+        sent: result of :func:`send`.
+        seconds: time that the timing may take in that process.
 
     Raises:
-        RuntimeError: where that process fails.
+        RuntimeError: if that process fails.
     """
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "comparison.json")
@@ -65,10 +65,10 @@ def confirm(sent: bytes, seconds: float) -> Mapping[str, Ratio]:
 
 
 def run_fresh(command: Sequence[str], seconds: float, given: bytes = b"") -> None:
-    """Runs what compares in a fresh process.
+    """Run the command of a fresh process that compares.
 
     Raises:
-        RuntimeError: where it fails.
+        RuntimeError: if it fails.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     try:
@@ -82,15 +82,15 @@ def run_fresh(command: Sequence[str], seconds: float, given: bytes = b"") -> Non
         )
     except subprocess.TimeoutExpired as error:
         raise RuntimeError(
-            f"the fresh process that was to confirm this had not ended after {error.timeout:.0f} s"
+            f"the fresh process to confirm this was still running after {error.timeout:.0f} s"
         ) from None
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines() or ["nothing"]
-        raise RuntimeError(f"the fresh process that was to confirm this failed: {said[-1]}")
+        raise RuntimeError(f"the fresh process to confirm this failed: {said[-1]}")
 
 
 def ratios_in(file: Path) -> Mapping[str, Ratio]:
-    """The ratios of a comparison's file, to its baseline."""
+    """Return the ratios to the baseline from the file of a comparison."""
     compared = Comparison.from_dict(json.loads(file.read_text(encoding="utf-8")))
     return {name: compared.ratio(name) for name in compared.others}
 
@@ -104,7 +104,7 @@ def _pickled(value: object) -> bytes:
 def _check(candidate: Candidate) -> None:
     try:
         for function in (candidate.fn, candidate.setup):
-            # It would be sent by a name that a fresh process does not have.
+            # Pickle would send it by a name that the fresh process does not define.
             if getattr(function, "__module__", None) == "__main__":
                 name = getattr(function, "__qualname__", function)
                 raise pickle.PicklingError(f"{name} is defined in __main__")

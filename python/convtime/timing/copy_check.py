@@ -1,4 +1,4 @@
-"""Whether copies may stand for what was copied: calls have to leave what they are given alone."""
+"""Check that copies can replace the original: calls must not modify their inputs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from convtime.timing.reach import contents_below, reachable
 
 
 class Check:
-    """Whether calls leave what they are given as it is: asked after the first one, on a copy.
+    """Checks after the first call, on a copy, whether calls modify their inputs.
 
-    Where that one wrote something, a second call shows whether it writes the same again, as to a
-    tensor for its result: then all copies get what the first one wrote, and calls change nothing.
+    If the first call wrote something, a second call shows whether it writes the same again, as to a
+    tensor for its result. Then all copies get the values that the first call wrote, and later calls
+    change nothing.
 
     Attributes:
-        adds_gradients: whether calls are to leave gradients, as backward passes do.
-        reason: why the copies cannot go on being called, as part of a sentence.
+        adds_gradients: whether calls are expected to leave gradients, as backward passes do.
+        reason: why the copies cannot be used any longer, as part of a sentence.
     """
 
     def __init__(self, original: Original, copies: Copies) -> None:
@@ -32,9 +33,9 @@ class Check:
         self.reason = ""
 
     def __call__(self) -> bool | None:
-        """True or False, or None where it takes another call on the same copy to tell.
+        """Return True or False, or None if it takes another call on the same copy to decide.
 
-        What calls wrote to the copy, bit by bit, the original gets, too.
+        The original also gets the values that calls wrote to the copy, bit by bit.
         """
         written: set[int] = set()
         with without_modes():
@@ -43,12 +44,12 @@ class Check:
                 if self._is_second and not (written or self.reason):
                     self._copies.refill()
             except torch.OutOfMemoryError:
-                self.reason = "there is no memory to check that a call does not write to them"
+                self.reason = "there is not enough memory to check that calls do not write to them"
         if written and not self.reason:
             if not self._is_second:
                 self._is_second = True
                 return None
-            self.reason = f"a call writes to {self._names(written)}, and not the same each time"
+            self.reason = f"a call writes different values to {self._names(written)} each time"
         self._objects.clear()
         if self.reason:
             self._original.origins.clear()
@@ -56,7 +57,7 @@ class Check:
         return not self.reason
 
     def _look(self) -> set[int]:
-        """What was written to since the last look, or since it was copied."""
+        """Return the storages written to since the last check, or since the copy was made."""
         originals, called = self._original.storages, self._copies.storages[0]
         if self._original.device.type == "cuda":
             torch.cuda.synchronize(self._original.device)  # the call may use other streams
@@ -71,7 +72,7 @@ class Check:
         for key in written - elsewhere:
             bytes_of(originals[key]).copy_(bytes_of(called[key]))
         if elsewhere:
-            self.reason = f"a call writes to {self._names(elsewhere)}, whatever it is called with"
+            self.reason = f"a call on a copy writes to the original of {self._names(elsewhere)}"
         else:
             self.reason = self._changed() or self._gradients()
         return written
@@ -80,10 +81,10 @@ class Check:
         return ", ".join(self._original.names_of(keys))
 
     def _changed(self) -> str:
-        """Objects that a copy has of its own would not go through the same states."""
+        """Check objects that the copy owns: each copy's would have a different state."""
         for before in self._objects:
             if not before.is_unchanged():
-                return f"a call changes what it is called with, a {type(before.of).__name__}"
+                return f"a call modifies one of its inputs, a {type(before.of).__name__}"
         return ""
 
     def _gradients(self) -> str:
@@ -96,13 +97,13 @@ class Check:
 
 
 def _different(some: Storages, others: Storages) -> set[int]:
-    """Which storages hold other bits than those of the same key; few kernels, one wait."""
+    """Return the keys of storages with different bits; uses few kernels and one synchronization."""
     keys = [key for key, storage in some.items() if storage.nbytes()]
     flags = [_differ(bytes_of(some[key]), bytes_of(others[key])) for key in keys]
     return {key for key, flag in zip(keys, torch.stack(flags).tolist(), strict=True) if flag}
 
 
 def _differ(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    if is_wide(one) and is_wide(other):  # bytes are compared a few at a time
+    if is_wide(one) and is_wide(other):  # a comparison of bytes handles only a few at a time
         one, other = one.view(torch.int64), other.view(torch.int64)
     return (one != other).any()

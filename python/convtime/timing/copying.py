@@ -1,4 +1,4 @@
-"""Copies of a candidate: the same call on other storages, as deep as a deepcopy goes."""
+"""Copies of a candidate: the same call on other storages, as complete as a deepcopy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from convtime.timing.reach import (
     variables_of,
 )
 
-# A copy of these would be something else than what was passed, or fail; an array is none of the
+# A copy of the first ones would differ from the original, or fail. An array is not one of the
 # tensors that are copied, and may be large.
 _SHARED = (
     torch.Generator,
@@ -46,27 +46,27 @@ _ATOMIC = frozenset(
 
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
 
-#: Storages by their identity; their addresses would not tell empty ones apart.
+#: Storages by identity, because empty ones have no distinct addresses.
 Storages = Mapping[int, torch.UntypedStorage]
 
 
 class UncopiableError(ValueError):
-    """That ``copy.deepcopy`` fails, and on what."""
+    """Raised if ``copy.deepcopy`` fails; names the object."""
 
 
 class Original:
-    """A candidate and those of its tensors that its copies have copies of.
+    """A candidate, with the tensors that each of its copies gets a copy of.
 
     Tensors in the arguments and in the callable (a module, a bound method, a partial or an object)
-    are copied by storage, so that aliases stay aliases within a copy. So are those in the variables
-    that a function refers to which is the callable itself, and rebinds none. Each keeps dtype,
-    shape, strides, offset and ``requires_grad``; what autograd computed becomes a leaf, and
+    are copied by storage, so that aliases remain aliases within a copy. If the callable is a
+    function that rebinds no variables, the tensors in its variables are copied too. Each copy keeps
+    dtype, shape, strides, offset and ``requires_grad``. Results of autograd become leaves, and
     gradients are not copied.
 
     Args:
-        candidate: what is copied.
-        device: tensors on it are; those elsewhere are shared by all copies.
-        most_objects: after which it is not looked any further, where copies would take too long.
+        candidate: the candidate to copy.
+        device: copies tensors on this device; all copies share the tensors on other devices.
+        most_objects: stops the search after so many objects, if copies would take too long.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Original:
         self.candidate = candidate
         self.device = device
         self._most_objects = most_objects
-        #: Whether there is more below something than it has looked at.
+        #: Whether a search stopped at its limit, so that there may be more objects.
         self.has_more_objects = False
         self._variables = self._variables_with_tensors()
         found = list(self._below(self.roots_of(candidate)))
@@ -87,7 +87,7 @@ class Original:
         ]
         self.storages: Storages = {_key(tensor): tensor.untyped_storage() for tensor in tensors}
         self._tensors = [_Tensor(tensor) for tensor in tensors]
-        #: What tensors of copies are copies of, by the identity of these.
+        #: The original of each copied tensor, by the id of the copy.
         self.origins: dict[int, torch.Tensor] = {}
         copied = {id(tensor) for tensor in tensors}
         self._shared: dict[int, object] = {
@@ -97,27 +97,27 @@ class Original:
         }
         subject = subject_of(candidate.fn)
         if not any(id(one) in copied for one in self._below(subject)):
-            self._shared[id(subject)] = subject  # many cannot be copied, and this one need not be
+            self._shared[id(subject)] = subject  # often not copyable, and need not be copied
         self.is_flat = all(map(self._is_known, self._values()))
 
     def _below(self, root: object) -> Iterator[object]:
-        """What a deepcopy of the root comes across, so far as it is looked at."""
+        """Yield the objects that a deepcopy of the root visits, up to the limit."""
         walk = Walk(self._most_objects)
         yield from walk.below([root])
         self.has_more_objects |= walk.ended_early
 
     def _is_known(self, value: object) -> bool:
-        """Whether the value's copy is known without a deepcopy, which leaves functions alone."""
+        """Whether the value can be copied without deepcopy, which does not copy functions."""
         if type(value) in _ATOMIC or type(value) in _FUNCTIONS or id(value) in self._shared:
             return True
         return any(value is one.original and not one.attributes for one in self._tensors)
 
     @functools.cached_property
     def left_out(self) -> tuple[str, ...]:
-        """Tensors on the device that all copies share, each in words, as ``closure variable 'x'``.
+        """Tensors on the device that all copies share, described like ``closure variable 'x'``.
 
-        Variables are searched of functions that are held or referred to, not of methods called on
-        an object.
+        The search covers the variables of functions that are held or referred to, but not of
+        methods that are called on an object.
         """
         words = [*self._special_tensors(), *self._tensors_of_variables()]
         return tuple(dict.fromkeys(words))
@@ -135,7 +135,7 @@ class Original:
 
     def _tensors_of_variables(self) -> Iterator[str]:
         root: object = owned(self.candidate)
-        if self._variables:  # the function's own are copied; those of others may not be
+        if self._variables:  # the function's variables are copied, but not those of other functions
             root = [
                 *_arguments(self.candidate),
                 *map(_value, variables_of(_function_of(self.candidate))),
@@ -145,10 +145,10 @@ class Original:
                 yield name
 
     def _variables_with_tensors(self) -> dict[Variable, object]:
-        """Variables that can be given to a copy of the candidate's function alone.
+        """Variables whose values can be replaced in a copy of the candidate's function.
 
-        None of a function that rebinds variables, nor beside a setup, which may rebind them: then
-        the caller, or the other copies, would see it.
+        There are none if the function rebinds variables, or if there is a setup, which may rebind
+        them: the caller or the other copies would see the change.
         """
         function = self.candidate.fn
         if (
@@ -167,7 +167,7 @@ class Original:
         }
 
     def roots_of(self, candidate: Candidate) -> dict[str, object]:
-        """What this candidate, or a copy of it, has of its own, as a caller knows it."""
+        """Objects that belong to this candidate, or to a copy, by the name the caller uses."""
         own = owned(candidate)
         if self._variables:
             referred = variables_of(_function_of(candidate))
@@ -175,7 +175,7 @@ class Original:
         return own
 
     def names_of(self, keys: set[int]) -> list[str]:
-        """By which arguments a caller knows storages."""
+        """Names of the arguments that use these storages."""
         return [
             name
             for name, root in self.roots_of(self.candidate).items()
@@ -187,9 +187,9 @@ class Original:
 
     @functools.cached_property
     def in_setup(self) -> str:
-        """Where ``setup`` refers to a storage that is copied, in words; empty where it does not.
+        """Describe where ``setup`` refers to a storage that is copied; empty if it does not.
 
-        It would then reset the original only.
+        Such a setup would reset only the original.
         """
         setup = self.candidate.setup
         referred = (
@@ -202,10 +202,10 @@ class Original:
         return ""
 
     def on(self, storages: Storages) -> Candidate:
-        """The candidate with its tensors on other storages, which hold the same.
+        """Return the candidate with its tensors on other storages, which have the same contents.
 
         Raises:
-            UncopiableError: if something that it is called with cannot be copied.
+            UncopiableError: if the callable or an argument cannot be copied.
         """
         tensors = {id(one.original): one.on(storages[one.key]) for one in self._tensors}
         self.origins.update((id(tensors[id(one.original)]), one.original) for one in self._tensors)
@@ -213,24 +213,24 @@ class Original:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """Those that its copies have copies of."""
+        """The tensors that each copy gets a copy of."""
         return [one.original for one in self._tensors]
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Candidate:
-        """The candidate with other tensors in place of its own, which may lie in other ways.
+        """Return the candidate with its tensors replaced; their memory layout may change.
 
-        Tensors that share a storage do not share one there, unless ``change`` leaves them alone.
+        Replaced tensors no longer share a storage. Those that ``change`` returns unchanged do.
 
         Args:
-            change: gives what takes the place of a tensor, without gradients.
+            change: returns the replacement of a tensor, without gradients.
 
         Raises:
-            UncopiableError: if something that it is called with cannot be copied.
+            UncopiableError: if the callable or an argument cannot be copied.
         """
         return self._on_tensors({id(one.original): one.changed(change) for one in self._tensors})
 
     def _on_tensors(self, tensors: dict[int, torch.Tensor]) -> Candidate:
-        """The candidate on tensors that take the place of its own, by the identity of these."""
+        """Return the candidate with its tensors replaced, by the id of the original tensor."""
         if self.is_flat:
             return self._with(*(tensors.get(id(value), value) for value in self._values()))
         memo = self._shared | tensors
@@ -240,12 +240,12 @@ class Original:
                     attributes = copy.deepcopy(one.attributes, memo)
                     tensors[id(one.original)].__dict__.update(attributes)
             return self._with(*copy.deepcopy(self._values(), memo))
-        except Exception as error:  # whatever the objects' own code raises
+        except Exception as error:  # the objects' code may raise anything
             raise UncopiableError(f"{_failed_on(error)} ({error})") from error
 
     @functools.cached_property
     def _partial(self) -> functools.partial[Any] | None:
-        """The callable, where it is a partial: its parts are copied, as most need no deepcopy."""
+        """The callable if it is a partial: its parts are copied, since most need no deepcopy."""
         fn = self.candidate.fn
         if type(fn) is functools.partial and not fn.__dict__ and id(fn) not in self._shared:
             return fn
@@ -281,7 +281,7 @@ class Original:
 
 
 def is_on(tensor: torch.Tensor, device: torch.device) -> bool:
-    """Whether a tensor is on a device, which may leave its index open."""
+    """Whether a tensor is on a device; a device without an index matches any index."""
     return tensor.device.type == device.type and device.index in (None, tensor.device.index)
 
 
@@ -304,7 +304,7 @@ def _value(variable: tuple[Variable, object]) -> object:
 def _with_variables(
     function: types.FunctionType, values: Mapping[Variable, object]
 ) -> types.FunctionType:
-    """The function with other values of variables."""
+    """Return the function with new values of some variables."""
     code = function.__code__
     in_module = {
         variable.name: value
@@ -342,7 +342,7 @@ def _defaults_with(
 
 
 class _Tensor:
-    """A tensor that is copied, with what is asked of it for each copy."""
+    """A tensor to copy, with its properties looked up once for all copies."""
 
     def __init__(self, original: torch.Tensor) -> None:
         self.original = original
@@ -353,10 +353,10 @@ class _Tensor:
         self._requires_grad = original.requires_grad
 
     def on(self, storage: torch.UntypedStorage) -> torch.Tensor:
-        """A leaf like it on another storage.
+        """Return a leaf like it on another storage.
 
-        It is set on the storage, as views of one buffer would share its version, and with that
-        every in-place operation on one copy would invalidate what autograd saved of the others.
+        Uses ``set_``, because views of one buffer would share a version counter: every in-place
+        operation on one copy would invalidate the tensors that autograd saved for the others.
         """
         new = torch.empty(0, dtype=self.original.dtype, device=self.original.device)
         new.set_(storage, *self._view)
@@ -367,7 +367,7 @@ class _Tensor:
         return self._asking_for_gradients(new)
 
     def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """What takes its place; itself where that is the same."""
+        """Return its replacement, or the tensor itself if it is unchanged."""
         with torch.no_grad():
             new = change(self.original)
         return new if new is self.original else self._asking_for_gradients(new.detach())
@@ -379,7 +379,7 @@ class _Tensor:
 
 
 def _failed_on(error: Exception) -> str:
-    """The type of the object on which deepcopy failed: that of its innermost call."""
+    """Type of the object that deepcopy failed on: the argument of its innermost call."""
     name = "an object"
     traceback = error.__traceback__
     while traceback is not None:

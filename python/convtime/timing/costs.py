@@ -1,4 +1,4 @@
-"""What a call costs beside time: energy, as the GPU counts it, and memory."""
+"""Costs of a call other than time: energy, from the GPU's counter, and memory."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from convtime.timing.options import Options
 from convtime.timing.sampling import on, several_ranks, turn_on
 from convtime.timing.supervision import TimeLimit
 
-_WARM_UP_SECONDS = 0.5  # in which clock and power settle
+_WARM_UP_SECONDS = 0.5  # until clock and power settle
 _BATCH_SECONDS = 0.005
-_MOST_CALLS = 1000  # of a batch: the GPU's queue has room for so many launches
-_LONGEST_STEP = 1.0  # seconds that the counter may stand still
+_MOST_CALLS = 1000  # per batch: the GPU's queue has room for so many launches
+_LONGEST_STEP = 1.0  # seconds between two steps of the counter, at most
 
 
 def energy(
@@ -38,30 +38,30 @@ def energy(
     device: torch.device | str | int | None = None,
     exclusive: bool = True,
 ) -> Energy:
-    """Energy of the GPU for each of the calls ``fn(*args, **kwargs)``, made one after the other.
+    """Measure the energy that the GPU uses for each call ``fn(*args, **kwargs)``, back to back.
 
-    Read from NVML's counter of the GPU's total energy, between two of its steps. So it is that of
-    sustained load on a warm cache, with all that the GPU draws for other reasons, and other
-    processes' work on the same GPU.
+    The energy is the difference between two steps of NVML's counter of the GPU's total energy. It
+    is therefore the energy under sustained load with a warm cache. It includes everything else
+    that the GPU draws power for, and the work of other processes on the same GPU.
 
-    The counter cannot be stopped between calls. With ``setup`` or ``backward``, the energy of
-    whatever comes before each call is therefore measured separately and subtracted.
+    The counter cannot be stopped between calls. With ``setup`` or ``backward``, the energy of the
+    work before each call is therefore measured separately and subtracted.
 
     Args:
-        fn: what is called.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        name: what the result is called; the function's own name unless given.
+        fn: callable to measure.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
         setup: called without arguments before each call; its energy is not part of the result.
-        backward: measures the backward pass of ``fn``'s result instead.
-        seconds: how long it is watched at least, after half a second of warm-up; twice where
-            something comes before each call.
-        device: where the work runs, as ``time_op``'s.
-        exclusive: as ``time_op``'s.
+        backward: whether to measure the backward pass of ``fn``'s result instead.
+        seconds: minimum duration of the measurement, after half a second of warm-up; twice this
+            with ``setup`` or ``backward``.
+        device: device of the work, as in ``time_op``.
+        exclusive: as in ``time_op``.
 
     Raises:
-        CountersUnavailable: where the GPU, or the driver, does not count its energy.
-        ValueError: for seconds that are not positive, and another device.
+        CountersUnavailable: if the GPU or the driver does not count energy.
+        ValueError: if ``seconds`` is not positive, or for another device.
     """
     candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
     if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
@@ -75,7 +75,7 @@ def energy(
     ):
         called = backward_of(candidate) if backward else candidate
         before = called.setup
-        if several_ranks():  # each would watch its own counter, for as many calls as that takes
+        if several_ranks():  # each rank would watch its own counter and need its own call count
             with _C.OfOneRank():
                 _with_setup(called)()
         whole = watch(_Batches(_with_setup(called)), joules, seconds)
@@ -102,7 +102,7 @@ def _with_setup(candidate: Candidate) -> Callable[[], object]:
 
 @contextlib.contextmanager
 def _counter(device: torch.device) -> Iterator[Callable[[], float]]:
-    """The GPU's energy since the driver was loaded, in joules, as a function."""
+    """Yield a function that returns the GPU's energy since the driver was loaded, in joules."""
     with contextlib.ExitStack() as stack:
         try:
             gpu = stack.enter_context(nvml.session(device))
@@ -117,7 +117,7 @@ def _counter(device: torch.device) -> Iterator[Callable[[], float]]:
 
 
 class _Batches:
-    """Issues calls to the GPU, in batches of which one waits while another runs."""
+    """Issues calls to the GPU in batches; one batch waits while another runs."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -125,7 +125,7 @@ class _Batches:
         self._pending: tuple[torch.cuda.Event, int] | None = None
 
     def next(self) -> int:
-        """Issues a batch, and waits for the one before it; returns how many calls that had."""
+        """Issue a batch, wait for the previous one, and return the number of calls in that one."""
         begin = time.perf_counter()
         for _ in range(self._size):
             self._call()
@@ -143,13 +143,13 @@ class _Batches:
 
 @dataclasses.dataclass(frozen=True)
 class Watched:
-    """What a counter of energy showed over many calls.
+    """Reading of an energy counter over many calls.
 
     Attributes:
-        joules: between two of its steps.
-        resolution: how much more or less the calls between them may have taken.
-        seconds: between the two steps.
-        calls: between the two steps.
+        joules: energy between two steps of the counter.
+        resolution: error bound of ``joules``.
+        seconds: time between the two steps.
+        calls: number of calls between the two steps.
     """
 
     joules: float
@@ -171,7 +171,7 @@ class _Step:
     seconds: float
     joules: float
     calls: int
-    calls_before: int  # at the reading before it
+    calls_before: int  # at the previous reading
 
 
 def watch(
@@ -180,22 +180,22 @@ def watch(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Watched:
-    """Reads a counter between batches of calls, from one of its steps to another.
+    """Read a counter between batches of calls, from one of its steps to another.
 
     Args:
-        batches: what has ``next()``, which gives how many calls are done.
+        batches: object whose ``next()`` returns how many calls have finished.
         joules: reads the counter.
-        seconds: between the two steps at least.
-        clock: the time in seconds.
+        seconds: minimum time between the two steps.
+        clock: returns the time in seconds.
 
     Raises:
-        CountersUnavailable: where the counter stands still.
+        CountersUnavailable: if the counter does not change.
     """
     begin = clock()
     while clock() - begin < _WARM_UP_SECONDS:
         batches.next()
     first: _Step | None = None
-    largest = 0.0  # step of the counter
+    largest = 0.0  # largest step of the counter
     last, moved = joules(), clock()
     calls = 0
     while True:
@@ -205,7 +205,7 @@ def watch(
         if read == last:
             if now - moved > _LONGEST_STEP:
                 raise CountersUnavailable(
-                    "energy cannot be read: the GPU's counter stood still for "
+                    "energy cannot be read: the GPU's counter did not change during "
                     f"{now - moved:.1f} s of work"
                 )
             continue
@@ -220,7 +220,7 @@ def watch(
 def _between(first: _Step, last: _Step, largest_step: float) -> Watched:
     calls = last.calls - first.calls
     joules = last.joules - first.joules
-    # Each step came at some time since the reading before it, and may be of work that is older.
+    # A step may be at any time since the previous reading, and may include older work.
     uncertain_calls = (first.calls - first.calls_before) + (last.calls - last.calls_before)
     return Watched(
         joules=joules,
@@ -239,20 +239,21 @@ def peak_memory(
     backward: bool = False,
     device: torch.device | str | int | None = None,
 ) -> PeakMemory:
-    """Memory that ``fn(*args, **kwargs)`` takes at most, as PyTorch's allocator counts it.
+    """Measure the peak memory of ``fn(*args, **kwargs)``, as PyTorch's allocator counts it.
 
-    It calls once before, so that workspaces that stay are there already. PyTorch's own
-    ``torch.cuda.max_memory_allocated`` starts anew.
+    One call is made first, so that persistent workspaces are already allocated. This resets
+    PyTorch's ``torch.cuda.max_memory_allocated``.
 
     Args:
-        fn: what is called.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        name: what the result is called; the function's own name unless given.
-        setup: called without arguments before each call; its memory counts as taken before.
-        backward: measures the backward pass of ``fn``'s result instead, whose own result is the
-            gradients. The forward pass's memory counts as taken before. Gradients are then None.
-        device: where the work runs, as ``time_op``'s.
+        fn: callable to measure.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        setup: called without arguments before each call; its memory counts as already allocated.
+        backward: whether to measure the backward pass of ``fn``'s result instead; its result is
+            the gradients. The forward pass's memory counts as already allocated. Gradients are None
+            afterwards.
+        device: device of the work, as in ``time_op``.
 
     Raises:
         CountersUnavailable: for work on the CPU, whose memory PyTorch does not count.
@@ -260,7 +261,7 @@ def peak_memory(
     """
     candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
     options = Options(device=device)
-    gpu = gpu_place(candidate, options, "PyTorch counts the memory of GPUs alone").device
+    gpu = gpu_place(candidate, options, "PyTorch counts only the memory of GPUs").device
     last = LastPass()
     called = backward_of(candidate, last) if backward else candidate
     with on(gpu, None):

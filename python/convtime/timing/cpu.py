@@ -1,4 +1,4 @@
-"""The CPU that calls are made on: its caches are flushed, and the calling thread is kept on one."""
+"""CPU of the calls: flush its caches, and pin the calling thread."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from convtime.core.cpu import cache_bytes, check_pin
 from convtime.timing.candidate import Candidate
 from convtime.timing.neutral import without_modes
 
-_FLUSH_OVER_CACHES = 2  # what is written, over what the caches hold
+_FLUSH_OVER_CACHES = 2  # bytes written, relative to the size of the caches
 
 
 def flush_buffer() -> torch.Tensor | None:
-    """What evicts all else from the caches when it is written; None where their size is unknown."""
+    """Return a buffer that fills the caches when written; None if their size is unknown."""
     size = cache_bytes(os.sched_getaffinity(0))
     if size is None:
         return None
@@ -25,20 +25,20 @@ def flush_buffer() -> torch.Tensor | None:
 
 
 def flushing(candidate: Candidate, buffer: torch.Tensor) -> Candidate:
-    """The candidate with the buffer written before each call, after what it sets up itself."""
+    """Return the candidate with a setup that also writes the buffer, after its own setup."""
 
     def setup() -> None:
         if candidate.setup is not None:
             candidate.setup()
         with without_modes():
-            buffer.add_(1)  # by all of torch's threads, so that each empties its own core's caches
+            buffer.add_(1)  # in all of torch's threads, so that each flushes its core's caches
 
     return candidate.but(setup=setup)
 
 
 @contextlib.contextmanager
 def pinned(cpu: int | None) -> Iterator[None]:
-    """Keeps the calling thread on one CPU, or does nothing for None.
+    """Pin the calling thread to one CPU; do nothing for None.
 
     Raises:
         ValueError: as check_pin.
@@ -48,7 +48,7 @@ def pinned(cpu: int | None) -> Iterator[None]:
         yield
         return
     allowed = os.sched_getaffinity(0)
-    # Threads take over the pin of the one that starts them: torch's must be there before.
+    # Threads inherit the pin of the thread that starts them, so start torch's threads first.
     with without_modes():
         torch.zeros(1 << 20, dtype=torch.float32, device="cpu").add_(1)
     os.sched_setaffinity(0, {cpu})

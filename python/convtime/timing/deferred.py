@@ -1,4 +1,4 @@
-"""Work that a call puts off: generators and coroutines run none of it until they are asked to."""
+"""Deferred work: a call of a generator function or a coroutine function does none of its work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 Kind = Literal["generator", "coroutine", "asynchronous generator"]
 
-#: Of what such functions return; futures and other awaitables have types of their own.
+#: Types that such functions return; futures and other awaitables have other types.
 DEFERRED_TYPES = frozenset({types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType})
 
 _REMEDIES: dict[Kind, str] = {
@@ -20,7 +20,7 @@ _REMEDIES: dict[Kind, str] = {
 
 
 def deferred_kind(fn: object) -> Kind | None:
-    """What a function's calls return in place of doing its work; None for other callables."""
+    """Return the kind of deferred object that a function returns; None for other callables."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     for function in (fn, inspect.getattr_static(type(fn), "__call__", None)):
@@ -34,28 +34,28 @@ def deferred_kind(fn: object) -> Kind | None:
 
 
 def refuse_deferred(what: str, fn: object, name: str) -> None:
-    """Refuses a function whose calls would put their work off.
+    """Refuse a function whose calls would defer their work.
 
     Args:
-        what: what the function is for.
+        what: role of the function.
         fn: the function, or any other callable.
-        name: what its user calls it.
+        name: name of the function for the message.
 
     Raises:
-        TypeError: for a function of a generator, a coroutine or an asynchronous generator.
+        TypeError: for a generator, coroutine or asynchronous generator function.
     """
     if (kind := deferred_kind(fn)) is not None:
         raise TypeError(
-            f"{what} must do its work when it is called, got {name!r}, a function of "
-            f"{_with_article(kind)}, which begins later; pass a function that {_REMEDIES[kind]}"
+            f"{what} must do its work when it is called, got {name!r}, {_with_article(kind)} "
+            f"function, which starts later; pass a function that {_REMEDIES[kind]}"
         )
 
 
 def refuse_deferred_result(result: object, name: str) -> None:
-    """Refuses a result of a call that put its work off, and closes it if it is a coroutine.
+    """Refuse the result of a call that deferred its work; close it if it is a coroutine.
 
     Raises:
-        TypeError: for a generator, a coroutine, a future, or anything else to be awaited.
+        TypeError: for a generator, a coroutine, a future, or any other awaitable.
     """
     kind: Kind
     if inspect.isawaitable(result):
@@ -66,11 +66,12 @@ def refuse_deferred_result(result: object, name: str) -> None:
         kind = "asynchronous generator"
     else:
         return
-    if isinstance(result, types.CoroutineType):  # else Python warns that nobody awaited it
+    if isinstance(result, types.CoroutineType):  # prevents the warning "was never awaited"
         result.close()
     raise TypeError(
-        f"what is timed must do its work when it is called, and {name!r} returned an object of "
-        f"type {type(result).__name__}, which begins later; pass a function that {_REMEDIES[kind]}"
+        f"the timed function must do its work when it is called, got {name!r}, which returned an "
+        f"object of type {type(result).__name__} that starts later; pass a function that "
+        f"{_REMEDIES[kind]}"
     )
 
 

@@ -1,6 +1,6 @@
-"""What a fresh process does that is to confirm a comparison: see :mod:`convtime.timing.confirming`.
+"""Main program of a process that confirms a comparison; see :mod:`convtime.timing.confirming`.
 
-It compares what it is sent, and writes the comparison to the file that it is told.
+It compares the candidates that it receives, and writes the comparison to the given file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from convtime.timing.stopwatch import compare
 
 
 def main() -> None:
-    """Reads from the standard input, and writes."""
-    sent = pickle.load(sys.stdin.buffer)  # noqa: S301  # by the process that started this one
+    """Read from standard input, and write the file."""
+    sent = pickle.load(sys.stdin.buffer)  # noqa: S301  # sent by the parent process
     torch.set_num_threads(sent["threads"])
     compared = compare(sent["candidates"], **sent["options"])
     Path(sys.argv[1]).write_text(codec.to_json(compared.to_dict()), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What is remarkable about the numbers that calls compute with: times and clocks depend on some."""
+"""Find unusual values in the inputs of calls, which change times and clocks."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from convtime.timing.candidate import Candidate
 from convtime.timing.neutral import without_modes
 from convtime.timing.reach import Walk, is_plain, owned, tensors_by_variable, tensors_of
 
-_MOST_OBJECTS = 500  # in which a candidate's tensors are looked for, within a millisecond
-_MOST_TENSORS = 8  # that are looked at of each candidate, the largest
+_MOST_OBJECTS = 500  # searched for a candidate's tensors, within a millisecond
+_MOST_TENSORS = 8  # the largest ones of each candidate
 _MOST_ELEMENTS = 1024  # of each tensor
 _SMALL_VECTOR = 1 / 16  # of the largest tensor: biases and scales, which are often constant
 _HEAVY = 0.01  # share of the elements
@@ -35,13 +35,13 @@ _FLOATS = (
 
 @dataclasses.dataclass(frozen=True)
 class Remark:
-    """What was seen in a tensor of a candidate.
+    """A remark on a tensor of a candidate.
 
     Attributes:
-        sentence: what is said of it; empty if nothing is remarkable about it.
-        tensor: the tensor; None where the sentence is not about one.
-        seen: the bytes of the elements that were looked at.
-        candidate: whose tensor it is.
+        sentence: the remark; empty if the values are not unusual.
+        tensor: the tensor; None if the sentence is not about a tensor.
+        seen: bytes of the elements that were inspected.
+        candidate: the candidate that uses the tensor.
         on_gpu: whether the work runs on a GPU.
     """
 
@@ -52,13 +52,13 @@ class Remark:
     on_gpu: bool = False
 
     def after(self, now: torch.Tensor) -> str:
-        """What is said of it after the calls.
+        """Return the remark that applies after the calls.
 
-        Tensors that calls overwrite are not inputs, unless the calls made them remarkable: later
-        calls then found them so.
+        Tensors that calls overwrite are not inputs, unless the new values are unusual: later calls
+        then used them.
 
         Args:
-            now: as ``seen``.
+            now: the current bytes, like ``seen``.
         """
         if self.tensor is None or torch.equal(now, self.seen):
             return self.sentence
@@ -72,10 +72,10 @@ class Remark:
 
 
 def remarks_on(candidates: Sequence[Candidate], *, on_gpu: bool) -> list[list[Remark]]:
-    """Looks at some elements of what each candidate is called with; waits for the current streams.
+    """Inspect some elements of each candidate's inputs; waits for the current streams.
 
     Args:
-        candidates: before any of them was called.
+        candidates: candidates that have not been called yet.
         on_gpu: whether the work runs on a GPU.
     """
     with without_modes(), torch.no_grad():
@@ -86,19 +86,19 @@ def remarks_on(candidates: Sequence[Candidate], *, on_gpu: bool) -> list[list[Re
                 list(_remarks(candidate, tensors, seen, on_gpu=on_gpu))
                 for candidate, tensors in zip(candidates, chosen, strict=True)
             ]
-        except RuntimeError as error:  # of a GPU that is full, or a tensor of torch.vmap's
+        except RuntimeError as error:  # a full GPU, or a tensor of torch.vmap
             failure = Remark(
-                f"the inputs could not be looked at: {first_line(error)}", None, torch.empty(0)
+                f"the inputs could not be inspected: {first_line(error)}", None, torch.empty(0)
             )
             return [[failure] for _ in candidates]
 
 
 def sentences(remarks: Iterable[Remark]) -> tuple[str, ...]:
-    """What is said of a candidate's inputs once it was called."""
+    """Return the remarks on a candidate's inputs after its calls."""
     remarks = list(remarks)
     now: dict[int, torch.Tensor] = {}
     with without_modes(), torch.no_grad():
-        # A GPU that the calls filled leaves what was seen before them.
+        # If the calls filled the GPU, keep the remarks from before them.
         with contextlib.suppress(RuntimeError):
             now = _bytes_of_some(remark.tensor for remark in remarks if remark.tensor is not None)
         said = [remark.after(now.get(id(remark.tensor), remark.seen)) for remark in remarks]
@@ -120,7 +120,7 @@ def _worth_a_look(candidate: Candidate) -> list[torch.Tensor]:
 
 
 def _has_numbers(tensor: torch.Tensor) -> bool:
-    """Whether there are several elements, in memory that can be read, of a type that is known."""
+    """Whether it has several elements of a known dtype, in memory that can be read."""
     return (
         is_plain(tensor)
         and tensor.device.type in ("cpu", "cuda")
@@ -133,14 +133,14 @@ def _has_numbers(tensor: torch.Tensor) -> bool:
 
 
 def _is_allocated(tensor: torch.Tensor) -> bool:
-    """Whether its storage is as large as it says: sharded modules free what they do not use."""
+    """Whether its storage is as large as its shape needs: sharded modules free unused storages."""
     dimensions = zip(tensor.size(), tensor.stride(), strict=True)
     end = tensor.storage_offset() + 1 + sum((size - 1) * stride for size, stride in dimensions)
     return bool(end * tensor.itemsize <= tensor.untyped_storage().nbytes())
 
 
 def _bytes_of_some(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Elements of each tensor as bytes on the host, by the tensor's id; one copy from a device."""
+    """Elements of each tensor as bytes on the host, by the tensor's id; one copy per device."""
     by_device: dict[torch.device, dict[int, torch.Tensor]] = {}
     for tensor in filter(_is_allocated, tensors):
         by_device.setdefault(tensor.device, {})[id(tensor)] = _some_of(tensor).view(torch.uint8)
@@ -156,9 +156,10 @@ def _on_host(parts: list[torch.Tensor]) -> Sequence[torch.Tensor]:
 
 
 def _some_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Elements on a grid over all of a tensor, in one dimension.
+    """Elements on a grid over the whole tensor, in one dimension.
 
-    Its steps are odd: of what repeats every 2, 4 or 128 elements, all places are met.
+    The grid's steps are odd, so that it samples all phases of a pattern that repeats every 2, 4 or
+    128 elements.
     """
     tensor = tensor.detach()
     if tensor.is_complex():
@@ -195,31 +196,31 @@ def _remarks(
 
 
 def _numbers_of(tensor: torch.Tensor, some: torch.Tensor) -> torch.Tensor:
-    """The elements of a tensor whose bytes these are."""
+    """Return the elements that these bytes of a tensor contain."""
     kind = tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype
-    return some.clone().view(kind).double()  # a clone: a part of many may begin at any byte
+    return some.clone().view(kind).double()  # cloned, because a part may begin at any byte
 
 
 def _told(numbers: torch.Tensor, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str, str] | None:
-    """What is remarkable about numbers, and what follows from it; None where nothing is."""
+    """Return a description of unusual values and their consequence, or None."""
     values = torch.view_as_complex(numbers.view(-1, 2)) if dtype.is_complex else numbers
     if bool((values == values[0]).all()):
         return _constant(values[0].item(), dtype, on_gpu=on_gpu)
     share = float(values.isnan().double().mean())
     if share >= _HEAVY:
         return (
-            f"NaN to {share:.0%}",
-            "so is what is computed with it, which may take another time than with numbers",
+            f"{share:.0%} NaN",
+            "results computed from it are NaN too, and may take a different time than with numbers",
         )
     if dtype in _WIDE_FLOATS:
         magnitudes = numbers.abs()
         denormal = (magnitudes > 0) & (magnitudes < torch.finfo(dtype).tiny)
         share = float(denormal.double().mean())
         if share >= _HEAVY:
-            return f"denormal to {share:.0%}", (
-                "kernels that flush denormal numbers compute with zeros in place of these"
+            return f"{share:.0%} denormal", (
+                "kernels that flush denormals compute with zeros instead"
                 if on_gpu
-                else "a CPU takes many times longer for these, unless it flushes them to zero"
+                else "a CPU is many times slower on denormals, unless it flushes them to zero"
             )
     return None
 
@@ -230,17 +231,17 @@ def _constant(value: complex, dtype: torch.dtype, *, on_gpu: bool) -> tuple[str,
         return f"all {bool(value)}", f"as a mask, it selects {chosen}"
     what = f"{value:g} throughout" if value else "all zeros"
     if dtype in _INTEGERS:
-        return what, "as indices, equal numbers find the same data, which are in the cache then"
+        return what, "as indices, equal values read the same data, which are then in the cache"
     if on_gpu:
         return what, (
             "such numbers take less power than random ones, so that under load a GPU's clock stays "
             "higher"
         )
-    return what, "work that depends on its values may take another time than with random ones"
+    return what, "work that depends on its values may take a different time with random ones"
 
 
 def _name(tensor: torch.Tensor, candidate: Candidate) -> str:
-    """What a caller knows a tensor by."""
+    """Return the name by which the caller knows a tensor."""
     roots = owned(candidate)
     for name, root in roots.items():
         if root is tensor:

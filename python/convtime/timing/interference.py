@@ -1,4 +1,4 @@
-"""Whether candidates that were timed by turns take the same time alone."""
+"""Check whether candidates that were timed interleaved take the same time in isolation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from convtime.timing.options import Options
 from convtime.timing.sampling import measure
 
 _SHARE = 0.1  # of the comparison's own time, for all candidates together
-_LEAST_SECONDS = 0.02  # for each candidate, where that is more
-_WARMUP_SHARE = 0.25  # of that; what is done only once has been done in the comparison
+_LEAST_SECONDS = 0.02  # for each candidate, if that is more
+_WARMUP_SHARE = 0.25  # of that; one-time work is already done after the comparison
 _MIN_SAMPLES = 10
 
 
@@ -25,24 +25,24 @@ def find_interference(
     options: Options,
     seconds_left: float,
 ) -> tuple[dict[str, Interference], str]:
-    """Times each candidate alone, at most a tenth of the comparison's time in all, or 0.02 s each.
+    """Time each candidate alone, in a tenth of the comparison's time in total, or in 0.02 s each.
 
     Args:
-        candidates: those that were compared.
-        beside: what was measured of them, by name.
-        options: of the comparison.
-        seconds_left: until its timeout.
+        candidates: candidates of the comparison.
+        beside: their measurements, by name.
+        options: options of the comparison.
+        seconds_left: seconds until its timeout.
 
     Returns:
-        Those whose two medians are apart by more than both intervals and the margin, by name; and
-        why the others may not have been looked at, empty where all were.
+        The candidates whose two medians differ by more than both intervals and the margin, by name;
+        and why others may not have been checked, empty if all were.
     """
     found: dict[str, Interference] = {}
     one = next(iter(beside.values()))
     if any(measured.regime != "as-is" for measured in beside.values()):
-        return found, f"regime {one.regime!r} would have to be reached for each candidate anew"
+        return found, f"regime {one.regime!r} would have to be set up again for each candidate"
     rounds = len(one.seconds)
-    assert one.warmup_calls is not None  # as for measurements of other tools
+    assert one.warmup_calls is not None  # only measurements of other tools have None
     assert one.warmup_seconds is not None
     assert one.sampling_seconds is not None
     spent = one.warmup_seconds + one.sampling_seconds
@@ -65,7 +65,7 @@ def find_interference(
     for candidate in candidates:
         try:
             (alone,) = measure([candidate], alone_options)
-        except Exception as error:  # whatever the calls raise: what was timed is not lost for it
+        except Exception as error:  # the calls may raise anything; keep the measurements
             reason = f"{candidate.name!r} could not be timed alone ({first_line(error)})"
             continue
         pair = beside[candidate.name], alone
@@ -77,7 +77,7 @@ def find_interference(
 
 
 def _differ(beside: Measurement, alone: Measurement, margin: float) -> bool:
-    """Whether the two medians are apart by more than both intervals and the margin."""
+    """Whether the two medians differ by more than both intervals and the margin."""
     (low, high), (alone_low, alone_high) = beside.median_interval, alone.median_interval
     return max(low - alone_high, alone_low - high) > margin * alone.median
 

@@ -1,4 +1,4 @@
-"""Torch as it is by itself, whatever modes the caller is in."""
+"""Run torch without the modes of the caller."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 @contextlib.contextmanager
 def without_modes() -> Iterator[None]:
-    """Runs a block outside of the caller's modes, so that its tensors are real ones.
+    """Run a block outside the caller's modes, so that its tensors are real tensors.
 
-    Off are modes that intercept functions and operators (a default device, FakeTensorMode),
-    inference mode and autocast. A tensor still has to name its dtype, whose default is no mode.
+    This disables modes that intercept functions and operators (a default device, FakeTensorMode),
+    inference mode and autocast. A tensor must still specify its dtype, because the default dtype
+    is not a mode.
     """
     with (
         torch._C.DisableTorchFunction(),

@@ -1,4 +1,4 @@
-"""How to time: the one list of options, from which signatures and docs follow."""
+"""Timing options: the single list from which signatures and docs are generated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypedDict
 
     class SharedOptions(TypedDict, total=False):
-        """:class:`Options` but ``stop`` and ``margin`` as keywords, for type checkers alone."""
+        """:class:`Options` without ``stop`` and ``margin``, as keywords for type checkers only."""
 
         method: Method
         metric: Metric
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         log: Callable[[BatchRecord], object] | None
 
     class SweepOptions(SharedOptions, total=False):
-        """:class:`Options` but ``margin`` as keywords, for type checkers alone."""
+        """:class:`Options` without ``margin``, as keywords for type checkers only."""
 
         stop: Stop
 
@@ -76,154 +76,154 @@ Function = TypeVar("Function", bound=Callable[..., object])
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """How to time; what each option means is the text in its annotation.
+    """Timing options; the annotation of each field describes it.
 
     Raises:
-        TypeError: for a stream that is none, and a log that cannot be called.
-        ValueError: for an option outside of its range.
+        TypeError: if ``stream`` is not a stream, or ``log`` is not callable.
+        ValueError: if an option is outside its range.
     """
 
     method: Annotated[
         Method,
-        "``kernel`` (the device's own time for the kernels, copies and memsets that the call "
-        "issues on any stream, from CUPTI's records), ``event`` (between two CUDA events on the "
-        "current stream, less their own cost), ``graph`` (one of many calls captured in CUDA "
-        "graphs, less the gap between them), ``sync`` (host clock between two idle states of the "
-        "device), ``cpu`` (host clock around the call, on an idle device) or ``auto``: for work on "
-        "a GPU kernel or, where CUPTI cannot be used, event (sync if several GPUs are used); else "
-        "cpu.",
+        "``kernel`` (device time of the kernels, copies and memsets that the call issues on any "
+        "stream, from CUPTI records), ``event`` (time between two CUDA events on the current "
+        "stream, minus the overhead of the events), ``graph`` (time of one of many calls captured "
+        "in CUDA graphs, minus the gap between them), ``sync`` (host time between two idle states "
+        "of the device), ``cpu`` (host time of the call, on an idle device) or ``auto``: for work "
+        "on a GPU kernel, or event if CUPTI is unavailable (sync if the work uses several GPUs); "
+        "for work on the CPU cpu.",
     ] = "auto"
     metric: Annotated[
         Metric,
-        "which time of a call's kernels, copies and memsets is the result, and what is compared: "
-        "``busy`` (the time in which at least one of them ran), ``span`` (from the first start to "
-        "the last end, gaps included) or ``sum`` (their durations added up, more than busy where "
-        "work overlaps). For the method ``kernel``; other methods give the elapsed time.",
+        "which time of a call's kernels, copies and memsets is the result and is compared: "
+        "``busy`` (time during which at least one of them ran), ``span`` (from the first start to "
+        "the last end, including gaps) or ``sum`` (sum of their durations, more than busy if they "
+        "overlap). Only for the method ``kernel``; other methods measure the elapsed time.",
     ] = "busy"
     queue: Annotated[
         Queue,
-        "``gate`` keeps the GPU from starting until a batch of calls is issued, so that short ones "
-        "are not timed as gaps between launches; ``sleep`` does so with a kernel that sleeps for a "
-        "time estimated beforehand; ``none`` does not. A callable that waits for the GPU itself "
-        "cannot be queued; the result then says so.",
+        "``gate`` blocks the GPU until a batch of calls is issued, so that short calls are not "
+        "timed as gaps between launches; ``sleep`` does the same with a kernel that sleeps for an "
+        "estimated time; ``none`` does not block the GPU. A callable that synchronizes with the "
+        "GPU cannot be queued; the result then says so.",
     ] = "gate"
     cache: Annotated[
         Cache,
-        "``cold`` overwrites the cache before each call, outside of the timed region: a GPU's L2 "
-        "cache, or all of the CPU's caches, which takes milliseconds. What was written is then "
-        "written back to memory while the call runs, as after a kernel that writes; "
-        "``cold-clean`` reads other data into a GPU's L2 cache instead, so that nothing is to be "
-        "written back, as after one that reads; ``rotate`` gives each call other copies of its "
-        "tensors, so many that they are cold when their turn comes again, on a GPU; ``warm`` "
-        "leaves the cache as the call before left it; ``auto`` is cold on a GPU, and leaves a "
-        "CPU's cache as it is.",
+        "``cold`` overwrites the cache before each call, outside the timed region: the L2 cache of "
+        "a GPU, or all caches of the CPU, which takes milliseconds. The call then also causes the "
+        "write-back of that data, as after a kernel that writes; ``cold-clean`` reads other data "
+        "into a GPU's L2 cache instead, so that nothing needs to be written back, as after a "
+        "kernel that reads; ``rotate`` (GPU only) gives each call different copies of its tensors, "
+        "enough copies that each is evicted before it is reused; ``warm`` leaves the cache in the "
+        "state after the previous call; ``auto`` is cold on a GPU, and leaves a CPU's cache alone.",
     ] = "auto"
     placement: Annotated[
         Placement,
-        "``random`` gives each call other copies of its tensors, at random multiples of 512 bytes, "
-        "so that its times are not those of one choice of addresses, which alone moves them by "
-        "percents; ``aligned`` does so at multiples of 2 MiB; ``as-is`` calls it on the tensors "
-        "that it was given; ``auto`` is random for work on a GPU whose tensors can all be copied, "
-        "and are left as they are by all calls but the first. Where it is not as asked for, the "
-        "result says why.",
+        "``random`` gives each call different copies of its tensors, at random multiples of 512 "
+        "bytes, so that the times do not represent a single choice of addresses, which alone "
+        "changes them by percents; ``aligned`` does so at multiples of 2 MiB; ``as-is`` uses the "
+        "tensors passed by the caller; ``auto`` is random for work on a GPU if all of its tensors "
+        "can be copied and no call after the first modifies them. If the request cannot be met, "
+        "the result says why.",
     ] = "auto"
     pages: Annotated[
         Pages,
-        "for work on the CPU, the memory pages of the tensors that calls allocate. ``fresh``: "
-        "pages that were never touched, which the kernel maps and zeroes during the call, as in a "
-        "first call; ``retained``: pages of earlier results, which are mapped already, as in a "
-        "program that reuses its memory; ``as-is``: those that the C library's allocator "
-        "provides, which depend on what the process allocated before; ``auto``: retained on the "
-        "CPU, as-is on a GPU.",
+        "memory pages of the tensors that calls allocate, for work on the CPU. ``fresh``: pages "
+        "that were never touched, which the operating system maps and zeroes during the call, as "
+        "in a first call; ``retained``: pages of earlier results, which are already mapped, as in "
+        "a program that reuses its memory; ``as-is``: pages from the C library's allocator, which "
+        "depend on earlier allocations of the process; ``auto``: retained on the CPU, as-is on a "
+        "GPU.",
     ] = "auto"
     regime: Annotated[
         Regime,
-        "``burst`` lets the GPU idle between batches of calls, for as long as it takes to keep it "
-        "at the highest clock that it gives these calls; ``sustained`` runs them back to back "
-        "until neither times nor clocks drift any more, for 2.5 s at least and 8 s at most, and "
-        "times some of them, without a pause before; ``as-is`` takes the GPU as it is; ``auto`` "
-        "does so, too, until the clock falls under the calls, and then takes ``burst``; ``both`` "
-        "times in burst and then sustained, for ``time_op`` alone: the result is that of the "
-        "burst, and its ``sustained`` the other. Where the state asked for is not reached, the "
-        "result's ``regime`` is ``as-is``, and says why. Idling does not count into ``budget``, "
-        "calls between the timed ones do. After 10 s of idling in all, sampling ends as by the "
-        "budget.",
+        "``burst`` lets the GPU idle between batches of calls, long enough to keep it at the "
+        "highest clock that it reaches with these calls; ``sustained`` runs calls back to back "
+        "until times and clocks stop drifting, for 2.5 s to 8 s, and times some of them without a "
+        "pause; ``as-is`` uses the GPU in its current state; ``auto`` starts like as-is "
+        "and changes to ``burst`` if the calls lower the clock; ``both`` (``time_op`` only) times "
+        "in burst and then sustained: the result is that of the burst, and its ``sustained`` is "
+        "the other. "
+        "If the GPU does not reach the requested state, the result's ``regime`` is ``as-is``, and "
+        "the result says why. ``budget`` does not count idle time, but counts the calls between "
+        "the timed ones. After 10 s of idle time in total, sampling stops as if the budget were "
+        "used up.",
     ] = "auto"
     clocks: Annotated[
         Clocks,
-        "``observe`` leaves the GPU's clocks alone; ``lock`` locks them while it times (see "
+        "``observe`` does not change the GPU's clocks; ``lock`` locks them during the timing (see "
         ":func:`convtime.locked_clocks`).",
     ] = "observe"
     pin: Annotated[
         int | None,
-        "the CPU that the calling thread is kept on meanwhile. Threads that are there already, "
-        "such as torch's own, run where they did; threads that the calls start stay on that CPU.",
+        "number of the CPU that the calling thread is pinned to during the timing. Existing "
+        "threads, such as torch's, are not moved; threads that the calls start inherit the pin.",
     ] = None
     device: Annotated[
         torch.device | str | int | None,
-        "where the work runs. Unless given: the GPU of the first CUDA tensor found in arguments, "
-        "closure or module parameters, the CPU where only CPU tensors are found, and the current "
-        "GPU (where there is one) if no tensor is found.",
+        "device of the work. Default: the GPU of the first CUDA tensor found in arguments, closure "
+        "or module parameters; the CPU if only CPU tensors are found; the current GPU (if there is "
+        "one) if no tensor is found.",
     ] = None
     stream: Annotated[
         torch.cuda.Stream | None,
-        "what is made the current stream for the calls; the current one unless given.",
+        "stream that is current during the calls. Default: the current stream.",
     ] = None
     warmup: Annotated[
         Literal["steady"] | SupportsFloat,
-        "``steady``: until neither times nor clocks drift any more, for 0.01 s at least and a "
-        "second (or the budget, if that is less) at most, and what was steady is sampled already; "
-        "on a GPU with ``regime='as-is'`` for 0.08 s at least, since its clock may take that long "
-        "to fall; a whole number: so many calls; a float: so many seconds. One call is always "
-        "made, and sixteen more of one on the CPU that is too short for the host's clock.",
+        "``steady``: until times and clocks stop drifting, for 0.01 s to 1 s (or to the budget, if "
+        "that is less), and the steady calls already count as samples; on a GPU with "
+        "``regime='as-is'`` at least 0.08 s, because its clock may take that long to fall; an int: "
+        "number of calls; a float: seconds. At least one call is always made, and sixteen more if "
+        "a call on the CPU is too short for the host's clock.",
     ] = "steady"
     stop: Annotated[
         Stop,
-        "when sampling ends, beside ``max_samples`` and ``budget``: ``interval`` (half the width "
-        "of the median's 95 % interval is at most ``tolerance`` of it), ``noise`` (the standard "
-        "deviation is at most ``tolerance`` of the mean, or changes no more), ``entropy`` (the "
-        "samples' distribution changes no more), ``verdict`` (for ``compare`` alone: it is settled "
-        "how each candidate compares with the first), ``count`` (max_samples alone) or ``budget`` "
-        "(the budget, and max_samples where it is given).",
+        "when sampling stops, in addition to ``max_samples`` and ``budget``: ``interval`` (half "
+        "the width of the median's 95 % interval is at most ``tolerance`` times the median), "
+        "``noise`` (the standard deviation is at most ``tolerance`` times the mean, or no longer "
+        "changes), ``entropy`` (the distribution of the samples no longer changes), ``verdict`` "
+        "(``compare`` only: the verdict on each candidate against the first is settled), "
+        "``count`` (only max_samples) or ``budget`` (only the budget, and max_samples if given).",
     ] = "interval"
     tolerance: Annotated[
         float,
-        "of ``interval`` and ``noise``.",
+        "relative tolerance of ``interval`` and ``noise``.",
     ] = 0.005
     margin: Annotated[
         float,
-        "share of the baseline's time up to which another time counts as the same.",
+        "relative difference from the baseline's time that counts as equal.",
     ] = 0.01
     min_samples: Annotated[
         int,
-        "samples taken at least, also beyond the budget. Five or fewer give no 95 % interval.",
+        "minimum number of samples, even beyond the budget. Five or fewer give no 95 % interval.",
     ] = 10
     max_samples: Annotated[
         int | None,
-        "samples taken at most, whatever ``stop`` is. Unless given, 10,000, and unlimited with "
+        "maximum number of samples, for every ``stop``. Default: 10,000, or unlimited with "
         "``stop='budget'``.",
     ] = None
     budget: Annotated[
         float,
-        "seconds after which sampling ends; neither warm-up nor idling is counted.",
+        "seconds after which sampling stops, not counting warm-up and idle time.",
     ] = 1.0
     timeout: Annotated[
         float | None,
-        "seconds after which the whole call ends, waiting and warm-up counted, with the samples "
-        "that there are (the result's ``stop_reason`` is ``timeout``), or with a TimeoutError "
-        "where there are none. It ends every wait for the GPU, which may go on working; a call "
-        "that does not return is never interrupted. None for no limit.",
+        "seconds after which the whole call ends, including waiting and warm-up: with the samples "
+        "taken so far (the result's ``stop_reason`` is ``timeout``), or with a TimeoutError if "
+        "there are none. It ends every wait for the GPU, which may continue its work; it does not "
+        "interrupt a call that does not return. None: no limit.",
     ] = None
     exclusive: Annotated[
         bool,
-        "whether processes and threads of this user time one after the other on a GPU: each waits "
-        "for its turn, for a minute at most, and has the others wait meanwhile. The result says "
-        "for how long, and why not where it did not have the GPU to itself.",
+        "whether processes and threads of this user take turns on a GPU: each waits until the GPU "
+        "is free, for at most a minute, and blocks the others while it times. The result says how "
+        "long it waited, and why if it did not have the GPU to itself.",
     ] = True
     log: Annotated[
         Callable[[BatchRecord], object] | None,
         "called after each batch with a :class:`convtime.BatchRecord`: ``print``, a logger's "
-        "``info`` or a list's ``append``. What it raises ends the timing.",
+        "``info`` or a list's ``append``. An exception that it raises ends the timing.",
     ] = None
 
     def __post_init__(self) -> None:
@@ -257,23 +257,23 @@ class Options:
             raise ValueError(f"exclusive must be True or False, got {self.exclusive!r}")
         if not (self.log is None or callable(self.log)):
             raise TypeError(
-                f"log must be something to call with each batch's record, such as print, got "
+                f"log must be a callable that takes each batch's record, such as print, got "
                 f"{self.log!r}"
             )
         if self.stream is not None and not isinstance(self.stream, torch.cuda.Stream):
             raise TypeError(f"stream must be a torch.cuda.Stream, got {self.stream!r}")
 
     def check_ranges(self) -> None:
-        """Checks the numbers with each other and the machine, as a timing does when it begins.
+        """Check the values against each other and against the machine, as a timing does first.
 
         Raises:
-            ValueError: for those that do not fit.
+            ValueError: if they do not fit.
         """
         check_pin(None if self.pin is None else int(self.pin))
         _C.check_stop_rule(**self.stop_rule())
 
     def stop_rule(self) -> dict[str, Any]:
-        """When sampling ends, as the core takes it."""
+        """The stop rule as arguments of the core."""
         return {
             "stop": self.stop,
             "min_samples": int(self.min_samples),
@@ -290,15 +290,15 @@ class Options:
 
 
 def make_options(function: str, given: Mapping[str, Any], but: Collection[str] = ()) -> Options:
-    """The options of a call.
+    """Make the options of a call.
 
     Args:
-        function: what was called.
-        given: the options that were given, by name.
+        function: name of the function that was called.
+        given: the options passed, by name.
         but: options that the function does not take.
 
     Raises:
-        TypeError: for an option that there is not.
+        TypeError: for an unknown option.
         ValueError: as :class:`Options`.
     """
     names = [field.name for field in dataclasses.fields(Options) if field.name not in but]
@@ -309,12 +309,12 @@ def make_options(function: str, given: Mapping[str, Any], but: Collection[str] =
 
 
 def takes_options(*but: str) -> Callable[[Function], Function]:
-    """Gives a function that takes ``**options`` the signature and docs of :class:`Options`.
+    """Give a function that takes ``**options`` the signature and docs of :class:`Options`.
 
-    ``{options}`` in its docstring becomes their descriptions.
+    ``{options}`` in its docstring is replaced by their descriptions.
 
     Args:
-        but: options that it does not take.
+        but: options that the function does not take.
     """
     fields = [field for field in dataclasses.fields(Options) if field.name not in but]
     hints = get_type_hints(Options)
@@ -337,7 +337,7 @@ def takes_options(*but: str) -> Callable[[Function], Function]:
             if field.name not in own.parameters
         ]
         function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        if function.__doc__ is not None:  # as it is under python -OO
+        if function.__doc__ is not None:  # None under python -OO
             function.__doc__ = function.__doc__.replace("{options}", _described(fields))
         return function
 
@@ -353,7 +353,7 @@ def _described(fields: Iterable[dataclasses.Field[Any]]) -> str:
 
 @functools.cache
 def _choices() -> dict[str, tuple[str, ...]]:
-    """The options that are one of several names, and the names."""
+    """Names of the options that have a fixed set of values, and the values."""
     hints = get_type_hints(Options)
     return {name: get_args(hint) for name, hint in hints.items() if get_origin(hint) is Literal}
 
@@ -361,12 +361,12 @@ def _choices() -> dict[str, tuple[str, ...]]:
 def _is_count(value: object) -> bool:
     try:
         return isinstance(value, SupportsIndex) and 0 <= value.__index__() <= sys.maxsize
-    except TypeError:  # of tensors and arrays, some of which are numbers
+    except TypeError:  # of tensors and arrays, of which only some can be an index
         return False
 
 
 def is_finite(value: object) -> bool:
-    """Whether something is a finite number, of whatever type; texts are not."""
+    """Whether the value is a finite number of any type, but not a string."""
     try:
         return not isinstance(value, str | bytes) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Which region work belongs to, by when and on which thread it was issued."""
+"""Assign work to regions, by the thread and time at which it was issued."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from convtime.timing.regions import OpenEntry, ThreadLog
 
-#: A thread, and when it issued something.
+#: A thread, and the time at which it issued work.
 Issue = tuple[int, int]
 
 
 class Ownership:
     """Finds the region that work was issued in.
 
-    That is the innermost one that the issuing thread was in, or the asynchronous task that it ran.
-    A thread that has no regions works for whoever was in one meanwhile: autograd's, which runs
-    backward passes for the thread or task that waits for them, and others unless they also issue
-    work while nobody is in a region, and so on their own account.
+    This is the innermost region of the issuing thread, or of the asynchronous task that it ran. A
+    thread without regions works for threads or tasks that were in a region at that time. Autograd's
+    threads run backward passes for the thread or task that waits for them. Other threads work for
+    others unless they also issue work while no thread is in a region: then they work independently.
 
     Attributes:
-        ambiguous: how many issues there were that may belong to several regions.
+        ambiguous: number of issues that may belong to several regions.
 
     Args:
-        logs: of the threads that have regions.
-        entries: of regions.
-        autograd: the numbers of autograd's threads.
-        issues: all that there were.
+        logs: logs of the threads that have regions.
+        entries: entries into regions.
+        autograd: numbers of autograd's threads.
+        issues: all issues.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Ownership:
         }
 
     def owner(self, thread: int, time: int) -> OpenEntry | None:
-        """The entry that work belongs to; None for none."""
+        """Return the entry that work belongs to, or None."""
         found = self._of_thread(thread, time)
         if not found and thread not in self._own_account:
             found = self._of_others(thread, time)
@@ -63,14 +63,14 @@ class Ownership:
         return found[0] if len(found) == 1 else None
 
     def around(self, entry: OpenEntry) -> OpenEntry | None:
-        """The entry that another one lies in; None for none."""
+        """Return the enclosing entry of an entry, or None."""
         if entry.parent is not None or entry.log.thread not in self._autograd:
             return entry.parent
         found = self._of_others(entry.log.thread, entry.start)
         return found[0] if len(found) == 1 else None
 
     def _of_thread(self, thread: int, time: int) -> Sequence[OpenEntry]:
-        """The entry that a thread was in; several where any of them may be it."""
+        """Return the entry that a thread was in, or all candidates if it is not certain."""
         if thread in self._unsure:
             return self._unsure[thread].innermost(time)
         if thread not in self._logs:
@@ -79,9 +79,9 @@ class Ownership:
         return () if found is None else (found,)
 
     def _of_others(self, thread: int, time: int) -> Sequence[OpenEntry]:
-        """The entries that a thread without regions may have worked for."""
+        """Return the entries that a thread without regions may have worked for."""
         if thread in self._autograd:
-            # Who waits for it has not turned to another task.
+            # A thread that waits for it has not switched to another task.
             others = (each for each in self._logs if each not in self._autograd)
             if found := [entry for each in others for entry in self._of_thread(each, time)]:
                 return found
@@ -89,22 +89,22 @@ class Ownership:
 
 
 class _OpenEntries:
-    """Which entries were open at a time, of threads and of tasks that waited.
+    """Entries that were open at a given time, in threads and in waiting tasks.
 
     Args:
-        entries: all of them, in the order in which they were entered.
+        entries: all entries, in order of entry.
     """
 
     def __init__(self, entries: Iterable[OpenEntry]) -> None:
-        # A profiler that starts meanwhile can set the recording's clock back: an entry that seems
-        # to end before it begins says nothing of when it was open.
+        # A profiler that starts during the recording can set the recording's clock back. The times
+        # of an entry that seems to end before it begins are then meaningless.
         entries = [entry for entry in entries if not 0 <= entry.end < entry.start]
         changes = [(entry.start, entry, 1) for entry in entries]
         changes += [(entry.end, entry, -1) for entry in entries if entry.end >= 0]
         changes.sort(key=lambda change: change[0])
         self._times = [time for time, _, _ in changes]
         self._innermost: list[tuple[OpenEntry, ...]] = []
-        inside: dict[OpenEntry, int] = {}  # how many open ones lie in each open one
+        inside: dict[OpenEntry, int] = {}  # number of open entries directly inside each open entry
         for _, entry, change in changes:
             if change > 0:
                 inside[entry] = 0
@@ -115,7 +115,7 @@ class _OpenEntries:
             self._innermost.append(tuple(each for each, count in inside.items() if not count))
 
     def innermost(self, time: int) -> tuple[OpenEntry, ...]:
-        """The open ones that no open one lies in."""
+        """Return the open entries that contain no open entry."""
         place = bisect.bisect_right(self._times, time)
         return self._innermost[place - 1] if place else ()
 

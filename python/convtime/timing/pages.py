@@ -1,4 +1,4 @@
-"""Which pages of memory the tensors that calls on the CPU allocate are in."""
+"""Memory pages of the tensors that calls on the CPU allocate."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator
 from convtime.core.load import _C
 from convtime.timing.options import Pages
 
-_OF_AUTO = "so that times do not depend on what the process allocated before"
+_OF_AUTO = "so that times do not depend on earlier allocations of the process"
 
 
 @contextlib.contextmanager
 def governed_pages(asked: Pages, *, on_gpu: bool) -> Iterator[Callable[[], dict[str, str]]]:
-    """Has PyTorch allocate memory on the CPU in the requested pages, in all threads.
+    """Make PyTorch allocate CPU memory in the requested pages, in all threads.
 
-    Gives a function that returns what a Measurement says of it. It is to be called after sampling.
-    The previous allocator is restored however this ends. Memory that is still in use is freed later
-    by its own deleter; all other memory is freed here.
+    Yields a function that returns the page fields of a Measurement; call it after sampling. The
+    previous allocator is restored however the block ends. Memory that is still in use is freed
+    later by its own deleter; all other memory is freed here.
     """
     told = {"pages_requested": asked}
     if on_gpu or asked == "as-is":

@@ -1,8 +1,8 @@
-"""Placement: at which addresses a call's tensors lie, as a condition of its timing.
+"""Placement of a call's tensors: their addresses are a condition of its timing.
 
-The addresses alone move a kernel's time by percents, by how they fall on the memory's channels and
-the cache's slices, and no number of samples at one place says anything of another. So there are
-copies at random places, of which each call takes another, all in one allocation.
+Addresses alone change a kernel's time by percents, because they decide which memory channels and
+cache slices the data map to. No number of samples at one placement shows the time at another. So
+tensors are copied to random addresses in one allocation, and each call uses the next copy.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options, Placement
 from convtime.timing.reach import is_plain, reachable
 
-#: Bytes; that of the CUDA allocator, and of its large blocks.
+#: Bytes; alignment of the CUDA allocator, and of its large blocks.
 ALIGNMENT, LARGE_PAGE = 512, 2 << 20
-# By no coarser alignment of its data a kernel is chosen.
+# No kernel is selected by a coarser alignment of its data.
 _COARSEST_LOAD = 256
-# Between copies, in all and for each at most: enough for any address modulo large pages.
+# Gaps between copies, in total and for each at most: enough for any address modulo large pages.
 _GAP_BYTES = 256 << 20
 _GAP_BYTES_EACH = 1 << 20
 
@@ -39,48 +39,48 @@ _MOST_BYTES = 4 << 30
 _MOST_PLACES = 256
 _FEWEST_PLACES = 4
 _COPYING_SECONDS = 0.03
-#: More take longer than that.
+#: Copying more objects takes longer than that.
 MOST_OBJECTS = 10_000
-# A second sample at a place says how much of the spread is between places.
+# A second sample at the same placement shows how much of the spread is between placements.
 _VISITED_TWICE = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Where copies lie in an allocation.
+    """Offsets of copies in an allocation.
 
     Attributes:
-        starts: the offset of each, in bytes, copy by copy, and within a copy storage by storage.
-        nbytes: what the allocation has to hold.
+        starts: offset of each storage in bytes, copy by copy, and within a copy storage by storage.
+        nbytes: size of the allocation.
     """
 
     starts: tuple[int, ...]
     nbytes: int
 
     def in_order(self) -> list[int]:
-        """Indices into ``starts`` by address."""
+        """Indices into ``starts``, sorted by address."""
         return sorted(range(len(self.starts)), key=self.starts.__getitem__)
 
 
 def lay_out(
     sizes: Sequence[int], copies: int, placement: Placement, source: random.Random
 ) -> Layout:
-    """Places copies of storages, none on another.
+    """Assign each copy of each storage a place that overlaps no other.
 
     Args:
-        sizes: bytes of each storage of a copy, none of them 0.
-        copies: how many copies of all of them there are.
-        placement: ``random`` for any order with random gaps, so that the addresses of one copy say
-            nothing of another's, also modulo large pages; ``aligned`` for multiples of 2 MiB in
-            any order; ``as-is`` for one right after the other.
-        source: of the randomness.
+        sizes: bytes of each storage of a copy; none is 0.
+        copies: number of copies of all storages.
+        placement: ``random`` shuffles the copies and adds random gaps, so that the addresses of the
+            copies are independent, also modulo large pages; ``aligned`` shuffles them at multiples
+            of 2 MiB; ``as-is`` puts them one after another.
+        source: random number generator.
     """
     pairs = list(range(copies * len(sizes)))
     if placement != "as-is":
         source.shuffle(pairs)
     alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
     room = min(_GAP_BYTES, _GAP_BYTES_EACH * len(pairs)) if placement == "random" else 0
-    # Always as much in all, so that the allocator finds room that it had before.
+    # The total is always the same, so that the allocator can reuse a block.
     gaps = sorted(source.randrange(room // ALIGNMENT + 1) for _ in pairs) if room else ()
     starts = [0] * len(pairs)
     taken = 0
@@ -95,7 +95,7 @@ def _rounded(size: int, alignment: int) -> int:
 
 
 def visits(places: int) -> list[int]:
-    """The places in the order that calls take them, some of them twice in a row."""
+    """Return the placements in the order of the calls; some are used twice in a row."""
     return [
         place
         for place in range(places)
@@ -112,9 +112,9 @@ class Copies:
 
     Attributes:
         candidates: the copies.
-        storages: of each copy.
-        addresses: those of the allocation.
-        refill: has the copies hold what the original does by now.
+        storages: the storages of each copy.
+        addresses: address range of the allocation.
+        refill: gives the copies the current contents of the original.
     """
 
     candidates: list[Candidate]
@@ -123,17 +123,17 @@ class Copies:
     refill: Callable[[], None] = _nothing
 
     def release(self) -> None:
-        """Gives the memory back, as soon as no call holds any of it."""
+        """Free the memory as soon as no call uses it."""
         self.candidates.clear()
         self.storages.clear()
         self.refill = _nothing
 
 
 def make_copies(original: Original, count: int, placement: Placement) -> Copies:
-    """Copies a candidate so many times.
+    """Make ``count`` copies of a candidate.
 
     Raises:
-        UncopiableError: if something that it is called with cannot be copied.
+        UncopiableError: if the callable or an argument cannot be copied.
         torch.OutOfMemoryError: if the copies do not fit on the device.
     """
     original.origins.clear()
@@ -145,9 +145,9 @@ def make_copies(original: Original, count: int, placement: Placement) -> Copies:
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
-    """Keeps Python from looking for garbage among thousands of objects that are all in use.
+    """Disable garbage collection while thousands of objects are created that are all in use.
 
-    Some of those looks go through all objects of the process, which takes longer than the copies.
+    Some collections visit all objects of the process, which takes longer than the copies.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -159,12 +159,12 @@ def _without_collections() -> Iterator[None]:
 
 
 def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
-    """The storages of each copy, each on a part of one buffer.
+    """Allocate one buffer, and return the storages of each copy as parts of it.
 
-    A storage keeps the buffer alive, and cannot outgrow its part.
+    Each storage keeps the buffer alive, and cannot be resized beyond its part.
     """
     full = {key: storage for key, storage in storages.items() if storage.nbytes()}
-    # Results are written to empty tensors by resizing them, which a part of a buffer refuses.
+    # Separate, because functions resize an empty output, and a part of a buffer cannot be resized.
     every: list[dict[int, torch.UntypedStorage]] = [
         {
             key: torch.empty(0, dtype=torch.uint8, device=storage.device).untyped_storage()
@@ -176,7 +176,7 @@ def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
     if not full:
         return Copies([], list(every))
     keys, sources = list(full), [bytes_of(storage) for storage in full.values()]
-    chance = random.Random()  # noqa: S311  # no secret, and the program's own stays as it is
+    chance = random.Random()  # noqa: S311  # not a secret, and leaves the program's generator alone
     layout = lay_out([source.numel() for source in sources], count, placement, chance)
     buffer = _aligned_buffer(layout.nbytes, placement, sources[0].device)
     refill = functools.partial(_fill, buffer, layout, sources)
@@ -191,7 +191,7 @@ def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
 
 
 def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
-    """All of a storage."""
+    """Return a storage as a tensor of bytes."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
@@ -203,9 +203,9 @@ def _aligned_buffer(nbytes: int, placement: Placement, device: torch.device) -> 
 
 
 def _fill(buffer: torch.Tensor, layout: Layout, sources: Sequence[torch.Tensor]) -> None:
-    """Few kernels, however many copies there are."""
+    """Fill the buffer with few kernels, however many copies there are."""
     wide = all(map(is_wide, sources))
-    if wide:  # bytes are copied a few at a time
+    if wide:  # a copy of bytes moves only a few at a time
         buffer, sources = buffer.view(torch.int64), [one.view(torch.int64) for one in sources]
     unit = 8 if wide else 1
     lengths, filled_from, end = [], [], 0
@@ -220,39 +220,39 @@ def _fill(buffer: torch.Tensor, layout: Layout, sources: Sequence[torch.Tensor])
 
 
 def is_wide(as_bytes: torch.Tensor) -> bool:
-    """Whether they can be seen as words of eight bytes."""
+    """Whether the bytes can be viewed as 64-bit words."""
     return as_bytes.data_ptr() % 8 == 0 and as_bytes.numel() % 8 == 0
 
 
 class CannotPlaceError(Exception):
-    """That a candidate's tensors stay where they are, and why, as part of a sentence."""
+    """Raised if a candidate's tensors cannot be copied elsewhere; says why, as a clause."""
 
 
 def method_obstacle(options: Options) -> str:
-    """Why calls that are timed in that way stay where they are; empty where they need not."""
+    """Return why the timing method prevents placement; empty if it does not."""
     if options.method == "graph" and options.cache == "warm":
         return (
-            "a warm cache needs another call on the same copy before each, and method 'graph' "
-            "captures calls back to back"
+            "a warm cache needs an untimed call on the same copy before each call, and method "
+            "'graph' captures calls back to back"
         )
     if options.method == "cpu" and options.placement == "auto":
-        return "what a call takes on the host does not depend on it"
+        return "the host time of a call does not depend on it"
     return ""
 
 
 def room_for_copies(device: torch.device) -> int:
-    """Bytes of a GPU that copies may take: 4 GiB, or a quarter of what is free if that is less."""
+    """Bytes of GPU memory that copies may use: 4 GiB, or a quarter of the free memory if less."""
     free_bytes, _ = torch.cuda.mem_get_info(device)
-    with contextlib.suppress(RuntimeError):  # other allocators than PyTorch's own do not say
+    with contextlib.suppress(RuntimeError):  # other allocators than PyTorch's do not report these
         free_bytes += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     return min(_MOST_BYTES, free_bytes // 4)
 
 
 def place(original: Original, placement: Placement, places: int) -> Copies:
-    """Copies a candidate to so many places.
+    """Copy a candidate to ``places`` placements.
 
     Raises:
-        CannotPlaceError: where that cannot be done.
+        CannotPlaceError: if it cannot be copied.
     """
     with _saying_why_not():
         return make_copies(original, places, placement)
@@ -263,28 +263,26 @@ def _saying_why_not() -> Iterator[None]:
     try:
         yield
     except UncopiableError as error:
-        raise CannotPlaceError(
-            f"copy.deepcopy does not copy what it is called with, a {error}"
-        ) from error
+        raise CannotPlaceError(f"copy.deepcopy fails on one of its inputs, a {error}") from error
     except torch.OutOfMemoryError as error:
-        raise CannotPlaceError("there is no memory for copies of its tensors") from error
-    except RuntimeError as error:  # of tensors whose storage is not all of what they are
+        raise CannotPlaceError("there is not enough memory for copies of its tensors") from error
+    except RuntimeError as error:  # of tensors with data besides their storage
         raise CannotPlaceError(f"its tensors cannot be copied ({first_line(error)})") from error
 
 
 def count_places(
     original: Original, placement: Placement, room_bytes: int, *, backward: bool = False
 ) -> tuple[int, str]:
-    """At how many places a candidate can be called, and why they are few; empty if they are not.
+    """Return at how many placements a candidate can be called, and why so few; empty if not few.
 
     Args:
-        original: what is to be copied.
+        original: the candidate to copy.
         placement: ``random`` or ``aligned``.
-        room_bytes: what the copies may take.
-        backward: whether its gradients are dropped before each call.
+        room_bytes: memory that the copies may use.
+        backward: whether the gradients are set to None before each call.
 
     Raises:
-        CannotPlaceError: where its tensors, or some of them, have to stay where they are.
+        CannotPlaceError: if some of the tensors must stay where they are.
     """
     if why_not := obstacle(original, backward=backward):
         raise CannotPlaceError(why_not)
@@ -293,60 +291,57 @@ def count_places(
     fitting = room_bytes // nbytes
     if fitting < _FEWEST_PLACES:
         raise CannotPlaceError(
-            f"its tensors take {nbytes / 2**20:,.1f} MiB, of which {_FEWEST_PLACES} copies do not "
-            f"fit into {room_bytes / 2**20:,.0f} MiB"
+            f"its tensors take {nbytes / 2**20:,.1f} MiB, and {_FEWEST_PLACES} copies do not fit "
+            f"into {room_bytes / 2**20:,.0f} MiB"
         )
     seconds = _seconds_to_copy(original)
     if seconds > _COPYING_SECONDS:
-        raise CannotPlaceError(f"a copy of what it is called with takes {seconds * 1e3:.0f} ms")
+        raise CannotPlaceError(f"copying its inputs takes {seconds * 1e3:.0f} ms")
     affordable = max(_FEWEST_PLACES, int(_COPYING_SECONDS / seconds))
     count = min(fitting, affordable, _MOST_PLACES)
     if count == _MOST_PLACES:
         return count, ""
     if count == fitting:
         return count, f"there is memory for {count} copies"
-    return count, f"a copy of what it is called with takes {seconds * 1e3:.1f} ms"
+    return count, f"copying its inputs takes {seconds * 1e3:.1f} ms"
 
 
 def is_mapped(address: int) -> bool:
-    """Whether a GPU's tensor lies in the host's memory, where an address is the host's, too."""
+    """Whether a GPU tensor is in host memory, where its address is also the host's address."""
     there = (ctypes.c_byte * 1).from_address(address)
-    return torch.frombuffer(there, dtype=torch.uint8).is_pinned()  # asks CUDA, and reads nothing
+    return torch.frombuffer(there, dtype=torch.uint8).is_pinned()  # queries CUDA, reads no memory
 
 
 def obstacle(original: Original, *, backward: bool, any_address: bool = False) -> str:
-    """Why a candidate cannot be called on copies of its tensors; empty where it can.
+    """Return why a candidate cannot be called on copies of its tensors; empty if it can.
 
     Args:
-        original: what would be copied.
-        backward: whether its gradients are dropped before each call.
-        any_address: whether copies may be aligned otherwise than the original's tensors, and lie in
-            other memory.
+        original: the candidate that would be copied.
+        backward: whether the gradients are set to None before each call.
+        any_address: whether copies may differ from the original in alignment and kind of memory.
     """
     if original.left_out:
         return "no copies are made of " + ", ".join(original.left_out)
     if original.has_more_objects:
-        return f"it refers to more than {MOST_OBJECTS:,} objects, which takes long to copy"
+        return f"it refers to more than {MOST_OBJECTS:,} objects, which take too long to copy"
     if not any(storage.nbytes() for storage in original.storages.values()):
-        return "there is no tensor in its arguments"
+        return "its arguments contain no tensor"
     if not any_address and original.device.type == "cuda":
         addresses = [each.data_ptr() for each in original.storages.values() if each.nbytes()]
         if any(address % _COARSEST_LOAD for address in addresses):
-            return (
-                f"one of its tensors begins off multiples of {_COARSEST_LOAD} bytes, unlike a copy"
-            )
+            return f"one of its tensors is not aligned to {_COARSEST_LOAD} bytes, unlike a copy"
         if any(map(is_mapped, addresses)):
-            return "one of its tensors lies in the host's memory, unlike a copy"
+            return "one of its tensors is in host memory, unlike a copy"
     for found in original.objects:
         if isinstance(found, torch.Tensor):
             if found.device.type == "cuda" and not is_on(found, original.device):
-                return f"no copies are made of what lies on {found.device}"
+                return f"no copies are made of tensors on {found.device}"
             if is_plain(found) and found.numel() and not found.untyped_storage().nbytes():
                 return "the memory of one of its tensors was freed"
             if found.grad_fn is not None:
-                return "copies would lack the graph that autograd made of an argument"
+                return "copies would lack the autograd graph of an argument"
             if not backward and found.is_leaf and found.grad is not None:
-                return "copies would lack the gradients that its arguments have"
+                return "copies would lack the gradients of its arguments"
         elif kind := _kept_whole(found):
             return f"no copies are made of {kind}"
     if original.in_setup:
@@ -355,15 +350,15 @@ def obstacle(original: Original, *, backward: bool, any_address: bool = False) -
 
 
 def _kept_whole(found: object) -> str:
-    """What, in words, holds memory that is not seen from here; empty for anything else."""
+    """Describe an object whose memory cannot be inspected here; empty for any other object."""
     if isinstance(found, torch.jit.ScriptModule | torch.jit.ScriptFunction):
-        return f"what torch.jit compiled ({type(found).__name__})"
+        return f"code that torch.jit compiled ({type(found).__name__})"
     if hasattr(type(found), "__cuda_array_interface__"):
         return f"another library's array ({type(found).__name__})"
     if hasattr(type(found), "__del__"):
-        return f"what has a finalizer ({type(found).__name__})"
+        return f"an object with a finalizer ({type(found).__name__})"
     if _is_compiled(found):
-        return "a module that torch.compile made, which might be compiled anew for each of them"
+        return "a module that torch.compile made, which might be recompiled for each copy"
     return ""
 
 
@@ -371,12 +366,12 @@ def _is_compiled(found: object) -> bool:
     dynamo = sys.modules.get("torch._dynamo.eval_frame")
     if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
         return True
-    # What Module.compile() made, a deepcopy leaves out.
+    # A deepcopy drops the result of Module.compile().
     return isinstance(found, torch.nn.Module) and found._compiled_call_impl is not None
 
 
 def _seconds_to_copy(original: Original) -> float:
-    """Of a copy without memory of its own; a second one where the first is no cheap one."""
+    """Time a copy that shares the storages; the minimum of two unless the first is fast."""
     seconds = float("inf")
     for _ in range(2):
         start = perf_counter()
@@ -389,7 +384,7 @@ def _seconds_to_copy(original: Original) -> float:
 
 
 def blocks_outside(copies: Copies, device: torch.device, result: object) -> list[tuple[int, int]]:
-    """Address and bytes of the storages of a call's result that it did not get as arguments."""
+    """Address and size of each storage of a call's result that is not part of an argument."""
     found = (
         tensor.untyped_storage()
         for tensor in reachable(result)

@@ -1,4 +1,4 @@
-"""Makes way for profilers: CUPTI records for one at a time in a process."""
+"""Stop recordings for profilers: CUPTI supports one subscriber at a time in a process."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from convtime.core.load import _C
 
 
 def make_way_for_profilers() -> None:
-    """Has profilers that start through torch end a recording of ours first, on whatever thread.
+    """Make profilers that start through torch end convtime's recording first, on any thread.
 
-    A profiler sets itself up in ``torch.autograd.profiler._prepare_profiler``. From there on kineto
-    says that it is active, and no recording of ours begins; but until then, CUPTI would hand
-    records of the profile to us, and ours to the profile. So that function is wrapped, once in a
-    process, and does otherwise what it did.
+    A profiler sets itself up in ``torch.autograd.profiler._prepare_profiler``. After that, kineto
+    reports that it is active, and convtime starts no recording. Until then, CUPTI would deliver the
+    profiler's records to convtime, and convtime's to the profiler. So that function is wrapped once
+    per process; it otherwise behaves as before.
     """
     torch_profiler: Any = torch.autograd.profiler
     prepare = torch_profiler._prepare_profiler

@@ -1,7 +1,7 @@
-"""The one walk over what a callable holds and refers to: which tensors a call may use.
+"""Find every tensor that a call may use, by walking the objects that a callable refers to.
 
-Nothing of a caller's code runs: neither properties nor ``__getattr__`` nor a container's own
-``__iter__`` are asked.
+The walk never runs the caller's code: no properties, no ``__getattr__``, and no ``__iter__`` that a
+container class overrides.
 """
 
 from __future__ import annotations
@@ -26,30 +26,30 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)  # other classes may hold more than 
 _ATOMIC = frozenset({type(None), bool, int, float, complex, str, bytes})
 _CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 _NOT_FOLLOWED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType)
-# Of functions and types, whose answers are asked for in each call that is timed.
+# Cached answers about functions and types, which every timing needs again.
 _REMEMBERED = 4096
 
 _AnyFunction = types.FunctionType | types.BuiltinFunctionType
 
 
 class Walk:
-    """Comes across each object once, the nearest first.
+    """Visit each object once, nearest first.
 
     Args:
-        limit: how many objects it looks at in all, numbers and texts included.
+        limit: maximum number of objects to visit, including numbers and strings.
     """
 
     def __init__(self, limit: int = sys.maxsize) -> None:
         self._left = limit
-        self._seen: dict[int, object] = {}  # holds the objects too: ids are used again otherwise
+        self._seen: dict[int, object] = {}  # keeps the objects alive, so that no id is reused
 
     @property
     def ended_early(self) -> bool:
-        """Whether there may be more than it has looked at."""
+        """Whether the walk reached its limit, so that there may be more objects."""
         return self._left == 0
 
     def below(self, roots: Iterable[object]) -> Iterator[object]:
-        """What a deepcopy of the roots comes across, but for numbers and texts."""
+        """Yield the objects that a deepcopy of the roots visits, except numbers and strings."""
         pending = collections.deque([self._look_at(roots)])
         while pending:
             for found in pending.popleft():
@@ -61,14 +61,14 @@ class Walk:
                 pending.append(self._look_at(contents))
 
     def _look_at(self, objects: Iterable[object]) -> list[object]:
-        # At once, since other threads may change a container that is iterated over.
+        # All at once, because other threads may modify the container during iteration.
         some = list(itertools.islice(objects, self._left))
         self._left -= len(some)
         return [found for found in some if type(found) not in _ATOMIC]
 
 
 def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
-    """Tensors that a candidate holds, then those that its functions refer to by variables."""
+    """Yield the tensors that a candidate holds, then those in the variables of its functions."""
     asked: dict[int, _AnyFunction] = {}
     roots: list[object] = [owned(candidate)]
     while roots:
@@ -76,7 +76,7 @@ def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
         for found in walk.below(roots):
             if isinstance(found, torch.Tensor):
                 yield found
-            elif isinstance(found, torch.jit.ScriptModule):  # whose tensors are not Python's
+            elif isinstance(found, torch.jit.ScriptModule):  # its tensors are stored in C++
                 yield from found.parameters(recurse=False)
                 yield from found.buffers(recurse=False)
             functions.update((id(function), function) for function in _functions_of(found))
@@ -90,7 +90,7 @@ def tensors_of(candidate: Candidate, walk: Walk) -> Iterator[torch.Tensor]:
 
 
 def owned(candidate: Candidate) -> dict[str, object]:
-    """What a candidate is called with, by the name that a caller knows it by."""
+    """Return the callable and the arguments of a candidate, by the name the caller uses."""
     return {
         "fn": subject_of(candidate.fn),
         **{f"args[{index}]": arg for index, arg in enumerate(candidate.args)},
@@ -99,14 +99,14 @@ def owned(candidate: Candidate) -> dict[str, object]:
 
 
 def subject_of(fn: object) -> object:
-    """What of a callable can be copied: of a tensor's own method, which cannot, the tensor."""
+    """Return the part of a callable that can be copied: for a tensor's bound method, the tensor."""
     if isinstance(fn, types.BuiltinFunctionType) and isinstance(fn.__self__, torch.Tensor):
         return fn.__self__
     return fn
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether storage, dtype, size, strides and offset are all that makes up the tensor."""
+    """Whether storage, dtype, size, strides and offset define the tensor completely."""
     return (
         type(tensor) in _PLAIN
         and tensor.layout == torch.strided
@@ -115,24 +115,24 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 
 def reachable(root: object) -> Iterator[object]:
-    """Every object that a deepcopy of the root comes across, but for numbers and texts."""
+    """Yield every object that a deepcopy of the root visits, except numbers and strings."""
     return Walk().below([root])
 
 
 @dataclasses.dataclass(frozen=True)
 class Contents:
-    """What an object held at some time.
+    """Snapshot of the contents of an object.
 
     Attributes:
         of: the object.
-        held: all that it held, numbers and texts included.
+        held: everything it held, including numbers and strings.
     """
 
     of: object
     held: tuple[object, ...]
 
     def is_unchanged(self) -> bool:
-        """Whether it still holds the same objects, or equal numbers and texts."""
+        """Whether it still holds the same objects, or equal numbers and strings."""
         now = _held_by(self.of)
         return len(now) == len(self.held) and all(
             one is other or (type(one) is type(other) and type(one) in _ATOMIC and one == other)
@@ -141,7 +141,7 @@ class Contents:
 
 
 def contents_below(root: object) -> list[Contents]:
-    """What each object holds that a deepcopy of the root comes across."""
+    """Return the contents of each object that a deepcopy of the root visits."""
     return [Contents(found, _held_by(found)) for found in reachable(root)]
 
 
@@ -175,13 +175,13 @@ def _attributes(parent: object) -> dict[str, object]:
 
 def _member_values(parent: object) -> Iterator[object]:
     for member in _members(type(parent)):  # type: ignore[arg-type]  # types can be hashed
-        with contextlib.suppress(AttributeError):  # of a slot without a value
+        with contextlib.suppress(AttributeError):  # a slot may have no value
             yield member.__get__(parent)
 
 
 @functools.lru_cache(_REMEMBERED)
 def _members(kind: type) -> tuple[types.MemberDescriptorType, ...]:
-    """Slots, and what types written in C hold: a method's owner, a partial's arguments."""
+    """Slots, and the members of types written in C: a method's owner, a partial's arguments."""
     return tuple(
         member
         for base in kind.__mro__
@@ -191,8 +191,8 @@ def _members(kind: type) -> tuple[types.MemberDescriptorType, ...]:
 
 
 def _is_torchs_own(found: object) -> bool:
-    """Whether this is inside torch's machinery (a compiler's state), with nothing of a caller's."""
-    module = getattr(type(found), "__module__", None)  # a caller's class may have anything there
+    """Whether this is internal to torch (a compiler's state), without any of the caller's data."""
+    module = getattr(type(found), "__module__", None)  # a class may set this to anything
     return (
         isinstance(module, str)
         and module.startswith("torch._")
@@ -203,10 +203,10 @@ def _is_torchs_own(found: object) -> bool:
 def tensors_by_variable(
     root: object, reach: Callable[[object], Iterable[object]] = reachable
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors that functions below the root refer to, which a deepcopy leaves as they are.
+    """Yield tensors that functions below the root refer to; a deepcopy does not copy them.
 
-    Each comes with the variable in words, such as ``closure variable 'x'``. ``reach`` gives what is
-    below an object.
+    Each comes with a description of its variable, such as ``closure variable 'x'``. ``reach``
+    yields the objects below an object.
     """
     pending = [function for found in reach(root) for function in _functions_of(found)]
     seen: dict[int, object] = {}
@@ -223,11 +223,11 @@ def tensors_by_variable(
 
 
 def _functions_of(found: object) -> Iterator[_AnyFunction]:
-    """The functions that run when an object is called; none of torch's own."""
+    """The functions that run when an object is called, except torch's."""
     if isinstance(found, _AnyFunction):
         functions: tuple[_AnyFunction, ...] = (found,)
     else:
-        functions = _call_methods(type(found))  # type: ignore[arg-type]  # likewise
+        functions = _call_methods(type(found))  # type: ignore[arg-type]  # types can be hashed
     return (function for function in functions if not _is_from_torch(function))
 
 
@@ -238,14 +238,14 @@ def _call_methods(kind: type) -> tuple[types.FunctionType, ...]:
 
 
 def _is_from_torch(function: _AnyFunction) -> bool:
-    """Whether it is library code, whose variables are none of the caller's data."""
+    """Whether it is library code, whose variables hold none of the caller's data."""
     return isinstance(function, types.FunctionType) and (
         (function.__module__ or "").partition(".")[0] == "torch"
     )
 
 
 class Variable(NamedTuple):
-    """By what a function refers to something; as text, ``closure variable 'x'``."""
+    """Kind and name of the variable that refers to an object, such as ``closure variable 'x'``."""
 
     kind: str
     name: str
@@ -255,22 +255,22 @@ class Variable(NamedTuple):
 
 
 def closure_variable(name: str) -> Variable:
-    """A variable of the function around a function."""
+    """A variable of the enclosing function."""
     return Variable("closure variable", name)
 
 
 def global_variable(name: str) -> Variable:
-    """A variable of a function's module."""
+    """A global variable of the function's module."""
     return Variable("global", name)
 
 
 def default(name: str) -> Variable:
-    """What a parameter is where it is not passed."""
+    """The default value of a parameter."""
     return Variable("default of the parameter", name)
 
 
 def variables_of(function: _AnyFunction) -> Iterator[tuple[Variable, object]]:
-    """What a function refers to, also in functions inside of it."""
+    """Yield the variables that a function and its nested functions refer to, with their values."""
     if isinstance(function, types.BuiltinFunctionType):
         if isinstance(function.__self__, torch.Tensor):
             yield Variable("tensor of the method", function.__name__), function.__self__
@@ -287,7 +287,7 @@ def variables_of(function: _AnyFunction) -> Iterator[tuple[Variable, object]]:
 
 @functools.lru_cache(_REMEMBERED)
 def rebinds_variables(code: types.CodeType) -> bool:
-    """Whether a function, or one inside of it, gives variables of others another value."""
+    """Whether a function or its nested functions assign to closure or global variables."""
     return _rebinds_any(code, frozenset(code.co_freevars))
 
 
@@ -305,7 +305,7 @@ def _rebinds_any(code: types.CodeType, names: frozenset[str]) -> bool:
 def _content(cell: types.CellType) -> object:
     try:
         return cell.cell_contents
-    except ValueError:  # the variable has no value yet
+    except ValueError:  # the variable is not assigned yet
         return None
 
 
@@ -318,9 +318,9 @@ def _defaults(function: types.FunctionType) -> dict[str, object]:
 
 @functools.lru_cache(_REMEMBERED)
 def _globals_read(code: types.CodeType) -> tuple[str, ...]:
-    """Names of globals in a function and those inside of it, sorted.
+    """Names of the globals that a function and its nested functions read, sorted.
 
-    ``inspect.getclosurevars`` would take an attribute of the same name for a global.
+    ``inspect.getclosurevars`` also reports attributes that have the name of a global.
     """
     names = {
         str(instruction.argval)

@@ -1,4 +1,4 @@
-"""Records what runs in a program's regions."""
+"""Record the work in a program's regions."""
 
 from __future__ import annotations
 
@@ -27,25 +27,26 @@ _beginning = threading.Lock()
 
 @contextlib.contextmanager
 def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
-    """Records what runs while a block of code does, in which regions (:func:`convtime.region`).
+    """Record the work that runs during a block of code, by region (:func:`convtime.region`).
 
-    The block is run as it is: nothing is held back, repeated or flushed. Where there is a GPU, it
-    is waited for before and after. There can be one recording at a time, and while CUPTI records
-    for it, a ``time_op`` in the same process uses another method and says so. A profiler that
-    begins meanwhile gets CUPTI, and the recording keeps the host's times alone.
+    The block runs unmodified: nothing is delayed, repeated or flushed. If there is a GPU, the
+    recording synchronizes with it before and after the block. Only one recording can be active at
+    a time. While CUPTI records for it, a ``time_op`` in the same process uses another method and
+    says so. A profiler that starts during the recording takes over CUPTI, and the recording keeps
+    only the host times.
 
     Args:
         method: ``kernel`` records the kernels, copies and memsets of all GPUs and threads through
-            CUPTI, beside the host's times; ``cpu`` the host's times alone; ``auto`` is kernel where
-            that can be had.
+            CUPTI, in addition to host times; ``cpu`` records host times only; ``auto`` is kernel if
+            that is available.
 
     Yields:
-        The recording, which is filled once the block is left, also by an exception.
+        The recording, which is filled when the block ends, also through an exception.
 
     Raises:
-        ValueError: for another method, and ``kernel`` without a GPU.
-        RuntimeError: while another recording is under way, while the current stream is captured,
-            and for ``kernel`` where CUPTI cannot be had.
+        ValueError: for an unknown method, or for ``kernel`` without a GPU.
+        RuntimeError: if another recording is active, if the current stream is being captured, or
+            for ``kernel`` if CUPTI is unavailable.
     """
     if method not in get_args(RecordingMethod):
         raise ValueError(
@@ -54,8 +55,8 @@ def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
     with _beginning:
         if current_log() is not None:
             raise RuntimeError(
-                "there can be one recording at a time, and another one is under way; name what you "
-                "want to tell apart by convtime.region"
+                "only one recording can be active at a time, and one already is; use "
+                "convtime.region to name sections of its work"
             )
         trace, why_not = _begin_trace(method)
         log = (
@@ -79,7 +80,7 @@ def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
 
 
 def _begin_trace(method: RecordingMethod) -> tuple[_C.Trace | None, str]:
-    """What records the work of GPUs, or None and why there is nothing."""
+    """Return the trace of the GPUs' work, or None and the reason."""
     if method == "cpu":
         return None, ""
     if not _C.cuda_available():
@@ -90,8 +91,8 @@ def _begin_trace(method: RecordingMethod) -> tuple[_C.Trace | None, str]:
         return None, "there is no GPU"
     if torch.cuda.is_current_stream_capturing():
         raise RuntimeError(
-            "a recording waits for the GPU, which cannot be done while its current stream is "
-            "captured; record around the capture, or the replays"
+            "a recording synchronizes with the GPU, which must not happen while its current stream "
+            "is captured; record around the capture, or record the replays"
         )
     make_way_for_profilers()
     try:
@@ -99,7 +100,7 @@ def _begin_trace(method: RecordingMethod) -> tuple[_C.Trace | None, str]:
     except RuntimeError as error:
         if method == "kernel":
             raise RuntimeError(f"method 'kernel' cannot be used: {one_line(error)}") from error
-        return None, f"kernel times cannot be had: {one_line(error)}"
+        return None, f"kernel times are unavailable: {one_line(error)}"
 
 
 def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None) -> None:
@@ -134,7 +135,7 @@ def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None) -> None:
     recording.entries = tuple(
         _entry(entry, _place(owners.around(entry)), recording) for entry in entries
     )
-    # Python has no names of its own for threads that it did not start.
+    # Python does not know the names of threads that it did not start.
     names = log.names | dict.fromkeys(autograd, "autograd")
     seen = dict.fromkeys([*log.names, *(work.thread for work in recording.work)])
     recording.threads = {thread: names.get(thread, f"thread {thread}") for thread in seen}
@@ -147,7 +148,7 @@ def _place(entry: OpenEntry | None) -> int | None:
 
 def _entry(entry: OpenEntry, parent: int | None, recording: Recording) -> Entry:
     log = entry.log.log
-    # The clock of the work may have been exchanged where its trace was lost.
+    # The clock of the work may have changed if its trace was lost.
     start, end, began = (
         (entry.start, entry.end, log.began)
         if recording.method == "kernel"
@@ -159,7 +160,7 @@ def _entry(entry: OpenEntry, parent: int | None, recording: Recording) -> Entry:
 
 
 def _other_devices() -> list[int]:
-    """GPUs beside the current one that this process uses."""
+    """Return the GPUs other than the current one that this process uses."""
     current = torch.cuda.current_device()
     return [
         device
@@ -169,7 +170,7 @@ def _other_devices() -> list[int]:
 
 
 class _WhoRuns(torch.autograd.Function):
-    """Asks which thread runs its backward pass; computes nothing."""
+    """Report which thread runs its backward pass; computes nothing."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, ask: Any) -> torch.Tensor:
@@ -183,7 +184,7 @@ class _WhoRuns(torch.autograd.Function):
 
 
 def _autograd_threads(trace: _C.Trace) -> set[int]:
-    """The threads that backward passes on this process's GPUs run on, as the trace has them."""
+    """Return the threads that run backward passes on this process's GPUs, as the trace has them."""
     found: set[int] = set()
     devices = [torch.cuda.current_device(), *_other_devices()]
     with without_modes(), torch.enable_grad():
@@ -191,4 +192,4 @@ def _autograd_threads(trace: _C.Trace) -> set[int]:
             x = torch.empty(1, device=torch.device("cuda", device), requires_grad=True)
             result = _WhoRuns.apply(x, lambda: found.add(trace.thread()))
             torch.autograd.grad(result, x, torch.empty_like(x))
-    return found - {trace.thread()}  # which runs them itself where that was asked of autograd
+    return found - {trace.thread()}  # autograd uses the calling thread if configured so

@@ -1,4 +1,4 @@
-"""Regions of a program: named stretches that a recording tells apart, and NVTX shows to others."""
+"""Regions: named sections of a program, which recordings report and NVTX tools show."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from convtime.timing.deferred import deferred_kind
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-# NVTX's functions do nothing unless a tool listens, and need no GPU.
+# NVTX functions do nothing unless a tool is attached, and need no GPU.
 _HAS_NVTX = torch.version.cuda is not None
 
 
 class OpenEntry:
-    """A region that a thread has entered while something recorded.
+    """A region that a thread entered during a recording.
 
     Attributes:
-        name: the region's.
-        parent: the entry that it lies in; of another thread where that has passed its context on,
-            as ``asyncio.to_thread`` does.
-        log: of the thread.
-        place: of the entry among all of the recording's.
-        start: when it was entered, in nanoseconds on the recording's clock.
-        end: when it was left; -1 until then.
-        host_start: likewise, on the host's own clock.
-        host_end: likewise.
+        name: name of the region.
+        parent: the enclosing entry; of another thread if that thread passed its context on, as
+            ``asyncio.to_thread`` does.
+        log: log of the thread.
+        place: index of the entry in the recording.
+        start: time of entry, in nanoseconds on the recording's clock.
+        end: time of exit on the same clock; -1 while it is open.
+        host_start: as ``start``, on the host's clock.
+        host_end: as ``end``, on the host's clock.
     """
 
     __slots__ = ("end", "host_end", "host_start", "log", "name", "parent", "place", "start")
@@ -49,7 +49,7 @@ class OpenEntry:
         self.host_start = self.host_end = -1
 
     def open_at(self, time: int) -> OpenEntry | None:
-        """The innermost one of the entry and those around it that had not been left by then."""
+        """Return the innermost of this entry and its parents that was still open at that time."""
         entry: OpenEntry | None = self
         while entry is not None and 0 <= entry.end <= time:
             entry = entry.parent
@@ -57,15 +57,15 @@ class OpenEntry:
 
 
 class ThreadLog:
-    """Where one thread was, in the order of time.
+    """The regions of one thread, in order of time.
 
     Attributes:
-        log: the recording's.
-        thread: the thread's number.
-        times: when it entered or left a region, or turned to another asynchronous task.
-        innermost: which region it was in from then on, unless that is left; None for none.
-        missed_switch: whether it has turned to another task without notice, as under event loops
-            that are not asyncio's own; ``innermost`` is then no more than the last known one.
+        log: log of the recording.
+        thread: number of the thread.
+        times: when it entered or left a region, or switched to another asynchronous task.
+        innermost: its innermost region from that time on, until it is left; None for none.
+        missed_switch: whether it switched to another task without notice, as under event loops
+            other than asyncio's; ``innermost`` is then only the last known region.
     """
 
     __slots__ = ("innermost", "log", "missed_switch", "thread", "times")
@@ -78,29 +78,29 @@ class ThreadLog:
         self.missed_switch = False
 
     def note(self, entry: OpenEntry | None, time: int) -> None:
-        """Notes that the thread is in an entry from now on, or in none."""
+        """Record that the thread is in an entry from now on, or in none."""
         self.innermost.append(entry)
         self.times.append(time)
 
     def last(self, time: int) -> OpenEntry | None:
-        """The entry that it was last known to be in, if it is still open."""
+        """Return the last known entry of the thread, if it is still open."""
         entry = self.innermost[-1] if self.innermost else None
         return None if entry is None else entry.open_at(time)
 
 
 class RegionLog:
-    """Where every thread of the process was.
+    """The regions of every thread of the process.
 
     Attributes:
-        entries: of regions, in the order in which they were entered.
-        threads: a log for each thread that entered any, by the thread's number.
-        names: of these threads.
-        began: when it was made, in nanoseconds on the recording's clock.
-        host_began: likewise, on the host's own clock.
+        entries: entries into regions, in order.
+        threads: a log for each thread that entered a region, by the thread's number.
+        names: names of these threads.
+        began: time of creation, in nanoseconds on the recording's clock.
+        host_began: as ``began``, on the host's clock.
 
     Args:
-        clock: gives the time in nanoseconds, on the clock of the work that is recorded.
-        thread_number: gives the calling thread's number, as that work has it.
+        clock: returns the time in nanoseconds, on the clock of the recorded work.
+        thread_number: returns the calling thread's number, as the recorded work has it.
     """
 
     def __init__(self, clock: Callable[[], int], thread_number: Callable[[], int]) -> None:
@@ -114,7 +114,7 @@ class RegionLog:
         self.began = clock()
 
     def enter(self, name: str, around: OpenEntry | None) -> OpenEntry:
-        """Notes that the calling thread enters a region within another."""
+        """Record that the calling thread enters a region inside another."""
         log = self._log_of_thread()
         entry = OpenEntry(name, None, log)
         entry.host_start = time.perf_counter_ns()
@@ -122,14 +122,14 @@ class RegionLog:
         entry.parent = self._open(around, entry.start)
         last = log.last(entry.start)
         log.missed_switch |= last is not None and last is not entry.parent
-        with self._adding:  # stamped before, since the recording may end at any time
+        with self._adding:  # time is read first, because the recording may end at any moment
             entry.place = len(self.entries)
             self.entries.append(entry)
         log.note(entry, entry.start)
         return entry
 
     def leave(self, entry: OpenEntry) -> None:
-        """Notes that the calling thread leaves a region."""
+        """Record that the calling thread leaves a region."""
         end = self._clock()
         last = entry.log.last(end)
         entry.log.missed_switch |= last is not None and last is not entry
@@ -138,15 +138,15 @@ class RegionLog:
         entry.log.note(entry.parent, entry.end)
 
     def turn_to(self, entry: OpenEntry | None) -> OpenEntry | None:
-        """Notes that the calling thread turns to a task that is in an entry, or in none.
+        """Record that the calling thread switches to a task that is in an entry, or in none.
 
         Returns:
-            The entry that the thread was in before.
+            The previous entry of the thread.
         """
         now = self._clock()
         entry = self._open(entry, now)
         if entry is None and self._thread_number() not in self.threads:
-            return None  # a thread without regions works for those that have some
+            return None  # a thread without regions works for threads that have some
         log = self._log_of_thread()
         last = log.last(now)
         if entry is not last:
@@ -154,7 +154,7 @@ class RegionLog:
         return last
 
     def _open(self, entry: OpenEntry | None, time: int) -> OpenEntry | None:
-        """An entry, or the one around it that is still open; None for those of other recordings."""
+        """Return the entry or its innermost open parent; None if it is of another recording."""
         return entry.open_at(time) if entry is not None and entry.log.log is self else None
 
     def _log_of_thread(self) -> ThreadLog:
@@ -168,13 +168,13 @@ class RegionLog:
 
 @dataclasses.dataclass(frozen=True)
 class _Open:
-    """A region that is open.
+    """An open region.
 
     Attributes:
         region: the region.
-        entry: of the recording; None where nothing records.
-        nvtx: the number of its NVTX range; None without NVTX.
-        around: the one that it lies in.
+        entry: its entry in the recording; None if nothing records.
+        nvtx: number of its NVTX range; None without NVTX.
+        around: the enclosing open region.
     """
 
     region: Region
@@ -183,7 +183,7 @@ class _Open:
     around: _Open | None
 
 
-# Of the running asynchronous task, or of the thread where none runs.
+# Of the running asynchronous task, or of the thread if no task runs.
 _innermost: contextvars.ContextVar[_Open | None] = contextvars.ContextVar(
     "convtime_region", default=None
 )
@@ -191,23 +191,23 @@ _log: RegionLog | None = None
 
 
 def current_log() -> RegionLog | None:
-    """Of the recording that is under way."""
+    """Return the log of the active recording."""
     return _log
 
 
 def set_log(log: RegionLog | None) -> None:
-    """Has regions be noted in a log from now on, or in none."""
+    """Set the log that regions are recorded in from now on; None to stop."""
     global _log
     _log = log
 
 
 @contextlib.contextmanager
 def noting_switches(log: RegionLog) -> Iterator[None]:
-    """Has asyncio's event loops tell a log which task each of their threads turns to.
+    """Record task switches of asyncio's event loops in a log.
 
-    A region that is left open while its task waits is not that of the work which other tasks issue
-    meanwhile. Python gives no notice of a switch, but asyncio runs each piece of a task, within its
-    context, by ``Handle._run``.
+    A task may wait inside an open region. Work that other tasks issue during the wait does not
+    belong to that region. Python does not report switches, but asyncio runs each step of a task,
+    in the task's context, through ``Handle._run``.
     """
     handles: Any = asyncio.Handle
     run = handles._run
@@ -232,7 +232,7 @@ def noting_switches(log: RegionLog) -> Iterator[None]:
 
 
 class Region(contextlib.ContextDecorator):
-    """A named stretch of a program; see :func:`region`."""
+    """A named section of a program; see :func:`region`."""
 
     __slots__ = ("_name",)
 
@@ -240,7 +240,7 @@ class Region(contextlib.ContextDecorator):
         self._name = name
 
     def __enter__(self) -> Region:
-        # Not pushed and popped: a thread has one stack of those, which its tasks would share.
+        # Not push and pop: their stack belongs to the thread, and its tasks would share it.
         nvtx = torch.cuda.nvtx.range_start(self._name) if _HAS_NVTX else None
         around, log = _innermost.get(), _log
         entry = None
@@ -250,7 +250,7 @@ class Region(contextlib.ContextDecorator):
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        """Leaves it, and before it those within it that an exception kept from being left."""
+        """Leave the region, after any inner regions that an exception left open."""
         found = None
         while (innermost := _innermost.get()) is not None and found is not self:
             found = innermost.region
@@ -266,7 +266,7 @@ class Region(contextlib.ContextDecorator):
         if kind is not None and kind != "coroutine":
             raise TypeError(
                 f"a region cannot decorate {name_of(function)}, a generator, whose caller runs in "
-                "between; use it as `with` inside"
+                "between; use it as `with` inside the generator"
             )
         if kind is None:
             decorated: _Function = super().__call__(function)
@@ -284,17 +284,16 @@ class Region(contextlib.ContextDecorator):
 
 
 def region(name: str) -> Region:
-    """Names a stretch of a program: what runs in it is told apart by :func:`convtime.record`.
+    """Name a section of a program; :func:`convtime.record` reports what runs in it.
 
-    To be used as ``with convtime.region("name"):``, or to decorate a function, which may be a
-    coroutine's, but not a generator's. Regions may lie in each other, be entered any number of
-    times, on any thread and in any asynchronous task. An NVTX range of the same name is started and
-    ended with it, so that Nsight Systems and others show it. Where nothing records, that is all it
-    does.
+    Use it as ``with convtime.region("name"):``, or as the decorator of a function or a coroutine
+    function, but not of a generator. Regions can be nested and entered any number of times, on any
+    thread and in any asynchronous task. Each also starts and ends an NVTX range of the same name,
+    which Nsight Systems and other tools show. Without a recording, it has no other effect.
 
     Raises:
-        TypeError: for a name that is no text, and to decorate a generator function.
+        TypeError: if the name is not a string, or the decorated function is a generator.
     """
     if not isinstance(name, str):
-        raise TypeError(f"a region's name must be a text, got {name!r}")
+        raise TypeError(f"a region's name must be a string, got {name!r}")
     return Region(name)

@@ -1,8 +1,8 @@
-"""Rotation: gives each call other copies of its tensors, so that it finds none of them cached.
+"""Rotation: give each call different copies of its tensors, so that none of them is cached.
 
-The method is that of flashinfer's rotating buffers: by the time a copy's turn comes again, the
-calls on the other copies have moved several times the cache's size through it. Unlike a flush,
-this costs no time between calls, and leaves in the cache what the call itself does not own.
+The method is that of flashinfer's rotating buffers: before a copy is used again, the calls on the
+other copies have moved several times the cache's size through the cache. Unlike a flush, this takes
+no time between calls, and keeps cached data that does not belong to the call's tensors.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from convtime.timing.copying import Original, UncopiableError
 from convtime.timing.options import Placement
 from convtime.timing.placement import Copies, make_copies
 
-_CACHE_LINE = 128  # bytes; what a smaller storage takes of the cache
+_CACHE_LINE = 128  # bytes; minimum that a storage takes in the cache
 
 
 @dataclasses.dataclass(frozen=True)
 class Rotation:
-    """The copies of a candidate, and what could not be copied.
+    """The copies of a candidate, and the tensors that could not be copied.
 
     Attributes:
-        copies: what is to be called in turn.
+        copies: the copies to call in turn.
         bytes_per_call: bytes of cache that the storages of one copy take.
-        left_warm: what calls may still find in the cache, each in words, such as
-            ``closure variable 'x'`` for a tensor that is the same one in every call.
+        left_warm: data that calls may still find in the cache, each described, such as
+            ``closure variable 'x'`` for a tensor that all calls share.
     """
 
     copies: Copies
@@ -39,24 +39,24 @@ def rotate(
     placement: Placement = "as-is",
     places: int = 1,
 ) -> Rotation:
-    """Copies a candidate until the other copies hold a working set between two uses of one.
+    """Copy a candidate until the other copies hold a working set between two uses of one copy.
 
-    A call that moves the working set by itself is copied for other places alone.
+    If a single call moves the working set, copies are only made for other placements.
 
     Args:
-        original: what is to be copied.
-        working_set_bytes: bytes of other data that push a copy out of the cache.
-        max_copies: copies made at most, the original included.
-        placement: where the copies lie; ``as-is`` one right after the other, of
-            which the first is the original in its own place.
-        places: copies made at least, for another placement.
+        original: candidate to copy.
+        working_set_bytes: bytes of other data that evict a copy from the cache.
+        max_copies: maximum number of copies, including the original.
+        placement: placement of the copies; ``as-is`` puts them one after another, and the first is
+            the original, which is not moved.
+        places: minimum number of copies for another placement.
 
     Returns:
-        The copies, and what the calls may still find in the cache.
+        The copies, and the data that calls may still find in the cache.
 
     Raises:
-        ValueError: if an argument cannot be copied, or ``setup`` refers to a tensor that rotates,
-            as it would then reset the original only.
+        ValueError: if an argument cannot be copied, or if ``setup`` refers to a tensor that
+            rotates, because it would reset only the original.
         torch.OutOfMemoryError: if the copies do not fit on the device.
     """
     candidate = original.candidate
@@ -72,7 +72,7 @@ def rotate(
     if needed > max_copies:
         left_warm.append(
             f"{max_copies} copies of {bytes_per_call} bytes are less than the {working_set_bytes} "
-            "bytes that push a copy out of the cache"
+            "bytes that evict a copy from the cache"
         )
     count = min(needed, max_copies)
     if placement != "as-is":
@@ -80,14 +80,14 @@ def rotate(
     if count > 1 and original.in_setup:
         raise ValueError(
             f"setup must not refer to the arguments of {candidate.name!r} with cache='rotate', "
-            f"which calls it on copies of them, got one in {original.in_setup}; use cache='cold'"
+            f"which copies them, got one in {original.in_setup}; use cache='cold'"
         )
     try:
         return Rotation(_copies(original, count, placement), bytes_per_call, tuple(left_warm))
     except UncopiableError as error:
         raise ValueError(
-            f"cache='rotate' copies what {candidate.name!r} is called with, which must allow "
-            f"copy.deepcopy, got {error}; use cache='cold'"
+            f"the inputs of {candidate.name!r} must support copy.deepcopy with cache='rotate', "
+            f"which copies them, got {error}; use cache='cold'"
         ) from error
 
 

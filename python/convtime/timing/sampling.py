@@ -1,4 +1,4 @@
-"""Lays out what is timed, and where, for the sampler in C++; makes Measurements of its samples."""
+"""Prepare candidates and devices for the sampler in C++; make Measurements of its samples."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 _CALLS_BEFORE_STEADY = 3
 _MAX_STEADY_SECONDS = 1.0
-_PATIENCE_SECONDS = 60.0  # with others that time on the same GPU
-_MOST_OBJECTS = 200_000  # in which tensors are looked for, within a fraction of a second
+_PATIENCE_SECONDS = 60.0  # wait for others that time on the same GPU
+_MOST_OBJECTS = 200_000  # searched for tensors, within a fraction of a second
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where work runs.
+    """Devices of the work.
 
     Attributes:
         device: the CPU or a GPU.
-        others: further GPUs that it uses.
-        reason: how the device is known.
+        others: other GPUs that the work uses.
+        reason: how the device was found.
     """
 
     device: torch.device
@@ -62,9 +62,9 @@ class Place:
 def measure(
     candidates: Sequence[Candidate], options: Options, *, limit: TimeLimit | None = None
 ) -> list[Measurement]:
-    """Times candidates interleaved, in rounds; sample i of each comes from the same round.
+    """Time candidates interleaved, in rounds; sample i of each comes from the same round.
 
-    ``limit`` is that of a call of which this is a part; from now on by ``options`` unless given.
+    ``limit`` is the time limit of an enclosing call. Default: the timeout of ``options`` from now.
     """
     limit = limit or TimeLimit.of(options.timeout)
     place = find_place(candidates, options.device)
@@ -72,7 +72,7 @@ def measure(
     candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
     refuse_capture(place, options.stream)
-    before = provenance(place.device)  # before the load of the timing itself
+    before = provenance(place.device)  # before the timing loads the machine
     with turn_on(place, options, limit) as turn:
         _await_gpus(place, limit)
         remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)
@@ -83,7 +83,7 @@ def measure(
             limit.told(),
             cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
             governed_pages(options.pages, on_gpu=place.on_gpu) as pages,
-            cpu.pinned(pin),  # last: threads that are started inside of it are pinned, too
+            cpu.pinned(pin),  # last: threads that start inside it inherit the pin
         ):
             stream = _current_stream(place.device) if place.on_gpu else None
             records = _sample(prepared, options, place, stream or 0, limit)
@@ -129,19 +129,19 @@ def measure(
 
 
 def _await_gpus(place: Place, limit: TimeLimit) -> None:
-    """Waits for earlier work of the GPUs, until the limit; does nothing without one."""
+    """Wait for earlier work of the GPUs, until the limit; do nothing without a limit."""
     if (
         place.gpus
         and limit.is_finite
         and not _C.idle_within([gpu.index for gpu in place.gpus], max(0.0, limit.seconds_left))
     ):
-        limit.check("the GPU was still at work on what came before")
+        limit.check("the GPU was still busy with earlier work")
 
 
 def find_place(
     candidates: Sequence[Candidate], requested: torch.device | str | int | None
 ) -> Place:
-    """The device that the work runs on, other GPUs that it uses, and how the former is known."""
+    """Find the device of the work, the other GPUs that it uses, and the reason for the device."""
     known = None if requested is None else resolve_device(requested)
     gpu_count = torch.cuda.device_count() if _C.cuda_available() else 0
     if known is not None and (known.type != "cuda" or gpu_count == 1):
@@ -169,7 +169,7 @@ def find_place(
         device, reason = torch.device("cpu"), "there is no GPU"
     others = tuple(gpu for gpu in gpus if gpu != device) if device.type == "cuda" else ()
     if walk.ended_early and gpu_count:
-        reason += f"; of what the calls refer to, {_MOST_OBJECTS:,} objects were searched"
+        reason += f"; of the objects that the calls refer to, {_MOST_OBJECTS:,} were searched"
     return Place(device, others, reason)
 
 
@@ -181,18 +181,18 @@ def _kinds(devices: Iterable[torch.device]) -> str:
 def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
     if options.method == "graph" and any(each.acts_before_calls for each in candidates):
         raise ValueError(
-            "method 'graph' captures calls back to back, and can do nothing between "
+            "method 'graph' captures calls back to back, and can run nothing between "
             "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
         )
     if options.cache == "rotate" and any(each.grad_to_none for each in candidates):
         raise ValueError(
-            "grad_to_none names tensors that cache='rotate' copies; use backward=True, or "
-            "cache='cold'"
+            "grad_to_none must not name tensors with cache='rotate', which copies them; use "
+            "backward=True, or cache='cold'"
         )
     if options.metric != "busy" and (not place.on_gpu or options.method not in ("auto", "kernel")):
         where = f"method {options.method!r}" if place.on_gpu else "this work is on the CPU"
         raise ValueError(
-            f"metric {options.metric!r} is read from a GPU's activity records, which method "
+            f"metric {options.metric!r} needs a GPU's activity records, which only method "
             f"'kernel' has, got {where}; leave out metric, or use method='kernel' for work on a GPU"
         )
     if options.pages in ("fresh", "retained") and place.on_gpu:
@@ -206,14 +206,14 @@ def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, pl
 
 @contextlib.contextmanager
 def on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Makes a device, and a stream of it, the current ones.
+    """Make a device and one of its streams current.
 
     Raises:
         ValueError: for a stream of another device.
     """
     if stream is not None and stream.device != device:
         raise ValueError(
-            f"stream must be one of {device}, where the work is, got one of {stream.device}"
+            f"stream must be on {device}, the device of the work, got a stream on {stream.device}"
         )
     if device.type != "cuda":
         yield
@@ -224,15 +224,15 @@ def on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]
 
 @contextlib.contextmanager
 def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockMonitor | None]:
-    """Locks the GPU's clocks if asked for; reads them where they are to be in a certain state.
+    """Lock the GPU's clocks if requested; monitor them if they must be in a certain state.
 
-    Not for ``auto``, whose calls are mostly light ones that this would take longer than.
+    Not for ``auto``: its calls are mostly short, and this would take longer than they do.
     """
     in_regime = options.regime in ("burst", "sustained")
     if device.type != "cuda" or not (in_regime or options.clocks == "lock"):
         yield None
         return
-    # Here: NVML and files, which few calls need.
+    # Imported here: NVML and files, which few calls need.
     from convtime.device.clock_lock import locked_clocks
     from convtime.device.clocks import ClockMonitor
 
@@ -249,7 +249,7 @@ def _sample(
     stream: int,
     limit: TimeLimit,
 ) -> list[dict[str, Any]]:
-    """A record for each candidate: the fields of its Measurement that the core knows."""
+    """Return a record for each candidate: the Measurement fields that the core provides."""
     if place.gpus:
         make_way_for_profilers()
     flush = cache.flush_buffers(options.cache, place.gpus)
@@ -291,10 +291,10 @@ def several_ranks() -> bool:
 
 
 def refuse_capture(place: Place, stream: torch.cuda.Stream | None) -> None:
-    """Refuses work on GPUs while a stream that it would use is captured in a CUDA graph.
+    """Refuse work on GPUs while a CUDA graph captures a stream that it would use.
 
     Raises:
-        ValueError: for such a stream; nothing was given to it.
+        ValueError: for such a stream; nothing was issued to it.
     """
     for gpu in place.gpus:
         with torch.cuda.device(gpu):
@@ -305,14 +305,14 @@ def refuse_capture(place: Place, stream: torch.cuda.Stream | None) -> None:
         if capturing:
             raise ValueError(
                 f"a stream of {gpu} is being captured in a CUDA graph, and timing waits for the "
-                "GPU, which a capture does not survive; time before or after the capture, or time "
-                "the graph's replays"
+                "GPU, which invalidates a capture; time before or after the capture, or time the "
+                "graph's replays"
             )
 
 
 @contextlib.contextmanager
 def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
-    """Waits for others that time on the GPUs; gives what a Measurement says of it.
+    """Wait for others that time on the GPUs; yield the fields of a Measurement about the wait.
 
     Raises:
         ValueError: as :func:`refuse_capture`.
@@ -324,7 +324,7 @@ def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[s
         reason = "the work is on the CPU" if options.exclusive else ""
         yield {**asked, "exclusive": False, "exclusive_reason": reason, "waited_seconds": 0.0}
         return
-    # Here: locks and files, which work on the CPU does not need.
+    # Imported here: locks and files, which work on the CPU does not need.
     from convtime.device.gpu_turn import turn
 
     with turn(gpus, min(_PATIENCE_SECONDS, limit.seconds_left)) as came:

@@ -1,7 +1,7 @@
-"""Statements as text, made into what is timed: a function that finds its variables in a namespace.
+"""Compile source code into a function to time, which finds its variables in a namespace.
 
-A function of its own, with its variables as globals, so that they are found by whatever asks which
-tensors a call uses, and copies of it can be given others.
+The variables are globals of a dedicated function. So the search for the tensors of a call finds
+them, and a copy of the function can have other values.
 """
 
 from __future__ import annotations
@@ -14,43 +14,43 @@ from typing import Any
 
 from convtime.core.errors import InputError, first_line
 
-# What a traceback has for the file of a snippet, before the snippet in words.
+# Prefix of a snippet's file name in tracebacks; a description of the snippet follows.
 _FILE = "<convtime: "
 
 
 def run(code: str, namespace: dict[str, Any], *, what: str) -> None:
-    """Runs statements once, which leave their variables in a namespace.
+    """Run statements once; they leave their variables in a namespace.
 
     Args:
         code: the statements.
-        namespace: what they find, and leave.
-        what: what errors call them, such as ``the setup``.
+        namespace: variables before and after the statements.
+        what: name of the code in error messages, such as ``the setup``.
 
     Raises:
-        InputError: for what is not Python. Whatever the statements raise passes through.
+        InputError: if the code is not valid Python. Exceptions of the statements pass through.
     """
     exec(_compiled(_parsed(_dedented(code), what), what), namespace)  # noqa: S102  # user's own
 
 
 def function_of(code: str, namespace: dict[str, Any], *, what: str) -> types.FunctionType:
-    """Statements as a function without arguments; it returns what the last one evaluates to.
+    """Compile statements into a function without arguments that returns the last one's value.
 
-    As in a loop of Python's ``timeit``, they may give variables of the namespace other values,
-    which the next call then finds. All else that they assign to is the call's own.
+    As in the loop of Python's ``timeit``, the statements may assign to variables of the namespace,
+    and the next call uses the new values. Other assigned variables are local to the call.
 
     Args:
         code: the statements.
-        namespace: with what was set up for them.
-        what: what errors call them, such as ``the statement``.
+        namespace: variables that were set up for them.
+        what: name of the code in error messages, such as ``the statement``.
 
     Raises:
-        InputError: for what is not Python, and for no statement at all.
+        InputError: if the code is not valid Python, or is empty.
     """
     code = _dedented(code)
     body = _parsed(code, what).body
     if not body:
         raise InputError(f"{what} is empty; give Python code, such as 'torch.relu(x)'")
-    _compiled(ast.Module(body, []), what)  # refuses what only a function may do, such as return
+    _compiled(ast.Module(body, []), what)  # refuses statements only valid in functions: return
     last = body[-1]
     if isinstance(last, ast.Expr):
         body[-1] = ast.copy_location(ast.Return(last.value), last)
@@ -66,17 +66,17 @@ def function_of(code: str, namespace: dict[str, Any], *, what: str) -> types.Fun
 
 
 def names_in(code: str, *, what: str) -> set[str]:
-    """All names that statements refer to.
+    """Return all names that statements refer to.
 
     Raises:
-        InputError: for what is not Python.
+        InputError: if the code is not valid Python.
     """
     nodes = ast.walk(_parsed(_dedented(code), what))
     return {node.id for node in nodes if isinstance(node, ast.Name)}
 
 
 def raised_by(error: BaseException) -> str:
-    """What a snippet raised, as a sentence with its line; empty where none did."""
+    """Describe the exception of a snippet with its line; empty if no snippet raised it."""
     where = ""
     traceback = error.__traceback__
     while traceback is not None:
@@ -107,12 +107,12 @@ def _compiled(module: ast.Module, what: str) -> types.CodeType:
 
 def _not_python(error: SyntaxError | ValueError, what: str) -> InputError:
     if not isinstance(error, SyntaxError):
-        return InputError(f"{what} is not Python ({error})")
+        return InputError(f"{what} is not valid Python ({error})")
     text = f": {error.text.strip()}" if error.text else ""
-    return InputError(f"line {error.lineno or 1} of {what} is not Python ({error.msg}){text}")
+    return InputError(f"line {error.lineno or 1} of {what} is not valid Python ({error.msg}){text}")
 
 
 def _assigned(code: str) -> set[str]:
-    """The names that statements give values to, those in functions of their own left out."""
+    """Return the names that statements assign to, except inside nested functions."""
     symbols = symtable.symtable(code, "", "exec").get_symbols()
     return {symbol.get_name() for symbol in symbols if symbol.is_assigned() or symbol.is_imported()}

@@ -1,4 +1,4 @@
-"""What users call: one operation timed, or several against each other."""
+"""User-facing functions: time one operation, or compare several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from convtime.timing.options import SharedOptions
 
-#: What ``regime="both"`` times in, the one that leaves the GPU cool first.
+#: Regimes of ``regime="both"``; the one that leaves the GPU cool comes first.
 _BOTH: Final[tuple[Regime, ...]] = ("burst", "sustained")
 
 
@@ -45,39 +45,40 @@ def time_op(
     stop: Stop = "interval",
     **options: Unpack[SharedOptions],
 ) -> Measurement:
-    """Times ``fn(*args, **kwargs)``, called from C++ until its median is known well enough.
+    """Time ``fn(*args, **kwargs)`` with calls from C++ until its median is precise enough.
 
     Args:
-        fn: what is timed. Its result is dropped after the timed region; it may return None.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        name: what the result is called; the function's own name unless given.
-        setup: called without arguments before each call, outside of the timed region and before the
-            cache is flushed; what it issues to the GPU is not timed either.
-        grad_to_none: tensors whose ``grad`` is set to None before each call, outside of the timed
+        fn: callable to time. Its result is dropped after the timed region; it may return None.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        setup: called without arguments before each call, outside the timed region and before the
+            cache flush; its GPU work is not timed either.
+        grad_to_none: tensors whose ``grad`` is set to None before each call, outside the timed
             region, so that a backward pass in ``fn`` writes gradients instead of adding to them.
-        backward: times the backward pass of ``fn``'s result instead, with random gradients; the
-            forward pass runs before each call, outside of the timed region. Gradients are set to
-            None first, and are the last call's when it is over.
-        flops: floating-point operations of a call, to be set against what this device reaches,
-            which is measured afterwards, once (see ``ceilings``), and beyond any ``timeout``.
-        nbytes: bytes that a call has to move, likewise.
+        backward: whether to time the backward pass of ``fn``'s result instead, with random
+            gradients. The forward pass runs before each call, outside the timed region. Gradients
+            are set to None first; afterwards they are those of the last call.
+        flops: floating-point operations of a call. They are compared with the rate that the device
+            reaches, which is measured once, after the timing and beyond any ``timeout`` (see
+            ``ceilings``).
+        nbytes: bytes that a call must move, compared in the same way.
         {options}
 
     Returns:
-        The samples in seconds, with method, conditions and provenance; for ``regime="both"`` those
-        of the burst, and the others as its ``sustained``.
+        The samples in seconds, with method, conditions and provenance. For ``regime="both"``, those
+        of the burst; its ``sustained`` holds the others.
 
     Raises:
-        TypeError: if ``fn`` is not callable, and for an option that there is not.
-        ValueError: for an option outside of its range, options that contradict each other, a GPU
-            method or ``clocks="lock"`` for work on the CPU, or a CPU to ``pin`` to that the thread
-            may not run on.
-        TimeoutError: where ``timeout`` passes before there is a sample.
-        PermissionError: for ``clocks="lock"`` where this user may not lock them; it says what to
-            run.
-        RuntimeError: for a failure of CUDA, where ``method="kernel"`` cannot be had, or where
-            ``method="graph"`` cannot capture the call. Whatever ``fn`` raises passes through.
+        TypeError: if ``fn`` is not callable, or for an unknown option.
+        ValueError: if an option is outside its range, options contradict each other, a GPU method
+            or ``clocks="lock"`` is used for work on the CPU, or the thread may not run on the CPU
+            in ``pin``.
+        TimeoutError: if ``timeout`` passes before the first sample.
+        PermissionError: if ``clocks="lock"`` is used and this user may not lock clocks; the message
+            says which command to run.
+        RuntimeError: if CUDA fails, ``method="kernel"`` is unavailable, or ``method="graph"``
+            cannot capture the call. Exceptions of ``fn`` pass through.
     """
     candidate = Candidate(
         fn,
@@ -114,9 +115,9 @@ def _measure_one(candidate: Candidate, options: Options) -> Measurement:
 
 
 def _with_rates(candidate: Candidate, measured: Measurement, options: Options) -> Measurement:
-    """What was measured, set against what the device reaches where the candidate's work is known.
+    """Add the device's ceilings to a measurement if the candidate's FLOPs or bytes are given.
 
-    Afterwards, since a large copy and a large matmul heat the device.
+    This comes after the timing, because a large copy and a large matmul heat the device.
     """
     if candidate.flops is None and candidate.nbytes is None:
         return measured
@@ -133,10 +134,10 @@ def _with_rates(candidate: Candidate, measured: Measurement, options: Options) -
 
 
 def _ceilings_of(device: torch.device, exclusive: bool) -> tuple[Ceilings | None, str]:
-    """The ceilings, or why there are none, which is no reason to lose what was measured."""
+    """Return the ceilings, or None and why they are unavailable: this keeps the measurement."""
     try:
         return ceilings(device, exclusive=exclusive), ""
-    except RuntimeError as error:  # of a GPU that is full, for one
+    except RuntimeError as error:  # for example, if the GPU's memory is full
         return None, f"they could not be measured on {device} ({first_line(error)})"
 
 
@@ -154,37 +155,37 @@ def compare(
     margin: float = 0.01,
     **options: Unpack[SharedOptions],
 ) -> Comparison:
-    """Times several callables interleaved, so that whatever drifts drifts for all of them alike.
+    """Time several callables interleaved, so that drift affects all of them equally.
 
-    Each round calls every candidate once, in random order; ``time_op`` is the case of one
-    candidate. ``budget`` is for the whole comparison. Unless given, ``stop`` is ``verdict`` for
-    several candidates, and ``interval`` for one.
+    Each round calls every candidate once, in random order; ``time_op`` does the same with one
+    candidate. ``budget`` applies to the whole comparison. The default of ``stop`` is ``verdict``
+    for several candidates and ``interval`` for one.
 
     Args:
         candidates: callables without arguments, or with them (:class:`convtime.Candidate`), by name
-            or in a sequence. In a mapping, a Candidate's own name does not count; in a sequence,
-            those of one name are numbered.
-        baseline: the name of the candidate that the others are compared with; the first one unless
-            given.
-        check: whether the candidates' results are compared with the baseline's, by further calls
-            after the timing: ``close`` (within a tolerance for each dtype, see docs/methods.md),
-            ``exact`` (to the bit), or None (they are not). Another result is said in the
-            comparison's ``same_results``, and is no error.
-        control: whether a duplicate of the baseline is timed beside it, as a further candidate.
-            Where it is found to differ, no verdict counts.
-        interference: whether each candidate is also timed alone, briefly, to find those whose time
-            is another one beside the others. It takes up to a tenth of the comparison's time, or
-            0.02 s for each candidate where that is more. Not done in a regime other than ``as-is``.
-        confirm: whether a fresh process compares once more, which takes it some seconds; a verdict
-            that it does not come to is ``uncertain``. For what differs between processes, such as
-            the state of memory. Functions have to be those of modules, which that process imports.
+            or in a sequence. In a mapping, a Candidate's own name is ignored; in a sequence,
+            candidates with the same name are numbered.
+        baseline: name of the candidate that the others are compared with. Default: the first one.
+        check: whether further calls after the timing compare the candidates' results with the
+            baseline's: ``close`` (within a tolerance for each dtype, see docs/methods.md),
+            ``exact`` (bit by bit), or None (no check). A different result is not an error; the
+            comparison's ``same_results`` reports it.
+        control: whether to time a duplicate of the baseline as an additional candidate. If it is
+            found to differ, no verdict counts.
+        interference: whether to time each candidate briefly in isolation, to find those whose time
+            changes when it runs with the others. This takes up to a tenth of the comparison's time,
+            or 0.02 s per candidate if that is more. Skipped in a regime other than ``as-is``.
+        confirm: whether a fresh process repeats the comparison, which takes some seconds. A verdict
+            that it does not confirm is ``uncertain``. This accounts for differences between
+            processes, such as the state of memory. Functions must be defined in modules, which the
+            process imports.
         {options}
 
     Raises:
-        ValueError: for no candidates, a baseline that is none of them, a margin that is not
-            positive, and as ``time_op``.
-        TypeError: for something that is not callable, or an option that there is not.
-        TimeoutError: where ``timeout`` passes before there is a sample.
+        ValueError: if there are no candidates, the baseline is not one of their names, or the
+            margin is not positive; otherwise as ``time_op``.
+        TypeError: for a candidate that is not callable, or an unknown option.
+        TimeoutError: if ``timeout`` passes before the first sample.
     """
     compared = candidates_of(candidates)
     if not compared:
@@ -200,7 +201,7 @@ def compare(
     for what, value in flags:
         if not isinstance(value, bool):
             raise ValueError(f"{what} must be True or False, got {value!r}")
-    # First, since that is where the sampler looks for the baseline of its verdicts.
+    # The sampler's verdicts use the first candidate as the baseline.
     compared.sort(key=lambda candidate: candidate.name != baseline)
     duplicate = compared[0].but(name=distinct("control", compared))
     timed = [*compared, duplicate] if control else compared
@@ -217,7 +218,10 @@ def compare(
     sent = b""
     if confirm and len(compared) > 1:
         if chosen.stream is not None:
-            raise ValueError("confirm=True takes no stream, which a fresh process does not have")
+            raise ValueError(
+                "confirm=True cannot use a stream, which does not exist in a fresh process; leave "
+                "out stream"
+            )
         sent = confirming.send(compared, _options_sent(options, chosen))
     limit = TimeLimit.of(chosen.timeout)
     with watched(chosen) as shown:
@@ -246,7 +250,7 @@ def compare(
 
 
 def _options_sent(given: Mapping[str, Any], chosen: Options) -> dict[str, Any]:
-    """Those of compare in a fresh process, which neither checks results nor tells of batches."""
+    """Options of compare in a fresh process, which neither checks results nor logs batches."""
     own = {name: value for name, value in given.items() if name not in ("log", "stream")}
     return {
         **own,

@@ -1,4 +1,4 @@
-"""What a result is made of: tensors and plain values, each at its place in what contains them."""
+"""Structure of a result: its tensors and plain values, each with its position."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _SCALARS = (
     range,
     slice,
 )
-_MOST_LETTERS = 60  # of a value, or of a place, in a sentence
-_CLOSE = 1.3e-6  # of a float of Python's, as of float32 in torch.testing.assert_close
+_MOST_LETTERS = 60  # of a value, or of a position, in a sentence
+_CLOSE = 1.3e-6  # for a Python float, as for float32 in torch.testing.assert_close
 
 
 @dataclasses.dataclass
@@ -39,9 +39,10 @@ class Structure:
     """The parts of a result.
 
     Attributes:
-        tensors: by their places, as ``['loss'][0]``; that of a result that is one tensor is empty.
-        values: plain values by their places, and for each container what it is.
-        unknown: the types of what cannot be compared, by their places.
+        tensors: tensors by position, such as ``['loss'][0]``; a result that is a single tensor has
+            an empty position.
+        values: plain values by position, and a description of each container.
+        unknown: types of the parts that cannot be compared, by position.
     """
 
     tensors: dict[str, torch.Tensor] = dataclasses.field(default_factory=dict)
@@ -51,7 +52,7 @@ class Structure:
 
 @dataclasses.dataclass(frozen=True)
 class _Container:
-    """What contains other parts: a type, and what it has."""
+    """Description of a container: its type, and its keys or length."""
 
     kind: str
     keys: tuple[Any, ...] | int
@@ -67,7 +68,7 @@ _SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = _MOST_LETTERS
 
 
 def shortened(place: str) -> str:
-    """A place as it fits into a sentence."""
+    """Shorten a position to fit into a sentence."""
     if len(place) <= _MOST_LETTERS:
         return place
     half = _MOST_LETTERS // 2
@@ -75,16 +76,16 @@ def shortened(place: str) -> str:
 
 
 def structure_of(result: object) -> Structure:
-    """The parts of a result, however nested."""
+    """Return the parts of a result, however nested."""
     found = Structure()
     _add(result, "", found, [])
     return found
 
 
 def difference(expected: Structure, got: Structure, *, exact: bool) -> str:
-    """How the values of a result differ from those expected, and where; empty if they do not.
+    """Describe how the values of a result differ from the expected ones; empty if they do not.
 
-    Tensors are not looked at, but for where they are.
+    Of tensors, only the positions are compared.
     """
     for place, value in expected.values.items():
         if place not in got.values or not _equal(value, got.values[place], exact):
@@ -125,13 +126,13 @@ def _equal(expected: Any, got: Any, exact: bool) -> bool:
         return False
     if isinstance(expected, int) and isinstance(got, int):
         return expected == got
-    if exact:  # by their digits, since 0.0 == -0.0, and NaN differs from itself
+    if exact:  # as text, because 0.0 == -0.0, and NaN is not equal to itself
         return repr(expected) == repr(got)
     try:
         if cmath.isnan(expected) or cmath.isnan(got):
             return cmath.isnan(expected) and cmath.isnan(got)
         return cmath.isclose(expected, got, rel_tol=_CLOSE)
-    except OverflowError:  # of an integer that is larger than any float
+    except OverflowError:  # an integer may be larger than any float
         return False
 
 
@@ -162,14 +163,14 @@ def _add(value: object, place: str, found: Structure, around: list[object]) -> N
 def _add_array(value: Any, place: str, found: Structure) -> None:
     try:
         found.tensors[place] = torch.from_numpy(np.ascontiguousarray(value))
-    except (TypeError, ValueError):  # of texts, objects or dates
+    except (TypeError, ValueError):  # arrays of strings, objects or dates
         found.unknown[place] = f"an array of {value.dtype}"
 
 
 def _add_container(value: Any, place: str, found: Structure, around: list[object]) -> None:
     kind = type(value).__name__
     if isinstance(value, Mapping):
-        # A result with names is the same in any order of them.
+        # The order of the keys is irrelevant.
         keys = sorted(value, key=repr)
         found.values[place] = _Container("mapping", tuple(keys))
         parts = [(f"{place}[{key!r}]", value[key]) for key in keys]
@@ -177,7 +178,7 @@ def _add_container(value: Any, place: str, found: Structure, around: list[object
         names = list(value._fields)
         found.values[place] = _Container(kind, tuple(names))
         parts = [(f"{place}.{name}", getattr(value, name)) for name in names]
-    elif isinstance(value, list | tuple):  # which are the same to those who unpack them
+    elif isinstance(value, list | tuple):  # lists and tuples unpack in the same way
         found.values[place] = _Container("sequence", len(value))
         parts = [(f"{place}[{index}]", part) for index, part in enumerate(value)]
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,4 +1,4 @@
-"""What keeps a timing in sight and in bounds: its log, and a limit to the time that it takes."""
+"""Supervision of a timing: its log and its time limit."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _watcher: Callable[[Options], AbstractContextManager[Log]] | None = None
 
 
 class TimeLimit:
-    """The time from now in which a timing is to end.
+    """Time limit of a timing, starting now.
 
     Args:
-        seconds: how long; None for no limit.
+        seconds: duration; None for no limit.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -33,12 +33,12 @@ class TimeLimit:
 
     @classmethod
     def of(cls, timeout: float | None) -> TimeLimit:
-        """The one that a call's ``timeout`` asks for, of whatever type its number is."""
+        """Return the limit for a call's ``timeout``, which may be a number of any type."""
         return cls(None if timeout is None else float(timeout))
 
     @property
     def seconds_left(self) -> float:
-        """Below 0 once it has passed."""
+        """Seconds until the limit; negative after it."""
         return self._end - monotonic()
 
     @property
@@ -47,13 +47,13 @@ class TimeLimit:
         return math.isfinite(self._seconds)
 
     def check(self, cause: str = "") -> None:
-        """Raises a TimeoutError, which names the cause, where the limit has passed."""
+        """Raise a TimeoutError that names the cause if the limit has passed."""
         if self.seconds_left <= 0:
             raise self._error(cause)
 
     @contextlib.contextmanager
     def told(self) -> Iterator[None]:
-        """Where the core finds that the limit has passed without a sample, says so in our words."""
+        """Translate the core's error for a limit that passed before the first sample."""
         try:
             yield
         except _C.DeadlineError as error:
@@ -67,20 +67,20 @@ class TimeLimit:
 
 
 def log_of(log: Log) -> Callable[[dict[str, Any]], object]:
-    """What the core calls after each batch, to have it logged."""
+    """Return the function that the core calls after each batch to log it."""
     numbers = itertools.count(1)
     return lambda fields: log(BatchRecord(number=next(numbers), **fields))
 
 
 def watch_with(watcher: Callable[[Options], AbstractContextManager[Log]] | None) -> None:
-    """Has each timing that has no log use the one that this makes for it; None for none."""
+    """Set the function that makes a log for each timing without one; None to unset it."""
     global _watcher
     _watcher = watcher
 
 
 @contextlib.contextmanager
 def watched(options: Options) -> Iterator[Options]:
-    """A timing's options, with a log where they have none and there is to be one."""
+    """Return a timing's options, with the watcher's log if they have none."""
     if _watcher is None or options.log is not None:
         yield options
         return

@@ -1,1 +1,1 @@
-"""What PyTorch runs for a convolution and why, next to what convtime runs for it."""
+"""Explain which kernels PyTorch and convtime run for a convolution, and why."""

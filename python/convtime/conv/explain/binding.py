@@ -1,4 +1,4 @@
-"""Which convolution a call is: functions and layers, and their arguments."""
+"""Identify the convolution in a call: functions and layers, and their arguments."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _conv_transpose(
     )  # fmt: skip
 
 
-# What understands the arguments of each function, and the functions of that name.
+# Signatures of the functions, by name, and the namespaces that contain them.
 _BINDERS = {kind.function: _conv_transpose if kind.transposed else _conv for kind in KINDS}
 _NAMESPACES = (F, torch, torch.ops.aten, ops, torch.ops.convtime)
 _LAYERS: dict[type[torch.nn.Module], str] = {
@@ -79,19 +79,19 @@ _TAKEN = (
     f"explain takes {', '.join(_BINDERS)} of torch.nn.functional or convtime.ops, or a module of "
     "torch.nn or convtime.nn that calls one of them"
 )
-# Forward pre-hooks that compute the weight, and leave the input alone.
+# Forward pre-hooks that compute the weight and leave the input unchanged.
 _WEIGHT_HOOKS = (WeightNorm, SpectralNorm, BasePruningMethod)
 
 
 def function_of(fn: object) -> str:
-    """The name of the function that fn is, or that the module calls."""
+    """Return the name of the function that fn is, or that the module calls."""
     for kind, op in _LAYERS.items():
         if isinstance(fn, kind):
             reason = _why_not_plain(fn)
             if reason:
                 raise TypeError(
-                    f"{_TAKEN}, and not this {type(fn).__name__}, which may compute something "
-                    f"else: {reason}; explain torch.nn.functional.{op} with its tensors instead"
+                    f"{_TAKEN}; got a {type(fn).__name__} that may compute something else: "
+                    f"{reason}; explain torch.nn.functional.{op} with its tensors instead"
                 )
             return op
     for op in _BINDERS:
@@ -101,9 +101,9 @@ def function_of(fn: object) -> str:
     if isinstance(fn, torch.nn.Module):
         inside = sum(isinstance(module, tuple(_LAYERS)) for module in fn.modules())
         if inside:
-            hint = f"; it has {inside} convolution(s) inside, which can be explained one by one"
+            hint = f"; it contains {inside} convolution(s), which can be explained one by one"
     name = getattr(fn, "__name__", type(fn).__name__)
-    raise TypeError(f"{_TAKEN}, and {name} is none of them{hint}")
+    raise TypeError(f"{_TAKEN}; got {name}{hint}")
 
 
 def _why_not_plain(module: torch.nn.Module) -> str | None:
@@ -136,7 +136,7 @@ def bind(
         padding,
         module.dilation,
         module.groups,
-        getattr(module, "policy", None),  # of convtime's own
+        getattr(module, "policy", None),  # only convtime's layers have one
         module.transposed,
         output_padding,
     )
@@ -145,7 +145,7 @@ def bind(
 def _module_input(
     module: Any, input: torch.Tensor, output_size: Sequence[int] | None = None
 ) -> tuple[torch.Tensor, Numbers]:
-    """The input of a module's call, and the output_padding that output_size asks for."""
+    """Return the input of a module's call, and the output_padding that output_size requires."""
     if output_size is None:
         return input, module.output_padding
     output_padding: list[int] = module._output_padding(
@@ -161,10 +161,10 @@ def _module_input(
 
 
 def prepare(bound: BoundCall) -> tuple[ConvTensors, ConvCall]:
-    """The call as PyTorch's selection sees it: with a batch, cast, with padding as numbers.
+    """Return the call as PyTorch's selection sees it: batched, cast, with numeric padding.
 
     Raises:
-        ValueError: for a device or dtype that is not supported.
+        ValueError: the device or dtype is unsupported.
     """
     if bound.input.device.type not in ("cpu", "cuda"):
         raise ValueError(f"explain works on a CPU or a GPU, got a tensor on {bound.input.device}")

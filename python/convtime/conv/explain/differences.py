@@ -1,4 +1,4 @@
-"""What is not the same in what PyTorch and convtime run."""
+"""List the differences between the plans, kernels and results of PyTorch and convtime."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from convtime.results.activity import same_launches
 
 
 def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator[str]:
-    """What is not the same in what the two run, a sentence each.
+    """Describe each difference between PyTorch and convtime in one sentence.
 
     Args:
         pytorch: PyTorch's side.
         convtime: convtime's side.
-        bits_differ: Whether the results differ although PyTorch's own do not.
+        bits_differ: Whether the results differ although PyTorch's own result is reproducible.
     """
     theirs, ours = pytorch.plan, convtime.plan
     if theirs is not None and ours is not None:
@@ -46,7 +46,7 @@ def _tag_or_why(side: Side) -> str:
 
 
 def in_words(value: object) -> str:
-    """What a plan says of itself, for people to read."""
+    """Format a plan's property for people to read."""
     if isinstance(value, Mapping):
         return ", ".join(f"{knob}={setting}" for knob, setting in value.items()) or "none"
     if isinstance(value, tuple):

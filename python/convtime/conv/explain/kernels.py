@@ -1,4 +1,4 @@
-"""What the kernels of a convolution are for, by their names."""
+"""Classify the kernels of a convolution by their names."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ COPY = "copy"
 FILLING = "filling"
 OTHER = "other"
 
-# The first that is found in a kernel's name says what it is for. A helper's name may have the word
-# of a main kernel in it, as in reduce_wgrad_nchw_helper: helpers are looked for first.
+# The first pattern found in a kernel's name decides its role. Helpers come first, because their
+# names can contain the word of a main kernel, as in reduce_wgrad_nchw_helper.
 _ROLES = tuple(
     (role, re.compile(pattern, re.IGNORECASE))
     for role, pattern in (
@@ -48,13 +48,14 @@ _BETWEEN_NCHW_AND_NHWC = re.compile(r"nchwToNhwc|nhwcToNchw")
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What of a call's time goes into one thing.
+    """The share of a call's time with one role.
 
     Attributes:
-        role: what it is, e.g. :data:`LAYOUT`.
-        seconds: the medians of its kernels, copies and memsets, added up.
-        names: their short names, in order, each as often as it runs.
-        between_nchw_and_nhwc: of a layout conversion: all of it is between these two.
+        role: the role, e.g. :data:`LAYOUT`.
+        seconds: the sum of the median times of its kernels, copies and memsets.
+        names: the short names in launch order, repeated for each launch.
+        between_nchw_and_nhwc: for a layout conversion: whether all its kernels convert between
+            these two.
     """
 
     role: str
@@ -64,7 +65,7 @@ class Part:
 
 
 def parts(activities: Iterable[DeviceActivity]) -> list[Part]:
-    """What a call's time goes into, the most of it first."""
+    """Divide a call's time by role, the largest part first."""
     found: dict[str, list[DeviceActivity]] = {}
     for activity in activities:
         found.setdefault(role_of(activity), []).append(activity)
@@ -82,7 +83,7 @@ def parts(activities: Iterable[DeviceActivity]) -> list[Part]:
 
 
 def role_of(activity: DeviceActivity) -> str:
-    """What a kernel, copy or memset is for; :data:`OTHER` where its name does not tell."""
+    """Return the role of a kernel, copy or memset; :data:`OTHER` if its name is not recognized."""
     if activity.kind != "kernel":
         return {"memcpy": COPY, "memset": FILLING}.get(activity.kind, OTHER)
     matching = (role for role, pattern in _ROLES if pattern.search(activity.name))

@@ -1,4 +1,4 @@
-"""Runs a convolution both ways, and finds out what each of the two ran."""
+"""Run a convolution in PyTorch and in convtime, and find the plans and kernels of both."""
 
 from __future__ import annotations
 
@@ -42,39 +42,40 @@ def explain(
     budget: float = 0.3,
     **kwargs: Any,
 ) -> Explanation:
-    """Says what PyTorch runs for a convolution, and what convtime runs for it.
+    """Explain which kernels PyTorch runs for a convolution, and which kernels convtime runs.
 
-    Which plan PyTorch takes from cuDNN is found out in a child process (see
-    convtime.conv.plan_oracle), which takes some seconds to start.
+    A child process finds the cuDNN plan that PyTorch selects (see convtime.conv.plan_oracle). It
+    takes some seconds to start.
 
     Args:
         fn: One of conv1d, conv2d, conv3d, conv_transpose1d, conv_transpose2d and conv_transpose3d
-            of torch.nn.functional or convtime.ops; or a module of torch.nn or convtime.nn: Conv1d,
-            Conv2d, Conv3d, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d. Parametrized, normed
-            and pruned ones are among them; subclasses, and layers whose forward is replaced or has
-            pre-hooks of other kinds, are not, since they may compute something else.
+            from torch.nn.functional or convtime.ops; or a Conv1d, Conv2d, Conv3d, ConvTranspose1d,
+            ConvTranspose2d or ConvTranspose3d module from torch.nn or convtime.nn. Parametrized,
+            normed and pruned modules are allowed. Subclasses, and layers with a replaced forward
+            or with pre-hooks of other kinds, are rejected because they may compute something else.
         args: Its positional arguments: the input, of shape (N, C, *spatial) or (C, *spatial), and
-            for a function the weight and so on. float16, bfloat16, float32 or float64, on a CPU or
-            a GPU.
-        backward: Whether the gradients' passes are explained too: dgrad and wgrad. Unless given,
-            those that input and weight ask for by requires_grad.
-        budget: Seconds for timing each pass, and as many for other layouts, dtypes and sizes.
-        kwargs: Its keyword arguments, convtime's ``policy`` among them.
+            for a function also the weight and so on. float16, bfloat16, float32 or float64, on a
+            CPU or a GPU.
+        backward: Whether to explain the gradient passes too: dgrad and wgrad. None (default): those
+            that input and weight request with requires_grad.
+        budget: Seconds for timing each pass, and again as many for its alternatives: other layouts,
+            dtypes and sizes.
+        kwargs: Its keyword arguments, including convtime's ``policy``.
 
     Raises:
-        TypeError: for something that is no convolution, or may be more than one.
-        ValueError: for a device or dtype that is not supported, or a backward that is no bool. What
-            PyTorch says of arguments that do not fit passes through.
+        TypeError: fn is not a convolution, or may be more than one.
+        ValueError: the device or dtype is unsupported, or backward is not a bool. PyTorch's own
+            errors for invalid arguments propagate.
     """
     if backward is not None and not isinstance(backward, bool):
         raise ValueError(f"backward must be True, False or None, got {backward!r}")
     function = function_of(fn)
-    fn(*args, **kwargs)  # PyTorch's own errors come first
+    fn(*args, **kwargs)  # raise PyTorch's own errors first
     bound = bind(function, fn, args, kwargs)
     tensors, call = prepare(bound)
     device = tensors.x.device
     passes = [FPROP, *_backward_passes(bound, backward)]
-    # As the op does outside of autocast, which has been seen to.
+    # Like the op outside of autocast: the tensors are already cast.
     with torch.autocast(device.type, enabled=False), PlanOracle(device) as oracle:
         if passes != [FPROP]:
             tensors, call = _with_grad_output(tensors, call)
@@ -164,7 +165,7 @@ def _convtime_plan(
 ) -> tuple[Plan | None, str]:
     if backend not in CUDNN_BACKENDS:
         return None, _NOT_CUDNN
-    # A thread that has no built plan yet looks its choice up, and so makes it the last one used.
+    # A new thread has no built plan, so it looks up its choice and makes it the last one used.
     in_fresh_thread(ours, tensors.x.device)
     for choice in reversed(plan_cache()):
         if _is_choice_for(choice, call, name):

@@ -1,4 +1,4 @@
-"""What PyTorch and convtime run for a convolution, as data."""
+"""The plans and kernels of PyTorch and convtime for a convolution, as data."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from convtime.results.plan import Plan
 
 @dataclasses.dataclass(frozen=True)
 class Side:
-    """What one of the two, PyTorch or convtime, does for a pass.
+    """How one side, PyTorch or convtime, runs a pass.
 
     Attributes:
-        plan: The cuDNN plan; None where there is none, or where it is not known.
-        no_plan: Why there is no plan; empty where there is one.
-        kernels: What the device does, in order; empty on a CPU.
+        plan: The cuDNN plan; None if there is none or it is unknown.
+        no_plan: Why there is no plan; empty if there is one.
+        kernels: The device activities, in order; empty on a CPU.
         seconds: The median time of a call.
-        method: What that time is: see convtime.Measurement.
+        method: How that time was measured: see convtime.Measurement.
     """
 
     plan: Plan | None
@@ -35,22 +35,23 @@ class Side:
 
 @dataclasses.dataclass(frozen=True)
 class PassExplanation:
-    """One pass, as PyTorch and as convtime run it.
+    """One pass, as run by PyTorch and by convtime.
 
     Attributes:
-        name: "fprop", "dgrad" (the input's gradient) or "wgrad" (the weight's). A transposed
-            convolution's fprop is cuDNN's dgrad, and its dgrad cuDNN's fprop, as the tags say.
-        backend: What PyTorch chooses, by the name of its ConvBackend, e.g. "Cudnn".
-        why: Why PyTorch chooses that, a sentence.
-        pytorch: What PyTorch does.
-        convtime: What convtime does.
-        ratio: convtime's time over PyTorch's, from calls that took turns.
-        verdict: What the ratio's interval says: see convtime.Comparison.verdict.
-        bit_identical: Both results are the same bits.
-        pytorch_repeats: PyTorch's own further calls give the same bits as its first.
-        differences: Everything that is not the same in what the two run, a sentence each; times,
-            which never are the same, aside. Empty: they run the same.
-        advice: Other layouts, dtypes and sizes, with what a call of PyTorch's takes in each.
+        name: "fprop", "dgrad" (gradient of the input) or "wgrad" (gradient of the weight). A
+            transposed convolution's fprop is cuDNN's dgrad, and its dgrad is cuDNN's fprop, as the
+            tags show.
+        backend: The name of the ConvBackend that PyTorch selects, e.g. "Cudnn".
+        why: Why PyTorch selects it, in one sentence.
+        pytorch: How PyTorch runs the pass.
+        convtime: How convtime runs the pass.
+        ratio: convtime's time divided by PyTorch's, from interleaved calls.
+        verdict: The verdict from the ratio's interval: see convtime.Comparison.verdict.
+        bit_identical: Whether both results are bitwise identical.
+        pytorch_repeats: Whether PyTorch's further calls give the same bits as its first.
+        differences: All differences between the two, in one sentence each, except for times, which
+            always differ. Empty: both run the same.
+        advice: Other layouts, dtypes and sizes, with the time of PyTorch's call for each.
     """
 
     name: str
@@ -68,13 +69,13 @@ class PassExplanation:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Explanation(codec.Stored):
-    """What PyTorch and convtime run for a convolution; see :func:`explain`.
+    """The plans and kernels of PyTorch and convtime for a convolution; see :func:`explain`.
 
     Attributes:
         call: The convolution: problem, dtype, layouts and torch's flags.
-        device: Where it ran, e.g. "cuda:0".
-        policy: convtime's selection policy; None: as torch.backends.cudnn.benchmark says.
-        passes: Forward first, then those of the backward pass.
+        device: The device that ran it, e.g. "cuda:0".
+        policy: convtime's selection policy; None: follow torch.backends.cudnn.benchmark.
+        passes: The forward pass first, then those of the backward pass.
         provenance: Hardware, software and source state (see convtime.core.provenance).
     """
 
@@ -88,21 +89,21 @@ class Explanation(codec.Stored):
 
     @property
     def backend(self) -> str:
-        """What PyTorch chooses for the forward pass, e.g. "Cudnn"."""
+        """The backend that PyTorch selects for the forward pass, e.g. "Cudnn"."""
         return self.passes[0].backend
 
     @property
     def why(self) -> str:
-        """Why PyTorch chooses that, a sentence."""
+        """Why PyTorch selects it, in one sentence."""
         return self.passes[0].why
 
     @property
     def differences(self) -> tuple[str, ...]:
-        """Those of all passes; empty: PyTorch and convtime run the same."""
+        """The differences of all passes; empty: PyTorch and convtime run the same."""
         return tuple(f"{found.name}: {text}" for found in self.passes for text in found.differences)
 
     def __str__(self) -> str:
-        """Of each pass: the same or not, plan, time, and what the time goes into."""
+        """Summarize each pass: whether both are the same, the plan, the time and its parts."""
         from convtime.show.explanation import brief
 
         return brief(self)
@@ -113,7 +114,7 @@ class Explanation(codec.Stored):
         return f"<convtime.Explanation {line(self)}>"
 
     def details(self) -> str:
-        """As printed, with all that is known of plans and kernels."""
+        """Return the printed form with all known details of plans and kernels."""
         from convtime.show.explanation import sheet
 
         return sheet(self)

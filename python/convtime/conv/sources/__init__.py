@@ -1,1 +1,1 @@
-"""Where convolution layers come from."""
+"""Sources of convolution layers."""

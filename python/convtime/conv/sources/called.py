@@ -1,4 +1,4 @@
-"""The convolutions that a call runs, and the command that times them again."""
+"""Find the convolutions that a call runs, and the command that times them again."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from convtime.conv.problem_line import ProblemLine
 from convtime.conv.sources.model import WatchedConvolutions, problem_of
 from convtime.timing.candidate import Candidate
 
-# With more of them, no single one is what a time is of.
+# With more problems, no single one dominates the time.
 _MOST_PROBLEMS = 8
 
 
 def reproducer_of(candidate: Candidate) -> str:
-    """`convtime conv` with the problems of the convolutions that one call runs.
+    """Return the `convtime conv` command for the convolutions that one call runs.
 
-    Empty where it runs none, or too many; it is called once.
+    Empty if it runs none, or too many. This calls the candidate once.
     """
     if candidate.setup is not None:
         candidate.setup()
@@ -31,7 +31,7 @@ def reproducer_of(candidate: Candidate) -> str:
 
 
 def convolutions_of(call: Callable[[], object]) -> list[BoundCall]:
-    """The convolutions that a call runs, each time that it runs one; it is called once."""
+    """Return the convolutions of a call, one entry per execution; this calls it once."""
     called = _Convolutions()
     with called:
         call()
@@ -39,7 +39,7 @@ def convolutions_of(call: Callable[[], object]) -> list[BoundCall]:
 
 
 class _Convolutions(WatchedConvolutions):
-    """While entered, lists every call of a convolution's function."""
+    """While entered, records every call of a convolution's function."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Convolution layers from a CSV file."""
+"""Read convolution layers from a CSV file."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from typing import Any
 from convtime.conv.problem import LARGEST_SIZE, ConvLayer, ConvProblem, distinct
 from convtime.core.errors import InputError, shown
 
-# Columns of a CSV file: those that must be there, and the others with their defaults; each with
-# the smallest number that it may hold.
+# Columns of a CSV file: the required ones, and the optional ones, which default to 1. The number is
+# the smallest allowed value.
 REQUIRED_COLUMNS = {
     "w": 1, "h": 1, "c": 1, "n": 1, "k": 1, "filter_w": 1, "filter_h": 1,
     "pad_w": 0, "pad_h": 0, "stride_w": 1, "stride_h": 1,
 }  # fmt: skip
 OPTIONAL_COLUMNS = {"groups": 1, "dilation_w": 1, "dilation_h": 1}
 
-# Each takes its --budget of time, and all samples are kept until the end.
+# Each layer takes its --budget of time, and all samples are kept until the end.
 MOST_LAYERS = 10_000
 
 
 def whole_number(text: str, smallest: int = 1) -> int:
-    """Reads a size that a user wrote.
+    """Parse a size that a user wrote.
 
     Raises:
-        ValueError: It is no whole number from the smallest to LARGEST_SIZE.
+        ValueError: It is not a whole number from smallest to LARGEST_SIZE.
     """
-    # isdigit alone would let other scripts' digits through, and int() "1_0" and " 1"; int() also
-    # refuses thousands of digits.
+    # isdigit alone accepts digits of other scripts, and int() accepts "1_0" and " 1". int() also
+    # rejects strings of thousands of digits.
     if text.isascii() and text.isdigit() and len(text) <= 20:
         number = int(text)
         if smallest <= number <= LARGEST_SIZE:
@@ -39,31 +39,32 @@ def whole_number(text: str, smallest: int = 1) -> int:
 
 
 def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[ConvLayer]:
-    """Reads layers from a CSV file with a header, in the columns of DeepBench's convolutions.
+    """Read layers from a CSV file with a header and the columns of DeepBench's convolutions.
 
     Columns, in any order: w, h, c, n, k, filter_w, filter_h, pad_w, pad_h, stride_w, stride_h;
-    optional ones are name, groups, dilation_w, dilation_h. Problems that occur more than once are
-    kept once; there may be MOST_LAYERS different ones.
+    optional ones are name, groups, dilation_w, dilation_h. Repeated problems are kept once. At most
+    MOST_LAYERS different problems are allowed.
 
     Args:
-        path: Of the file, in UTF-8.
-        batch: Takes the place of column n.
+        path: Path of the file, in UTF-8.
+        batch: Overrides column n.
 
     Raises:
-        InputError: The file cannot be read, or a line is broken or one too many; names the line.
+        InputError: The file is unreadable, a line is invalid, or there are too many layers; the
+            message gives the line.
     """
     if batch is not None and not (isinstance(batch, int) and 0 <= batch <= LARGEST_SIZE):
         raise InputError(
-            f"batch must be a whole number from 0 to {LARGEST_SIZE}, or None to take column n; got "
+            f"batch must be a whole number from 0 to {LARGEST_SIZE}, or None to use column n; got "
             f"{batch!r}"
         )
     path = Path(path)
     if "\0" in str(path):
-        raise InputError(f"the path must not hold a null character; got {shown(str(path))}")
+        raise InputError(f"the path must not contain a null character; got {shown(str(path))}")
     try:
         if path.exists() and not path.is_file():
             raise InputError(f"{path}: cannot be read, since it is not a regular file")
-        # utf-8-sig: spreadsheets like to put a byte order mark before the first column's name.
+        # utf-8-sig: spreadsheets often write a byte order mark before the first column's name.
         with path.open(newline="", encoding="utf-8-sig") as file:
             layers = distinct(_read_rows(path, csv.reader(file, strict=True), batch))
     except OSError as error:
@@ -77,7 +78,7 @@ def from_csv(path: str | os.PathLike[str], batch: int | None = None) -> list[Con
 
 def _read_rows(path: Path, reader: Any, batch: int | None) -> Iterator[ConvLayer]:
     header: list[str] | None = None
-    known: dict[tuple[str, ...], ConvProblem] = {}  # by all cells but the name
+    known: dict[tuple[str, ...], ConvProblem] = {}  # by all cells except the name
     problems: set[ConvProblem] = set()
     try:
         for row in reader:

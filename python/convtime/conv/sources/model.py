@@ -1,4 +1,4 @@
-"""Convolution layers from a model: those that a forward pass of it calls."""
+"""Find the convolution layers that a model's forward pass calls."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from convtime.core.user_code import attempt, import_from_working_directory
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-    """A model of the user, on its device, and an input that it takes.
+    """A user's model on its device, and an example input.
 
     Attributes:
-        spec: Where it is from: "package.module:factory".
+        spec: The source of the model: "package.module:factory".
         module: The model.
-        example: Normally distributed random numbers, of the type of the module's first
+        example: Normally distributed random values, with the dtype of the module's first
             floating-point parameter.
     """
 
@@ -39,7 +39,7 @@ class LoadedModel:
     example: torch.Tensor
 
     def called(self) -> str:
-        """What a call of it is called in errors."""
+        """Describe a call of the model, for error messages."""
         return f"the model of {self.spec}, called on shape {tuple(self.example.shape)},"
 
 
@@ -48,8 +48,8 @@ class ModelLayers:
     """The convolutions of a model's forward pass.
 
     Attributes:
-        layers: Every distinct one, at least one.
-        empty: Names of the layers, one for each call, whose input was empty, e.g. a batch of 0.
+        layers: All distinct layers, at least one.
+        empty: Names of the layers whose input was empty, one per call, e.g. for a batch of 0.
     """
 
     layers: list[ConvLayer]
@@ -59,16 +59,17 @@ class ModelLayers:
 def load_model(
     spec: str, input_shape: Sequence[int], device: torch.device | str = "cpu"
 ) -> LoadedModel:
-    """Makes the user's model and an input for it.
+    """Create the user's model and an input for it.
 
     Args:
-        spec: "package.module:factory"; the factory takes no arguments and returns the model. The
-            working directory can be imported from.
-        input_shape: Of the model's only input, e.g. (8, 3, 224, 224).
-        device: Where to put both.
+        spec: "package.module:factory"; the factory takes no arguments and returns the model.
+            Modules in the working directory can be imported.
+        input_shape: Shape of the model's only input, e.g. (8, 3, 224, 224).
+        device: The device for both.
 
     Raises:
-        InputError: Says which step failed: import, factory, moving, or making the input.
+        InputError: A step failed: import, factory, moving, or creating the input. The message says
+            which.
     """
     factory = _import_factory(spec)
     module = attempt(f"{spec}()", factory)
@@ -88,12 +89,12 @@ def load_model(
 
 
 def from_model(model: LoadedModel) -> ModelLayers:
-    """Gathers what the model's layers, convolutions of torch.nn, compute in one forward pass.
+    """Collect the convolutions that the model's torch.nn layers compute in one forward pass.
 
-    The model is called once in eval mode, without gradients, and left in the mode that it was in.
+    The model is called once in eval mode, without gradients; its previous mode is then restored.
 
     Raises:
-        InputError: Its forward pass failed, or there is no convolution in it that has an input.
+        InputError: The forward pass failed, or no convolution in it has a nonempty input.
     """
     module = model.module
     modes = {part: part.training for part in module.modules()}
@@ -105,7 +106,7 @@ def from_model(model: LoadedModel) -> ModelLayers:
         for part, training in modes.items():
             part.training = training
     if not recorded.layers:
-        tail = f" but on empty inputs ({', '.join(recorded.empty)})" if recorded.empty else ""
+        tail = f" except on empty inputs ({', '.join(recorded.empty)})" if recorded.empty else ""
         raise InputError(f"{model.called()} ran no convolution of torch.nn{tail}")
     return ModelLayers(distinct(recorded.layers), tuple(recorded.empty))
 
@@ -118,11 +119,11 @@ def _import_factory(spec: str) -> Callable[[], object]:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
-        # The module itself, or one that it imports? Only the first is a wrong spec.
+        # Only if the module itself is missing, not one that it imports, is the spec wrong.
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing and f"{module_name}.".startswith(f"{missing}."):
             raise InputError(
-                f"module {module_name!r} was not found, neither in {os.getcwd()} nor among the "
+                f"module {module_name!r} was not found in {os.getcwd()} or among the "
                 "installed packages"
             ) from error
         raise InputError(f"importing {module_name!r} raised {first_line(error)}") from error
@@ -139,7 +140,7 @@ def is_source_of(spec: str, path: Path) -> bool:
 
 
 _LAYERS = tuple(getattr(torch.nn, kind.layer) for kind in KINDS)
-#: What layers call, PyTorch's own and convtime.nn's, with its name.
+#: The functions that the layers of PyTorch and convtime.nn call, with their names.
 FUNCTIONS = {
     getattr(namespace, kind.function): kind.function
     for kind in KINDS
@@ -148,7 +149,7 @@ FUNCTIONS = {
 
 
 class WatchedConvolutions(TorchFunctionMode):
-    """While entered, takes every call of one of :data:`FUNCTIONS`, once it has returned."""
+    """While entered, passes each call of one of :data:`FUNCTIONS` to take() after it returns."""
 
     def __torch_function__(
         self,
@@ -164,19 +165,19 @@ class WatchedConvolutions(TorchFunctionMode):
         return output
 
     def is_watching(self) -> bool:
-        """Whether a call that is made now is to be taken."""
+        """Whether to record the current call."""
         return True
 
     def take(self, call: BoundCall) -> None:
-        """What is done with a call."""
+        """Process a recorded call."""
         raise NotImplementedError
 
 
 class _RecordedConvolutions(WatchedConvolutions):
-    """While entered, lists every convolution that a layer of a model computes; leaves no hook.
+    """While entered, records every convolution that a model's layers compute; removes its hooks.
 
-    The functions that layers call are watched, since what a layer takes and returns may have been
-    changed, by hooks or by a subclass.
+    It observes the functions that layers call, because hooks or subclasses can change the inputs
+    and outputs of a layer.
     """
 
     def __init__(self, model: torch.nn.Module) -> None:
@@ -208,7 +209,7 @@ class _RecordedConvolutions(WatchedConvolutions):
         self._running.append(layer)
 
     def _ends(self, module: torch.nn.Module, *_call: object) -> None:
-        # It has not even started where another's hook has failed before.
+        # If another hook failed earlier, this layer never started.
         if self._running and self._running[-1][1] is module:
             self._running.pop()
 
@@ -228,7 +229,7 @@ def _problem(module: Any, call: BoundCall) -> ConvProblem:
     if module.padding_mode == "zeros":
         return problem
     # The layer has padded the input itself.
-    ends = module._reversed_padding_repeated_twice[::-1]  # it has those of the last one first
+    ends = module._reversed_padding_repeated_twice[::-1]  # it lists the last dimension first
     size = tuple(
         length - sum(ends[2 * dim : 2 * dim + 2]) for dim, length in enumerate(problem.size)
     )
@@ -241,7 +242,7 @@ def _problem(module: Any, call: BoundCall) -> ConvProblem:
 
 
 def problem_of(call: BoundCall) -> ConvProblem:
-    """What a call of one of :data:`FUNCTIONS` computes."""
+    """Return the problem that a call of one of :data:`FUNCTIONS` computes."""
     first, second, *kernel_size = call.weight.shape
     rank = len(kernel_size)
 
@@ -249,7 +250,7 @@ def problem_of(call: BoundCall) -> ConvProblem:
         return tuple(map(int, per_dimension(given, rank)))
 
     return ConvProblem(
-        # They take a single example too.
+        # The functions also take a single example without a batch.
         batch=call.input.shape[0] if call.input.dim() == rank + 2 else 1,
         in_channels=call.input.shape[-rank - 1],
         size=numbers(call.input.shape[-rank:]),

@@ -20,7 +20,7 @@ def square_layer(
     groups: int = 1,
     bias: bool = False,
 ) -> ConvLayer:
-    """A layer of square images, padded so that stride 1 keeps the size unless said otherwise."""
+    """Return a layer for square images; by default, stride 1 keeps the size."""
     padding = kernel // 2 if padding is None else padding
     problem = ConvProblem(
         batch=batch,
@@ -37,10 +37,11 @@ def square_layer(
 
 
 def resnet50(batch: int) -> list[ConvLayer]:
-    """The distinct convolutions of ResNet-50 v1.5 for 224×224 images, named as torchvision does.
+    """Return the distinct convolutions of ResNet-50 v1.5 for 224×224 images.
 
-    v1.5 has the stride of a stage's first block in its 3×3 convolution, v1 had it in the first
-    1×1. He et al., Deep Residual Learning for Image Recognition, table 1.
+    Layer names follow torchvision. v1.5 has the stride of a stage's first block in its 3×3
+    convolution; v1 has it in the first 1×1. He et al., Deep Residual Learning for Image
+    Recognition, table 1.
     """
     return distinct(_resnet50_convolutions(batch))
 

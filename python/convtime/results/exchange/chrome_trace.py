@@ -1,4 +1,4 @@
-"""Chrome's trace event format, which Perfetto opens.
+"""Chrome's trace event format, which Perfetto can open.
 
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
@@ -15,15 +15,15 @@ Track = tuple[str, int]
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """Something that lasted.
+    """A time span on a track.
 
     Attributes:
-        track: where it is drawn: a group's name, and a number within the group.
-        name: what is written on it.
-        start: in seconds.
-        end: in seconds.
-        told: what is shown of it when it is clicked on.
-        issued: the track, and the time, that an arrow to it begins at.
+        track: its track: a group's name, and a number within the group.
+        name: its label.
+        start: start time in seconds.
+        end: end time in seconds.
+        told: details that are shown when it is selected.
+        issued: track and time where an arrow to it starts.
     """
 
     track: Track
@@ -35,12 +35,13 @@ class Slice:
 
 
 def chrome_trace(slices: Iterable[Slice], tracks: Mapping[Track, str]) -> str:
-    """The content of a trace's file.
+    """Return the content of a trace file.
 
     Args:
-        slices: in any order.
-        tracks: their names, by track; groups are shown in the order in which they come here.
+        slices: the slices, in any order.
+        tracks: names by track; groups are displayed in the order of their first track.
     """
+    # Numbers start at 1: process 0 is the system's idle process.
     # From 1 on: 0 is the system's idle process.
     names = dict.fromkeys(name for name, _ in tracks)
     groups = {name: number for number, name in enumerate(names, start=1)}
@@ -64,7 +65,7 @@ def _names(tracks: Mapping[Track, str], groups: Mapping[str, int]) -> Iterator[d
 def _events(each: Slice, number: int, groups: Mapping[str, int]) -> Iterator[dict[str, Any]]:
     def at(track: Track, seconds: float) -> dict[str, Any]:
         group, thread = track
-        # Microseconds, to the nanosecond.
+        # In microseconds, rounded to the nanosecond.
         return {"pid": groups[group], "tid": thread, "ts": round(1e6 * seconds, 3)}
 
     place = at(each.track, each.start)

@@ -1,4 +1,4 @@
-"""Reading and writing measurements, in whichever form they are."""
+"""Read and write measurements in any supported format."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     import pandas
     from torch.utils import benchmark
 
-#: Of a file that holds measurements by name.
+#: Schema version of a file that contains measurements by name.
 RUN_SCHEMA = "1.0"
 
 Format = Literal["convtime", "pytest-benchmark", "nvbench", "csv"]
 
 _READABLE = (
-    "a Measurement, a Comparison, a Sweep or a saved run of convtime's, JSON of pytest-benchmark "
+    "a Measurement, a Comparison, a Sweep or a saved run of convtime, JSON of pytest-benchmark "
     "or nvbench, or CSV with the columns name and seconds"
 )
 _FOR_EACH_SAMPLE = (
@@ -56,31 +56,31 @@ def read_measurements(
     | benchmark.Compare
     | Iterable[benchmark.Measurement],
 ) -> dict[str, Measurement]:
-    """Reads measurements of convtime's, or of another tool.
+    """Read measurements of convtime or of another tool.
 
-    What the other tool does not say (method, cache, clocks, …) is ``unknown`` in the result, and
-    the field's reason names the tool. ``provenance["tool"]`` names it, too.
+    Conditions that the other tool does not report (method, cache, clocks, …) are ``unknown`` in the
+    result, and the field's reason names the tool. ``provenance["tool"]`` also names it.
 
     Args:
-        source: a file, whose form is found out: JSON of convtime's (a Measurement, a Comparison, a
-            Sweep, ``convtime conv --json``, a saved run), the file of a sweep, JSON of
-            pytest-benchmark (with its samples: ``--benchmark-json``, or ``--benchmark-save-data``)
-            or of nvbench (with its samples: ``--jsonbin``), or CSV with the columns of
-            :meth:`Measurement.to_frame`, of which ``name`` and ``seconds`` must be there. Or a data
-            frame of such columns, or a Measurement, several, or a Compare of
-            ``torch.utils.benchmark``.
+        source: a file, a data frame, or measurements of ``torch.utils.benchmark``. The format of a
+            file is detected: convtime's JSON (a Measurement, a Comparison, a Sweep,
+            ``convtime conv --json``, a saved run), a sweep's file, JSON of pytest-benchmark (with
+            its samples: ``--benchmark-json`` or ``--benchmark-save-data``) or of nvbench (with its
+            samples: ``--jsonbin``), or CSV with the columns of :meth:`Measurement.to_frame`. A data
+            frame has the same columns. The columns ``name`` and ``seconds`` are required. From
+            ``torch.utils.benchmark``, pass a Measurement, several, or a Compare.
 
     Returns:
         The measurements by name, in the order of the source.
 
     Raises:
-        InputError: in one sentence, why it cannot be read.
+        InputError: the source cannot be read; the message says in one sentence why.
     """
     if isinstance(source, str | os.PathLike):
         found = read_file(source)
         if isinstance(found, Counters):
             raise InputError(
-                f"{os.fspath(source)}: has hardware counters, and must be {_READABLE}; "
+                f"{os.fspath(source)}: must be {_READABLE}, got hardware counters; "
                 "convtime show shows them"
             )
         return _by_name(found)
@@ -90,15 +90,15 @@ def read_measurements(
     return torch_benchmark.read(source)
 
 
-#: What a file may hold.
+#: Possible contents of a file.
 Found = Comparison | Sweep | Counters | dict[str, Measurement]
 
 
 def read_file(path: str | os.PathLike[str]) -> Found:
-    """As :func:`read_measurements` of a file, but a comparison or a sweep as a whole; or counters.
+    """Read a file like :func:`read_measurements`, but keep comparisons, sweeps and counters whole.
 
     Raises:
-        InputError: in one sentence, why it cannot be read.
+        InputError: the file cannot be read; the message says in one sentence why.
     """
     path = Path(path)
     try:
@@ -108,7 +108,7 @@ def read_file(path: str | os.PathLike[str]) -> Found:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: is no text, and must be {_READABLE}") from error
+        raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
     if path.suffix.lower() == ".csv":
         return frame.read_csv(text, str(path))
     if sweeps.is_one(text):
@@ -133,18 +133,18 @@ def _all_of(found: Found) -> Iterator[Measurement]:
 
 
 def _check_lengths(measured: Measurement, path: Path) -> None:
-    """What there is for each sample must be there for all of them."""
+    """Check that fields with one value per sample have a value for every sample."""
     of = f"{path}: {shown(measured.name)} has {len(measured.seconds)} samples and"
     for field in _FOR_EACH_SAMPLE:
         count = len(getattr(measured, field))
         if count not in (0, len(measured.seconds)):
-            raise InputError(f"{of} {count} {field}, and must have as many of both")
+            raise InputError(f"{of} {count} {field}; their numbers must be equal")
     for activity in measured.activities:
         count = len(activity.seconds)
         if count != len(measured.seconds) or set(activity.seconds) == {None}:
             raise InputError(
-                f"{of} {count} times of {shown(activity.label)}, and must have as many of both, "
-                "some of which are known"
+                f"{of} {count} times of {shown(activity.label)}; their numbers must be equal, and "
+                "some times must be known"
             )
     if measured.sustained is not None:
         _check_lengths(measured.sustained, path)
@@ -176,28 +176,28 @@ def _read_document(document: Any, path: Path) -> Found:
         if isinstance(document, Mapping) and document
         else f"JSON that begins with {json.dumps(document)[:20]!r}"
     )
-    raise InputError(f"{path}: is {found}, and must be {_READABLE}")
+    raise InputError(f"{path}: must be {_READABLE}, got {found}")
 
 
 def _read_by_name(document: Mapping[str, Any], path: Path) -> Comparison | dict[str, Measurement]:
-    """A comparison, or a run that was saved."""
+    """Read a comparison, or a saved run."""
     if "baseline" in document:
         return Comparison.from_dict(document)
     measurements = document["measurements"]
     if not measurements:
-        raise InputError(f"{path}: has no measurement in it")
+        raise InputError(f"{path}: contains no measurement")
     return _renamed({name: Measurement.from_dict(each) for name, each in measurements.items()})
 
 
 def _renamed(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
-    """Measurements with the names that they are known by, which their own may not be."""
+    """Give each measurement its key as its name."""
     return {name: dataclasses.replace(each, name=name) for name, each in measurements.items()}
 
 
 def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
-    """What `convtime conv --json` writes: two measurements in each row, without provenance.
+    """Read the output of `convtime conv --json`: two measurements per row, without provenance.
 
-    How a row is run again becomes part of theirs.
+    The row's reproducer is added to their provenance.
     """
     found = []
     machine = document.get("provenance", {})
@@ -224,19 +224,19 @@ def write_measurements(
     path: str | os.PathLike[str],
     format: Format | None = None,
 ) -> None:
-    """Writes measurements to a file, whole or not at all.
+    """Write measurements to a file atomically.
 
     Args:
-        measurements: one, a comparison, a sweep, or several by name.
+        measurements: one measurement, a comparison, a sweep, or several measurements by name.
         path: the file.
-        format: ``convtime`` (JSON with all that there is), ``pytest-benchmark`` and ``nvbench``
-            (JSON for those tools, in which convtime finds all that there was), or ``csv`` (the
-            samples with their conditions; a warning says what it leaves out). Unless given: csv for
-            a path that ends in ``.csv``, else convtime.
+        format: ``convtime`` (JSON with everything), ``pytest-benchmark`` or ``nvbench`` (JSON for
+            those tools, from which convtime can restore everything), or ``csv`` (the samples with
+            their conditions; a warning says what is omitted). Default: ``csv`` for a path that ends
+            in ``.csv``, otherwise ``convtime``.
 
     Raises:
-        InputError: for another format, where there is no measurement or, in CSV, one without a
-            name, and where the file cannot be written.
+        InputError: the format is unknown, there is no measurement, a measurement for CSV has no
+            name, or the file cannot be written.
     """
     if format is None:
         format = "csv" if Path(path).suffix.lower() == ".csv" else "convtime"
@@ -250,14 +250,14 @@ def write_measurements(
         by_name = measurements
     renamed = [*_renamed(by_name).values()]
     if not renamed and not (format == "convtime" and isinstance(measurements, Sweep)):
-        raise InputError(f"{path}: needs one measurement at least to be written, got none")
+        raise InputError(f"{path}: there must be at least one measurement to write, got none")
     if format == "csv":
         if not all(each.name for each in renamed):
-            raise InputError(f"{path}: each measurement must have a name in CSV, and one has none")
+            raise InputError(f"{path}: each measurement must have a name in CSV, got an empty name")
         write_file(path, forms.to_csv(renamed))
         warnings.warn(
-            f"{os.fspath(path)}: CSV holds samples, their clocks, {', '.join(forms.CONDITIONS)} "
-            "and GPU alone; JSON holds everything",
+            f"{os.fspath(path)}: CSV holds only samples, their clocks, "
+            f"{', '.join(forms.CONDITIONS)} and GPU; JSON holds everything",
             InputWarning,
             stacklevel=2,
         )
@@ -274,7 +274,7 @@ def write_measurements(
 def document_of(
     measurements: Measurement | Comparison | Sweep | Counters | Mapping[str, Measurement],
 ) -> dict[str, Any]:
-    """What convtime's own JSON holds of one measurement, a whole result, or several by name."""
+    """Return the content of convtime's JSON for one result, or for several measurements by name."""
     if isinstance(measurements, Measurement | Comparison | Sweep | Counters):
         return measurements.to_dict()
     entries = {name: measured.to_dict() for name, measured in _renamed(measurements).items()}

@@ -1,4 +1,4 @@
-"""Measurements out of rows of samples: a data frame's, or those of a CSV file."""
+"""Read measurements from rows of samples: a data frame or a CSV file."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ _NEEDED = ("name", "seconds")
 
 
 def read_csv(text: str, source: str) -> dict[str, Measurement]:
-    """Measurements out of CSV with the columns of Measurement.to_frame.
+    """Read measurements from CSV with the columns of Measurement.to_frame.
 
     Raises:
-        InputError: says which line cannot be read, and why.
+        InputError: a line cannot be read; the message says which line and why.
     """
     reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
     try:
         _check_columns(reader.fieldnames or (), source)
         return _read(_whole(reader, source), source, "a CSV file")
     except csv.Error as error:
-        raise InputError(f"{source}: line {reader.line_num} is no CSV ({error})") from error
+        raise InputError(f"{source}: line {reader.line_num} is not valid CSV ({error})") from error
 
 
 def read_frame(frame: pandas.DataFrame) -> dict[str, Measurement]:
-    """Measurements out of a data frame with the columns of Measurement.to_frame, or some of them.
+    """Read measurements from a data frame with all or some columns of Measurement.to_frame.
 
     Raises:
-        InputError: says which row cannot be read, and why.
+        InputError: a row cannot be read; the message says which row and why.
     """
     source = "the data frame"
     _check_columns(list(frame.columns), source)
@@ -50,23 +50,23 @@ def _check_columns(columns: Sequence[Any], source: str) -> None:
     repeated = [column for place, column in enumerate(columns) if column in columns[:place]]
     if repeated:
         raise InputError(
-            f"{source}: has the column {shown(str(repeated[0]))} more than once, and must have it "
-            "once"
+            f"{source}: has the column {shown(str(repeated[0]))} more than once; column names must "
+            "be unique"
         )
 
 
 def _whole(reader: csv.DictReader[str], source: str) -> Iterator[Mapping[str, Any]]:
-    """Its rows, each of which has a cell for each column."""
+    """Yield the rows, and check that each has one cell per column."""
     for row in reader:
         if reader.restkey in row:
             raise InputError(
-                f"{source}: line {reader.line_num} must have a cell for each of the columns, and "
-                "has more; write numbers with a point, and quotes around a name with a comma"
+                f"{source}: line {reader.line_num} must have one cell per column, got more; write "
+                "numbers with a decimal point, and quotes around a name with a comma"
             )
         if None in row.values():
             raise InputError(
-                f"{source}: line {reader.line_num} must have a cell for each of the columns, and "
-                "has fewer; write an empty cell for what is not known"
+                f"{source}: line {reader.line_num} must have one cell per column, got fewer; leave "
+                "the cell of an unknown value empty"
             )
         yield row
 
@@ -78,8 +78,8 @@ def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> dict[str
         missing = [column for column in _NEEDED if _absent(row.get(column))]
         if missing:
             raise InputError(
-                f"{where} has no {' and no '.join(missing)}; there must be the columns "
-                f"{' and '.join(_NEEDED)}, and there may be {', '.join(COLUMNS[1:])}"
+                f"{where} has no {' and no '.join(missing)}; the required columns are "
+                f"{' and '.join(_NEEDED)}, the optional ones are {', '.join(COLUMNS[1:])}"
             )
         checked = {**row, "seconds": _number(row, "seconds", where), "discarded": _flag(row, where)}
         if not _absent(row.get("sm_clock_hz")):
@@ -93,7 +93,7 @@ def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> dict[str
 def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: str) -> Measurement:
     kept = [row for row in rows if not row["discarded"]]
     if not kept:
-        raise InputError(f"{source}: all samples of {shown(name)} are discarded ones")
+        raise InputError(f"{source}: all samples of {shown(name)} are discarded; keep at least one")
     clocks_hz = tuple(
         None if _absent(row.get("sm_clock_hz")) else float(row["sm_clock_hz"]) for row in kept
     )
@@ -112,12 +112,12 @@ def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: st
 
 
 def _common(rows: list[Mapping[Any, Any]], column: str, source: str, name: str) -> str | None:
-    """What a column says of all samples of a name; None where it is not there."""
+    """Return a column's common value for all samples of a name; None if it is absent."""
     found = {None if _absent(row.get(column)) else str(row[column]) for row in rows}
     if len(found) > 1:
         raise InputError(
-            f"{source}: the samples of {shown(name)} are of more than one {column}, and must be of "
-            "one; give those of each a name of its own"
+            f"{source}: the samples of {shown(name)} must have the same {column}, got more than "
+            f"one {column}; give the samples of each a different name"
         )
     return found.pop()
 
@@ -129,7 +129,7 @@ def _number(row: Mapping[Any, Any], column: str, where: str) -> float:
         number = math.nan
     except OverflowError as error:
         raise InputError(
-            f"{where}: {column} must be at most {sys.float_info.max:.1e}, and is more"
+            f"{where}: {column} must be at most {sys.float_info.max:.1e}, got a larger number"
         ) from error
     if not math.isfinite(number):
         raise InputError(f"{where}: {column} must be a number, got {shown(str(row[column]))}")
@@ -144,5 +144,5 @@ def _flag(row: Mapping[Any, Any], where: str) -> bool:
 
 
 def _absent(value: object) -> bool:
-    """Whether there is nothing in a cell."""
+    """Return whether a cell is empty."""
     return value is None or value == ""

@@ -1,4 +1,4 @@
-"""nvbench's JSON, and the files beside it that hold its samples."""
+"""nvbench's JSON, and the sample files next to it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOOL = "nvbench"
 _TIMES = "nv/json/bin:nv/cold/sample_times"
 _CLOCKS = "nv/json/freqs-bin:nv/cold/sample_freqs"
 _WHOLE_NUMBER = re.compile("[0-9]{1,20}")
-_WHOLE = "convtime/measurement"  # a summary of our own, as nvbench lets its users add
+_WHOLE = "convtime/measurement"  # a summary that convtime adds, as nvbench lets its users do
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ class _Run:
 
 
 def is_one(document: Mapping[str, Any]) -> bool:
-    """Whether JSON is of this form, and not of another one with benchmarks."""
+    """Return whether the JSON is nvbench's, and not another format with benchmarks."""
     benchmarks = document.get("benchmarks")
     return isinstance(benchmarks, list) and any(
         isinstance(each, Mapping) and "states" in each for each in benchmarks
@@ -82,13 +82,13 @@ def is_one(document: Mapping[str, Any]) -> bool:
 
 
 def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
-    """The isolated ("cold") samples of each state of each benchmark.
+    """Read the isolated ("cold") samples of each state of each benchmark.
 
-    What nvbench has skipped is left out, with a warning that says why.
+    States that nvbench skipped are left out, with a warning that says why.
 
     Raises:
-        InputError: for a state without its samples.
-        ValueError: for fields of another type.
+        InputError: a state has no samples.
+        ValueError: a field has the wrong type.
     """
     run = codec.decode(_Run, document)
     devices = {device.id: device for device in run.devices or ()}
@@ -99,7 +99,7 @@ def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
             if state.is_skipped:
                 why = shown(state.skip_reason or "no reason given")
                 warnings.warn(
-                    f"{path}: nvbench has skipped {shown(name)}: {why}", InputWarning, stacklevel=5
+                    f"{path}: nvbench skipped {shown(name)}: {why}", InputWarning, stacklevel=5
                 )
                 continue
             whole = state.summary(_WHOLE)
@@ -122,21 +122,21 @@ def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Pat
     seconds = _side_file(state, _TIMES, path)
     if seconds is None:
         raise InputError(
-            f"{path}: has no samples of {shown(name)}, only their statistics; let nvbench keep "
-            "them with --jsonbin in place of --json"
+            f"{path}: has no samples of {shown(name)}, only statistics; run nvbench with "
+            "--jsonbin instead of --json"
         )
     if not seconds:
-        raise InputError(f"{path}: nvbench has taken no samples of {shown(name)}")
+        raise InputError(f"{path}: nvbench took no samples of {shown(name)}")
     clocks_hz = _side_file(state, _CLOCKS, path) or ()
     if clocks_hz and len(clocks_hz) != len(seconds):
         raise InputError(
-            f"{path}: has {len(seconds)} samples and {len(clocks_hz)} clocks of {shown(name)}, and "
-            "must have as many of both"
+            f"{path}: has {len(seconds)} samples and {len(clocks_hz)} clocks of {shown(name)}; "
+            "their numbers must be equal"
         )
     device = None if state.device is None else devices.get(state.device)
     known: dict[str, Any] = {}
     if state.device is not None:
-        known = {"device": f"cuda:{state.device}", "device_reason": "nvbench says so"}
+        known = {"device": f"cuda:{state.device}", "device_reason": "reported by nvbench"}
     if device is not None:
         known["max_sm_clock_hz"] = device.sm_default_clock_rate or None
     return of_samples(
@@ -145,23 +145,23 @@ def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Pat
         _TOOL,
         {"gpu": None if device is None else device.name},
         sm_clocks_hz=clocks_hz,
-        method_reason="the samples are of nvbench's own method for isolated calls (nv/cold)",
+        method_reason="the samples were taken by nvbench's method for isolated calls (nv/cold)",
         **known,
     )
 
 
 def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
-    """The 32-bit floats of a file that a summary names; None without such a summary.
+    """Read the 32-bit floats of a file that a summary names; None without such a summary.
 
     Raises:
-        InputError: the file is not there, or is not what the summary says.
+        InputError: the file is missing, or does not match the summary.
     """
     summary = state.summary(tag)
     if summary is None:
         return None
     written = Path(str(summary.get("filename") or ""))
-    # The path is that of the folder in which nvbench ran, and may be anything. The files lie in a
-    # folder beside the JSON, and only there are they looked for.
+    # The path is relative to nvbench's working directory, and may be arbitrary. The files are in a
+    # folder next to the JSON, and only that folder is searched.
     beside = path.parent / written.parent.name / written.name
     count = str(summary.get("size"))
     if not _WHOLE_NUMBER.fullmatch(count):
@@ -173,30 +173,30 @@ def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
             raise FileNotFoundError
         if beside.stat().st_size != 4 * int(count):
             raise InputError(
-                f"{beside}: must hold the {count} numbers that {path.name} says, and has "
-                f"{beside.stat().st_size} bytes, not four for each"
+                f"{beside}: must contain the {count} numbers of 4 bytes each that {path.name} "
+                f"announces, got {beside.stat().st_size} bytes"
             )
         numbers = np.fromfile(beside, dtype="<f4")
     except FileNotFoundError as error:
         raise InputError(
-            f"{path}: its samples are not there: nvbench has written them to "
-            f"{shown(os.path.join(written.parent.name, written.name))}, which must lie beside it"
+            f"{path}: its samples are missing: nvbench wrote them to "
+            f"{shown(os.path.join(written.parent.name, written.name))}, which must be next to it"
         ) from error
     except OSError as error:
         raise InputError(
-            f"{path}: {shown(written.name)} beside it cannot be read ({error.strerror})"
+            f"{path}: {shown(written.name)} next to it cannot be read ({error.strerror})"
         ) from error
     if not np.isfinite(numbers).all() or (numbers < 0).any():
-        raise InputError(f"{beside}: has numbers in it that are no times or clocks")
-    # The shortest decimal of each: 1e-05, and not 9.999999747378752e-06.
+        raise InputError(f"{beside}: must contain finite numbers, 0 or more, got other values")
+    # The shortest decimal of each: 1e-05 instead of 9.999999747378752e-06.
     return tuple(float(str(number)) for number in numbers)
 
 
 def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Measurements as nvbench writes its own, whose scripts read it.
+    """Convert measurements to nvbench's JSON, which nvbench's scripts can read.
 
-    The samples' statistics are under nvbench's names for isolated calls, ``nv/cold``, whatever
-    the cache was.
+    The samples' statistics use nvbench's names for isolated calls, ``nv/cold``, for any cache
+    state.
     """
     names = list(dict.fromkeys(str(each.provenance.get("gpu")) for each in measurements))
     return {

@@ -41,16 +41,16 @@ class _Run:
 
 
 def is_one(document: Mapping[str, Any]) -> bool:
-    """Whether JSON is of this form, and not of another one with benchmarks."""
+    """Return whether the JSON is pytest-benchmark's, and not another format with benchmarks."""
     return "benchmarks" in document and "machine_info" in document
 
 
 def read(document: Mapping[str, Any], source: str) -> list[Measurement]:
-    """The measurements of a run, by the tests' full names.
+    """Read the measurements of a run, named by the tests' full names.
 
     Raises:
-        InputError: for one without its samples.
-        ValueError: for fields of another type.
+        InputError: a benchmark has no samples.
+        ValueError: a field has the wrong type.
     """
     run = codec.decode(_Run, document)
     return [_measurement(benchmark, run, source) for benchmark in run.benchmarks]
@@ -63,8 +63,8 @@ def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
     stats = benchmark.stats
     if not stats.data:
         raise InputError(
-            f"{source}: has no samples of {shown(benchmark.fullname)}, only their statistics; let "
-            "pytest-benchmark keep them with --benchmark-save-data, or write --benchmark-json"
+            f"{source}: has no samples of {shown(benchmark.fullname)}, only statistics; run "
+            "pytest-benchmark with --benchmark-save-data or --benchmark-json"
         )
     averaged = f"; each sample is the mean of {stats.iterations} calls"
     cpu = run.machine_info.get("cpu")
@@ -87,7 +87,7 @@ def _measurement(benchmark: _Benchmark, run: _Run, source: str) -> Measurement:
 
 
 def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
-    """Measurements as pytest-benchmark writes its own, whose commands read it."""
+    """Convert measurements to pytest-benchmark's JSON, which its commands can read."""
     facts = measurements[0].provenance
     git, date = facts.get("git"), facts.get("date")
     if not isinstance(git, Mapping):
@@ -102,7 +102,7 @@ def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
         "commit_info": {"id": git.get("commit"), "dirty": git.get("dirty")},
         "benchmarks": [_benchmark(measured) for measured in measurements],
         "datetime": date if isinstance(date, str) else None,
-        "version": "4.0.0",  # of pytest-benchmark, since which the form is this one
+        "version": "4.0.0",  # the pytest-benchmark version that introduced this format
     }
 
 
@@ -120,7 +120,7 @@ def _benchmark(measured: Measurement) -> dict[str, Any]:
 
 
 def statistics_of(measured: Measurement) -> dict[str, Any]:
-    """pytest-benchmark's statistics, whose outliers are Tukey's."""
+    """Return pytest-benchmark's statistics; its outliers are Tukey's."""
     samples = measured.seconds
     first, third = measured.quantile(0.25), measured.quantile(0.75)
     low, high = first - 1.5 * measured.iqr, third + 1.5 * measured.iqr

@@ -1,4 +1,4 @@
-"""JSON in which nothing can be lost, and which can be written again."""
+"""Strict JSON parser: it loses no data, and its result can be written again."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from convtime.core import codec
 from convtime.core.errors import InputError, shown
 
 _LONGEST_WHOLE_NUMBER = 20  # digits of 2**64
-_DEEPEST = 100  # what goes through JSON by recursion needs a few frames for each level
+_DEEPEST = 100  # recursive code needs a few stack frames per level
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def parse(text: str, source: str) -> Any:
-    """Reads JSON whose numbers are of the usual size, and whose objects have each key once.
+    """Parse JSON whose numbers have a usual size and whose objects have unique keys.
 
     Args:
         text: the JSON.
-        source: what the text is, for errors.
+        source: description of the source, for errors.
 
     Raises:
-        InputError: says why it cannot be read.
+        InputError: the JSON cannot be read; the message says why.
     """
 
     def whole(digits: str) -> int:
         if len(digits) > _LONGEST_WHOLE_NUMBER:
             raise InputError(
-                f"{source}: has a whole number of {len(digits)} digits, and must have at most "
-                f"{_LONGEST_WHOLE_NUMBER}"
+                f"{source}: integers must have at most {_LONGEST_WHOLE_NUMBER} digits, got "
+                f"{len(digits)} digits"
             )
         return int(digits)
 
@@ -41,15 +41,15 @@ def parse(text: str, source: str) -> Any:
         return number
 
     def constant(name: str) -> None:
-        raise InputError(f"{source}: has {name} in it, which is no number in JSON")
+        raise InputError(f"{source}: has {name}, which is not valid in JSON")
 
     def mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) < len(pairs):
             (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
             raise InputError(
-                f"{source}: has the key {shown(twice)} more than once in an object, and must have "
-                "it once"
+                f"{source}: has the key {shown(twice)} more than once in an object; keys must be "
+                "unique"
             )
         return found
 
@@ -65,7 +65,7 @@ def parse(text: str, source: str) -> Any:
         line = f"line {error.lineno}, " if "\n" in text else ""
         ends = " where it ends" if error.pos >= len(text.rstrip()) else ""
         raise InputError(
-            f"{source}: is no whole JSON: {error.msg} at {line}column {error.colno}{ends}"
+            f"{source}: is not valid JSON: {error.msg} at {line}column {error.colno}{ends}"
         ) from error
     except RecursionError as error:
         raise _too_deep(source) from error
@@ -95,11 +95,11 @@ def _is_flat(document: Any) -> bool:
 
 
 def _check_letters(document: Any, source: str) -> None:
-    """Halves of a letter, which JSON can escape, are no text that could be written again."""
+    """Reject lone surrogates: JSON can escape them, but UTF-8 cannot encode them."""
     try:
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         half = f"\\u{ord(error.object[error.start]):04x}"
         raise InputError(
-            f"{source}: has {half} in a text, which is only half of a letter; write the letter"
+            f"{source}: has {half} in a string, a lone surrogate; write the complete character"
         ) from error

@@ -1,7 +1,7 @@
-"""Files that a sweep is written to while it runs: a line of JSON for the plan, and for each visit.
+"""Files that a sweep writes while it runs: a line of JSON for the plan, and one for each visit.
 
-A line is whole once it ends, so that one that was being written when the process died is known by
-its missing end, and left out.
+A line is complete once its newline is written. A line without one was interrupted when the process
+died, and is ignored.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _KIND = "convtime sweep"
 
 @dataclasses.dataclass(frozen=True)
 class SweepFile:
-    """What is in a file.
+    """The content of a file.
 
     Attributes:
-        plan: of the sweep.
-        visits: in the order in which they were written.
-        length: of what is whole in it, in bytes.
+        plan: plan of the sweep.
+        visits: visits in the order in which they were written.
+        length: length of the complete lines, in bytes.
     """
 
     plan: SweepPlan
@@ -34,17 +34,17 @@ class SweepFile:
 
     @property
     def sweep(self) -> Sweep:
-        """What was measured so far."""
+        """The points that were measured so far."""
         return Sweep.of_visits(self.plan, self.visits)
 
 
 def first_line(plan: SweepPlan) -> str:
-    """The line that a file begins with."""
+    """Return the first line of a file."""
     return _line({"kind": _KIND, "plan": codec.encode(plan, Sweep.SCHEMA)})
 
 
 def visit_line(visit: SweepPoint) -> str:
-    """The line of a visit."""
+    """Return the line of a visit."""
     return _line(codec.encode(visit))
 
 
@@ -53,20 +53,20 @@ def _line(document: dict[str, Any]) -> str:
 
 
 def is_one(content: str) -> bool:
-    """Whether a file's content is a sweep's."""
+    """Return whether a file's content is a sweep's."""
     return content.startswith(f'{{"kind": "{_KIND}"')
 
 
 def read(content: str, source: str) -> SweepFile:
-    """Reads what is in a file.
+    """Parse a file's content.
 
     Raises:
-        InputError: says which line cannot be read, and why.
+        InputError: a line cannot be read; the message says which line and why.
     """
     whole = content[: content.rfind("\n") + 1]
     first, *others = whole.split("\n")[:-1] or [""]
     if not first:
-        raise InputError(f"{source}: ends in its first line, so that nothing of it can be read")
+        raise InputError(f"{source}: ends in its first line, before any complete data")
     where = f"{source}: line 1"
     plan = _decoded(SweepPlan, strict_json.parse(first, where).get("plan"), where, Sweep.SCHEMA)
     visits = []
@@ -74,7 +74,7 @@ def read(content: str, source: str) -> SweepFile:
         where = f"{source}: line {number}"
         visit = _decoded(SweepPoint, strict_json.parse(line, where), where)
         if not plan.has(visit):
-            raise InputError(f"{where} has a point that its plan does not have")
+            raise InputError(f"{where}: has a point that is not in the sweep's plan")
         visits.append(visit)
     return SweepFile(plan, tuple(visits), len(whole.encode()))
 

@@ -1,4 +1,4 @@
-"""Measurements out of those of torch.utils.benchmark."""
+"""Read measurements of torch.utils.benchmark."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _TOOL = "torch.utils.benchmark"
 
 
 def read(source: Any) -> dict[str, Measurement]:
-    """Measurements out of one or several of PyTorch's, or out of its Compare.
+    """Convert one or several of PyTorch's measurements, or its Compare.
 
-    As in Compare, the samples of equal task specifications are joined. A measurement that
-    Measurement.to_torch has made is what it was.
+    Samples with equal task specifications are merged, as in Compare. A measurement that
+    Measurement.to_torch created is restored unchanged.
 
     Raises:
-        InputError: for anything else, and for measurements without samples.
+        InputError: the source is of another type, or a measurement has no samples.
     """
-    torch_benchmark = sys.modules.get(_TOOL)  # slow to import; whoever has one has imported it
+    # Slow to import, and already imported if the source is one of its objects.
+    torch_benchmark = sys.modules.get(_TOOL)
     if torch_benchmark is not None and isinstance(source, torch_benchmark.Compare):
         source = source._results
     elif torch_benchmark is not None and isinstance(source, torch_benchmark.Measurement):
@@ -34,8 +35,8 @@ def read(source: Any) -> dict[str, Measurement]:
     for each in given:
         if torch_benchmark is None or not isinstance(each, torch_benchmark.Measurement):
             raise InputError(
-                "measurements can be read from a file, from a data frame and from those of "
-                f"torch.utils.benchmark, got an object of type {type(each).__name__}"
+                "source must be a file, a data frame or measurements of torch.utils.benchmark, "
+                f"got an object of type {type(each).__name__}"
             )
     own = [each.metadata[PAYLOAD] for each in given if PAYLOAD in (each.metadata or {})]
     others = [each for each in given if PAYLOAD not in (each.metadata or {})]
@@ -43,7 +44,7 @@ def read(source: Any) -> dict[str, Measurement]:
     merged = type(others[0]).merge(others) if others else []
     found = [Measurement.from_dict(fields) for fields in own]
     found += [_measurement(each, calls[each.task_spec]) for each in merged]
-    return named(found, "what torch.utils.benchmark measured")
+    return named(found, "the measurements of torch.utils.benchmark")
 
 
 def _measurement(theirs: benchmark.Measurement, calls_per_sample: int) -> Measurement:
@@ -51,7 +52,7 @@ def _measurement(theirs: benchmark.Measurement, calls_per_sample: int) -> Measur
     name = ", ".join(filter(None, (task.title, task.description, task.env)))
     if not theirs.raw_times:
         raise InputError(
-            f"the measurement of {shown(name)} must have a sample at least, and has none"
+            f"the measurement of {shown(name)} must have at least one sample, got none"
         )
     averaged = f"; each sample is the mean of {calls_per_sample} calls"
     return of_samples(

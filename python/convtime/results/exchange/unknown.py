@@ -1,4 +1,4 @@
-"""Measurements of which another tool says little more than the samples."""
+"""Measurements of other tools, which report little more than the samples."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ UNKNOWN = "unknown"
 def of_samples(
     name: str, seconds: Sequence[float], tool: str, provenance: Mapping[str, Any], **known: Any
 ) -> Measurement:
-    """A measurement that is ``unknown`` in all that is not passed.
+    """Build a measurement whose fields are ``unknown`` if they are not passed.
 
     Args:
-        name: what was measured.
-        seconds: the samples.
-        tool: whose form they were in.
-        provenance: what it says of machine and source.
-        known: further fields of the measurement.
+        name: name of the measurement.
+        seconds: the samples, in seconds.
+        tool: the tool whose format was read.
+        provenance: the tool's data about machine and source.
+        known: other known fields of the measurement.
     """
     silent = f"{tool} does not say"
     fields: dict[str, Any] = {}
@@ -65,19 +65,19 @@ def of_samples(
 
 
 def named(measurements: Sequence[Measurement], source: str) -> dict[str, Measurement]:
-    """Measurements by their names.
+    """Return the measurements by name.
 
     Raises:
-        InputError: two have the same, or there are none.
+        InputError: two measurements have the same name, or there are none.
     """
     found: dict[str, Measurement] = {}
     for measured in measurements:
         if measured.name in found:
             raise InputError(
-                f"{source}: has two measurements of the name {shown(measured.name)}, and each must "
-                "have a name of its own"
+                f"{source}: has two measurements with the name {shown(measured.name)}; names must "
+                "be unique"
             )
         found[measured.name] = measured
     if not found:
-        raise InputError(f"{source}: has no measurement in it")
+        raise InputError(f"{source}: contains no measurement")
     return found

@@ -1,1 +1,1 @@
-"""Why an operation takes the time that it takes: contrasts, and rules over what they show."""
+"""Explain an operation's time: contrasts collect evidence, and rules derive causes from it."""

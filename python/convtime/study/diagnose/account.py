@@ -1,17 +1,17 @@
-"""Where the time of a call goes, from the evidence alone."""
+"""Compute where a call's time goes, from the evidence alone."""
 
 from __future__ import annotations
 
 from convtime.results.diagnosis import Account
 from convtime.results.evidence import Evidence
 
-#: Cores that other threads of the process use at least where they matter.
+#: Least number of cores used by other threads of the process that matters.
 BACKGROUND_CORES = 0.2
 _BLOCKED = ("sleeping", "files", "pages", "processes", "locks")
 
 
 def account_of(evidence: Evidence) -> Account:
-    """Adds up what the device and the host do in a call of a plain loop."""
+    """Add up the device's and the host's times in one call of a plain loop."""
     seconds = evidence.calls.loop.median
     trace = evidence.trace
     if not evidence.on_gpu:
@@ -30,7 +30,7 @@ def account_of(evidence: Evidence) -> Account:
         )
     issuing = evidence.calls.issuing
     if trace.waiting + trace.allocating + trace.copying > 0.1 * issuing:
-        # What the host waits for is part of it: the profiler, which has a cost, tells it apart.
+        # The issuing time includes waits. Only the profiler, which has overhead, separates the two.
         issuing = min(issuing, trace.issuing)
     return Account(
         seconds=seconds,
@@ -45,7 +45,7 @@ def account_of(evidence: Evidence) -> Account:
 
 
 def _of_cpu(evidence: Evidence) -> Account:
-    """What was read of other calls than those of the loop is scaled to their time."""
+    """Return the account on a CPU; readings of other calls are scaled to the loop's call time."""
     seconds, host, operators = evidence.calls.loop.median, evidence.host, evidence.operators
     waiting = (1 - min(1.0, evidence.calls.running)) * seconds
     queued = throttled = faulting = kernel = interpreting = dispatching = 0.0
@@ -54,7 +54,7 @@ def _of_cpu(evidence: Evidence) -> Account:
             waiting = min(seconds, host.waits.seconds * host.waits.share(*_BLOCKED))
         scale = seconds / host.seconds
         throttled = min(seconds, scale * (host.throttled or 0.0))
-        # Where a quota stops a thread, it waits for a core as well.
+        # A thread that a quota stops also counts as waiting for a core.
         queued = min(seconds - throttled, max(0.0, scale * (host.longest_wait or 0.0) - throttled))
         threads = max(1.0, host.threads or 1.0)
         kernel = min(seconds, scale * host.kernel / threads)
@@ -65,7 +65,7 @@ def _of_cpu(evidence: Evidence) -> Account:
         if host is not None and host.waits is not None and host.background >= BACKGROUND_CORES:
             behind = host.waits.seconds * host.waits.share("other_threads")
         own = max(0.0, seconds - waiting - queued - throttled - behind)
-        # What the kernel does outside, such as mapping memory, is none of the interpreter's.
+        # Kernel time outside operators, such as mapping memory, is not interpreter time.
         interpreting = max(0.0, own - inside * seconds - (1 - inside) * kernel)
         dispatching = min(own - interpreting, operators.dispatching)
     return Account(
@@ -86,7 +86,7 @@ def _of_cpu(evidence: Evidence) -> Account:
 
 
 def _busy(evidence: Evidence) -> float:
-    """Seconds of a call's work on the device, in the cache's state of a loop."""
+    """Return the seconds of a call's work on the device, with the cache state of a loop."""
     if evidence.trace is not None:
         return evidence.trace.busy
     warm = evidence.seconds("cache", "warm")

@@ -1,4 +1,4 @@
-"""What to do about each cause, with what it saves where a contrast has tried it."""
+"""Advice for each cause, with the saving if a contrast has tried it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from convtime.study.diagnose.account import BACKGROUND_CORES
 
 
 def advise(cause: Cause, evidence: Evidence) -> tuple[Advice, ...]:
-    """What to do about a cause, what was tried first."""
+    """Return advice for a cause; advice with measured savings comes first."""
     made = _BY_CAUSE.get(cause.code)
     found = list(made(evidence)) if made else []
     return tuple(sorted(found, key=lambda each: -(each.saved or 0.0)))
@@ -31,7 +31,7 @@ def _of_launches(evidence: Evidence) -> Iterator[Advice]:
             count = name.partition(" ")[0]
             if count.isdigit():
                 yield Advice(
-                    "do the work of several calls in one, with a larger batch",
+                    "combine several calls into one, with a larger batch",
                     each.median / int(count),
                     one.median,
                 )
@@ -39,28 +39,28 @@ def _of_launches(evidence: Evidence) -> Iterator[Advice]:
 
 
 def _of_host(evidence: Evidence) -> Iterator[Advice]:
-    yield Advice("take the host's work out of the call, or do it in another thread beforehand")
+    yield Advice("move the host's work out of the call, or do it earlier in another thread")
     graph = evidence.seconds("method", "graph")
     if graph is not None:
         yield Advice(
-            "capture the call in a CUDA graph (torch.cuda.graph), which leaves that work out",
+            "capture the call in a CUDA graph (torch.cuda.graph), which skips that work",
             graph,
             evidence.calls.loop.median,
-            note="what the host computes is then that of the capture",
+            note="each replay then uses the host's results from the capture",
         )
 
 
 def _of_waits(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
     yield Advice(
-        "leave results on the GPU: no .item(), .cpu(), print of a tensor, mask as an index or "
-        "torch.cuda.synchronize() in the loop; torch.cuda.set_sync_debug_mode('warn') names them"
+        "keep results on the GPU: no .item(), .cpu(), printing of tensors, indexing with masks or "
+        "torch.cuda.synchronize() in the loop; torch.cuda.set_sync_debug_mode('warn') reports them"
     )
 
 
 def _of_missing_waits(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
     yield Advice(
-        "have the stream that reads wait for the one that writes (stream.wait_stream(other), or an "
-        "event), and tell the allocator of it (tensor.record_stream(stream))"
+        "make the reading stream wait for the writing stream (stream.wait_stream(other), or an "
+        "event), and inform the allocator (tensor.record_stream(stream))"
     )
 
 
@@ -69,49 +69,47 @@ def _of_allocations(evidence: Evidence) -> Iterator[Advice]:
         yield from _of_page_faults(evidence)
         return
     yield Advice(
-        "leave memory in PyTorch's cache: no torch.cuda.empty_cache() in the loop, results written "
-        "to tensors that are there (out=), and the largest sizes first"
+        "keep memory in PyTorch's cache: no torch.cuda.empty_cache() in the loop, results in "
+        "existing tensors (out=), and the largest sizes first"
     )
 
 
 def _of_first_calls(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
-    yield Advice("call it once before it counts, with the same shapes and dtypes")
+    yield Advice("run one warm-up call with the same shapes and dtypes")
 
 
 def _of_cache(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
     yield Advice(
-        "say which state is meant: cache='cold' for work between other work, cache='warm' for work "
-        "on what was written just before"
+        "choose the cache state of the real use: cache='cold' between other work, cache='warm' for "
+        "inputs that were just written"
     )
-    yield Advice("run it right behind what writes its inputs, in pieces that fit in the cache")
+    yield Advice("run it right after its inputs are written, in pieces that fit in the cache")
 
 
 def _of_clock(evidence: Evidence) -> Iterator[Advice]:
     if not evidence.on_gpu:
-        yield Advice(
-            "compare times at one clock: the governor 'performance', no boost, and the machine warm"
-        )
+        yield Advice("compare times at one clock: governor 'performance', no boost, warm machine")
         return
     yield Advice(
-        "say which state is meant: regime='burst' for a call now and then, regime='sustained' for "
-        "training; or lock the clocks (convtime.locked_clocks)"
+        "choose the regime of the real use: regime='burst' for occasional calls, "
+        "regime='sustained' for training; or lock the clocks (convtime.locked_clocks)"
     )
 
 
 def _of_places(evidence: Evidence) -> Iterator[Advice]:
     here = evidence.seconds("placement", "as-is")
     moved = evidence.seconds("placement", "moved")
-    yield _tried("allocate its tensors anew, and not as a slice off 256 bytes", moved, here)
-    yield Advice("time it at many addresses (placement='random'), which is the default")
+    yield _tried("allocate new tensors, not slices that are misaligned to 256 bytes", moved, here)
+    yield Advice("time it at many addresses (placement='random', the default)")
 
 
 def _of_others(evidence: Evidence) -> Iterator[Advice]:
     if not evidence.on_gpu:
-        yield Advice("end what else runs on this machine, or keep cores free of it (taskset)")
+        yield Advice("stop other work on this machine, or reserve cores for this process (taskset)")
         return
     yield Advice(
-        "end what else uses the GPU (nvidia-smi names processes), or choose another one with "
-        "CUDA_VISIBLE_DEVICES, and look again"
+        "stop other work on the GPU (nvidia-smi lists processes), or choose another GPU with "
+        "CUDA_VISIBLE_DEVICES, then run the diagnosis again"
     )
 
 
@@ -129,7 +127,7 @@ def _of_layout(evidence: Evidence) -> Iterator[Advice]:
 def _of_transfers(evidence: Evidence) -> Iterator[Advice]:
     if evidence.work.mapped_bytes:
         yield _tried(
-            "copy what is read more than once to the GPU's memory, from pinned memory",
+            "copy data that is read more than once to the GPU's memory, from pinned memory",
             evidence.seconds("placement", "moved"),
             evidence.seconds("placement", "as-is"),
         )
@@ -140,33 +138,31 @@ def _of_transfers(evidence: Evidence) -> Iterator[Advice]:
         evidence.seconds("pinning", "pinned"),
         evidence.seconds("pinning", "as-is"),
     )
-    yield Advice("copy on a stream of its own while the GPU computes on what came before")
+    yield Advice("copy on a separate stream while the GPU processes the previous data")
 
 
 def _of_data(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
-    yield Advice("time it with numbers like those of its use, and not with constant ones")
+    yield Advice("time it with realistic values, not with constants")
 
 
 def _of_page_faults(evidence: Evidence) -> Iterator[Advice]:
     yield _tried(
-        "have the allocator keep memory: preload jemalloc or tcmalloc, or set "
+        "make the allocator retain memory: preload jemalloc or tcmalloc, or set "
         "MALLOC_TRIM_THRESHOLD_ and MALLOC_MMAP_THRESHOLD_ above the size of results",
         evidence.seconds("pages", "retained"),
         evidence.seconds("pages", "as-is"),
     )
-    yield Advice("write results to tensors that are there already (out=, or in-place operations)")
+    yield Advice("write results to existing tensors (out=, or in-place operations)")
     yield Advice("map memory in large pages (madvise, or transparent_hugepage/enabled)")
 
 
 def _of_blocking(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
-    yield Advice("do what it waits for beforehand, or in another thread while this one computes")
-    yield Advice("see where it waits: py-spy dump --native shows the stack of a waiting thread")
+    yield Advice("do the awaited work earlier, or in another thread while this thread computes")
+    yield Advice("find where it waits: py-spy dump --native shows the stack of a waiting thread")
 
 
 def _of_python(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001
-    yield Advice(
-        "compute on more numbers in each operator: batches, torch.vmap, _foreach functions"
-    )
+    yield Advice("process more elements per operator: batches, torch.vmap, _foreach functions")
     yield Advice("compile it (torch.compile), or move loops from Python into one operator")
 
 
@@ -174,7 +170,7 @@ def _of_quota(evidence: Evidence) -> Iterator[Advice]:
     cores = evidence.host.cores if evidence.host else 1
     yield Advice(
         "raise the cgroup's quota (cpu.max, cpu.cfs_quota_us; --cpus of docker, limits.cpu of "
-        f"Kubernetes), or use fewer than {cores:.0f} threads, so that a period's quota lasts"
+        f"Kubernetes), or use fewer than {cores:.0f} threads, to stay within the quota of a period"
     )
 
 
@@ -184,13 +180,13 @@ def _of_denormals(evidence: Evidence) -> Iterator[Advice]:
         evidence.seconds("denormals", "flushed"),
         evidence.seconds("denormals", "as-is"),
     )
-    yield Advice("keep numbers away from 0: scale them, or add a small constant")
+    yield Advice("keep values away from 0: scale them, or add a small constant")
 
 
 def _of_numa(evidence: Evidence) -> Iterator[Advice]:
     yield _tried(
-        "have the threads that compute make the tensors, which places them (first touch); or bind "
-        "both to a node with numactl",
+        "create tensors in the computing threads, which places their pages there (first touch); or "
+        "bind threads and memory to one node with numactl",
         evidence.seconds("placement", "moved"),
         evidence.seconds("placement", "as-is"),
     )
@@ -198,7 +194,7 @@ def _of_numa(evidence: Evidence) -> Iterator[Advice]:
 
 def _of_threads(evidence: Evidence) -> Iterator[Advice]:
     if evidence.host is not None and evidence.host.background >= BACKGROUND_CORES:
-        yield Advice("end what other threads of this process compute, or move it to a process")
+        yield Advice("stop the work of this process's other threads, or move it to another process")
     found = evidence.contrasts.get("threads", {})
     for name, each in found.items():
         count = name.partition(" ")[0]

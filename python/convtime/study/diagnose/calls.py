@@ -1,4 +1,4 @@
-"""An operation as a program calls it: what the first calls take, and those of a loop."""
+"""Time an operation as a program calls it: the first calls, and calls in a loop."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from convtime.timing.deferred import DEFERRED_TYPES, refuse_deferred_result
 _FIRST_CALLS = 3
 _BLOCKS = 10
 _BLOCK_SECONDS = 0.02
-_MOST_CALLS = 2000  # of a block
+_MOST_CALLS = 2000  # per block
 _ISSUED = 7
 
 
 def look_at_calls(subject: Subject) -> Calls:
-    """Calls it some times, as a program would. What it raises passes through."""
+    """Call the operation as a program would. Its exceptions propagate."""
     if subject.on_gpu:
-        torch.empty(1, device=subject.place.device).fill_(0)  # what any program does first
+        torch.empty(1, device=subject.place.device).fill_(0)  # initialize CUDA
     first = tuple(_call_and_wait(subject) for _ in range(_FIRST_CALLS))
     count = max(1, min(_MOST_CALLS, int(_BLOCK_SECONDS / max(min(first), 1e-7))))
     blocks = _BLOCKS if min(first) * count < 10 * _BLOCK_SECONDS else 3
@@ -48,10 +48,10 @@ def look_at_calls(subject: Subject) -> Calls:
 
 
 def _awake_seconds() -> float:
-    """For how long this process' threads ran, or waited for a CPU to run on; added up."""
+    """Return the total time that this process's threads ran or waited for a CPU."""
     found = 0
     for task in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(OSError):  # of a thread that has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             ran, waited, _ = map(int, (task / "schedstat").read_text().split())
             found += ran + waited
     return 1e-9 * found
@@ -68,7 +68,7 @@ def _call_and_wait(subject: Subject) -> float:
     result = subject.call()
     if type(result) in DEFERRED_TYPES:
         refuse_deferred_result(result, subject.candidate.name)
-    del result  # within the time, as in a loop
+    del result  # part of the measured time, as in a loop
     subject.wait()
     return _now() - begin
 
@@ -80,7 +80,7 @@ def _issue(subject: Subject) -> float:
 
 
 def _loop(subject: Subject, count: int) -> float:
-    if subject.candidate.acts_before_calls:  # which is no part of the call's time
+    if subject.candidate.acts_before_calls:  # excluded from the call's time
         return statistics.fmean(_call_and_wait(subject) for _ in range(count))
     subject.wait()
     begin = _now()
@@ -91,7 +91,7 @@ def _loop(subject: Subject, count: int) -> float:
 
 
 def _blocks(subject: Subject) -> tuple[int, int]:
-    """How many blocks PyTorch's allocator has asked CUDA for so far, and given back."""
+    """Return the number of blocks that PyTorch's allocator requested from and returned to CUDA."""
     if not subject.on_gpu:
         return 0, 0
     stats = torch.cuda.memory_stats(subject.place.device)

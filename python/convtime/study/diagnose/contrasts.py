@@ -1,7 +1,7 @@
-"""The contrasts: of each, what is varied, when that is worth its time, and what it shows.
+"""The contrasts: each varies one factor, decides whether that is worthwhile, and adds evidence.
 
-They stand in the order in which they are looked at: what tells the most for its time comes first,
-since a budget may end before all of them are done.
+They run in this order. The most informative contrasts per second come first, since the budget may
+run out before the last one.
 """
 
 from __future__ import annotations
@@ -43,25 +43,25 @@ _TRACED_CALLS = 10
 _WORK_SECONDS, _LONG_CALLS = 4.0, 40
 _FEWEST_PLACES = 8
 _MOVED = 5
-_LONGEST_REGIME = 2.0  # seconds of a call, beyond which no regime is reached
+_LONGEST_REGIME = 2.0  # seconds of a call; longer calls reach no regime
 _BUSY_FOR_A_CLOCK = 0.5  # share of a call's time
 _BATCHED = 8
-_SMALL_LAUNCH = 4096  # numbers
+_SMALL_LAUNCH = 4096  # elements
 
 
 @dataclasses.dataclass(frozen=True)
 class Contrast:
-    """Something that is varied, or looked at.
+    """A factor to vary, or an observation to make.
 
     Attributes:
-        name: what it is called.
-        varies: what is varied, in words.
-        seconds: what it takes, about, where calls are short.
-        calls: how many calls it makes at least.
-        obstacle: why it makes no sense for a subject, as far as that is known; empty where it does.
-        look: adds what it shows to the evidence.
-        only_on: the only kind of device that it is of; empty where it is of any.
-        kernel_seconds: what each kernel of a call adds to what it takes, about.
+        name: name of the contrast.
+        varies: description of the varied factor.
+        seconds: approximate duration for short calls.
+        calls: least number of calls.
+        obstacle: returns why the contrast does not apply to a subject; empty if it applies.
+        look: adds the contrast's results to the evidence.
+        only_on: the only supported device type; empty for any.
+        kernel_seconds: approximate additional duration per kernel of a call.
     """
 
     name: str
@@ -74,13 +74,13 @@ class Contrast:
     kernel_seconds: float = 0.0
 
     def cost(self, evidence: Evidence) -> float:
-        """Seconds that it takes, about."""
+        """Return the approximate duration in seconds."""
         short = self.seconds + self.kernel_seconds * evidence.work.kernels
         return max(short, self.calls * evidence.calls.waiting.median)
 
 
 def time_work(subject: Subject, calls: Calls) -> Measurement:
-    """Times it as ``time_op`` does by default."""
+    """Time the subject with the defaults of ``time_op``."""
     return subject.time(
         placement="auto",
         regime="auto",
@@ -93,11 +93,11 @@ def time_work(subject: Subject, calls: Calls) -> Measurement:
 
 
 def work_of(subject: Subject, measured: Measurement) -> Work:
-    """What the device does in a call, by :func:`time_work`."""
+    """Return the device's work in a call, from the measurement of :func:`time_work`."""
     activities = measured.activities
     conversion = (each.median for each in activities if role_of(each) == LAYOUT)
     copies = [each for each in activities if each.kind == "memcpy"]
-    tensors = [] if subject.obstacle else subject.tensors  # or not all of them are known
+    tensors = [] if subject.obstacle else subject.tensors  # otherwise the list is incomplete
     mapped = [each for each in tensors if subject.on_gpu and is_mapped(each.data_ptr())]
     return Work(
         seconds=measured.median,
@@ -135,7 +135,7 @@ def _always(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
 
 def _without_setup(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     if subject.candidate.acts_before_calls:
-        return "something is done before each call (setup, grad_to_none or a forward pass)"
+        return "work runs before each call (setup, grad_to_none or a forward pass)"
     return ""
 
 
@@ -163,12 +163,12 @@ def _look_at_launch(subject: Subject, evidence: Evidence) -> Evidence:
 
 def _look_at_trace(subject: Subject, evidence: Evidence) -> Evidence:
     if evidence.calls.allocations >= IN_EACH_CALL:
-        torch.cuda.empty_cache()  # blocks that other contrasts left there would spare calls theirs
+        torch.cuda.empty_cache()  # cached blocks of other contrasts would hide allocations
     return dataclasses.replace(evidence, trace=trace(subject, _TRACED_CALLS))
 
 
 def _look_at_held(subject: Subject, evidence: Evidence) -> Evidence:
-    """Calls it once behind a kernel that keeps the stream busy."""
+    """Call the subject once after a kernel that keeps the stream busy."""
     subject.wait()
     torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
     returned = seconds_of(subject.call)
@@ -193,15 +193,15 @@ def _look_at_rotation(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
-    """By events, as other tools time; and in a graph, which needs no launches.
+    """Time with events, as other tools do, and in a graph, which needs no launches.
 
-    A capture forbids other threads of the process much, so that beside them there is no graph.
+    A capture restricts other threads of the process. If others are active, the graph is skipped.
     """
     times: dict[str, Timing] = {}
     alone = not evidence.work.other_launches
     methods: tuple[Method, ...] = ("event", "graph") if alone else ("event",)
     for method in methods:
-        with contextlib.suppress(RuntimeError, ValueError):  # what cannot be captured is no graph
+        with contextlib.suppress(RuntimeError, ValueError):  # not everything can be captured
             measured = subject.time(method=method, cache="warm")
             times[method] = Timing.of(measured)
             if method == "event" and not measured.overhead_reason:
@@ -213,7 +213,7 @@ def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _raw(measured: Measurement) -> Timing:
-    """What the events said, with their own cost."""
+    """Return the times between events, including event overhead."""
     seconds = measured.raw_seconds or measured.seconds
     return dataclasses.replace(
         Timing.of(measured), median=statistics.median(seconds), low=None, high=None
@@ -221,7 +221,7 @@ def _raw(measured: Measurement) -> Timing:
 
 
 def _look_at_placement(subject: Subject, evidence: Evidence) -> Evidence:
-    """As it is, and on copies of its tensors at other addresses."""
+    """Time the subject unchanged, and on copies of its tensors at other addresses."""
     copies = [subject.with_tensors(moved, f"moved {number}") for number in range(_MOVED)]
     here, *elsewhere = subject.time_all(
         [subject.candidate, *copies], cache="warm", budget=3 * BUDGET
@@ -233,7 +233,7 @@ def _look_at_placement(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
-    """As it is, and at many places; not by turns with others, so that each finds a warm cache."""
+    """Time at the current and at many addresses; not interleaved, to keep the cache warm."""
     measured = subject.time(cache="warm", placement="random", budget=2 * BUDGET)
     if measured.placement != "random":
         raise ValueError(measured.placement_reason)
@@ -244,7 +244,7 @@ def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
-    """Other layouts of its tensors, by name; empty where there are none."""
+    """Return other layouts for the tensors, by name; empty if there are none."""
     found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
     tensors = subject.tensors
     if any(not each.is_contiguous() for each in tensors):
@@ -263,7 +263,7 @@ def _in_format(tensor: torch.Tensor, memory_format: torch.memory_format) -> torc
 
 def _has_layouts(subject: Subject, evidence: Evidence) -> str:
     return _has_like_tensors(subject, evidence) or (
-        "" if _layouts(subject) else "its tensors are contiguous, and no images"
+        "" if _layouts(subject) else "its tensors are contiguous, and none is an image"
     )
 
 
@@ -280,12 +280,12 @@ def _has_numbers(subject: Subject, evidence: Evidence) -> str:
     return _has_like_tensors(subject, evidence) or (
         ""
         if any(each.is_floating_point() for each in subject.tensors)
-        else "none of its tensors has floating-point numbers"
+        else "none of its tensors has a floating-point dtype"
     )
 
 
 def _look_at_data_of_cpu(subject: Subject, evidence: Evidence) -> Evidence:
-    """By turns, and on copies all three, since other addresses take other times, too."""
+    """Time all three interleaved and on copies, since addresses also affect times."""
     changes = {"as given": moved, "zeros": _zeros, "random": _random}
     candidates = [subject.with_tensors(change, name) for name, change in changes.items()]
     times = map(Timing.of, subject.time_all(candidates, cache="warm"))
@@ -293,9 +293,9 @@ def _look_at_data_of_cpu(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _look_at_data(subject: Subject, evidence: Evidence) -> Evidence:
-    """One after the other, and not by turns, which would let them share the clock.
+    """Time the conditions one after the other, since interleaving would give them the same clock.
 
-    A clock that falls under load takes a tenth of a second to do so.
+    The clock needs a tenth of a second to fall under load.
     """
     candidates = {
         "as given": subject.candidate,
@@ -314,7 +314,7 @@ def _zeros(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _random(tensor: torch.Tensor) -> torch.Tensor:
-    """Normally distributed numbers of the same mean and deviation; of 0 and 1 where it has none."""
+    """Return normally distributed values with the same mean and deviation (0 and 1 if constant)."""
     if not tensor.is_floating_point():
         return tensor
     numbers = tensor.detach().double().nan_to_num(0, 0, 0)
@@ -334,9 +334,9 @@ def _lasting_load(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     account = account_of(evidence)
     if account.busy < _BUSY_FOR_A_CLOCK * account.seconds:
         share = account.busy / account.seconds
-        return f"the GPU is busy for {share:.0%} of the time, which is no lasting load"
+        return f"the GPU is busy for only {share:.0%} of the time, so there is no sustained load"
     if account.seconds > _LONGEST_REGIME:
-        return f"a call takes {account.seconds:.1f} s, too long for a regime to be reached"
+        return f"a call takes {account.seconds:.1f} s, which is too long to reach a regime"
     return ""
 
 
@@ -359,7 +359,7 @@ def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
-    """Beside our own work on another stream, which eats bandwidth or multiprocessors."""
+    """Time next to convtime's own work on another stream, on bandwidth or multiprocessors."""
     times = {"alone": Timing.of(subject.time(cache="warm", method="event"))}
     for eats in neighbours.EATS:
         with neighbours.in_a_stream(subject.place.device, eats):
@@ -386,10 +386,10 @@ def _launch_bound(subject: Subject, evidence: Evidence) -> str:
 
 
 def _look_at_batches(subject: Subject, evidence: Evidence) -> Evidence:
-    """Eight calls' work in one, by a first argument that is eight times as long."""
+    """Do the work of eight calls in one, with a first argument that is eight times as long."""
     first = next((each for each in subject.candidate.args if isinstance(each, torch.Tensor)), None)
     if first is None or first.dim() == 0:
-        raise ValueError("its first argument is no tensor that could be longer")
+        raise ValueError("its first argument must be a tensor with dimensions")
     longer = torch.cat([first.detach()] * _BATCHED)
     args = tuple(longer if each is first else each for each in subject.candidate.args)
     batched = subject.candidate.but(name="batched", args=args)
@@ -432,7 +432,7 @@ def _look_at_process(subject: Subject, evidence: Evidence) -> Evidence:
 
 def _alone(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
     if evidence.work.other_launches:
-        return "other threads use the GPU meanwhile, and their kernels would be counted, too"
+        return "other threads also use the GPU, and their kernels would be counted"
     return ""
 
 
@@ -452,32 +452,34 @@ def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 CONTRASTS: tuple[Contrast, ...] = (
-    Contrast("host", "how the system runs it", 1.2, 6, _always, host.look_at_host, "cpu"),
+    Contrast("host", "the operating system's effects", 1.2, 6, _always, host.look_at_host, "cpu"),
     Contrast("neighbours", "work of known duration", 0.2, 0, _always, _look_at_neighbours, "cuda"),
     Contrast("launch", "the smallest operation", 0.1, 0, _always, _look_at_launch, "cuda"),
-    Contrast("trace", "a profiler beside it", 1.0, 15, _always, _look_at_trace, "cuda"),
-    Contrast("held", "a busy stream before it", 0.1, 1, _without_setup, _look_at_held, "cuda"),
-    Contrast("serialised", "waits in it", 0.2, 8, _without_setup, _look_at_serialised, "cuda"),
-    Contrast("cache", "what it finds in the cache", 0.7, 60, _always, _look_at_cache, "cuda"),
-    Contrast("operators", "a profiler beside it", 0.4, 6, _always, host.look_at_operators, "cpu"),
-    Contrast("pages", "the memory it is given", 0.8, 60, _always, host.look_at_pages, "cpu"),
-    Contrast("threads", "its threads", 1.2, 60, _several_threads, host.look_at_threads, "cpu"),
-    Contrast("cache", "what it finds in the cache", 0.8, 60, _always, host.look_at_cache, "cpu"),
-    Contrast("layout", "how its tensors lie", 0.5, 30, _has_layouts, _look_at_layout),
-    Contrast("placement", "its tensors' addresses", 0.6, 80, _has_tensors, _look_at_placement),
-    Contrast("data", "its numbers", 1.3, 60, _has_numbers, _look_at_data, "cuda"),
-    Contrast("data", "its numbers", 0.6, 60, _has_numbers, _look_at_data_of_cpu, "cpu"),
-    Contrast("denormals", "numbers near 0", 0.5, 60, _always, host.look_at_denormals, "cpu"),
+    Contrast("trace", "a run under a profiler", 1.0, 15, _always, _look_at_trace, "cuda"),
+    Contrast("held", "a busy stream", 0.1, 1, _without_setup, _look_at_held, "cuda"),
+    Contrast(
+        "serialised", "waits in the call", 0.2, 8, _without_setup, _look_at_serialised, "cuda"
+    ),
+    Contrast("cache", "the cache's contents", 0.7, 60, _always, _look_at_cache, "cuda"),
+    Contrast("operators", "a run under a profiler", 0.4, 6, _always, host.look_at_operators, "cpu"),
+    Contrast("pages", "memory from the allocator", 0.8, 60, _always, host.look_at_pages, "cpu"),
+    Contrast("threads", "the thread count", 1.2, 60, _several_threads, host.look_at_threads, "cpu"),
+    Contrast("cache", "the cache's contents", 0.8, 60, _always, host.look_at_cache, "cpu"),
+    Contrast("layout", "the tensors' layout", 0.5, 30, _has_layouts, _look_at_layout),
+    Contrast("placement", "the tensors' addresses", 0.6, 80, _has_tensors, _look_at_placement),
+    Contrast("data", "the tensors' values", 1.3, 60, _has_numbers, _look_at_data, "cuda"),
+    Contrast("data", "the tensors' values", 0.6, 60, _has_numbers, _look_at_data_of_cpu, "cpu"),
+    Contrast("denormals", "values near 0", 0.5, 60, _always, host.look_at_denormals, "cpu"),
     Contrast("method", "events, and a graph", 0.7, 40, _without_setup, _look_at_method, "cuda"),
-    Contrast("pinning", "memory on the host", 0.4, 30, _host_tensors, _look_at_pinning, "cuda"),
-    Contrast("regime", "rest, and lasting load", 5.0, 60, _lasting_load, _look_at_regime, "cuda"),
-    Contrast("counters", "what the GPU counts", 1.5, 20, _alone, _look_at_counters, "cuda", 0.025),
+    Contrast("pinning", "the host's memory", 0.4, 30, _host_tensors, _look_at_pinning, "cuda"),
+    Contrast("regime", "rest, and sustained load", 5.0, 60, _lasting_load, _look_at_regime, "cuda"),
+    Contrast("counters", "hardware counters", 1.5, 20, _alone, _look_at_counters, "cuda", 0.025),
     Contrast("places", "many addresses", 0.6, 40, _has_tensors, _look_at_random_places, "cuda"),
     Contrast("rotation", "other tensors", 0.5, 30, _can_rotate, _look_at_rotation, "cuda"),
-    Contrast("batch", "calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
-    Contrast("beside", "our own work beside it", 1.0, 60, _without_setup, _look_beside, "cuda"),
+    Contrast("batch", "several calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
+    Contrast("beside", "concurrent work", 1.0, 60, _without_setup, _look_beside, "cuda"),
     Contrast(
-        *("neighbour process", "our own process beside it", 14.0, 20),
+        *("neighbour process", "a concurrent process", 14.0, 20),
         *(_without_setup, _look_beside_a_process, "cuda"),
     ),
     Contrast("process", "a fresh process", 8.0, 30, process.obstacle, _look_at_process),

@@ -1,4 +1,4 @@
-"""Rules for what a call's time on a CPU is due to; pure functions, as those of rules.py."""
+"""Rules for causes of a call's time on a CPU; pure functions, as in rules.py."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from convtime.study.diagnose.weighing import (
     told_of,
 )
 
-#: Cores that other processes use at least where they matter.
+#: Least number of cores used by other processes that matters.
 OTHERS_CORES: Final = 0.2
-#: So many looks at a thread tell what it waits for.
+#: Samples of a thread that are enough to identify the reason of its waits.
 ENOUGH_LOOKS: Final = 200
-#: Of the time of a call, where no look at the thread tells: it is ready to run for less than that.
+#: Share of a call's time. Without samples, a call counts as waiting if it is ready to run for less.
 READY: Final = 0.5
-#: Page faults in a call, from where on they can be its time's cause.
+#: Least number of page faults in a call that can be a cause.
 FAULTS: Final = 4
-#: Of the clock after a rest.
+#: As a share of the clock after a rest.
 LOADED_CLOCK: Final = 0.90
-#: Of a call's tensors, on another NUMA node.
+#: Share of the tensors' pages on another NUMA node.
 REMOTE: Final = 0.5
 
 _BLOCKED: Final = {
     "sleeping": "it sleeps",
     "files": "it waits for a file, a pipe or a socket",
-    "pages": "it waits for pages that are read from a disk",
+    "pages": "it waits for pages from a disk",
     "processes": "it waits for another process",
     "locks": "it waits for a lock that no running thread of this process holds",
 }
 
 
 def ready_threads(host: Host) -> float:
-    """How many threads of the process run or wait for a core, on average."""
+    """Return the average number of threads of the process that run or wait for a core."""
     return (host.cpu + (host.waiting or 0.0)) / host.seconds
 
 
 def of_others(host: Host) -> float:
-    """The share of waits for a core that is due to other processes, and not to own threads."""
+    """Return the share of waits for a core that other processes cause."""
     others = host.others or 0.0
     if others < OTHERS_CORES:
         return 0.0
@@ -60,7 +60,7 @@ def _contention(evidence: Evidence, account: Account) -> Iterator[Cause]:
     host = evidence.host
     if host is None or not of_others(host):
         return
-    told = [f"other processes used {host.others:.1f} of {host.cores:.0f} cores meanwhile"]
+    told = [f"other processes used {host.others:.1f} of {host.cores:.0f} cores during the run"]
     if host.longest_wait is not None:
         told.append(
             f"a thread of the call waited for a core for {format_seconds(host.longest_wait)} of "
@@ -68,7 +68,7 @@ def _contention(evidence: Evidence, account: Account) -> Iterator[Cause]:
         )
     yield Cause(
         code="contention",
-        sentence="other processes take the cores that the call could run on",
+        sentence="other processes occupy cores that the call could use",
         evidence=tuple(told),
         effect=of_others(host) * account.queued / account.seconds,
         confidence=SURE if host.longest_wait is not None else LIKELY,
@@ -97,7 +97,7 @@ def _blocking(evidence: Evidence, account: Account) -> Iterator[Cause]:
         if evidence.calls.running < READY:
             yield Cause(
                 code="blocking",
-                sentence="the call waits, and computes nothing meanwhile",
+                sentence="the call waits without computing",
                 evidence=(
                     f"for {1 - evidence.calls.running:.0%} of its time no thread of the process is "
                     "ready to run",
@@ -111,8 +111,8 @@ def _blocking(evidence: Evidence, account: Account) -> Iterator[Cause]:
     told = ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share >= 0.01)
     yield Cause(
         code="blocking",
-        sentence=f"the call waits, and computes nothing meanwhile: {_BLOCKED[most]}",
-        evidence=(f"of {waits.looks:,} looks at its thread: {told or 'none'}",),
+        sentence=f"the call waits without computing: {_BLOCKED[most]}",
+        evidence=(f"{waits.looks:,} samples of its thread: {told or 'none'}",),
         effect=account.waiting / account.seconds,
         confidence=SURE if waits.looks >= ENOUGH_LOOKS else LIKELY,
     )
@@ -125,11 +125,11 @@ def _threads(evidence: Evidence, account: Account) -> Iterator[Cause]:
         queued = (1 - of_others(host)) * account.queued / account.seconds
         yield Cause(
             code="threads",
-            sentence="other threads of this process compute beside the call, which waits for them",
+            sentence="other threads of this process compute, and the call waits for them",
             evidence=(
                 f"they used {host.background:.1f} cores while the calling thread slept",
-                f"for {behind:.0%} of its time the calling thread waited for another one, and for "
-                f"{queued:.0%} a thread waited for a core",
+                f"the calling thread waited for another thread for {behind:.0%} of its time, and a "
+                f"thread waited for a core for {queued:.0%}",
             ),
             effect=max(queued, behind),
             confidence=SURE,
@@ -146,8 +146,8 @@ def _threads(evidence: Evidence, account: Account) -> Iterator[Cause]:
         here, name, best = found
         yield Cause(
             code="threads",
-            sentence=f"PyTorch's threads get in each other's way: it takes "
-            f"{format_seconds(here.median)}, with {name} {format_seconds(best.median)}",
+            sentence=f"PyTorch's threads slow each other down: the call takes "
+            f"{format_seconds(here.median)}, but {format_seconds(best.median)} with {name}",
             evidence=tuple(told),
             effect=effect_of(here, best, account),
             confidence=confidence_in(here, best),
@@ -155,7 +155,7 @@ def _threads(evidence: Evidence, account: Account) -> Iterator[Cause]:
     elif host is not None and crowded:
         yield Cause(
             code="threads",
-            sentence="the call has more threads than there are cores, and they wait for each other",
+            sentence="the call has more threads than cores, so its threads wait for each other",
             evidence=tuple(told),
             effect=(1 - of_others(host)) * account.queued / account.seconds,
             confidence=LIKELY,
@@ -163,14 +163,14 @@ def _threads(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _memory(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    """Faults of pages that are mapped anew; or what else giving memory back and asking takes."""
+    """Page faults of newly mapped memory, or another cost of returning and requesting memory."""
     host, found = evidence.host, best_change(evidence, "pages")
     faults = host.minor_faults if host else 0.0
     told = [*told_of(evidence, "pages")]
     if host is not None and faults >= FAULTS:
         told.append(
-            f"{faults:,.0f} pages are touched for the first time in each call, of which one takes "
-            f"{format_seconds(host.fault_seconds)} here"
+            f"each call touches {faults:,.0f} pages for the first time, which takes "
+            f"{format_seconds(host.fault_seconds)} per page here"
         )
     faulting = account.faulting / account.seconds
     if found is not None and confidence_in(found[0], found[2]):
@@ -179,7 +179,7 @@ def _memory(evidence: Evidence, account: Account) -> Iterator[Cause]:
         if faults < FAULTS or faulting < effect / 3:
             yield Cause(
                 code="allocation",
-                sentence="the allocator asks the system for memory in each call, and gives it back",
+                sentence="each call requests memory from the system and returns it",
                 evidence=tuple(told),
                 effect=effect,
                 confidence=confidence,
@@ -187,9 +187,8 @@ def _memory(evidence: Evidence, account: Account) -> Iterator[Cause]:
             return
         yield Cause(
             code="page-faults",
-            sentence=f"memory is mapped anew in each call, which takes "
-            f"{format_seconds(here.median)}; in memory that is there already it takes "
-            f"{format_seconds(retained.median)}",
+            sentence=f"each call maps new memory and takes {format_seconds(here.median)}; with "
+            f"memory that is already mapped, it takes {format_seconds(retained.median)}",
             evidence=tuple(told),
             effect=max(effect, faulting),
             confidence=confidence,
@@ -197,7 +196,7 @@ def _memory(evidence: Evidence, account: Account) -> Iterator[Cause]:
     elif faults >= FAULTS:
         yield Cause(
             code="page-faults",
-            sentence="the call touches memory that has just been mapped, a page at a time",
+            sentence="the call touches newly mapped memory, one page at a time",
             evidence=tuple(told),
             effect=faulting,
             confidence=LIKELY,
@@ -212,12 +211,12 @@ def _python(evidence: Evidence, account: Account) -> Iterator[Cause]:
     most = "Python" if python >= dispatch else "calling PyTorch's operators"
     yield Cause(
         code="python-overhead",
-        sentence=f"most of it is {most}, and not computing: {format_seconds(python)} are outside "
-        f"of PyTorch's operators, and {format_seconds(dispatch)} are what {seen.count:,.0f} of "
-        "them take however small their tensors are",
+        sentence=f"most of the time goes into {most}, not into computing: "
+        f"{format_seconds(python)} are outside PyTorch's operators, and "
+        f"{format_seconds(dispatch)} are the fixed overhead of {seen.count:,.0f} operators",
         evidence=(
             f"its operators take {format_seconds(seen.seconds)} of "
-            f"{format_seconds(account.seconds)}, and the smallest one there is "
+            f"{format_seconds(account.seconds)}, and the smallest possible operator "
             f"{format_seconds(seen.smallest)}",
         ),
         effect=min(1.0, (python + dispatch) / account.seconds),
@@ -232,9 +231,9 @@ def _denormals(evidence: Evidence, account: Account) -> Iterator[Cause]:
     here, _, flushed = found
     yield Cause(
         code="denormals",
-        sentence=f"it computes with numbers so close to 0 that they are denormal: by one thread it "
-        f"takes {format_seconds(here.median)}, and {format_seconds(flushed.median)} where they are "
-        "taken for 0",
+        sentence=f"it computes with denormal values: with one thread, it takes "
+        f"{format_seconds(here.median)}, but {format_seconds(flushed.median)} if these are flushed "
+        "to 0",
         evidence=told_of(evidence, "denormals"),
         effect=effect_of(here, flushed, account),
         confidence=confidence_in(here, flushed),
@@ -248,9 +247,9 @@ def _numa(evidence: Evidence, account: Account) -> Iterator[Cause]:
     here, _, near = found
     yield Cause(
         code="numa",
-        sentence=f"its tensors lie in memory of another NUMA node: it takes "
-        f"{format_seconds(here.median)}, and on copies that this thread made "
-        f"{format_seconds(near.median)}",
+        sentence=f"its tensors are in the memory of another NUMA node: it takes "
+        f"{format_seconds(here.median)}, but {format_seconds(near.median)} on copies made by this "
+        "thread",
         evidence=(
             f"{host.remote_share:.0%} of their pages are on another node than the thread",
             *told_of(evidence, "placement"),
@@ -268,7 +267,7 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:  # noqa: AR
     if share < LOADED_CLOCK:
         yield Cause(
             code="clock",
-            sentence=f"under these calls the core's clock is {share:.0%} of that after a rest",
+            sentence=f"the core's clock is {share:.0%} of its clock after a rest",
             evidence=(f"{host.loaded_hz / 1e9:.2f} and {host.rested_hz / 1e9:.2f} GHz",),
             effect=1 - share,
             confidence=POSSIBLE,

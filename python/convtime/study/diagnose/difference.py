@@ -1,4 +1,4 @@
-"""Two numbers that disagree: what lies between another tool's and ours, by arithmetic alone."""
+"""Split the difference between another tool's number and ours, by arithmetic alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from convtime.results.diagnosis import Difference, Part
 from convtime.results.evidence import Evidence
 
-#: A way of timing has to come closer by this share of the number for each further part of it.
+#: For each additional part, a timing method must come closer by this share of the number.
 _FOR_A_PART = 0.01
 
 
@@ -18,16 +18,16 @@ class Other:
     """Another tool's number.
 
     Attributes:
-        seconds: the number.
-        tool: one of :data:`WAYS`; empty where it is not known.
+        seconds: the other tool's time in seconds.
+        tool: key of :data:`WAYS`; empty if unknown.
     """
 
     seconds: float
     tool: str = ""
 
 
-# What a loop on a CPU differs by is no launch.
-_LOOP_ON_CPU = "its loop finds the caches as the call before left them"
+# On a CPU, a loop differs by its cache state, not by launches.
+_LOOP_ON_CPU = "its loop finds the caches in the state that the previous call left"
 
 _Step = Callable[[Evidence, float], Part | None]
 
@@ -79,16 +79,14 @@ def _gaps(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
 def _event_cost(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
     if not evidence.event_cost:
         return None
-    return Part("event cost", evidence.event_cost, "it leaves in what two events add")
+    return Part("event cost", evidence.event_cost, "it includes the overhead of an event pair")
 
 
 def _launch_of_events(evidence: Evidence, so_far: float) -> Part | None:
     seconds = evidence.seconds("method", "events, not queued")
     if seconds is None:
         return None
-    return Part(
-        "launch", seconds - so_far, "the GPU waits for launches, which stand between its events"
-    )
+    return Part("launch", seconds - so_far, "the GPU waits for launches between its events")
 
 
 def _launch_of_loop(evidence: Evidence, so_far: float) -> Part | None:
@@ -99,7 +97,7 @@ def _launch_of_loop(evidence: Evidence, so_far: float) -> Part | None:
 
 def _waiting(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
     seconds = evidence.calls.waiting.median - evidence.calls.loop.median
-    return Part("waiting", seconds, "it waits for the GPU behind each call")
+    return Part("waiting", seconds, "it waits for the GPU after each call")
 
 
 def _graph(evidence: Evidence, so_far: float) -> Part | None:
@@ -116,7 +114,7 @@ def _threads(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
 
 
 def _pages(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
-    sentence = "its calls get what memory the allocator gives, and ours memory that is there"
+    sentence = "its calls allocate memory as usual, and ours use memory that is already mapped"
     return _between(evidence, "pages", "retained", "as-is", sentence)
 
 
@@ -127,15 +125,15 @@ def _loop_of_one_thread(evidence: Evidence, so_far: float) -> Part | None:
 
 def _mean(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
     seconds = evidence.work.mean - evidence.work.seconds
-    return Part("statistics", seconds, "it gives the mean, and we the median")
+    return Part("statistics", seconds, "it reports the mean, and we the median")
 
 
 def _fewest(evidence: Evidence, so_far: float) -> Part | None:  # noqa: ARG001
     seconds = evidence.work.fewest - evidence.work.seconds
-    return Part("statistics", seconds, "it gives the fastest sample, and we the median")
+    return Part("statistics", seconds, "it reports the fastest sample, and we the median")
 
 
-#: The ways in which tools time, each as steps from our way to theirs.
+#: Timing methods of other tools, each as the steps from our method to theirs.
 WAYS: Final[dict[str, tuple[_Step, ...]]] = {
     "kernel times of a profiler, cold": (_placement,),
     "kernel times of a profiler, warm": (_cache, _placement),
@@ -164,10 +162,10 @@ _ON_CPU: Final[dict[str, tuple[_Step, ...]]] = {
 
 
 def split(evidence: Evidence, other: Other) -> Difference:
-    """What lies between another tool's number and ours.
+    """Split the difference between another tool's number and ours into parts.
 
-    Of a tool that is not known, the way of timing is taken that comes closest, fewer parts first;
-    of any, the GPU's clock is taken to be the one under lasting load where that comes closer.
+    For an unknown tool, the closest timing method is assumed, with a preference for fewer parts.
+    For any tool, the GPU's clock under sustained load is assumed if that comes closer.
     """
     ways = WAYS if evidence.on_gpu else _ON_CPU
     known = other.tool in ways

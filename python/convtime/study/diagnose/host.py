@@ -1,4 +1,4 @@
-"""What the operating system and the interpreter do to calls on a CPU."""
+"""Measure the effects of the operating system and the interpreter on calls on a CPU."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _LOOP_SECONDS, _FEWEST_CALLS = 0.35, 3
 _REST_SECONDS = 0.1
 _FAULTED_PAGES = 2048
 _CLOCKED_SECONDS, _MOST_CLOCKED, _SMALLEST_CALLS = 0.02, 1000, 500
-_VISITS = 2  # of each condition, in turns: what drifts would else look like one
+_VISITS = 2  # of each condition, alternating, to separate conditions from drift
 
 
 def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
-    """Reads what happens to calls in a loop; then again while the calling thread is watched."""
+    """Read the system's counters over a loop of calls, then watch the calling thread in a loop."""
     probe = _C.HostProbe()
     rest, _ = _read(probe, lambda: time.sleep(_REST_SECONDS))
     rested_hz = _fastest_clock()
@@ -70,10 +70,10 @@ def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
-    """What the calling thread is found to do in a loop of so many calls, and why that is unknown.
+    """Return the calling thread's states in a loop of ``count`` calls, or why they are unknown.
 
-    By one of PyTorch's threads: others look for work for some milliseconds after a call, and could
-    not be told from those that hold a lock.
+    PyTorch runs with one thread: other threads look for work for some milliseconds after a call,
+    and would be indistinguishable from threads that hold a lock.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -89,7 +89,7 @@ def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
 
 
 def _read(probe: _C.HostProbe, action: Callable[[], object]) -> tuple[HostReading, float]:
-    """What happened meanwhile, and the seconds of this process' CPU time in the kernel."""
+    """Return the readings over an action, and this process's CPU seconds in the kernel."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_stime
     probe.begin(_LOOP_SECONDS)
     action()
@@ -102,18 +102,18 @@ def _each(value: float | None, count: int) -> float | None:
 
 
 def _fastest_clock() -> float | None:
-    """Of some milliseconds, in which the clock rises after a rest."""
+    """Return the highest clock in a few milliseconds after a rest, while the clock rises."""
     found = [_C.core_clock_hz() for _ in range(20)]
     return max((hz for hz in found if hz is not None), default=None)
 
 
 def _seconds_of_a_fault() -> float:
-    """Of a page that is touched for the first time; the least of some tries."""
+    """Return the least time of several attempts to touch a page for the first time."""
     found = []
     for _ in range(3):
         with mmap.mmap(-1, _FAULTED_PAGES * mmap.PAGESIZE) as memory:
             if hasattr(mmap, "MADV_NOHUGEPAGE"):
-                with contextlib.suppress(OSError):  # of kernels without large pages
+                with contextlib.suppress(OSError):  # kernels without huge pages
                     memory.madvise(mmap.MADV_NOHUGEPAGE)
             view = torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE]
             found.append(seconds_of(lambda view=view: view.fill_(1)))  # type: ignore[misc]
@@ -122,7 +122,7 @@ def _seconds_of_a_fault() -> float:
 
 
 def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
-    """Clocks PyTorch's operators, and takes off what that adds to a call of each."""
+    """Time PyTorch's operators, and subtract the overhead that timing adds to each."""
     seconds = evidence.calls.loop.median
     count = max(1, min(_MOST_CLOCKED, int(_CLOCKED_SECONDS / max(seconds, 1e-7))))
     small = torch.zeros(1)
@@ -152,7 +152,7 @@ def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _clock(loop: Callable[[], object], limit: float) -> tuple[float, dict[str, float]]:
-    """What clocking adds to each call of an operator, and what the clock tells."""
+    """Return the overhead of timing per operator call, and the readings."""
     loop()
     plain = min(seconds_of(loop) for _ in range(3))
     clocked = []
@@ -168,7 +168,7 @@ def _clock(loop: Callable[[], object], limit: float) -> tuple[float, dict[str, f
 
 
 def look_at_pages(subject: Subject, evidence: Evidence) -> Evidence:
-    """As the C library's allocator gives memory, and with that of earlier results."""
+    """Time with memory from the C library's allocator, and with memory of earlier results."""
     return _add_in_turns(
         subject,
         evidence,
@@ -178,14 +178,14 @@ def look_at_pages(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
-    """With the CPU's caches emptied before each call, and as the call before left them."""
+    """Time with the CPU's caches emptied before each call, and as the previous call left them."""
     return _add_in_turns(
         subject, evidence, "cache", {name: {"cache": name} for name in ("cold", "warm")}
     )
 
 
 def look_at_threads(subject: Subject, evidence: Evidence) -> Evidence:
-    """With one thread, half of PyTorch's, and one for each core; and one thread in a loop."""
+    """Time with one thread, half of PyTorch's, one per core, and one thread in a loop."""
     before, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
     counts = sorted({1, max(1, before // 2), min(cores, before)} - {before})
     times: dict[str, list[Timing]] = {}
@@ -216,12 +216,12 @@ def _loop_timing(subject: Subject, evidence: Evidence) -> Timing:
 
 
 def look_at_denormals(subject: Subject, evidence: Evidence) -> Evidence:
-    """As it is, and with denormal numbers taken for 0; by one thread, of which that is a mode."""
+    """Time with and without flushing denormals; with one thread, since the mode is per thread."""
     tiny = torch.tensor([torch.finfo(torch.float32).tiny])
     if not (tiny / 2).item():
-        raise ValueError("denormal numbers are taken for 0 already")
+        raise ValueError("denormals are already flushed to 0")
     if not torch.set_flush_denormal(False):
-        raise ValueError("this CPU has no mode that takes denormal numbers for 0")
+        raise ValueError("this CPU cannot flush denormals to 0")
     before = torch.get_num_threads()
     times: dict[str, list[Timing]] = {"as-is": [], "flushed": []}
     try:

@@ -1,4 +1,4 @@
-"""Others that use the device, seen by work of known duration; and our own, beside a call."""
+"""Detect other users of the device with work of known duration, and create concurrent work."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ Eats = Literal["bandwidth", "multiprocessors"]
 EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
 
 _SPIN_SECONDS, _SPINS = 200e-6, 40
-_LAUNCH_SECONDS = 1e-6  # of each spin: what launch and exit take
+_LAUNCH_SECONDS = 1e-6  # launch and exit of each spin
 _COPIED_BYTES = 256 << 20
 _COPIES, _COPIES_AT_ONCE = 5, 8
-_BESIDE_BYTES, _MOST_LAUNCHES = 1 << 30, 900  # the queue has room for some 1024
-_BESIDE_SECONDS = 0.5  # for as long as our own neighbour has work
+_BESIDE_BYTES, _MOST_LAUNCHES = 1 << 30, 900  # the queue has room for about 1024
+_BESIDE_SECONDS = 0.5  # duration of the concurrent work
 _PIECE_SECONDS, _AT_ONCE = 1e-3, 8
 _BEGUN = "begun"
 
 
 def look(device: torch.device) -> Neighbours:
-    """What known work takes on a GPU."""
+    """Time known work on a GPU."""
     with torch.cuda.device(device):
         return Neighbours(
             spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),
@@ -53,7 +53,7 @@ def _spin_seconds() -> float:
 
 
 def _between_events(work: Callable[[], object]) -> float:
-    """Seconds from before to behind some work, on the current stream."""
+    """Return the seconds between events around some work on the current stream."""
     event: Any = torch.cuda.Event
     start, end = (event(enable_timing=True) for _ in range(2))
     start.record()
@@ -68,7 +68,7 @@ def _copy_rate(device: torch.device) -> float:
     target = torch.empty_like(source)
 
     def copies() -> None:
-        for _ in range(_COPIES_AT_ONCE):  # or the first one's launch would count
+        for _ in range(_COPIES_AT_ONCE):  # otherwise the first launch would count
             target.copy_(source)
 
     seconds = statistics.median(_between_events(copies) for _ in range(_COPIES))
@@ -76,7 +76,7 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def _highest_rate(device: torch.device) -> float | None:
-    """By the memory's clock, twice for each cycle, and its width."""
+    """Return the peak rate: memory clock times two transfers per cycle times bus width."""
     properties: Any = torch.cuda.get_device_properties(device)
     khz, bits = (
         getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width")
@@ -88,14 +88,14 @@ def _other_processes(device: torch.device) -> int | None:
     try:
         with nvml.session(device) as gpu:
             processes = gpu.ask("ComputeRunningProcesses_v3")
-    except nvml.NvmlUnavailableError:  # it is one sign of several
+    except nvml.NvmlUnavailableError:  # optional: only one of several signs
         return None
     return None if processes is None else max(0, len({each.pid for each in processes}) - 1)
 
 
 @contextlib.contextmanager
 def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
-    """Keeps another stream of the GPU busy while the block runs, for half a second at most."""
+    """Keep another stream of the GPU busy while the block runs, for at most half a second."""
     with torch.cuda.device(device):
         make: Any = torch.cuda.Stream  # which is not typed
         side = make()
@@ -111,10 +111,10 @@ def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
-    """Keeps a GPU busy from another process while the block runs.
+    """Keep a GPU busy from another process while the block runs.
 
     Raises:
-        ValueError: that process did not begin.
+        ValueError: the other process did not start.
     """
     with subprocess.Popen(
         [sys.executable, "-m", __name__, str(device), eats],
@@ -128,14 +128,14 @@ def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
         assert process.stdout is not None
         try:
             if process.stdout.readline().strip() != _BEGUN:
-                raise ValueError("the process that was to use the GPU beside it did not begin")
+                raise ValueError("the concurrent process on the GPU did not start")
             yield
         finally:
-            process.stdin.close()  # at which it ends
+            process.stdin.close()  # ends the process
 
 
 def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], float]:
-    """Work that eats something of a GPU, and how many seconds it takes at least."""
+    """Return work that uses up a resource of a GPU, and its least duration in seconds."""
     if eats == "multiprocessors":
         count = torch.cuda.get_device_properties(device).multi_processor_count
         spin = torch.ops.convtime.spin_ns
@@ -146,7 +146,7 @@ def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], floa
 
 
 def main(name: str, eats: Eats) -> None:
-    """Uses a GPU until standard input is closed."""
+    """Keep a GPU busy until standard input is closed."""
     closed = threading.Event()
 
     def wait() -> None:
@@ -163,7 +163,7 @@ def main(name: str, eats: Eats) -> None:
         while not closed.is_set():
             for _ in range(_AT_ONCE):
                 piece()
-            done.synchronize()  # of those before: there is always some work left
+            done.synchronize()  # of the previous pieces: the queue never drains
             done.record()
             if not begun:
                 print(_BEGUN, flush=True)

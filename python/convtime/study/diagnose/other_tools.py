@@ -1,4 +1,4 @@
-"""Another tool's number, however it is given: a number, a call, a file, or the tool's name."""
+"""Read another tool's number from a number, a callable, a file, or the name of the tool."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from convtime.timing.options import is_finite
 
 _TOOLS_OF_FILES = {"nvbench": "nvbench", "torch.utils.benchmark": "torch Timer"}
 _TAKEN = (
-    "a number of seconds, a call that returns one, 'do_bench', 'do_bench_cudagraph' or 'timer', a "
-    "file or Measurement of another tool"
+    "a number of seconds, a callable that returns one, 'do_bench', 'do_bench_cudagraph' or "
+    "'timer', a file or Measurement of another tool"
 )
 
 
 def other_of(against: Any, candidate: Candidate) -> Other:
-    """What another tool says of a candidate; the tools that are named are run.
+    """Return another tool's number for a candidate; a tool given by name is run.
 
     Raises:
-        InputError: for anything else, for a number that is no time, and for a tool that is not
+        InputError: ``against`` has another type, the number is not a valid time, or the tool is not
             installed.
     """
     if isinstance(against, str) and against in _RUN:
@@ -39,13 +39,13 @@ def other_of(against: Any, candidate: Candidate) -> Other:
         (measured,) = read_measurements(against).values()
         return _of_measurement(measured)
     if callable(against):
-        return Other(_time(against(), "the call that was given as against"))
+        return Other(_time(against(), "the callable against"))
     return Other(_time(against, "against"))
 
 
 def _time(value: Any, what: str) -> float:
     if isinstance(value, bool) or not is_finite(value) or not 0 < float(value) < math.inf:
-        raise InputError(f"{what} must give {_TAKEN}, above 0, got {value!r}")
+        raise InputError(f"{what} must give {_TAKEN}; the time must be above 0, got {value!r}")
     return float(value)
 
 
@@ -53,8 +53,8 @@ def _of_file(path: str | os.PathLike[str]) -> Other:
     found = read_measurements(path)
     if len(found) != 1:
         raise InputError(
-            f"against must be a file of one measurement, got {os.fspath(path)} with {len(found)} "
-            "of them; pass one of convtime.read_measurements(…)"
+            f"against must be a file with one measurement, got {os.fspath(path)} with "
+            f"{len(found)}; pass one element of convtime.read_measurements(…)"
         )
     return _of_measurement(next(iter(found.values())))
 
@@ -79,7 +79,7 @@ def _triton(function: str, candidate: Candidate) -> float:
         testing: Any = importlib.import_module("triton.testing")
     except ImportError as error:
         raise InputError(
-            f"against={function!r} needs triton, which cannot be imported ({error})"
+            f"against={function!r} requires triton, which cannot be imported ({error})"
         ) from error
     return 1e-3 * float(getattr(testing, function)(_bare(candidate)))
 

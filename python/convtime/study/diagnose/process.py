@@ -1,4 +1,4 @@
-"""The same operation in a fresh process."""
+"""Time the same operation in a fresh process."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _LARGEST_BYTES = 1 << 28
 
 
 def obstacle(subject: Subject, evidence: Evidence) -> str:
-    """Why it cannot be made anew in another process; empty where it can."""
+    """Return why the operation cannot be recreated in another process; empty if it can."""
     if subject.again:
         return ""
     candidate = subject.candidate
     if candidate.setup is not None or candidate.backward:
-        return "something is done before each call, which is not handed on"
+        return "the work before each call cannot be passed to another process"
     module = getattr(candidate.fn, "__module__", None)
     if module == "__main__":
-        return "its function is of the main program, which another process does not import"
+        return "its function is defined in the main program, which another process does not import"
     if sum(each.nbytes for each in subject.tensors) > _LARGEST_BYTES:
-        return f"its arguments take more than {_LARGEST_BYTES >> 20} MiB to hand on"
+        return f"its arguments exceed {_LARGEST_BYTES >> 20} MiB, the limit for passing them on"
     return copied_elsewhere(evidence)
 
 
 def time_in_fresh_one(subject: Subject) -> Timing:
-    """Times it there, with a warm cache.
+    """Time the operation in a fresh process, with a warm cache.
 
     Raises:
-        ValueError: it cannot be handed on, or failed there.
+        ValueError: the operation cannot be passed to the process, or failed there.
     """
     with _command(subject) as command:
         try:
@@ -60,7 +60,7 @@ def time_in_fresh_one(subject: Subject) -> Timing:
                 f"a fresh process took longer than {_LONGEST_SECONDS:.0f} s"
             ) from error
     if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"]
+        said = done.stderr.strip().splitlines() or [f"it exited with {done.returncode}"]
         raise ValueError(f"a fresh process failed: {said[-1]}")
     return Timing.of(Measurement.from_dict(json.loads(done.stdout)))
 
@@ -76,14 +76,14 @@ def _command(subject: Subject) -> Iterator[Sequence[str]]:
         call = (candidate.fn, candidate.args, dict(candidate.kwargs), str(subject.place.device))
         try:
             torch.save(call, path)
-        except Exception as error:  # of pickle's, or of whatever an argument says to it
-            raise ValueError(f"it cannot be handed on to another process ({error})") from error
+        except Exception as error:  # from pickle, or from an argument's pickling code
+            raise ValueError(f"it cannot be passed to another process ({error})") from error
         yield sys.executable, "-m", __name__, str(path)
 
 
 def main(path: str) -> None:
-    """Times what the other process has saved, and prints it as JSON."""
-    # Its own process has written it just now, in a folder that only its user can read.
+    """Time the call that the parent process saved, and print the result as JSON."""
+    # Safe to unpickle: the parent process just wrote it to a folder that only its user can access.
     fn, args, kwargs, device = torch.load(path, weights_only=False)
     options: dict[str, Any] = {"regime": "as-is", "placement": "as-is", "cache": "warm"}
     measured = time_op(

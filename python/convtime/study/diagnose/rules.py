@@ -1,7 +1,7 @@
-"""From evidence to causes: pure functions, which see numbers and no device.
+"""Derive causes from evidence, in pure functions that need no device.
 
-Each rule looks for one cause. The thresholds are at the top; what each of them decides is in
-docs/why-times-differ.md.
+Each rule looks for one cause. The thresholds are at the top; docs/why-times-differ.md explains
+them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from convtime.study.diagnose.weighing import (
     told_of,
 )
 
-#: The share of a call's time that a cause has to take, or move it by, in order to be named.
+#: Least effect of a reported cause, as a share of a call's time.
 LEAST_EFFECT: Mapping[CauseCode, float] = {
     "launch-bound": 0.10,
     "host-bound": 0.10,
@@ -44,7 +44,7 @@ LEAST_EFFECT: Mapping[CauseCode, float] = {
     "data": 0.05,
     "process": 0.05,
 }
-#: On a CPU, whose times vary more.
+#: The same on a CPU, where times vary more.
 LEAST_EFFECT_ON_CPU: Mapping[CauseCode, float] = {
     "contention": 0.10,
     "quota": 0.05,
@@ -64,34 +64,34 @@ LEAST_EFFECT_ON_CPU: Mapping[CauseCode, float] = {
     "process": 0.15,
 }
 
-#: What other confidences are multiplied by where others use the device; and that of the clock's
-#: where constant numbers are computed with, which draw other power than those of any use.
+#: Factor for other confidences if others use the device. It also applies to ``clock`` if input
+#: values are constant, since these draw an unrealistic amount of power.
 DISTORTED = 0.6
-#: So many calls a first call is set against.
+#: Number of calls that a first call is compared with.
 CALLS_OF_A_RUN = 1000
-#: Of what PyTorch's smallest operation takes the host: a bare launch; and from where on it is the
-#: host's own work that the device waits for, and no launch.
+#: Relative to the host time of PyTorch's smallest operation: the cost of a bare launch, and the
+#: time per launch above which the device waits for the host's own work, not for launches.
 BARE_LAUNCH, OWN_WORK = 0.35, 5.0
-#: Waits or allocations in each call, from where on they belong to it.
+#: Least number of waits or allocations per call that counts as part of the call.
 IN_EACH_CALL = 0.5
-#: Launches of other threads for each call, from where on they use the GPU meanwhile.
+#: Least number of launches by other threads per call that counts as use of the GPU.
 OTHERS_LAUNCHES = 0.1
-#: Bytes of a call's copies below which they are answers that the host waits for.
+#: Bytes of a call's copies below which they count as results that the host waits for.
 SMALL_COPY = 64 << 10
-#: A copy reaches this share of what the memory could, or others use it; work of known duration may
-#: take so many times as long.
+#: Others use the GPU if a copy stays below this share of the peak memory rate, or if work of known
+#: duration takes more than this many times as long.
 COPY_SHARE, STRETCHED = 0.70, 1.15
-#: Of the highest clock: below it, even bursts are held back.
+#: Share of the highest clock below which even bursts are limited.
 LOW_CLOCK = 0.90
-#: Counters: bytes of the GPU's memory, from where on a kernel reads many times what it is given.
+#: Counters of memory traffic, and the ratio of bytes read to tensor bytes that is wasteful.
 BYTES_READ, BYTES_WRITTEN = "dram__bytes_read.sum", "dram__bytes_write.sum"
 READ_OVER_GIVEN = 2.5
-#: Of the rate that the memory can have: a kernel that reads at less does not wait for it.
+#: Share of the peak memory rate below which a kernel is not memory-bound.
 BUSY_MEMORY = 0.5
 
 
 def judge(evidence: Evidence) -> tuple[Cause, ...]:
-    """What an operation's time is due to, and what it changes with; the weightiest first."""
+    """Return the causes that dominate an operation's time or make it vary, by descending weight."""
     account = account_of(evidence)
     rules, least = (_RULES, LEAST_EFFECT) if evidence.on_gpu else (_CPU_RULES, LEAST_EFFECT_ON_CPU)
     found = [cause for rule in rules for cause in rule(evidence, account)]
@@ -104,7 +104,7 @@ def judge(evidence: Evidence) -> tuple[Cause, ...]:
 
 
 def _distorted(evidence: Evidence, found: set[CauseCode]) -> set[CauseCode]:
-    """Causes that another one distorts the evidence of."""
+    """Return causes whose evidence is distorted by another cause."""
     if distorting := found & {"contention", "quota"}:
         return found - distorting
     return {"clock"} if "data" in found and evidence.work.remarkable_inputs else set()
@@ -115,19 +115,19 @@ def _less_sure(cause: Cause) -> Cause:
 
 
 def _weight(cause: Cause, on_gpu: bool) -> float:
-    # A wrong result comes before any time; and what others do distorts all other contrasts.
+    # A wrong result precedes any time. Other users of the device distort all other contrasts.
     first = {"missing-wait": 2.0, "contention": 1.0, "quota": 1.0}.get(cause.code, 0.0)
-    # What a call would take in another state weighs less than what it takes in its own: on a CPU,
-    # an empty cache slows down all that is short.
+    # Times in a hypothetical state weigh less than times in the current state. On a CPU, an empty
+    # cache slows down every short call.
     weight = 0.5 if cause.code == "cache" and not on_gpu else 1.0
     return first + weight * cause.effect * cause.confidence
 
 
 def variance_shares(evidence: Evidence) -> dict[CauseCode, float]:
-    """How much of the variance of log times lies between the conditions of each contrast.
+    """Return the share of the variance of log times between the conditions of each contrast.
 
-    As if each of the two extreme conditions of a contrast were met as often as the other, and
-    independently of other contrasts; the rest is what samples under one condition vary by.
+    The two extreme conditions of a contrast are assumed to be equally frequent and independent of
+    other contrasts. The rest is the variance of samples under one condition.
     """
     parts: dict[CauseCode, float] = {}
     for code, contrast in _VARIED.items():
@@ -160,8 +160,8 @@ def _missing_wait(evidence: Evidence, account: Account) -> Iterator[Cause]:  # n
         told += f", by {seen.largest_error:.3g} at most"
     yield Cause(
         code="missing-wait",
-        sentence="the result is wrong unless each operation is waited for: something is read "
-        "before it is there",
+        sentence="the result is wrong unless each operation is awaited: some data is read before "
+        "it is ready",
         evidence=(told, "calls that wait give the same result each time"),
         effect=1.0,
         confidence=SURE,
@@ -173,30 +173,30 @@ def _contention(evidence: Evidence, account: Account) -> Iterator[Cause]:  # noq
     told, slowed = [], [0.0]
     if evidence.work.other_launches >= OTHERS_LAUNCHES:
         told.append(
-            f"other threads of this process gave the GPU {evidence.work.other_launches:.1f} "
-            "kernels, copies or memsets for each call"
+            "other threads of this process issued "
+            f"{evidence.work.other_launches:.1f} kernels, copies or memsets per call"
         )
         slowed.append(LEAST_EFFECT["contention"])
     if seen is not None and seen.spin_expected > 0:
         stretched = seen.spin / seen.spin_expected
         if stretched > STRETCHED:
             told.append(
-                f"kernels that take {format_seconds(seen.spin_expected)} took "
+                f"kernels with a known duration of {format_seconds(seen.spin_expected)} took "
                 f"{format_seconds(seen.spin)}"
             )
             slowed.append(1 - 1 / stretched)
     if seen is not None and seen.highest_bytes_per_second:
         share = seen.copied_bytes_per_second / seen.highest_bytes_per_second
         if share < COPY_SHARE:
-            told.append(f"a copy reaches {share:.0%} of what the memory could")
+            told.append(f"a copy reaches {share:.0%} of the memory's peak rate")
             slowed.append(1 - share / COPY_SHARE)
     if not told:
         return
     if seen is not None and seen.other_processes:
-        told.append(f"NVML knows of {seen.other_processes} other processes on this GPU")
+        told.append(f"NVML lists {seen.other_processes} other processes on this GPU")
     yield Cause(
         code="contention",
-        sentence="others use the GPU meanwhile",
+        sentence="others use the GPU during the run",
         evidence=tuple(told),
         effect=max(slowed),
         confidence=SURE if len(told) > 1 else LIKELY,
@@ -212,8 +212,8 @@ def _first_call(evidence: Evidence, account: Account) -> Iterator[Cause]:
     run = CALLS_OF_A_RUN * account.seconds
     yield Cause(
         code="first-call",
-        sentence=f"the first call takes {format_seconds(first)}, where later ones take "
-        f"{format_seconds(usual)}: something is loaded, compiled, searched or built in it",
+        sentence=f"the first call takes {format_seconds(first)}, and later calls take "
+        f"{format_seconds(usual)}: the first call loads, compiles, searches or builds something",
         evidence=(
             f"that is {extra / (extra + run):.0%} of the first {CALLS_OF_A_RUN:,} calls' time",
         ),
@@ -227,16 +227,15 @@ def _allocation(evidence: Evidence, account: Account) -> Iterator[Cause]:
     asked = max(calls.allocations, calls.frees)
     if asked < IN_EACH_CALL:
         return
-    # Traced calls may have found blocks in PyTorch's cache that those of a loop did not.
+    # Traced calls may have found blocks in PyTorch's cache that calls in the loop did not find.
     traced = evidence.trace is not None and evidence.trace.allocations >= IN_EACH_CALL
     lost = account.allocating if traced else account.idle
     yield Cause(
         code="allocation",
-        sentence="calls ask CUDA for memory, or give it back, in place of PyTorch's cache",
+        sentence="calls request memory from CUDA or return it, instead of using PyTorch's cache",
         evidence=(
-            f"{calls.allocations:.1f} blocks are asked for and {calls.frees:.1f} given back in "
-            "each call",
-            f"that takes {format_seconds(lost)} of {format_seconds(account.seconds)}",
+            f"each call requests {calls.allocations:.1f} blocks and returns {calls.frees:.1f}",
+            f"this takes {format_seconds(lost)} of {format_seconds(account.seconds)}",
         ),
         effect=min(1.0, lost / account.seconds),
         confidence=SURE if traced else POSSIBLE,
@@ -253,19 +252,19 @@ def _transfer(evidence: Evidence, account: Account) -> Iterator[Cause]:
     )
     kind = "pageable" if trace.pageable > trace.pinned else "pinned"
     told = [
-        f"{format_seconds(trace.copies)} of copies, of which {format_seconds(trace.hidden_copies)} "
-        "run beside kernels"
+        f"{format_seconds(trace.copies)} of copies, including "
+        f"{format_seconds(trace.hidden_copies)} concurrent with kernels"
     ]
     if copied:
-        told.append(f"{copied / 1e6:,.1f} MB are copied in each call")
+        told.append(f"each call copies {copied / 1e6:,.1f} MB")
     if trace.pageable:
         told.append(
-            f"{format_seconds(trace.pageable)} of it are from or to pageable memory, for which the "
-            "host waits"
+            f"{format_seconds(trace.pageable)} of copies use pageable memory, and the host waits "
+            "for them"
         )
     yield Cause(
         code="transfer",
-        sentence=f"copies between host and GPU ({kind} memory) take {format_seconds(lost)} in "
+        sentence=f"copies between host and GPU ({kind} memory) take {format_seconds(lost)} during "
         "which no kernel runs",
         evidence=tuple(told),
         effect=lost / account.seconds,
@@ -274,17 +273,17 @@ def _transfer(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _mapped(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    found = best_change(evidence, "placement")  # to copies, which lie in the GPU's memory
+    found = best_change(evidence, "placement")  # to copies in the GPU's memory
     if not evidence.work.mapped_bytes or found is None:
         return
     here, _, elsewhere = found
     yield Cause(
         code="transfer",
-        sentence=f"kernels read and write the host's memory (mapped) as they run: that takes "
-        f"{format_seconds(here.median)}, and on copies in the GPU's memory "
-        f"{format_seconds(elsewhere.median)}",
+        sentence=f"kernels access the host's memory (mapped) while they run: the call takes "
+        f"{format_seconds(here.median)}, but {format_seconds(elsewhere.median)} on copies in the "
+        "GPU's memory",
         evidence=(
-            f"{evidence.work.mapped_bytes / 1e6:,.1f} MB of its tensors lie in the host's memory",
+            f"{evidence.work.mapped_bytes / 1e6:,.1f} MB of its tensors are in the host's memory",
             *told_of(evidence, "placement"),
         ),
         effect=effect_of(here, elsewhere, account),
@@ -293,7 +292,7 @@ def _mapped(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _copies_answers(evidence: Evidence) -> bool:
-    """Whether all that is copied are numbers that the host waits for."""
+    """Return whether all copies are small results that the host waits for."""
     return 0 < evidence.work.copied_bytes < SMALL_COPY
 
 
@@ -304,22 +303,22 @@ def _synchronisation(evidence: Evidence, account: Account) -> Iterator[Cause]:
     if evidence.trace is not None:
         told.append(
             f"the host waits {evidence.trace.waits:.1f} times in each call, "
-            f"{format_seconds(evidence.trace.waiting)} in all"
+            f"{format_seconds(evidence.trace.waiting)} in total"
         )
     if evidence.held is not None and _returned_late(evidence):
         told.append(
-            f"behind {format_seconds(evidence.held.held)} of other work a call returned after "
+            f"after {format_seconds(evidence.held.held)} of other work, a call returned after "
             f"{format_seconds(evidence.held.returned)}"
         )
     if evidence.work.held is False:
-        told.append("the queue cannot be held: the call waits for the GPU itself")
-    # What the host does for memory and copies, in which it also waits, it does without waits, too.
+        told.append("the queue cannot be held, since the call itself waits for the GPU")
+    # Memory and copies cost host time, including waits, even without other waits.
     copying = evidence.trace.copying if evidence.trace and not _copies_answers(evidence) else 0.0
     issuing = _launching(evidence, account) + account.allocating + copying
     without = max(account.busy, issuing)
     yield Cause(
         code="synchronisation",
-        sentence="the host waits for the GPU inside of the call, and the GPU then for the host",
+        sentence="the host waits for the GPU inside the call, and then the GPU waits for the host",
         evidence=tuple(told),
         effect=max(0.0, 1 - without / account.seconds),
         confidence=SURE if len(told) > 1 else LIKELY,
@@ -339,7 +338,7 @@ def _returned_late(evidence: Evidence) -> bool:
 
 
 def _launching(evidence: Evidence, account: Account) -> float:
-    """Seconds that the host needs to issue a call, waiting and what belongs to it left out."""
+    """Return the seconds that the host needs to issue a call, without waits and related work."""
     if evidence.smallest_launch is None or _works_on_host(evidence, account):
         return account.issuing
     if not _waits_inside(evidence):
@@ -348,7 +347,7 @@ def _launching(evidence: Evidence, account: Account) -> float:
 
 
 def _works_on_host(evidence: Evidence, account: Account) -> bool:
-    """Whether the host does more in a call than to launch what it launches."""
+    """Return whether the host does substantial work in a call besides launches."""
     if evidence.smallest_launch is None:
         return False
     launches = max(1.0, account.launches)
@@ -359,18 +358,18 @@ def _host(evidence: Evidence, account: Account) -> Iterator[Cause]:
     issuing = _launching(evidence, account)
     stalled = min(account.idle, max(0.0, issuing - account.busy))
     told = [
-        f"the host takes {format_seconds(issuing)} to issue {account.launches:.0f} launches, the "
-        f"GPU {format_seconds(account.busy)} to run them",
+        f"the host takes {format_seconds(issuing)} to issue {account.launches:.0f} launches, and "
+        f"the GPU takes {format_seconds(account.busy)} to run them",
     ]
     graph = evidence.seconds("method", "graph")
     if graph is not None:
-        told.append(f"in a CUDA graph a call takes {format_seconds(graph)}")
+        told.append(f"a call takes {format_seconds(graph)} in a CUDA graph")
     if _works_on_host(evidence, account):
         code: CauseCode = "host-bound"
-        sentence = "the GPU waits for work of the host's own between launches"
+        sentence = "the GPU waits for the host's own work between launches"
     else:
         code = "launch-bound"
-        sentence = "the GPU waits for launches: its kernels are shorter than it takes to issue them"
+        sentence = "the GPU waits for launches: issuing its kernels takes longer than running them"
     yield Cause(
         code=code,
         sentence=sentence,
@@ -389,11 +388,11 @@ def _cache(evidence: Evidence, account: Account) -> Iterator[Cause]:
     moved = [evidence.counters.get(each) for each in (BYTES_READ, BYTES_WRITTEN)]
     if None not in moved:
         read, written = (each / 1e6 for each in moved if each is not None)
-        told.append(f"cold, {read:,.1f} MB are read of the GPU's memory, {written:,.1f} written")
+        told.append(f"cold: reads {read:,.1f} MB of the GPU's memory, writes {written:,.1f} MB")
     yield Cause(
         code="cache",
-        sentence=f"what the call finds in the cache decides: {slow} it takes "
-        f"{format_seconds(slower.median)}, {fast} {format_seconds(faster.median)}",
+        sentence=f"the time depends on the cache: {format_seconds(slower.median)} {slow}, "
+        f"{format_seconds(faster.median)} {fast}",
         evidence=tuple(told),
         effect=effect_of(slower, faster, account),
         confidence=confidence_in(slower, faster),
@@ -413,8 +412,8 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:
         if sustained.median > burst.median:
             yield Cause(
                 code="clock",
-                sentence=f"under lasting load it takes {format_seconds(sustained.median)}, where a "
-                f"rested GPU takes {format_seconds(burst.median)}: power lowers the clock",
+                sentence=f"it takes {format_seconds(sustained.median)} under sustained load, but "
+                f"{format_seconds(burst.median)} on a rested GPU: power lowers the clock",
                 evidence=tuple(told),
                 effect=effect_of(sustained, burst, account, in_cycles=False),
                 confidence=confidence_in(sustained, burst),
@@ -426,8 +425,8 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:
         share = seen.clock_hz / highest
         yield Cause(
             code="clock",
-            sentence=f"the GPU's clock is {share:.0%} of its highest: it is locked, capped, hot, "
-            "or draws all the power that it may",
+            sentence=f"the GPU's clock is {share:.0%} of its highest: the GPU is locked, capped, "
+            "hot, or at its power limit",
             evidence=(f"{seen.clock_hz / 1e6:.0f} of {highest / 1e6:.0f} MHz",),
             effect=(1 - share) * min(1.0, seen.median / account.seconds),
             confidence=POSSIBLE,
@@ -435,15 +434,15 @@ def _clock(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _placement(evidence: Evidence, account: Account) -> Iterator[Cause]:
-    if evidence.work.mapped_bytes:  # whose copies lie in other memory, and not at other addresses
+    if evidence.work.mapped_bytes:  # their copies are in other memory, not only at other addresses
         return
     found = best_change(evidence, "placement")
     if found is not None:
         here, _, elsewhere = found
         yield Cause(
             code="placement",
-            sentence=f"the tensors lie where the call takes {format_seconds(here.median)}; at "
-            f"other addresses it takes {format_seconds(elsewhere.median)}",
+            sentence=f"the call takes {format_seconds(here.median)} at the tensors' addresses, but "
+            f"{format_seconds(elsewhere.median)} at other addresses",
             evidence=told_of(evidence, "placement"),
             effect=effect_of(here, elsewhere, account),
             confidence=confidence_in(here, elsewhere),
@@ -453,8 +452,8 @@ def _placement(evidence: Evidence, account: Account) -> Iterator[Cause]:
     if spread is not None and share is not None and share >= 0.5:
         yield Cause(
             code="placement",
-            sentence=f"addresses alone move its time by {spread:.1%}",
-            evidence=(f"{share:.0%} of the samples' variance is between places",),
+            sentence=f"addresses alone change its time by {spread:.1%}",
+            evidence=(f"{share:.0%} of the samples' variance is between placements",),
             effect=spread / 2 * min(1.0, evidence.work.seconds / account.seconds),
             confidence=LIKELY,
         )
@@ -464,20 +463,20 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
     found = best_change(evidence, "layout")
     told = list(told_of(evidence, "layout"))
     if evidence.work.conversion > 0:
-        told.append(f"{format_seconds(evidence.work.conversion)} are conversions between layouts")
+        told.append(f"conversions between layouts take {format_seconds(evidence.work.conversion)}")
     read, given = evidence.counters.get(BYTES_READ), evidence.work.tensor_bytes
     wasteful = _reads_in_vain(evidence)
     if read and wasteful:
         told.append(
-            f"one kernel reads {read / 1e6:,.1f} MB of the GPU's memory, and its tensors have "
-            f"{given / 1e6:,.1f} MB of numbers"
+            f"one kernel reads {read / 1e6:,.1f} MB of the GPU's memory, but its tensors have only "
+            f"{given / 1e6:,.1f} MB"
         )
     if found is not None:
         here, name, best = found
         yield Cause(
             code="layout",
-            sentence=f"the tensors lie in memory so that the call takes "
-            f"{format_seconds(here.median)}; {name} it takes {format_seconds(best.median)}",
+            sentence=f"the call takes {format_seconds(here.median)} in the tensors' layout, but "
+            f"{format_seconds(best.median)} with {name} tensors",
             evidence=tuple(told),
             effect=effect_of(here, best, account),
             confidence=confidence_in(here, best),
@@ -485,7 +484,7 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
     elif read and wasteful:
         yield Cause(
             code="layout",
-            sentence="accesses to memory are not coalesced: most of what is read is not used",
+            sentence="memory accesses are not coalesced: most of the bytes read are unused",
             evidence=tuple(told),
             effect=(1 - given / read) * min(1.0, evidence.work.seconds / account.seconds),
             confidence=POSSIBLE,
@@ -493,7 +492,7 @@ def _layout(evidence: Evidence, account: Account) -> Iterator[Cause]:
 
 
 def _reads_in_vain(evidence: Evidence) -> bool:
-    """Whether one kernel reads much more than its tensors hold, at the rate of the memory."""
+    """Return whether a single kernel is memory-bound and reads far more than its tensors' bytes."""
     read, work = evidence.counters.get(BYTES_READ), evidence.work
     highest = evidence.neighbours.highest_bytes_per_second if evidence.neighbours else None
     if read is None or not highest or work.kernels != 1 or not work.tensor_bytes:
@@ -509,18 +508,18 @@ def _data(evidence: Evidence, account: Account) -> Iterator[Cause]:
     given = data["as given"]
     constant = evidence.work.remarkable_inputs > 0
     others = {name: each for name, each in data.items() if name != "as given"}
-    if constant:  # what they are given is the exception, and random numbers are the rule
+    if constant:  # constant inputs are the exception; random values are typical
         others = {name: each for name, each in others.items() if name == "random"} or others
     name, other = max(others.items(), key=lambda entry: abs(entry[1].median - given.median))
     slower, faster = sorted((given, other), key=lambda each: each.median, reverse=True)
-    # Numbers that draw less power let the clock rise: of usual ones, that is the clock's doing.
+    # Values that draw less power raise the clock. For ordinary inputs, the cause is the clock.
     yield Cause(
         code="data",
-        sentence=f"the numbers decide: as given it takes {format_seconds(given.median)}, with "
-        f"{name} {format_seconds(other.median)}",
+        sentence=f"the time depends on the values: {format_seconds(given.median)} as given, "
+        f"{format_seconds(other.median)} with {name}",
         evidence=(
             *told_of(evidence, "data"),
-            *(["what it is given is constant, or largely NaN or denormal"] if constant else []),
+            *(["the input is constant, or mostly NaN or denormal"] if constant else []),
         ),
         effect=effect_of(slower, faster, account, in_cycles=not constant),
         confidence=confidence_in(slower, faster),
@@ -532,15 +531,15 @@ def _process(evidence: Evidence, account: Account) -> Iterator[Cause]:
     if len(times) < 2:
         return
     if not evidence.on_gpu:
-        # A CPU's times change while a process runs, too: these were taken at other moments.
+        # A CPU's times also change during a process, so earlier timings are included.
         alike = (("threads", "as-is"), ("placement", "as-is"), ("pages", "retained"))
         here = [evidence.timing(*each) for each in alike]
         times["here"] = Timing.joined([times["here"], *(each for each in here if each)])
     (slow, slower), (fast, faster) = extremes(times)
     yield Cause(
         code="process",
-        sentence=f"{slow} it takes {format_seconds(slower.median)}, {fast} "
-        f"{format_seconds(faster.median)}: something belongs to the process",
+        sentence=f"it takes {format_seconds(slower.median)} {slow}, but "
+        f"{format_seconds(faster.median)} {fast}: the difference is specific to the process",
         evidence=told_of(evidence, "process"),
         effect=effect_of(slower, faster, account),
         confidence=min(LIKELY, confidence_in(slower, faster)),

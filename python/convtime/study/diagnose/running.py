@@ -1,4 +1,4 @@
-"""`convtime.diagnose`: looks at contrasts while a budget lasts, and judges what they show."""
+"""`convtime.diagnose`: run contrasts within a budget, and derive causes from them."""
 
 from __future__ import annotations
 
@@ -54,35 +54,36 @@ def diagnose(
     counters: bool = True,
     again: Sequence[str] = (),
 ) -> Diagnosis:
-    """Says what dominates the time of ``fn(*args, **kwargs)``, and what makes it vary.
+    """Explain which causes dominate the time of ``fn(*args, **kwargs)`` or make it vary.
 
-    It calls it under conditions that differ in one thing each, and says of each difference what it
-    is due to, how sure that is, and what to do about it. Numbers, layout and addresses are varied
-    of the tensors in arguments, module, or variables that ``fn`` itself refers to.
+    The operation is called under conditions that each differ in one factor. Each difference leads
+    to a cause with a confidence and advice. Values, layout and addresses are varied for tensors in
+    the arguments, in the module, or in variables that ``fn`` itself refers to.
 
     Args:
-        fn: what is diagnosed. Not to have been called before shows what its first call does.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        name: what the result is called; the function's own name unless given.
-        setup: as ``time_op``'s; with it, fewer things can be varied.
-        grad_to_none: as ``time_op``'s.
-        backward: as ``time_op``'s.
-        against: another tool's number, to be told what lies between it and ours: seconds; a call
-            that returns seconds; ``"do_bench"``, ``"do_bench_cudagraph"`` or ``"timer"`` to run
-            triton's or PyTorch's on it; a file that :func:`convtime.read_measurements` reads, of
-            nvbench for example; or a measurement.
-        budget: seconds after which no further contrast is begun. Those that are left out are said.
-        device: as ``time_op``'s.
-        counters: whether hardware counters are read, where that is allowed.
-        again: a command that times the same in a fresh process, and prints a
-            :class:`convtime.Measurement` as JSON; unless given, a function that can be pickled is
-            handed on to one.
+        fn: function to diagnose. Pass a function that has not been called yet to capture its
+            first-call cost.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of ``fn``.
+        setup: as in ``time_op``; with a setup, fewer factors can be varied.
+        grad_to_none: as in ``time_op``.
+        backward: as in ``time_op``.
+        against: another tool's number, whose difference from ours is split into parts. Pass
+            seconds; a callable that returns seconds; ``"do_bench"``, ``"do_bench_cudagraph"`` or
+            ``"timer"`` to run triton's or PyTorch's tool; a file that
+            :func:`convtime.read_measurements` reads, for example from nvbench; or a measurement.
+        budget: seconds after which no further contrast starts. The result lists skipped contrasts.
+        device: as in ``time_op``.
+        counters: whether to read hardware counters, if allowed.
+        again: command that times the same operation in a fresh process and prints a
+            :class:`convtime.Measurement` as JSON. Default: a picklable function is passed to a
+            fresh process.
 
     Raises:
-        TypeError: for something that is not callable, and options of another type.
-        ValueError: for a budget that is no positive number, a device that is not there, and an
-            ``against`` that is no time. Whatever ``fn`` raises passes through.
+        TypeError: ``fn`` is not callable, or an option has the wrong type.
+        ValueError: the budget is not a positive number, the device is missing, or ``against`` is
+            not a valid time. Exceptions of ``fn`` propagate.
     """
     if isinstance(budget, bool) or not is_finite(budget) or float(budget) <= 0:
         raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
@@ -102,10 +103,10 @@ def diagnose(
     subject = Subject(candidate, place, tuple(again))
     before = _allocations()
     with on(place.device, None):
-        # First of all, since what only first calls do is done after it.
+        # First, to capture one-time work of first calls.
         calls = look_at_calls(subject)
     if device is None and not place.on_gpu and _allocations() > before:
-        # The first call showed that it uses a GPU, to which it copies its tensors.
+        # The first call copied its tensors to a GPU and used it.
         place = find_place([candidate], "cuda")
         subject = dataclasses.replace(subject, place=place)
         with on(place.device, None):
@@ -115,9 +116,9 @@ def diagnose(
         measured = time_work(subject, calls)
     unused_gpu = ""
     if place.on_gpu and measured.method == "cpu":
-        # Method "auto" falls back to that where calls issue no work to the GPU, and only there.
+        # Method "auto" falls back to "cpu" only if calls issue no GPU work.
         unused_gpu = str(place.device)
-        place = Place(torch.device("cpu"), (), f"the call gives {unused_gpu} no work")
+        place = Place(torch.device("cpu"), (), f"the call issues no work on {unused_gpu}")
         subject = dataclasses.replace(subject, place=place)
         calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
         measured = time_work(subject, calls)
@@ -144,7 +145,7 @@ def diagnose(
 
 
 def _allocations() -> int:
-    """How often PyTorch's allocator has given out memory of GPUs."""
+    """Return the number of GPU allocations that PyTorch's allocator has made."""
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return 0
     devices = range(torch.cuda.device_count())
@@ -158,10 +159,10 @@ def _with_advice(evidence: Evidence) -> Callable[[Cause], Cause]:
 def _look(
     subject: Subject, evidence: Evidence, until: float, *, counters: bool
 ) -> tuple[Evidence, list[Skipped]]:
-    """All contrasts that make sense and that there is time for; and the others."""
+    """Run all contrasts that apply and fit in the budget; return the others as skipped."""
     skipped = []
     if not subject.on_gpu:
-        skipped.append(Skipped("what is of a GPU", "the work is on the CPU"))
+        skipped.append(Skipped("GPU contrasts", "the work is on the CPU"))
     for contrast in CONTRASTS:
         if contrast.only_on not in ("", subject.place.device.type):
             continue
@@ -172,9 +173,7 @@ def _look(
         if not why_not:
             try:
                 evidence = contrast.look(subject, evidence)
-            except (
-                Exception
-            ) as error:  # whatever the calls raise there: all else is not lost for it
+            except Exception as error:  # a failed contrast must not discard the others
                 why_not = one_line(error)
         if why_not:
             skipped.append(Skipped(contrast.name, why_not, contrast.varies))
@@ -185,4 +184,4 @@ def _too_late(contrast: Contrast, evidence: Evidence, until: float) -> str:
     cost, left = contrast.cost(evidence), until - time.perf_counter()
     if cost <= left:
         return ""
-    return f"it would take some {cost:.1f} s, and {max(0.0, left):.1f} s of the budget are left"
+    return f"it would take about {cost:.1f} s, but the budget has {max(0.0, left):.1f} s left"

@@ -1,7 +1,7 @@
-"""Results of calls in which each operation is waited for, beside those of calls as they are.
+"""Compare results of calls that wait after each operation with results of unmodified calls.
 
-Where they differ, something is read before it is there. Work that is launched behind PyTorch's
-back, or replayed from a graph, is waited for as a whole.
+If they differ, data is read before it is ready. Work that is launched outside PyTorch's dispatcher,
+or replayed from a graph, is awaited as a whole.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _HELD_SECONDS = 5e-3
 
 
 class _Made(NamedTuple):
-    """A tensor that an operation made: as large as this, on that stream."""
+    """Size and stream of a tensor that an operation created."""
 
     nbytes: int
     stream: torch.cuda.Stream
 
 
 class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While entered, waits behind each operation, and notes what memory it takes."""
+    """While entered, wait after each operation, and record the memory of its results."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def look_at_results(subject: Subject) -> Serialised | None:
-    """Compares the results; None where there are none to compare."""
+    """Compare the results; return None if there are no results to compare."""
     candidate = subject.candidate
     made: list[_Made] = []
 
@@ -71,7 +71,7 @@ def look_at_results(subject: Subject) -> Serialised | None:
             return candidate.fn(*args, **kwargs)
 
     def behind_work(*args: Any, **kwargs: Any) -> object:
-        """What other streams do then comes before what the current one was given earlier."""
+        """Call with the current stream busy, so other streams run before its earlier work."""
         _forget(made)
         torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
         with _same_random_numbers():
@@ -96,7 +96,7 @@ def look_at_results(subject: Subject) -> Serialised | None:
 
 @contextlib.contextmanager
 def _same_random_numbers() -> Iterator[None]:
-    """Has dropout and the like do the same each time, and leaves the caller's numbers alone."""
+    """Use the same random numbers in each call, and preserve the caller's generators."""
     with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
         torch.default_generator.manual_seed(0)
         torch.cuda.manual_seed(0)
@@ -104,7 +104,7 @@ def _same_random_numbers() -> Iterator[None]:
 
 
 def _forget(made: list[_Made]) -> None:
-    """Fills free memory of those sizes with zeros, so that nothing is right by what was before."""
+    """Zero free memory in matching sizes: leftovers could make a wrong result look correct."""
     torch.cuda.synchronize()
     with contextlib.suppress(torch.OutOfMemoryError):
         kept = list(_zeros(made))

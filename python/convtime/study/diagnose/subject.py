@@ -1,4 +1,4 @@
-"""What is diagnosed, and how it is called and timed."""
+"""The diagnosed operation, and methods to call and time it."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _FEWEST_SAMPLES = 10
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """An operation that is diagnosed.
+    """A diagnosed operation.
 
     Attributes:
         candidate: the operation.
-        place: where its work runs.
-        again: the command that times it in a fresh process, and prints a Measurement as JSON; empty
-            where there is none.
+        place: device of its work.
+        again: command that times it in a fresh process and prints a Measurement as JSON; empty if
+            there is none.
     """
 
     candidate: Candidate
@@ -47,17 +47,17 @@ class Subject:
 
     @functools.cached_property
     def original(self) -> Original:
-        """Its tensors on the device, in arguments, module, or variables that its function reads."""
+        """Tensors on the device in arguments, in the module, or in variables of the function."""
         return Original(self.candidate, self.place.device, MOST_OBJECTS)
 
     @functools.cached_property
     def obstacle(self) -> str:
-        """Why its tensors cannot be others; empty where they can."""
+        """Why its tensors cannot be replaced; empty if they can."""
         return obstacle(self.original, backward=self.candidate.backward, any_address=True)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """Those that can be others."""
+        """The replaceable tensors."""
         return [each for each in self.original.tensors if each.numel()]
 
     @functools.cached_property
@@ -66,25 +66,25 @@ class Subject:
         return backward_of(cleared) if cleared.backward else cleared
 
     def prepare(self) -> None:
-        """Does what comes before each call."""
+        """Run the work before each call."""
         if self._called.setup is not None:
             self._called.setup()
 
     def call(self) -> object:
-        """Calls it once, without what comes before."""
+        """Call the operation once, without the work before it."""
         return self._called.fn(*self._called.args, **self._called.kwargs)
 
     def wait(self) -> None:
-        """Waits for its device."""
+        """Wait for its device."""
         if self.on_gpu:
             torch.cuda.synchronize(self.place.device)
 
     def time(self, candidate: Candidate | None = None, **options: Any) -> Measurement:
-        """Times it, or something like it, briefly, in the GPU's state as it is."""
+        """Time the operation or another candidate briefly, in the GPU's current state."""
         return self.time_all([candidate or self.candidate], **options)[0]
 
     def time_all(self, candidates: Sequence[Candidate], **options: Any) -> list[Measurement]:
-        """Times several interleaved."""
+        """Time several candidates interleaved."""
         usual: dict[str, Any] = {
             "device": self.place.device,
             "regime": "as-is",
@@ -97,21 +97,21 @@ class Subject:
         return measure(candidates, Options(**{**usual, **options}))
 
     def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor], name: str) -> Candidate:
-        """The operation on other tensors; ``change`` gives what takes the place of one."""
+        """Return the operation on other tensors; ``change`` returns a tensor's replacement."""
         return self.original.with_tensors(change).but(name=name)
 
 
 def copied_elsewhere(evidence: Evidence) -> str:
-    """Why tensors like its own would lie in other memory; empty where they do not."""
+    """Return why copies of its tensors would be in another kind of memory; empty if not."""
     if evidence.work.mapped_bytes:
-        return "its tensors lie in the host's memory, and copies of them would not"
+        return "its tensors are in the host's memory, but copies would be in the GPU's memory"
     return ""
 
 
 def moved(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy at another address, which chance chooses, in the same layout.
+    """Return a copy at a random address, with the same layout.
 
-    The allocator's own choices are much alike: some sizes lie at multiples of 2 MiB alone.
+    The allocator itself offers little variety: it places some sizes only at multiples of 2 MiB.
     """
     offset = random.randrange(LARGE_PAGE // ALIGNMENT) * ALIGNMENT  # noqa: S311  # no secret
     return filled(
@@ -122,12 +122,12 @@ def moved(tensor: torch.Tensor) -> torch.Tensor:
 def filled(
     tensor: torch.Tensor, fill: Callable[[torch.Tensor], object], offset: int = 0
 ) -> torch.Tensor:
-    """A tensor of the same layout with other numbers; itself where parts of it overlap.
+    """Return a tensor with the same layout and new values; the tensor itself if elements overlap.
 
     Args:
-        tensor: what it is like.
-        fill: gives it its numbers.
-        offset: numbers between the begin of its memory, where the allocator puts it, and its own.
+        tensor: tensor whose layout is used.
+        fill: function that fills the new tensor.
+        offset: offset from the start of the allocation, in elements.
     """
     sizes = list(zip(tensor.size(), tensor.stride(), strict=True))
     if any(size > 1 and stride == 0 for size, stride in sizes):
@@ -140,7 +140,7 @@ def filled(
 
 
 def seconds_of(action: Callable[[], object]) -> float:
-    """What it takes by the host's clock."""
+    """Return the duration of an action on the host's clock, in seconds."""
     begin = time.perf_counter()
     action()
     return time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""A few calls as torch.profiler sees them: what the host asks for, and what the GPU does."""
+"""Trace a few calls with torch.profiler: the host's CUDA calls and the GPU's work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WITH_HOST = re.compile(r"Memcpy (HtoD|DtoH)")
 
 
 class Event(NamedTuple):
-    """One of the profiler's events; times in nanoseconds."""
+    """An event of the profiler; times in nanoseconds."""
 
     name: str
     start: int
@@ -35,19 +35,19 @@ class Event(NamedTuple):
 
 
 def trace(subject: Subject, calls: int) -> Trace:
-    """Traces some calls that follow each other without waiting.
+    """Trace consecutive calls without waiting between them.
 
     Raises:
-        RuntimeError: where a profiler runs already.
+        RuntimeError: a profiler is already running.
     """
     from torch.profiler import ProfilerActivity, profile, record_function
 
     if torch.autograd.profiler._is_profiler_enabled:
-        raise RuntimeError("a profiler runs already")
+        raise RuntimeError("a profiler is already running")
     subject.wait()
     with profile(
         activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA],
-        acc_events=True,  # else torch 2.11 warns, though there is only one cycle
+        acc_events=True,  # otherwise torch 2.11 warns, even for a single cycle
     ) as profiler:
         for _ in range(calls):
             subject.prepare()
@@ -71,10 +71,10 @@ def _events(profiler: Any) -> list[Event]:
 
 
 def read_trace(events: Iterable[Event]) -> Trace:
-    """Adds up what belongs to the calls: what their ranges hold, and what was launched in them.
+    """Add up the events of the calls: those inside their ranges, and the work launched there.
 
     Raises:
-        ValueError: there is no call among the events.
+        ValueError: the events contain no call.
     """
     events = list(events)
     ranges = sorted(
@@ -131,7 +131,7 @@ def _is_within(event: Event, ranges: Sequence[tuple[int, int]]) -> bool:
 
 
 def _union(events: Sequence[Event]) -> float:
-    """Seconds in which at least one of them was under way."""
+    """Return the seconds during which at least one event was running."""
     total, until = 0, 0
     for each in sorted(events, key=lambda each: each.start):
         total += max(0, each.end - max(each.start, until))

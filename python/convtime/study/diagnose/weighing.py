@@ -1,4 +1,4 @@
-"""What rules weigh differences of times by."""
+"""Helpers that rules use to weigh differences of times."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from convtime.results.diagnosis import Account, Cause
 from convtime.results.evidence import Evidence, Timing
 from convtime.results.units import format_seconds
 
-#: Looks for one cause.
+#: A function that looks for one cause.
 Rule = Callable[[Evidence, Account], Iterator[Cause]]
 
 SURE, LIKELY, POSSIBLE = 0.95, 0.75, 0.5
 
 
 def extremes(times: Mapping[str, Timing]) -> tuple[tuple[str, Timing], tuple[str, Timing]]:
-    """The slowest and the fastest of several conditions."""
+    """Return the slowest and the fastest of several conditions."""
     found = sorted(times.items(), key=lambda entry: entry[1].median)
     return found[-1], found[0]
 
 
 def best_change(evidence: Evidence, contrast: str) -> tuple[Timing, str, Timing] | None:
-    """As it is, and the fastest change by its name; None where none is faster."""
+    """Return the time ``as-is``, and the fastest change and its name; None if none is faster."""
     others = dict(evidence.contrasts.get(contrast, {}))
     here = others.pop("as-is", None)
     if here is None or not others:
@@ -31,7 +31,7 @@ def best_change(evidence: Evidence, contrast: str) -> tuple[Timing, str, Timing]
 
 
 def effect_of(slower: Timing, faster: Timing, account: Account, *, in_cycles: bool = True) -> float:
-    """What the difference of two times is of a call's time, clocks that differ left out."""
+    """Return the difference as a share of a call's time, without the effect of different clocks."""
     share = 1 - faster.median / slower.median if slower.median > 0 else 0.0
     if in_cycles and slower.cycles and faster.cycles:
         share = min(share, 1 - faster.cycles / slower.cycles)
@@ -40,18 +40,18 @@ def effect_of(slower: Timing, faster: Timing, account: Account, *, in_cycles: bo
 
 
 def confidence_in(slower: Timing, faster: Timing) -> float:
-    """How sure their difference is: by their intervals."""
+    """Return the confidence in the difference, based on the two intervals."""
     if slower.low is None or faster.high is None:
         return POSSIBLE
     if not slower.surely_above(faster):
         return 0.0
-    # No ratio: the faster one takes 0 where it gives the GPU no work.
+    # Not a ratio: the faster time is 0 if it issues no GPU work.
     apart = slower.low - faster.high
     return SURE if apart > (slower.median - faster.median) / 2 else LIKELY
 
 
 def told_of(evidence: Evidence, contrast: str) -> tuple[str, ...]:
-    """A contrast's times, in one sentence."""
+    """Return a contrast's times as one sentence."""
     times = (
         f"{name} {format_seconds(each.median)}"
         for name, each in evidence.contrasts.get(contrast, {}).items()

@@ -1,1 +1,1 @@
-"""Measures applications over axes: what is asked for, and its running."""
+"""Measure applications over axes: parsing of the request, and the run."""

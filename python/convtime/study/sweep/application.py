@@ -1,4 +1,4 @@
-"""What a sweep measures at each point, and how it is known again when the sweep goes on."""
+"""Applications that a sweep measures at each point, and their identities for resuming."""
 
 from __future__ import annotations
 
@@ -22,55 +22,54 @@ _BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_O
 
 @dataclasses.dataclass(frozen=True)
 class Application:
-    """What is measured.
+    """An application that a sweep measures.
 
     Attributes:
-        make: called with the parameters of a point; gives what is timed.
-        identity: what it is in words, which is another one for other code.
+        make: factory that returns the timed callable for a point's parameters.
+        identity: description with a hash, which changes when the code changes.
     """
 
     make: Callable[..., object]
     identity: str
 
     def candidate(self, parameters: Mapping[str, Any], name: str) -> Candidate:
-        """What is timed at a point."""
+        """Return the timed candidate of a point."""
         made = self.make(**parameters)
         if isinstance(made, Candidate):
             return made.but(name=name)
         if not callable(made):
             raise InputError(
-                "a factory must return what is timed, a callable or a convtime.Candidate, got "
+                "a factory must return a callable or a convtime.Candidate, got "
                 f"{type(made).__name__}; return a function that does the work"
             )
         return Candidate(made, name=name)
 
 
 def read_applications(given: object, parameters: Sequence[str]) -> dict[str, Application]:
-    """The applications of a call, by name.
+    """Return the applications of a call, by name.
 
     Args:
-        given: a callable or a Candidate, or a mapping of names to several.
-        parameters: the axes that factories are called with. Where there are none, what is given is
-            what is timed.
+        given: callable or Candidate, or a mapping of names to several.
+        parameters: axes passed to factories. If empty, ``given`` itself is timed.
 
     Raises:
-        InputError: for anything else, and for factories that do not take these parameters alone.
+        InputError: ``given`` has another type, or a factory does not take exactly these parameters.
     """
     if not isinstance(given, Mapping):
         if not (callable(given) or isinstance(given, Candidate)):
             raise InputError(
-                "what a sweep is of must be a callable, a Candidate, or a mapping of names to "
-                f"several, got {type(given).__name__}"
+                "fn must be a callable, a Candidate, or a mapping of names to several, got "
+                f"{type(given).__name__}"
             )
         given = {given.name if isinstance(given, Candidate) else name_of(given): given}
     if not given:
-        raise InputError("a sweep must be of one application at least, got none")
+        raise InputError("a sweep must have at least one application, got none")
     return {_name(name): _application(name, each, parameters) for name, each in given.items()}
 
 
 def _name(name: object) -> str:
     if not (isinstance(name, str) and name):
-        raise InputError(f"an application's name must be a text, got {name!r}")
+        raise InputError(f"an application's name must be a non-empty string, got {name!r}")
     return name
 
 
@@ -78,8 +77,8 @@ def _application(name: str, given: Any, parameters: Sequence[str]) -> Applicatio
     if isinstance(given, Candidate):
         if parameters:
             raise InputError(
-                f"{name!r} is a Candidate, which takes no parameters, and {parameters[0]!r} is no "
-                "option of time_op; give a factory that returns the Candidate"
+                f"{name!r} is a Candidate, which takes no parameters, and {parameters[0]!r} is not "
+                "an option of time_op; pass a factory that returns the Candidate"
             )
         return Application(lambda: given, described(given))
     if not callable(given):
@@ -91,7 +90,7 @@ def _application(name: str, given: Any, parameters: Sequence[str]) -> Applicatio
 def _check_signature(name: str, given: Callable[..., object], parameters: Sequence[str]) -> None:
     try:
         signature = inspect.signature(given)
-    except (TypeError, ValueError):  # of some that are written in C
+    except (TypeError, ValueError):  # for some C functions
         return
     own = [each for each in signature.parameters.values() if each.kind in _BY_NAME]
     takes_any = any(
@@ -101,8 +100,8 @@ def _check_signature(name: str, given: Callable[..., object], parameters: Sequen
     for axis in parameters:
         if axis not in names and not takes_any:
             raise InputError(
-                f"axis {axis!r} is no parameter of {name!r}, which takes "
-                f"{', '.join(names) or 'none'}, and no option of a sweep"
+                f"axis {axis!r} must be an option of a sweep or a parameter of {name!r}, which "
+                f"takes {', '.join(names) or 'none'}"
             )
     for each in signature.parameters.values():
         if each.default is not inspect.Parameter.empty or each.name in parameters:
@@ -114,24 +113,24 @@ def _check_signature(name: str, given: Callable[..., object], parameters: Sequen
 def _why_needed(name: str, parameter: str, parameters: Sequence[str]) -> str:
     if parameter in _OPTION_NAMES and parameter != "device":
         return (
-            f"{name!r} has a parameter {parameter!r}, which is an option of time_op and not passed "
-            "to factories; call it otherwise"
+            f"{name!r} has a parameter {parameter!r}, which is an option of time_op and is not "
+            "passed to factories; rename it"
         )
     if parameters:
         return f"{name!r} needs {parameter!r}, which no axis gives"
     return (
-        f"{name!r} needs {parameter!r}, and no axis is a parameter of it; make it one, or give "
+        f"{name!r} needs {parameter!r}, and no axis is a parameter; make it an axis, or pass "
         "convtime.Candidate(fn, *args)"
     )
 
 
 def described(fn: Callable[..., object] | Candidate) -> str:
-    """A callable in words, with a hash of its code: what it refers to by variables is not in it."""
+    """Describe a callable, with a hash of its code; objects that it refers to are not hashed."""
     if isinstance(fn, Candidate):
         return f"{described(fn.fn)}({', '.join(_arguments(fn.args, fn.kwargs))})"
     if isinstance(fn, functools.partial):
         return f"{described(fn.func)}({', '.join(_arguments(fn.args, fn.keywords))}, …)"
-    fn = inspect.unwrap(fn)  # or all that has the same decorator would be the same
+    fn = inspect.unwrap(fn)  # otherwise all functions with the same decorator would be equal
     named = fn if hasattr(fn, "__qualname__") else type(fn)
     words = ".".join(filter(None, (named.__module__, named.__qualname__)))
     code = getattr(fn, "__code__", None) or getattr(type(fn).__call__, "__code__", None)
@@ -153,12 +152,12 @@ def _argument(value: object) -> str:
 
 
 def _digest(code: types.CodeType) -> str:
-    """The same for the same code, wherever it stands and whichever process asks."""
+    """Hash code independently of its location and of the process."""
     parts = [code.co_code, repr((code.co_names, code.co_varnames, code.co_freevars)).encode()]
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             parts.append(_digest(constant).encode())
-        elif isinstance(constant, frozenset):  # whose order is another one in each process
+        elif isinstance(constant, frozenset):  # its order differs between processes
             parts.append(repr(sorted(map(repr, constant))).encode())
         else:
             parts.append(repr(constant).encode())

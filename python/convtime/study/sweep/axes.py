@@ -1,4 +1,4 @@
-"""The axes of a sweep: their values, and whether they fit what is measured."""
+"""The axes of a sweep: their values, and checks that they fit the application."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from convtime.results.sweep_plan import ITERATIONS, Label
 from convtime.results.sweep_rows import COLUMNS
 from convtime.timing.options import Options, make_options
 
-#: What an axis may be of time_op's options: a device is mostly a factory's parameter, where its
-#: tensors are made, and the others are the process's own.
+#: Options of time_op that can be axes. ``device`` is excluded: it is usually a parameter of the
+#: factory, which creates the tensors. The other excluded options apply to the whole process.
 AXIS_OPTIONS = tuple(
     field.name
     for field in dataclasses.fields(Options)
     if field.name not in ("device", "stream", "log", "margin")
 )
 
-# A run of so many iterations is as a program makes it that has just begun: by default nothing comes
-# between two calls, nothing before them, and no batch is discarded because it was not held.
+# A run of iterations imitates a program that has just started. By default, nothing runs before or
+# between the calls, and no batch is discarded because its queue was not held.
 _OF_ITERATIONS: Mapping[str, Any] = {
     "warmup": 0,
     "queue": "none",
@@ -39,11 +39,11 @@ _TORCH_VALUES = (torch.dtype, torch.memory_format, torch.layout, torch.device)
 
 @dataclasses.dataclass(frozen=True)
 class Axes:
-    """The axes by name.
+    """The axes of a sweep, by name.
 
     Attributes:
-        values: of each axis, by how they are written down.
-        options: of time_op, the same at all points.
+        values: values of each axis, by label.
+        options: options of time_op that apply to all points.
     """
 
     values: Mapping[str, Mapping[Label, Any]]
@@ -51,25 +51,25 @@ class Axes:
 
     @property
     def labels(self) -> dict[str, tuple[Label, ...]]:
-        """How the values of each axis are written down."""
+        """Labels of the values of each axis."""
         return {axis: tuple(values) for axis, values in self.values.items()}
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """The axes that are parameters of factories."""
+        """Axes that are parameters of factories."""
         return tuple(axis for axis in self.values if axis not in (*AXIS_OPTIONS, ITERATIONS))
 
     @property
     def count_iterations(self) -> bool:
-        """Whether an axis is the number of calls."""
+        """Whether the number of calls is an axis."""
         return ITERATIONS in self.values
 
     def parameters_at(self, point: Mapping[str, Label]) -> dict[str, Any]:
-        """What factories are called with at a point."""
+        """Return the arguments of factories at a point."""
         return {axis: self.values[axis][point[axis]] for axis in self.parameters}
 
     def options_at(self, point: Mapping[str, Label]) -> dict[str, Any]:
-        """time_op's options at a point."""
+        """Return time_op's options at a point."""
         own = {axis: self.values[axis][point[axis]] for axis in point if axis in AXIS_OPTIONS}
         given = {**self.options, **own}
         if not self.count_iterations:
@@ -80,12 +80,12 @@ class Axes:
 
 
 def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
-    """The axes of a call, and its options.
+    """Return the axes and options of a call.
 
     Raises:
-        InputError: for what is no axis, values that cannot be told apart, and options that are out
-            of range, given twice, or contradict each other.
-        TypeError: for an option that there is not.
+        InputError: an axis is invalid, its values are indistinguishable, or an option is out of
+            range, given twice, or contradicts another.
+        TypeError: an option is unknown.
     """
     if not isinstance(given, Mapping) or not given:
         raise InputError(
@@ -96,15 +96,15 @@ def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
     axes = Axes({_name(axis): _values(axis, values) for axis, values in given.items()}, options)
     for axis in axes.values:
         if axis in options:
-            raise InputError(f"{axis} is an axis and an option, and can be only one of them")
+            raise InputError(f"{axis} must be either an axis or an option, got both")
         if axis in AXIS_OPTIONS:
             _check_option(axis, axes.values[axis].values())
     for option, value, advice in (
         ("regime", "both", "make regime an axis with the values 'burst' and 'sustained'"),
-        ("stop", "verdict", "which is for convtime.compare; use 'interval'"),
+        ("stop", "verdict", "it is only for convtime.compare; use 'interval'"),
     ):
         if value in (options.get(option), *axes.values.get(option, ())):
-            raise InputError(f"{option} of a sweep cannot be {value!r}; {advice}")
+            raise InputError(f"{option} of a sweep must not be {value!r}; {advice}")
     if axes.count_iterations:
         _check_iterations(axes)
     _check_ranges(axes)
@@ -113,29 +113,29 @@ def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
 
 def _name(axis: object) -> str:
     if not (isinstance(axis, str) and axis.isidentifier()):
-        raise InputError(f"an axis must have the name of a parameter or an option, got {axis!r}")
+        raise InputError(f"an axis's name must be a parameter or an option, got {axis!r}")
     if axis in COLUMNS:
         raise InputError(
-            f"an axis cannot be called {axis!r}, as a column of the table is; call it otherwise"
+            f"an axis's name must not be a column of the table, got {axis!r}; rename it"
         )
     return axis
 
 
 def _values(axis: str, given: Any) -> dict[Label, Any]:
-    """The values of an axis, by how they are written down."""
+    """Return the values of an axis, by label."""
     if isinstance(given, Mapping):
         pairs = [
-            (_label(axis, name, "use a text for a name"), value) for name, value in given.items()
+            (_label(axis, name, "use a string as name"), value) for name, value in given.items()
         ]
     elif isinstance(given, Iterable) and not isinstance(given, str | bytes | torch.Tensor):
         pairs = [(_label(axis, value), value) for value in given]
     else:
         raise InputError(f"axis {axis!r} must have a sequence of values, got {given!r:.80}")
     if not pairs:
-        raise InputError(f"axis {axis!r} has no values, and must have one at least")
+        raise InputError(f"axis {axis!r} must have at least one value, got none")
     labels = [label for label, _ in pairs]
     for place, label in enumerate(labels):
-        # Of equal ones, such as 1 and True, a mapping keeps one.
+        # A mapping keeps only one of several equal values, such as 1 and True.
         if label in labels[:place] or str(label) in map(str, labels[:place]):
             raise InputError(f"axis {axis!r} has the value {label!r} more than once")
     return dict(pairs)
@@ -149,19 +149,19 @@ def _label(axis: str, value: Any, advice: str = "give a mapping of names to valu
     label = _plain(value)
     if label is None and value is not None:
         raise InputError(
-            f"axis {axis!r} has a value of type {type(value).__name__}, which cannot be written "
-            f"down; {advice}"
+            f"axis {axis!r} must have values that can be written as text, got one of type "
+            f"{type(value).__name__}; {advice}"
         )
     return label
 
 
 def _plain(value: Any) -> Label:
-    """A number or a text, of whatever library; None for what is neither."""
+    """Return a plain number or string, from any library's type; None for other types."""
     if isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
-    item = getattr(value, "item", None)  # of a number of numpy's
+    item = getattr(value, "item", None)  # e.g. a NumPy scalar
     return _plain(item()) if callable(item) and getattr(value, "shape", None) == () else None
 
 
@@ -174,7 +174,7 @@ def _check_option(axis: str, values: Iterable[Any]) -> None:
 
 
 def _check_ranges(axes: Axes) -> None:
-    """Checks options with each other, as the points have them."""
+    """Check the combination of options at each point."""
     own = [axis for axis in axes.values if axis in (*AXIS_OPTIONS, ITERATIONS)]
     for labels in itertools.product(*(axes.values[axis] for axis in own)):
         point = dict(zip(own, labels, strict=True))
@@ -189,18 +189,16 @@ def _check_ranges(axes: Axes) -> None:
 def _check_iterations(axes: Axes) -> None:
     for count in axes.values[ITERATIONS].values():
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise InputError(
-                f"axis {ITERATIONS!r} must have whole numbers of calls, 1 or more, got {count!r}"
-            )
+            raise InputError(f"axis {ITERATIONS!r} must have integers of at least 1, got {count!r}")
     both = {*axes.options, *axes.values}
     said = [name for name in _SAID_BY_ITERATIONS if name in both]
     if said:
         raise InputError(
-            f"{ITERATIONS!r} says how many calls are timed, so that {' and '.join(said)} cannot be "
-            "given beside it"
+            f"{ITERATIONS!r} sets the number of timed calls; remove {' and '.join(said)} or the "
+            "axis"
         )
     if "graph" in (axes.options.get("method"), *axes.values.get("method", ())):
         raise InputError(
-            f"{ITERATIONS!r} are calls that are timed one by one, and method 'graph' times many at "
-            "once; use another method"
+            f"{ITERATIONS!r} requires calls that are timed one by one, but method 'graph' times "
+            "many at once; use another method"
         )

@@ -1,4 +1,4 @@
-"""The visits of a sweep, in a file: those of before are read, and each is written as it is made."""
+"""The visits of a sweep in a file: read earlier visits, and append each new visit."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from convtime.results.sweep_plan import SweepPlan, SweepPoint
 
 
 class Journal:
-    """What was visited, in memory and in a file where there is one.
+    """Visits in memory and, optionally, in a file.
 
     Attributes:
-        plan: of the sweep; of one that goes on, with the seed that it began with.
-        visits: all so far, in the order in which they were made.
+        plan: plan of the sweep; a resumed sweep keeps its original seed.
+        visits: all visits so far, in order.
     """
 
     def __init__(self, plan: SweepPlan, visits: list[SweepPoint], file: _File | None) -> None:
@@ -30,7 +30,7 @@ class Journal:
         self._file = file
 
     def add(self, visit: SweepPoint) -> None:
-        """Keeps a visit; it is on the disk when this returns."""
+        """Add a visit, and write it to disk before returning."""
         if self._file is not None:
             self._file.append(sweeps.visit_line(visit))
         self.visits.append(visit)
@@ -49,23 +49,23 @@ class _File:
             os.fsync(self.descriptor)
         except OSError as error:
             raise InputError(
-                f"{self.path}: cannot be written ({error.strerror}); what was measured before is "
-                "in it, and the same sweep goes on from there"
+                f"{self.path}: cannot be written ({error.strerror}); it contains the earlier "
+                "visits, and running the same sweep again resumes there"
             ) from error
 
 
 @contextlib.contextmanager
 def opened(path: Path | None, plan: SweepPlan, *, seed_given: bool) -> Iterator[Journal]:
-    """The visits of a sweep, to be added to.
+    """Open the journal of a sweep for appending.
 
     Args:
-        path: the file, which is made where there is none; None to keep visits in memory alone.
-        plan: what the sweep is to be of.
-        seed_given: whether the order must be that of the plan's seed, or may be the file's.
+        path: file, created if missing; None keeps visits in memory only.
+        plan: plan of the sweep.
+        seed_given: whether the plan's seed is required; otherwise the file's seed applies.
 
     Raises:
-        InputError: for a file that is no sweep's, of another plan, used by another process, or that
-            cannot be read or written.
+        InputError: the file is not a sweep's file, has a different plan, is in use by another
+            process, or cannot be read or written.
     """
     if path is None:
         yield Journal(plan, [], None)
@@ -81,7 +81,7 @@ def opened(path: Path | None, plan: SweepPlan, *, seed_given: bool) -> Iterator[
         if not seed_given:
             plan = dataclasses.replace(plan, seed=before.plan.seed)
         _refuse_another(path, before.plan, plan)
-        # A line that was being written when the process ended would spoil the next one.
+        # A partial line from an interrupted process would corrupt the next line.
         os.truncate(file.descriptor, before.length)
         yield Journal(plan, list(before.visits), file)
 
@@ -94,16 +94,16 @@ def _open(path: Path) -> int:
 
 
 def _lock(file: _File) -> None:
-    """Keeps others out; the system lets go of the lock when the process ends."""
+    """Lock the file; the system releases the lock when the process ends."""
     try:
         fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise InputError(
-            f"{file.path}: another sweep is being written to it; wait for it, or name another file"
+            f"{file.path}: another sweep is writing to it; wait until it ends, or use another file"
         ) from error
     except OSError as error:
         raise InputError(
-            f"{file.path}: cannot be locked ({error.strerror}); name a file on a local disk"
+            f"{file.path}: cannot be locked ({error.strerror}); use a file on a local disk"
         ) from error
 
 
@@ -111,9 +111,9 @@ def _read(path: Path) -> sweeps.SweepFile:
     try:
         content = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as the file of a sweep ({error})") from error
+        raise InputError(f"{path}: cannot be read as a sweep file ({error})") from error
     if not sweeps.is_one(content):
-        raise InputError(f"{path}: is not the file of a sweep, and stays as it is; name another")
+        raise InputError(f"{path}: is not the file of a sweep (unchanged); use another file")
     return sweeps.read(content, str(path))
 
 
@@ -121,7 +121,8 @@ def _refuse_another(path: Path, before: SweepPlan, now: SweepPlan) -> None:
     found = list(_differences(before, now))
     if found:
         raise InputError(
-            f"{path}: is of another sweep: {'; '.join(found)}; name another file, or delete it"
+            f"{path}: belongs to a different sweep: {'; '.join(found)}; use another file, or "
+            "delete this one"
         )
 
 
@@ -129,27 +130,27 @@ def _differences(before: SweepPlan, now: SweepPlan) -> Iterator[str]:
     yield from _of_mapping("application", before.applications, now.applications)
     yield from _of_mapping("axis", before.axes, now.axes)
     if tuple(before.axes) != tuple(now.axes) and set(before.axes) == set(now.axes):
-        yield f"axes in the order {', '.join(before.axes)} there, {', '.join(now.axes)} here"
+        yield f"axes in the order {', '.join(before.axes)} in the file, {', '.join(now.axes)} here"
     yield from _of_mapping("option", before.options, now.options)
     for what in ("counters", "rest", "seed"):
         there, here = getattr(before, what), getattr(now, what)
         if there != here:
-            yield f"{what} {_told(there)} there, {_told(here)} here"
+            yield f"{what} {_told(there)} in the file, {_told(here)} here"
     yield from _of_mapping("machine's", before.machine, now.machine)
 
 
 def _of_mapping(what: str, before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     for name in dict.fromkeys((*before, *now)):
         if name not in now:
-            yield f"{what} {name} is there, and not here"
+            yield f"{what} {name} is only in the file"
         elif name not in before:
-            yield f"{what} {name} is here, and not there"
+            yield f"{what} {name} is not in the file"
         elif not _alike(before[name], now[name]):
-            yield f"{what} {name} is {_told(before[name])} there, {_told(now[name])} here"
+            yield f"{what} {name} is {_told(before[name])} in the file, {_told(now[name])} here"
 
 
 def _alike(before: Any, now: Any) -> bool:
-    """Whether values are the same, and not just equal, as one call and 1.0 s of warm-up are."""
+    """Return whether values have equal type and value: warm-up 1 (a call) differs from 1.0 (s)."""
     if isinstance(before, tuple) and isinstance(now, tuple):
         return len(before) == len(now) and all(map(_alike, before, now))
     if isinstance(before, int | float) and type(before) is not type(now):

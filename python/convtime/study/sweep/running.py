@@ -1,4 +1,4 @@
-"""Runs a sweep: its points in random order, with a control in between, each kept as it is done."""
+"""Run a sweep: points in random order, interleaved with a control, each saved when done."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 
     from convtime.timing.options import SweepOptions
 
-# So many points are visited between two visits of the control.
+# Number of points between two visits of the control.
 _POINTS_BETWEEN_CONTROLS = 8
-# Before a number of iterations, so that it does not begin with a GPU that the last one has heated.
+# Seconds before each run of iterations: the GPU cools down from the previous run.
 _REST_BEFORE_ITERATIONS = 0.3
 _LONGEST_REST = 86_400
-# Counters take several passes each time, so that no more than these are read at a point.
+# Counters need several passes per call, so at most this many calls are counted at a point.
 _COUNTED_CALLS = 5
-# What tells two machines apart on which times are not of the same thing.
+# Facts that distinguish machines with incomparable times.
 _MACHINE = ("gpu", "cpu", "driver", "cuda", "cudnn", "torch", "convtime", "threads")
 
 
@@ -63,45 +63,44 @@ def sweep(
     progress: bool | None = None,
     **options: Unpack[SweepOptions],
 ) -> Sweep:
-    """Measures one application, or several, at each combination of the values of some axes.
+    """Measure one or several applications at each combination of the axes' values.
 
-    An axis is an option of ``time_op``, but for ``device``, ``stream`` and ``log``; or
-    ``iterations``; or else a parameter of ``fn``. Where there is one of the last kind, ``fn`` is a
-    factory: it is called with a point's values and returns what is timed, a callable without
-    arguments or a :class:`convtime.Candidate`. Otherwise ``fn`` itself is timed.
+    An axis is one of three kinds: an option of ``time_op`` other than ``device``, ``stream`` and
+    ``log``; ``iterations``; or a parameter of ``fn``. If any axis is a parameter, ``fn`` is a
+    factory. It is called with a point's values and returns a callable without arguments or a
+    :class:`convtime.Candidate`, which is timed. Otherwise ``fn`` itself is timed.
 
-    ``iterations`` are the consecutive calls of one run: after a rest and the calls that load and
-    compile, so many calls are made and timed one by one, and these are the point's samples. Unless
-    given, there is no warm-up, the cache is warm, tensors stay where they are, nothing holds the
-    queue, and the GPU's clock is left alone.
+    ``iterations`` is the number of consecutive calls of one run. After a rest and the calls that
+    load and compile, this many calls are made and timed one by one; they are the point's samples.
+    By default, such a run has no warm-up, a warm cache and fixed tensor addresses, does not hold
+    the queue, and leaves the GPU's clock unchanged.
 
-    Points are visited in random order. One of them, the control, is visited first, last, and after
-    every eighth point: its times tell whether the machine drifted. A point that fails is marked
-    with its error, and the others are measured.
+    Points are visited in random order. One point, the control, is visited first, last and after
+    every eighth point. Its times show whether the machine drifted. A point that fails is marked
+    with its error, and the sweep continues.
 
     Args:
-        fn: what is measured, or several by name.
-        axes: the values of each, which are numbers, texts, dtypes, memory formats or tuples of
-            these; a mapping of names to values for any others.
-        file: where each visit is written as it is done, a line of JSON each. Where it is there
-            already, the sweep goes on: what failed is tried again, and what was measured is not
-            measured again. The file of another sweep, or another machine, is refused.
-        counters: metrics, or groups of them, of :func:`convtime.counters`; they are read at each
-            point, too, of so many calls as there are iterations, and five at most. Where they
-            cannot be read, the result says why.
-        rest: seconds of idling before each visit; unless given, 0.3 where iterations are an axis,
-            else none.
-        seed: of the order of the points; unless given a random one, which is part of the result.
-        progress: whether a bar is shown on standard error; unless given, on a terminal.
+        fn: application to measure, or a mapping of names to several.
+        axes: values of each axis: numbers, strings, dtypes, memory formats or tuples of these. For
+            other values, pass a mapping of names to values.
+        file: file to which each visit is written when done, as one line of JSON. If the file
+            exists, the sweep resumes: failed points are retried, and measured points are skipped.
+            The file of a different sweep or machine is rejected.
+        counters: metrics, or groups of metrics, of :func:`convtime.counters` to read at each point.
+            They are read over as many calls as there are iterations, at most five. If they cannot
+            be read, the result says why.
+        rest: idle seconds before each visit. Default: 0.3 if iterations are an axis, else 0.
+        seed: seed of the order of the points. Default: random, and recorded in the result.
+        progress: whether to show a progress bar on standard error. Default: on a terminal only.
         {options}
 
     Returns:
-        Everything that was measured, as a table, a picture, or a Measurement for each point.
+        All measurements, available as a table, a plot, or a Measurement per point.
 
     Raises:
-        ValueError: for axes, options or a file that do not fit, before anything is measured.
-        TypeError: for an option that there is not.
-        KeyboardInterrupt: what was measured by then is in the file.
+        ValueError: axes, options or the file do not fit; raised before any measurement.
+        TypeError: an option is unknown.
+        KeyboardInterrupt: the run was interrupted; earlier measurements are in the file.
     """
     parsed = read_axes(axes, options)
     return run(
@@ -125,15 +124,15 @@ def run(
     seed: int | None = None,
     progress: bool | None = None,
 ) -> Sweep:
-    """As :func:`sweep`, of applications and axes that have been found to fit."""
+    """Run :func:`sweep` on applications and axes that were already checked."""
     if rest is None:
         rest = _REST_BEFORE_ITERATIONS if axes.count_iterations else 0.0
     elif not (is_finite(rest) and 0 <= rest <= _LONGEST_REST):
         raise InputError(
-            f"rest must be a number of seconds, from 0 to {_LONGEST_REST} (a day), got {rest!r}"
+            f"rest must be a number of seconds from 0 to {_LONGEST_REST} (a day), got {rest!r}"
         )
     if not (seed is None or (isinstance(seed, int) and not isinstance(seed, bool))):
-        raise InputError(f"seed must be a whole number, got {seed!r}")
+        raise InputError(f"seed must be an integer, got {seed!r}")
     if not (file is None or isinstance(file, str | os.PathLike)):
         raise InputError(f"file must be a path, got {file!r}")
     device = resolve_device(axes.options.get("device"))
@@ -168,20 +167,20 @@ def run(
 
 
 def _check_names(plan: SweepPlan) -> None:
-    """Points are known by their names, which labels with names of axes in them could make alike."""
+    """Require unique names of points: labels that contain axis names could make them collide."""
     (name, count), *_ = collections.Counter(point.name for point in plan.points()).most_common(1)
     if count > 1:
         raise InputError(
-            f"{count} points would be called {shown(name)}; give their values other labels, by a "
-            "mapping from labels to values"
+            f"points must have unique names, got {count} points named {shown(name)}; give their "
+            "values other labels with a mapping from labels to values"
         )
 
 
 def _check_metrics(names: Iterable[str], device: torch.device) -> None:
-    """Refuses metrics that a GPU does not have; that none can be read is said at each point.
+    """Reject metrics that the GPU does not have; points report other reasons for missing counters.
 
     Raises:
-        InputError: with the nearest metrics.
+        InputError: a metric is unknown; the message lists similar metrics.
     """
     if device.type == "cuda":
         with contextlib.suppress(RuntimeError):
@@ -189,7 +188,7 @@ def _check_metrics(names: Iterable[str], device: torch.device) -> None:
 
 
 def _written(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options as JSON has them, less those that are the process's own."""
+    """Return the options in JSON form, without those that apply to the process."""
     return {
         name: value if isinstance(value, bool | int | float | str | None) else str(value)
         for name, value in options.items()
@@ -203,7 +202,7 @@ def _machine(device: torch.device) -> dict[str, Any]:
 
 
 def _remaining(journal: Journal) -> Iterator[SweepPoint]:
-    """What is still to be visited, in order; nothing where everything has been measured."""
+    """Yield the remaining visits in order; nothing if all points are measured."""
     points = journal.plan.points()
     random.Random(journal.plan.seed).shuffle(points)  # noqa: S311 (no secret)
     done = {visit.key for visit in journal.visits if not (visit.control or visit.error)}
@@ -220,21 +219,21 @@ def _remaining(journal: Journal) -> Iterator[SweepPoint]:
 
 @dataclasses.dataclass(frozen=True)
 class _Visits:
-    """Makes visits of points."""
+    """Measure points, one visit at a time."""
 
     applications: Mapping[str, Application]
     axes: Axes
     plan: SweepPlan
 
     def make(self, point: SweepPoint) -> SweepPoint:
-        """The point with what was measured, or why it could not be."""
+        """Return the point with its measurement, or with the error that prevented it."""
         time.sleep(self.plan.rest)
         try:
             return self._measured(point)
-        except (Exception, SystemExit) as error:  # whatever the user's code raises
+        except (Exception, SystemExit) as error:  # anything that the user's code raises
             return dataclasses.replace(point, error=_told(error))
         finally:
-            # Blocks cut for this point's sizes rarely fit the next one's.
+            # Cached blocks of this point's sizes rarely fit the next point.
             torch.cuda.empty_cache()
 
     def _measured(self, point: SweepPoint) -> SweepPoint:
@@ -251,7 +250,7 @@ class _Visits:
     def _counted(
         self, candidate: Candidate, point: SweepPoint, measured: Measurement
     ) -> tuple[Counters | None, str]:
-        """What was counted, or why nothing was."""
+        """Return the counters, or why they are missing."""
         calls = point.values.get(ITERATIONS, _COUNTED_CALLS)
         assert isinstance(calls, int)
         cache: Any = measured.cache if measured.cache in get_args(CounterCache) else "cold"
@@ -289,7 +288,7 @@ def _timed(candidate: Candidate, options: Mapping[str, Any]) -> Measurement:
 
 
 def _told(error: BaseException) -> str:
-    """Why a point failed, in one line."""
+    """Return why a point failed, in one line."""
     if isinstance(error, InputError):
         return one_line(error)
     return raised_by(error) or first_line(error)

@@ -1,4 +1,4 @@
-"""What a GPU of this process can count, as CUPTI tells."""
+"""Counters that a GPU of this process supports, as reported by CUPTI."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from convtime.timing.counters.refusals import explain
 
 @contextlib.contextmanager
 def telling_refusals(device: torch.device) -> Iterator[None]:
-    """Says in a sentence what CUPTI refuses.
+    """Explain CUPTI's refusals in a sentence.
 
     Raises:
-        CountersUnavailable: where nobody gets counters here as things stand.
+        CountersUnavailable: if counters are unavailable in the current state of the machine.
         RuntimeError: for another failure of CUPTI.
     """
     try:
@@ -33,7 +33,7 @@ def telling_refusals(device: torch.device) -> Iterator[None]:
 
 
 class GpuChip:
-    """The chip of a GPU. It is asked once for each name, since CUPTI takes its time to begin."""
+    """The chip of a GPU. It queries each name only once, because CUPTI is slow to start."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -62,5 +62,5 @@ def _metrics(_uuid: str, device: torch.device) -> tuple[str, ...]:
 
 @functools.cache
 def _descriptions(_uuid: str) -> dict[str, tuple[str, str, str] | None]:
-    """Those that were asked for, which grow."""
+    """Cache of the descriptions that were queried; callers extend it."""
     return {}

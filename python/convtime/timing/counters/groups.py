@@ -1,4 +1,4 @@
-"""Groups of metrics, and the metrics of each, by NVIDIA's names."""
+"""Groups of metrics, and NVIDIA's names of the metrics in each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Final
 
-#: Counted in every case: what does not add up is averaged over launches by their durations.
+#: Always counted: metrics that do not add up are averaged over launches, weighted by duration.
 DURATION: Final = "gpu__time_duration.sum"
 
 
@@ -15,8 +15,8 @@ class Metric:
     """A metric of a group.
 
     Attributes:
-        description: what it says of a kernel.
-        names: what GPUs call it, the commonest first.
+        description: property of a kernel that it measures.
+        names: its names on different GPUs, the most common first.
     """
 
     description: str
@@ -25,11 +25,11 @@ class Metric:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Metrics that answer one question.
+    """Metrics that answer one question about a kernel.
 
     Attributes:
-        description: the question's subject.
-        metrics: what is counted for it.
+        description: subject of the question.
+        metrics: metrics that answer it.
     """
 
     description: str
@@ -77,7 +77,7 @@ GROUPS: Final[Mapping[str, Group]] = {
         ),
     ),
     "sm": Group(
-        "what the multiprocessors and the memory system do of what they can",
+        "throughput of the multiprocessors and the memory system, relative to their peak",
         (
             _metric(
                 "busiest part of the SMs, of what it can sustain",
@@ -118,7 +118,7 @@ GROUPS: Final[Mapping[str, Group]] = {
     ),
 }
 
-#: The words of a group's metric, by each of its names.
+#: Descriptions of the groups' metrics, by each of their names.
 DESCRIPTIONS: Final[Mapping[str, str]] = {
     name: metric.description
     for group in GROUPS.values()

@@ -1,4 +1,4 @@
-"""The names that hardware counters can be asked for by."""
+"""List the names of the hardware counters that can be requested."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from convtime.timing.counters.names import Chip, countable, describe
 
 @dataclasses.dataclass(frozen=True)
 class CounterName:
-    """A metric that :func:`convtime.counters` can be asked for.
+    """A metric that :func:`convtime.counters` can read.
 
     Attributes:
-        name: its own.
-        group: which it is part of; empty for none.
-        unit: of its values.
-        description: in NVIDIA's words, or convtime's for those of a group.
+        name: name of the metric.
+        group: group that contains it; empty for none.
+        unit: unit of its values.
+        description: from NVIDIA, or from convtime for metrics of a group.
     """
 
     name: str
@@ -39,22 +39,22 @@ class CounterName:
 def counter_names(
     containing: str = "", device: torch.device | str | int | None = None
 ) -> tuple[CounterName, ...]:
-    """The metrics that a GPU counts for each kernel: those of groups, and then all others.
+    """List the metrics that a GPU counts for each kernel: those of groups first, then all others.
 
-    Each has the suffix of the value that is mostly meant; others are in NVIDIA's documents, such
-    as ``.avg``, ``.max`` or ``.sum.per_second`` of what has ``.sum`` here.
+    Each has its most common suffix. NVIDIA's documentation lists other suffixes, such as ``.avg``,
+    ``.max`` or ``.sum.per_second`` for a metric that has ``.sum`` here.
 
     Args:
-        containing: a part of the name or of the description that they must have, in any case.
-        device: the GPU; the current one unless given.
+        containing: text that the name or the description must contain, ignoring case.
+        device: the GPU. Default: the current one.
 
     Raises:
-        CountersUnavailable: where there is no GPU, or none that tells.
-        ValueError: for a device that is no GPU of this process.
+        CountersUnavailable: if there is no GPU, or none that reports its counters.
+        ValueError: for a device that is not a GPU of this process.
     """
     if not _C.cuda_available():
         raise CountersUnavailable(
-            "hardware counters are a GPU's, and PyTorch finds no GPU that it can use"
+            "hardware counters need a GPU, and PyTorch finds no GPU that it can use"
         )
     gpu = resolve_device(device)
     if gpu.type != "cuda":
@@ -63,7 +63,7 @@ def counter_names(
 
 
 def names_of(chip: Chip, containing: str = "") -> tuple[CounterName, ...]:
-    """The metrics of a chip, as :func:`counter_names`."""
+    """List the metrics of a chip, as :func:`counter_names`."""
     group_of = {
         name: group
         for group, members in GROUPS.items()

@@ -1,4 +1,4 @@
-"""Which metrics are meant by the names that a user gives."""
+"""Resolve the metric names that a user gives."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from convtime.timing.counters.nvprof import NVPROF
 ALL: Final = "all"
 _NEAREST = 5
 
-# They count links of the whole device, which CUPTI does not do for one kernel.
+# These count links of the whole device, which CUPTI does not attribute to one kernel.
 _DEVICE_UNITS = frozenset({"c2clink", "ctc", "nvlrx", "nvltx", "pcie"})
 
 
 class Chip(Protocol):
-    """What a GPU can count."""
+    """The counters of a GPU."""
 
     @property
     def name(self) -> str:
-        """For sentences, e.g. "cuda:0"."""
+        """Name for messages, e.g. "cuda:0"."""
 
     def metrics(self) -> Sequence[str]:
-        """All of its metrics, each with its usual suffix."""
+        """All of its metrics, each with its most common suffix."""
 
     def describe(self, names: Sequence[str]) -> Sequence[tuple[str, str, str] | None]:
-        """For each, description, unit and the part of the hardware; None for what it lacks."""
+        """Description, unit and hardware unit of each metric; None for unsupported metrics."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """What is to be counted.
+    """The metrics to count.
 
     Attributes:
-        metrics: by NVIDIA's names, each once; the duration first.
-        translated: by the names of nvprof's that were asked for, metrics and what each counts for.
-        left_out: metrics of groups that the GPU does not have, and why.
+        metrics: NVIDIA's names, without duplicates; the duration first.
+        translated: for each requested nvprof name, the metrics to add and their factors.
+        left_out: metrics of groups that the GPU does not support, and why.
     """
 
     metrics: tuple[str, ...]
@@ -48,11 +48,11 @@ class Wanted:
 
 
 def split_names(asked: object) -> tuple[str, ...]:
-    """The names that are asked for: of one text, where they may have commas between them, or more.
+    """Split the requested names: one string, which may contain commas, or several strings.
 
     Raises:
-        TypeError: for something else than text.
-        InputError: for none, and for what can be no name of a metric.
+        TypeError: for anything other than strings.
+        InputError: if there are no names, or one cannot be the name of a metric.
     """
     given = [asked] if isinstance(asked, str) else asked
     if not isinstance(given, Iterable) or isinstance(given, bytes):
@@ -72,10 +72,10 @@ def split_names(asked: object) -> tuple[str, ...]:
 
 
 def resolve(asked: Iterable[str], chip: Chip) -> Wanted:
-    """The metrics that names mean on a GPU.
+    """Return the metrics that names refer to on a GPU.
 
     Raises:
-        InputError: for a metric that the GPU does not have, with the nearest ones.
+        InputError: for a metric that the GPU does not support; suggests similar names.
     """
     metrics: dict[str, None] = {DURATION: None}
     translated: dict[str, dict[str, float]] = {}
@@ -99,10 +99,10 @@ def resolve(asked: Iterable[str], chip: Chip) -> Wanted:
 
 
 def countable(metrics: Iterable[str]) -> list[str]:
-    """Of all metrics, those that the hardware counts for one kernel.
+    """Return the metrics that the hardware counts for one kernel.
 
-    Those of ``sass`` are counted by changing the kernel's code, and those with a dot in the first
-    part of their names are other tools' copies of what there is already.
+    Metrics of ``sass`` are counted by modifying the kernel's code. Metrics with a dot in the first
+    part of their names are other tools' copies of existing metrics.
     """
     return [
         metric
@@ -114,7 +114,7 @@ def countable(metrics: Iterable[str]) -> list[str]:
 
 
 def describe(metrics: Sequence[str], chip: Chip) -> dict[str, tuple[str, str, float]]:
-    """Of each metric a description, its unit, and what makes that unit of CUPTI's."""
+    """Return each metric's description, unit, and the factor from CUPTI's unit to that unit."""
     told = {}
     for metric, known in zip(metrics, chip.describe(metrics), strict=True):
         description, unit, _ = known or ("", "", "")
@@ -123,7 +123,7 @@ def describe(metrics: Sequence[str], chip: Chip) -> dict[str, tuple[str, str, fl
 
 
 def _si(unit: str) -> tuple[str, float]:
-    """A unit of CUPTI's as it is shown, and the factor between the two."""
+    """Return the unit shown for a unit of CUPTI, and the factor between the two."""
     if unit == "nanosecond":
         return "s", 1e-9
     if unit == "percent":
@@ -149,8 +149,7 @@ def _translate(name: str, chip: Chip) -> dict[str, float]:
     for metric, known in zip(metrics, chip.describe(metrics), strict=True):
         if known is None:
             raise InputError(
-                f"nvprof's {name!r} is {metric} today, which {chip.name} does not count; leave it "
-                "out"
+                f"nvprof's {name!r} is now {metric}, which {chip.name} does not count; leave it out"
             )
     return dict(terms)
 
@@ -158,14 +157,14 @@ def _translate(name: str, chip: Chip) -> dict[str, float]:
 def _of_chip(name: str, chip: Chip) -> str:
     if _unit(name) in _DEVICE_UNITS:
         raise InputError(
-            f"{name!r} counts a link of the whole device, which cannot be told for one kernel; "
+            f"{name!r} counts a link of the whole device, which has no value for a single kernel; "
             "leave it out"
         )
     (known,) = chip.describe([name])
     every = chip.metrics()
     if known is None:
         raise InputError(_unknown(name, (*every, *GROUPS, *NVPROF), of=f" on {chip.name}"))
-    # Without a suffix, CUPTI describes it, and does not count it.
+    # CUPTI describes a metric without a suffix, but does not count it.
     usual = next((metric for metric in every if metric.startswith(f"{name}.")), name)
     return name if "." in name else usual
 

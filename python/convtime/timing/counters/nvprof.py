@@ -1,7 +1,7 @@
-"""The metrics of nvprof, which counts on no GPU newer than Volta, by today's names.
+"""Metrics of nvprof, which supports no GPU newer than Volta, by their current names.
 
-After the table in NVIDIA's transition guide of Nsight Compute, in nvprof's own units: where it gave
-a share from 0 to 1 or a level from 0 to 10, the percentage is scaled.
+The translation follows the table in the transition guide of Nsight Compute, in nvprof's units. If
+nvprof had a share from 0 to 1 or a level from 0 to 10, the percentage is scaled to it.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-_RATIO = 0.01  # of a percentage
-_LEVEL = 0.1  # likewise, of ten
+_RATIO = 0.01  # from a percentage to a share from 0 to 1
+_LEVEL = 0.1  # from a percentage to a level from 0 to 10
 
 
 def _sum(*metrics: str, factor: float = 1.0) -> dict[str, float]:
@@ -18,7 +18,7 @@ def _sum(*metrics: str, factor: float = 1.0) -> dict[str, float]:
 
 
 def _flops(kind: str) -> dict[str, float]:
-    """Floating-point operations of one precision, of which a multiply-add is two."""
+    """Floating-point operations of one precision; a multiply-add counts as two."""
     name = "smsp__sass_thread_inst_executed_op_{}{}_pred_on.sum".format
     return {name(kind, "add"): 1.0, name(kind, "mul"): 1.0, name(kind, "fma"): 2.0}
 
@@ -38,7 +38,7 @@ _LOCAL_STORE = "l1tex__{}_pipe_lsu_mem_local_op_st"
 _THREADS = "smsp__sass_thread_inst_executed_op_{}_pred_on.sum"
 _PER_REQUEST = "average_t_sectors_per_request"
 
-#: By nvprof's name: metrics and what each counts for, which are added.
+#: By nvprof's name: the metrics to add, each with its factor.
 NVPROF: Final[Mapping[str, Mapping[str, float]]] = {
     # Memory of the GPU.
     "dram_read_bytes": _sum("dram__bytes_read.sum"),
@@ -63,7 +63,7 @@ NVPROF: Final[Mapping[str, Mapping[str, float]]] = {
     "l2_utilization": _peak("lts__t_sectors", of="elapsed"),
     "sysmem_read_transactions": _sum("lts__t_sectors_aperture_sysmem_op_read.sum"),
     "sysmem_write_transactions": _sum("lts__t_sectors_aperture_sysmem_op_write.sum"),
-    # L1 cache, and how well accesses coalesce.
+    # L1 cache, and coalescing of accesses.
     "tex_cache_hit_rate": _sum("l1tex__t_sector_hit_rate.pct"),
     "gld_transactions": _sum(_GLOBAL_LOAD.format("t_sectors") + ".sum"),
     "gst_transactions": _sum(_GLOBAL_STORE.format("t_sectors") + ".sum"),
@@ -93,7 +93,7 @@ NVPROF: Final[Mapping[str, Mapping[str, float]]] = {
         "smsp__average_thread_inst_executed_pred_on_per_inst_executed.pct"
     ),
     "branch_efficiency": _sum("smsp__sass_average_branch_targets_threads_uniform.pct"),
-    # Instructions. IPC is an SM's, and not that of one of its four schedulers.
+    # Instructions. IPC is that of an SM, not of one of its four schedulers.
     "ipc": _sum("sm__inst_executed.avg.per_cycle_active"),
     "issued_ipc": _sum("sm__inst_issued.avg.per_cycle_active"),
     "inst_executed": _sum("smsp__inst_executed.sum"),

@@ -1,4 +1,4 @@
-"""Reads hardware counters of one operation's kernels, in this process."""
+"""Read hardware counters of one operation's kernels, in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from convtime.timing.supervision import TimeLimit
 Replay = Literal["call", "kernel"]
 CounterCache = Literal["cold", "cold-clean", "warm"]
 
-#: What is read unless metrics are named.
+#: Metrics that are read by default.
 DEFAULT_METRICS = tuple(GROUPS)
 
 
@@ -42,39 +42,39 @@ def counters(
     device: torch.device | str | int | None = None,
     exclusive: bool = True,
 ) -> Counters:
-    """Reads the GPU's hardware counters for each kernel of ``fn(*args, **kwargs)``.
+    """Read the GPU's hardware counters for each kernel of ``fn(*args, **kwargs)``.
 
     Args:
-        fn: what is counted. Its result is dropped.
-        args: its positional arguments.
-        kwargs: its keyword arguments.
-        metrics: names of groups (``time``, ``dram``, ``l2``, ``sm``, ``occupancy``, ``tensor``), of
-            metrics as NVIDIA's tools have them (``dram__bytes_read.sum``), or of nvprof's
-            (``dram_write_transactions``), one or several; ``all`` for every metric of this GPU,
-            which takes many passes. See :func:`convtime.counter_names`.
-        name: what the result is called; the function's own name unless given.
-        setup: called without arguments before each call, before the cache is flushed; what it
-            issues to the GPU is not counted.
-        backward: counts the backward pass of ``fn``'s result instead.
+        fn: callable whose kernels are counted. Its result is dropped.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        metrics: one or several names of groups (``time``, ``dram``, ``l2``, ``sm``, ``occupancy``,
+            ``tensor``), of metrics as in NVIDIA's tools (``dram__bytes_read.sum``), or of nvprof
+            metrics (``dram_write_transactions``). ``all`` reads every metric of this GPU, which
+            takes many passes. See :func:`convtime.counter_names`.
+        name: name of the result. Default: the name of the function.
+        setup: called without arguments before each call, before the cache flush; its GPU work is
+            not counted.
+        backward: whether to count the backward pass of ``fn``'s result instead.
         repeats: how many times everything is counted.
-        replay: the hardware counts a few events at a time, so that what is counted is repeated:
-            ``kernel`` has CUPTI repeat each kernel for all metrics, and restore what it wrote;
-            ``call`` calls ``fn`` anew for as many metrics as one pass counts, after a flush each
-            time. What takes several passes by itself is repeated by CUPTI there, too.
-        cache: what each call finds in the L2 cache, as ``time_op``'s; where CUPTI repeats a
-            kernel, the flush comes before the first pass alone.
-        device: where the work runs, as ``time_op``'s.
-        exclusive: as ``time_op``'s.
+        replay: how the work is repeated, because the hardware counts only a few events at a time.
+            With ``kernel``, CUPTI repeats each kernel for all metrics, and restores the memory that
+            it wrote. With ``call``, ``fn`` is called again for each set of metrics that fits in one
+            pass, after a flush each time. CUPTI still repeats kernels for a metric that needs
+            several passes alone.
+        cache: state of the L2 cache at each call, as in ``time_op``. If CUPTI repeats a kernel, the
+            flush precedes only the first pass.
+        device: device of the work, as in ``time_op``.
+        exclusive: as in ``time_op``.
 
     Raises:
-        CountersUnavailable: where this machine, build or user has no access to the counters, and
-            for a CUDA graph of several kernels, which CUPTI does not count one by one; the text
-            says what to do.
-        ValueError: for a metric that there is not, with the nearest ones, and for an option outside
-            of its range.
-        TypeError: for something that is not callable.
-        RuntimeError: while a profiler runs, and for a failure of CUDA or CUPTI. Whatever ``fn``
-            raises passes through.
+        CountersUnavailable: if this machine, build or user has no access to the counters, or for a
+            CUDA graph of several kernels, which CUPTI does not count one by one; the message says
+            how to fix it.
+        ValueError: for an unknown metric, with suggestions, or if an option is outside its range.
+        TypeError: if ``fn`` is not callable.
+        RuntimeError: while a profiler runs, or if CUDA or CUPTI fails. Exceptions of ``fn`` pass
+            through.
     """
     candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
     asked = split_names(metrics)
@@ -87,7 +87,7 @@ def counters(
     if not isinstance(repeats, int) or isinstance(repeats, bool) or repeats < 1:
         raise ValueError(f"repeats must be a whole number, 1 or more, got {repeats!r}")
     options = Options(cache=cache, device=device, exclusive=exclusive)
-    place = gpu_place(candidate, options, "hardware counters are a GPU's")
+    place = gpu_place(candidate, options, "hardware counters need a GPU")
     before = provenance(place.device)
     with turn_on(place, options, TimeLimit.of(None)) as turn, on(place.device, None):
         make_way_for_profilers()
@@ -113,15 +113,15 @@ def counters(
 
 
 def gpu_place(candidate: Candidate, options: Options, why: str) -> Place:
-    """Where a candidate's work runs.
+    """Return the device of a candidate's work.
 
     Args:
-        candidate: what is called.
-        options: with the device that is asked for.
-        why: that has to be a GPU, for the error.
+        candidate: candidate to call.
+        options: options with the requested device.
+        why: why it must be a GPU, for the error message.
 
     Raises:
-        CountersUnavailable: where it is none.
+        CountersUnavailable: if it is not a GPU.
     """
     if not _C.cuda_available():
         raise CountersUnavailable(f"{why}, and PyTorch finds no GPU that it can use")
@@ -139,7 +139,7 @@ def _count(
     options: Options,
     place: Place,
 ) -> dict[str, Any]:
-    """What ``_C.count_kernels`` gives."""
+    """Count the kernels; returns the result of ``_C.count_kernels``."""
     called = clearing_gradients(candidate)
     if candidate.backward:
         called = backward_of(called)

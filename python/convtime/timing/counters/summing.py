@@ -1,4 +1,4 @@
-"""Makes Counters of what was counted of each launch."""
+"""Make Counters from the counts of each launch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ADDING_UP = ("sum", "avg", "min", "max")
 
 
 def adds_up(metric: str) -> bool:
-    """Whether a metric's values over several launches are added: a count, and no rate or share."""
+    """Whether a metric's values are summed over launches: it is a count, not a rate or share."""
     return metric.rpartition(".")[2] in _ADDING_UP
 
 
@@ -31,12 +31,12 @@ def make_counters(
     described: Mapping[str, tuple[str, str, float]],
     **facts: Any,
 ) -> Counters:
-    """What was counted, by kernel and for the whole call.
+    """Combine the counts by kernel and for the whole call.
 
     Args:
-        counted: what ``_C.count_kernels`` gives.
-        wanted: its metrics, in its order.
-        described: of each metric a description, its unit, and the factor to that unit.
+        counted: result of ``_C.count_kernels``.
+        wanted: its metrics, in the same order.
+        described: for each metric its description, unit, and the factor to that unit.
         facts: other fields of the result.
     """
     factors = [described[metric][2] for metric in wanted.metrics]
@@ -69,7 +69,7 @@ def _scaled(values: Iterable[float | None], factors: Iterable[float]) -> list[fl
 
 
 def _names(counted: Mapping[str, Any], count: int) -> list[_Launch]:
-    """What was launched, in order; numbers where that is not known."""
+    """Return the launches in order; numbers if their names are unknown."""
     if counted["unnamed"]:
         nothing = (0, 0, 0)
         return [(f"kernel {place + 1}", nothing, nothing) for place in range(count)]
@@ -87,7 +87,7 @@ def _kernels(
         for metric in metrics:
             of_repeats = []
             for launches in repeats:
-                # Repeats may differ where kernels have no names.
+                # Repeats may have different launches if kernels have no names.
                 counted = [launches[place] for place in own if place < len(launches)]
                 total = _total(metric, counted)
                 share = len(counted) if adds_up(metric) else 1
@@ -97,7 +97,7 @@ def _kernels(
 
 
 def _total(metric: str, launches: Sequence[Values]) -> float | None:
-    """Of several launches: the sum of a count, the mean over time of a rate or share."""
+    """Combine several launches: the sum of a count, the mean over time of a rate or share."""
     values = [launch[metric] for launch in launches]
     if adds_up(metric):
         known = [value for value in values if value is not None]
