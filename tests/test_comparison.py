@@ -24,9 +24,9 @@ KERNEL = DeviceActivity("kernel", "relu", (1, 1, 1), (1, 1, 1), 16, 0, 0, (1e-6,
 
 
 def timed(name: str) -> convtime.Measurement:
-    """To be given other samples, of a clock without a tick."""
+    """To be given other samples, as of a GPU and a clock without a tick."""
     one = convtime.time_op(time.sleep, 0, device="cpu", max_samples=10, name=name)
-    return dataclasses.replace(one, clock_tick=0.0, host=(), disturbance="")
+    return dataclasses.replace(one, clock_tick=0.0, host=(), disturbance="", between_runs=0.0)
 
 
 @pytest.mark.timing
@@ -208,7 +208,6 @@ def measured(
         seconds=tuple(seconds),
         batches=(),
         sm_clocks_hz=clocks_hz,
-        between_runs=0.0,  # as of a GPU
         **fields,
     )
 

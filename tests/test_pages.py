@@ -85,6 +85,19 @@ def faults_per_call(pages: Pages, call: Callable[[], object]) -> tuple[list[int]
 
 
 @without_huge_pages
+def test_fresh_pages_of_small_tensors_are_as_many_in_each_call() -> None:
+    """Of a page and a half each: blocks that share pages would keep some of them, or not."""
+    x = ones(3 * PAGE // 2)
+
+    def call() -> list[torch.Tensor]:
+        return [torch.neg(x) for _ in range(20)]
+
+    for _ in range(3):
+        faults, _ = faults_per_call("fresh", call)
+        assert faults == [pytest.approx(40, abs=1)] * len(faults)
+
+
+@without_huge_pages
 @pytest.mark.parametrize("nbytes", [NBYTES, 64 * PAGE])
 def test_fresh_pages_are_mapped_in_each_call(nbytes: int) -> None:
     x = ones(nbytes)

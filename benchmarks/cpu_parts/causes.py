@@ -21,7 +21,6 @@ from pathlib import Path
 
 import torch
 from common.planting import NOTHING, Draw, Plant, Planted, Plants
-from torch.nn import functional as F
 
 from cpu_parts.load import planted_load
 
@@ -332,11 +331,10 @@ def matmul(draw: Draw) -> Planted:
     return Planted(functools.partial(torch.mm, out=out), (x, y))
 
 
-def convolution(draw: Draw) -> Planted:
-    """Whose result is so small that no memory is mapped for it."""
-    channels = 16 * draw.whole("16 channels", 4, 8)
-    x, weight = torch.randn(1, channels, 14, 14), torch.randn(channels, channels, 3, 3)
-    return Planted(functools.partial(F.conv2d, padding=1), (x, weight))
+def batched_matmul(draw: Draw) -> Planted:
+    size, batch = 16 * draw.whole("16 rows", 12, 20), draw.whole("batch", 8, 16)
+    x, y, out = (torch.randn(batch, size, size) for _ in range(3))
+    return Planted(functools.partial(torch.bmm, out=out), (x, y))
 
 
 def large_relu(draw: Draw) -> Planted:
@@ -349,15 +347,14 @@ def large_sum(draw: Draw) -> Planted:
     return Planted(torch.sum, (torch.randn(draw.whole("Mi numbers", 48, 96) * MIB),))
 
 
-def exponentials(draw: Draw) -> Planted:
+def inverse_errors(draw: Draw) -> Planted:
     x = torch.randn(draw.whole("Mi numbers", 32, 64) * MIB)
     return Planted(functools.partial(torch.special.erfinv, out=torch.empty_like(x)), (x / 8,))
 
 
-def decomposition(draw: Draw) -> Planted:
-    size = draw.whole("size", 300, 600)
-    x = torch.randn(size, size)
-    return Planted(torch.linalg.cholesky, (x @ x.t() + size * torch.eye(size),))
+def arc_tangents(draw: Draw) -> Planted:
+    x = torch.randn(draw.whole("Mi numbers", 16, 48) * MIB)
+    return Planted(functools.partial(torch.atan, out=torch.empty_like(x)), (x,))
 
 
 CAUSES: Plants = {
@@ -397,5 +394,5 @@ CAUSES: Plants = {
 
 CONTROLS: Plants = {
     f"control: {make.__name__.replace('_', ' ')}": _control(make)
-    for make in (matmul, convolution, large_relu, large_sum, exponentials, decomposition)
+    for make in (matmul, batched_matmul, large_relu, large_sum, inverse_errors, arc_tangents)
 }

@@ -3,7 +3,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
-#include <c10/util/Exception.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -13,6 +12,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <mutex>
 #include <string>
@@ -42,8 +42,16 @@ bool discard_pages(void* data, std::size_t bytes) {
   return first >= last || madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED) == 0;
 }
 
-/// Keeps freed blocks as long as timings run. All blocks come from c10::alloc_cpu, like those of
-/// PyTorch's own allocator, so either allocator can free them at any time.
+/// Allocate whole pages, so that a block shares no page with another and all of its pages can be
+/// fresh. Returns null if there is no memory.
+void* allocate_pages(std::size_t bytes) {
+  void* data = nullptr;
+  const std::size_t pages = (bytes + page_bytes() - 1) / page_bytes();
+  return posix_memalign(&data, page_bytes(), pages * page_bytes()) == 0 ? data : nullptr;
+}
+
+/// Keeps freed blocks as long as timings run. All blocks come from malloc, like those of PyTorch's
+/// own allocator, so either allocator can free them at any time.
 class PageAllocator final : public c10::Allocator {
  public:
   /// Never destroyed, because tensors refer to their allocator as long as they exist.
@@ -58,9 +66,8 @@ class PageAllocator final : public c10::Allocator {
     }
     void* data = reuse(bytes);
     if (data == nullptr) {
-      try {
-        data = c10::alloc_cpu(bytes);
-      } catch (const c10::Error&) {
+      data = allocate_pages(bytes);
+      if (data == nullptr) {
         free_unused();
         return c10::GetDefaultCPUAllocator()->allocate(bytes);
       }

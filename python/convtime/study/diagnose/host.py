@@ -24,7 +24,8 @@ from convtime.study.diagnose.subject import BUDGET, Subject, seconds_of
 _LOOP_SECONDS, _FEWEST_CALLS = 0.35, 3
 _REST_SECONDS = 0.1
 _FAULTED_PAGES = 2048
-_CLOCKED_SECONDS, _MOST_CLOCKED, _SMALLEST_CALLS = 0.02, 1000, 500
+_CLOCKED_SECONDS, _MOST_CLOCKED = 0.02, 1000
+_SMALLEST_SECONDS, _SMALLEST_CALLS = 0.005, 500
 _VISITS = 2  # of each condition, alternating, to separate conditions from drift
 
 
@@ -33,13 +34,7 @@ def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
     probe = _C.HostProbe()
     rest, _ = _read(probe, lambda: time.sleep(_REST_SECONDS))
     rested_hz = _fastest_clock()
-    count = max(_FEWEST_CALLS, int(_LOOP_SECONDS / max(evidence.calls.loop.median, 1e-7)))
-
-    def loop() -> None:
-        for _ in range(count):
-            subject.prepare()
-            subject.call()
-
+    loop, count = _loop_of(subject, evidence)
     found, kernel = _read(probe, loop)
     loaded_hz = _C.core_clock_hz()
     waits, unseen = _watch(loop, count)
@@ -67,6 +62,44 @@ def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
         missing=missing,
     )
     return dataclasses.replace(evidence, host=host)
+
+
+def _loop_of(subject: Subject, evidence: Evidence) -> tuple[Callable[[], None], int]:
+    """A loop of calls, and how many they are."""
+    count = max(_FEWEST_CALLS, int(_LOOP_SECONDS / max(evidence.calls.loop.median, 1e-7)))
+
+    def loop() -> None:
+        for _ in range(count):
+            subject.prepare()
+            subject.call()
+
+    return loop, count
+
+
+def look_at_host_again(subject: Subject, evidence: Evidence) -> Evidence:
+    """Reads once more, some seconds later: others come and go. Both readings count alike."""
+    first = evidence.host
+    if first is None:
+        return evidence
+    probe = _C.HostProbe()
+    loop, count = _loop_of(subject, evidence)
+    found, _ = _read(probe, loop)
+    others = None if found.others_seconds is None else found.others_seconds / found.seconds
+    both = dataclasses.replace(
+        first,
+        seconds=(first.seconds + found.seconds / count) / 2,
+        cpu=(first.cpu + found.cpu_seconds / count) / 2,
+        waiting=_mean(first.waiting, _each(found.waiting_seconds, count)),
+        longest_wait=_mean(first.longest_wait, _each(found.longest_wait_seconds, count)),
+        others=_mean(first.others, others),
+        throttled=_mean(first.throttled, _each(found.throttled_seconds, count)),
+        stolen=_mean(first.stolen, _each(found.stolen_seconds, count)),
+    )
+    return dataclasses.replace(evidence, host=both)
+
+
+def _mean(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else (one + other) / 2
 
 
 def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
@@ -126,9 +159,12 @@ def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
     seconds = evidence.calls.loop.median
     count = max(1, min(_MOST_CLOCKED, int(_CLOCKED_SECONDS / max(seconds, 1e-7))))
     small = torch.zeros(1)
+    # Where other threads hold the interpreter's lock, it takes milliseconds.
+    once = min(seconds_of(lambda: torch.neg(small)) for _ in range(10))
+    calls = max(10, min(_SMALLEST_CALLS, int(_SMALLEST_SECONDS / max(once, 1e-7))))
 
     def smallest() -> None:
-        for _ in range(_SMALLEST_CALLS):
+        for _ in range(calls):
             torch.neg(small)
 
     def loop() -> None:
@@ -137,7 +173,7 @@ def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
             subject.call()
 
     added, found = _clock(smallest, math.inf)
-    limit = max(0.0, found["seconds"] / _SMALLEST_CALLS - added)
+    limit = max(0.0, found["seconds"] / calls - added)
     _, found = _clock(loop, limit + added)
     inside = found["seconds"] - added * (found["count"] - found["outermost"] / 2)
     operators = Operators(
