@@ -11,7 +11,9 @@ class HostReading:
 
     Where a call is long, a reading is of one sample, and of the call alone. Short calls share a
     reading with those before and after, and with what happened between them. Of one that several
-    candidates share, each has the share of its time, and so parts of what is counted.
+    candidates share, each has the share of its time, and so parts of what is counted. The last
+    four come from the CPU's performance counters (Linux perf). They cover user space and all
+    threads of this process, and are None for a reading that includes other calls.
 
     Attributes:
         samples: how many samples it is of.
@@ -30,6 +32,10 @@ class HostReading:
         throttled_seconds: that a cgroup's quota kept this process from running.
         others_seconds: that other processes computed, on all cores that this one may use.
         stolen_seconds: that the hypervisor kept these cores from running, likewise.
+        instructions: executed instructions.
+        cycles: clock cycles of the cores.
+        cache_misses: misses of the last-level cache.
+        tlb_misses: misses of loads in the data TLB.
     """
 
     samples: int
@@ -46,3 +52,7 @@ class HostReading:
     throttled_seconds: float | None = None
     others_seconds: float | None = None
     stolen_seconds: float | None = None
+    instructions: float | None = None
+    cycles: float | None = None
+    cache_misses: float | None = None
+    tlb_misses: float | None = None
