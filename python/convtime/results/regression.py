@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import reprlib
+import statistics
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
 
@@ -23,15 +25,15 @@ from convtime.results.measurement import Measurement
 from convtime.results.significance import LogMedian, LogRatio, adjusted
 from convtime.results.units import format_seconds
 
-SCHEMA = "1.1"
+SCHEMA = "1.2"
 
 #: ``same``, ``slower`` and ``faster`` by more than the margin, ``uncertain`` which of these;
 #: ``missing`` from the later run, or ``new`` in it.
 Verdict = Literal["slower", "faster", "uncertain", "same", "missing", "new"]
 
-#: What an exit code can be told to fail on: a verdict, or a verdict on busy time that the span
-#: contradicts.
-Failure = Literal[Verdict, "contradictory"]
+#: What an exit code can be told to fail on: a verdict, a verdict on busy time that the span
+#: contradicts, or a call that executes more instructions than before.
+Failure = Literal[Verdict, "contradictory", "more-instructions"]
 
 #: Why a verdict is uncertain. ``other-conditions``: the two times are not of the same thing.
 #: ``no-time``: a median is not above 0, as that of calls that issue no work to the GPU.
@@ -71,6 +73,11 @@ class Change:
         reason: why the verdict is ``uncertain``, as a code; None where it is not.
         contradiction: for kernel times, what busy time and span say if their verdicts contradict
             each other, both being certain; empty otherwise.
+        instructions_ratio: instructions per call of the later run over those of the earlier one;
+            None if either is unknown.
+        more_instructions: that the ratio is beyond the margin for instructions, as a sentence;
+            empty otherwise.
+        instructions_reason: why the instructions are not judged; empty if they are.
         sentence: all of this in words; empty if there is nothing to say.
         reproducer: the command that measures it again, where the later one's ``provenance`` has
             it; else empty.
@@ -86,11 +93,17 @@ class Change:
     sentence: str = ""
     reproducer: str = ""
     contradiction: str = ""
+    instructions_ratio: float | None = None
+    more_instructions: str = ""
+    instructions_reason: str = ""
 
     @property
     def kinds(self) -> tuple[Failure, ...]:
         """What an exit code can be told to fail on of this."""
-        return (self.verdict, "contradictory") if self.contradiction else (self.verdict,)
+        kinds: list[Failure] = [self.verdict]
+        kinds += ["contradictory"] if self.contradiction else []
+        kinds += ["more-instructions"] if self.more_instructions else []
+        return tuple(kinds)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -149,10 +162,11 @@ class Changes:
         """For CI: whether the later run is as it should be.
 
         Args:
-            fail_on: the verdicts of which one gives 1, or ``contradictory`` (see
-                :class:`Change`).
-            uncertain: what is given where there is none of these, and a verdict is uncertain; 125
-                has ``git bisect run`` skip the commit.
+            fail_on: the verdicts of which one gives 1, ``contradictory`` or ``more-instructions``
+                (see :class:`Change`). A warning says for which names the latter is not judged.
+            uncertain: what is given where there is none of these, and a verdict is uncertain, or
+                instructions are to be judged and are not; 125 has ``git bisect run`` skip the
+                commit.
 
         Raises:
             ValueError: for anything else to fail on.
@@ -160,9 +174,25 @@ class Changes:
         failures = {fail_on} if isinstance(fail_on, str) else set(fail_on)
         if not failures <= set(get_args(Failure)):
             raise ValueError(f"fail_on must be some of {get_args(Failure)}, got {fail_on!r}")
+        unjudged = self.unjudged_instructions if "more-instructions" in failures else ()
+        for sentence in unjudged:
+            warnings.warn(sentence, stacklevel=2)
         if any(not failures.isdisjoint(change.kinds) for change in self.changes):
             return 1
-        return uncertain if self.of("uncertain") else 0
+        return uncertain if unjudged or self.of("uncertain") else 0
+
+    @property
+    def unjudged_instructions(self) -> tuple[str, ...]:
+        """Why ``more-instructions`` is not judged: a sentence for each reason, with its names."""
+        by_reason: dict[str, list[str]] = {}
+        for change in self.changes:
+            if change.instructions_reason:
+                by_reason.setdefault(change.instructions_reason, []).append(change.name)
+        return tuple(
+            f"more-instructions is not judged for {names[0]}"
+            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+            for reason, names in by_reason.items()
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready form, with a schema version."""
@@ -203,6 +233,7 @@ def compare_runs(
     false_discoveries: float = 0.05,
     same_gpu: SameGpu = "model",
     relative: bool = False,
+    instructions_margin: float = 0.01,
 ) -> Changes:
     """Judges what two runs measured under the same names.
 
@@ -225,6 +256,9 @@ def compare_runs(
             clock of a CPU that others use does. Baselines are not judged then: where one has
             changed beyond the margin, that is among the differences. So it is where only one run
             knows a name's baseline, or they know different ones; its time is judged then.
+        instructions_margin: relative increase of instructions per call above which a change is
+            ``more-instructions``. They are judged for single-threaded work on the CPU, if both
+            runs counted them, apart from the verdict on times.
 
     Raises:
         ValueError: for a margin or share outside of its range, and for measurements whose samples
@@ -232,6 +266,7 @@ def compare_runs(
     """
     _check_share("margin", margin, zero=True)
     _check_share("false_discoveries", false_discoveries, zero=False)
+    _check_share("instructions_margin", instructions_margin, zero=True)
     if same_gpu not in get_args(SameGpu):
         raise ValueError(f"same_gpu must be one of {get_args(SameGpu)}, got {same_gpu!r}")
     for name, measured in (*before.items(), *after.items()):
@@ -254,6 +289,7 @@ def compare_runs(
         else:
             chance = adjusted_chances.get(name)
             found = _judge(name, pairs[name], compared[name], margin, chance, false_discoveries)
+            found = _with_instructions(found, pairs[name], instructions_margin)
         return dataclasses.replace(found, reproducer=_reproducer(after.get(name)))
 
     found = (*all_differences(pairs.values()), *drifts)
@@ -448,6 +484,49 @@ def _judge(
         sentence="; ".join(filter(None, (contradicted, sentence))),
         contradiction=contradicted,
     )
+
+
+def _with_instructions(
+    change: Change, pair: tuple[Measurement, Measurement], margin: float
+) -> Change:
+    before, after = (measured.instructions for measured in pair)
+    if not before or after is None:
+        return dataclasses.replace(change, instructions_reason=_why_not_counted(pair))
+    ratio = after / before
+    change = dataclasses.replace(change, instructions_ratio=ratio)
+    if change.reason == "other-conditions":
+        return dataclasses.replace(change, instructions_reason=change.sentence)
+    if any(map(_by_several_threads, pair)):
+        return dataclasses.replace(
+            change,
+            instructions_reason="several threads computed, and threads that wait for each other "
+            "execute instructions, too; use one thread",
+        )
+    if ratio <= 1 + margin:
+        return change
+    more = (
+        f"executes {ratio - 1:.2%} more instructions per call ({before:.4g} → {after:.4g}), which "
+        "are not time"
+    )
+    sentence = "; ".join(filter(None, (change.sentence, more)))
+    return dataclasses.replace(change, more_instructions=more, sentence=sentence)
+
+
+def _why_not_counted(pair: tuple[Measurement, Measurement]) -> str:
+    for which, measured in zip(("earlier", "later"), pair, strict=True):
+        if measured.instructions is None:
+            reason = measured.counters_reason or (
+                "it did not read the CPU's counters"
+                if measured.device == "cpu"
+                else "they are counted for work on the CPU only"
+            )
+            return f"the {which} run has no instruction counts ({reason})"
+    return "the earlier run counted no instructions"
+
+
+def _by_several_threads(measured: Measurement) -> bool:
+    threads = [each.threads for each in measured.host if each.threads is not None]
+    return bool(threads) and statistics.median(threads) > 1
 
 
 def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], margin: float) -> str:
