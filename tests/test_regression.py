@@ -135,7 +135,7 @@ def test_instructions_within_their_margin_or_fewer_are_no_finding(
 @pytest.mark.parametrize(
     ("after", "reason"),
     [
-        (counting(None, counters_reason="perf is not allowed"), "later run .* perf is not allowed"),
+        (counting(None, counters_reason="perf is not allowed"), "later run .*perf is not allowed"),
         (counting(None, host=()), "later run has no instruction counts"),
         (counting(2e6, threads=4), "several threads"),
         (counting(2e6, cache="warm"), "its cache: cold → warm"),

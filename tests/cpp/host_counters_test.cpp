@@ -108,7 +108,9 @@ TEST_F(HostCountersTest, CountsThreadsWhileTheyAreFollowed) {
       go.set_value();
       other.join();
       touch_pages();
-      EXPECT_NEAR(counters.end()[0], 2 * kPages, 0.1 * kPages);  // of one that has ended, too
+      const double faults = counters.end()[0];  // of the thread that has ended, too
+      EXPECT_GE(faults, 2 * kPages);
+      EXPECT_LT(faults, 2.5 * kPages);
     }
     counters.follow(std::array{this_thread()});
     EXPECT_EQ(open_files(), files + 2);
@@ -179,7 +181,7 @@ TEST_F(HostCountersTest, AreThoseOfAProbesReadings) {
     later.join();
     const HostReading reading = probe.end();
     EXPECT_GE(reading.instructions, kPages);
-    EXPECT_LE(reading.instructions, static_cast<double>(reading.minor_faults));
+    EXPECT_NEAR(reading.instructions, static_cast<double>(reading.minor_faults), 0.1 * kPages);
     EXPECT_GT(reading.cycles, 0);
     EXPECT_TRUE(std::isnan(reading.cache_misses));
     EXPECT_GE(reading.tlb_misses, kPages);

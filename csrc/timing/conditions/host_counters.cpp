@@ -1,5 +1,6 @@
 #include "timing/conditions/host_counters.h"
 
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -24,6 +25,9 @@ int open_event(const PerfEvent& event, int thread, int leader) {
   attributes.config = event.config;
   attributes.read_format =
       PERF_FORMAT_GROUP | PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING;
+  // A group is enabled as a whole: an event that joins one that runs is counted only after the
+  // scheduler's next tick.
+  attributes.disabled = leader < 0 ? 1 : 0;
   attributes.exclude_kernel = 1;  // allowed up to perf_event_paranoid 2
   attributes.exclude_hv = 1;
   return static_cast<int>(
@@ -157,7 +161,7 @@ int HostCounters::open_group(int thread, Group& group) const {
     }
     group.files.push_back(file);
   }
-  return 0;
+  return ::ioctl(group.files.front(), PERF_EVENT_IOC_ENABLE, 0) == 0 ? 0 : errno;
 }
 
 bool HostCounters::read_group(const Group& group, Values& values) const {
