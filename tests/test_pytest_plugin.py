@@ -80,6 +80,7 @@ def written_times(monkeypatch, request):
                 batches=(),
                 host=(reading,),
                 repeats=1,
+                between_runs=0.0,
                 counters_reason="" if counts else "perf is not allowed",
             )
             for f, one in zip(own, found)
