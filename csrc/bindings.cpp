@@ -127,6 +127,16 @@ std::vector<double> own_seconds_of_readings(const convtime::SamplerResult& run) 
   return seconds;
 }
 
+/// Drop the counts of a reading that also covers other samples: shares by time would make counts as
+/// noisy as times.
+void forget_counts(convtime::HostReading& reading) {
+  for (double convtime::HostReading::* const count :
+       {&convtime::HostReading::instructions, &convtime::HostReading::cycles,
+        &convtime::HostReading::cache_misses, &convtime::HostReading::tlb_misses}) {
+    reading.*count = convtime::HostReading::kUnknown;
+  }
+}
+
 /// Return one dict per reading of a candidate's samples, with the fields of convtime.HostReading. A
 /// reading that candidates share is divided in proportion to their sample time.
 py::tuple host_readings(const convtime::HostRecord& record,
@@ -140,7 +150,10 @@ py::tuple host_readings(const convtime::HostRecord& record,
       seconds += samples.seconds[end] * static_cast<double>(samples.repeats);
     }
     const std::size_t index = samples.readings[i];
-    const convtime::HostReading& reading = record.readings[index];
+    convtime::HostReading reading = record.readings[index];
+    if (reading.samples != end - i) {
+      forget_counts(reading);
+    }
     const double all = seconds_of_reading[index];
     const double share = all > 0 ? seconds / all : 1;
     py::dict fields = reading_fields(reading, share);
@@ -174,8 +187,10 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
       py::arg("activities") = activities_of(samples),
       py::arg("host") = host_readings(run.host, samples, own_seconds_of_readings(run)),
       py::arg("used_cores") = to_tuple(run.host.used_cores),
-      py::arg("host_reason") = run.host.missing, py::arg("disturbance") = samples.disturbance,
-      py::arg("between_runs") = samples.between_runs, py::arg("repeats") = samples.repeats,
+      py::arg("host_reason") = run.host.missing,
+      py::arg("counters_reason") = run.host.counters_reason,
+      py::arg("disturbance") = samples.disturbance, py::arg("between_runs") = samples.between_runs,
+      py::arg("repeats") = samples.repeats,
       py::arg("sm_clocks_hz") = with_none(samples.sm_clocks_hz),
       py::arg("max_sm_clock_hz") = timing.max_sm_clock_hz,
       py::arg("method") = convtime::to_string(timing.method),

@@ -25,7 +25,11 @@ py::dict reading_fields(const convtime::HostReading& reading, double share) {
                   py::arg("threads") = or_none(reading.threads),
                   py::arg("throttled_seconds") = shared(reading.throttled_seconds),
                   py::arg("others_seconds") = shared(reading.others_seconds),
-                  py::arg("stolen_seconds") = shared(reading.stolen_seconds));
+                  py::arg("stolen_seconds") = shared(reading.stolen_seconds),
+                  py::arg("instructions") = or_none(reading.instructions),
+                  py::arg("cycles") = or_none(reading.cycles),
+                  py::arg("cache_misses") = or_none(reading.cache_misses),
+                  py::arg("tlb_misses") = or_none(reading.tlb_misses));
 }
 
 namespace {

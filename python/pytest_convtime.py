@@ -31,9 +31,12 @@ if TYPE_CHECKING:
 
 FOLDER = ".convtime"  # in pytest's rootdir
 
-_JUDGED = ("slower", "faster", "uncertain", "missing")  # by comparison with a stored run
+_INSTRUCTIONS = "more-instructions"
+# by comparison with a stored run
+_JUDGED = ("slower", "faster", "uncertain", "missing", _INSTRUCTIONS)
 _FAILURES = (*_JUDGED, "different", "contradictory")
 _DEFAULT_MARGIN = 0.03
+_DEFAULT_INSTRUCTIONS_MARGIN = 0.01
 _CANNOT_TELL = 125  # makes `git bisect run` skip a commit
 _PATIENCE_SECONDS = 60.0
 
@@ -57,8 +60,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="WHAT",
         help=f"verdicts that fail the run, from {', '.join(_FAILURES)}, separated by commas; "
-        "slower and faster with a margin, as in slower:3%%, which is the default. Findings are "
-        "measured again alone, and count only if they are confirmed",
+        f"slower and faster with a margin, as in slower:3%%, which is the default, and "
+        f"{_INSTRUCTIONS} with a separate one (default: 1%%). Findings are measured again alone, "
+        "and count only if they are confirmed",
     )
     group.addoption(
         "--convtime-bisect",
@@ -344,7 +348,9 @@ class _Main(Recorder):
     def __init__(self, config: pytest.Config) -> None:
         super().__init__(config)
         self._folder = config.rootpath / FOLDER
-        self._failures, self._margin = _parse_failures(config.option.convtime_fail_on)
+        self._failures, self._margin, self._instructions_margin = _parse_failures(
+            config.option.convtime_fail_on
+        )
         self._save: Path | None = None
         self._markdown: Path | None = None
         self._json: Path | None = None
@@ -496,6 +502,7 @@ class _Main(Recorder):
             margin=self._margin,
             same_gpu=self.config.option.convtime_same_gpu,
             relative=self.config.option.convtime_relative,
+            instructions_margin=self._instructions_margin,
         )
 
     def _run_again(self, baseline: Mapping[str, Measurement], red: set[str]) -> Changes:
@@ -545,15 +552,26 @@ class _Main(Recorder):
         if self._changes is not None:
             verdicts |= {kind for change in self._changes.changes for kind in change.kinds}
         found = not verdicts.isdisjoint(self._failures)
-        told = exitstatus == pytest.ExitCode.OK and verdicts.isdisjoint(("uncertain", "missing"))
+        told = (
+            exitstatus == pytest.ExitCode.OK
+            and verdicts.isdisjoint(("uncertain", "missing"))
+            and not self._unjudged
+        )
         if self.config.option.convtime_bisect and not (found or told):
             return _CANNOT_TELL
         if found and exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             return pytest.ExitCode.TESTS_FAILED
         return exitstatus
 
+    @property
+    def _unjudged(self) -> tuple[str, ...]:
+        """Why instructions are not judged that are to be."""
+        if self._changes is None or _INSTRUCTIONS not in self._failures:
+            return ()
+        return self._changes.unjudged_instructions
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        lines = [*self._told]
+        lines = [*self._told, *self._unjudged]
         if self._changes is not None:
             lines += [f"against {self.config.option.convtime_against}:", self._changes.details()]
         else:
@@ -568,25 +586,33 @@ def _some(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
-def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], float]:
-    """Parse the verdicts that fail a run, and the margin."""
-    failures, margins = [], []
+def _parse_failures(given: Sequence[str]) -> tuple[tuple[str, ...], float, float]:
+    """Parse the verdicts that fail a run, and the margins of times and of instructions."""
+    failures: list[str] = []
+    margins: dict[str, set[float]] = {"slower and faster": set(), _INSTRUCTIONS: set()}
     for entry in ",".join(given).split(",") if given else []:
         what, colon, share = (part.strip() for part in entry.partition(":"))
         percent = re.fullmatch(r"(\d{1,2}(?:\.\d+)?) ?%", share)
-        if what not in _FAILURES or (colon and not (percent and what in ("slower", "faster"))):
+        kind = "slower and faster" if what in ("slower", "faster") else what
+        if what not in _FAILURES or (colon and not (percent and kind in margins)):
             raise pytest.UsageError(
                 f"--convtime-fail-on must be some of {', '.join(_FAILURES)}, separated by commas, "
-                f"slower and faster with a margin below 100 % as in slower:3%, got {entry!r}"
+                f"{', '.join(margins)} with a margin below 100 % as in slower:3%, got {entry!r}"
             )
         failures.append(what)
-        margins += [float(percent[1]) / 100] if percent else []
-    if len(set(margins)) > 1:
-        raise pytest.UsageError(
-            "--convtime-fail-on must have one margin for slower and faster, got "
-            f"{','.join(given)!r}"
-        )
-    return tuple(failures), margins[0] if margins else _DEFAULT_MARGIN
+        if percent:
+            margins[kind].add(float(percent[1]) / 100)
+    for kind, found in margins.items():
+        if len(found) > 1:
+            raise pytest.UsageError(
+                f"--convtime-fail-on must have one margin for {kind}, got {','.join(given)!r}"
+            )
+    times, instructions = margins.values()
+    return (
+        tuple(failures),
+        max(times, default=_DEFAULT_MARGIN),
+        max(instructions, default=_DEFAULT_INSTRUCTIONS_MARGIN),
+    )
 
 
 def _make_folder(folder: Path) -> None:

@@ -141,6 +141,16 @@ def test_compare_files_of_a_measurement_each_does_not_ask_for_its_name(tmp_path,
     assert capsys.readouterr().out.splitlines()[-1] == "exits with 1: old → new (faster)"
 
 
+def test_instructions_that_are_not_judged_are_said_and_have_the_code_for_it(
+    tmp_path, capsys, measured
+):
+    path = run_of(tmp_path / "a.json", dataclasses.replace(slowed(measured, 1, "one"), host=()))
+    given = ["compare-files", path, path, "--fail-on", "more-instructions"]
+    assert cli.main(given) == 0
+    assert "not judged for one" in capsys.readouterr().out
+    assert cli.main([*given, "--uncertain", "125"]) == 125
+
+
 def test_uncertain_has_the_code_that_it_is_given(tmp_path, measured):
     few = dataclasses.replace(slowed(measured, 1), seconds=(1e-3, 2e-3), batches=(0, 1))
     given = ["compare-files", run_of(tmp_path / "a.json", few), run_of(tmp_path / "b.json", few)]

@@ -94,7 +94,7 @@ def test_a_call_without_work_for_the_gpu_is_said_to_give_it_none(monkeypatch):
     assert not found.evidence.on_gpu
     assert found.evidence.calls.first == CLEAN.calls.first
     for shown in (str(found), found._repr_html_()):
-        assert shown.count("gives cuda:0 no work") == 1
+        assert shown.count("issues no work on cuda:0") == 1
     assert "launch-bound" not in str(found)
 
 

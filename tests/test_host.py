@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import torch
 from test_measurement import make
+from texts import flat
 
 import convtime
 from convtime.core.load import _C
@@ -436,3 +437,56 @@ def test_readings_are_written_and_read() -> None:
     one = convtime.time_op(torch.relu, torch.ones(64), **QUICK)
     assert one.host
     assert convtime.Measurement.from_dict(one.to_dict()) == one
+
+
+def counted(instructions: float | None, cycles: float | None = None) -> HostReading:
+    return HostReading(10, 0.01, 0.01, instructions=instructions, cycles=cycles)
+
+
+def test_instructions_are_the_average_of_the_readings_that_have_them() -> None:
+    one = on_cpu(host=(counted(2e7, 1e7), counted(None), counted(4e7, 2e7)), repeats=2)
+    assert one.instructions == pytest.approx(1.5e6)
+    assert "instructions: 1.5e6 a call, 2.0 per cycle" in flat(one)
+    assert "instructions: 3000 a call" in flat(on_cpu(host=(counted(30_000),)))
+    assert "instructions" not in str(one)
+    assert convtime.Measurement.from_dict(one.to_dict()) == one
+
+
+def test_without_counters_a_reason_is_kept_and_nothing_shown() -> None:
+    one = on_cpu(host=(counted(None),), counters_reason="perf is not allowed")
+    assert one.instructions is None
+    assert "instructions" not in one.details()
+
+
+def test_instructions_are_counted_or_the_reason_is_said() -> None:
+    one = convtime.time_op(spin, 1e-3, **QUICK)
+    assert (one.instructions is None) == all(each.instructions is None for each in one.host)
+    assert one.counters_reason or one.instructions is not None
+
+
+def test_candidates_that_share_readings_have_no_counts() -> None:
+    compared = convtime.compare(
+        {"one": lambda: spin(5e-6), "other": lambda: spin(5e-6)},
+        check=None,
+        interference=False,
+        stop="count",
+        **QUICK,
+    )
+    for measured in compared.measurements.values():
+        assert measured.instructions is None
+        assert measured.counters_reason
+
+
+@pytest.mark.timing
+def test_instructions_are_proportional_to_the_work_and_repeat() -> None:
+    def loop(count: int) -> None:
+        for _ in range(count):
+            pass
+
+    one, again, double = (
+        convtime.time_op(loop, count, **QUICK) for count in (50_000, 50_000, 100_000)
+    )
+    if one.instructions is None:
+        pytest.skip(one.counters_reason)
+    assert again.instructions == pytest.approx(one.instructions, rel=0.005)
+    assert double.instructions == pytest.approx(2 * one.instructions, rel=0.01)

@@ -51,6 +51,7 @@ import os
 import dataclasses, random
 import pytest
 import convtime
+from convtime.results.host_reading import HostReading
 from convtime.timing import stopwatch
 
 FACTOR = float(os.environ.get("FACTOR", "1"))
@@ -69,9 +70,19 @@ def written_times(monkeypatch, request):
         random.seed(1)
         slow = factor if "slow" in request.node.name else 1.0
         seconds = tuple(slow * 1e-3 * random.uniform(1 - spread, 1 + spread) for _ in range(60))
+        counts = os.environ.get("INSTRUCTIONS")
+        reading = HostReading(60, 0.06, 0.06, instructions=float(counts) if counts else None)
         own = [1.0, *[float(os.environ.get("CALL_FACTOR", "1"))] * (len(found) - 1)]
         return [
-            dataclasses.replace(one, seconds=tuple(f * s for s in seconds), batches=())
+            dataclasses.replace(
+                one,
+                seconds=tuple(f * s for s in seconds),
+                batches=(),
+                host=(reading,),
+                repeats=1,
+                between_runs=0.0,
+                counters_reason="" if counts else "perf is not allowed",
+            )
             for f, one in zip(own, found)
         ]
 
@@ -335,6 +346,23 @@ def test_all_that_is_to_fail_a_run_does(run: Any) -> None:
     gate = ("--convtime-against", "main", "--convtime-fail-on", "slower")
     assert run(*gate, "--convtime-fail-on", "faster", FACTOR="1.1").ret == 1
     assert run(*gate, "--convtime-fail-on", "faster", FACTOR="0.9").ret == 1
+
+
+def test_more_instructions_fail_a_run_that_is_to(run: Any, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=SUITE)
+    assert run("--convtime-save", "main", INSTRUCTIONS="1e6").ret == 0
+    against = ("--convtime-against", "main", "--convtime-bisect", "--convtime-fail-on")
+    assert run(*against, "slower", INSTRUCTIONS="1.02e6").ret == 0
+    assert run(*against, "more-instructions:3%", INSTRUCTIONS="1.02e6").ret == 0
+    more = run(*against, "slower:5%,more-instructions", INSTRUCTIONS="1.02e6")
+    assert more.ret == 1
+    more.stdout.fnmatch_lines(["convtime: 2 found, running again alone", "2 compared: 2 same*"])
+    assert "2.00% more instructions" in output(more)
+    uncounted = run(*against, "more-instructions")
+    assert uncounted.ret == 125
+    assert "and 1 more: the later run has no instruction counts (perf is not allowed)" in (
+        output(uncounted)
+    )
 
 
 @pytest.mark.usefixtures("baseline")
@@ -648,6 +676,10 @@ def test_gpu_benchmark_can_be_switched_off_as_benchmark_can(
         (["--convtime-fail-on", "slower:300%"], "got 'slower:300%'"),
         (["--convtime-fail-on", "missing:3%"], "got 'missing:3%'"),
         (["--convtime-fail-on", "slower:3%,faster:5%"], "one margin for slower and faster"),
+        (
+            ["--convtime-fail-on", "more-instructions:1%,more-instructions:2%"],
+            "one margin for more-instructions",
+        ),
         (["--convtime-fail-on", "slower"], "--convtime-fail-on slower needs --convtime-against"),
         (["--convtime-bisect"], "--convtime-bisect needs --convtime-against"),
         (["--convtime-save", "a/b"], "must be a name of letters, digits"),
@@ -824,7 +856,7 @@ def test_documents_and_examples_name_options_that_there_are(
     named = set(re.findall(r"--convtime-[a-z-]+", text))
     assert len(named) >= 4
     assert named <= set(re.findall(r"--convtime-[a-z-]+", output(run("--help"))))
-    for value in re.findall(r"--convtime-fail-on ([a-z0-9:%,]+)", text):
+    for value in re.findall(r"--convtime-fail-on ([a-z0-9:%,-]+)", text):
         pytester.makepyfile("def test_it(): pass")
         told = output(run("--convtime-fail-on", value))
         assert "needs --convtime-against" in told  # and nothing else is wrong with it

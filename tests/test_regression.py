@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 from test_traces import measurement, trace
 
+from convtime.results.host_reading import HostReading
 from convtime.results.measurement import Measurement
 from convtime.results.regression import Changes, compare_runs
 from convtime.results.significance import adjusted, student_quantile
@@ -93,6 +95,68 @@ def test_what_span_says_otherwise_is_told_and_can_fail_a_run() -> None:
     assert changes.exit_code("slower") == 0
     assert changes.exit_code("contradictory") == 1
     assert compare_runs({"one": before}, {"one": before}).exit_code("contradictory") == 0
+
+
+def counting(instructions: float | None, threads: float = 1, **fields: Any) -> Measurement:
+    """Calls on the CPU, 60 of them, that take the same time whatever they execute."""
+    each = None if instructions is None else 60 * instructions
+    reading = HostReading(60, 0.06, 0.06, threads=threads, instructions=each)
+    seconds = 1e-3 * (1 + 0.005 * np.random.default_rng(0).standard_normal(60))
+    return of(seconds, **{"device": "cpu", "method": "cpu", "host": (reading,)} | fields)
+
+
+def test_more_instructions_are_found_apart_from_times() -> None:
+    changes = compare_runs({"one": counting(1e6)}, {"one": counting(1.02e6)})
+    change = changes["one"]
+    assert change.verdict == "same"
+    assert change.kinds == ("same", "more-instructions")
+    assert change.instructions_ratio == pytest.approx(1.02)
+    assert "2.00% more instructions" in change.sentence
+    assert "not time" in change.sentence
+    assert changes.exit_code() == 0
+    assert changes.exit_code("more-instructions", uncertain=125) == 1
+    assert "more instructions" in changes.details()
+    assert "more instructions" in changes.to_markdown()
+    assert changes.unjudged_instructions == ()
+
+
+@pytest.mark.parametrize(("after", "margin"), [(1.009e6, 0.01), (0.9e6, 0.01), (1.02e6, 0.03)])
+def test_instructions_within_their_margin_or_fewer_are_no_finding(
+    after: float, margin: float
+) -> None:
+    changes = compare_runs(
+        {"one": counting(1e6)}, {"one": counting(after)}, instructions_margin=margin
+    )
+    assert changes["one"].instructions_ratio == pytest.approx(after / 1e6)
+    assert changes.exit_code("more-instructions", uncertain=125) == 0
+    assert "instructions" not in changes.details()
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (counting(None, counters_reason="perf is not allowed"), "later run .*perf is not allowed"),
+        (counting(None, host=()), "later run has no instruction counts"),
+        (counting(2e6, threads=4), "several threads"),
+        (counting(2e6, cache="warm"), "its cache: cold → warm"),
+        (counting(None, device="cuda:0", method="kernel"), "on the CPU only"),
+    ],
+)
+def test_why_instructions_are_not_judged_is_said_where_they_are_asked_for(
+    after: Measurement, reason: str
+) -> None:
+    changes = compare_runs({"one": counting(1e6)}, {"one": after})
+    with pytest.warns(UserWarning, match=f"not judged for one: .*{reason}"):
+        assert changes.exit_code(("slower", "more-instructions"), uncertain=125) == 125
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert changes.exit_code("slower") == 0
+
+
+def test_names_whose_instructions_are_not_judged_for_one_reason_share_a_sentence() -> None:
+    run = {name: counting(None, counters_reason="no perf") for name in "abc"}
+    (sentence,) = compare_runs(run, run).unjudged_instructions
+    assert "a and 2 more" in sentence
 
 
 def shared_cpu(rng: np.random.Generator, speed: float, factor: float) -> dict[str, Measurement]:
@@ -471,6 +535,7 @@ def test_exit_codes() -> None:
         ({"margin": "3%"}, "margin must be a share"),
         ({"false_discoveries": 0}, "false_discoveries must be a share, above 0"),
         ({"same_gpu": "name"}, "same_gpu must be one of"),
+        ({"instructions_margin": 1}, "instructions_margin must be a share"),
     ],
 )
 def test_options_outside_of_their_range_are_refused(options: dict[str, Any], said: str) -> None:

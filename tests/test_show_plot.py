@@ -147,7 +147,9 @@ def test_settings_that_matplotlib_refuses_are_told():
         timeout=120,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    says = r"convtime: error: plots need matplotlib, .* raised ValueError: .*'nope'.*MPLBACKEND.*\n"
+    says = (
+        r"convtime: error: plots require matplotlib, .* raised ValueError: .*'nope'.*MPLBACKEND.*\n"
+    )
     assert re.fullmatch(says, done.stderr)
 
 

@@ -627,7 +627,7 @@ def test_the_picture_has_a_line_and_a_band_for_each_application() -> None:
     wrong: Any
     for wrong, said in (
         ({"x": "y"}, "x must be one of"),
-        ({"quantities": ["y"]}, "some of time"),
+        ({"quantities": ["y"]}, "quantities must be from time"),
         ({"kernel": "y"}, "kernel must be one of relu_kernel"),
     ):
         with pytest.raises(InputError, match=said):

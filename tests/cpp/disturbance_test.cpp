@@ -63,13 +63,21 @@ TEST(Disturbance, IsSeenWithoutRunQueues) {
   EXPECT_TRUE(is_disturbed(preempted, 2));
 }
 
+HostRecord record_of(const std::vector<HostReading>& readings) {
+  HostRecord record;
+  record.readings = readings;
+  record.cores = 2;
+  return record;
+}
+
 std::string told(const std::vector<HostReading>& readings, const HostReading& run = {}) {
   std::vector<std::size_t> indices(readings.size());
   for (std::size_t i = 0; i < indices.size(); ++i) {
     indices[i] = i;
   }
-  return describe_disturbance({.readings = readings, .whole_run = run, .cores = 2, .missing = "", .used_cores = {}},
-                              indices);
+  HostRecord record = record_of(readings);
+  record.whole_run = run;
+  return describe_disturbance(record, indices);
 }
 
 TEST(Disturbance, IsToldWithHowMuchItWas) {
@@ -101,11 +109,9 @@ TEST(Disturbance, OtherRunsDifferMoreWhereSeveralThreadsCompute) {
     reading.threads = threads;
     return reading;
   };
-  const auto share = [](std::vector<HostReading> readings) {
-    const HostRecord record{
-        .readings = std::move(readings), .whole_run = {}, .cores = 2, .missing = "", .used_cores = {}};
+  const auto share = [](const std::vector<HostReading>& readings) {
     const std::vector<std::size_t> each{0, 1, 2};
-    return share_between_runs(record, each);
+    return share_between_runs(record_of(readings), each);
   };
   const HostReading one = of_threads(1);
   const HostReading two = of_threads(2);

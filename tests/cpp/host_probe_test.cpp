@@ -73,7 +73,8 @@ TEST_F(HostProbeTest, TellsTheCoresOfThreadsThatComputed) {
     for (int field = 4; field < 39; ++field) {
       text += " 0";
     }
-    write("proc/self/task/" + std::to_string(id) + "/stat", text + " " + std::to_string(core) + " 0\n");
+    write("proc/self/task/" + std::to_string(id) + "/stat",
+          text + " " + std::to_string(core) + " 0\n");
   };
   for (const int id : {1, 2, 3}) {
     write_thread(id, 0, 0);

@@ -28,12 +28,12 @@ ThreadActivity watch(Action&& action) {
   return watch.stop();
 }
 
-#define SKIP_WHERE_WAITS_ARE_NOT_TOLD()        \
-  do {                                         \
-    ThreadWatch probe;                         \
-    if (!probe.missing().empty()) {            \
-      GTEST_SKIP() << probe.missing();         \
-    }                                          \
+#define SKIP_WHERE_WAITS_ARE_NOT_TOLD() \
+  do {                                  \
+    ThreadWatch probe;                  \
+    if (!probe.missing().empty()) {     \
+      GTEST_SKIP() << probe.missing();  \
+    }                                   \
   } while (false)
 
 void expect_mostly(std::size_t part, const ThreadActivity& found) {

@@ -100,8 +100,9 @@ double number_after(std::string_view text, std::string_view word) {
 
 }  // namespace
 
-HostProbe::HostProbe(const std::filesystem::path& proc, const std::filesystem::path& cgroups)
-    : proc_(proc), allowed_cores_(allowed_cores()) {
+HostProbe::HostProbe(const std::filesystem::path& proc, const std::filesystem::path& cgroups,
+                     const std::array<PerfEvent, 4>& events)
+    : proc_(proc), allowed_cores_(allowed_cores()), counters_(events) {
   cores_ =
       static_cast<double>(allowed_cores_.empty() ? std::max(1L, ::sysconf(_SC_NPROCESSORS_ONLN))
                                                  : static_cast<long>(allowed_cores_.size()));
@@ -155,12 +156,19 @@ void HostProbe::begin(double expected_seconds) {
     find_threads();
     read_threads();
   }
+  // Outside of the looks, so that reading the counters takes none of the reading's time.
+  counters_.begin();
   began_ = look(counted_);
 }
 
 HostReading HostProbe::end() {
   const Moment now = look(counted_);
+  const std::vector<double>& counts = counters_.end();
   HostReading reading = between(began_, now);
+  reading.instructions = counts[0];
+  reading.cycles = counts[1];
+  reading.cache_misses = counts[2];
+  reading.tlb_misses = counts[3];
   read_threads();
   if (!threads_.empty()) {
     reading.waiting_seconds = 0;
@@ -304,6 +312,11 @@ void HostProbe::find_threads() {
     close_file(ended.file);
   }
   threads_ = std::move(found);
+  std::vector<int> ids;
+  for (const Thread& thread : threads_) {
+    ids.push_back(thread.id);
+  }
+  counters_.follow(ids);
 }
 
 void HostProbe::find_quotas(const std::filesystem::path& cgroups) {

@@ -1,22 +1,27 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 #include "core/export.h"
+#include "timing/conditions/host_counters.h"
 #include "timing/judge/host_reading.h"
 
 namespace convtime {
 
 /// Asks the operating system what it did to the threads of this process. On Linux, from getrusage()
-/// and /proc (proc(5)); what a system, or a container, does not have is not known.
+/// and /proc (proc(5)), and from the CPU's counters; what a system, or a container, does not have
+/// is not known.
 class CONVTIME_API HostProbe {
  public:
-  /// `proc` and `cgroups` are where these file systems are mounted.
+  /// `proc` and `cgroups` are where these file systems are mounted; `events` are counted as those
+  /// of kCpuEvents.
   explicit HostProbe(const std::filesystem::path& proc = "/proc",
-                     const std::filesystem::path& cgroups = "/sys/fs/cgroup");
+                     const std::filesystem::path& cgroups = "/sys/fs/cgroup",
+                     const std::array<PerfEvent, 4>& events = kCpuEvents);
   ~HostProbe();
   HostProbe(const HostProbe&) = delete;
   HostProbe& operator=(const HostProbe&) = delete;
@@ -34,6 +39,8 @@ class CONVTIME_API HostProbe {
   double read_seconds() const { return read_seconds_; }
   double cores() const { return cores_; }
   const std::string& missing() const { return missing_; }
+  /// Why the CPU's counters are unknown; empty if they are known.
+  const std::string& counters_reason() const { return counters_.reason(); }
 
  private:
   struct Thread {
@@ -76,6 +83,7 @@ class CONVTIME_API HostProbe {
   std::uint64_t task_links_ = 0;  ///< changes with the number of threads
   std::vector<int> throttled_;    ///< cpu.stat of each cgroup with a quota
   std::vector<Thread> threads_;
+  HostCounters counters_;  ///< of these threads
   Moment made_;
   Moment began_;
   bool counted_ = false;

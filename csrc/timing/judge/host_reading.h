@@ -26,14 +26,21 @@ struct HostReading {
   double throttled_seconds = kUnknown;  ///< by quotas of cgroups
   double others_seconds = kUnknown;     ///< that other processes computed
   double stolen_seconds = kUnknown;     ///< by the hypervisor, from the cores that may be used
+  // By the CPU's counters, in user space and over all threads that ran when the reading began.
+  double instructions = kUnknown;
+  double cycles = kUnknown;
+  double cache_misses = kUnknown;
+  double tlb_misses = kUnknown;  ///< of loads, in the data TLB
+  std::size_t samples = 0;       ///< taken in it, of all candidates
 };
 
 /// All readings of a run.
 struct HostRecord {
   std::vector<HostReading> readings;
-  HostReading whole_run;  ///< in which what others did is known best
-  double cores = 0;       ///< that this process may run on
-  std::string missing;    ///< what this system does not tell; empty where it tells all
+  HostReading whole_run;        ///< in which what others did is known best
+  double cores = 0;             ///< that this process may run on
+  std::string missing;          ///< what this system does not tell; empty where it tells all
+  std::string counters_reason;  ///< why the CPU's counters are unknown; empty if they are known
   /// Those that the threads which computed were on at the end.
   std::vector<int> used_cores;
 };

@@ -99,6 +99,7 @@ void CpuWorkTimer::run_one(Callable& callable) {
     probe_.begin(alone ? expected : 0);
   }
   reading_of_call_.push_back(record_.readings.size());
+  ++samples_of_reading_;
   const double seconds = time_one(callable);
   if (alone || now_seconds() - *reading_began_ >= long_enough) {
     end_reading();
@@ -112,6 +113,7 @@ void CpuWorkTimer::run_one(Callable& callable) {
 void CpuWorkTimer::end_reading() {
   if (std::exchange(reading_began_, std::nullopt).has_value()) {
     record_.readings.push_back(probe_.end());
+    record_.readings.back().samples = std::exchange(samples_of_reading_, 0);
   }
 }
 
@@ -165,6 +167,7 @@ const HostRecord* CpuWorkTimer::host_record() {
   record_.whole_run = probe_.since_made();
   record_.cores = probe_.cores();
   record_.missing = probe_.missing();
+  record_.counters_reason = probe_.counters_reason();
   return &record_;
 }
 

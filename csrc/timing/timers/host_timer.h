@@ -90,6 +90,7 @@ class CONVTIME_API CpuWorkTimer final : public HostTimer {
   HostRecord record_;
   std::vector<std::size_t> reading_of_call_;  ///< index of each call's reading
   std::optional<double> reading_began_;       ///< when, if there is one
+  std::size_t samples_of_reading_ = 0;
 };
 
 }  // namespace convtime

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from convtime.cli import arguments
+from convtime.cli.exit_codes import DONE
 from convtime.cli.output import add_json, check_json, deliver_result, named_file
 from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core import codec
@@ -18,8 +19,12 @@ from convtime.results.differences import SameGpu
 from convtime.results.exchange import read_measurements
 from convtime.results.measurement import Measurement
 from convtime.results.regression import compare_runs
+from convtime.show.text import printable
 
-_FAILURES = ("slower", "faster", "uncertain", "missing", "new", "contradictory")
+_FAILURES = (
+    *("slower", "faster", "uncertain", "missing", "new"),
+    *("contradictory", "more-instructions"),
+)
 
 
 def add_to(commands: Any) -> None:
@@ -68,7 +73,8 @@ def add_to(commands: Any) -> None:
         parser,
         _FAILURES,
         "a time is slower or faster by more than the margin, this is uncertain, its name is "
-        "missing from the later file or new in it, or busy time and span contradict each other",
+        "missing from the later file or new in it, busy time and span contradict each other, "
+        "or a call on the CPU executes over 1 % more instructions",
     )
     parser.add_argument(
         "--markdown",
@@ -100,12 +106,16 @@ def _run(options: argparse.Namespace) -> int:
         raise InputError(str(error)) from error
     found = [(change.name, kind) for change in changes.changes for kind in change.kinds]
     code, why = judge(found, options)
+    asked = "more-instructions" in options.fail_on
+    unjudged = changes.unjudged_instructions if asked else ()
+    if unjudged and code == DONE:
+        code = options.uncertain
     others = []
     if options.markdown:
         others.append(lambda: write_file(options.markdown, changes.to_markdown()))
     deliver_result(
         options,
-        lambda: "\n\n".join(filter(None, (changes.details(), why))),
+        lambda: "\n\n".join(filter(None, (changes.details(), *map(printable, unjudged), why))),
         lambda: codec.to_json(changes.to_dict()),
         others,
     )

@@ -11,7 +11,9 @@ class HostReading:
 
     A reading of a long call covers one sample, and only the call. Short calls share a reading with
     the calls before and after, and with everything between them. If several candidates share a
-    reading, each gets a share in proportion to its time, so counts can be fractions.
+    reading, each gets a share in proportion to its time, so counts can be fractions. The
+    last four come from the CPU's performance counters (Linux perf). They cover user space and all
+    threads of this process, and are None for a reading that includes other calls.
 
     Attributes:
         samples: number of samples that it covers.
@@ -30,6 +32,10 @@ class HostReading:
         throttled_seconds: time for which a cgroup's quota stopped this process.
         others_seconds: CPU time of other processes, on all cores that this process may use.
         stolen_seconds: time for which the hypervisor kept these cores from running.
+        instructions: executed instructions.
+        cycles: clock cycles of the cores.
+        cache_misses: misses of the last-level cache.
+        tlb_misses: misses of loads in the data TLB.
     """
 
     samples: int
@@ -46,3 +52,7 @@ class HostReading:
     throttled_seconds: float | None = None
     others_seconds: float | None = None
     stolen_seconds: float | None = None
+    instructions: float | None = None
+    cycles: float | None = None
+    cache_misses: float | None = None
+    tlb_misses: float | None = None

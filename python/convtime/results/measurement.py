@@ -131,6 +131,8 @@ class Measurement(codec.Stored):
         used_cores: for work on the CPU, the cores on which the threads that computed were at the
             end.
         host_reason: values that this system does not report for ``host``, and why; empty if none.
+        counters_reason: why ``host`` lacks the CPU's performance counters, in some readings or all;
+            empty if it has them.
         disturbance: why the samples may be longer than the undisturbed call, e.g. because its
             threads waited for a core; empty if nothing disturbed those in ``seconds``.
         between_runs: for work on the CPU, an assumed relative difference between the medians of
@@ -184,7 +186,7 @@ class Measurement(codec.Stored):
         provenance: hardware, software and source state (see convtime.core.provenance).
     """
 
-    SCHEMA: ClassVar[str] = "5.2"
+    SCHEMA: ClassVar[str] = "5.3"
 
     name: str
     seconds: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
@@ -255,6 +257,7 @@ class Measurement(codec.Stored):
     host: tuple[HostReading, ...] = ()
     used_cores: tuple[int, ...] = ()
     host_reason: str = ""
+    counters_reason: str = ""
     disturbance: str = ""
     between_runs: _NotNegative = 0.0
     repeats: _Number = 1
@@ -465,9 +468,18 @@ class Measurement(codec.Stored):
         minor, major = self._per_call("minor_faults"), self._per_call("major_faults")
         return None if minor is None or major is None else minor + major
 
+    @property
+    def instructions(self) -> float | None:
+        """Instructions of a call in user space, on average over the readings that have them.
+
+        All threads count. None if no reading has them; ``counters_reason`` says why.
+        """
+        return self._per_call("instructions")
+
     def _per_call(self, quantity: str) -> float | None:
-        calls = self.repeats * sum(reading.samples for reading in self.host)
-        return math.fsum(getattr(each, quantity) for each in self.host) / calls if calls else None
+        known = [each for each in self.host if getattr(each, quantity) is not None]
+        calls = self.repeats * sum(reading.samples for reading in known)
+        return math.fsum(getattr(each, quantity) for each in known) / calls if calls else None
 
     @property
     def flops_per_second(self) -> float | None:

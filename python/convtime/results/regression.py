@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import reprlib
+import statistics
+import warnings
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
 
@@ -23,15 +25,15 @@ from convtime.results.measurement import Measurement
 from convtime.results.significance import LogMedian, LogRatio, adjusted
 from convtime.results.units import format_seconds
 
-SCHEMA = "1.1"
+SCHEMA = "1.2"
 
 #: ``same``, ``slower`` or ``faster`` by more than the margin, ``uncertain`` between these;
 #: ``missing`` from the later run, or ``new`` in it.
 Verdict = Literal["slower", "faster", "uncertain", "same", "missing", "new"]
 
-#: Findings that an exit code can report as a failure: a verdict, or contradictory verdicts on busy
-#: time and span.
-Failure = Literal[Verdict, "contradictory"]
+#: Findings that an exit code can report as a failure: a verdict, contradictory verdicts on busy
+#: time and span, or a call that executes more instructions than before.
+Failure = Literal[Verdict, "contradictory", "more-instructions"]
 
 #: Why a verdict is uncertain. ``other-conditions``: the two times are not comparable.
 #: ``no-time``: a median is not above 0, e.g. of calls that issue no work to the GPU.
@@ -71,6 +73,11 @@ class Change:
         reason: code for why the verdict is ``uncertain``; None if it is certain.
         contradiction: for kernel times, the verdicts on busy time and span if both are certain and
             contradict each other; empty otherwise.
+        instructions_ratio: instructions per call of the later run over those of the earlier one;
+            None if either is unknown.
+        more_instructions: a sentence if the ratio is beyond the margin for instructions; empty
+            otherwise.
+        instructions_reason: why the instructions are not judged; empty if they are.
         sentence: the reasons in words; empty if there are none.
         reproducer: command that measures it again, from the later measurement's ``provenance``;
             empty if there is none.
@@ -86,11 +93,17 @@ class Change:
     sentence: str = ""
     reproducer: str = ""
     contradiction: str = ""
+    instructions_ratio: float | None = None
+    more_instructions: str = ""
+    instructions_reason: str = ""
 
     @property
     def kinds(self) -> tuple[Failure, ...]:
         """The findings that an exit code can report for this change."""
-        return (self.verdict, "contradictory") if self.contradiction else (self.verdict,)
+        kinds: list[Failure] = [self.verdict]
+        kinds += ["contradictory"] if self.contradiction else []
+        kinds += ["more-instructions"] if self.more_instructions else []
+        return tuple(kinds)
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -149,9 +162,11 @@ class Changes:
         """Return an exit code for CI from the changes.
 
         Args:
-            fail_on: verdicts that give 1, or ``contradictory`` (see :class:`Change`).
-            uncertain: exit code if none of these occurs but a verdict is uncertain. Default: 0.
-                With 125, ``git bisect run`` skips the commit.
+            fail_on: verdicts that give 1, ``contradictory`` or ``more-instructions`` (see
+                :class:`Change`). A warning lists the names whose instructions are not judged.
+            uncertain: exit code if none of these occurs but a verdict is uncertain, or instructions
+                are to be judged and are not. Default: 0. With 125, ``git bisect run`` skips the
+                commit.
 
         Raises:
             ValueError: ``fail_on`` contains an unknown finding.
@@ -159,9 +174,25 @@ class Changes:
         failures = {fail_on} if isinstance(fail_on, str) else set(fail_on)
         if not failures <= set(get_args(Failure)):
             raise ValueError(f"fail_on must be some of {get_args(Failure)}, got {fail_on!r}")
+        unjudged = self.unjudged_instructions if "more-instructions" in failures else ()
+        for sentence in unjudged:
+            warnings.warn(sentence, stacklevel=2)
         if any(not failures.isdisjoint(change.kinds) for change in self.changes):
             return 1
-        return uncertain if self.of("uncertain") else 0
+        return uncertain if unjudged or self.of("uncertain") else 0
+
+    @property
+    def unjudged_instructions(self) -> tuple[str, ...]:
+        """Why ``more-instructions`` is not judged: a sentence for each reason, with its names."""
+        by_reason: dict[str, list[str]] = {}
+        for change in self.changes:
+            if change.instructions_reason:
+                by_reason.setdefault(change.instructions_reason, []).append(change.name)
+        return tuple(
+            f"more-instructions is not judged for {names[0]}"
+            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+            for reason, names in by_reason.items()
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-serializable dict with the schema version."""
@@ -202,6 +233,7 @@ def compare_runs(
     false_discoveries: float = 0.05,
     same_gpu: SameGpu = "model",
     relative: bool = False,
+    instructions_margin: float = 0.01,
 ) -> Changes:
     """Judge the changes between two runs' measurements with the same names.
 
@@ -225,6 +257,9 @@ def compare_runs(
             not judged; a baseline that changed beyond the margin is listed in the differences. If
             only one run knows a name's baseline, or the runs know different ones, this is also
             listed, and the name's own time is judged.
+        instructions_margin: relative increase of instructions per call above which a change is
+            ``more-instructions``. They are judged for single-threaded work on the CPU, if both
+            runs counted them, apart from the verdict on times.
 
     Raises:
         ValueError: a margin or rate is out of range, or a measurement's samples are not finite
@@ -232,6 +267,7 @@ def compare_runs(
     """
     _check_share("margin", margin, zero=True)
     _check_share("false_discoveries", false_discoveries, zero=False)
+    _check_share("instructions_margin", instructions_margin, zero=True)
     if same_gpu not in get_args(SameGpu):
         raise ValueError(f"same_gpu must be one of {get_args(SameGpu)}, got {same_gpu!r}")
     for name, measured in (*before.items(), *after.items()):
@@ -254,6 +290,7 @@ def compare_runs(
         else:
             chance = adjusted_chances.get(name)
             found = _judge(name, pairs[name], compared[name], margin, chance, false_discoveries)
+            found = _with_instructions(found, pairs[name], instructions_margin)
         return dataclasses.replace(found, reproducer=_reproducer(after.get(name)))
 
     found = (*all_differences(pairs.values()), *drifts)
@@ -448,6 +485,49 @@ def _judge(
         sentence="; ".join(filter(None, (contradicted, sentence))),
         contradiction=contradicted,
     )
+
+
+def _with_instructions(
+    change: Change, pair: tuple[Measurement, Measurement], margin: float
+) -> Change:
+    before, after = (measured.instructions for measured in pair)
+    if not before or after is None:
+        return dataclasses.replace(change, instructions_reason=_why_not_counted(pair))
+    ratio = after / before
+    change = dataclasses.replace(change, instructions_ratio=ratio)
+    if change.reason == "other-conditions":
+        return dataclasses.replace(change, instructions_reason=change.sentence)
+    if any(map(_by_several_threads, pair)):
+        return dataclasses.replace(
+            change,
+            instructions_reason="several threads computed, and threads that wait for each other "
+            "execute instructions, too; use one thread",
+        )
+    if ratio <= 1 + margin:
+        return change
+    more = (
+        f"executes {ratio - 1:.2%} more instructions per call ({before:.4g} → {after:.4g}), which "
+        "are not time"
+    )
+    sentence = "; ".join(filter(None, (change.sentence, more)))
+    return dataclasses.replace(change, more_instructions=more, sentence=sentence)
+
+
+def _why_not_counted(pair: tuple[Measurement, Measurement]) -> str:
+    for which, measured in zip(("earlier", "later"), pair, strict=True):
+        if measured.instructions is None:
+            reason = measured.counters_reason or (
+                "it did not read the CPU's counters"
+                if measured.device == "cpu"
+                else "they are counted for work on the CPU only"
+            )
+            return f"the {which} run has no instruction counts ({reason})"
+    return "the earlier run counted no instructions"
+
+
+def _by_several_threads(measured: Measurement) -> bool:
+    threads = [each.threads for each in measured.host if each.threads is not None]
+    return bool(threads) and statistics.median(threads) > 1
 
 
 def _contradiction(verdict: Verdict, pair: tuple[Measurement, Measurement], margin: float) -> str:

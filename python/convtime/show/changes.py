@@ -94,7 +94,7 @@ def _worst_first(changes: Changes) -> list[Change]:
         ratio = 1.0 if change.ratio is None else change.ratio.value
         return _VERDICTS.index(change.verdict), -max(ratio, 1 / ratio if ratio else 1.0)
 
-    told = (each for each in changes.changes if each.verdict not in _QUIET or each.contradiction)
+    told = (each for each in changes.changes if not set(each.kinds).issubset(_QUIET))
     return sorted(told, key=key)
 
 

@@ -359,11 +359,23 @@ def _host_reading_facts(measured: Measurement) -> dict[str, str]:
         )
         facts["page faults"] = f"{faults:.4g} per call"
         facts["context switches"] = f"{voluntary:.2g} voluntary, {involuntary:.2g} forced, per call"
+        facts |= _counter_facts(measured)
     if measured.disturbance:
         facts["disturbed"] = measured.disturbance
     if measured.host_reason:
         facts["not seen"] = measured.host_reason
     return facts
+
+
+def _counter_facts(measured: Measurement) -> dict[str, str]:
+    if measured.instructions is None:
+        return {}
+    told = f"{measured.instructions:.4g} a call".replace("e+0", "e").replace("e+", "e")
+    known = [(each.instructions or 0.0, each.cycles) for each in measured.host if each.cycles]
+    if known:
+        instructions, cycles = map(math.fsum, zip(*known, strict=True))
+        told += f", {instructions / cycles:.1f} per cycle"
+    return {"instructions": told}
 
 
 def _clock_facts(measured: Measurement) -> dict[str, str]:

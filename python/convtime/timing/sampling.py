@@ -343,14 +343,25 @@ def _uuids(place: Place) -> list[str]:
 
 def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
     by_records = record["method"] == "kernel"
+    host = tuple(HostReading(**reading) for reading in record["host"])
     return {
         **record,
         "metric": options.metric if by_records else "elapsed",
         "metric_reason": "" if by_records else f"method {record['method']!r} has no other",
         "activities": tuple(DeviceActivity(**activity) for activity in record["activities"]),
-        "host": tuple(HostReading(**reading) for reading in record["host"]),
+        "host": host,
+        "counters_reason": record["counters_reason"] or _why_all_include_others(host),
         "steady": record["steady"] if options.warmup == "steady" else None,
     }
+
+
+def _why_all_include_others(host: Sequence[HostReading]) -> str:
+    if not host or any(reading.instructions is not None for reading in host):
+        return ""
+    return (
+        "every reading of the counters includes calls of other candidates or of the warm-up; time "
+        "the call alone, with more samples"
+    )
 
 
 def _current_stream(device: torch.device) -> int:
