@@ -446,8 +446,8 @@ def counted(instructions: float | None, cycles: float | None = None) -> HostRead
 def test_instructions_are_the_average_of_the_readings_that_have_them() -> None:
     one = on_cpu(host=(counted(2e7, 1e7), counted(None), counted(4e7, 2e7)), repeats=2)
     assert one.instructions == pytest.approx(1.5e6)
-    assert "instructions: 1.5e6 a call, 2.0 per cycle" in flat(one)
-    assert "instructions: 3000 a call" in flat(on_cpu(host=(counted(30_000),)))
+    assert "instructions: 1.5e6 per call, 2.0 per cycle" in flat(one)
+    assert "instructions: 3000 per call" in flat(on_cpu(host=(counted(30_000),)))
     assert "instructions" not in str(one)
     assert convtime.Measurement.from_dict(one.to_dict()) == one
 

@@ -75,6 +75,7 @@ def timed(**fields: Any) -> convtime.Measurement:
         "warmup_seconds": 0.1,
         "sampling_seconds": 0.9,
         "warmup_calls": 10,
+        "between_runs": 0.0,
     }
     return dataclasses.replace(one, **{**usual, **fields})
 

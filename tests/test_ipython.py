@@ -119,7 +119,7 @@ def test_variables_of_a_function_are_found(shell: InteractiveShell) -> None:
         ("%time_op --cach warm x", "unrecognized arguments: --cach"),
         ("%time_op --cache lukewarm x", "--cache: invalid choice: 'lukewarm'"),
         ("%time_op --cache", "--cache: expected one argument"),
-        ("%time_op --name 'a x", "not well quoted"),
+        ("%time_op --name 'a x", "invalid quotes"),
         ("%time_op x +", "is not valid Python"),
         ("%time_op --min-samples -1 x", "must be a whole number"),
         ("%time_op --method kernel x + 1", "CPU"),

@@ -263,7 +263,7 @@ def test_an_interval_says_what_it_is_over() -> None:
     placed = make(seconds=seconds, places=(*range(20),) * 2, batches=(3,) * 20 + (5,) * 20)
     assert (placed.interval_over, placed.interval_count) == ("placements", 20)
     assert "(over 20 placements)" in flat(placed)
-    with pytest.raises(ValueError, match="places must be known of all samples or of none, got 3"):
+    with pytest.raises(ValueError, match="places must be .* all samples .*, got 3"):
         _ = make(seconds=seconds, places=(0, 1, 2)).median_interval
 
 

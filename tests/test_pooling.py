@@ -368,8 +368,8 @@ def test_numbers_may_be_numpys(device: torch.device) -> None:
 BAD: dict[str, tuple[tuple[int, ...], dict[str, Any], str]] = {
     "kernel of zero": ((1, 2, 5, 5), {"kernel_size": 0}, "kernel_size must be between 1"),
     "stride of zero": ((1, 2, 5, 5), {"kernel_size": 2, "stride": 0}, "stride must be between 1"),
-    "dilation of zero": ((1, 2, 5, 5), {"kernel_size": 2, "dilation": 0}, "dilation must lie"),
-    "negative padding": ((1, 2, 5, 5), {"kernel_size": 2, "padding": -1}, "padding must lie"),
+    "dilation of zero": ((1, 2, 5, 5), {"kernel_size": 2, "dilation": 0}, "dilation must be"),
+    "negative padding": ((1, 2, 5, 5), {"kernel_size": 2, "padding": -1}, "padding must be"),
     "padding": ((1, 2, 5, 5), {"kernel_size": 2, "padding": 2}, "at most half of kernel_size"),
     "window too large": ((1, 2, 5, 5), {"kernel_size": 6}, "at least as large as a window over 6"),
     "no channels": ((1, 0, 5, 5), {"kernel_size": 2}, "channels, height and width"),

@@ -586,7 +586,7 @@ def test_without_a_gpu_host_times_are_recorded_and_said_to_be() -> None:
     assert "host times only, since there is no GPU" in str(recording)
     assert "1 entry of regions" in repr(recording)
     assert ">step</td>" in recording._repr_html_()
-    with pytest.raises(KeyError, match="there are step"):
+    with pytest.raises(KeyError, match="recording's regions: step"):
         recording.region("stop")
     with pytest.raises(ValueError, match="there is none; use 'cpu'"):
         convtime.record("kernel").__enter__()

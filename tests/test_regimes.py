@@ -101,7 +101,9 @@ def test_both_regimes_stand_side_by_side() -> None:
     assert "sustained: not reached: the work is on the CPU" in flat(both)
     reached = dataclasses.replace(
         both,
-        sustained=dataclasses.replace(other, regime="sustained", seconds=(198e-6,) * 8, batches=()),
+        sustained=dataclasses.replace(
+            other, regime="sustained", seconds=(198e-6,) * 8, batches=(), between_runs=0.0
+        ),
     )
     assert "sustained: 198.0 µs (198.0 µs .. 198.0 µs" in flat(reached)
 

@@ -370,7 +370,7 @@ def _host_reading_facts(measured: Measurement) -> dict[str, str]:
 def _counter_facts(measured: Measurement) -> dict[str, str]:
     if measured.instructions is None:
         return {}
-    told = f"{measured.instructions:.4g} a call".replace("e+0", "e").replace("e+", "e")
+    told = f"{measured.instructions:.4g} per call".replace("e+0", "e").replace("e+", "e")
     known = [(each.instructions or 0.0, each.cycles) for each in measured.host if each.cycles]
     if known:
         instructions, cycles = map(math.fsum, zip(*known, strict=True))

@@ -29,7 +29,7 @@ def look_at_calls(subject: Subject) -> Calls:
     count = max(1, min(_MOST_CALLS, int(_BLOCK_SECONDS / max(min(first), 1e-7))))
     blocks = _BLOCKS if min(first) * count < 10 * _BLOCK_SECONDS else 3
     waiting = [_call_and_wait(subject) for _ in range(min(count * blocks, 30))]
-    # Some calls may take far longer, as where other threads hold the interpreter's lock.
+    # Some calls may take far longer, e.g. if other threads hold the interpreter's lock.
     count = max(1, min(count, int(_BLOCK_SECONDS / statistics.fmean(waiting))))
     issuing = [_issue(subject) for _ in range(min(count * blocks, _ISSUED))]
     before, awake, begin = _blocks(subject), _awake_seconds(), _now()

@@ -483,7 +483,7 @@ CONTRASTS: tuple[Contrast, ...] = (
         *(_without_setup, _look_beside_a_process, "cuda"),
     ),
     Contrast(
-        *("host, later", "how the system runs it later", 0.4, 3),
+        *("host, later", "the operating system's effects, later", 0.4, 3),
         *(_always, host.look_at_host_again, "cpu"),
     ),
     Contrast("process", "a fresh process", 8.0, 30, process.obstacle, _look_at_process),

@@ -65,7 +65,7 @@ def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _loop_of(subject: Subject, evidence: Evidence) -> tuple[Callable[[], None], int]:
-    """A loop of calls, and how many they are."""
+    """Return a loop of calls, and the number of calls."""
     count = max(_FEWEST_CALLS, int(_LOOP_SECONDS / max(evidence.calls.loop.median, 1e-7)))
 
     def loop() -> None:
@@ -77,7 +77,7 @@ def _loop_of(subject: Subject, evidence: Evidence) -> tuple[Callable[[], None], 
 
 
 def look_at_host_again(subject: Subject, evidence: Evidence) -> Evidence:
-    """Reads once more, some seconds later: others come and go. Both readings count alike."""
+    """Read once more, seconds later, since other load varies. Both readings have equal weight."""
     first = evidence.host
     if first is None:
         return evidence
@@ -159,7 +159,7 @@ def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
     seconds = evidence.calls.loop.median
     count = max(1, min(_MOST_CLOCKED, int(_CLOCKED_SECONDS / max(seconds, 1e-7))))
     small = torch.zeros(1)
-    # Where other threads hold the interpreter's lock, it takes milliseconds.
+    # A call takes milliseconds if other threads hold the interpreter's lock.
     once = min(seconds_of(lambda: torch.neg(small)) for _ in range(10))
     calls = max(10, min(_SMALLEST_CALLS, int(_SMALLEST_SECONDS / max(once, 1e-7))))
 
