@@ -148,7 +148,7 @@ def test_the_work_of_other_threads_is_in_no_sample() -> None:
     assert one.other_launches > 0
     assert len(one.activities) == 1
     assert None not in one.activities[0].seconds
-    assert "pieces of work" in flat(one)
+    assert "pieces of GPU work" in flat(one)
 
 
 @pytest.mark.cuda
