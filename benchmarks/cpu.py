@@ -27,15 +27,19 @@ import math
 import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import results
 from common import running
 from common.planting import NOTHING
 
+if TYPE_CHECKING:
+    from convtime.timing.options import Pages
+
 SEED = 20261124
 PAIRS = 208  # A/A; each operation gives one without load and one under load
 FAMILIES = ("elementwise", "matmul", "norm", "conv", "loop", "sort")
-PAGES = ("fresh", "retained")
+PAGES: tuple[Pages, ...] = ("fresh", "retained")
 THREADS = {1: "1", 0: "all"}
 TIMEOUT_SECONDS = 180.0
 _UNBOUNDED = (0.0, math.inf)
@@ -184,7 +188,7 @@ def measure_diagnosis(key: str, seed: str) -> results.Row:
     return row
 
 
-def measure_operation(settings: tuple[str, int, str], key: str) -> results.Row:
+def measure_operation(settings: tuple[str, int, Pages], key: str) -> results.Row:
     from cpu_parts.fresh import run_forked
     from cpu_parts.measure import Settings, operation_row
 

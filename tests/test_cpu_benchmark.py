@@ -151,7 +151,7 @@ def test_as_many_causes_are_planted_as_the_goals_ask_for() -> None:
     assert planted | unplanted == set(LEAST_EFFECT_ON_CPU)
 
 
-@pytest.mark.parametrize("key", {**causes.CAUSES, **causes.CONTROLS})
+@pytest.mark.parametrize("key", [*causes.CAUSES, *causes.CONTROLS])
 def test_what_is_planted_can_be_called(key: str) -> None:
     if key == "quota: quota" and not causes.may_plant_quotas():
         pytest.skip("no cgroup can be made here")

@@ -361,7 +361,7 @@ def test_on_a_cpu_a_cold_cache_comes_after_what_takes_as_much():
 def test_the_account_of_a_cpu_tells_parts_of_the_time():
     blocked = but(ON_CPU, host={"waits": waits(sleeping=300), "longest_wait": 10 * US})
     account = account_of(but(blocked, operators={"seconds": 20 * US}))
-    assert account.waiting == pytest.approx(0.3 * account.seconds)
+    assert account.waiting == pytest.approx(0.3 * 100 * US)
     assert account.queued == pytest.approx(0.1 * account.seconds)
     assert account.interpreting == pytest.approx(0.4 * account.seconds, rel=0.05)
     parts = (account.waiting, account.queued, account.throttled, account.interpreting)

@@ -234,7 +234,7 @@ class TestOnAGpu:
         candidates = [Candidate(int, x[:2], name="one"), Candidate(int, x[2:], name="two")]
         with torch.profiler.profile() as profile:
             found = remarks_on(candidates, on_gpu=True)
-        assert [[remark.sentence for remark in remarks] for remarks in found] == [[""] * 2] * 2
+        assert not any(remark.sentence for remarks in found for remark in remarks)
         copies = [event.name for event in profile.events() if event.name.startswith("Memcpy DtoH")]
         assert len(copies) == 1
 

@@ -196,7 +196,7 @@ def _timed_between_truths(
     call: Call, pages: Pages, chance: random.Random, loaded: bool, took: dict[str, float]
 ) -> results.Row:
     """Time a call, and find its true time right before and after; again while that changes."""
-    refused = []
+    refused: list[str] = []
     for _ in range(_MOST_TIMINGS):
         with _timed(took, "truth"), governed_pages(pages, on_gpu=False):
             before = true_seconds(call)

@@ -399,7 +399,7 @@ TEST(KernelTimer, FallsBackWhereAProfilerBeginsMeanwhile) {
   Callable* const candidates[] = {&kernel};
   const Timing timing = time_candidates(candidates, {.on_gpu = true});
   EXPECT_EQ(timing.method, Method::kEvent);
-  EXPECT_NE(timing.method_reason.find("began in this process meanwhile"), std::string::npos);
+  EXPECT_NE(timing.method_reason.find("began in this process"), std::string::npos);
   EXPECT_FALSE(timing.samples.candidates[0].seconds.empty());
   calls = 0;
   EXPECT_THROW(time_candidates(candidates, {.method = Method::kKernel, .on_gpu = true}),

@@ -204,6 +204,9 @@ def _of_threads(evidence: Evidence) -> Iterator[Advice]:
                 each.median,
                 evidence.seconds("threads", "as-is"),
             )
+    if not found and evidence.host is not None:
+        cores = max(1, int(evidence.host.cores))
+        yield Advice(f"use no more threads than cores, with torch.set_num_threads({cores})")
 
 
 def _of_processes(evidence: Evidence) -> Iterator[Advice]:  # noqa: ARG001

@@ -182,8 +182,8 @@ def _look_at_serialised(subject: Subject, evidence: Evidence) -> Evidence:
 
 def _look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
     caches: tuple[Cache, ...] = ("cold", "cold-clean", "warm")
-    times = {name: Timing.of(subject.time(cache=name)) for name in caches}
-    return evidence.with_contrast("cache", times)
+    times = [Timing.of(subject.time(cache=name)) for name in caches]
+    return evidence.with_contrast("cache", dict(zip(caches, times, strict=True)))
 
 
 def _look_at_rotation(subject: Subject, evidence: Evidence) -> Evidence:
