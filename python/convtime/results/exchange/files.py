@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -102,22 +104,25 @@ def read_file(path: str | os.PathLike[str]) -> Found:
     """
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except (OSError, ValueError) as error:  # the latter for a path with a NUL
         raise InputError(f"{path}: cannot be read ({why(error)})") from error
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
     if path.suffix.lower() == ".csv":
-        return frame.read_csv(text, str(path))
-    if sweeps.is_one(text):
-        found: Found = sweeps.read(text, str(path)).sweep
+        return frame.read_csv(_text(content, path), str(path))
+    if sweeps.is_one(content):
+        found: Found = sweeps.read(io.BytesIO(content), str(path)).sweep
     else:
-        found = _read_document(strict_json.parse(text, str(path)), path)
+        found = _read_document(strict_json.parse(_text(content, path), str(path)), path)
     for measured in _all_of(found):
         _check_lengths(measured, path)
     return found
+
+
+def _text(content: bytes, path: Path) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
 
 
 def _by_name(found: Found) -> dict[str, Measurement]:
