@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import filelock
@@ -161,8 +162,9 @@ def _replaceable(path: str | os.PathLike[str]) -> Path:
 
 
 def _temporary(target: Path) -> Path:
-    # Same directory: a rename is atomic only within one file system.
-    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # Same directory: a rename is atomic only within one file system. The name is random, because
+    # threads share a process ID, and a killed process leaves its file to the next one with that ID.
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
 
 
 def state_folder() -> Path:
