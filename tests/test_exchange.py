@@ -539,6 +539,16 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.parametrize("name", ["w.html", "w.md", "w.pkl", "w.json.gz"])
+def test_an_extension_of_no_format_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    with pytest.raises(InputError, match=r"must end in \.json or \.csv, .* got the extension '\."):
+        write_measurements(make(), path)
+    assert not path.exists()
+    write_measurements(make(), path, "convtime")
+    assert read_measurements(path) == {"relu": make()}
+
+
 @pytest.mark.parametrize("format", ["convtime", "pytest-benchmark", "nvbench"])
 @pytest.mark.parametrize("facts", [{"git": "abc"}, {"git": 5, "date": 5, "gpu": [], "cpu": {}}])
 def test_a_provenance_may_be_anything(

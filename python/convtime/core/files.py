@@ -13,7 +13,7 @@ from pathlib import Path
 import filelock
 import platformdirs
 
-from convtime.core.errors import InputError, why
+from convtime.core.errors import InputError, shown, why
 
 _STATE_ADVICE = "set XDG_STATE_HOME to a folder of your own"
 # Poll interval for a lock that is held elsewhere. A process that times repeatedly releases the
@@ -44,6 +44,25 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     except (OSError, ValueError) as error:  # the latter for a path with a NUL
         folder = Path(path).absolute().parent
         raise InputError(f"{path}: cannot be written in {folder} ({why(error)})") from error
+
+
+def extension_of(path: str | os.PathLike[str], written: Sequence[str]) -> str:
+    """Return the extension of a file to write, in lower case; it is empty if the path has none.
+
+    Args:
+        path: the file.
+        written: extensions of the formats that can be written.
+
+    Raises:
+        InputError: the path has another extension.
+    """
+    extension = Path(path).suffix
+    if extension and extension.lower() not in written:
+        raise InputError(
+            f"{path}: must end in {' or '.join(written)}, or have no extension, got the extension "
+            f"{shown(extension)}"
+        )
+    return extension.lower()
 
 
 def check_distinct(named: Mapping[str, str | os.PathLike[str] | None]) -> None:

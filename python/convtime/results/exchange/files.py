@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from convtime.core import codec
 from convtime.core.errors import InputError, InputWarning, one_line, shown, why
-from convtime.core.files import write_file
+from convtime.core.files import extension_of, write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
 from convtime.results.counters import Counters
@@ -237,15 +237,15 @@ def write_measurements(
         format: ``convtime`` (JSON with everything), ``pytest-benchmark`` or ``nvbench`` (JSON for
             those tools, from which convtime can restore everything), or ``csv`` (the samples with
             their conditions; a warning says what is omitted). Default: ``csv`` for a path that ends
-            in ``.csv``, otherwise ``convtime``.
+            in ``.csv``, ``convtime`` for one that ends in ``.json`` or has no extension.
 
     Raises:
-        InputError: the format is unknown, there is no measurement, a measurement for CSV has no
-            name, or the file cannot be written.
+        InputError: the format is unknown or cannot be derived from the extension, there is no
+            measurement, a measurement for CSV has no name, or the file cannot be written.
     """
     if format is None:
-        format = "csv" if Path(path).suffix.lower() == ".csv" else "convtime"
-    if format not in get_args(Format):
+        format = "csv" if extension_of(path, (".json", ".csv")) == ".csv" else "convtime"
+    elif format not in get_args(Format):
         raise InputError(f"format must be one of {str(get_args(Format))[1:-1]}, got {format!r}")
     if isinstance(measurements, Measurement):
         by_name: Mapping[str, Measurement] = {measurements.name: measurements}
