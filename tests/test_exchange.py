@@ -241,6 +241,27 @@ def test_nvbenchs_side_files_are_checked(
         read_measurements(write(tmp_path / "r.json", nvbench_document(state)))
 
 
+@pytest.mark.parametrize("link", ["r.json-bin", "r.json-bin/0.bin"])
+def test_nvbenchs_side_files_may_not_be_links(link: str, tmp_path: Path) -> None:
+    numbers(tmp_path / "r.json-bin" / "0.bin", 1e-5, 2e-5, 4e-5)
+    (tmp_path / link).rename(tmp_path / "elsewhere")
+    (tmp_path / link).symlink_to(tmp_path / "elsewhere")
+    state = nvbench_state("Device=0", times=("r.json-bin/0.bin", 3))
+    with pytest.raises(InputError, match="got a link in 'r.json-bin/0.bin'; replace it by a copy"):
+        read_measurements(write(tmp_path / "r.json", nvbench_document(state)))
+
+
+def test_a_folder_of_nvbenchs_files_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("folder")
+    numbers(tmp_path / "link" / "0.bin", 1e-5, 2e-5, 4e-5)
+    numbers(tmp_path / "link" / "bin" / "1.bin", 1e-5, 2e-5)
+    document = nvbench_document(
+        nvbench_state("N=1", times=("0.bin", 3)), nvbench_state("N=2", times=("bin/1.bin", 2))
+    )
+    assert len(read_measurements(write(tmp_path / "link" / "r.json", document))) == 2
+
+
 def test_nvbench_without_samples_is_told_how_to_keep_them(tmp_path: Path) -> None:
     path = write(tmp_path / "r.json", nvbench_document(nvbench_state("Device=0")))
     with pytest.raises(InputError, match="no samples .*--jsonbin"):
@@ -516,6 +537,16 @@ def test_what_cannot_be_read_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="x: each measurement must have a name in CSV"):
         write_measurements({"": make()}, tmp_path / "x", "csv")
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("name", ["w.html", "w.md", "w.pkl", "w.json.gz"])
+def test_an_extension_of_no_format_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    with pytest.raises(InputError, match=r"must end in \.json or \.csv, .* got the extension '\."):
+        write_measurements(make(), path)
+    assert not path.exists()
+    write_measurements(make(), path, "convtime")
+    assert read_measurements(path) == {"relu": make()}
 
 
 @pytest.mark.parametrize("format", ["convtime", "pytest-benchmark", "nvbench"])

@@ -1,9 +1,12 @@
 """Files that are written whole or not at all."""
 
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -60,6 +63,38 @@ def test_a_failure_leaves_the_old_content_and_nothing_else(tmp_path, monkeypatch
     monkeypatch.undo()
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_threads_write_one_file(tmp_path):
+    path = tmp_path / "out.json"
+
+    def write(content):
+        check_writable(path)
+        write_file(path, content)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(write, ["abc"] * 100))
+    assert path.read_text() == "abc"
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_a_killed_process_does_not_block_the_next_one(tmp_path):
+    """In a container, every process has the same ID."""
+    script = """
+import os, signal, sys
+from convtime.core.files import write_file
+os.getpid = lambda: 1
+os.fsync = lambda _: signal.raise_signal(signal.SIGKILL)
+write_file(sys.argv[1], "lost")
+"""
+    path = tmp_path / "out.json"
+    killed = subprocess.run([sys.executable, "-c", script, path])
+    assert killed.returncode == -signal.SIGKILL
+    done = subprocess.run(
+        [sys.executable, "-c", re.sub("os.fsync = .*", "", script).replace("lost", "new"), path]
+    )
+    assert done.returncode == 0
+    assert path.read_text() == "new"
 
 
 def test_check_writable_leaves_nothing(tmp_path):

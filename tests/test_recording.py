@@ -294,6 +294,8 @@ def test_a_trace_has_regions_kernels_and_arrows(trace: FakeTrace, tmp_path: Path
         assert step["ts"] <= start["ts"] <= step["ts"] + step["dur"]
     with pytest.raises(InputError, match="cannot be written"):
         recording.write_trace(tmp_path / "no folder" / "trace.json")
+    with pytest.raises(InputError, match=r"must end in \.json, .* got the extension '\.html'"):
+        recording.write_trace(tmp_path / "trace.html")
 
 
 def test_without_a_recording_a_region_only_names_itself_to_others(

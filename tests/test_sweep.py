@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import fcntl
 import functools
 import io
 import json
+import threading
+import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, Sweep
 from convtime.core.errors import InputError
 from convtime.core.provenance import provenance
 from convtime.results.exchange import sweeps
-from convtime.study.sweep import application, running
+from convtime.study.sweep import application, journal, running
 
 COUNTED: dict[str, Any] = {"stop": "count", "min_samples": 3, "max_samples": 3}
 QUICK: dict[str, Any] = {**COUNTED, "warmup": 1}
@@ -306,7 +310,7 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, torn: bytes) -> None:
     assert len(before) == 3
     with file.open("ab") as opened:
         opened.write(torn)
-    partial = sweeps.read(file.read_text(), "a").sweep
+    partial = sweeps.read(io.BytesIO(file.read_bytes()), "a").sweep
     assert len(partial.missing) == 3
     assert "not measured: the sweep was interrupted" in str(partial)
     factory.made.clear()
@@ -316,10 +320,40 @@ def test_an_interrupted_sweep_goes_on(tmp_path: Path, torn: bytes) -> None:
     assert len(swept.measurements) == 6
     assert not swept.missing
     assert len(swept.controls) == 3
-    assert sweeps.read(file.read_text(), "a").sweep == swept
+    assert sweeps.read(io.BytesIO(file.read_bytes()), "a").sweep == swept
     factory.made.clear()
     assert convtime.sweep({"relu": factory}, SIZES, file=file, **QUICK) == swept
     assert factory.made == []
+
+
+def test_a_file_with_the_line_ends_of_windows_is_resumed(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    factory = Recorder(interrupted_at(5))
+    with pytest.raises(KeyboardInterrupt):
+        convtime.sweep({"relu": factory}, SIZES, file=file, **QUICK)
+    whole = file.read_bytes().replace(b"\n", b"\r\n")
+    file.write_bytes(whole + b'{"application": "relu", "val')
+    before = convtime.read_measurements(file)
+    swept = convtime.sweep({"relu": factory}, SIZES, file=file, **QUICK)
+    assert swept.measurements.items() >= before.items()
+    assert file.read_bytes().startswith(whole + b"{")
+    content = file.read_bytes()
+    assert convtime.sweep({"relu": factory}, SIZES, file=file, **QUICK) == swept
+    assert file.read_bytes() == content
+
+
+def test_a_file_is_read_without_copies_of_it(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    measured = make(seconds=tuple(1e-6 * (1 + n / 1e3) for n in range(2000)), activities=())
+    point = dataclasses.replace(PLAN.points()[0], measurement=measured)
+    file.write_text(sweeps.first_line(PLAN) + sweeps.visit_line(point) * 50)
+    size = file.stat().st_size
+    tracemalloc.start()
+    with journal.opened(file, PLAN, seed_given=False) as opened:
+        retained, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(opened.visits) == 50
+    assert peak - retained < size / 4
 
 
 def test_an_empty_file_is_begun_and_one_that_ends_in_its_first_line_refused(tmp_path: Path) -> None:
@@ -415,16 +449,35 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path: Path) -> None:
             convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
 
 
+def test_of_sweeps_that_start_together_one_has_the_new_file(tmp_path: Path) -> None:
+    together = threading.Barrier(4)
+
+    def has(file: Path) -> bool:
+        together.wait()
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(InputError):
+                held.enter_context(journal.opened(file, PLAN, seed_given=False))
+                together.wait()
+                return True
+            together.wait()
+            return False
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(20):
+            assert sum(pool.map(has, [tmp_path / f"{number}.jsonl"] * 4)) == 1
+
+
 def test_a_full_disk_ends_it_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("convtime.study.sweep.journal.os.fsync", full)
-    monkeypatch.setattr(
-        "convtime.study.sweep.journal.write_file", lambda path, text: path.write_text(text)
-    )
+    file = tmp_path / "a.jsonl"
     with pytest.raises(InputError, match="cannot be written \\(No space left on device\\)"):
-        convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=tmp_path / "a.jsonl")
+        convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)
+    assert file.read_bytes() == b""
+    monkeypatch.undo()
+    assert not convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file).missing
 
 
 def test_code_is_known_again_wherever_it_stands() -> None:
@@ -643,7 +696,7 @@ def test_a_file_and_a_document_hold_the_same(tmp_path: Path) -> None:
     lines.write_text(sweeps.first_line(PLAN) + "".join(map(sweeps.visit_line, visits)))
     convtime.write_measurements(swept, document)
     assert Sweep.from_dict(json.loads(document.read_text())) == swept
-    assert sweeps.read(lines.read_text(), "a").sweep == swept
+    assert sweeps.read(io.BytesIO(lines.read_bytes()), "a").sweep == swept
     for path in (lines, document):
         assert convtime.read_measurements(path) == swept.measurements
     with pytest.raises(ValueError, match="of schema '2.0' cannot be read"):

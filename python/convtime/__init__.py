@@ -4,23 +4,14 @@ Importing convtime registers the ops with torch. Every other name in ``__init__.
 first use.
 """
 
-import os as _os
-import sys as _sys
+from convtime.core import interrupts as _interrupts
 
-try:
-    import lazy_loader
+if _interrupts.is_command():
+    _interrupts.exit_on_interrupt()  # before the imports, which take seconds
 
-    from convtime import ops as ops
-except KeyboardInterrupt:
-    # The console command starts with this import, which takes seconds. While `python -m convtime`
-    # runs it, argv[0] is "-m", as for every other module.
-    if _os.path.basename(_sys.argv[0]) == "convtime" or (
-        _sys.argv[0] == "-m" and "convtime" in _sys.orig_argv
-    ):
-        from convtime.cli import interrupted
+import lazy_loader
 
-        raise SystemExit(interrupted()) from None
-    raise
+from convtime import ops as ops
 from convtime._build_info import version as __version__
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

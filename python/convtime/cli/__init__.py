@@ -14,6 +14,7 @@ from convtime._build_info import version
 from convtime.cli.exit_codes import BAD_INPUT, DONE, INTERRUPTED, MEANINGS
 from convtime.cli.output import print_error
 from convtime.core.errors import InputError, InputWarning, one_line
+from convtime.core.interrupts import MESSAGE, raise_on_interrupt
 from convtime.show.text import printable
 
 
@@ -32,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _warnings_in_one_line():
             arguments = sys.argv[1:] if arguments is None else arguments
-            options = make_parser().parse_args(arguments)
+            parser = make_parser()
+            raise_on_interrupt()
+            options = parser.parse_args(arguments)
             options.arguments = tuple(arguments)
             code: int = options.run(options) or DONE
     except InputError as error:
@@ -63,13 +66,13 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 def interrupted() -> int:
     """Report that Ctrl-C ended the command, and return its exit code."""
-    print_error("convtime: interrupted")
+    print_error(MESSAGE)
     return INTERRUPTED
 
 
 def make_parser() -> argparse.ArgumentParser:
     """Build the parser with all commands."""
-    # Imported here: the imports are slow, and main handles Ctrl-C during them.
+    # Imported here: the imports are slow.
     from convtime.cli import (
         compare,
         compare_files,

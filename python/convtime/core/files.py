@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import filelock
 import platformdirs
 
-from convtime.core.errors import InputError, why
+from convtime.core.errors import InputError, shown, why
 
 _STATE_ADVICE = "set XDG_STATE_HOME to a folder of your own"
 # Poll interval for a lock that is held elsewhere. A process that times repeatedly releases the
@@ -43,6 +44,25 @@ def check_writable(path: str | os.PathLike[str]) -> None:
     except (OSError, ValueError) as error:  # the latter for a path with a NUL
         folder = Path(path).absolute().parent
         raise InputError(f"{path}: cannot be written in {folder} ({why(error)})") from error
+
+
+def extension_of(path: str | os.PathLike[str], written: Sequence[str]) -> str:
+    """Return the extension of a file to write, in lower case; it is empty if the path has none.
+
+    Args:
+        path: the file.
+        written: extensions of the formats that can be written.
+
+    Raises:
+        InputError: the path has another extension.
+    """
+    extension = Path(path).suffix
+    if extension and extension.lower() not in written:
+        raise InputError(
+            f"{path}: must end in {' or '.join(written)}, or have no extension, got the extension "
+            f"{shown(extension)}"
+        )
+    return extension.lower()
 
 
 def check_distinct(named: Mapping[str, str | os.PathLike[str] | None]) -> None:
@@ -161,8 +181,9 @@ def _replaceable(path: str | os.PathLike[str]) -> Path:
 
 
 def _temporary(target: Path) -> Path:
-    # Same directory: a rename is atomic only within one file system.
-    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # Same directory: a rename is atomic only within one file system. The name is random, because
+    # threads share a process ID, and a killed process leaves its file to the next one with that ID.
+    return target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
 
 
 def state_folder() -> Path:

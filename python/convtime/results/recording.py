@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from convtime.core import codec
-from convtime.core.files import write_file
+from convtime.core.files import extension_of, write_file
 from convtime.results.activity import DeviceActivity
 from convtime.results.exchange.chrome_trace import Slice, chrome_trace
 
@@ -244,9 +244,13 @@ class Recording(codec.Stored):
         It contains the regions of each thread, and the kernels, copies and memsets of each stream,
         with arrows from the issuing regions. The file is written atomically.
 
+        Args:
+            path: the file; its extension is ``.json``, or missing.
+
         Raises:
-            ValueError: the file cannot be written; the message says why.
+            ValueError: the file has another extension, or cannot be written; the message says why.
         """
+        extension_of(path, (".json",))
         write_file(path, chrome_trace(self._slices(), self._tracks()))
 
     def _tracks(self) -> dict[tuple[str, int], str]:

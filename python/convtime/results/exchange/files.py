@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
+import io
 import json
 import os
 import sys
@@ -13,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from convtime.core import codec
 from convtime.core.errors import InputError, InputWarning, one_line, shown, why
-from convtime.core.files import write_file
+from convtime.core.files import extension_of, write_file
 from convtime.results import forms
 from convtime.results.comparison import Comparison
 from convtime.results.counters import Counters
@@ -102,22 +104,25 @@ def read_file(path: str | os.PathLike[str]) -> Found:
     """
     path = Path(path)
     try:
-        content = path.read_bytes()
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
     except (OSError, ValueError) as error:  # the latter for a path with a NUL
         raise InputError(f"{path}: cannot be read ({why(error)})") from error
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
     if path.suffix.lower() == ".csv":
-        return frame.read_csv(text, str(path))
-    if sweeps.is_one(text):
-        found: Found = sweeps.read(text, str(path)).sweep
+        return frame.read_csv(_text(content, path), str(path))
+    if sweeps.is_one(content):
+        found: Found = sweeps.read(io.BytesIO(content), str(path)).sweep
     else:
-        found = _read_document(strict_json.parse(text, str(path)), path)
+        found = _read_document(strict_json.parse(_text(content, path), str(path)), path)
     for measured in _all_of(found):
         _check_lengths(measured, path)
     return found
+
+
+def _text(content: bytes, path: Path) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
 
 
 def _by_name(found: Found) -> dict[str, Measurement]:
@@ -232,15 +237,15 @@ def write_measurements(
         format: ``convtime`` (JSON with everything), ``pytest-benchmark`` or ``nvbench`` (JSON for
             those tools, from which convtime can restore everything), or ``csv`` (the samples with
             their conditions; a warning says what is omitted). Default: ``csv`` for a path that ends
-            in ``.csv``, otherwise ``convtime``.
+            in ``.csv``, ``convtime`` for one that ends in ``.json`` or has no extension.
 
     Raises:
-        InputError: the format is unknown, there is no measurement, a measurement for CSV has no
-            name, or the file cannot be written.
+        InputError: the format is unknown or cannot be derived from the extension, there is no
+            measurement, a measurement for CSV has no name, or the file cannot be written.
     """
     if format is None:
-        format = "csv" if Path(path).suffix.lower() == ".csv" else "convtime"
-    if format not in get_args(Format):
+        format = "csv" if extension_of(path, (".json", ".csv")) == ".csv" else "convtime"
+    elif format not in get_args(Format):
         raise InputError(f"format must be one of {str(get_args(Format))[1:-1]}, got {format!r}")
     if isinstance(measurements, Measurement):
         by_name: Mapping[str, Measurement] = {measurements.name: measurements}

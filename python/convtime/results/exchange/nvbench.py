@@ -169,6 +169,11 @@ def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
             f"{path}: the size of {shown(written.name)} must be a whole number, got {shown(count)}"
         )
     try:
+        if any(each.is_symlink() for each in {beside, beside.parent} - {path.parent}):
+            raise InputError(
+                f"{path}: its samples must not be behind a symbolic link, got a link in "
+                f"{shown(os.path.join(written.parent.name, written.name))}; replace it by a copy"
+            )
         if ".." in written.parts or not beside.is_file():
             raise FileNotFoundError
         if beside.stat().st_size != 4 * int(count):

@@ -7,6 +7,7 @@ died, and is ignored.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from convtime.core import codec
@@ -52,31 +53,43 @@ def _line(document: dict[str, Any]) -> str:
     return codec.to_json_line(document) + "\n"
 
 
-def is_one(content: str) -> bool:
-    """Return whether a file's content is a sweep's."""
-    return content.startswith(f'{{"kind": "{_KIND}"')
+def is_one(content: bytes) -> bool:
+    """Return whether a file's content, or its start, is a sweep's."""
+    return content.startswith(f'{{"kind": "{_KIND}"'.encode())
 
 
-def read(content: str, source: str) -> SweepFile:
-    """Parse a file's content.
+def read(lines: Iterable[bytes], source: str) -> SweepFile:
+    """Parse the lines of a file, each with its line end.
 
     Raises:
         InputError: a line cannot be read; the message says which line and why.
     """
-    whole = content[: content.rfind("\n") + 1]
-    first, *others = whole.split("\n")[:-1] or [""]
-    if not first:
-        raise InputError(f"{source}: ends in its first line, before any complete data")
-    where = f"{source}: line 1"
-    plan = _decoded(SweepPlan, strict_json.parse(first, where).get("plan"), where, Sweep.SCHEMA)
-    visits = []
-    for number, line in enumerate(others, start=2):
+    plan: SweepPlan | None = None
+    visits: list[SweepPoint] = []
+    length = 0
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            break
+        length += len(line)
         where = f"{source}: line {number}"
-        visit = _decoded(SweepPoint, strict_json.parse(line, where), where)
+        document = _parsed(line, where)
+        if plan is None:
+            plan = _decoded(SweepPlan, document.get("plan"), where, Sweep.SCHEMA)
+            continue
+        visit = _decoded(SweepPoint, document, where)
         if not plan.has(visit):
             raise InputError(f"{where}: has a point that is not in the sweep's plan")
         visits.append(visit)
-    return SweepFile(plan, tuple(visits), len(whole.encode()))
+    if plan is None:
+        raise InputError(f"{source}: ends in its first line, before any complete data")
+    return SweepFile(plan, tuple(visits), length)
+
+
+def _parsed(line: bytes, where: str) -> Any:
+    try:
+        return strict_json.parse(line.decode(), where)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{where}: is not UTF-8") from error
 
 
 def _decoded(kind: type[Any], data: Any, where: str, schema: str | None = None) -> Any:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from convtime.core.errors import InputError
-from convtime.core.files import check_writable, write_file
+from convtime.core.files import check_writable
 from convtime.results.exchange import sweeps
 from convtime.results.sweep_plan import SweepPlan, SweepPoint
 
@@ -43,11 +43,14 @@ class _File:
 
     def append(self, line: str) -> None:
         rest = line.encode()
+        before = os.fstat(self.descriptor).st_size
         try:
             while rest:
                 rest = rest[os.write(self.descriptor, rest) :]
             os.fsync(self.descriptor)
         except OSError as error:
+            with contextlib.suppress(OSError):  # a file with a partial first line is not resumed
+                os.truncate(self.descriptor, before)
             raise InputError(
                 f"{self.path}: cannot be written ({error.strerror}); it contains the earlier "
                 "visits, and running the same sweep again resumes there"
@@ -71,12 +74,12 @@ def opened(path: Path | None, plan: SweepPlan, *, seed_given: bool) -> Iterator[
         yield Journal(plan, [], None)
         return
     check_writable(path)
-    if not path.exists() or path.stat().st_size == 0:
-        write_file(path, sweeps.first_line(plan))
     with contextlib.ExitStack() as stack:
         file = _File(path, _open(path))
         stack.callback(os.close, file.descriptor)
         _lock(file)
+        if os.fstat(file.descriptor).st_size == 0:
+            file.append(sweeps.first_line(plan))
         before = _read(path)
         if not seed_given:
             plan = dataclasses.replace(plan, seed=before.plan.seed)
@@ -88,7 +91,7 @@ def opened(path: Path | None, plan: SweepPlan, *, seed_given: bool) -> Iterator[
 
 def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_WRONLY | os.O_APPEND)
+        return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
     except OSError as error:
         raise InputError(f"{path}: cannot be written ({error.strerror})") from error
 
@@ -109,12 +112,14 @@ def _lock(file: _File) -> None:
 
 def _read(path: Path) -> sweeps.SweepFile:
     try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            if not sweeps.is_one(file.peek()):
+                raise InputError(
+                    f"{path}: is not the file of a sweep (unchanged); use another file"
+                )
+            return sweeps.read(file, str(path))
+    except OSError as error:
         raise InputError(f"{path}: cannot be read as a sweep file ({error})") from error
-    if not sweeps.is_one(content):
-        raise InputError(f"{path}: is not the file of a sweep (unchanged); use another file")
-    return sweeps.read(content, str(path))
 
 
 def _refuse_another(path: Path, before: SweepPlan, now: SweepPlan) -> None:
