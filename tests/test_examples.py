@@ -47,3 +47,7 @@ def test_the_readmes_examples_run(run_examples):
     assert re.match(r"relu: \d", one)
     assert "clamp" in compared
     assert "PyTorch and convtime run the same" in explained
+
+
+def test_the_examples_of_which_number_to_quote_run(run_examples):
+    run_examples.executed((ROOT / "docs" / "which-number.md").read_text(), "")
