@@ -41,17 +41,14 @@ _EXAMPLE = "conv2d:n{n}c64h56w56k{k}r3s3p1:{dtype}"
 _PROBLEMS = tuple(f"{kind.function}:" for kind in KINDS)
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "sweep",
-        allow_abbrev=False,
-        help="time statements or convolutions over axes: sizes, dtypes, options, iterations",
-        description="Times statements, or PyTorch's and convtime's layer of a convolution, at each "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Times statements, or PyTorch's and convtime's layer of a convolution, at each "
         "combination of the values of some axes, with convtime.sweep. "
         f"{snippet.NAMESPACE_HELP} The axes' values are also variables. For example: "
         "convtime sweep 'torch.relu(x)' --setup 'x = torch.randn(n, n)' --axis n=64,256,1024; or: "
-        f"convtime sweep '{_EXAMPLE}' --axis n=1,8,64 --axis k=64,128 --axis dtype=float32,float16",
+        f"convtime sweep '{_EXAMPLE}' --axis n=1,8,64 --axis k=64,128 --axis dtype=float32,float16"
     )
     parser.set_defaults(run=_run)
     parser.add_argument(
