@@ -6,8 +6,9 @@ import argparse
 import sys
 
 from convtime.cli import arguments, snippet
-from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result, named_file
 from convtime.core import codec
+from convtime.core.files import check_distinct
 from convtime.device.resolve import resolve_device
 from convtime.study.diagnose.running import diagnose
 
@@ -56,6 +57,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    check_distinct({"--against": options.against, "--json": named_file(options.json)})
     check_json(options.json)
     statement = snippet.statement_of(options.statement)
     device = resolve_device(options.device)

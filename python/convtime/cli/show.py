@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 
 from convtime.cli import arguments
-from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result, named_file
 from convtime.core import codec
+from convtime.core.files import check_distinct
 from convtime.results.exchange.files import document_of, read_file
 
 
@@ -24,6 +25,7 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    check_distinct({"FILE": options.file, "--json": named_file(options.json)})
     check_json(options.json)
     found = read_file(options.file)
     shown = list(found.values()) if isinstance(found, dict) else [found]
