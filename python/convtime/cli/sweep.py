@@ -186,7 +186,8 @@ def _number_or_text(text: str) -> Any:
 def _of_problem(text: str) -> list[Any]:
     """Parse whole numbers; everything else is a string, such as 1x0."""
     parts = map(str.strip, text.split(","))
-    return [int(part) if part.isdecimal() else part for part in parts]
+    # Longer numbers are left to the problem, which refuses them.
+    return [int(part) if part.isdecimal() and len(part) <= 10 else part for part in parts]
 
 
 def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[Any, Any]:
@@ -199,7 +200,11 @@ def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[A
             f"values of axis {axis!r} must be Python, such as 64, torch.float16 or 'text', got "
             f"{text!r} ({first_line(error)})"
         ) from error
-    plain = [isinstance(value, bool | int | float | str | None) for value in values]
+    plain = [
+        isinstance(value, bool | float | str | None)
+        or (isinstance(value, int) and codec.holds(value))
+        for value in values
+    ]
     assert isinstance(parsed.body, ast.List)
     if all(plain) or len(parsed.body.elts) != len(values):  # the latter for [*range(9)]
         return list(values)
@@ -245,7 +250,7 @@ def _statements(
 
 
 def _prepared(
-    statement: str, options: argparse.Namespace, device: torch.device, **values: Any
+    statement: str, options: argparse.Namespace, device: torch.device, /, **values: Any
 ) -> Candidate:
     namespace = snippet.fresh_namespace(device) | values
     snippet.set_up(options, namespace, device)
@@ -323,7 +328,7 @@ def _refusal(line: str, values: Mapping[str, Any]) -> InputError | None:
 
 
 def _layer(
-    line: str, side: str, device: torch.device, pass_name: str, **values: Any
+    line: str, side: str, device: torch.device, pass_name: str, /, **values: Any
 ) -> Callable[[], object]:
     parsed = ProblemLine.parse(line.format(**values))
     return layer_call(
