@@ -229,7 +229,7 @@ def test_interrupt_of_the_imports_ends_the_command(tmp_path, name, started_as):
     script = tmp_path / "convtime"
     script.write_text("import sys\nfrom convtime.cli import main\nsys.exit(main())\n")
     done = subprocess.run(
-        [sys.executable, *(["-m", "convtime"] if started_as == "module" else [script]), "config"],
+        [sys.executable, *(["-m", "convtime"] if started_as == "module" else [script]), "conv"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path[1:]])},
         capture_output=True,
         text=True,

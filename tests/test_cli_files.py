@@ -2,12 +2,14 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
 import convtime
 from convtime import Comparison, Measurement, cli
 from convtime.core import codec
+from convtime.core.errors import InputWarning
 
 QUICK = ["--device", "cpu", "--stop", "count", "--max-samples", "40", "--warmup", "1"]
 
@@ -177,3 +179,26 @@ def test_bad_files_are_one_sentence(tmp_path, capsys, measured):
     ):
         assert cli.main(arguments) == 2
         assert says in error_of(capsys)
+
+
+def test_a_result_never_replaces_what_it_is_made_from(measured, tmp_path, capsys):
+    with pytest.warns(InputWarning):
+        csv = run_of(tmp_path / "own.csv", measured)
+    json_file = run_of(tmp_path / "own.json", measured)
+    for arguments, input_name in (
+        (["show", csv, "--json", csv], "FILE"),
+        (["show", json_file, "--json", json_file], "FILE"),
+        (["diagnose", "1", "--against", json_file, "--json", json_file], "--against"),
+    ):
+        content = Path(arguments[-1]).read_text()
+        assert cli.main(arguments) == 2
+        assert f"{input_name} and --json must name different files" in error_of(capsys)
+        assert Path(arguments[-1]).read_text() == content
+
+
+@pytest.mark.parametrize("command", [["time", "1"], ["config"], ["sweep", "n", "--axis", "n=1"]])
+def test_json_is_not_written_to_what_is_read_as_csv(tmp_path, capsys, command):
+    file = tmp_path / "x.CSV"
+    assert cli.main([*command, "--json", str(file)]) == 2
+    assert "--json must not name a .csv file" in error_of(capsys)
+    assert not file.exists()

@@ -4,6 +4,7 @@ import itertools
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,78 @@ def test_completion_knows_commands_options_and_files(capsys, shell):
 def test_completion_of_another_shell_is_refused(capsys):
     assert cli.main(["completion", "cmd"]) == 2
     assert "invalid choice: 'cmd'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("started_as", ["module", "script"])
+@pytest.mark.parametrize(
+    ("arguments", "code", "imports_torch"),
+    [
+        (["--help"], 0, False),
+        (["--version"], 0, False),
+        (["tme"], 2, False),
+        (["config"], 0, True),
+    ],
+    ids=lambda each: each[0] if isinstance(each, list) else "",
+)
+def test_only_commands_that_need_torch_import_it(
+    tmp_path, arguments, code, imports_torch, started_as
+):
+    script = tmp_path / "convtime"
+    script.write_text("import sys\nfrom convtime.cli import main\nsys.exit(main())\n")
+    program = ["-m", "convtime"] if started_as == "module" else [script]
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", *program, *arguments],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == code, done.stderr
+    imported = re.findall(r"\|\s+(\S+)$", done.stderr, re.MULTILINE)
+    assert "argparse" in imported
+    assert ("torch" in imported) == imports_torch
+
+
+@pytest.mark.parametrize("module", ["other", "other.convtime"])
+def test_another_programs_import_registers_the_ops(tmp_path, module):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "__init__.py").write_text(
+        "import convtime, torch\nprint(torch.ops.convtime.conv2d)\n"
+    )
+    for name in ("__main__", "convtime"):
+        (tmp_path / "other" / f"{name}.py").touch()
+    done = subprocess.run(
+        [sys.executable, "-m", module, "convtime"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert "convtime.conv2d" in done.stdout
+
+
+def test_statements_can_use_the_ops(tmp_path):
+    statement = "torch.ops.convtime.conv2d(x, x, None, [1, 1], [0, 0], [1, 1], 1)"
+    done = subprocess.run(
+        [
+            *(
+                sys.executable,
+                "-m",
+                "convtime",
+                "time",
+                statement,
+                "-s",
+                "x = torch.ones(1, 1, 1, 1)",
+            ),
+            *("--device", "cpu", "--budget", "0.01"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_help_lists_exit_codes(capsys):

@@ -63,6 +63,31 @@ def test_values_that_are_neither_numbers_nor_texts_go_by_their_expressions(capsy
     assert not swept.failed
 
 
+def test_integers_too_long_for_json_go_by_their_expressions(tmp_path, capsys):
+    file = tmp_path / "swept.json"
+    given = ["sweep", "n", "--axis", "n=10**30,-10**5000,2**64-1", *QUICK, "--json", str(file)]
+    assert cli.main(given) == 0
+    printed = capsys.readouterr().out
+    assert cli.main(["show", str(file)]) == 0
+    assert capsys.readouterr().out == printed
+    swept = Sweep.from_dict(json.loads(file.read_text()))
+    assert swept.plan.axes == {"n": ("10 ** 30", "-10 ** 5000", 2**64 - 1)}
+
+
+def test_axes_may_have_any_name(capsys):
+    without_device = [*QUICK[2:], "--json", "-"]
+    names = ["statement", "options", "device", "self", "values", "torch", "namespace"]
+    axes = [each for name in names for each in ("--axis", f"{name}=3")]
+    statement = f"assert {' == '.join(names)} == 3"
+    assert cli.main(["sweep", statement, *axes, *without_device]) == 0
+    assert Sweep.from_dict(json.loads(capsys.readouterr().out)).measurements
+    names = ["line", "side", "device", "pass_name", "self"]
+    problem = "conv1d:n{line}c{side}w{device}k{pass_name}s{self}"
+    axes = [each for name in names for each in ("--axis", f"{name}=3")]
+    assert cli.main(["sweep", problem, *axes, *without_device]) == 0
+    assert len(Sweep.from_dict(json.loads(capsys.readouterr().out)).measurements) == 2
+
+
 @pytest.mark.parametrize("backward", [[], ["--backward"]])
 def test_convolutions_have_holes(capsys, backward):
     axes = ["n=1,2", "r=3,11", "pad=1x0", "dtype=float32"]
@@ -94,6 +119,8 @@ def test_one_side_alone_is_timed_of_several_problems(capsys):
         (["n", "--axis", "n=1", "--axis", "n=2"], "axis 'n' is given more than once"),
         (["n", "--axis", "n=1,1"], "axis 'n' has the value 1 more than once"),
         (["n", "--axis", "n=abs,abs"], "axis 'n' has a value more than once, got 'abs,abs'"),
+        (["n", "--axis", "n=*[10**5000, 1]"], "integers of 64 bits, got 16610 bits; give"),
+        (["conv1d:n{n}c2w9k4s3", "--axis", f"n={'9' * 5000}"], "n must be at most 2147483647"),
         (["n", "--axis", "n=float16"], "must be Python, such as 64, torch.float16 or 'text', got"),
         (["n", "--axis", "m=1"], "axis 'm' must be a variable of statement or setup,"),
         (["n", "--axis", "n=1", "--axis", "method=x"], "axis 'method': method must be one of"),

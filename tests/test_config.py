@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -100,6 +102,53 @@ def test_git_state_is_that_of_the_folder(tmp_path: Path) -> None:
     state = provenance.git_state(str(Path(__file__).parent))
     if state is not None:  # None in an unpacked source distribution
         assert len(state["commit"]) == 40
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "file").write_text("committed")
+    identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (["init", "-q"], ["add", "file"], [*identity, "commit", "-qm", "first"]):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return folder
+
+
+def test_git_state_leaves_the_repository_alone(repository: Path) -> None:
+    hook = repository / "hook"
+    hook.write_text("#!/bin/sh\ntouch ran\n")
+    hook.chmod(0o755)
+    for command in (["core.fsmonitor", str(hook)], ["core.hooksPath", str(repository)]):
+        subprocess.run(["git", "config", *command], cwd=repository, check=True)
+    (repository / "post-index-change").write_text(hook.read_text())
+    (repository / "post-index-change").chmod(0o755)
+    os.utime(repository / "file", (1, 1))  # git status would refresh the index
+    index = (repository / ".git" / "index").read_bytes()
+
+    state = provenance.git_state(str(repository))
+    assert state is not None
+    assert state["dirty"] is True  # because of the hooks' files
+    assert (repository / ".git" / "index").read_bytes() == index
+    assert not (repository / "ran").exists()
+
+
+def test_a_slow_git_neither_locks_the_repository_nor_takes_the_timeout(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A clean filter is the one program of a repository that git status needs.
+    (repository / ".gitattributes").write_text("file filter=slow\n")
+    for key in ("clean", "smudge"):
+        command = ["git", "config", f"filter.slow.{key}", "sleep 30; cat"]
+        subprocess.run(command, cwd=repository, check=True)
+    (repository / "file").write_text("different")
+    monkeypatch.chdir(repository)
+    began = time.monotonic()
+    measured = convtime.time_op(lambda: None, device="cpu", timeout=2.0, budget=0.01)
+    assert time.monotonic() - began < 5
+    state = measured.provenance["git"]
+    assert (len(state["commit"]), state["dirty"]) == (40, None)
+    assert not (repository / ".git" / "index.lock").exists()
 
 
 def test_a_deleted_working_directory_has_no_git_state(

@@ -184,6 +184,12 @@ def test_what_it_calls_raises_as_it_is():
         ({"against": [1.0]}, InputError, r"got \[1.0\]"),
         ({"against": lambda: "x"}, InputError, "callable against .* got 'x'"),
         ({"against": "no_such_file.json"}, InputError, "no_such_file.json: cannot be read"),
+        pytest.param(
+            {"against": "do_bench"},
+            InputError,
+            "against='do_bench' needs a GPU, .*; use against='timer'",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="it has a GPU"),
+        ),
         ({"kwargs": 3}, TypeError, "kwargs must be a mapping of names to values, got 3"),
     ],
 )

@@ -311,6 +311,24 @@ def test_torch_and_back_loses_nothing() -> None:
 # pandas and CSV
 
 
+def test_frames_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(InputError, match=r"pip install 'convtime\[frame\]'") as raised:
+        make().to_frame()
+    assert isinstance(raised.value, ImportError)  # as for plots without matplotlib
+
+
+def test_samples_whose_sum_is_too_large_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    huge = dataclasses.replace(make(), seconds=(1e308, 1.5e308, 1.2e308, 1.1e308))
+    write_measurements(huge, path, "pytest-benchmark")
+    assert json.loads(path.read_text())["benchmarks"][0]["stats"]["total"] is None
+    (found,) = read_measurements(path).values()
+    assert found.seconds == huge.seconds
+    assert str(found)
+    assert found.details()
+
+
 def test_frames_and_csv_keep_samples_and_conditions(tmp_path: Path) -> None:
     compared = Comparison({"a": make(name="a"), "b": make(name='b, "quoted"\nand more')})
     path = tmp_path / "file.csv"

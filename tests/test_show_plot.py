@@ -155,8 +155,9 @@ def test_settings_that_matplotlib_refuses_are_told():
 
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match=r"pip install 'convtime\[plot\]'"):
+    with pytest.raises(InputError, match=r"pip install 'convtime\[plot\]'") as raised:
         plot.check_plot("out.png")
+    assert isinstance(raised.value, ImportError)  # as for data frames without pandas
 
 
 def measurement(**changes):

@@ -185,7 +185,12 @@ def test_what_is_timed_may_be_a_candidate_or_what_a_factory_makes_one() -> None:
         ),
         (nothing, {"a b": [1]}, {}, "must be a parameter or an option, got 'a b'"),
         (lambda mean: mean, {"mean": [1]}, {}, "must not be a column of the table, got 'mean'"),
-        (lambda a: a, {"a": [object()]}, {}, "can be written as text, got one of type object"),
+        (
+            lambda a: a,
+            {"a": [object()]},
+            {},
+            "integers of 64 bits, got one of type object",
+        ),
         (nothing, {"size": [1]}, {}, "or a parameter of 'nothing', which takes none"),
         (lambda a, b: a, {"a": [1]}, {}, "'<lambda>' needs 'b', which no axis gives"),
         (lambda a: a, {"warmup": [1]}, {}, "no axis is a parameter"),

@@ -225,6 +225,12 @@ def test_one_sample_settles_nothing(stop: Stop) -> None:
         ),
         ({"min_samples": 0}, "min_samples must be at least 1, got 0"),
         ({"min_samples": 5, "max_samples": 4}, "max_samples must be at least min_samples"),
+        ({"min_samples": True}, "min_samples must be a whole number, 0 or more, got True"),
+        ({"pin": False}, "pin must be the number of a CPU, 0 or more, got False"),
+        ({"warmup": True}, "warmup must be 'steady', .* got True"),
+        ({"timeout": True}, "timeout must be a positive number of seconds or None, got True"),
+        ({"budget": True}, "budget must be a number, got True"),
+        ({"exclusive": 1}, "exclusive must be True or False, got 1"),
         ({"max_samples": -1}, "max_samples must be a whole number, 0 or more, got -1"),
         ({"warmup": "long"}, "warmup must be 'steady', a whole number of calls or a float of sec"),
         ({"warmup": -1.5}, "warmup must be 'steady', .* 0 or more, got -1.5"),
@@ -279,6 +285,9 @@ def test_unknown_options_and_results_instead_of_functions_are_refused() -> None:
         convtime.time_op(time.sleep, 0, metod="cpu")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="must be callable, got Tensor"):
         convtime.time_op(torch.ones(1))  # type: ignore[arg-type]
+    candidate = convtime.Candidate(abs, 1, name="a")
+    with pytest.raises(TypeError, match="got the Candidate 'a'; pass its function and its arg"):
+        convtime.time_op(candidate)  # type: ignore[arg-type]
 
 
 def test_names_are_the_callables_own() -> None:

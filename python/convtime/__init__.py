@@ -1,17 +1,18 @@
 """convtime measures the time of GPU operations and shows which kernels PyTorch's convolutions run.
 
 Importing convtime registers the ops with torch. Every other name in ``__init__.pyi`` is loaded on
-first use.
+first use. In the command ``convtime``, only the subcommands that need torch import it.
 """
 
 from convtime.core import interrupts as _interrupts
 
 if _interrupts.is_command():
     _interrupts.exit_on_interrupt()  # before the imports, which take seconds
+else:
+    from convtime import ops as ops
 
 import lazy_loader
 
-from convtime import ops as ops
 from convtime._build_info import version as __version__
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

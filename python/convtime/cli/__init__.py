@@ -1,13 +1,14 @@
-"""The command `convtime`, also `python -m convtime`; each subcommand is a module."""
+"""The command `convtime`, also `python -m convtime`; each subcommand imports its module."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 from convtime._build_info import version
@@ -16,6 +17,21 @@ from convtime.cli.output import print_error
 from convtime.core.errors import InputError, InputWarning, one_line
 from convtime.core.interrupts import MESSAGE, raise_on_interrupt
 from convtime.show.text import printable
+
+# Here and not in the modules: most of them import torch, which takes seconds.
+_COMMANDS = {
+    "time": "time a statement, as Python's timeit does",
+    "compare": "time several statements, interleaved, and compare times and results",
+    "diagnose": "explain a statement's time and its variation",
+    "conv": "time PyTorch's convolution layers against convtime's",
+    "sweep": "time statements or convolutions over axes: sizes, dtypes, options, iterations",
+    "counters": "read hardware counters of a statement's kernels",
+    "show": "print a file of results",
+    "compare-files": "show the changes from one file of results to another",
+    "doctor": "check whether timings can be trusted on this machine",
+    "config": "show versions, devices and timing methods, as JSON",
+    "completion": "print a script that completes convtime's commands and options",
+}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -33,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with _warnings_in_one_line():
             arguments = sys.argv[1:] if arguments is None else arguments
-            parser = make_parser()
+            words = [argument for argument in arguments if not argument.startswith("-")]
+            parser = make_parser(words[:1])
             raise_on_interrupt()
             options = parser.parse_args(arguments)
             options.arguments = tuple(arguments)
@@ -70,23 +87,13 @@ def interrupted() -> int:
     return INTERRUPTED
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Build the parser with all commands."""
-    # Imported here: the imports are slow.
-    from convtime.cli import (
-        compare,
-        compare_files,
-        completion,
-        config,
-        conv,
-        counters,
-        diagnose,
-        doctor,
-        show,
-        sweep,
-        time,
-    )
+def make_parser(used: Collection[str] = _COMMANDS) -> argparse.ArgumentParser:
+    """Build the parser.
 
+    Args:
+        used: commands that are parsed with their options; each imports its module. The others are
+            only listed.
+    """
     parser = _Parser(
         prog="convtime",
         description="Times PyTorch operations, and its own.",
@@ -98,18 +105,9 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"convtime {version}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (
-        time,
-        compare,
-        diagnose,
-        conv,
-        sweep,
-        counters,
-        show,
-        compare_files,
-        doctor,
-        config,
-        completion,
-    ):
-        command.add_to(commands)
+    for name, text in _COMMANDS.items():
+        command = commands.add_parser(name, allow_abbrev=False, help=text)
+        if name in used:
+            module = importlib.import_module(f"convtime.cli.{name.replace('-', '_')}")
+            module.add_to(command)
     return parser

@@ -8,7 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from convtime.cli import snippet
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
@@ -25,16 +25,13 @@ from convtime.timing.stopwatch import compare
 _CONFIRM = "--confirm"
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "compare",
-        allow_abbrev=False,
-        help="time several statements, interleaved, and compare times and results",
-        description="Times statements, interleaved, and compares their times and results, with "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Times statements, interleaved, and compares their times and results, with "
         f"convtime.compare. {snippet.NAMESPACE_HELP} They share one setup. For example: convtime "
         "compare -n relu='torch.relu(x)' -n clamp='torch.clamp(x, 0)' --setup "
-        "'x = torch.randn(1 << 20)' --fail-on slower,different",
+        "'x = torch.randn(1 << 20)' --fail-on slower,different"
     )
     parser.set_defaults(run=_run)
     parser.add_argument(

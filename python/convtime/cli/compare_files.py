@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from convtime.cli import arguments
 from convtime.cli.exit_codes import DONE
@@ -27,15 +27,12 @@ _FAILURES = (
 )
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "compare-files",
-        allow_abbrev=False,
-        help="show the changes from one file of results to another",
-        description="Compares measurements with the same names in two files, from any tool that "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Compares measurements with the same names in two files, from any tool that "
         "convtime.read_measurements reads, and lists all other differences between them. Files "
-        "with one measurement each are compared whatever its name.",
+        "with one measurement each are compared whatever its name."
     )
     parser.set_defaults(run=_run)
     for name, which in (("before", "earlier"), ("after", "later")):

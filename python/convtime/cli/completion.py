@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from typing import Any
 
 import shtab
 
@@ -14,14 +13,11 @@ from convtime.cli.output import print_result
 SHELLS = ("bash", "zsh")
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "completion",
-        allow_abbrev=False,
-        help="print a script that completes convtime's commands and options",
-        description="Prints a script that completes convtime's commands and options in a shell; "
-        "docs/command-line.md explains the installation.",
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Prints a script that completes convtime's commands and options in a shell; "
+        "docs/command-line.md explains the installation."
     )
     parser.add_argument("shell", choices=SHELLS)
     parser.set_defaults(run=_run)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
 
 from convtime.cli.output import add_json, check_json, deliver_result
 from convtime.core.config import show_config
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "config", allow_abbrev=False, help="show versions, devices and timing methods, as JSON"
-    )
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
     parser.set_defaults(run=_run)
     add_json(parser)
 

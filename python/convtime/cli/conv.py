@@ -36,17 +36,14 @@ from convtime.results.comparison import Failure
 from convtime.show import convolutions, plot
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "conv",
-        allow_abbrev=False,
-        help="time PyTorch's convolution layers against convtime's",
-        description="Times convolutions of torch.nn and convtime.nn, interleaved, and compares "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Times convolutions of torch.nn and convtime.nn, interleaved, and compares "
         "their results and kernels: on every distinct one of ResNet-50, of a CSV file, or of a "
         "model, or on problems in one line each. For a model, it also times the training step, "
         "before and after convtime.nn.replace. For each slower or different layer it prints the "
-        "command that runs it again.",
+        "command that runs it again."
     )
     parser.set_defaults(run=_run)
     source = parser.add_mutually_exclusive_group()

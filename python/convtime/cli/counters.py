@@ -20,15 +20,12 @@ from convtime.timing.counters.nvprof import NVPROF
 from convtime.timing.counters.reading import DEFAULT_METRICS, CounterCache, Replay, counters
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "counters",
-        allow_abbrev=False,
-        help="read hardware counters of a statement's kernels",
-        description="Reads hardware counters of each kernel that a statement launches, with "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Reads hardware counters of each kernel that a statement launches, with "
         f"convtime.counters. {snippet.NAMESPACE_HELP} "
-        "For example: convtime counters 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
+        "For example: convtime counters 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
     parser.set_defaults(run=_run)
     parser.add_argument(

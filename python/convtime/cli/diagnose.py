@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 from convtime.cli import arguments, snippet
-from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result, named_file
 from convtime.core import codec
+from convtime.core.files import check_distinct
 from convtime.device.resolve import resolve_device
 from convtime.study.diagnose.running import diagnose
 
 _BUDGET = 15.0
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "diagnose",
-        allow_abbrev=False,
-        help="explain a statement's time and its variation",
-        description="Calls a statement under conditions that each differ in one thing, and "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Calls a statement under conditions that each differ in one thing, and "
         "reports the causes of its time, with evidence and advice. "
         f"{snippet.NAMESPACE_HELP} "
-        "For example: convtime diagnose 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
+        "For example: convtime diagnose 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
     parser.set_defaults(run=_run)
     parser.add_argument(
@@ -60,6 +57,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    check_distinct({"--against": options.against, "--json": named_file(options.json)})
     check_json(options.json)
     statement = snippet.statement_of(options.statement)
     device = resolve_device(options.device)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any
 
 import torch
 
@@ -21,15 +20,12 @@ from convtime.study.findings import passed
 from convtime.study.proof import prove
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "doctor",
-        allow_abbrev=False,
-        help="check whether timings can be trusted on this machine",
-        description="Times kernels of known duration and a few operations with every method, "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Times kernels of known duration and a few operations with every method, "
         "checks the state of GPU and CPU, and gives advice; exits with 1 if a check failed. It "
-        "takes up to 20 s on a GPU, and changes nothing.",
+        "takes up to 20 s on a GPU, and changes nothing."
     )
     parser.set_defaults(run=_run)
     parser.add_argument("--device", help=DEVICE_HELP)

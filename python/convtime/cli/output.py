@@ -41,11 +41,17 @@ def check_json(file: Path | None) -> None:
     """Check, before anything is timed, that the file of --json can be written.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: It cannot be written, or convtime would read it as CSV.
     """
     named = named_file(file)
-    if named is not None:
-        check_writable(named)
+    if named is None:
+        return
+    if named.suffix.lower() == ".csv":
+        raise InputError(
+            f"--json must not name a .csv file, which is read as CSV, got {named}; name it "
+            f"{named.with_suffix('.json')}"
+        )
+    check_writable(named)
 
 
 def check_files(options: argparse.Namespace, other: str) -> None:

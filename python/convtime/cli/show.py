@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convtime.cli import arguments
-from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
+from convtime.cli.output import add_json, add_verbose, check_json, deliver_result, named_file
 from convtime.core import codec
+from convtime.core.files import check_distinct
 from convtime.results.exchange.files import document_of, read_file
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "show",
-        allow_abbrev=False,
-        help="print a file of results",
-        description="Prints a file of results from convtime, from convtime counters, or from "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Prints a file of results from convtime, from convtime counters, or from "
         "another tool that convtime.read_measurements reads. --json converts it to convtime's own "
-        "format.",
+        "format."
     )
     parser.set_defaults(run=_run)
     parser.add_argument("file", type=arguments.file_name, metavar="FILE", help="the results")
@@ -28,6 +25,7 @@ def add_to(commands: Any) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
+    check_distinct({"FILE": options.file, "--json": named_file(options.json)})
     check_json(options.json)
     found = read_file(options.file)
     shown = list(found.values()) if isinstance(found, dict) else [found]

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from convtime import ops as ops  # statements can use torch.ops.convtime
 from convtime.cli import arguments
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.core.errors import InputError, one_line

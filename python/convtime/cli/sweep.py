@@ -41,17 +41,14 @@ _EXAMPLE = "conv2d:n{n}c64h56w56k{k}r3s3p1:{dtype}"
 _PROBLEMS = tuple(f"{kind.function}:" for kind in KINDS)
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "sweep",
-        allow_abbrev=False,
-        help="time statements or convolutions over axes: sizes, dtypes, options, iterations",
-        description="Times statements, or PyTorch's and convtime's layer of a convolution, at each "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Times statements, or PyTorch's and convtime's layer of a convolution, at each "
         "combination of the values of some axes, with convtime.sweep. "
         f"{snippet.NAMESPACE_HELP} The axes' values are also variables. For example: "
         "convtime sweep 'torch.relu(x)' --setup 'x = torch.randn(n, n)' --axis n=64,256,1024; or: "
-        f"convtime sweep '{_EXAMPLE}' --axis n=1,8,64 --axis k=64,128 --axis dtype=float32,float16",
+        f"convtime sweep '{_EXAMPLE}' --axis n=1,8,64 --axis k=64,128 --axis dtype=float32,float16"
     )
     parser.set_defaults(run=_run)
     parser.add_argument(
@@ -189,7 +186,8 @@ def _number_or_text(text: str) -> Any:
 def _of_problem(text: str) -> list[Any]:
     """Parse whole numbers; everything else is a string, such as 1x0."""
     parts = map(str.strip, text.split(","))
-    return [int(part) if part.isdecimal() else part for part in parts]
+    # Longer numbers are left to the problem, which refuses them.
+    return [int(part) if part.isdecimal() and len(part) <= 10 else part for part in parts]
 
 
 def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[Any, Any]:
@@ -202,7 +200,11 @@ def _of_python(axis: str, text: str, device: torch.device) -> list[Any] | dict[A
             f"values of axis {axis!r} must be Python, such as 64, torch.float16 or 'text', got "
             f"{text!r} ({first_line(error)})"
         ) from error
-    plain = [isinstance(value, bool | int | float | str | None) for value in values]
+    plain = [
+        isinstance(value, bool | float | str | None)
+        or (isinstance(value, int) and codec.holds(value))
+        for value in values
+    ]
     assert isinstance(parsed.body, ast.List)
     if all(plain) or len(parsed.body.elts) != len(values):  # the latter for [*range(9)]
         return list(values)
@@ -248,7 +250,7 @@ def _statements(
 
 
 def _prepared(
-    statement: str, options: argparse.Namespace, device: torch.device, **values: Any
+    statement: str, options: argparse.Namespace, device: torch.device, /, **values: Any
 ) -> Candidate:
     namespace = snippet.fresh_namespace(device) | values
     snippet.set_up(options, namespace, device)
@@ -326,7 +328,7 @@ def _refusal(line: str, values: Mapping[str, Any]) -> InputError | None:
 
 
 def _layer(
-    line: str, side: str, device: torch.device, pass_name: str, **values: Any
+    line: str, side: str, device: torch.device, pass_name: str, /, **values: Any
 ) -> Callable[[], object]:
     parsed = ProblemLine.parse(line.format(**values))
     return layer_call(

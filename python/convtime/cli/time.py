@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from convtime.cli import snippet
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
@@ -11,15 +10,12 @@ from convtime.core import codec
 from convtime.device.resolve import resolve_device
 
 
-def add_to(commands: Any) -> None:
-    """Add the command to a parser's subparsers."""
-    parser = commands.add_parser(
-        "time",
-        allow_abbrev=False,
-        help="time a statement, as Python's timeit does",
-        description="Times a statement with convtime.time_op. "
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add the description and the options of the command to its parser."""
+    parser.description = (
+        "Times a statement with convtime.time_op. "
         f"{snippet.NAMESPACE_HELP} "
-        "For example: convtime time 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'",
+        "For example: convtime time 'torch.relu(x)' --setup 'x = torch.randn(1 << 20)'"
     )
     parser.set_defaults(run=_run)
     parser.add_argument(

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from convtime.conv.layouts import DTYPES, LAYOUTS
-from convtime.conv.problem import PADDING_MODES, ConvProblem
+from convtime.conv.problem import LARGEST_SIZE, PADDING_MODES, ConvProblem
 from convtime.core.errors import InputError
 from convtime.core.kinds import KINDS
 
@@ -134,7 +134,7 @@ def _read_numbers(text: str, rank: int) -> dict[str, str]:
     letters = "".join(each[-rank:] for each in _LETTERS.values())
     names = [*_SINGLE, *letters, *_PARAMETERS]
     longest_first = "|".join(sorted(names, key=len, reverse=True))
-    size = re.compile(rf"({longest_first})((?:[0-9]{{1,10}})(?:x[0-9]{{1,10}})*|same)")
+    size = re.compile(rf"({longest_first})([0-9]+(?:x[0-9]+)*|same)")
     found: dict[str, str] = {}
     end = 0
     while end < len(text):
@@ -146,6 +146,8 @@ def _read_numbers(text: str, rank: int) -> dict[str, str]:
             )
         if match[1] in found:
             raise InputError(f"{match[1]} is given more than once")
+        if any(len(digits) > len(str(LARGEST_SIZE)) for digits in match[2].split("x")):
+            raise InputError(f"{match[1]} must be at most {LARGEST_SIZE}, got {match[2][:40]}")
         found[match[1]] = match[2]
         end = match.end()
     return found

@@ -117,6 +117,11 @@ def to_json_line(value: object) -> str:
     return _SURROGATE.sub(lambda half: f"\\\\u{ord(half[0]):04x}", text)
 
 
+def holds(integer: int) -> bool:
+    """Return whether readers of JSON accept an integer: it must fit 64 bits, signed or not."""
+    return -(2**63) <= integer < 2**64
+
+
 def finite(value: Any) -> Any:
     """Replace each number that JSON cannot represent (NaN, infinities) by None."""
     if isinstance(value, float):

@@ -7,6 +7,10 @@ class InputError(ValueError):
     """User input cannot be used; the message is one sentence for the user."""
 
 
+class MissingPackageError(InputError, ImportError):
+    """An optional package is missing; the message says how to install it."""
+
+
 class InputWarning(UserWarning):
     """Part of the user's input is ignored; the message is one sentence for the user."""
 

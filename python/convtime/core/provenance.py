@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import gc
+import math
 import os
 import subprocess
 import sys
+import time
 import types
 from datetime import datetime, timezone
 from typing import Any
@@ -18,9 +20,16 @@ from convtime.core.cpu import cpu_name, governors, huge_pages
 from convtime.core.load import _build_info
 
 _MONITORING_TOOLS = 6
+# Reads only: takes no lock, which a killed git would leave behind, and runs no hook.
+_GIT = (
+    *("git", "--no-optional-locks"),
+    *("-c", "core.fsmonitor=false", "-c", f"core.hooksPath={os.devnull}"),
+)
+_GIT_SECONDS = 10.0
+_git_states: dict[str, dict[str, Any] | None] = {}
 
 
-def provenance(device: torch.device) -> dict[str, Any]:
+def provenance(device: torch.device, patience: float = math.inf) -> dict[str, Any]:
     """Describe hardware, software and source state.
 
     The dict is JSON-serializable; an entry is None where it does not apply.
@@ -37,6 +46,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
     Args:
         device: the device that the measured work runs on.
+        patience: seconds to wait for git at most; it never waits longer than 10 s.
     """
     on_gpu = device.type == "cuda"
     versions = {
@@ -59,7 +69,7 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "governor": ", ".join(governors(os.sched_getaffinity(0))) or None,
         "load_average": os.getloadavg()[0],
         "huge_pages": None if on_gpu else huge_pages(),
-        "git": _working_directory_state(),
+        "git": _working_directory_state(patience),
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
 
@@ -119,26 +129,43 @@ def cudnn_version() -> str | None:
     return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
 
 
-def _working_directory_state() -> dict[str, Any] | None:
+def _working_directory_state(patience: float) -> dict[str, Any] | None:
     try:
-        return git_state(os.getcwd())
+        return git_state(os.getcwd(), patience)
     except OSError:  # a deleted working directory must not prevent a measurement
         return None
 
 
-@functools.cache
-def git_state(folder: str) -> dict[str, Any] | None:
+def git_state(folder: str, patience: float = math.inf) -> dict[str, Any] | None:
     """Return commit and dirty flag of the git repository at ``folder``; None outside a repository.
 
-    Cached per process: the relevant source state is the state at import.
+    The flag is None if git takes longer than ``patience`` or 10 s. Cached per process: the relevant
+    source state is the state at import.
     """
+    if folder not in _git_states:
+        _git_states[folder] = _read_git(folder, min(patience, _GIT_SECONDS))
+    return _git_states[folder]
+
+
+def _read_git(folder: str, patience: float) -> dict[str, Any] | None:
+    end = time.monotonic() + patience
 
     def git(*args: str) -> str:
         return subprocess.run(
-            ["git", *args], cwd=folder, capture_output=True, text=True, check=True, timeout=10
+            [*_GIT, *args],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=max(0.0, end - time.monotonic()),
         ).stdout.strip()
 
     try:
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        commit = git("rev-parse", "HEAD")
     except (OSError, subprocess.SubprocessError):
         return None
+    try:
+        return {"commit": commit, "dirty": bool(git("status", "--porcelain"))}
+    except (OSError, subprocess.SubprocessError):
+        return {"commit": commit, "dirty": None}

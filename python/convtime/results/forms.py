@@ -7,6 +7,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from convtime.core.errors import MissingPackageError
+
 if TYPE_CHECKING:
     import pandas
     import torch.utils.benchmark
@@ -79,8 +81,8 @@ def frame_of(found: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> pand
     try:
         import pandas
     except ImportError as error:
-        raise ImportError(
-            "to_frame needs pandas; install it with pip install 'convtime[frame]'"
+        raise MissingPackageError(
+            "data frames require pandas, which is not installed; run pip install 'convtime[frame]'"
         ) from error
     return pandas.DataFrame(found, columns=list(columns))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from convtime.conv.compare import LayerResult
-from convtime.core.errors import InputError, first_line
+from convtime.core.errors import InputError, MissingPackageError, first_line
 from convtime.results.clock_reading import ClockReading
 from convtime.results.clock_trace import ClockTrace
 from convtime.results.comparison import Comparison
@@ -39,7 +39,7 @@ def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
-        raise InputError(
+        raise MissingPackageError(
             "plots require matplotlib, which is not installed; run pip install 'convtime[plot]'"
         ) from error
     except Exception as error:  # matplotlib rejects broken settings

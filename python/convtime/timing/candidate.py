@@ -68,6 +68,11 @@ class Candidate:
         flops: float | None = None,
         nbytes: float | None = None,
     ) -> None:
+        if isinstance(fn, Candidate):
+            raise TypeError(
+                f"the timed function must be callable, got the Candidate {fn.name!r}; pass its "
+                "function and its arguments, or use convtime.compare"
+            )
         name = name_of(fn) if name is None else _text(name)
         if not callable(fn):
             raise TypeError(

@@ -360,15 +360,17 @@ def _choices() -> dict[str, tuple[str, ...]]:
 
 def _is_count(value: object) -> bool:
     try:
-        return isinstance(value, SupportsIndex) and 0 <= value.__index__() <= sys.maxsize
+        if isinstance(value, bool) or not isinstance(value, SupportsIndex):
+            return False
+        return 0 <= value.__index__() <= sys.maxsize
     except TypeError:  # of tensors and arrays, of which only some can be an index
         return False
 
 
 def is_finite(value: object) -> bool:
-    """Whether the value is a finite number of any type, but not a string."""
+    """Whether the value is a finite number of any type, but not a string, True or False."""
     try:
-        return not isinstance(value, str | bytes) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
+        return not isinstance(value, str | bytes | bool) and abs(float(value)) < float("inf")  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return False
 

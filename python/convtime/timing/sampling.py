@@ -72,7 +72,8 @@ def measure(
     candidates = [clearing_gradients(candidate) for candidate in candidates]
     pin = None if options.pin is None else int(options.pin)
     refuse_capture(place, options.stream)
-    before = provenance(place.device)  # before the timing loads the machine
+    # Before the timing loads the machine, and without using up its time.
+    before = provenance(place.device, patience=limit.seconds_left / 2)
     with turn_on(place, options, limit) as turn:
         _await_gpus(place, limit)
         remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)

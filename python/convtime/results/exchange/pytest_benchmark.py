@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -128,7 +127,7 @@ def statistics_of(measured: Measurement) -> dict[str, Any]:
     spread = 0.0 if len(samples) == 1 else measured.stdev
     beyond = sum(abs(sample - measured.mean) > spread for sample in samples)
     outliers = len(samples) - len(within)
-    total = math.fsum(samples)
+    total = sum(samples)  # math.fsum raises an error if the sum is too large for a float
     return {
         "min": measured.min,
         "max": measured.max,

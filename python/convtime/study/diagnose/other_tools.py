@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from convtime.core.errors import InputError
 from convtime.results.exchange.files import read_measurements
 from convtime.results.measurement import Measurement
@@ -44,7 +46,7 @@ def other_of(against: Any, candidate: Candidate) -> Other:
 
 
 def _time(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not is_finite(value) or not 0 < float(value) < math.inf:
+    if not is_finite(value) or not 0 < float(value) < math.inf:
         raise InputError(f"{what} must give {_TAKEN}; the time must be above 0, got {value!r}")
     return float(value)
 
@@ -75,6 +77,10 @@ def _do_bench_cudagraph(candidate: Candidate) -> Other:
 
 
 def _triton(function: str, candidate: Candidate) -> float:
+    if not torch.cuda.is_available():
+        raise InputError(
+            f"against={function!r} needs a GPU, and PyTorch finds none; use against='timer'"
+        )
     try:
         testing: Any = importlib.import_module("triton.testing")
     except ImportError as error:

@@ -85,7 +85,7 @@ def diagnose(
         ValueError: the budget is not a positive number, the device is missing, or ``against`` is
             not a valid time. Exceptions of ``fn`` propagate.
     """
-    if isinstance(budget, bool) or not is_finite(budget) or float(budget) <= 0:
+    if not is_finite(budget) or float(budget) <= 0:
         raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
     if not isinstance(counters, bool):
         raise TypeError(f"counters must be True or False, got {counters!r}")

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.results.sweep_plan import ITERATIONS, Label
 from convtime.results.sweep_rows import COLUMNS
@@ -148,16 +149,20 @@ def _label(axis: str, value: Any, advice: str = "give a mapping of names to valu
         return str(tuple(_label(axis, each, advice) for each in value))
     label = _plain(value)
     if label is None and value is not None:
+        is_integer = isinstance(value, int)
+        got = f"{value.bit_length()} bits" if is_integer else f"one of type {type(value).__name__}"
         raise InputError(
-            f"axis {axis!r} must have values that can be written as text, got one of type "
-            f"{type(value).__name__}; {advice}"
+            f"axis {axis!r} must have values that can be stored: strings, floats and integers of "
+            f"64 bits, got {got}; {advice}"
         )
     return label
 
 
 def _plain(value: Any) -> Label:
     """Return a plain number or string, from any library's type; None for other types."""
-    if isinstance(value, bool | int | str):
+    if isinstance(value, int):
+        return value if codec.holds(value) else None
+    if isinstance(value, str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
