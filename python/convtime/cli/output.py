@@ -66,12 +66,12 @@ def check_files(options: argparse.Namespace, other: str) -> None:
     """
     from convtime.show import plot
 
+    names = (other, "json", "csv", "plot")
+    check_distinct({f"--{name}": named_file(vars(options)[name]) for name in names})
     check_json(options.json)
     for path in (options.csv, options.plot):
         if path:
             check_writable(path)
-    names = (other, "json", "csv", "plot")
-    check_distinct({f"--{name}": named_file(vars(options)[name]) for name in names})
     if options.plot:
         plot.check_plot(options.plot)
 
