@@ -513,7 +513,7 @@ def test_the_command_tells_a_fresh_process_what_to_time(monkeypatch, capsys):
         seen.update(options)
         raise RuntimeError("enough")
 
-    monkeypatch.setattr(cli.diagnose, "diagnose", take)
+    monkeypatch.setattr("convtime.cli.diagnose.diagnose", take)
     given = ["diagnose", "-s", "x = torch.ones(4)", "--device", "cpu", "torch.relu(x)"]
     assert cli.main(given) == 2
     capsys.readouterr()

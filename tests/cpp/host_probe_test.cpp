@@ -1,6 +1,7 @@
 #include "timing/conditions/host_probe.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -195,6 +196,22 @@ TEST(HostProbe, SeesThreadsThatStartLater) {
   done = true;
   spinning.join();
   EXPECT_GE(threads, 1);
+}
+
+TEST(HostProbe, SaysThatTheCoresChanged) {
+  cpu_set_t before;
+  ASSERT_EQ(::sched_getaffinity(0, sizeof before, &before), 0);
+  if (CPU_COUNT(&before) < 2) {
+    GTEST_SKIP() << "there is one core";
+  }
+  HostProbe probe;
+  EXPECT_EQ(probe.missing().find("changed"), std::string::npos);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(::sched_getcpu(), &one);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_NE(probe.missing().find("changed during the run"), std::string::npos);
+  ASSERT_EQ(::sched_setaffinity(0, sizeof before, &before), 0);
 }
 
 TEST(HostProbe, TakesMicroseconds) { EXPECT_LT(HostProbe().read_seconds(), 1e-3); }

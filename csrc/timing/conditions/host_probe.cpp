@@ -190,6 +190,15 @@ HostReading HostProbe::end() {
 
 HostReading HostProbe::since_made() { return between(made_, look(true)); }
 
+std::string HostProbe::missing() const {
+  if (allowed_cores() == allowed_cores_) {
+    return missing_;
+  }
+  return missing_ + (missing_.empty() ? "" : "; ") +
+         "the cores that this process may use changed during the run, and other processes were "
+         "looked for on the earlier ones";
+}
+
 std::vector<int> HostProbe::used_cores() const {
   std::set<int> cores;
   for (const Thread& thread : threads_) {

@@ -38,7 +38,7 @@ class CONVTIME_API HostProbe {
   /// What a reading takes, begin and end.
   double read_seconds() const { return read_seconds_; }
   double cores() const { return cores_; }
-  const std::string& missing() const { return missing_; }
+  std::string missing() const;
   /// Why the CPU's counters are unknown; empty if they are known.
   const std::string& counters_reason() const { return counters_.reason(); }
 
