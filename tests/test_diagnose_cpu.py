@@ -106,6 +106,15 @@ def test_settings_of_pytorch_are_as_before_a_look():
     assert set(evidence.contrasts["denormals"]) == {"as-is", "flushed"}
 
 
+@pytest.mark.skipif(torch.get_num_threads() < 2, reason="PyTorch uses one thread")
+def test_each_call_of_a_loop_is_prepared():
+    """A backward pass, which cannot be repeated without its forward pass."""
+    candidate = Candidate(torch.nn.Linear(8, 8), torch.randn(4, 8), backward=True)
+    subject = Subject(candidate, find_place([candidate], "cpu"))
+    evidence = dataclasses.replace(CLEAN, on_gpu=False, calls=look_at_calls(subject), contrasts={})
+    assert host.look_at_threads(subject, evidence).seconds("one thread", "in a loop") > 0
+
+
 def test_denormals_that_are_flushed_already_are_not_looked_at():
     if not torch.set_flush_denormal(True):
         pytest.skip("this CPU has no such mode")

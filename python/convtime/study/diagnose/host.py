@@ -34,7 +34,7 @@ def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
     probe = _C.HostProbe()
     rest, _ = _read(probe, lambda: time.sleep(_REST_SECONDS))
     rested_hz = _fastest_clock()
-    loop, count = _loop_of(subject, evidence)
+    loop, count = _loop_of(subject, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
     found, kernel = _read(probe, loop)
     loaded_hz = _C.core_clock_hz()
     waits, unseen = _watch(loop, count)
@@ -64,9 +64,12 @@ def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
     return dataclasses.replace(evidence, host=host)
 
 
-def _loop_of(subject: Subject, evidence: Evidence) -> tuple[Callable[[], None], int]:
-    """Return a loop of calls, and the number of calls."""
-    count = max(_FEWEST_CALLS, int(_LOOP_SECONDS / max(evidence.calls.loop.median, 1e-7)))
+def _loop_of(
+    subject: Subject, evidence: Evidence, seconds: float, fewest: int = 1, most: int | None = None
+) -> tuple[Callable[[], None], int]:
+    """Return a loop of calls that takes about that long, and the number of calls."""
+    count = max(fewest, int(seconds / max(evidence.calls.loop.median, 1e-7)))
+    count = count if most is None else min(count, most)
 
     def loop() -> None:
         for _ in range(count):
@@ -82,7 +85,7 @@ def look_at_host_again(subject: Subject, evidence: Evidence) -> Evidence:
     if first is None:
         return evidence
     probe = _C.HostProbe()
-    loop, count = _loop_of(subject, evidence)
+    loop, count = _loop_of(subject, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
     found, _ = _read(probe, loop)
     others = None if found.others_seconds is None else found.others_seconds / found.seconds
     both = dataclasses.replace(
@@ -156,8 +159,7 @@ def _seconds_of_a_fault() -> float:
 
 def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
     """Time PyTorch's operators, and subtract the overhead that timing adds to each."""
-    seconds = evidence.calls.loop.median
-    count = max(1, min(_MOST_CLOCKED, int(_CLOCKED_SECONDS / max(seconds, 1e-7))))
+    loop, count = _loop_of(subject, evidence, _CLOCKED_SECONDS, most=_MOST_CLOCKED)
     small = torch.zeros(1)
     # A call takes milliseconds if other threads hold the interpreter's lock.
     once = min(seconds_of(lambda: torch.neg(small)) for _ in range(10))
@@ -166,11 +168,6 @@ def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
     def smallest() -> None:
         for _ in range(calls):
             torch.neg(small)
-
-    def loop() -> None:
-        for _ in range(count):
-            subject.prepare()
-            subject.call()
 
     added, found = _clock(smallest, math.inf)
     limit = max(0.0, found["seconds"] / calls - added)
@@ -241,12 +238,7 @@ def look_at_threads(subject: Subject, evidence: Evidence) -> Evidence:
 
 
 def _loop_timing(subject: Subject, evidence: Evidence) -> Timing:
-    count = max(1, int(BUDGET / 5 / max(evidence.calls.loop.median, 1e-7)))
-
-    def loop() -> None:
-        for _ in range(count):
-            subject.call()
-
+    loop, count = _loop_of(subject, evidence, BUDGET / 5)
     loop()
     return Timing(statistics.median(seconds_of(loop) / count for _ in range(5)))
 
