@@ -63,7 +63,7 @@ def table(rows: list[results.Row]) -> str:
 def picture(document: dict[str, Any]) -> bytes:
     """A PNG of the rows in PyTorch's own default, fp32 NCHW."""
     from convtime.conv.compare import LayerResult
-    from convtime.show.plot import draw
+    from convtime.conv.plot import draw
 
     facts = document["provenance"]
     shown = [

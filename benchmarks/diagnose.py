@@ -2,8 +2,8 @@
 
 A row is a case; what only a first call does is diagnosed in a fresh process. What is planted was
 written down before the rules that find it. Sizes, durations and dtypes are drawn from the hash of
-the commit that froze the rules, the last one that changed study/diagnose: nobody knew them while
-the rules were written. A case is scored twice, the second time by the same rules on the same
+the commit that froze the rules, the last one that changed convtime/diagnosis: nobody knew them
+while the rules were written. A case is scored twice, the second time by the same rules on the same
 evidence without hardware counters. A control is clean if no cause is named at all.
 """
 
@@ -24,10 +24,10 @@ from common import running
 if TYPE_CHECKING:
     import torch
 
-    from convtime.results.evidence import Evidence
+    from convtime.diagnosis.evidence import Evidence
 
 NOTHING = "nothing"
-RULES = "python/convtime/study/diagnose"
+RULES = "python/convtime/diagnosis"
 TIMEOUT_SECONDS = 90.0  # of a fresh process, which takes some 20
 
 
@@ -96,7 +96,7 @@ def diagnosed(key: str, rules: str) -> results.Row:
 
 def judged(evidence: Evidence) -> results.Row:
     """What the rules make of evidence, with hardware counters and without."""
-    from convtime.study.diagnose.rules import judge
+    from convtime.diagnosis.rules import judge
 
     causes, without = judge(evidence), judge(evidence.without_counters())
     return {
@@ -121,7 +121,7 @@ def tell(row: results.Row) -> str:
 def judge_again(files: Iterable[Path]) -> None:
     """Prints what the rules, as they are now, make of the evidence in result files."""
     from convtime.core import codec
-    from convtime.results.evidence import Evidence
+    from convtime.diagnosis.evidence import Evidence
 
     rows = [
         row | judged(codec.decode(Evidence, row["evidence"]))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from common.running import Call
 
-    from convtime.results.comparison import Comparison
+    from convtime.timing.comparison import Comparison
 
 SHAPE = (32, 64, 112, 112)
 WINDOW = (3, 2, 1)  # kernel size, stride, padding

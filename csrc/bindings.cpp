@@ -207,7 +207,7 @@ py::dict to_record(const convtime::Timing& timing, const convtime::CandidateSamp
 }
 
 /// Build a callable from `candidate`, a dict with the fields of
-/// convtime.timing.calls.PreparedCalls.
+/// convtime.timing.sampling.calls.PreparedCalls.
 std::unique_ptr<convtime::RotatingCallable> make_rotating(const py::dict& candidate) {
   const py::object blocks_of = candidate["result_blocks"];
   std::vector<std::unique_ptr<convtime::Callable>> copies;

@@ -34,7 +34,7 @@ py::dict reading_fields(const convtime::HostReading& reading, double share) {
 
 namespace {
 
-/// Return the fields of convtime.results.evidence.Waits.
+/// Return the fields of convtime.diagnosis.evidence.Waits.
 py::dict activity_fields(const convtime::ThreadActivity& found) {
   return py::dict(py::arg("looks") = found.looks, py::arg("ready") = found.ready,
                   py::arg("sleeping") = found.sleeping, py::arg("files") = found.files,

@@ -12,7 +12,7 @@ inline pybind11::object or_none(double value) {
                            : pybind11::object(pybind11::float_(value));
 }
 
-/// Return a share of a reading with the fields of convtime.results.host_reading.HostReading, except
+/// Return a share of a reading with the fields of convtime.timing.host_reading.HostReading, except
 /// the number of samples.
 pybind11::dict reading_fields(const convtime::HostReading& reading, double share = 1);
 

@@ -19,7 +19,7 @@ namespace py = pybind11;
 
 namespace {
 
-/// Return the fields of convtime.results.recording.Launch.
+/// Return the fields of convtime.recording.recording.Launch.
 py::dict to_dict(const convtime::ActivityInfo& info) {
   return py::dict(py::arg("kind") = convtime::to_string(info.kind),
                   py::arg("name") = convtime::demangle(info.name),

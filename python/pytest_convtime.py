@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from convtime.integrations.gpu_benchmark import GpuBenchmark
-    from convtime.results.comparison import Comparison
-    from convtime.results.measurement import Measurement
-    from convtime.results.regression import Changes
+    from convtime.regression.changes import Changes
+    from convtime.timing.comparison import Comparison
+    from convtime.timing.measurement import Measurement
 
 FOLDER = ".convtime"  # in pytest's rootdir
 
@@ -252,17 +252,12 @@ class Recorder:
         self, test: str, label: str | None, measured: Measurement, _candidate: Any = None
     ) -> str:
         """Store a measurement of a candidate, and return its recorded name."""
-        kept = self._keep(test, test if label is None else f"{test} {label}", measured)
-        if measured.sustained is not None:
-            self._keep(test, f"{kept} sustained", measured.sustained)
-        return kept
-
-    def _keep(self, test: str, name: str, measured: Measurement) -> str:
+        name = test if label is None else f"{test} {label}"
         distinct, number = name, 1
         while distinct in self.measurements:
             number += 1
             distinct = f"{name} {number}"
-        self.measurements[distinct] = dataclasses.replace(measured, name=distinct, sustained=None)
+        self.measurements[distinct] = dataclasses.replace(measured, name=distinct)
         self.tests[distinct] = test
         return distinct
 
@@ -280,7 +275,7 @@ class _Worker(Recorder):
     @contextlib.contextmanager
     def turn(self, candidates: Any, options: Any) -> Iterator[None]:  # type: ignore[override]
         from convtime.device.gpu_turn import turn
-        from convtime.timing.sampling import find_place
+        from convtime.timing.sampling.measure import find_place
 
         place = find_place(candidates, options.get("device"))
         if place.on_gpu:  # timings on a GPU already take turns
@@ -333,7 +328,7 @@ def _document(recorder: Recorder) -> dict[str, Any]:
 
 
 def _add_document(recorder: Recorder, document: Mapping[str, Any]) -> None:
-    from convtime.results.measurement import Measurement
+    from convtime.timing.measurement import Measurement
 
     recorder.measurements |= {
         name: Measurement.from_dict(fields) for name, fields in document["measurements"].items()
@@ -400,7 +395,7 @@ class _Main(Recorder):
                 check_writable(path)
         if option.convtime_against is not None:
             from convtime.core.files import check_distinct
-            from convtime.results.exchange import read_measurements
+            from convtime.exchange.files import read_measurements
 
             against = self._find_baseline(option.convtime_against)
             # The run may overwrite the file that it is compared with.
@@ -460,7 +455,7 @@ class _Main(Recorder):
         if not self.measurements:
             self._told.append(f"nothing was measured: {self._save} is unchanged")
             return
-        from convtime.results.exchange import read_measurements, write_measurements
+        from convtime.exchange.files import read_measurements, write_measurements
 
         if exitstatus == pytest.ExitCode.TESTS_FAILED and self._save.exists():
             lost = sorted(read_measurements(self._save).keys() - self.measurements.keys())
@@ -494,7 +489,7 @@ class _Main(Recorder):
     def _compare(
         self, before: Mapping[str, Measurement], after: Mapping[str, Measurement]
     ) -> Changes:
-        from convtime.results.regression import compare_runs
+        from convtime.regression.compare_runs import compare_runs
 
         return compare_runs(
             before,

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from convtime.results.evidence import (
+from convtime.diagnosis.evidence import (
     Calls,
     Evidence,
     Held,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from convtime.conv.compare import LayerResult
-from convtime.results.activity import DeviceActivity
+from convtime.timing.activity import DeviceActivity
 
 RESULTS = Path(__file__).parent.parent / "benchmarks" / "results"
 

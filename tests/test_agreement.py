@@ -17,11 +17,11 @@ import torch
 from texts import flat
 
 import convtime
-from convtime.results.agreement import Agreement
 from convtime.timing import agreement
 from convtime.timing.candidate import Candidate
+from convtime.timing.comparison import Agreement
 from convtime.timing.options import Options
-from convtime.timing.supervision import TimeLimit
+from convtime.timing.sampling.supervision import TimeLimit
 
 QUICK: dict[str, Any] = {
     "device": "cpu",

@@ -18,8 +18,8 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 import convtime
 from convtime.core.load import _C
-from convtime.timing import cache
 from convtime.timing.options import Cache, Method
+from convtime.timing.sampling import cache
 
 GPUS = [torch.device("cuda", index) for index in range(3)]
 MEBIBYTE = 1 << 20

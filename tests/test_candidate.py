@@ -14,9 +14,9 @@ import torch
 from texts import flat
 
 import convtime
-from convtime.timing import stopwatch
+import convtime.timing.compare
 from convtime.timing.candidate import Candidate, backward_of, candidates_of, clearing_gradients
-from convtime.timing.sampling import measure
+from convtime.timing.sampling.measure import measure
 
 QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 
@@ -278,7 +278,7 @@ def test_a_control_is_a_candidate_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         timed.extend(candidates)
         return measure(candidates, options, **limit)
 
-    monkeypatch.setattr(stopwatch, "measure", noting)
+    monkeypatch.setattr(convtime.timing.compare, "measure", noting)
     x = torch.ones(2)
     compared = convtime.compare(
         {"control": Candidate(torch.relu, x)}, control=True, interference=False, **QUICK

@@ -12,10 +12,10 @@ from texts import flat
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import convtime
-from convtime.results.ceilings import Ceilings
+import convtime.timing.ceilings
 from convtime.timing import ceilings as module
-from convtime.timing import stopwatch
 from convtime.timing.candidate import Candidate
+from convtime.timing.rates import Ceilings
 
 QUICK: dict[str, Any] = {"warmup": 1, "min_samples": 1, "max_samples": 5}
 
@@ -105,7 +105,7 @@ def test_they_are_measured_after_the_operation(monkeypatch: pytest.MonkeyPatch) 
         log.append(f"ceilings of {device}")
         return Ceilings(1.0, 1.0, "float32")
 
-    monkeypatch.setattr(stopwatch, "ceilings", ceilings)
+    monkeypatch.setattr(convtime.timing.ceilings, "ceilings", ceilings)
     convtime.time_op(lambda: log.append("call"), flops=1, device="cpu", **QUICK)
     assert log.index("ceilings of cpu") == len(log) - 1 > 0
 
@@ -116,7 +116,7 @@ def test_a_result_is_not_lost_where_memory_for_them_is_short(
     def exhausted(device: torch.device, exclusive: bool) -> Ceilings:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB.\nMore.")
 
-    monkeypatch.setattr(stopwatch, "ceilings", exhausted)
+    monkeypatch.setattr(convtime.timing.ceilings, "ceilings", exhausted)
     one = convtime.time_op(math.sqrt, 2.0, flops=7, device="cpu", **QUICK)
     assert one.flops == 7
     assert one.ceilings is None

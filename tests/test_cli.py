@@ -21,7 +21,7 @@ import convtime
 from convtime import cli
 from convtime.cli import conv as conv_command
 from convtime.conv.compare import compare_layers
-from convtime.results.comparison import Ratio
+from convtime.timing.verdict import Ratio
 
 HEADER = "w,h,c,n,k,filter_w,filter_h,pad_w,pad_h,stride_w,stride_h"
 QUICK = ["--device", "cpu", "--budget", "0.02"]

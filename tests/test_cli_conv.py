@@ -9,7 +9,7 @@ import pytest
 from convtime import cli
 from convtime.cli import conv as conv_command
 from convtime.conv.compare import compare_layers
-from convtime.results.comparison import Ratio
+from convtime.timing.verdict import Ratio
 
 SMALL = "conv2d:n2c3h8w8k4r3s3p1"
 QUICK = ["--device", "cpu", "--budget", "0.02"]

@@ -9,8 +9,8 @@ import torch
 import convtime
 from convtime import Comparison, Measurement, cli
 from convtime.cli import compare as compare_command
-from convtime.results.agreement import Agreement
-from convtime.results.comparison import Ratio
+from convtime.timing.comparison import Agreement
+from convtime.timing.verdict import Ratio
 
 CPU = ["--device", "cpu"]
 QUICK = [*CPU, "--stop", "count", "--max-samples", "3", "--min-samples", "3", "--warmup", "1"]
@@ -124,7 +124,6 @@ def test_log_goes_to_standard_error(capsys):
         (["compare", "-n", "1", *CPU], "--named must be NAME=STATEMENT, got '1'"),
         (["compare", "-n", "=1", *CPU], "--named must be NAME=STATEMENT, got '=1'"),
         (["compare", "1", "--baseline", "2", *CPU], "--baseline must be one of '1', got '2'"),
-        (["compare", "1", "2", "--regime", "both", *CPU], "compare times its candidates in one"),
         (["compare", "-n", "a=1", "-n", "b=c", *QUICK], "line 1 of statement 'b' raised NameError"),
         (["compare", "1", "2", "--margin", "-1", *CPU], "margin must be"),
         (["compare", "1", "--fail-on", "other", *CPU], "--fail-on: got 'other', but it must be"),

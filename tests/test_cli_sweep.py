@@ -6,7 +6,7 @@ import json
 import pytest
 
 from convtime import Sweep, cli
-from convtime.study.sweep import running
+from convtime.sweeps import sweep as running
 
 COUNTED = ["--device", "cpu", "--stop", "count", "--max-samples", "3", "--min-samples", "3"]
 QUICK = [*COUNTED, "--warmup", "1"]

@@ -19,10 +19,10 @@ from conftest import FAKE_NVML
 import convtime
 from convtime.device import clock_lock, clocks
 from convtime.device.clock_lock import locked_clocks, reset_clocks
+from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockTrace
 from convtime.device.clocks import ClockMonitor
 from convtime.device.resolve import resolve_gpu
-from convtime.results.clock_reading import ClockReading
-from convtime.results.clock_trace import ClockTrace
 
 LOCK_BASE = "SetGpuLockedClocks 4294967041 4294967041"
 

@@ -15,10 +15,8 @@ import torch
 from texts import flat
 
 import convtime
-from convtime.results.activity import DeviceActivity
-from convtime.results.agreement import Agreement
-from convtime.results.comparison import Comparison
-from convtime.results.interference import Interference
+from convtime.timing.activity import DeviceActivity
+from convtime.timing.comparison import Agreement, Comparison, Interference
 
 KERNEL = DeviceActivity("kernel", "relu", (1, 1, 1), (1, 1, 1), 16, 0, 0, (1e-6,))
 
@@ -403,7 +401,7 @@ def test_an_exit_code_can_be_told_what_fails(fail_on: Any, uncertain: int, code:
 
 def test_what_to_fail_on_must_be_known() -> None:
     comparison = Comparison({"base": measured("base", [1.0] * 6)})
-    with pytest.raises(ValueError, match=r"fail_on must be some of \('faster', .* got 'slow'"):
+    with pytest.raises(ValueError, match=r"fail_on must be some of \('slower', .* got 'slow'"):
         comparison.exit_code("slow")  # type: ignore[arg-type]
 
 

@@ -11,7 +11,7 @@ from convtime.conv.flags import Flags
 from convtime.conv.identity import convtime_call
 from convtime.conv.layouts import memory_format
 from convtime.conv.threads import FreshThread, in_fresh_thread
-from convtime.results.activity import same_launches
+from convtime.timing.activity import same_launches
 
 # A kernel that adds up in no fixed order may well give the same bits twice.
 _REPEATS = 100

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import convtime
-from convtime.results.costs import Energy, PeakMemory
-from convtime.results.counters import CountersUnavailable
-from convtime.timing import costs
-from convtime.timing.costs import _counter, watch
-from convtime.timing.sampling import Place
+from convtime.counting import costs
+from convtime.counting.costs import _counter, watch
+from convtime.counting.costs_result import Energy, PeakMemory
+from convtime.counting.kernel_counters import CountersUnavailable
+from convtime.timing.sampling.measure import Place
 
 
 class Machine:

@@ -18,16 +18,16 @@ import convtime
 from convtime.cli import main
 from convtime.core.errors import InputError
 from convtime.core.load import _C
-from convtime.results.costs import Energy, PeakMemory
-from convtime.results.counters import Counters, CountersUnavailable, KernelCounters
-from convtime.show.counters import format_value
-from convtime.timing.counters.groups import DURATION, GROUPS
-from convtime.timing.counters.listing import names_of
-from convtime.timing.counters.names import Wanted, describe, resolve, split_names
-from convtime.timing.counters.nvprof import NVPROF
-from convtime.timing.counters.refusals import REFUSALS, explain
-from convtime.timing.counters.summing import adds_up, make_counters
-from convtime.timing.sampling import Place
+from convtime.counting.costs_result import Energy, PeakMemory
+from convtime.counting.groups import DURATION, GROUPS
+from convtime.counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
+from convtime.counting.listing import names_of
+from convtime.counting.names import Wanted, describe, resolve, split_names
+from convtime.counting.nvprof import NVPROF
+from convtime.counting.refusals import REFUSALS, explain
+from convtime.counting.show import format_value
+from convtime.counting.summing import adds_up, make_counters
+from convtime.timing.sampling.measure import Place
 
 GH100 = Gh100()
 HIT_RATE = "lts__t_sector_hit_rate.pct"
@@ -499,7 +499,7 @@ def core(monkeypatch):
         "without_persisting_lines": lambda _cache, _gpus: contextlib.nullcontext(""),
         "GpuChip": lambda _device: GH100,
     }.items():
-        monkeypatch.setattr(f"convtime.timing.counters.reading.{name}", stand_in)
+        monkeypatch.setattr(f"convtime.counting.counters.{name}", stand_in)
     stream = types.SimpleNamespace(cuda_stream=0)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _device: stream)
     return core

@@ -14,8 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 import convtime
 from convtime.core import cpu as core_cpu
-from convtime.timing import cpu
 from convtime.timing.candidate import Candidate
+from convtime.timing.sampling import cpu
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 

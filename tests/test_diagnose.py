@@ -15,25 +15,19 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import Diagnosis, cli
+from convtime.conv.advice_result import Advice
 from convtime.core.errors import InputError
-from convtime.results.advice import Advice
-from convtime.results.diagnosis import Cause, Skipped
-from convtime.study.diagnose import (
-    contrasts,
-    host,
-    neighbours,
-    other_tools,
-    process,
-    running,
-    serialising,
-    tracing,
-)
-from convtime.study.diagnose.calls import look_at_calls
-from convtime.study.diagnose.difference import Other, split
-from convtime.study.diagnose.subject import Subject, moved
-from convtime.study.diagnose.tracing import RANGE, Event, read_trace
+from convtime.diagnosis import contrasts, host, other_tools, process, tracing
+from convtime.diagnosis import diagnose as running
+from convtime.diagnosis import neighbors as neighbours
+from convtime.diagnosis import serializing as serialising
+from convtime.diagnosis.calls import look_at_calls
+from convtime.diagnosis.diagnosis import Cause, Skipped
+from convtime.diagnosis.difference import Other, split
+from convtime.diagnosis.subject import Subject, moved
+from convtime.diagnosis.tracing import RANGE, Event, read_trace
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling import Place, find_place
+from convtime.timing.sampling.measure import Place, find_place
 
 QUICK = 0.05  # seconds of budget, which leave out all that takes longer
 

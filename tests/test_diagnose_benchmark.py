@@ -21,9 +21,9 @@ from diagnose_parts.controls import CONTROLS  # noqa: E402
 
 import convtime  # noqa: E402
 from convtime.core import codec  # noqa: E402
-from convtime.results.diagnosis import CauseCode  # noqa: E402
-from convtime.results.evidence import Evidence  # noqa: E402
-from convtime.timing.placement import is_mapped  # noqa: E402
+from convtime.diagnosis.diagnosis import CauseCode  # noqa: E402
+from convtime.diagnosis.evidence import Evidence  # noqa: E402
+from convtime.timing.sampling.placement import is_mapped  # noqa: E402
 
 GOALS = results.load_goals()["diagnose"]
 ROWS = json.loads((BENCHMARKS / "results" / "diagnose.json").read_text(encoding="utf-8"))["rows"]

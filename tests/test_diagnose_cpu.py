@@ -17,12 +17,12 @@ import convtime
 from convtime.core.cpu import parse_cpus
 from convtime.core.load import _C
 from convtime.device import numa
-from convtime.results.evidence import Evidence
-from convtime.study.diagnose import host
-from convtime.study.diagnose.calls import look_at_calls
-from convtime.study.diagnose.subject import Subject
+from convtime.diagnosis import host
+from convtime.diagnosis.calls import look_at_calls
+from convtime.diagnosis.evidence import Evidence
+from convtime.diagnosis.subject import Subject
 from convtime.timing.candidate import Candidate
-from convtime.timing.sampling import find_place
+from convtime.timing.sampling.measure import find_place
 
 
 def look(action, fn, *args) -> Evidence:

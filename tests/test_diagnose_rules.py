@@ -9,12 +9,12 @@ import pytest
 from clean_evidence import CALLS, CLEAN, US, WORK, but, times, timing
 
 from convtime.core import codec
-from convtime.results.diagnosis import CauseCode
-from convtime.results.evidence import Evidence, Host, Operators, Waits
-from convtime.study.diagnose import cpu_rules, rules, weighing
-from convtime.study.diagnose.account import account_of
-from convtime.study.diagnose.advice import _BY_CAUSE, advise
-from convtime.study.diagnose.rules import judge, variance_shares
+from convtime.diagnosis import cpu_rules, rules, weighing
+from convtime.diagnosis.account import account_of
+from convtime.diagnosis.advice import _BY_CAUSE, advise
+from convtime.diagnosis.diagnosis import CauseCode
+from convtime.diagnosis.evidence import Evidence, Host, Operators, Waits
+from convtime.diagnosis.rules import judge, variance_shares
 
 
 def codes(evidence):

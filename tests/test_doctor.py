@@ -14,14 +14,14 @@ import convtime
 from convtime import cli
 from convtime.device import clock_lock, nvml
 from convtime.device import state as machine
+from convtime.device.clock_reading import ClockReading
 from convtime.device.resolve import resolve_gpu
 from convtime.device.state import CpuState, GpuState
-from convtime.results.ceilings import Ceilings
-from convtime.results.clock_reading import ClockReading
-from convtime.show.doctor import document, text
-from convtime.study import doctor
-from convtime.study.examination import Examination, KnownDuration, OperationTiming
-from convtime.study.findings import find, passed
+from convtime.health import doctor
+from convtime.health.examination import Examination, KnownDuration, OperationTiming
+from convtime.health.findings import find, passed
+from convtime.health.show import document, text
+from convtime.timing.rates import Ceilings
 
 GOOD_CPU = CpuState(("performance",), False, "/sys/boost", False, 0.5, 16, 16, 16)
 GOOD_GPU = GpuState(

@@ -27,18 +27,13 @@ import convtime
 from convtime import cli
 from convtime.core import codec
 from convtime.core.errors import InputError, InputWarning
-from convtime.results.comparison import Comparison
-from convtime.results.exchange import (
-    nvbench,
-    pytest_benchmark,
-    read_measurements,
-    sweeps,
-    write_measurements,
-)
-from convtime.results.exchange.files import Format
-from convtime.results.measurement import Measurement
-from convtime.results.sweep import Sweep
-from convtime.results.sweep_plan import SweepPlan
+from convtime.exchange import nvbench, pytest_benchmark
+from convtime.exchange.files import Format, read_measurements, write_measurements
+from convtime.sweeps import files as sweeps
+from convtime.sweeps.plan import SweepPlan
+from convtime.sweeps.result import Sweep
+from convtime.timing.comparison import Comparison
+from convtime.timing.measurement import Measurement
 
 
 def make(**changes: Any) -> Measurement:
@@ -448,7 +443,7 @@ RUN: dict[str, Any] = {
         ({**make().to_dict(), "batches": [0, 1, 2, 2**64]}, r"<= \d+ - at `\$.batches"),
         ({**make().to_dict(), "overhead_uncertainty": -1}, ">= 0.0 - at `.*overhead_uncertainty"),
         ({**make().to_dict(), "clock_tick": -1e-9}, ">= 0.0 - at `.*clock_tick"),
-        ({**make().to_dict(), "sustained": make(sm_clocks_hz=(1.0,)).to_dict()}, "1 sm_clocks_hz"),
+        ({**make().to_dict(), "sm_clocks_hz": [1.0]}, "1 sm_clocks_hz"),
         (without_times_of_the_kernel(), "4 samples and 4 times of 'relu_kernel.*must be known"),
         ({"measurements": {}}, "no measurement"),
         ({"measurements": {"a": 5}}, "schema"),

@@ -13,20 +13,20 @@ from torch.nn.utils import prune
 
 import convtime
 from convtime.conv.call import ConvCall, TensorLayout
-from convtime.conv.explain import running
+from convtime.conv.explain import explain as running
 from convtime.conv.explain.differences import differences
+from convtime.conv.explain.explain import explain
+from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
 from convtime.conv.explain.kernels import parts
 from convtime.conv.explain.reasons import why
-from convtime.conv.explain.running import explain
-from convtime.conv.explain.types import Explanation, PassExplanation, Side
+from convtime.conv.explain.show import facts_of
 from convtime.conv.flags import Flags
 from convtime.conv.identity import compare_bits
+from convtime.conv.plan_choice import Plan, PlanChoice, TensorDescriptor
 from convtime.conv.plan_log import PlanLog
 from convtime.conv.plan_oracle import PlanOracle
-from convtime.results.activity import DeviceActivity
-from convtime.results.comparison import Ratio
-from convtime.results.plan import Plan, PlanChoice, TensorDescriptor
-from convtime.show.explanation import facts_of
+from convtime.timing.activity import DeviceActivity
+from convtime.timing.verdict import Ratio
 
 QUICK: dict[str, Any] = {"budget": 0.02}
 

@@ -19,7 +19,7 @@ from convtime.core.files import exclusive_state
 from convtime.core.provenance import gpu_uuid
 from convtime.device import gpu_turn
 from convtime.device.gpu_turn import turn
-from convtime.timing import sampling
+from convtime.timing.sampling import measure as sampling
 
 GPU, OTHER = "GPU-first", "GPU-other"
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 1, "max_samples": 10}

@@ -24,10 +24,10 @@ from texts import flat
 import convtime
 from convtime.core.load import _C
 from convtime.core.provenance import tracers
-from convtime.results.comparison import Comparison
-from convtime.results.host_reading import HostReading
-from convtime.results.regression import compare_runs
-from convtime.show.measurement import reservations
+from convtime.regression.compare_runs import compare_runs
+from convtime.timing.comparison import Comparison
+from convtime.timing.host_reading import HostReading
+from convtime.timing.show import reservations
 
 QUICK: dict[str, Any] = {"device": "cpu", "warmup": 2, "budget": 0.2, "max_samples": 30}
 

@@ -12,7 +12,7 @@ from texts import flat
 
 import convtime
 from convtime.timing.candidate import Candidate
-from convtime.timing.inputs import remarks_on, sentences
+from convtime.timing.sampling.inputs import remarks_on, sentences
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.1, "max_samples": 10}
 ON_CPU = "work that depends on its values may take a different time with random ones"

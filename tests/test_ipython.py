@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import convtime
-from convtime.results.batch_record import BatchRecord
-from convtime.results.measurement import Measurement
-from convtime.timing import supervision
+from convtime.timing.batch_record import BatchRecord
+from convtime.timing.measurement import Measurement
+from convtime.timing.sampling import supervision
 
 IPython = pytest.importorskip("IPython")
 from IPython.core.interactiveshell import InteractiveShell  # noqa: E402

@@ -21,7 +21,7 @@ from convtime.conv.explain.kernels import (
     parts,
     role_of,
 )
-from convtime.results.kernel_names import shorten
+from convtime.timing.kernel_names import shorten
 
 TO_NHWC = (
     "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float, float, false, true, "

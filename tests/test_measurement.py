@@ -11,10 +11,10 @@ import pytest
 import torch.utils.benchmark
 from texts import flat
 
-from convtime.results.activity import DeviceActivity
-from convtime.results.ceilings import Ceilings
-from convtime.results.measurement import Measurement
-from convtime.results.units import format_seconds
+from convtime.core.units import format_seconds
+from convtime.timing.activity import DeviceActivity
+from convtime.timing.measurement import Measurement
+from convtime.timing.rates import Ceilings
 
 
 def make(**changes: Any) -> Measurement:

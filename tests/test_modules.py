@@ -15,13 +15,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import convtime
-from convtime.results.activity import DeviceActivity
-from convtime.results.counters import Counters, KernelCounters
-from convtime.results.modules import ModuleTimes, PassTimes
-from convtime.results.recording import Recording
-from convtime.study import modules as modules_module
-from convtime.study import watching
-from convtime.study.watching import WatchedModules, calls_seen, innermost_called
+from convtime.counting.kernel_counters import Counters, KernelCounters
+from convtime.recording import time_modules as modules_module
+from convtime.recording import watching
+from convtime.recording.module_times import ModuleTimes, PassTimes
+from convtime.recording.recording import Recording
+from convtime.recording.watching import WatchedModules, calls_seen, innermost_called
+from convtime.timing.activity import DeviceActivity
 
 QUICK: dict[str, Any] = {"steps": 2, "warmup": 1, "budget": 1e-3, "min_samples": 6}
 

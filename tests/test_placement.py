@@ -15,14 +15,14 @@ from texts import flat
 
 import convtime
 from convtime.core.load import _C
-from convtime.timing import calls as calls_module
-from convtime.timing import placement as placement_module
-from convtime.timing.calls import PreparedCalls, prepared_calls
 from convtime.timing.candidate import Candidate
-from convtime.timing.copy_check import Check
-from convtime.timing.copying import Original, Storages
 from convtime.timing.options import Options
-from convtime.timing.placement import (
+from convtime.timing.sampling import calls as calls_module
+from convtime.timing.sampling import placement as placement_module
+from convtime.timing.sampling.calls import PreparedCalls, prepared_calls
+from convtime.timing.sampling.copy_check import Check
+from convtime.timing.sampling.copying import Original, Storages
+from convtime.timing.sampling.placement import (
     CannotPlaceError,
     blocks_outside,
     count_places,

@@ -9,10 +9,10 @@ import torch
 from convtime.conv import plan_oracle
 from convtime.conv.call import PASSES, ConvCall, TensorLayout
 from convtime.conv.flags import Flags
+from convtime.conv.plan_choice import Plan, TensorDescriptor
 from convtime.conv.plan_log import PlanLog, parse_log
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core import codec
-from convtime.results.plan import Plan, TensorDescriptor
 
 CPU = torch.device("cpu")
 CALL = ConvCall.of_layouts(

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 import convtime
 from convtime import ops
+from convtime.conv.plan_choice import Plan
 from convtime.conv.threads import in_fresh_thread
-from convtime.results.plan import Plan
 
 RECORD = {
     "pass_name": "fprop",
@@ -59,7 +59,7 @@ RECORD = {
 
 
 def test_choices_come_frozen_and_with_the_cores_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("convtime.conv.plans._C.plan_cache", lambda: [RECORD])
+    monkeypatch.setattr("convtime.conv.plan_cache._C.plan_cache", lambda: [RECORD])
     (choice,) = convtime.plan_cache()
     names = {field.name for field in dataclasses.fields(choice)}
     assert names - set(RECORD) == {"compute_type"}  # which the core does not tell

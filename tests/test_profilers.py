@@ -16,7 +16,7 @@ from texts import flat
 
 import convtime
 from convtime.core.load import _C
-from convtime.timing.profilers import make_way_for_profilers
+from convtime.timing.sampling.profilers import make_way_for_profilers
 
 
 @pytest.fixture

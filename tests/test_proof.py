@@ -14,8 +14,8 @@ from texts import flat
 from convtime import cli
 from convtime.core import proof as proofs
 from convtime.core.proof import NOT_PROVED, Promise, Proof, store, told
-from convtime.study import proof as study
-from convtime.study.proof import (
+from convtime.health import proof as study
+from convtime.health.proof import (
     EqualPair,
     KnownDifference,
     KnownRatio,

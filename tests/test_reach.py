@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from convtime.core.load import _C
-from convtime.timing import sampling
 from convtime.timing.candidate import Candidate
-from convtime.timing.reach import Walk, tensors_of
-from convtime.timing.sampling import find_place
+from convtime.timing.sampling import measure as sampling
+from convtime.timing.sampling.measure import find_place
+from convtime.timing.sampling.reach import Walk, tensors_of
 
 TREE: dict[str, Any] = {"x": torch.zeros(1)}
 TREE["self"] = TREE

@@ -19,9 +19,9 @@ from torch._C._autograd import DeviceType
 import convtime
 from convtime.core.errors import InputError
 from convtime.core.load import _C
-from convtime.results.recording import Recording
-from convtime.timing import recording as recording_module
-from convtime.timing.regions import current_log
+from convtime.recording import record as recording_module
+from convtime.recording.recording import Recording
+from convtime.recording.region import current_log
 
 MAIN, AUTOGRAD, STRANGER = 1, 2, 3
 
@@ -90,7 +90,7 @@ class Ranges:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: list[str] = []
         self._names: list[str] = []
-        monkeypatch.setattr("convtime.timing.regions._HAS_NVTX", True)
+        monkeypatch.setattr("convtime.recording.region._HAS_NVTX", True)
         monkeypatch.setattr(torch.cuda.nvtx, "range_start", self._start)
         monkeypatch.setattr(torch.cuda.nvtx, "range_end", self._end)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,10 +13,9 @@ import torch
 from texts import flat
 
 import convtime
-from convtime.results.ceilings import Ceilings
-from convtime.results.clock_reading import ClockReading
+from convtime.device.clock_reading import ClockReading
 from convtime.timing.options import Method, Options, Regime
-from convtime.timing.sampling import controlled_clocks
+from convtime.timing.sampling.measure import controlled_clocks
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2, "max_samples": 20}
 GPU = torch.device("cuda", 1)
@@ -87,57 +85,6 @@ def test_what_auto_did_on_a_gpu_is_shown() -> None:
         "regime: burst (asked for auto: the clock fell from 1980 MHz to 1490 MHz under the calls); "
         "idled for 800.0 ms" in flat(one)
     )
-
-
-def test_both_regimes_stand_side_by_side() -> None:
-    both = convtime.time_op(torch.relu, torch.ones(4), regime="both", **QUICK)
-    other = both.sustained
-    assert other is not None
-    assert (both.regime_requested, other.regime_requested) == ("burst", "sustained")
-    assert other.seconds != both.seconds
-    assert other.sustained is None
-    assert convtime.Measurement.from_dict(both.to_dict()) == both
-    assert convtime.Measurement.from_dict(json.loads(both.to_json())) == both
-    assert "sustained: not reached: the work is on the CPU" in flat(both)
-    reached = dataclasses.replace(
-        both,
-        sustained=dataclasses.replace(
-            other, regime="sustained", seconds=(198e-6,) * 8, batches=(), between_runs=0.0
-        ),
-    )
-    assert "sustained: 198.0 µs (198.0 µs .. 198.0 µs" in flat(reached)
-
-
-def test_both_regimes_are_set_against_the_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    reached = Ceilings(bytes_per_second=1e10, flops_per_second=1e11, matmul_dtype="float32")
-    monkeypatch.setattr("convtime.timing.stopwatch.ceilings", lambda *_, **__: reached)
-    both = convtime.time_op(torch.relu, torch.ones(4), regime="both", flops=4, **QUICK)
-    assert both.sustained is not None
-    for one in (both, both.sustained):
-        assert (one.flops, one.nbytes, one.ceilings) == (4.0, None, reached)
-        assert one.flops_per_second == 4 / one.median
-
-
-def test_both_regimes_have_one_timeout_which_leaves_the_first() -> None:
-    begin = time.perf_counter()
-    one = convtime.time_op(
-        time.sleep,
-        0.01,
-        device="cpu",
-        regime="both",
-        timeout=0.1,
-        min_samples=1000,
-        max_samples=1000,
-    )
-    assert time.perf_counter() - begin < 5
-    assert one.seconds
-    assert (one.sustained, one.stop_reason) == (None, "timeout")
-    assert one.regime_reason.startswith("sustained was not timed: timeout=0.1 s passed")
-
-
-def test_a_comparison_is_of_one_regime() -> None:
-    with pytest.raises(ValueError, match="in one regime, got regime='both'; call it with"):
-        convtime.compare({"a": int, "b": int}, device="cpu", regime="both")
 
 
 class FakeClocks:
@@ -290,12 +237,12 @@ class TestOnGpu:
             assert (one.regime, one.idle_seconds, one.conditions) == ("as-is", 0, ())
             assert one.regime_reason == "the clock did not fall under the calls"
 
-    def test_both_are_given_side_by_side(self) -> None:
+    def test_a_burst_is_faster_than_sustained_calls(self) -> None:
         a = torch.randn(4096, 4096, device="cuda").bfloat16()
-        both = convtime.time_op(torch.mm, a, a, cache="warm", regime="both")
-        assert both.sustained is not None
-        assert (both.regime, both.sustained.regime) == ("burst", "sustained"), repr(both)
-        assert both.median < both.sustained.median
+        burst = convtime.time_op(torch.mm, a, a, cache="warm", regime="burst")
+        sustained = convtime.time_op(torch.mm, a, a, cache="warm", regime="sustained")
+        assert (burst.regime, sustained.regime) == ("burst", "sustained"), repr(burst)
+        assert burst.median < sustained.median
 
     def test_candidates_of_different_clocks_share_a_regime(self) -> None:
         a = torch.randn(4096, 4096, device="cuda").bfloat16()

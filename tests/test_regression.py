@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from test_traces import measurement, trace
 
-from convtime.results.host_reading import HostReading
-from convtime.results.measurement import Measurement
-from convtime.results.regression import Changes, compare_runs
-from convtime.results.significance import adjusted, student_quantile
+from convtime.regression.changes import Changes
+from convtime.regression.compare_runs import compare_runs
+from convtime.regression.significance import adjusted, student_quantile
+from convtime.timing.host_reading import HostReading
+from convtime.timing.measurement import Measurement
 
 PROVENANCE: dict[str, Any] = {
     "gpu": "NVIDIA H200",

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from convtime.timing import rotation
 from convtime.timing.candidate import Candidate
-from convtime.timing.copying import Original
+from convtime.timing.sampling import rotation
+from convtime.timing.sampling.copying import Original
 
 KIB = 1024
 GLOBAL_WEIGHT = torch.ones(4)

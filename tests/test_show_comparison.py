@@ -9,9 +9,8 @@ from recorded import layers
 from test_measurement import make
 from texts import flat
 
-from convtime.results.agreement import Agreement
-from convtime.results.comparison import Comparison
-from convtime.results.measurement import Measurement
+from convtime.timing.comparison import Agreement, Comparison
+from convtime.timing.measurement import Measurement
 
 
 def taking(seconds: float) -> Measurement:

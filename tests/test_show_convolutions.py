@@ -8,13 +8,13 @@ import json
 import pytest
 import torch
 
+from convtime.conv import show as convolutions
 from convtime.conv.compare import LayerResult, compare_layers
 from convtime.conv.problem import ConvLayer, ConvProblem
-from convtime.results.activity import DeviceActivity
-from convtime.results.comparison import Ratio
-from convtime.results.measurement import Measurement
-from convtime.results.units import format_seconds
-from convtime.show import convolutions
+from convtime.core.units import format_seconds
+from convtime.timing.activity import DeviceActivity
+from convtime.timing.measurement import Measurement
+from convtime.timing.verdict import Ratio
 
 
 @pytest.fixture(scope="module")

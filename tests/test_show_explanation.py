@@ -11,10 +11,11 @@ from texts import flat
 
 from convtime.conv.call import ConvCall, TensorLayout
 from convtime.conv.explain import kernels
-from convtime.conv.explain.types import Explanation, PassExplanation, Side
-from convtime.results.comparison import Comparison, Ratio
-from convtime.results.measurement import Measurement
-from convtime.results.plan import Plan
+from convtime.conv.explain.explanation import Explanation, PassExplanation, Side
+from convtime.conv.plan_choice import Plan
+from convtime.timing.comparison import Comparison
+from convtime.timing.measurement import Measurement
+from convtime.timing.verdict import Ratio
 
 PLAN = Plan(
     tag="ConvFwd_eng38_k2=8_k13=1",

@@ -18,11 +18,11 @@ from recorded import activity, layers
 from test_measurement import make
 from texts import flat
 
-from convtime.results.clock_reading import ClockReading
-from convtime.results.clock_trace import ClockTrace
-from convtime.results.comparison import Comparison
-from convtime.results.exchange.unknown import of_samples
-from convtime.results.measurement import Measurement
+from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockTrace
+from convtime.exchange.unknown import of_samples
+from convtime.timing.comparison import Comparison
+from convtime.timing.measurement import Measurement
 
 TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
 
@@ -90,14 +90,6 @@ def test_a_measurement_is_one_line() -> None:
 )
 def test_the_line_says_what_is_not_as_asked_for(changes: dict[str, Any], said: str) -> None:
     assert str(as_asked(**changes)).partition("; but ")[2] == said
-
-
-def test_both_regimes_are_in_the_line() -> None:
-    other = as_asked(seconds=(5e-6,) * 20, regime="sustained", regime_requested="sustained")
-    both = as_asked(regime_requested="burst", sustained=other)
-    assert str(both).endswith("regime burst; sustained 5.000 µs [5.000, 5.000]")
-    missed = dataclasses.replace(other, regime="as-is", regime_reason="there was no time")
-    assert str(dataclasses.replace(both, sustained=missed)).endswith("; but sustained not reached")
 
 
 def test_what_another_tool_does_not_say_is_left_out() -> None:

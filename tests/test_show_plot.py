@@ -14,14 +14,15 @@ import pytest
 import torch
 from test_measurement import make
 
+from convtime.conv import plot
 from convtime.conv.compare import compare_layers
 from convtime.conv.problem import ConvLayer, ConvProblem
 from convtime.core.errors import InputError
-from convtime.results.agreement import Agreement
-from convtime.results.clock_reading import ClockReading
-from convtime.results.clock_trace import ClockTrace
-from convtime.results.comparison import Comparison, Ratio
-from convtime.show import plot
+from convtime.core.plot import check_plot, figure_class
+from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockTrace
+from convtime.timing.comparison import Agreement, Comparison
+from convtime.timing.verdict import Ratio
 
 pytest.importorskip("matplotlib")
 
@@ -49,13 +50,13 @@ def results():
 def drawn(monkeypatch, results):
     """The axes of the figure that draw() makes."""
     figures = []
-    original = plot._figure_class()
+    original = figure_class()
 
     def record(**options):
         figures.append(original(**options))
         return figures[-1]
 
-    monkeypatch.setattr(plot, "_figure_class", lambda: record)
+    monkeypatch.setattr("convtime.conv.plot.figure_class", lambda: record)
     plot.draw(results, "title", ".png")
     return figures[0].axes
 
@@ -131,11 +132,11 @@ def test_names_may_have_any_characters(results):
 
 
 def test_type_of_picture_is_checked():
-    plot.check_plot("out.png")
-    plot.check_plot("OUT.SVG")
+    check_plot("out.png")
+    check_plot("OUT.SVG")
     for name in ("out.xyz", "out", "out.pgf"):
         with pytest.raises(InputError, match=f"{name}: .* name must end in .*.png"):
-            plot.check_plot(name)
+            check_plot(name)
 
 
 def test_settings_that_matplotlib_refuses_are_told():
@@ -156,7 +157,7 @@ def test_settings_that_matplotlib_refuses_are_told():
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(InputError, match=r"pip install 'convtime\[plot\]'") as raised:
-        plot.check_plot("out.png")
+        check_plot("out.png")
     assert isinstance(raised.value, ImportError)  # as for data frames without pandas
 
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from convtime.show import text
+from convtime.core import text
 
 HEADERS = ("layer", "time", "ratio")
 ROWS = (
@@ -106,8 +106,8 @@ def test_nothing_is_lost_at_any_width(rows, columns: int, terminal) -> None:
 
 def test_what_prints_is_loaded_when_something_is_printed() -> None:
     code = (
-        "import sys, convtime; from convtime.results.measurement import Measurement; "
-        "print([name for name in ('rich', 'convtime.show', 'matplotlib') if name in sys.modules])"
+        "import sys, convtime; from convtime.timing.measurement import Measurement; "
+        "print([name for name in ('matplotlib',) if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

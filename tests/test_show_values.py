@@ -6,12 +6,11 @@ import pytest
 from texts import flat
 
 import convtime
-from convtime.results.agreement import Agreement
-from convtime.results.ceilings import Ceilings
-from convtime.results.clock_reading import ClockReading
-from convtime.results.comparison import Judgement, Ratio
-from convtime.results.interference import Interference
-from convtime.results.plan import PlanChoice, TensorDescriptor
+from convtime.conv.plan_choice import PlanChoice, TensorDescriptor
+from convtime.device.clock_reading import ClockReading
+from convtime.timing.comparison import Agreement, Interference
+from convtime.timing.rates import Ceilings
+from convtime.timing.verdict import Judgement, Ratio
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ import torch
 from convtime.cli import snippet
 from convtime.core.errors import InputError
 from convtime.timing.candidate import Candidate
-from convtime.timing.copying import Original
-from convtime.timing.placement import make_copies
+from convtime.timing.sampling.copying import Original
+from convtime.timing.sampling.placement import make_copies
 from convtime.timing.snippet import function_of, names_in
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import torch
 from texts import flat
 
 import convtime
-from convtime.results.batch_record import BatchRecord
+from convtime.timing.batch_record import BatchRecord
 
 ON_CPU: dict[str, Any] = {"device": "cpu"}
 

@@ -26,8 +26,9 @@ import convtime
 from convtime import Counters, CountersUnavailable, KernelCounters, Sweep, SweepPlan, SweepPoint
 from convtime.core.errors import InputError
 from convtime.core.provenance import provenance
-from convtime.results.exchange import sweeps
-from convtime.study.sweep import application, journal, running
+from convtime.sweeps import application, journal
+from convtime.sweeps import files as sweeps
+from convtime.sweeps import sweep as running
 
 COUNTED: dict[str, Any] = {"stop": "count", "min_samples": 3, "max_samples": 3}
 QUICK: dict[str, Any] = {**COUNTED, "warmup": 1}
@@ -117,7 +118,7 @@ def test_iterations_on_a_gpu_have_kernels_and_clocks() -> None:
 
 def test_iterations_begin_behind_a_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr("convtime.study.sweep.running.time.sleep", slept.append)
+    monkeypatch.setattr("convtime.sweeps.sweep.time.sleep", slept.append)
     convtime.sweep(nothing, {"iterations": [1]}, cache="auto")
     convtime.sweep(nothing, {"warmup": [1]}, **COUNTED)
     assert slept == [0.3] * 3 + [0.0] * 3
@@ -205,7 +206,6 @@ def test_what_is_timed_may_be_a_candidate_or_what_a_factory_makes_one() -> None:
         ),
         (nothing, {"iterations": [1]}, {"stop": "interval"}, "remove stop or the axis"),
         (nothing, {"warmup": [1]}, {"cache": "x"}, "cache must be one of"),
-        (nothing, {"regime": ["both"]}, {}, "regime of a sweep must not be 'both'"),
         (nothing, {"warmup": [1]}, {"stop": "verdict"}, "stop of a sweep must not be 'verdict'"),
         (nothing, {"iterations": [0]}, {}, "integers of at least 1, got 0"),
         (nothing, {"iterations": [1]}, {"budget": 1.0}, "remove budget or the axis"),
@@ -476,7 +476,7 @@ def test_a_full_disk_ends_it_in_a_sentence(tmp_path: Path, monkeypatch: pytest.M
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("convtime.study.sweep.journal.os.fsync", full)
+    monkeypatch.setattr("convtime.sweeps.journal.os.fsync", full)
     file = tmp_path / "a.jsonl"
     with pytest.raises(InputError, match="cannot be written \\(No space left on device\\)"):
         convtime.sweep(nothing, {"warmup": [1]}, **COUNTED, file=file)

@@ -27,7 +27,7 @@ from convtime.core.load import _C
 from convtime.timing import options as options_module
 from convtime.timing.candidate import Candidate, name_of
 from convtime.timing.options import Cache, Method, Options, Stop
-from convtime.timing.sampling import find_place
+from convtime.timing.sampling.measure import find_place
 
 QUICK: dict[str, Any] = {"warmup": 1, "budget": 0.2}
 

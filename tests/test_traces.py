@@ -12,8 +12,8 @@ import pytest
 from texts import flat
 
 from convtime.core.load import _C
-from convtime.results.comparison import Comparison
-from convtime.results.measurement import Measurement
+from convtime.timing.comparison import Comparison
+from convtime.timing.measurement import Measurement
 
 TRACES = json.loads((Path(__file__).parent / "data" / "traces.json").read_text())["traces"]
 RULE: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import convtime
-from convtime.results.activity import DeviceActivity
+from convtime.timing.activity import DeviceActivity
 
 _ROUNDS = 2
 _MOST_LETTERS = 120

@@ -19,8 +19,8 @@ from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.identity import Results, as_tuple, compare_bits, convtime_call
 from convtime.conv.plan_oracle import PlanOracle
 from convtime.core import codec
-from convtime.results.activity import same_launches
-from convtime.results.measurement import Measurement
+from convtime.timing.activity import same_launches
+from convtime.timing.measurement import Measurement
 
 _ROUNDS = (6, 25)  # at least, at most
 _ROUND_SECONDS = 0.03  # that all rounds of a problem may take on the GPU, above the least

@@ -22,7 +22,7 @@ from convtime.conv.identity import compare_bits, convtime_call
 from convtime.conv.plan_log import PlanLog, logged
 from convtime.conv.threads import FreshThread, in_fresh_thread
 from convtime.core import codec
-from convtime.results.activity import same_launches
+from convtime.timing.activity import same_launches
 
 
 def measure_searches(call: ConvCall, device: torch.device, log: Path) -> results.Row:

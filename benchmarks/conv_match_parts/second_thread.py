@@ -13,7 +13,7 @@ from common.running import first_line
 import convtime
 from convtime.conv.identity import Results, compare_bits
 from convtime.conv.threads import FreshThread
-from convtime.results.activity import same_launches
+from convtime.timing.activity import same_launches
 
 
 def measure_second_thread(

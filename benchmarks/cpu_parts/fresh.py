@@ -17,7 +17,7 @@ from typing import Any
 
 from common import running
 
-_PRELOADED = ["torch", "convtime.timing.stopwatch"]
+_PRELOADED = ["torch", "convtime.timing.time_op"]
 
 
 def run_forked(function: Callable[..., Any], *arguments: Any, timeout: float = 120) -> Any:

@@ -9,7 +9,7 @@ import results
 import torch
 
 import convtime
-from convtime.timing.counters.reading import CounterCache
+from convtime.counting.counters import CounterCache
 from forum_thread_parts.net import Size, Training
 from forum_thread_parts.summary import DRAM_READ, DRAM_WRITE
 

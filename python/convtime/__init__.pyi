@@ -1,44 +1,45 @@
 from . import nn, ops
-from .conv.explain.running import explain
-from .conv.explain.types import Explanation
-from .conv.plans import clear_plan_cache, plan_cache
+from .conv.advice_result import Advice
+from .conv.explain.explain import explain
+from .conv.explain.explanation import Explanation
+from .conv.plan_cache import clear_plan_cache, plan_cache
+from .conv.plan_choice import PlanChoice, TensorDescriptor
 from .core.config import cmake_prefix_path, show_config
+from .counting.costs import energy, peak_memory
+from .counting.costs_result import Energy, PeakMemory
+from .counting.counters import counters
+from .counting.kernel_counters import Counters, CountersUnavailable, KernelCounters
+from .counting.listing import CounterName, counter_names
 from .device.clock_lock import LockedClocks, locked_clocks, reset_clocks
+from .device.clock_reading import ClockReading
+from .device.clock_trace import ClockTrace
 from .device.clocks import trace_clocks
+from .diagnosis.diagnose import diagnose
+from .diagnosis.diagnosis import Cause, Diagnosis
+from .diagnosis.evidence import Evidence
+from .exchange.files import read_measurements, write_measurements
 from .integrations.ipython import load_ipython_extension as load_ipython_extension
 from .integrations.ipython import unload_ipython_extension as unload_ipython_extension
-from .results.advice import Advice
-from .results.agreement import Agreement
-from .results.batch_record import BatchRecord
-from .results.ceilings import Ceilings
-from .results.clock_reading import ClockReading
-from .results.clock_trace import ClockTrace
-from .results.comparison import Comparison, Judgement, Ratio
-from .results.costs import Energy, PeakMemory
-from .results.counters import Counters, CountersUnavailable, KernelCounters
-from .results.diagnosis import Cause, Diagnosis
-from .results.evidence import Evidence
-from .results.exchange.files import read_measurements, write_measurements
-from .results.interference import Interference
-from .results.measurement import Measurement
-from .results.modules import ModuleTimes, PassTimes
-from .results.plan import PlanChoice, TensorDescriptor
-from .results.recording import Recording, RegionTimes
-from .results.regression import Change, Changes, compare_runs
-from .results.scaling import ScaledTime
-from .results.sweep import Sweep
-from .results.sweep_plan import SweepPlan, SweepPoint
-from .study.diagnose.running import diagnose
-from .study.modules import time_modules
-from .study.sweep.running import sweep
+from .recording.module_times import ModuleTimes, PassTimes
+from .recording.record import record
+from .recording.recording import Recording, RegionTimes
+from .recording.region import region
+from .recording.time_modules import time_modules
+from .regression.changes import Change, Changes
+from .regression.compare_runs import compare_runs
+from .sweeps.plan import SweepPlan, SweepPoint
+from .sweeps.result import Sweep
+from .sweeps.sweep import sweep
+from .timing.batch_record import BatchRecord
 from .timing.candidate import Candidate
 from .timing.ceilings import ceilings
-from .timing.costs import energy, peak_memory
-from .timing.counters.listing import CounterName, counter_names
-from .timing.counters.reading import counters
-from .timing.recording import record
-from .timing.regions import region
-from .timing.stopwatch import compare, time_op
+from .timing.compare import compare
+from .timing.comparison import Agreement, Comparison, Interference
+from .timing.measurement import Measurement
+from .timing.rates import Ceilings
+from .timing.scaling import ScaledTime
+from .timing.time_op import time_op
+from .timing.verdict import Judgement, Ratio
 
 __version__: str
 

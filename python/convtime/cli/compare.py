@@ -17,10 +17,11 @@ from convtime.cli.verdicts import Finding, add_verdict_options, judge
 from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.device.resolve import resolve_device
-from convtime.results.comparison import Comparison, Failure, Ratio
 from convtime.timing.agreement import Check
+from convtime.timing.compare import compare
+from convtime.timing.comparison import Comparison
 from convtime.timing.confirming import ratios_in, run_fresh
-from convtime.timing.stopwatch import compare
+from convtime.timing.verdict import Failure, Ratio
 
 _CONFIRM = "--confirm"
 

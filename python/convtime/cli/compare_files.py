@@ -15,11 +15,11 @@ from convtime.cli.verdicts import add_verdict_options, judge
 from convtime.core import codec
 from convtime.core.errors import InputError, shown
 from convtime.core.files import check_distinct, check_writable, write_file
-from convtime.results.differences import SameGpu
-from convtime.results.exchange import read_measurements
-from convtime.results.measurement import Measurement
-from convtime.results.regression import compare_runs
-from convtime.show.text import printable
+from convtime.core.text import printable
+from convtime.exchange.files import read_measurements
+from convtime.regression.compare_runs import compare_runs
+from convtime.regression.differences import SameGpu
+from convtime.timing.measurement import Measurement
 
 _FAILURES = (
     *("slower", "faster", "uncertain", "missing", "new"),

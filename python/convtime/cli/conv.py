@@ -20,6 +20,8 @@ from convtime.cli.output import (
     deliver_result,
 )
 from convtime.cli.verdicts import Finding, add_verdict_options, judge
+from convtime.conv import plot
+from convtime.conv import show as convolutions
 from convtime.conv.compare import FORWARD, MARGIN, PASSES, LayerResult, compare_layers
 from convtime.conv.layouts import DTYPES, LAYOUTS
 from convtime.conv.problem import ConvLayer
@@ -32,8 +34,7 @@ from convtime.core.errors import InputError
 from convtime.core.files import write_file
 from convtime.core.provenance import provenance
 from convtime.device.resolve import resolve_device
-from convtime.results.comparison import Failure
-from convtime.show import convolutions, plot
+from convtime.timing.verdict import Failure
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

@@ -8,16 +8,15 @@ from typing import Any, get_args
 
 from convtime.cli import arguments, snippet
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result
-from convtime.core import codec
+from convtime.core import codec, text
 from convtime.core.errors import InputError
+from convtime.counting.costs import energy, peak_memory
+from convtime.counting.counters import DEFAULT_METRICS, CounterCache, Replay, counters
+from convtime.counting.groups import GROUPS
+from convtime.counting.kernel_counters import Counters, CountersUnavailable
+from convtime.counting.listing import counter_names
+from convtime.counting.nvprof import NVPROF
 from convtime.device.resolve import resolve_device
-from convtime.results.counters import Counters, CountersUnavailable
-from convtime.show import text
-from convtime.timing.costs import energy, peak_memory
-from convtime.timing.counters.groups import GROUPS
-from convtime.timing.counters.listing import counter_names
-from convtime.timing.counters.nvprof import NVPROF
-from convtime.timing.counters.reading import DEFAULT_METRICS, CounterCache, Replay, counters
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

@@ -10,7 +10,7 @@ from convtime.cli.output import add_json, add_verbose, check_json, deliver_resul
 from convtime.core import codec
 from convtime.core.files import check_distinct
 from convtime.device.resolve import resolve_device
-from convtime.study.diagnose.running import diagnose
+from convtime.diagnosis.diagnose import diagnose
 
 _BUDGET = 15.0
 

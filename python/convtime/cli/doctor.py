@@ -14,10 +14,10 @@ from convtime.core import codec
 from convtime.core.errors import InputError
 from convtime.core.proof import store
 from convtime.device.resolve import resolve_device
-from convtime.show.doctor import document, proof_text, text
-from convtime.study.doctor import examine
-from convtime.study.findings import passed
-from convtime.study.proof import prove
+from convtime.health.doctor import examine
+from convtime.health.findings import passed
+from convtime.health.proof import prove
+from convtime.health.show import document, proof_text, text
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

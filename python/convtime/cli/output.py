@@ -64,7 +64,7 @@ def check_files(options: argparse.Namespace, other: str) -> None:
     Raises:
         InputError: One of the files cannot be written, or two of the four are the same file.
     """
-    from convtime.show import plot
+    from convtime.core import plot
 
     names = (other, "json", "csv", "plot")
     check_distinct({f"--{name}": named_file(vars(options)[name]) for name in names})

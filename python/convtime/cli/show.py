@@ -8,7 +8,7 @@ from convtime.cli import arguments
 from convtime.cli.output import add_json, add_verbose, check_json, deliver_result, named_file
 from convtime.core import codec
 from convtime.core.files import check_distinct
-from convtime.results.exchange.files import document_of, read_file
+from convtime.exchange.files import document_of, read_file
 
 
 def add_to(parser: argparse.ArgumentParser) -> None:

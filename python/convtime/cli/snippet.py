@@ -16,10 +16,10 @@ from convtime.cli import arguments
 from convtime.cli.timing_options import add_timing_options, timing_options
 from convtime.core.errors import InputError, one_line
 from convtime.core.user_code import import_from_working_directory
-from convtime.results.measurement import Measurement
 from convtime.timing.candidate import Candidate
+from convtime.timing.measurement import Measurement
 from convtime.timing.snippet import function_of, raised_by, run
-from convtime.timing.stopwatch import time_op
+from convtime.timing.time_op import time_op
 
 NAMESPACE_HELP = (
     "Statements and setup can use torch, F (torch.nn.functional) and device; new tensors of the "

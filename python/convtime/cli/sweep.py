@@ -28,12 +28,12 @@ from convtime.core.errors import InputError, first_line
 from convtime.core.files import write_file
 from convtime.core.kinds import KINDS
 from convtime.device.resolve import resolve_device
-from convtime.results.sweep import Sweep
-from convtime.results.sweep_plan import ITERATIONS
-from convtime.show import plot
-from convtime.study.sweep.application import Application
-from convtime.study.sweep.axes import AXIS_OPTIONS, Axes, read_axes
-from convtime.study.sweep.running import run
+from convtime.sweeps import plot
+from convtime.sweeps.application import Application
+from convtime.sweeps.axes import AXIS_OPTIONS, Axes, read_axes
+from convtime.sweeps.plan import ITERATIONS
+from convtime.sweeps.result import Sweep
+from convtime.sweeps.sweep import run
 from convtime.timing.candidate import Candidate
 from convtime.timing.snippet import names_in
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from convtime.cli import arguments
 from convtime.cli.output import print_error
 from convtime.core.errors import InputError
-from convtime.results.batch_record import BatchRecord
+from convtime.timing.batch_record import BatchRecord
 from convtime.timing.options import Options
 
 # A stream belongs to this process; `log` is only a switch on a command line, not a function.

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from convtime.cli.exit_codes import DONE, FOUND
-from convtime.show.text import printable
+from convtime.core.text import printable
 
 Finding = tuple[str, str]  # the title, and the verdict, such as "slower"
 

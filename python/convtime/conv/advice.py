@@ -10,11 +10,11 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from convtime.conv.advice_result import Advice
 from convtime.conv.call import FPROP, ConvCall, ConvTensors
 from convtime.conv.flags import Flags
 from convtime.conv.layouts import memory_format
-from convtime.results.advice import Advice
-from convtime.timing.stopwatch import compare
+from convtime.timing.compare import compare
 
 #: Channel counts that are multiples of this suit Tensor Cores.
 _CHANNELS = 8

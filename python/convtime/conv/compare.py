@@ -19,10 +19,11 @@ from convtime.conv.problem_line import ProblemLine
 from convtime.core import codec
 from convtime.core.errors import InputError, first_line
 from convtime.ops.arguments import resolve_padding
-from convtime.results.activity import same_launches
-from convtime.results.comparison import Comparison, Ratio, Verdict
-from convtime.results.measurement import Measurement
-from convtime.timing.stopwatch import compare
+from convtime.timing.activity import same_launches
+from convtime.timing.compare import compare
+from convtime.timing.comparison import Comparison
+from convtime.timing.measurement import Measurement
+from convtime.timing.verdict import Ratio, Verdict
 
 SIDES = ("pytorch", "convtime")
 PASSES = FORWARD, BACKWARD = ("forward", "backward")

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from convtime.results.plan import Plan, TensorDescriptor
+from convtime.conv.plan_choice import Plan, TensorDescriptor
 
 _PLAN = re.compile(
     r"CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR : (?P<tag>\S+), "

@@ -15,11 +15,11 @@ from convtime.conv.layouts import DTYPES, memory_format
 from convtime.conv.sources.model import LoadedModel
 from convtime.core import codec
 from convtime.core.user_code import attempt
-from convtime.results.comparison import Ratio
-from convtime.results.measurement import Measurement
 from convtime.timing.candidate import differentiable
+from convtime.timing.compare import compare
+from convtime.timing.measurement import Measurement
 from convtime.timing.options import Method
-from convtime.timing.stopwatch import compare
+from convtime.timing.verdict import Ratio
 
 
 @dataclass(frozen=True)

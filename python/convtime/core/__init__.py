@@ -1,1 +1,1 @@
-"""Shared foundations: the compiled core, errors, files, JSON and provenance."""
+"""Shared foundations: the compiled core, errors, files, provenance, and drawing primitives."""

@@ -12,9 +12,9 @@ import torch
 
 from convtime.device import nvml
 from convtime.device.clock_lock import warn_of_left_over
+from convtime.device.clock_reading import ClockReading
+from convtime.device.clock_trace import ClockTrace
 from convtime.device.resolve import resolve_gpu
-from convtime.results.clock_reading import ClockReading
-from convtime.results.clock_trace import ClockTrace
 
 _LONGEST_QUERY = 5.0  # seconds to wait for an answer of the driver
 

@@ -12,7 +12,7 @@ import torch
 
 from convtime.core.cpu import governors
 from convtime.device import clock_lock, nvml
-from convtime.results.clock_reading import ClockReading
+from convtime.device.clock_reading import ClockReading
 
 
 @dataclasses.dataclass(frozen=True)

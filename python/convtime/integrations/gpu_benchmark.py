@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from convtime.core.codec import finite
-from convtime.results.forms import PAYLOAD
-from convtime.results.measurement import Measurement
+from convtime.timing.forms import PAYLOAD
+from convtime.timing.measurement import Measurement
 
 if TYPE_CHECKING:
     from pytest_convtime import Timing

@@ -17,9 +17,9 @@ from IPython.display import display
 from convtime.cli import snippet
 from convtime.core.errors import InputError, one_line
 from convtime.integrations.progress import progress_bar
-from convtime.results.measurement import Measurement
+from convtime.timing.measurement import Measurement
+from convtime.timing.sampling.supervision import watch_with
 from convtime.timing.snippet import raised_by
-from convtime.timing.supervision import watch_with
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:

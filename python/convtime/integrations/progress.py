@@ -6,7 +6,7 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 
-from convtime.results.batch_record import BatchRecord
+from convtime.timing.batch_record import BatchRecord
 from convtime.timing.options import Options
 
 with warnings.catch_warnings():

@@ -13,7 +13,7 @@ import torch
 
 from convtime import ops
 from convtime.core.errors import InputError
-from convtime.timing.stopwatch import compare
+from convtime.timing.compare import compare
 
 _ACTIVATIONS: dict[str, type[torch.nn.Module]] = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh}
 _LOSSES = ("mse", "cross_entropy")

@@ -6,8 +6,11 @@ import abc
 from types import TracebackType
 from typing import ClassVar
 
+from convtime.core.shown import Shown
+from convtime.nn import show
 
-class ModelChange(abc.ABC):
+
+class ModelChange(Shown, abc.ABC, show=show):
     """A change of a model's layers; as a context manager, it undoes the change on exit.
 
     Attributes:
@@ -15,6 +18,8 @@ class ModelChange(abc.ABC):
     """
 
     left: tuple[tuple[str, str], ...]
+
+    _package: ClassVar[str] = "convtime.nn"
 
     #: Column title for such a layer in a table, and the phrase after the count of changed ones.
     one: ClassVar[str]
@@ -28,28 +33,6 @@ class ModelChange(abc.ABC):
     @abc.abstractmethod
     def _undo(self) -> None:
         """Restore the model."""
-
-    def __str__(self) -> str:
-        """Return how many layers were changed, and why others were not."""
-        from convtime.show.model_change import brief
-
-        return brief(self)
-
-    def __repr__(self) -> str:
-        from convtime.show.model_change import line
-
-        return f"<convtime.nn.{type(self).__name__} {line(self)}>"
-
-    def details(self) -> str:
-        """Return the change of each layer, or why it was left."""
-        from convtime.show.model_change import sheet
-
-        return sheet(self)
-
-    def _repr_html_(self) -> str:
-        from convtime.show.model_change import html_sheet
-
-        return html_sheet(self)
 
     def __exit__(
         self,

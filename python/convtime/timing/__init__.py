@@ -1,1 +1,1 @@
-"""The stopwatch: prepares candidates and devices for the sampler in C++."""
+"""Time one operation, or compare several: `time_op`, `compare` and their results."""

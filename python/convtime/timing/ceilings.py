@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from convtime.core.errors import first_line
 from convtime.device.resolve import resolve_device
-from convtime.results.ceilings import Ceilings
 from convtime.timing.candidate import Candidate
+from convtime.timing.measurement import Measurement
 from convtime.timing.neutral import without_modes
 from convtime.timing.options import Options
-from convtime.timing.sampling import measure
+from convtime.timing.rates import Ceilings
+from convtime.timing.sampling.measure import measure
 
 _BUDGET = 0.2  # seconds for each of the two
 
@@ -35,6 +37,31 @@ def ceilings(device: torch.device | str | int | None = None, *, exclusive: bool 
     """
     where = resolve_device(device)
     return _measured(where, None if where.type == "cuda" else _CpuConditions.current(), exclusive)
+
+
+def with_rates(candidate: Candidate, measured: Measurement, options: Options) -> Measurement:
+    """Add the device's ceilings to a measurement if the candidate's FLOPs or bytes are given.
+
+    This comes after the timing, because a large copy and a large matmul heat the device.
+    """
+    if candidate.flops is None and candidate.nbytes is None:
+        return measured
+    reached, why_not = _ceilings_of(torch.device(measured.device), options.exclusive)
+    rates: dict[str, Any] = {
+        "flops": candidate.flops,
+        "nbytes": candidate.nbytes,
+        "ceilings": reached,
+        "ceilings_reason": why_not,
+    }
+    return dataclasses.replace(measured, **rates)
+
+
+def _ceilings_of(device: torch.device, exclusive: bool) -> tuple[Ceilings | None, str]:
+    """Return the ceilings, or None and why they are unavailable: this keeps the measurement."""
+    try:
+        return ceilings(device, exclusive=exclusive), ""
+    except RuntimeError as error:  # for example, if the GPU's memory is full
+        return None, f"they could not be measured on {device} ({first_line(error)})"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,8 +19,9 @@ from typing import Any
 import torch
 
 from convtime.core.errors import first_line
-from convtime.results.comparison import Comparison, Ratio
 from convtime.timing.candidate import Candidate
+from convtime.timing.comparison import Comparison
+from convtime.timing.verdict import Ratio
 
 _CHILD = "convtime.timing.fresh_process"
 #: Time allowed in addition to the timing, mostly for the import of torch.

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from convtime.core import codec
-from convtime.timing.stopwatch import compare
+from convtime.timing.compare import compare
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ import torch
 
 from convtime.core.cpu import check_pin
 from convtime.core.load import _C
-from convtime.results.batch_record import BatchRecord
+from convtime.timing.batch_record import BatchRecord
 
 if TYPE_CHECKING:
     from typing_extensions import TypedDict
@@ -65,7 +65,7 @@ Queue = Literal["gate", "sleep", "none"]
 Cache = Literal["auto", "cold", "cold-clean", "warm", "rotate"]
 Placement = Literal["auto", "random", "as-is", "aligned"]
 Pages = Literal["auto", "as-is", "fresh", "retained"]
-Regime = Literal["auto", "as-is", "burst", "sustained", "both"]
+Regime = Literal["auto", "as-is", "burst", "sustained"]
 Clocks = Literal["observe", "lock"]
 Stop = Literal["interval", "noise", "entropy", "verdict", "count", "budget"]
 
@@ -141,9 +141,7 @@ class Options:
         "highest clock that it reaches with these calls; ``sustained`` runs calls back to back "
         "until times and clocks stop drifting, for 2.5 s to 8 s, and times some of them without a "
         "pause; ``as-is`` uses the GPU in its current state; ``auto`` starts like as-is "
-        "and changes to ``burst`` if the calls lower the clock; ``both`` (``time_op`` only) times "
-        "in burst and then sustained: the result is that of the burst, and its ``sustained`` is "
-        "the other. "
+        "and changes to ``burst`` if the calls lower the clock. "
         "If the GPU does not reach the requested state, the result's ``regime`` is ``as-is``, and "
         "the result says why. ``budget`` does not count idle time, but counts the calls between "
         "the timed ones. After 10 s of idle time in total, sampling stops as if the budget were "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
-from convtime.conv.explain.types import Side
-from convtime.results.activity import same_launches
+from convtime.conv.explain.explanation import Side
+from convtime.conv.show_plan import in_words
+from convtime.timing.activity import same_launches
 
 
 def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator[str]:
@@ -43,12 +44,3 @@ def differences(pytorch: Side, convtime: Side, *, bits_differ: bool) -> Iterator
 
 def _tag_or_why(side: Side) -> str:
     return side.plan.tag if side.plan is not None else side.no_plan
-
-
-def in_words(value: object) -> str:
-    """Format a plan's property for people to read."""
-    if isinstance(value, Mapping):
-        return ", ".join(f"{knob}={setting}" for knob, setting in value.items()) or "none"
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value)) or "none"
-    return "not known" if value is None else str(value)

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from convtime.results.activity import DeviceActivity
+from convtime.timing.activity import DeviceActivity
 
 MAIN = "main kernel"
 LAYOUT = "layout conversion"

@@ -1,0 +1,1 @@
+"""Hardware counters, energy and memory: what a call costs other than time."""

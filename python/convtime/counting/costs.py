@@ -1,0 +1,283 @@
+"""Costs of a call other than time: energy, from the GPU's counter, and memory."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from convtime.core.load import _C
+from convtime.counting.costs_result import Energy, PeakMemory
+from convtime.counting.counters import gpu_place
+from convtime.counting.kernel_counters import CountersUnavailable
+from convtime.device import nvml
+from convtime.timing.candidate import Candidate, LastPass, backward_of, clear_gradients
+from convtime.timing.options import Options
+from convtime.timing.sampling.measure import on, several_ranks, turn_on
+from convtime.timing.sampling.supervision import TimeLimit
+
+_WARM_UP_SECONDS = 0.5  # until clock and power settle
+_BATCH_SECONDS = 0.005
+_MOST_CALLS = 1000  # per batch: the GPU's queue has room for so many launches
+_LONGEST_STEP = 1.0  # seconds between two steps of the counter, at most
+
+
+def energy(
+    fn: Callable[..., object],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    setup: Callable[[], object] | None = None,
+    backward: bool = False,
+    seconds: float = 2.0,
+    device: torch.device | str | int | None = None,
+    exclusive: bool = True,
+) -> Energy:
+    """Measure the energy that the GPU uses for each call ``fn(*args, **kwargs)``, back to back.
+
+    The energy is the difference between two steps of NVML's counter of the GPU's total energy. It
+    is therefore the energy under sustained load with a warm cache. It includes everything else
+    that the GPU draws power for, and the work of other processes on the same GPU.
+
+    The counter cannot be stopped between calls. With ``setup`` or ``backward``, the energy of the
+    work before each call is therefore measured separately and subtracted.
+
+    Args:
+        fn: callable to measure.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        setup: called without arguments before each call; its energy is not part of the result.
+        backward: whether to measure the backward pass of ``fn``'s result instead.
+        seconds: minimum duration of the measurement, after half a second of warm-up; twice this
+            with ``setup`` or ``backward``.
+        device: device of the work, as in ``time_op``.
+        exclusive: as in ``time_op``.
+
+    Raises:
+        CountersUnavailable: if the GPU or the driver does not count energy.
+        ValueError: if ``seconds`` is not positive, or for another device.
+    """
+    candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
+    if not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+        raise ValueError(f"seconds must be a positive number, got {seconds!r}")
+    options = Options(device=device, exclusive=exclusive)
+    place = gpu_place(candidate, options, "energy is counted by a GPU")
+    with (
+        turn_on(place, options, TimeLimit.of(None)),
+        on(place.device, None),
+        _counter(place.device) as joules,
+    ):
+        called = backward_of(candidate) if backward else candidate
+        before = called.setup
+        if several_ranks():  # each rank would watch its own counter and need its own call count
+            with _C.OfOneRank():
+                _with_setup(called)()
+        whole = watch(_Batches(_with_setup(called)), joules, seconds)
+        apart = None if before is None else watch(_Batches(before), joules, seconds)
+    return Energy(
+        name=candidate.name,
+        joules=whole.joules_per_call - (apart.joules_per_call if apart else 0),
+        resolution=whole.resolution_per_call + (apart.resolution_per_call if apart else 0),
+        watts=whole.joules / whole.seconds,
+        seconds=whole.seconds,
+        calls=whole.calls,
+        device=str(place.device),
+    )
+
+
+def _with_setup(candidate: Candidate) -> Callable[[], object]:
+    def call() -> object:
+        if candidate.setup is not None:
+            candidate.setup()
+        return candidate.fn(*candidate.args, **candidate.kwargs)
+
+    return call
+
+
+@contextlib.contextmanager
+def _counter(device: torch.device) -> Iterator[Callable[[], float]]:
+    """Yield a function that returns the GPU's energy since the driver was loaded, in joules."""
+    with contextlib.ExitStack() as stack:
+        try:
+            gpu = stack.enter_context(nvml.session(device))
+        except nvml.NvmlUnavailableError as error:
+            raise CountersUnavailable(f"energy cannot be read: {error}") from error
+        if gpu.ask("TotalEnergyConsumption") is None:
+            raise CountersUnavailable(
+                f"energy cannot be read: {device} or its driver does not count it, as GPUs before "
+                "Volta and shares of a GPU do not"
+            )
+        yield lambda: 1e-3 * float(gpu.ask("TotalEnergyConsumption"))
+
+
+class _Batches:
+    """Issues calls to the GPU in batches; one batch waits while another runs."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self._call = call
+        self._size = 1
+        self._pending: tuple[torch.cuda.Event, int] | None = None
+
+    def next(self) -> int:
+        """Issue a batch, wait for the previous one, and return the number of calls in that one."""
+        begin = time.perf_counter()
+        for _ in range(self._size):
+            self._call()
+        event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record()
+        before, self._pending = self._pending, (event, self._size)
+        done = 0
+        if before is not None:
+            before[0].synchronize()
+            done = before[1]
+        if time.perf_counter() - begin < _BATCH_SECONDS / 2:
+            self._size = min(2 * self._size, _MOST_CALLS)
+        return done
+
+
+@dataclasses.dataclass(frozen=True)
+class Watched:
+    """Reading of an energy counter over many calls.
+
+    Attributes:
+        joules: energy between two steps of the counter.
+        resolution: error bound of ``joules``.
+        seconds: time between the two steps.
+        calls: number of calls between the two steps.
+    """
+
+    joules: float
+    resolution: float
+    seconds: float
+    calls: int
+
+    @property
+    def joules_per_call(self) -> float:
+        return self.joules / self.calls
+
+    @property
+    def resolution_per_call(self) -> float:
+        return self.resolution / self.calls
+
+
+@dataclasses.dataclass(frozen=True)
+class _Step:
+    seconds: float
+    joules: float
+    calls: int
+    calls_before: int  # at the previous reading
+
+
+def watch(
+    batches: Any,
+    joules: Callable[[], float],
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Watched:
+    """Read a counter between batches of calls, from one of its steps to another.
+
+    Args:
+        batches: object whose ``next()`` returns how many calls have finished.
+        joules: reads the counter.
+        seconds: minimum time between the two steps.
+        clock: returns the time in seconds.
+
+    Raises:
+        CountersUnavailable: if the counter does not change.
+    """
+    begin = clock()
+    while clock() - begin < _WARM_UP_SECONDS:
+        batches.next()
+    first: _Step | None = None
+    largest = 0.0  # largest step of the counter
+    last, moved = joules(), clock()
+    calls = 0
+    while True:
+        before = calls
+        calls += batches.next()
+        read, now = joules(), clock()
+        if read == last:
+            if now - moved > _LONGEST_STEP:
+                raise CountersUnavailable(
+                    "energy cannot be read: the GPU's counter did not change during "
+                    f"{now - moved:.1f} s of work"
+                )
+            continue
+        step = _Step(now, read, calls, before)
+        largest, last, moved = max(largest, read - last), read, now
+        if first is None:
+            first, largest = step, 0.0
+        elif step.seconds - first.seconds >= seconds:
+            return _between(first, step, largest)
+
+
+def _between(first: _Step, last: _Step, largest_step: float) -> Watched:
+    calls = last.calls - first.calls
+    joules = last.joules - first.joules
+    # A step may be at any time since the previous reading, and may include older work.
+    uncertain_calls = (first.calls - first.calls_before) + (last.calls - last.calls_before)
+    return Watched(
+        joules=joules,
+        resolution=largest_step + joules * uncertain_calls / calls,
+        seconds=last.seconds - first.seconds,
+        calls=calls,
+    )
+
+
+def peak_memory(
+    fn: Callable[..., object],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    setup: Callable[[], object] | None = None,
+    backward: bool = False,
+    device: torch.device | str | int | None = None,
+) -> PeakMemory:
+    """Measure the peak memory of ``fn(*args, **kwargs)``, as PyTorch's allocator counts it.
+
+    One call is made first, so that persistent workspaces are already allocated. This resets
+    PyTorch's ``torch.cuda.max_memory_allocated``.
+
+    Args:
+        fn: callable to measure.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of the function.
+        setup: called without arguments before each call; its memory counts as already allocated.
+        backward: whether to measure the backward pass of ``fn``'s result instead; its result is
+            the gradients. The forward pass's memory counts as already allocated. Gradients are None
+            afterwards.
+        device: device of the work, as in ``time_op``.
+
+    Raises:
+        CountersUnavailable: for work on the CPU, whose memory PyTorch does not count.
+        ValueError: for another device.
+    """
+    candidate = Candidate(fn, *args, kwargs=kwargs, name=name, setup=setup, backward=backward)
+    options = Options(device=device)
+    gpu = gpu_place(candidate, options, "PyTorch counts only the memory of GPUs").device
+    last = LastPass()
+    called = backward_of(candidate, last) if backward else candidate
+    with on(gpu, None):
+        _with_setup(called)()
+        if called.setup is not None:
+            called.setup()
+        torch.cuda.synchronize(gpu)
+        torch.cuda.reset_peak_memory_stats(gpu)
+        before = torch.cuda.memory_allocated(gpu)
+        result = called.fn(*called.args, **called.kwargs)
+        torch.cuda.synchronize(gpu)
+        peak, after = torch.cuda.max_memory_allocated(gpu), torch.cuda.memory_allocated(gpu)
+        del result
+        if backward:  # which also frees what the forward pass saved
+            clear_gradients(last.leaves)
+            before_result = torch.cuda.memory_allocated(gpu)
+        else:
+            before_result = before
+    return PeakMemory(candidate.name, peak - before, after - before_result, str(gpu))

@@ -1,0 +1,154 @@
+"""Render Counters as one line, a table, a sheet with every kernel, and HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from convtime.core import html, text
+from convtime.core.units import format_seconds
+
+if TYPE_CHECKING:
+    from convtime.counting.kernel_counters import Counters, KernelCounters
+
+_HEADERS = ("metric", "of a call", "")
+_PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+_REPLAYED = {"call": "the whole call is repeated", "kernel": "each kernel is repeated"}
+
+
+def line(counters: Counters) -> str:
+    """Return one line with the number of kernels and metrics, and the counting conditions."""
+    launches = sum(kernel.launches for kernel in counters.kernels)
+    return text.printable(
+        f"{counters.name}: {_count(len(counters.totals), 'metric')} of "
+        f"{_count(launches, 'launch', 'launches')} on {counters.device}, in "
+        f"{_count(counters.passes, 'pass', 'passes')}, cache {counters.cache}"
+    )
+
+
+def brief(counters: Counters) -> str:
+    """Return the totals of a call, and notes on them."""
+    parts = [
+        line(counters),
+        text.table(_HEADERS, _totals(counters), right=_HEADERS[1:2], indent=2),
+        text.sentences(_remarks(counters), indent=2),
+        *_costs(counters),
+    ]
+    return "\n".join(filter(None, parts))
+
+
+def sheet(counters: Counters) -> str:
+    """Return the totals, each kernel's values, and the counting conditions."""
+    parts = [
+        line(counters),
+        text.table(_HEADERS, _totals(counters), right=_HEADERS[1:2]),
+        *(
+            f"{text.printable(_title(kernel))}\n"
+            + text.table(
+                ("metric", "of a launch"),
+                _values(counters, kernel),
+                right=("of a launch",),
+                indent=2,
+            )
+            for kernel in counters.kernels
+        ),
+        text.facts(_conditions(counters)),
+        text.sentences(_remarks(counters)),
+        *_costs(counters),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def html_sheet(counters: Counters) -> str:
+    """Return the counters as HTML, with all text escaped; kernels are collapsed."""
+    kernels = (
+        html.hidden(
+            _title(kernel), html.table(("metric", "of a launch"), _values(counters, kernel))
+        )
+        for kernel in counters.kernels
+    )
+    return (
+        html.table(_HEADERS, _totals(counters), line(counters))
+        + "".join(kernels)
+        + html.items([*_remarks(counters), *_costs(counters)])
+    )
+
+
+def format_value(value: float | None, unit: str) -> str:
+    """Format a value with its unit, for example "4.194 MB", "12.34 µs" or "87.5 %"."""
+    if value is None:
+        return "none"
+    if unit == "s":
+        return format_seconds(value)
+    if unit == "%":
+        return f"{value:.1f} %"
+    if unit.startswith("byte"):
+        size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s), (1.0, ""))
+        return f"{value / size:.4g} {prefix}B{unit.removeprefix('byte')}"
+    told = f"{value:,.0f}" if value == int(value) else f"{value:,.4g}"
+    plural = f"{unit}s" if unit.isalpha() and value != 1 else unit
+    return f"{told} {plural}" if unit else told
+
+
+def _totals(counters: Counters) -> Iterator[tuple[str, str, str]]:
+    for metric, value in counters.totals.items():
+        told = format_value(value, counters.units[metric])
+        yield metric, told, counters.descriptions[metric]
+    for name, terms in counters.translated.items():
+        value = counters[name]
+        yield name, "none" if value is None else f"{value:,.6g}", f"nvprof's name: {_sum(terms)}"
+
+
+def _values(counters: Counters, kernel: KernelCounters) -> Iterator[tuple[str, str]]:
+    for metric, value in kernel.values.items():
+        yield metric, format_value(value, counters.units[metric])
+
+
+def _sum(terms: Mapping[str, float]) -> str:
+    return " + ".join(
+        metric if factor == 1 else f"{factor:g} × {metric}" for metric, factor in terms.items()
+    )
+
+
+def _title(kernel: KernelCounters) -> str:
+    times = f", {kernel.launches} times" if kernel.launches > 1 else ""
+    if not any(kernel.grid):
+        return kernel.short_name + times
+    grid, block = ("×".join(map(str, sizes)) for sizes in (kernel.grid, kernel.block))
+    return f"{kernel.short_name}, grid {grid}, block {block}{times}"
+
+
+def _conditions(counters: Counters) -> dict[str, str]:
+    repeats = len(next(iter(counters.samples.values()), ()))
+    return {
+        "method": counters.method,
+        "replay": f"{counters.replay} ({_REPLAYED.get(counters.replay, 'unknown')})",
+        "passes": str(counters.passes),
+        "repeats": str(repeats),
+        "cache": counters.cache,
+        "device": counters.device,
+    }
+
+
+def _remarks(counters: Counters) -> list[str]:
+    remarks = [f"{metric} is omitted: {why}" for metric, why in counters.left_out.items()]
+    if counters.kernels_reason:
+        remarks.append(f"kernel names are unavailable: {counters.kernels_reason}")
+    if counters.cache_reason:
+        remarks.append(f"cache: {counters.cache_reason}")
+    if counters.exclusive_reason:
+        remarks.append(f"not alone on the GPU: {counters.exclusive_reason}")
+    return remarks
+
+
+def _costs(counters: Counters) -> list[str]:
+    """Return the energy and peak memory, if measured."""
+    return [
+        text.printable(str(cost))
+        for cost in (counters.energy, counters.peak_memory)
+        if cost is not None
+    ]
+
+
+def _count(number: int, one: str, several: str = "") -> str:
+    return f"{number:,} {one if number == 1 else several or one + 's'}"

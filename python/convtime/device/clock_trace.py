@@ -1,0 +1,76 @@
+"""A GPU's clocks, power and temperature during a block of code."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from convtime.core import codec
+from convtime.core.shown import Shown
+from convtime.device import show
+from convtime.device.clock_reading import ClockReading
+from convtime.device.plot import clock_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Timed(Protocol):
+    """The times of a Measurement."""
+
+    @property
+    def seconds(self) -> tuple[float, ...]: ...
+    @property
+    def sampling_seconds(self) -> float | None: ...
+
+
+@dataclasses.dataclass(repr=False)
+class ClockTrace(codec.Stored, Shown, show=show):
+    """Readings of a GPU during a block of code; see :func:`convtime.trace_clocks`.
+
+    Attributes:
+        device: the GPU, e.g. ``cuda:0``.
+        interval: seconds between two readings.
+        started: time at which the block was entered, in seconds of ``time.perf_counter``.
+        readings: readings in order of time; empty until the block ends.
+        reason: why readings are missing or stopped early; empty if they did not.
+    """
+
+    SCHEMA: ClassVar[str] = "2.0"
+
+    device: str
+    interval: float
+    started: float
+    readings: tuple[ClockReading, ...] = ()
+    reason: str = ""
+
+    def plot(self, times: Timed | Sequence[tuple[float, float]] | None = None) -> Figure:
+        """Plot clock, power, temperature and throttle reasons over time.
+
+        Args:
+            times: iterations to plot above them, as pairs of start (``time.perf_counter()``) and
+                duration, both in seconds. Or a Measurement that was the last action in the block:
+                its samples have no time stamps and are spread evenly over its sampling time, or
+                over their sum if that is longer because a steady warm-up contributed samples.
+
+        Returns:
+            A figure to save or show, e.g. ``trace.plot().savefig("trace.png")``.
+
+        Raises:
+            ValueError: the trace has no readings (the message says why), or matplotlib is missing.
+        """
+        if not self.readings:
+            raise ValueError(
+                f"a trace without readings cannot be drawn: {self.reason or 'it is still running'}"
+            )
+        return clock_figure(self, () if times is None else self._placed(times))
+
+    def _placed(self, times: Timed | Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+        """Return start (relative to the trace's start) and duration of each iteration."""
+        if isinstance(times, Sequence):
+            return [(start - self.started, duration) for start, duration in times]
+        lasted = max(times.sampling_seconds or 0.0, sum(times.seconds))
+        began = self.readings[-1].seconds - lasted
+        step = lasted / len(times.seconds)
+        return [(began + place * step, sample) for place, sample in enumerate(times.seconds)]

@@ -1,0 +1,125 @@
+"""Render a ClockTrace as one line, a table, and HTML."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import statistics
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from convtime.core import html, svg, text
+
+if TYPE_CHECKING:
+    from convtime.device.clock_trace import ClockTrace
+
+# Quantities: title, field, displayed unit, and factor from the stored to the displayed unit.
+_QUANTITIES = (
+    ("SM clock", "sm_clock_hz", "MHz", 1e-6),
+    ("memory clock", "memory_clock_hz", "MHz", 1e-6),
+    ("power", "power", "W", 1.0),
+    ("temperature", "temperature", "°C", 1.0),
+)
+_HEADERS = ("", "lowest", "median", "highest")
+
+
+def line(trace: ClockTrace) -> str:
+    """Return one line with the duration and the range of each quantity."""
+    if not trace.readings:
+        why = trace.reason or "the block is still running"
+        return text.printable(f"{trace.device}: no readings: {why}")
+    told = [f"{course.name} {course.range}" for course in _courses(trace)]
+    throttled = _throttled(trace)
+    if throttled:
+        told.append(f"throttled by {', '.join(throttled)}")
+    said = f"{_title(trace)}: {', '.join(told) or 'no quantity was reported'}"
+    return text.printable(f"{said}; but {trace.reason}" if trace.reason else said)
+
+
+def sheet(trace: ClockTrace) -> str:
+    """Return a table of the readings, and how often each reason throttled the GPU."""
+    if not trace.readings:
+        return line(trace)
+    parts = [
+        text.printable(_title(trace)),
+        text.table(_HEADERS, map(_row, _courses(trace)), right=_HEADERS[1:]),
+        text.sentences(_remarks(trace)),
+    ]
+    return "\n\n".join(filter(None, parts))
+
+
+def html_sheet(trace: ClockTrace) -> str:
+    """Return the table and each quantity over time as HTML, with all text escaped."""
+    if not trace.readings:
+        return html.paragraph(line(trace))
+    parts = [html.table(_HEADERS, map(_row, _courses(trace)), _title(trace))]
+    times = [reading.seconds for reading in trace.readings]
+    for course in _courses(trace):
+        picture = svg.course(times, course.values, (course.low, course.high))
+        parts.append(html.paragraph(course.name) + picture)
+    return "".join(parts) + html.items(_remarks(trace))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Course:
+    """One quantity over time, with at least one known value."""
+
+    name: str
+    unit: str
+    values: tuple[float | None, ...]
+
+    @property
+    def low(self) -> str:
+        return self._written(min(self._known))
+
+    @property
+    def median(self) -> str:
+        return self._written(statistics.median(self._known))
+
+    @property
+    def high(self) -> str:
+        return self._written(max(self._known))
+
+    @property
+    def range(self) -> str:
+        """The lowest and highest value, with a shared unit."""
+        return f"{min(self._known):.0f} .. {self.high}"
+
+    @property
+    def _known(self) -> list[float]:
+        return [value for value in self.values if value is not None]
+
+    def _written(self, value: float) -> str:
+        return f"{value:.0f} {self.unit}"
+
+
+def _courses(trace: ClockTrace) -> Iterator[_Course]:
+    """Yield the quantities that this GPU and driver report."""
+    for name, attribute, unit, scale in _QUANTITIES:
+        read = [getattr(reading, attribute) for reading in trace.readings]
+        if any(value is not None for value in read):
+            values = tuple(None if value is None else scale * value for value in read)
+            yield _Course(name, unit, values)
+
+
+def _row(course: _Course) -> tuple[str, ...]:
+    return course.name, course.low, course.median, course.high
+
+
+def _title(trace: ClockTrace) -> str:
+    return f"{trace.device}: {len(trace.readings)} readings in {trace.readings[-1].seconds:.3g} s"
+
+
+def _throttled(trace: ClockTrace) -> dict[str, int]:
+    """Return the number of readings in which each reason limited the clocks."""
+    return collections.Counter(
+        reason for reading in trace.readings for reason in reading.throttle_reasons or ()
+    )
+
+
+def _remarks(trace: ClockTrace) -> list[str]:
+    remarks = [
+        f"throttled by {reason} in {count} of {len(trace.readings)} readings"
+        for reason, count in _throttled(trace).items()
+    ]
+    return [*remarks, f"stopped early: {trace.reason}"] if trace.reason else remarks

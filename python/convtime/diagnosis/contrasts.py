@@ -1,0 +1,491 @@
+"""The contrasts: each varies one factor, decides whether that is worthwhile, and adds evidence.
+
+They run in this order. The most informative contrasts per second come first, since the budget may
+run out before the last one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import statistics
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+
+from convtime.conv.explain.kernels import LAYOUT, role_of
+from convtime.counting.counters import counters
+from convtime.diagnosis import host, process
+from convtime.diagnosis import neighbors as neighbours
+from convtime.diagnosis.account import account_of
+from convtime.diagnosis.evidence import Calls, Evidence, Held, Timing, Work
+from convtime.diagnosis.rules import BYTES_READ, BYTES_WRITTEN, IN_EACH_CALL
+from convtime.diagnosis.serializing import look_at_results
+from convtime.diagnosis.subject import (
+    BUDGET,
+    Subject,
+    copied_elsewhere,
+    filled,
+    moved,
+    seconds_of,
+)
+from convtime.diagnosis.tracing import trace
+from convtime.timing.candidate import Candidate
+from convtime.timing.measurement import Measurement
+from convtime.timing.options import Cache, Method, Regime
+from convtime.timing.sampling.copying import Original
+from convtime.timing.sampling.placement import MOST_OBJECTS, is_mapped, obstacle
+
+_HELD_SECONDS = 0.02
+_TRACED_CALLS = 10
+_WORK_SECONDS, _LONG_CALLS = 4.0, 40
+_FEWEST_PLACES = 8
+_MOVED = 5
+_LONGEST_REGIME = 2.0  # seconds of a call; longer calls reach no regime
+_BUSY_FOR_A_CLOCK = 0.5  # share of a call's time
+_BATCHED = 8
+_SMALL_LAUNCH = 4096  # elements
+
+
+@dataclasses.dataclass(frozen=True)
+class Contrast:
+    """A factor to vary, or an observation to make.
+
+    Attributes:
+        name: name of the contrast.
+        varies: description of the varied factor.
+        seconds: approximate duration for short calls.
+        calls: least number of calls.
+        obstacle: returns why the contrast does not apply to a subject; empty if it applies.
+        look: adds the contrast's results to the evidence.
+        only_on: the only supported device type; empty for any.
+        kernel_seconds: approximate additional duration per kernel of a call.
+    """
+
+    name: str
+    varies: str
+    seconds: float
+    calls: int
+    obstacle: Callable[[Subject, Evidence], str]
+    look: Callable[[Subject, Evidence], Evidence]
+    only_on: Literal["cpu", "cuda", ""] = ""
+    kernel_seconds: float = 0.0
+
+    def cost(self, evidence: Evidence) -> float:
+        """Return the approximate duration in seconds."""
+        short = self.seconds + self.kernel_seconds * evidence.work.kernels
+        return max(short, self.calls * evidence.calls.waiting.median)
+
+
+def time_work(subject: Subject, calls: Calls) -> Measurement:
+    """Time the subject with the defaults of ``time_op``."""
+    return subject.time(
+        placement="auto",
+        regime="auto",
+        warmup="steady",
+        stop="interval",
+        tolerance=0.01,
+        budget=2 * BUDGET,
+        timeout=max(_WORK_SECONDS, _LONG_CALLS * calls.waiting.median),  # bursts idle for long
+    )
+
+
+def work_of(subject: Subject, measured: Measurement) -> Work:
+    """Return the device's work in a call, from the measurement of :func:`time_work`."""
+    activities = measured.activities
+    conversion = (each.median for each in activities if role_of(each) == LAYOUT)
+    copies = [each for each in activities if each.kind == "memcpy"]
+    tensors = [] if subject.obstacle else subject.tensors  # otherwise the list is incomplete
+    mapped = [each for each in tensors if subject.on_gpu and is_mapped(each.data_ptr())]
+    return Work(
+        seconds=measured.median,
+        span=statistics.median(measured.span_seconds or measured.seconds),
+        mean=measured.mean,
+        fewest=measured.min,
+        kernels=sum(each.kind == "kernel" for each in activities),
+        copies=len(copies),
+        copied_bytes=sum(each.bytes for each in copies),
+        conversion=sum(conversion),
+        held=measured.queue != "none" if subject.on_gpu else None,
+        other_launches=measured.other_launches / len(measured.seconds),
+        place_share=measured.placement_variance_share,
+        place_spread=_spread_of_places(measured),
+        highest_clock_hz=measured.max_sm_clock_hz,
+        tensor_bytes=sum(each.nbytes for each in tensors),
+        remarkable_inputs=len(measured.inputs),
+        mapped_bytes=sum(each.nbytes for each in mapped),
+    )
+
+
+def _spread_of_places(measured: Measurement) -> float | None:
+    places: dict[int, list[float]] = defaultdict(list)
+    for place, seconds in zip(measured.places, measured.seconds, strict=False):
+        places[place].append(seconds)
+    if len(places) < _FEWEST_PLACES:
+        return None
+    deciles = statistics.quantiles(map(statistics.median, places.values()), n=10)
+    return (deciles[-1] - deciles[0]) / measured.median
+
+
+def _always(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    return ""
+
+
+def _without_setup(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    if subject.candidate.acts_before_calls:
+        return "work runs before each call (setup, grad_to_none or a forward pass)"
+    return ""
+
+
+def _has_tensors(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    return subject.obstacle
+
+
+def _has_like_tensors(subject: Subject, evidence: Evidence) -> str:
+    return _has_tensors(subject, evidence) or copied_elsewhere(evidence)
+
+
+def _can_rotate(subject: Subject, evidence: Evidence) -> str:
+    return _without_setup(subject, evidence) or copied_elsewhere(evidence)
+
+
+def _look_at_neighbours(subject: Subject, evidence: Evidence) -> Evidence:
+    return dataclasses.replace(evidence, neighbours=neighbours.look(subject.place.device))
+
+
+def _look_at_launch(subject: Subject, evidence: Evidence) -> Evidence:
+    small = torch.zeros(_SMALL_LAUNCH, device=subject.place.device)
+    smallest = subject.time(Candidate(torch.neg, small), method="cpu", budget=BUDGET / 2)
+    return dataclasses.replace(evidence, smallest_launch=smallest.median)
+
+
+def _look_at_trace(subject: Subject, evidence: Evidence) -> Evidence:
+    if evidence.calls.allocations >= IN_EACH_CALL:
+        torch.cuda.empty_cache()  # cached blocks of other contrasts would hide allocations
+    return dataclasses.replace(evidence, trace=trace(subject, _TRACED_CALLS))
+
+
+def _look_at_held(subject: Subject, evidence: Evidence) -> Evidence:
+    """Call the subject once after a kernel that keeps the stream busy."""
+    subject.wait()
+    torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
+    returned = seconds_of(subject.call)
+    subject.wait()
+    return dataclasses.replace(evidence, held=Held(_HELD_SECONDS, returned))
+
+
+def _look_at_serialised(subject: Subject, evidence: Evidence) -> Evidence:
+    return dataclasses.replace(evidence, serialised=look_at_results(subject))
+
+
+def _look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
+    caches: tuple[Cache, ...] = ("cold", "cold-clean", "warm")
+    times = [Timing.of(subject.time(cache=name)) for name in caches]
+    return evidence.with_contrast("cache", dict(zip(caches, times, strict=True)))
+
+
+def _look_at_rotation(subject: Subject, evidence: Evidence) -> Evidence:
+    found = evidence.contrasts.get("cache", {})
+    rotated = Timing.of(subject.time(cache="rotate"))
+    return evidence.with_contrast("cache", {**found, "rotated": rotated})
+
+
+def _look_at_method(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time with events, as other tools do, and in a graph, which needs no launches.
+
+    A capture restricts other threads of the process. If others are active, the graph is skipped.
+    """
+    times: dict[str, Timing] = {}
+    alone = not evidence.work.other_launches
+    methods: tuple[Method, ...] = ("event", "graph") if alone else ("event",)
+    for method in methods:
+        with contextlib.suppress(RuntimeError, ValueError):  # not everything can be captured
+            measured = subject.time(method=method, cache="warm")
+            times[method] = Timing.of(measured)
+            if method == "event" and not measured.overhead_reason:
+                evidence = dataclasses.replace(evidence, event_cost=measured.overhead)
+    with contextlib.suppress(RuntimeError):
+        raw = subject.time(method="event", cache="warm", queue="none")
+        times["events, not queued"] = _raw(raw)
+    return evidence.with_contrast("method", times)
+
+
+def _raw(measured: Measurement) -> Timing:
+    """Return the times between events, including event overhead."""
+    seconds = measured.raw_seconds or measured.seconds
+    return dataclasses.replace(
+        Timing.of(measured), median=statistics.median(seconds), low=None, high=None
+    )
+
+
+def _look_at_placement(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time the subject unchanged, and on copies of its tensors at other addresses."""
+    copies = [subject.with_tensors(moved, f"moved {number}") for number in range(_MOVED)]
+    here, *elsewhere = subject.time_all(
+        [subject.candidate, *copies], cache="warm", budget=3 * BUDGET
+    )
+    middle = sorted(elsewhere, key=lambda each: each.median)[_MOVED // 2]
+    return evidence.with_contrast(
+        "placement", {"as-is": Timing.of(here), "moved": Timing.of(middle)}
+    )
+
+
+def _look_at_random_places(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time at the current and at many addresses; not interleaved, to keep the cache warm."""
+    measured = subject.time(cache="warm", placement="random", budget=2 * BUDGET)
+    if measured.placement != "random":
+        raise ValueError(measured.placement_reason)
+    here = subject.time(cache="warm")
+    return evidence.with_contrast(
+        "places", {"as-is": Timing.of(here), "random": Timing.of(measured)}
+    )
+
+
+def _layouts(subject: Subject) -> dict[str, Callable[[torch.Tensor], torch.Tensor]]:
+    """Return other layouts for the tensors, by name; empty if there are none."""
+    found: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {}
+    tensors = subject.tensors
+    if any(not each.is_contiguous() for each in tensors):
+        found["contiguous"] = lambda each: _in_format(each, torch.contiguous_format)
+    images = [each for each in tensors if each.dim() == 4]
+    if images and not all(each.is_contiguous(memory_format=torch.channels_last) for each in images):
+        found["channels_last"] = lambda each: (
+            _in_format(each, torch.channels_last) if each.dim() == 4 else each
+        )
+    return found
+
+
+def _in_format(tensor: torch.Tensor, memory_format: torch.memory_format) -> torch.Tensor:
+    return tensor.contiguous(memory_format=memory_format)
+
+
+def _has_layouts(subject: Subject, evidence: Evidence) -> str:
+    return _has_like_tensors(subject, evidence) or (
+        "" if _layouts(subject) else "its tensors are contiguous, and none is an image"
+    )
+
+
+def _look_at_layout(subject: Subject, evidence: Evidence) -> Evidence:
+    others = {
+        name: subject.with_tensors(change, name) for name, change in _layouts(subject).items()
+    }
+    here, *found = subject.time_all([subject.candidate, *others.values()], cache="warm")
+    times = {name: Timing.of(each) for name, each in zip(others, found, strict=True)}
+    return evidence.with_contrast("layout", {"as-is": Timing.of(here), **times})
+
+
+def _has_numbers(subject: Subject, evidence: Evidence) -> str:
+    return _has_like_tensors(subject, evidence) or (
+        ""
+        if any(each.is_floating_point() for each in subject.tensors)
+        else "none of its tensors has a floating-point dtype"
+    )
+
+
+def _look_at_data_of_cpu(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time all three interleaved and on copies, since addresses also affect times."""
+    changes = {"as given": moved, "zeros": _zeros, "random": _random}
+    candidates = [subject.with_tensors(change, name) for name, change in changes.items()]
+    times = map(Timing.of, subject.time_all(candidates, cache="warm"))
+    return evidence.with_contrast("data", dict(zip(changes, times, strict=True)))
+
+
+def _look_at_data(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time the conditions one after the other, since interleaving would give them the same clock.
+
+    The clock needs a tenth of a second to fall under load.
+    """
+    candidates = {
+        "as given": subject.candidate,
+        "zeros": subject.with_tensors(_zeros, "zeros"),
+        "random": subject.with_tensors(_random, "random"),
+    }
+    times = {
+        name: Timing.of(subject.time(candidate, cache="warm", warmup=0.2))
+        for name, candidate in candidates.items()
+    }
+    return evidence.with_contrast("data", times)
+
+
+def _zeros(tensor: torch.Tensor) -> torch.Tensor:
+    return filled(tensor, torch.Tensor.zero_) if tensor.is_floating_point() else tensor
+
+
+def _random(tensor: torch.Tensor) -> torch.Tensor:
+    """Return normally distributed values with the same mean and deviation (0 and 1 if constant)."""
+    if not tensor.is_floating_point():
+        return tensor
+    numbers = tensor.detach().double().nan_to_num(0, 0, 0)
+    mean, deviation = float(numbers.mean()), float(numbers.std(correction=0))
+    usual = deviation > torch.finfo(tensor.dtype).tiny
+    generator = torch.Generator(tensor.device).manual_seed(0)
+    fill = functools.partial(
+        torch.Tensor.normal_,
+        mean=mean if usual else 0.0,
+        std=deviation if usual else 1.0,
+        generator=generator,
+    )
+    return filled(tensor, fill)
+
+
+def _lasting_load(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    account = account_of(evidence)
+    if account.busy < _BUSY_FOR_A_CLOCK * account.seconds:
+        share = account.busy / account.seconds
+        return f"the GPU is busy for only {share:.0%} of the time, so there is no sustained load"
+    if account.seconds > _LONGEST_REGIME:
+        return f"a call takes {account.seconds:.1f} s, which is too long to reach a regime"
+    return ""
+
+
+def _look_at_regime(subject: Subject, evidence: Evidence) -> Evidence:
+    times: dict[str, Timing] = {}
+    regimes: tuple[tuple[Regime, float], ...] = (("burst", 3.0), ("sustained", 9.0))
+    for regime, timeout in regimes:
+        measured = subject.time(
+            regime=regime,
+            cache="warm",
+            warmup="steady",
+            stop="interval",
+            tolerance=0.01,
+            budget=2 * BUDGET,
+            timeout=timeout,
+        )
+        if measured.regime == regime:
+            times[regime] = Timing.of(measured)
+    return evidence.with_contrast("regime", times)
+
+
+def _look_beside(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time next to convtime's own work on another stream, on bandwidth or multiprocessors."""
+    times = {"alone": Timing.of(subject.time(cache="warm", method="event"))}
+    for eats in neighbours.EATS:
+        with neighbours.in_a_stream(subject.place.device, eats):
+            times[f"beside a stream that eats {eats}"] = Timing.of(
+                subject.time(cache="warm", method="event")
+            )
+    return evidence.with_contrast("beside", times)
+
+
+def _look_beside_a_process(subject: Subject, evidence: Evidence) -> Evidence:
+    times = dict(evidence.contrasts.get("beside", {}))
+    for eats in neighbours.EATS:
+        with neighbours.in_a_process(subject.place.device, eats):
+            found = subject.time(cache="warm", method="event", exclusive=False)
+            times[f"beside a process that eats {eats}"] = Timing.of(found)
+    return evidence.with_contrast("beside", times)
+
+
+def _launch_bound(subject: Subject, evidence: Evidence) -> str:
+    if reason := _without_setup(subject, evidence) or _has_like_tensors(subject, evidence):
+        return reason
+    account = account_of(evidence)
+    return "" if account.idle > 0.1 * account.seconds else "the GPU does not wait for launches"
+
+
+def _look_at_batches(subject: Subject, evidence: Evidence) -> Evidence:
+    """Do the work of eight calls in one, with a first argument that is eight times as long."""
+    first = next((each for each in subject.candidate.args if isinstance(each, torch.Tensor)), None)
+    if first is None or first.dim() == 0:
+        raise ValueError("its first argument must be a tensor with dimensions")
+    longer = torch.cat([first.detach()] * _BATCHED)
+    args = tuple(longer if each is first else each for each in subject.candidate.args)
+    batched = subject.candidate.but(name="batched", args=args)
+    one = Timing.of(subject.time(method="sync", cache="warm"))
+    eight = Timing.of(subject.time(batched, method="sync", cache="warm"))
+    return evidence.with_contrast("batch", {"one call": one, f"{_BATCHED} in one": eight})
+
+
+def _host_tensors(subject: Subject, evidence: Evidence) -> str:
+    if reason := _without_setup(subject, evidence):
+        return reason
+    on_host = _on_host(subject)
+    if all(each.is_pinned() for each in on_host.tensors):
+        return "none of its tensors is in pageable memory"
+    return obstacle(on_host, backward=False)
+
+
+def _on_host(subject: Subject) -> Original:
+    return Original(subject.candidate, torch.device("cpu"), MOST_OBJECTS)
+
+
+def _look_at_pinning(subject: Subject, evidence: Evidence) -> Evidence:
+    pinned = _on_host(subject).with_tensors(lambda each: each.pin_memory()).but(name="pinned")
+    times = {
+        "as-is": Timing.of(subject.time(method="sync", cache="warm")),
+        "pinned": Timing.of(subject.time(pinned, method="sync", cache="warm")),
+    }
+    return evidence.with_contrast("pinning", times)
+
+
+def _several_threads(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    return "" if torch.get_num_threads() > 1 else "PyTorch uses one thread"
+
+
+def _look_at_process(subject: Subject, evidence: Evidence) -> Evidence:
+    here = subject.time(cache="warm", budget=2 * BUDGET)
+    fresh = process.time_in_fresh_one(subject)
+    return evidence.with_contrast("process", {"here": Timing.of(here), "in a fresh process": fresh})
+
+
+def _alone(subject: Subject, evidence: Evidence) -> str:  # noqa: ARG001
+    if evidence.work.other_launches:
+        return "other threads also use the GPU, and their kernels would be counted"
+    return ""
+
+
+def _look_at_counters(subject: Subject, evidence: Evidence) -> Evidence:
+    candidate = subject.candidate
+    found = counters(
+        candidate.fn,
+        *candidate.args,
+        kwargs=candidate.kwargs,
+        setup=candidate.setup,
+        backward=candidate.backward,
+        metrics=(BYTES_READ, BYTES_WRITTEN),
+        device=subject.place.device,
+    )
+    known = {name: value for name, value in found.totals.items() if value is not None}
+    return dataclasses.replace(evidence, counters=known)
+
+
+CONTRASTS: tuple[Contrast, ...] = (
+    Contrast("host", "the operating system's effects", 1.2, 6, _always, host.look_at_host, "cpu"),
+    Contrast("neighbours", "work of known duration", 0.2, 0, _always, _look_at_neighbours, "cuda"),
+    Contrast("launch", "the smallest operation", 0.1, 0, _always, _look_at_launch, "cuda"),
+    Contrast("trace", "a run under a profiler", 1.0, 15, _always, _look_at_trace, "cuda"),
+    Contrast("held", "a busy stream", 0.1, 1, _without_setup, _look_at_held, "cuda"),
+    Contrast(
+        "serialised", "waits in the call", 0.2, 8, _without_setup, _look_at_serialised, "cuda"
+    ),
+    Contrast("cache", "the cache's contents", 0.7, 60, _always, _look_at_cache, "cuda"),
+    Contrast("operators", "a run under a profiler", 0.4, 6, _always, host.look_at_operators, "cpu"),
+    Contrast("pages", "memory from the allocator", 0.8, 60, _always, host.look_at_pages, "cpu"),
+    Contrast("threads", "the thread count", 1.2, 60, _several_threads, host.look_at_threads, "cpu"),
+    Contrast("cache", "the cache's contents", 0.8, 60, _always, host.look_at_cache, "cpu"),
+    Contrast("layout", "the tensors' layout", 0.5, 30, _has_layouts, _look_at_layout),
+    Contrast("placement", "the tensors' addresses", 0.6, 80, _has_tensors, _look_at_placement),
+    Contrast("data", "the tensors' values", 1.3, 60, _has_numbers, _look_at_data, "cuda"),
+    Contrast("data", "the tensors' values", 0.6, 60, _has_numbers, _look_at_data_of_cpu, "cpu"),
+    Contrast("denormals", "values near 0", 0.5, 60, _always, host.look_at_denormals, "cpu"),
+    Contrast("method", "events, and a graph", 0.7, 40, _without_setup, _look_at_method, "cuda"),
+    Contrast("pinning", "the host's memory", 0.4, 30, _host_tensors, _look_at_pinning, "cuda"),
+    Contrast("regime", "rest, and sustained load", 5.0, 60, _lasting_load, _look_at_regime, "cuda"),
+    Contrast("counters", "hardware counters", 1.5, 20, _alone, _look_at_counters, "cuda", 0.025),
+    Contrast("places", "many addresses", 0.6, 40, _has_tensors, _look_at_random_places, "cuda"),
+    Contrast("rotation", "other tensors", 0.5, 30, _can_rotate, _look_at_rotation, "cuda"),
+    Contrast("batch", "several calls in one", 0.5, 30, _launch_bound, _look_at_batches, "cuda"),
+    Contrast("beside", "concurrent work", 1.0, 60, _without_setup, _look_beside, "cuda"),
+    Contrast(
+        *("neighbour process", "a concurrent process", 14.0, 20),
+        *(_without_setup, _look_beside_a_process, "cuda"),
+    ),
+    Contrast(
+        *("host, later", "the operating system's effects, later", 0.4, 3),
+        *(_always, host.look_at_host_again, "cpu"),
+    ),
+    Contrast("process", "a fresh process", 8.0, 30, process.obstacle, _look_at_process),
+)

@@ -1,0 +1,187 @@
+"""`convtime.diagnose`: run contrasts within a budget, and derive causes from them."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from convtime.core.errors import one_line
+from convtime.core.provenance import provenance
+from convtime.diagnosis import convolutions
+from convtime.diagnosis.account import account_of
+from convtime.diagnosis.advice import advise
+from convtime.diagnosis.calls import look_at_calls
+from convtime.diagnosis.contrasts import CONTRASTS, Contrast, time_work, work_of
+from convtime.diagnosis.diagnosis import Cause, Diagnosis, Skipped
+from convtime.diagnosis.difference import split
+from convtime.diagnosis.evidence import Evidence
+from convtime.diagnosis.other_tools import other_of
+from convtime.diagnosis.rules import judge
+from convtime.diagnosis.subject import Subject
+from convtime.timing.candidate import Candidate
+from convtime.timing.options import Options, is_finite
+from convtime.timing.sampling.measure import Place, find_place, on
+
+if TYPE_CHECKING:
+    import os
+
+    from torch.utils import benchmark
+
+    from convtime.timing.measurement import Measurement
+
+
+def diagnose(
+    fn: Callable[..., object],
+    *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    setup: Callable[[], object] | None = None,
+    grad_to_none: Iterable[torch.Tensor] | None = None,
+    backward: bool = False,
+    against: float
+    | Callable[[], float]
+    | str
+    | os.PathLike[str]
+    | Measurement
+    | benchmark.Measurement
+    | None = None,
+    budget: float = 15.0,
+    device: torch.device | str | int | None = None,
+    counters: bool = True,
+    again: Sequence[str] = (),
+) -> Diagnosis:
+    """Explain which causes dominate the time of ``fn(*args, **kwargs)`` or make it vary.
+
+    The operation is called under conditions that each differ in one factor. Each difference leads
+    to a cause with a confidence and advice. Values, layout and addresses are varied for tensors in
+    the arguments, in the module, or in variables that ``fn`` itself refers to.
+
+    Args:
+        fn: function to diagnose. Pass a function that has not been called yet to capture its
+            first-call cost.
+        args: positional arguments of ``fn``.
+        kwargs: keyword arguments of ``fn``.
+        name: name of the result. Default: the name of ``fn``.
+        setup: as in ``time_op``; with a setup, fewer factors can be varied.
+        grad_to_none: as in ``time_op``.
+        backward: as in ``time_op``.
+        against: another tool's number, whose difference from ours is split into parts. Pass
+            seconds; a callable that returns seconds; ``"do_bench"``, ``"do_bench_cudagraph"`` or
+            ``"timer"`` to run triton's or PyTorch's tool; a file that
+            :func:`convtime.read_measurements` reads, for example from nvbench; or a measurement.
+        budget: seconds after which no further contrast starts. The result lists skipped contrasts.
+        device: as in ``time_op``.
+        counters: whether to read hardware counters, if allowed.
+        again: command that times the same operation in a fresh process and prints a
+            :class:`convtime.Measurement` as JSON. Default: a picklable function is passed to a
+            fresh process.
+
+    Raises:
+        TypeError: ``fn`` is not callable, or an option has the wrong type.
+        ValueError: the budget is not a positive number, the device is missing, or ``against`` is
+            not a valid time. Exceptions of ``fn`` propagate.
+    """
+    if not is_finite(budget) or float(budget) <= 0:
+        raise ValueError(f"budget must be a positive number of seconds, got {budget!r}")
+    if not isinstance(counters, bool):
+        raise TypeError(f"counters must be True or False, got {counters!r}")
+    candidate = Candidate(
+        fn,
+        *args,
+        kwargs=kwargs,
+        name=name,
+        setup=setup,
+        grad_to_none=grad_to_none,
+        backward=backward,
+    )
+    begin = time.perf_counter()
+    place = find_place([candidate], Options(device=device).device)
+    subject = Subject(candidate, place, tuple(again))
+    before = _allocations()
+    with on(place.device, None):
+        # First, to capture one-time work of first calls.
+        calls = look_at_calls(subject)
+    if device is None and not place.on_gpu and _allocations() > before:
+        # The first call copied its tensors to a GPU and used it.
+        place = find_place([candidate], "cuda")
+        subject = dataclasses.replace(subject, place=place)
+        with on(place.device, None):
+            calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
+    with on(place.device, None):
+        other = None if against is None else other_of(against, candidate)
+        measured = time_work(subject, calls)
+    unused_gpu = ""
+    if place.on_gpu and measured.method == "cpu":
+        # Method "auto" falls back to "cpu" only if calls issue no GPU work.
+        unused_gpu = str(place.device)
+        place = Place(torch.device("cpu"), (), f"the call issues no work on {unused_gpu}")
+        subject = dataclasses.replace(subject, place=place)
+        calls = dataclasses.replace(look_at_calls(subject), first=calls.first)
+        measured = time_work(subject, calls)
+    with on(place.device, None):
+        work = work_of(subject, measured)
+        evidence = Evidence(on_gpu=place.on_gpu, calls=calls, work=work)
+        evidence, skipped = _look(subject, evidence, begin + float(budget), counters=counters)
+        advice, why_not = convolutions.advise(subject, evidence, begin + float(budget))
+    if why_not:
+        skipped.append(Skipped("convolutions", why_not))
+    return Diagnosis(
+        name=candidate.name,
+        causes=tuple(map(_with_advice(evidence), judge(evidence))),
+        account=account_of(evidence),
+        evidence=evidence,
+        skipped=tuple(skipped),
+        difference=None if other is None else split(evidence, other),
+        advice=advice,
+        seconds=time.perf_counter() - begin,
+        device=str(place.device),
+        unused_gpu=unused_gpu,
+        provenance=provenance(place.device),
+    )
+
+
+def _allocations() -> int:
+    """Return the number of GPU allocations that PyTorch's allocator has made."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    devices = range(torch.cuda.device_count())
+    return sum(torch.cuda.memory_stats(each).get("allocation.all.allocated", 0) for each in devices)
+
+
+def _with_advice(evidence: Evidence) -> Callable[[Cause], Cause]:
+    return lambda cause: dataclasses.replace(cause, advice=advise(cause, evidence))
+
+
+def _look(
+    subject: Subject, evidence: Evidence, until: float, *, counters: bool
+) -> tuple[Evidence, list[Skipped]]:
+    """Run all contrasts that apply and fit in the budget; return the others as skipped."""
+    skipped = []
+    if not subject.on_gpu:
+        skipped.append(Skipped("GPU contrasts", "the work is on the CPU"))
+    for contrast in CONTRASTS:
+        if contrast.only_on not in ("", subject.place.device.type):
+            continue
+        why_not = contrast.obstacle(subject, evidence)
+        if contrast.name == "counters" and not counters:
+            why_not = "counters=False"
+        why_not = why_not or _too_late(contrast, evidence, until)
+        if not why_not:
+            try:
+                evidence = contrast.look(subject, evidence)
+            except Exception as error:  # a failed contrast must not discard the others
+                why_not = one_line(error)
+        if why_not:
+            skipped.append(Skipped(contrast.name, why_not, contrast.varies))
+    return evidence, skipped
+
+
+def _too_late(contrast: Contrast, evidence: Evidence, until: float) -> str:
+    cost, left = contrast.cost(evidence), until - time.perf_counter()
+    if cost <= left:
+        return ""
+    return f"it would take about {cost:.1f} s, but the budget has {max(0.0, left):.1f} s left"

@@ -1,0 +1,279 @@
+"""Measure the effects of the operating system and the interpreter on calls on a CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import mmap
+import os
+import resource
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from convtime.core.load import _C
+from convtime.device import numa
+from convtime.diagnosis.evidence import Evidence, Host, Operators, Timing, Waits
+from convtime.diagnosis.subject import BUDGET, Subject, seconds_of
+from convtime.timing.host_reading import HostReading
+
+_LOOP_SECONDS, _FEWEST_CALLS = 0.35, 3
+_REST_SECONDS = 0.1
+_FAULTED_PAGES = 2048
+_CLOCKED_SECONDS, _MOST_CLOCKED = 0.02, 1000
+_SMALLEST_SECONDS, _SMALLEST_CALLS = 0.005, 500
+_VISITS = 2  # of each condition, alternating, to separate conditions from drift
+
+
+def look_at_host(subject: Subject, evidence: Evidence) -> Evidence:
+    """Read the system's counters over a loop of calls, then watch the calling thread in a loop."""
+    probe = _C.HostProbe()
+    rest, _ = _read(probe, lambda: time.sleep(_REST_SECONDS))
+    rested_hz = _fastest_clock()
+    loop, count = _loop_of(subject, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
+    found, kernel = _read(probe, loop)
+    loaded_hz = _C.core_clock_hz()
+    waits, unseen = _watch(loop, count)
+    share, why_not = numa.remote_share(subject.tensors)
+    missing = "; ".join(filter(None, (probe.missing, unseen, why_not)))
+    host = Host(
+        seconds=found.seconds / count,
+        cpu=found.cpu_seconds / count,
+        kernel=kernel / count,
+        cores=probe.cores,
+        waiting=_each(found.waiting_seconds, count),
+        longest_wait=_each(found.longest_wait_seconds, count),
+        threads=found.threads,
+        others=None if found.others_seconds is None else found.others_seconds / found.seconds,
+        background=rest.cpu_seconds / rest.seconds,
+        throttled=_each(found.throttled_seconds, count),
+        stolen=_each(found.stolen_seconds, count),
+        minor_faults=found.minor_faults / count,
+        major_faults=found.major_faults / count,
+        fault_seconds=_seconds_of_a_fault(),
+        waits=waits,
+        rested_hz=rested_hz,
+        loaded_hz=loaded_hz,
+        remote_share=share,
+        missing=missing,
+    )
+    return dataclasses.replace(evidence, host=host)
+
+
+def _loop_of(
+    subject: Subject, evidence: Evidence, seconds: float, fewest: int = 1, most: int | None = None
+) -> tuple[Callable[[], None], int]:
+    """Return a loop of calls that takes about that long, and the number of calls."""
+    count = max(fewest, int(seconds / max(evidence.calls.loop.median, 1e-7)))
+    count = count if most is None else min(count, most)
+
+    def loop() -> None:
+        for _ in range(count):
+            subject.prepare()
+            subject.call()
+
+    return loop, count
+
+
+def look_at_host_again(subject: Subject, evidence: Evidence) -> Evidence:
+    """Read once more, seconds later, since other load varies. Both readings have equal weight."""
+    first = evidence.host
+    if first is None:
+        return evidence
+    probe = _C.HostProbe()
+    loop, count = _loop_of(subject, evidence, _LOOP_SECONDS, _FEWEST_CALLS)
+    found, _ = _read(probe, loop)
+    others = None if found.others_seconds is None else found.others_seconds / found.seconds
+    both = dataclasses.replace(
+        first,
+        seconds=(first.seconds + found.seconds / count) / 2,
+        cpu=(first.cpu + found.cpu_seconds / count) / 2,
+        waiting=_mean(first.waiting, _each(found.waiting_seconds, count)),
+        longest_wait=_mean(first.longest_wait, _each(found.longest_wait_seconds, count)),
+        others=_mean(first.others, others),
+        throttled=_mean(first.throttled, _each(found.throttled_seconds, count)),
+        stolen=_mean(first.stolen, _each(found.stolen_seconds, count)),
+    )
+    return dataclasses.replace(evidence, host=both)
+
+
+def _mean(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else (one + other) / 2
+
+
+def _watch(loop: Callable[[], object], count: int) -> tuple[Waits | None, str]:
+    """Return the calling thread's states in a loop of ``count`` calls, or why they are unknown.
+
+    PyTorch runs with one thread: other threads look for work for some milliseconds after a call,
+    and would be indistinguishable from threads that hold a lock.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        watch = _C.ThreadWatch()
+        try:
+            seconds = seconds_of(loop)
+        finally:
+            found = watch.stop()
+    finally:
+        torch.set_num_threads(before)
+    return Waits(seconds=seconds / count, **found) if found["looks"] else None, watch.missing
+
+
+def _read(probe: _C.HostProbe, action: Callable[[], object]) -> tuple[HostReading, float]:
+    """Return the readings over an action, and this process's CPU seconds in the kernel."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_stime
+    probe.begin(_LOOP_SECONDS)
+    action()
+    found = probe.end()
+    return HostReading(**found), resource.getrusage(resource.RUSAGE_SELF).ru_stime - before
+
+
+def _each(value: float | None, count: int) -> float | None:
+    return None if value is None else value / count
+
+
+def _fastest_clock() -> float | None:
+    """Return the highest clock in a few milliseconds after a rest, while the clock rises."""
+    found = [_C.core_clock_hz() for _ in range(20)]
+    return max((hz for hz in found if hz is not None), default=None)
+
+
+def _seconds_of_a_fault() -> float:
+    """Return the least time of several attempts to touch a page for the first time."""
+    found = []
+    for _ in range(3):
+        with mmap.mmap(-1, _FAULTED_PAGES * mmap.PAGESIZE) as memory:
+            if hasattr(mmap, "MADV_NOHUGEPAGE"):
+                with contextlib.suppress(OSError):  # kernels without huge pages
+                    memory.madvise(mmap.MADV_NOHUGEPAGE)
+            view = torch.frombuffer(memory, dtype=torch.uint8)[:: mmap.PAGESIZE]
+            found.append(seconds_of(lambda view=view: view.fill_(1)))  # type: ignore[misc]
+            del view
+    return min(found) / _FAULTED_PAGES
+
+
+def look_at_operators(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time PyTorch's operators, and subtract the overhead that timing adds to each."""
+    loop, count = _loop_of(subject, evidence, _CLOCKED_SECONDS, most=_MOST_CLOCKED)
+    small = torch.zeros(1)
+    # A call takes milliseconds if other threads hold the interpreter's lock.
+    once = min(seconds_of(lambda: torch.neg(small)) for _ in range(10))
+    calls = max(10, min(_SMALLEST_CALLS, int(_SMALLEST_SECONDS / max(once, 1e-7))))
+
+    def smallest() -> None:
+        for _ in range(calls):
+            torch.neg(small)
+
+    added, found = _clock(smallest, math.inf)
+    limit = max(0.0, found["seconds"] / calls - added)
+    _, found = _clock(loop, limit + added)
+    inside = found["seconds"] - added * (found["count"] - found["outermost"] / 2)
+    operators = Operators(
+        count=found["count"] / count,
+        outermost=found["outermost"] / count,
+        seconds=max(0.0, inside) / count,
+        dispatching=max(0.0, found["dispatching"] - added * found["count"]) / count,
+        loop=min(seconds_of(loop) for _ in range(2)) / count,
+        smallest=limit,
+    )
+    return dataclasses.replace(evidence, operators=operators)
+
+
+def _clock(loop: Callable[[], object], limit: float) -> tuple[float, dict[str, float]]:
+    """Return the overhead of timing per operator call, and the readings."""
+    loop()
+    plain = min(seconds_of(loop) for _ in range(3))
+    clocked = []
+    for _ in range(3):
+        clock = _C.OperatorClock(limit)
+        try:
+            seconds = seconds_of(loop)
+        finally:
+            found = clock.stop()
+        clocked.append((seconds, found))
+    seconds, found = min(clocked, key=lambda each: each[0])
+    return max(0.0, seconds - plain) / max(found["count"], 1), found
+
+
+def look_at_pages(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time with memory from the C library's allocator, and with memory of earlier results."""
+    return _add_in_turns(
+        subject,
+        evidence,
+        "pages",
+        {"as-is": {"pages": "as-is"}, "retained": {"pages": "retained"}},
+    )
+
+
+def look_at_cache(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time with the CPU's caches emptied before each call, and as the previous call left them."""
+    return _add_in_turns(
+        subject, evidence, "cache", {name: {"cache": name} for name in ("cold", "warm")}
+    )
+
+
+def look_at_threads(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time with one thread, half of PyTorch's, one per core, and one thread in a loop."""
+    before, cores = torch.get_num_threads(), len(os.sched_getaffinity(0))
+    counts = sorted({1, max(1, before // 2), min(cores, before)} - {before})
+    times: dict[str, list[Timing]] = {}
+    try:
+        for _ in range(_VISITS):
+            for count in (before, *counts):
+                torch.set_num_threads(count)
+                name = "as-is" if count == before else f"{count} thread{'s' * (count > 1)}"
+                times.setdefault(name, []).append(Timing.of(subject.time()))
+        if before > 1:
+            torch.set_num_threads(1)
+            by_one = {"in a loop": _loop_timing(subject, evidence)}
+            evidence = evidence.with_contrast("one thread", by_one)
+    finally:
+        torch.set_num_threads(before)
+    return _joined(evidence, "threads", times)
+
+
+def _loop_timing(subject: Subject, evidence: Evidence) -> Timing:
+    loop, count = _loop_of(subject, evidence, BUDGET / 5)
+    loop()
+    return Timing(statistics.median(seconds_of(loop) / count for _ in range(5)))
+
+
+def look_at_denormals(subject: Subject, evidence: Evidence) -> Evidence:
+    """Time with and without flushing denormals; with one thread, since the mode is per thread."""
+    tiny = torch.tensor([torch.finfo(torch.float32).tiny])
+    if not (tiny / 2).item():
+        raise ValueError("denormals are already flushed to 0")
+    if not torch.set_flush_denormal(False):
+        raise ValueError("this CPU cannot flush denormals to 0")
+    before = torch.get_num_threads()
+    times: dict[str, list[Timing]] = {"as-is": [], "flushed": []}
+    try:
+        torch.set_num_threads(1)
+        for _ in range(_VISITS):
+            for name, found in times.items():
+                torch.set_flush_denormal(name == "flushed")
+                found.append(Timing.of(subject.time(budget=BUDGET / 2)))
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+    return _joined(evidence, "denormals", times)
+
+
+def _add_in_turns(
+    subject: Subject, evidence: Evidence, name: str, conditions: dict[str, dict[str, Any]]
+) -> Evidence:
+    times: dict[str, list[Timing]] = {condition: [] for condition in conditions}
+    for _ in range(_VISITS):
+        for condition, options in conditions.items():
+            times[condition].append(Timing.of(subject.time(**options)))
+    return _joined(evidence, name, times)
+
+
+def _joined(evidence: Evidence, name: str, times: dict[str, list[Timing]]) -> Evidence:
+    joined = {condition: Timing.joined(parts) for condition, parts in times.items()}
+    return evidence.with_contrast(name, joined)

@@ -1,0 +1,174 @@
+"""Detect other users of the device with work of known duration, and create concurrent work."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import statistics
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, Final, Literal
+
+import torch
+
+from convtime.device import nvml
+from convtime.diagnosis.evidence import Neighbours
+
+Eats = Literal["bandwidth", "multiprocessors"]
+EATS: Final[tuple[Eats, ...]] = ("bandwidth", "multiprocessors")
+
+_SPIN_SECONDS, _SPINS = 200e-6, 40
+_LAUNCH_SECONDS = 1e-6  # launch and exit of each spin
+_COPIED_BYTES = 256 << 20
+_COPIES, _COPIES_AT_ONCE = 5, 8
+_BESIDE_BYTES, _MOST_LAUNCHES = 1 << 30, 900  # the queue has room for about 1024
+_BESIDE_SECONDS = 0.5  # duration of the concurrent work
+_PIECE_SECONDS, _AT_ONCE = 1e-3, 8
+_BEGUN = "begun"
+
+
+def look(device: torch.device) -> Neighbours:
+    """Time known work on a GPU."""
+    with torch.cuda.device(device):
+        return Neighbours(
+            spin_expected=_SPINS * (_SPIN_SECONDS + _LAUNCH_SECONDS),
+            spin=_spin_seconds(),
+            copied_bytes_per_second=_copy_rate(device),
+            highest_bytes_per_second=_highest_rate(device),
+            other_processes=_other_processes(device),
+        )
+
+
+def _spin_seconds() -> float:
+    spin = torch.ops.convtime.spin_ns
+    spin(1000)
+
+    def spins() -> None:
+        for _ in range(_SPINS):
+            spin(int(_SPIN_SECONDS * 1e9))
+
+    return _between_events(spins)
+
+
+def _between_events(work: Callable[[], object]) -> float:
+    """Return the seconds between events around some work on the current stream."""
+    event: Any = torch.cuda.Event
+    start, end = (event(enable_timing=True) for _ in range(2))
+    start.record()
+    work()
+    end.record()
+    end.synchronize()
+    return 1e-3 * float(start.elapsed_time(end))
+
+
+def _copy_rate(device: torch.device) -> float:
+    source = torch.empty(_COPIED_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+
+    def copies() -> None:
+        for _ in range(_COPIES_AT_ONCE):  # otherwise the first launch would count
+            target.copy_(source)
+
+    seconds = statistics.median(_between_events(copies) for _ in range(_COPIES))
+    return 2 * _COPIED_BYTES * _COPIES_AT_ONCE / seconds
+
+
+def _highest_rate(device: torch.device) -> float | None:
+    """Return the peak rate: memory clock times two transfers per cycle times bus width."""
+    properties: Any = torch.cuda.get_device_properties(device)
+    khz, bits = (
+        getattr(properties, name, None) for name in ("memory_clock_rate", "memory_bus_width")
+    )
+    return 2 * khz * 1e3 * bits / 8 if khz and bits else None
+
+
+def _other_processes(device: torch.device) -> int | None:
+    try:
+        with nvml.session(device) as gpu:
+            processes = gpu.ask("ComputeRunningProcesses_v3")
+    except nvml.NvmlUnavailableError:  # optional: only one of several signs
+        return None
+    return None if processes is None else max(0, len({each.pid for each in processes}) - 1)
+
+
+@contextlib.contextmanager
+def in_a_stream(device: torch.device, eats: Eats) -> Iterator[None]:
+    """Keep another stream of the GPU busy while the block runs, for at most half a second."""
+    with torch.cuda.device(device):
+        make: Any = torch.cuda.Stream  # which is not typed
+        side = make()
+        with torch.cuda.stream(side):
+            piece, seconds = _piece(device, eats)
+            for _ in range(min(_MOST_LAUNCHES, int(_BESIDE_SECONDS / seconds))):
+                piece()
+        try:
+            yield
+        finally:
+            side.synchronize()
+
+
+@contextlib.contextmanager
+def in_a_process(device: torch.device, eats: Eats) -> Iterator[None]:
+    """Keep a GPU busy from another process while the block runs.
+
+    Raises:
+        ValueError: the other process did not start.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-m", __name__, str(device), eats],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            if process.stdout.readline().strip() != _BEGUN:
+                raise ValueError("the concurrent process on the GPU did not start")
+            yield
+        finally:
+            process.stdin.close()  # ends the process
+
+
+def _piece(device: torch.device, eats: Eats) -> tuple[Callable[[], object], float]:
+    """Return work that uses up a resource of a GPU, and its least duration in seconds."""
+    if eats == "multiprocessors":
+        count = torch.cuda.get_device_properties(device).multi_processor_count
+        spin = torch.ops.convtime.spin_ns
+        return lambda: spin(int(_PIECE_SECONDS * 1e9), count // 2, 1024), _PIECE_SECONDS
+    source = torch.empty(_BESIDE_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return lambda: target.copy_(source), 2 * _BESIDE_BYTES / (_highest_rate(device) or 1e12)
+
+
+def main(name: str, eats: Eats) -> None:
+    """Keep a GPU busy until standard input is closed."""
+    closed = threading.Event()
+
+    def wait() -> None:
+        sys.stdin.read()
+        closed.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    device = torch.device(name)
+    event: Any = torch.cuda.Event
+    with torch.cuda.device(device):
+        piece, _ = _piece(device, eats)
+        done = event()
+        begun = False
+        while not closed.is_set():
+            for _ in range(_AT_ONCE):
+                piece()
+            done.synchronize()  # of the previous pieces: the queue never drains
+            done.record()
+            if not begun:
+                print(_BEGUN, flush=True)
+                begun = True
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])  # type: ignore[arg-type]

@@ -1,0 +1,118 @@
+"""Compare results of calls that wait after each operation with results of unmodified calls.
+
+If they differ, data is read before it is ready. Work that is launched outside PyTorch's dispatcher,
+or replayed from a graph, is awaited as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from convtime.diagnosis.evidence import Serialised
+from convtime.diagnosis.subject import Subject
+from convtime.timing.agreement import repeated_agreement
+from convtime.timing.candidate import Candidate
+
+_HELD_SECONDS = 5e-3
+
+
+class _Made(NamedTuple):
+    """Size and stream of a tensor that an operation created."""
+
+    nbytes: int
+    stream: torch.cuda.Stream
+
+
+class _WaitingForEach(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While entered, wait after each operation, and record the memory of its results."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: list[_Made] = []
+
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        torch.cuda.synchronize()
+        given = {id(leaf) for leaf in pytree.tree_leaves((args, kwargs))}
+        self.made += [
+            _Made(leaf.nbytes, torch.cuda.current_stream(leaf.device))
+            for leaf in pytree.tree_leaves(result)
+            if isinstance(leaf, torch.Tensor) and leaf.is_cuda and id(leaf) not in given
+        ]
+        return result
+
+
+def look_at_results(subject: Subject) -> Serialised | None:
+    """Compare the results; return None if there are no results to compare."""
+    candidate = subject.candidate
+    made: list[_Made] = []
+
+    def waiting(*args: Any, **kwargs: Any) -> object:
+        with _same_random_numbers(), _WaitingForEach() as mode:
+            result = candidate.fn(*args, **kwargs)
+        made[:] = mode.made
+        return result
+
+    def as_is(*args: Any, **kwargs: Any) -> object:
+        _forget(made)
+        with _same_random_numbers():
+            return candidate.fn(*args, **kwargs)
+
+    def behind_work(*args: Any, **kwargs: Any) -> object:
+        """Call with the current stream busy, so other streams run before its earlier work."""
+        _forget(made)
+        torch.ops.convtime.spin_ns(int(_HELD_SECONDS * 1e9))
+        with _same_random_numbers():
+            return candidate.fn(*args, **kwargs)
+
+    def like(fn: Callable[..., object]) -> Candidate:
+        return candidate.but(fn=fn)
+
+    others = [like(as_is), like(behind_work), like(as_is), like(behind_work)]
+    repeats, found = repeated_agreement(like(waiting), others, "close")
+    if repeats.same is None:
+        return None
+    errors = [each.largest_error for each in found if each.same is False]
+    known = [error for error in errors if error is not None]
+    return Serialised(
+        repeats=bool(repeats.same),
+        calls=len(found),
+        differing=len(errors),
+        largest_error=max(known, default=None),
+    )
+
+
+@contextlib.contextmanager
+def _same_random_numbers() -> Iterator[None]:
+    """Use the same random numbers in each call, and preserve the caller's generators."""
+    with torch.random.fork_rng(devices=[torch.cuda.current_device()]):
+        torch.default_generator.manual_seed(0)
+        torch.cuda.manual_seed(0)
+        yield
+
+
+def _forget(made: list[_Made]) -> None:
+    """Zero free memory in matching sizes: leftovers could make a wrong result look correct."""
+    torch.cuda.synchronize()
+    with contextlib.suppress(torch.OutOfMemoryError):
+        kept = list(_zeros(made))
+        torch.cuda.synchronize()
+        del kept
+
+
+def _zeros(made: list[_Made]) -> Iterator[torch.Tensor]:
+    for each in made:
+        with torch.cuda.stream(each.stream):
+            yield torch.zeros(each.nbytes, dtype=torch.uint8, device=each.stream.device)

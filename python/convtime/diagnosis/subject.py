@@ -1,0 +1,146 @@
+"""The diagnosed operation, and methods to call and time it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from convtime.diagnosis.evidence import Evidence
+from convtime.timing.candidate import Candidate, backward_of, clearing_gradients
+from convtime.timing.measurement import Measurement
+from convtime.timing.options import Options
+from convtime.timing.sampling.copying import Original
+from convtime.timing.sampling.measure import Place, measure
+from convtime.timing.sampling.placement import ALIGNMENT, LARGE_PAGE, MOST_OBJECTS, obstacle
+
+#: Seconds for each timing.
+BUDGET = 0.15
+_WARMUP_SECONDS = 0.03
+_FEWEST_SAMPLES = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Subject:
+    """A diagnosed operation.
+
+    Attributes:
+        candidate: the operation.
+        place: device of its work.
+        again: command that times it in a fresh process and prints a Measurement as JSON; empty if
+            there is none.
+    """
+
+    candidate: Candidate
+    place: Place
+    again: Sequence[str] = ()
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether its work runs on a GPU."""
+        return self.place.on_gpu
+
+    @functools.cached_property
+    def original(self) -> Original:
+        """Tensors on the device in arguments, in the module, or in variables of the function."""
+        return Original(self.candidate, self.place.device, MOST_OBJECTS)
+
+    @functools.cached_property
+    def obstacle(self) -> str:
+        """Why its tensors cannot be replaced; empty if they can."""
+        return obstacle(self.original, backward=self.candidate.backward, any_address=True)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The replaceable tensors."""
+        return [each for each in self.original.tensors if each.numel()]
+
+    @functools.cached_property
+    def _called(self) -> Candidate:
+        cleared = clearing_gradients(self.candidate)
+        return backward_of(cleared) if cleared.backward else cleared
+
+    def prepare(self) -> None:
+        """Run the work before each call."""
+        if self._called.setup is not None:
+            self._called.setup()
+
+    def call(self) -> object:
+        """Call the operation once, without the work before it."""
+        return self._called.fn(*self._called.args, **self._called.kwargs)
+
+    def wait(self) -> None:
+        """Wait for its device."""
+        if self.on_gpu:
+            torch.cuda.synchronize(self.place.device)
+
+    def time(self, candidate: Candidate | None = None, **options: Any) -> Measurement:
+        """Time the operation or another candidate briefly, in the GPU's current state."""
+        return self.time_all([candidate or self.candidate], **options)[0]
+
+    def time_all(self, candidates: Sequence[Candidate], **options: Any) -> list[Measurement]:
+        """Time several candidates interleaved."""
+        usual: dict[str, Any] = {
+            "device": self.place.device,
+            "regime": "as-is",
+            "placement": "as-is",
+            "warmup": _WARMUP_SECONDS,
+            "min_samples": _FEWEST_SAMPLES,
+            "stop": "budget",
+            "budget": BUDGET * len(candidates),
+        }
+        return measure(candidates, Options(**{**usual, **options}))
+
+    def with_tensors(self, change: Callable[[torch.Tensor], torch.Tensor], name: str) -> Candidate:
+        """Return the operation on other tensors; ``change`` returns a tensor's replacement."""
+        return self.original.with_tensors(change).but(name=name)
+
+
+def copied_elsewhere(evidence: Evidence) -> str:
+    """Return why copies of its tensors would be in another kind of memory; empty if not."""
+    if evidence.work.mapped_bytes:
+        return "its tensors are in the host's memory, but copies would be in the GPU's memory"
+    return ""
+
+
+def moved(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy at a random address, with the same layout.
+
+    The allocator itself offers little variety: it places some sizes only at multiples of 2 MiB.
+    """
+    offset = random.randrange(LARGE_PAGE // ALIGNMENT) * ALIGNMENT  # noqa: S311  # no secret
+    return filled(
+        tensor, lambda made: made.copy_(tensor.detach()), offset=offset // tensor.itemsize
+    )
+
+
+def filled(
+    tensor: torch.Tensor, fill: Callable[[torch.Tensor], object], offset: int = 0
+) -> torch.Tensor:
+    """Return a tensor with the same layout and new values; the tensor itself if elements overlap.
+
+    Args:
+        tensor: tensor whose layout is used.
+        fill: function that fills the new tensor.
+        offset: offset from the start of the allocation, in elements.
+    """
+    sizes = list(zip(tensor.size(), tensor.stride(), strict=True))
+    if any(size > 1 and stride == 0 for size, stride in sizes):
+        return tensor
+    numbers = 1 + sum((size - 1) * stride for size, stride in sizes) if tensor.numel() else 0
+    room = torch.empty(offset + numbers, dtype=tensor.dtype, device=tensor.device)
+    made = room.as_strided(tensor.size(), tensor.stride(), offset)
+    fill(made)
+    return made
+
+
+def seconds_of(action: Callable[[], object]) -> float:
+    """Return the duration of an action on the host's clock, in seconds."""
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin

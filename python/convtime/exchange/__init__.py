@@ -1,0 +1,1 @@
+"""Read and write measurements in convtime's formats and in those of other tools."""

@@ -1,0 +1,278 @@
+"""Read and write measurements in any supported format."""
+
+from __future__ import annotations
+
+import codecs
+import dataclasses
+import io
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from convtime.core import codec, strict_json
+from convtime.core.errors import InputError, InputWarning, one_line, shown, why
+from convtime.core.files import extension_of, write_file
+from convtime.counting.kernel_counters import Counters
+from convtime.exchange import frame, nvbench, pytest_benchmark, torch_benchmark
+from convtime.exchange.unknown import named
+from convtime.sweeps import files as sweeps
+from convtime.sweeps.result import Sweep
+from convtime.timing import forms
+from convtime.timing.comparison import Comparison
+from convtime.timing.measurement import Measurement
+
+if TYPE_CHECKING:
+    import pandas
+    from torch.utils import benchmark
+
+#: Schema version of a file that contains measurements by name.
+RUN_SCHEMA = "1.0"
+
+Format = Literal["convtime", "pytest-benchmark", "nvbench", "csv"]
+
+_READABLE = (
+    "a Measurement, a Comparison, a Sweep or a saved run of convtime, JSON of pytest-benchmark "
+    "or nvbench, or CSV with the columns name and seconds"
+)
+_FOR_EACH_SAMPLE = (
+    *("raw_seconds", "busy_seconds", "span_seconds", "sum_seconds"),
+    *("sm_clocks_hz", "places", "batches"),
+)
+
+
+def read_measurements(
+    source: str
+    | os.PathLike[str]
+    | pandas.DataFrame
+    | benchmark.Measurement
+    | benchmark.Compare
+    | Iterable[benchmark.Measurement],
+) -> dict[str, Measurement]:
+    """Read measurements of convtime or of another tool.
+
+    Conditions that the other tool does not report (method, cache, clocks, …) are ``unknown`` in the
+    result, and the field's reason names the tool. ``provenance["tool"]`` also names it.
+
+    Args:
+        source: a file, a data frame, or measurements of ``torch.utils.benchmark``. The format of a
+            file is detected: convtime's JSON (a Measurement, a Comparison, a Sweep,
+            ``convtime conv --json``, a saved run), a sweep's file, JSON of pytest-benchmark (with
+            its samples: ``--benchmark-json`` or ``--benchmark-save-data``) or of nvbench (with its
+            samples: ``--jsonbin``), or CSV with the columns of :meth:`Measurement.to_frame`. A data
+            frame has the same columns. The columns ``name`` and ``seconds`` are required. From
+            ``torch.utils.benchmark``, pass a Measurement, several, or a Compare.
+
+    Returns:
+        The measurements by name, in the order of the source.
+
+    Raises:
+        InputError: the source cannot be read; the message says in one sentence why.
+    """
+    if isinstance(source, str | os.PathLike):
+        found = read_file(source)
+        if isinstance(found, Counters):
+            raise InputError(
+                f"{os.fspath(source)}: must be {_READABLE}, got hardware counters; "
+                "convtime show shows them"
+            )
+        return _by_name(found)
+    pandas_loaded = sys.modules.get("pandas")
+    if pandas_loaded is not None and isinstance(source, pandas_loaded.DataFrame):
+        return frame.read_frame(source)
+    return torch_benchmark.read(source)
+
+
+#: Possible contents of a file.
+Found = Comparison | Sweep | Counters | dict[str, Measurement]
+
+
+def read_file(path: str | os.PathLike[str]) -> Found:
+    """Read a file like :func:`read_measurements`, but keep comparisons, sweeps and counters whole.
+
+    Raises:
+        InputError: the file cannot be read; the message says in one sentence why.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes().removeprefix(codecs.BOM_UTF8)
+    except (OSError, ValueError) as error:  # the latter for a path with a NUL
+        raise InputError(f"{path}: cannot be read ({why(error)})") from error
+    if path.suffix.lower() == ".csv":
+        return frame.read_csv(_text(content, path), str(path))
+    if sweeps.is_one(content):
+        found: Found = sweeps.read(io.BytesIO(content), str(path)).sweep
+    else:
+        found = _read_document(strict_json.parse(_text(content, path), str(path)), path)
+    for measured in _all_of(found):
+        _check_lengths(measured, path)
+    return found
+
+
+def _text(content: bytes, path: Path) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: must be {_READABLE}, got a file that is not UTF-8") from error
+
+
+def _by_name(found: Found) -> dict[str, Measurement]:
+    if isinstance(found, Counters):
+        return {}
+    return found if isinstance(found, dict) else dict(found.measurements)
+
+
+def _all_of(found: Found) -> Iterator[Measurement]:
+    yield from _by_name(found).values()
+    if isinstance(found, Sweep):
+        yield from (visit.measurement for visit in found.controls if visit.measurement is not None)
+
+
+def _check_lengths(measured: Measurement, path: Path) -> None:
+    """Check that fields with one value per sample have a value for every sample."""
+    of = f"{path}: {shown(measured.name)} has {len(measured.seconds)} samples and"
+    for field in _FOR_EACH_SAMPLE:
+        count = len(getattr(measured, field))
+        if count not in (0, len(measured.seconds)):
+            raise InputError(f"{of} {count} {field}; their numbers must be equal")
+    for activity in measured.activities:
+        count = len(activity.seconds)
+        if count != len(measured.seconds) or set(activity.seconds) == {None}:
+            raise InputError(
+                f"{of} {count} times of {shown(activity.label)}; their numbers must be equal, and "
+                "some times must be known"
+            )
+
+
+def _read_document(document: Any, path: Path) -> Found:
+    try:
+        if isinstance(document, Mapping):
+            if "seconds" in document:
+                return named([Measurement.from_dict(document)], str(path))
+            if "plan" in document and "points" in document:
+                return Sweep.from_dict(document)
+            if "totals" in document and "kernels" in document:
+                return Counters.from_dict(document)
+            if isinstance(document.get("measurements"), Mapping):
+                return _read_by_name(document, path)
+            if pytest_benchmark.is_one(document):
+                return named(pytest_benchmark.read(document, str(path)), str(path))
+            if nvbench.is_one(document):
+                return named(nvbench.read(document, path), str(path))
+            if isinstance(document.get("rows"), list):
+                return named(_read_layers(document), str(path))
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"{path}: {one_line(error)}") from error
+    found = (
+        f"a JSON object with the keys {', '.join(map(shown, list(document)[:5]))}"
+        if isinstance(document, Mapping) and document
+        else f"JSON that begins with {json.dumps(document)[:20]!r}"
+    )
+    raise InputError(f"{path}: must be {_READABLE}, got {found}")
+
+
+def _read_by_name(document: Mapping[str, Any], path: Path) -> Comparison | dict[str, Measurement]:
+    """Read a comparison, or a saved run."""
+    if "baseline" in document:
+        return Comparison.from_dict(document)
+    measurements = document["measurements"]
+    if not measurements:
+        raise InputError(f"{path}: contains no measurement")
+    return _renamed({name: Measurement.from_dict(each) for name, each in measurements.items()})
+
+
+def _renamed(measurements: Mapping[str, Measurement]) -> dict[str, Measurement]:
+    """Give each measurement its key as its name."""
+    return {name: dataclasses.replace(each, name=name) for name, each in measurements.items()}
+
+
+def _read_layers(document: Mapping[str, Any]) -> list[Measurement]:
+    """Read the output of `convtime conv --json`: two measurements per row, without provenance.
+
+    The row's reproducer is added to their provenance.
+    """
+    found = []
+    machine = document.get("provenance", {})
+    if not isinstance(machine, Mapping):
+        raise ValueError(f"its provenance must be an object, got {shown(json.dumps(machine))}")
+    for row in document["rows"]:
+        try:
+            layer, pass_name = row["layer"]["names"][0], row["pass_name"]
+            sides = {side: dict(row[side]) for side in ("pytorch", "convtime")}
+        except (TypeError, KeyError, IndexError, ValueError) as error:
+            raise ValueError("its rows are not those of convtime's convolutions") from error
+        provenance = dict(machine)
+        if "reproducer" in row:
+            provenance["reproducer"] = row["reproducer"]
+        for side, fields in sides.items():
+            measured = Measurement.from_dict({**fields, "provenance": provenance})
+            name = f"{layer} {pass_name}: {side}"
+            found.append(dataclasses.replace(measured, name=name))
+    return found
+
+
+def write_measurements(
+    measurements: Measurement | Comparison | Sweep | Mapping[str, Measurement],
+    path: str | os.PathLike[str],
+    format: Format | None = None,
+) -> None:
+    """Write measurements to a file atomically.
+
+    Args:
+        measurements: one measurement, a comparison, a sweep, or several measurements by name.
+        path: the file.
+        format: ``convtime`` (JSON with everything), ``pytest-benchmark`` or ``nvbench`` (JSON for
+            those tools, from which convtime can restore everything), or ``csv`` (the samples with
+            their conditions; a warning says what is omitted). Default: ``csv`` for a path that ends
+            in ``.csv``, ``convtime`` for one that ends in ``.json`` or has no extension.
+
+    Raises:
+        InputError: the format is unknown or cannot be derived from the extension, there is no
+            measurement, a measurement for CSV has no name, or the file cannot be written.
+    """
+    if format is None:
+        format = "csv" if extension_of(path, (".json", ".csv")) == ".csv" else "convtime"
+    elif format not in get_args(Format):
+        raise InputError(f"format must be one of {str(get_args(Format))[1:-1]}, got {format!r}")
+    if isinstance(measurements, Measurement):
+        by_name: Mapping[str, Measurement] = {measurements.name: measurements}
+    elif isinstance(measurements, Comparison | Sweep):
+        by_name = measurements.measurements
+    else:
+        by_name = measurements
+    renamed = [*_renamed(by_name).values()]
+    if not renamed and not (format == "convtime" and isinstance(measurements, Sweep)):
+        raise InputError(f"{path}: there must be at least one measurement to write, got none")
+    if format == "csv":
+        if not all(each.name for each in renamed):
+            raise InputError(f"{path}: each measurement must have a name in CSV, got an empty name")
+        write_file(path, forms.to_csv(renamed))
+        warnings.warn(
+            f"{os.fspath(path)}: CSV holds only samples, their clocks, "
+            f"{', '.join(forms.CONDITIONS)} and GPU; JSON holds everything",
+            InputWarning,
+            stacklevel=2,
+        )
+        return
+    if format == "pytest-benchmark":
+        document = pytest_benchmark.document(renamed)
+    elif format == "nvbench":
+        document = nvbench.document(renamed)
+    else:
+        document = document_of(measurements)
+    write_file(path, codec.to_json(document))
+
+
+def document_of(
+    measurements: Measurement | Comparison | Sweep | Counters | Mapping[str, Measurement],
+) -> dict[str, Any]:
+    """Return the content of convtime's JSON for one result, or for several measurements by name."""
+    if isinstance(measurements, Measurement | Comparison | Sweep | Counters):
+        return measurements.to_dict()
+    entries = {name: measured.to_dict() for name, measured in _renamed(measurements).items()}
+    return {"schema": RUN_SCHEMA, "measurements": entries}

@@ -1,0 +1,148 @@
+"""Read measurements from rows of samples: a data frame or a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from convtime.core.errors import InputError, shown
+from convtime.exchange.unknown import named, of_samples
+from convtime.timing.forms import COLUMNS, CONDITIONS, UNKNOWN
+from convtime.timing.measurement import Measurement
+
+if TYPE_CHECKING:
+    import pandas
+
+_NEEDED = ("name", "seconds")
+
+
+def read_csv(text: str, source: str) -> dict[str, Measurement]:
+    """Read measurements from CSV with the columns of Measurement.to_frame.
+
+    Raises:
+        InputError: a line cannot be read; the message says which line and why.
+    """
+    reader = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    try:
+        _check_columns(reader.fieldnames or (), source)
+        return _read(_whole(reader, source), source, "a CSV file")
+    except csv.Error as error:
+        raise InputError(f"{source}: line {reader.line_num} is not valid CSV ({error})") from error
+
+
+def read_frame(frame: pandas.DataFrame) -> dict[str, Measurement]:
+    """Read measurements from a data frame with all or some columns of Measurement.to_frame.
+
+    Raises:
+        InputError: a row cannot be read; the message says which row and why.
+    """
+    source = "the data frame"
+    _check_columns(list(frame.columns), source)
+    present = frame.astype(object).where(frame.notna(), None)
+    return _read(present.to_dict("records"), source, "a data frame")
+
+
+def _check_columns(columns: Sequence[Any], source: str) -> None:
+    repeated = [column for place, column in enumerate(columns) if column in columns[:place]]
+    if repeated:
+        raise InputError(
+            f"{source}: has the column {shown(str(repeated[0]))} more than once; column names must "
+            "be unique"
+        )
+
+
+def _whole(reader: csv.DictReader[str], source: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows, and check that each has one cell per column."""
+    for row in reader:
+        if reader.restkey in row:
+            raise InputError(
+                f"{source}: line {reader.line_num} must have one cell per column, got more; write "
+                "numbers with a decimal point, and quotes around a name with a comma"
+            )
+        if None in row.values():
+            raise InputError(
+                f"{source}: line {reader.line_num} must have one cell per column, got fewer; leave "
+                "the cell of an unknown value empty"
+            )
+        yield row
+
+
+def _read(rows: Iterable[Mapping[Any, Any]], source: str, tool: str) -> dict[str, Measurement]:
+    rows_by_name: dict[str, list[Mapping[Any, Any]]] = {}
+    for number, row in enumerate(rows, 1):
+        where = f"{source}: sample {number}"
+        missing = [column for column in _NEEDED if _absent(row.get(column))]
+        if missing:
+            raise InputError(
+                f"{where} has no {' and no '.join(missing)}; the required columns are "
+                f"{' and '.join(_NEEDED)}, the optional ones are {', '.join(COLUMNS[1:])}"
+            )
+        checked = {**row, "seconds": _number(row, "seconds", where), "discarded": _flag(row, where)}
+        if not _absent(row.get("sm_clock_hz")):
+            checked["sm_clock_hz"] = _number(row, "sm_clock_hz", where)
+        rows_by_name.setdefault(str(row["name"]), []).append(checked)
+    return named(
+        [_measurement(name, found, source, tool) for name, found in rows_by_name.items()], source
+    )
+
+
+def _measurement(name: str, rows: list[Mapping[Any, Any]], source: str, tool: str) -> Measurement:
+    kept = [row for row in rows if not row["discarded"]]
+    if not kept:
+        raise InputError(f"{source}: all samples of {shown(name)} are discarded; keep at least one")
+    clocks_hz = tuple(
+        None if _absent(row.get("sm_clock_hz")) else float(row["sm_clock_hz"]) for row in kept
+    )
+    gpu = _common(rows, "gpu", source, name)
+    return of_samples(
+        name,
+        [row["seconds"] for row in kept],
+        tool,
+        {} if gpu is None else {"gpu": gpu},
+        discarded=tuple(row["seconds"] for row in rows if row["discarded"]),
+        sm_clocks_hz=() if set(clocks_hz) == {None} else clocks_hz,
+        **{
+            condition: _common(rows, condition, source, name) or UNKNOWN for condition in CONDITIONS
+        },
+    )
+
+
+def _common(rows: list[Mapping[Any, Any]], column: str, source: str, name: str) -> str | None:
+    """Return a column's common value for all samples of a name; None if it is absent."""
+    found = {None if _absent(row.get(column)) else str(row[column]) for row in rows}
+    if len(found) > 1:
+        raise InputError(
+            f"{source}: the samples of {shown(name)} must have the same {column}, got more than "
+            f"one {column}; give the samples of each a different name"
+        )
+    return found.pop()
+
+
+def _number(row: Mapping[Any, Any], column: str, where: str) -> float:
+    try:
+        number = float(row[column])
+    except (TypeError, ValueError):
+        number = math.nan
+    except OverflowError as error:
+        raise InputError(
+            f"{where}: {column} must be at most {sys.float_info.max:.1e}, got a larger number"
+        ) from error
+    if not math.isfinite(number):
+        raise InputError(f"{where}: {column} must be a number, got {shown(str(row[column]))}")
+    return number
+
+
+def _flag(row: Mapping[Any, Any], where: str) -> bool:
+    text = "False" if _absent(row.get("discarded")) else str(row["discarded"])
+    if text not in ("True", "False"):
+        raise InputError(f"{where}: discarded must be True or False, got {shown(text)}")
+    return text == "True"
+
+
+def _absent(value: object) -> bool:
+    """Return whether a cell is empty."""
+    return value is None or value == ""

@@ -1,0 +1,261 @@
+"""nvbench's JSON, and the sample files next to it."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from convtime.core import codec, strict_json
+from convtime.core.errors import InputError, InputWarning, shown
+from convtime.exchange.unknown import of_samples
+from convtime.timing.measurement import Measurement
+
+_TOOL = "nvbench"
+_TIMES = "nv/json/bin:nv/cold/sample_times"
+_CLOCKS = "nv/json/freqs-bin:nv/cold/sample_freqs"
+_WHOLE_NUMBER = re.compile("[0-9]{1,20}")
+_WHOLE = "convtime/measurement"  # a summary that convtime adds, as nvbench lets its users do
+
+
+@dataclasses.dataclass(frozen=True)
+class _Value:
+    name: str
+    value: str | int | float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Summary:
+    tag: str
+    data: tuple[_Value, ...] = ()
+
+    def get(self, name: str) -> str | int | float | None:
+        return next((each.value for each in self.data if each.name == name), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class _State:
+    name: str
+    device: int | None = None
+    summaries: tuple[_Summary, ...] | None = ()
+    is_skipped: bool = False
+    skip_reason: str | None = None
+
+    def summary(self, tag: str) -> _Summary | None:
+        return next((each for each in self.summaries or () if each.tag == tag), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Benchmark:
+    name: str
+    states: tuple[_State, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Device:
+    id: int
+    name: str
+    sm_default_clock_rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # in hertz
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    benchmarks: tuple[_Benchmark, ...]
+    devices: tuple[_Device, ...] | None = ()
+
+
+def is_one(document: Mapping[str, Any]) -> bool:
+    """Return whether the JSON is nvbench's, and not another format with benchmarks."""
+    benchmarks = document.get("benchmarks")
+    return isinstance(benchmarks, list) and any(
+        isinstance(each, Mapping) and "states" in each for each in benchmarks
+    )
+
+
+def read(document: Mapping[str, Any], path: Path) -> list[Measurement]:
+    """Read the isolated ("cold") samples of each state of each benchmark.
+
+    States that nvbench skipped are left out, with a warning that says why.
+
+    Raises:
+        InputError: a state has no samples.
+        ValueError: a field has the wrong type.
+    """
+    run = codec.decode(_Run, document)
+    devices = {device.id: device for device in run.devices or ()}
+    found = []
+    for benchmark in run.benchmarks:
+        for state in benchmark.states:
+            name = f"{benchmark.name} [{state.name}]"
+            if state.is_skipped:
+                why = shown(state.skip_reason or "no reason given")
+                warnings.warn(
+                    f"{path}: nvbench skipped {shown(name)}: {why}", InputWarning, stacklevel=5
+                )
+                continue
+            whole = state.summary(_WHOLE)
+            found.append(
+                _samples(name, state, devices, path) if whole is None else _own(whole, path)
+            )
+    return found
+
+
+def _own(whole: _Summary, path: Path) -> Measurement:
+    source = f"{path}: the summary {_WHOLE}"
+    document = strict_json.parse(str(whole.get("value")), source)
+    try:
+        return Measurement.from_dict(document)
+    except ValueError as error:
+        raise InputError(f"{source}: {error}") from error
+
+
+def _samples(name: str, state: _State, devices: Mapping[int, _Device], path: Path) -> Measurement:
+    seconds = _side_file(state, _TIMES, path)
+    if seconds is None:
+        raise InputError(
+            f"{path}: has no samples of {shown(name)}, only statistics; run nvbench with "
+            "--jsonbin instead of --json"
+        )
+    if not seconds:
+        raise InputError(f"{path}: nvbench took no samples of {shown(name)}")
+    clocks_hz = _side_file(state, _CLOCKS, path) or ()
+    if clocks_hz and len(clocks_hz) != len(seconds):
+        raise InputError(
+            f"{path}: has {len(seconds)} samples and {len(clocks_hz)} clocks of {shown(name)}; "
+            "their numbers must be equal"
+        )
+    device = None if state.device is None else devices.get(state.device)
+    known: dict[str, Any] = {}
+    if state.device is not None:
+        known = {"device": f"cuda:{state.device}", "device_reason": "reported by nvbench"}
+    if device is not None:
+        known["max_sm_clock_hz"] = device.sm_default_clock_rate or None
+    return of_samples(
+        name,
+        seconds,
+        _TOOL,
+        {"gpu": None if device is None else device.name},
+        sm_clocks_hz=clocks_hz,
+        method_reason="the samples were taken by nvbench's method for isolated calls (nv/cold)",
+        **known,
+    )
+
+
+def _side_file(state: _State, tag: str, path: Path) -> tuple[float, ...] | None:
+    """Read the 32-bit floats of a file that a summary names; None without such a summary.
+
+    Raises:
+        InputError: the file is missing, or does not match the summary.
+    """
+    summary = state.summary(tag)
+    if summary is None:
+        return None
+    written = Path(str(summary.get("filename") or ""))
+    # The path is relative to nvbench's working directory, and may be arbitrary. The files are in a
+    # folder next to the JSON, and only that folder is searched.
+    beside = path.parent / written.parent.name / written.name
+    count = str(summary.get("size"))
+    if not _WHOLE_NUMBER.fullmatch(count):
+        raise InputError(
+            f"{path}: the size of {shown(written.name)} must be a whole number, got {shown(count)}"
+        )
+    try:
+        if any(each.is_symlink() for each in {beside, beside.parent} - {path.parent}):
+            raise InputError(
+                f"{path}: its samples must not be behind a symbolic link, got a link in "
+                f"{shown(os.path.join(written.parent.name, written.name))}; replace it by a copy"
+            )
+        if ".." in written.parts or not beside.is_file():
+            raise FileNotFoundError
+        if beside.stat().st_size != 4 * int(count):
+            raise InputError(
+                f"{beside}: must contain the {count} numbers of 4 bytes each that {path.name} "
+                f"announces, got {beside.stat().st_size} bytes"
+            )
+        numbers = np.fromfile(beside, dtype="<f4")
+    except FileNotFoundError as error:
+        raise InputError(
+            f"{path}: its samples are missing: nvbench wrote them to "
+            f"{shown(os.path.join(written.parent.name, written.name))}, which must be next to it"
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"{path}: {shown(written.name)} next to it cannot be read ({error.strerror})"
+        ) from error
+    if not np.isfinite(numbers).all() or (numbers < 0).any():
+        raise InputError(f"{beside}: must contain finite numbers, 0 or more, got other values")
+    # The shortest decimal of each: 1e-05 instead of 9.999999747378752e-06.
+    return tuple(float(str(number)) for number in numbers)
+
+
+def document(measurements: Sequence[Measurement]) -> dict[str, Any]:
+    """Convert measurements to nvbench's JSON, which nvbench's scripts can read.
+
+    The samples' statistics use nvbench's names for isolated calls, ``nv/cold``, for any cache
+    state.
+    """
+    names = list(dict.fromkeys(str(each.provenance.get("gpu")) for each in measurements))
+    return {
+        "meta": {"version": {"json": {"major": 1, "minor": 0, "patch": 0, "string": "1.0.0"}}},
+        "devices": [{"id": number, "name": name} for number, name in enumerate(names)],
+        "benchmarks": [
+            _benchmark(number, measured, names.index(str(measured.provenance.get("gpu"))))
+            for number, measured in enumerate(measurements)
+        ],
+    }
+
+
+def _benchmark(number: int, measured: Measurement, device: int) -> dict[str, Any]:
+    return {
+        "name": measured.name,
+        "index": number,
+        "devices": [device],
+        "axes": [],
+        "states": [
+            {
+                "name": f"Device={device}",
+                "device": device,
+                "axis_values": [],
+                "summaries": list(_summaries(measured)),
+                "is_skipped": False,
+            }
+        ],
+    }
+
+
+def _summaries(measured: Measurement) -> Iterator[dict[str, Any]]:
+    side = "cpu" if measured.device == "cpu" else "gpu"
+    spread = measured.stdev if len(measured.seconds) > 1 else math.inf
+    mean = measured.mean
+    statistics = {
+        "mean": mean,
+        "median": measured.median,
+        "min": measured.min,
+        "max": measured.max,
+        "q1": measured.quantile(0.25),
+        "q3": measured.quantile(0.75),
+        "iqr/absolute": measured.iqr,
+        "stdev/absolute": spread,
+        "stdev/relative": spread / mean if mean else math.inf,
+    }
+    yield _summary("nv/cold/sample_size", "int64", str(len(measured.seconds)))
+    for name, value in statistics.items():
+        yield _summary(f"nv/cold/time/{side}/{name}", "float64", repr(value))
+    yield _summary(_WHOLE, "string", codec.to_json_line(measured.to_dict()))
+
+
+def _summary(tag: str, type: str, value: str) -> dict[str, Any]:
+    return {
+        "tag": tag,
+        "name": tag,
+        "hide": "Not needed in table.",
+        "data": [{"name": "value", "type": type, "value": value}],
+    }

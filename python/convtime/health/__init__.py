@@ -1,0 +1,1 @@
+"""Check whether timings on this machine are trustworthy."""

@@ -1,0 +1,115 @@
+"""Data collected by `convtime doctor`, without judgement."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final, Literal
+
+from convtime.device.state import CpuState, GpuState
+from convtime.timing.rates import Ceilings
+
+AS_IS: Final = "as-is"
+
+Status = Literal["ok", "advice", "failed"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Finding:
+    """Result of one check.
+
+    Attributes:
+        check: name of the check.
+        status: ``ok``; ``advice`` (times are correct, but could be steadier or mean something
+            other than expected); or ``failed`` (do not trust times from this machine in its
+            current state).
+        message: the observation.
+        advice: suggested action; empty if none is needed.
+    """
+
+    check: str
+    status: Status
+    message: str
+    advice: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownDuration:
+    """Two interleaved spins of known durations, timed by one method; their common cost cancels.
+
+    Attributes:
+        method: timing method.
+        expected: difference between the two known durations, in seconds.
+        measured: median difference over the rounds; None if the method is unavailable.
+        spread: interquartile range of the longer spin divided by its median.
+        interval: 95 % interval of ``measured``; None if unavailable.
+        reason: why the method is unavailable; empty otherwise.
+    """
+
+    method: str
+    expected: float
+    measured: float | None
+    spread: float | None
+    interval: tuple[float, float] | None = None
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """Error of the measured difference, in seconds."""
+        return None if self.measured is None else self.measured - self.expected
+
+    @property
+    def least_error(self) -> float | None:
+        """Smallest absolute error within the interval, in seconds."""
+        if self.error is None or self.interval is None:
+            return None if self.error is None else abs(self.error)
+        low, high = (end - self.expected for end in self.interval)
+        return max(low, -high, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class OperationTiming:
+    """One operation, timed by one method in one regime.
+
+    Attributes:
+        name: the operation.
+        method: timing method.
+        regime: requested regime; ``as-is`` requests none.
+        median: median time in seconds; None if the method or the regime was unavailable.
+        spread: interquartile range divided by the median.
+        interval: 95 % interval of the median, in seconds.
+        reason: why the method or the regime was unavailable; empty otherwise.
+    """
+
+    name: str
+    method: str
+    regime: str
+    median: float | None
+    spread: float | None
+    interval: tuple[float, float] | None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Examination:
+    """Complete result of examining a machine.
+
+    Attributes:
+        cpu: state of the processors.
+        gpu: state of the GPU; None on a CPU, or if NVML is unavailable.
+        gpu_reason: why the GPU's state is missing; empty on a CPU or if it is present.
+        known_durations: one entry per method.
+        operations: each operation by each method, then in each regime.
+        ceilings: rates that the device reaches.
+        seconds: duration of the whole examination.
+        provenance: hardware, software and source state (see convtime.core.provenance).
+    """
+
+    cpu: CpuState
+    gpu: GpuState | None
+    gpu_reason: str
+    known_durations: tuple[KnownDuration, ...]
+    operations: tuple[OperationTiming, ...]
+    ceilings: Ceilings
+    seconds: float
+    provenance: Mapping[str, Any]

@@ -1,0 +1,269 @@
+"""Turn an examination into findings with advice.
+
+The thresholds are at the top. docs/clocks.md explains each threshold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from convtime.core.units import format_seconds
+from convtime.device.state import CpuState, GpuState
+from convtime.health.examination import (
+    AS_IS,
+    Examination,
+    Finding,
+    KnownDuration,
+    OperationTiming,
+)
+
+#: Largest acceptable error of a known difference, in seconds. Method ``kernel`` resolves each
+#: median to about two ticks of an H200's clock. One graph of spins had an error of 0.6 µs, and the
+#: next one 0.1 µs.
+DURATION_LIMITS = {"kernel": 128e-9, "event": 250e-9, "graph": 1e-6, "sync": 5e-6, "cpu": 4e-6}
+#: Interquartile range, as a share of the median, above which a finding gives advice, and above
+#: which the median is meaningless.
+SPREAD_LIMITS = (0.05, 0.5)
+#: Load average per CPU, and GPU utilization before any timing, above which a finding reports other
+#: work on the machine.
+LOAD_LIMIT = 0.5
+UTILISATION_LIMIT = 0.05
+
+# The clocks fall normally under load (sw_power_cap) and at rest. The hardware reasons indicate a
+# cooling or power problem. hw_slowdown accompanies them, but also occurs when clocks merely change.
+_HARDWARE_REASONS = ("hw_thermal_slowdown", "hw_power_brake_slowdown")
+_NORMAL_REASONS = ("gpu_idle", "applications_clocks_setting")
+
+
+def find(seen: Examination) -> list[Finding]:
+    """Return the findings of an examination."""
+    return [
+        *map(_judge_duration, seen.known_durations),
+        *_judge_spread(seen.operations),
+        *_judge_regimes(seen.operations),
+        *([] if seen.gpu is None else _judge_gpu(seen.gpu)),
+        *([_no_nvml(seen.gpu_reason)] if seen.gpu_reason else []),
+        *_judge_cpu(seen.cpu),
+    ]
+
+
+def passed(seen: Examination) -> bool:
+    """Return whether no check failed."""
+    return all(finding.status != "failed" for finding in find(seen))
+
+
+def _judge_duration(known: KnownDuration) -> Finding:
+    check = f"method {known.method}"
+    if known.error is None:
+        return Finding(
+            check,
+            "advice",
+            f"cannot be used: {known.reason}",
+            "use another method, e.g. method='auto', which reports its choice",
+        )
+    limit = DURATION_LIMITS[known.method]
+    message = (
+        f"a difference of {format_seconds(known.expected)} was timed "
+        f"{format_seconds(abs(known.error))} too {'long' if known.error > 0 else 'short'} (up to "
+        f"{format_seconds(limit)} is good)"
+    )
+    if abs(known.error) <= limit:
+        return Finding(check, "ok", message)
+    # Random sampling error alone must not fail a machine.
+    least = known.least_error
+    return Finding(
+        check,
+        "failed" if least is not None and least > limit else "advice",
+        message,
+        "stop other work on this machine, and run the check again",
+    )
+
+
+def _judge_spread(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
+    # Use the first available method, which is also the choice of method="auto". Methods sync and
+    # cpu include launches on a GPU, which are only as steady as the system's scheduler.
+    spreads: dict[str, tuple[float, str]] = {}
+    for timing in operations:
+        if timing.spread is not None:
+            spreads.setdefault(timing.name, (timing.spread, timing.method))
+    worth_a_word, meaningless = SPREAD_LIMITS
+    wide = {name: found for name, found in spreads.items() if found[0] > worth_a_word}
+    for name, (spread, method) in wide.items():
+        yield Finding(
+            "spread",
+            "failed" if spread > meaningless else "advice",
+            f"the interquartile range of {name} is {spread:.1%} of its median (method {method})",
+            "compare with convtime.compare, which interleaves its candidates",
+        )
+    if spreads and not wide:
+        message = f"all interquartile ranges are at most {worth_a_word:.0%} of their median"
+        yield Finding("spread", "ok", message)
+
+
+def _judge_regimes(operations: Sequence[OperationTiming]) -> Iterator[Finding]:
+    regimes = {timing.regime: timing for timing in operations if timing.regime != AS_IS}
+    for timing in regimes.values():
+        if timing.median is None:
+            yield Finding(
+                f"regime {timing.regime}",
+                "advice",
+                f"was not reached: {timing.reason}",
+                "read the result's sm_clocks_hz before comparing it with others",
+            )
+    if len(regimes) < 2:
+        return
+    burst, sustained = regimes["burst"], regimes["sustained"]
+    if burst.interval is None or sustained.interval is None:
+        return
+    if burst.interval[1] < sustained.interval[0]:
+        yield Finding(
+            "regimes",
+            "advice",
+            f"{burst.name} takes {format_seconds(burst.median or 0)} in burst and "
+            f"{format_seconds(sustained.median or 0)} sustained",
+            "choose one with regime='burst' or regime='sustained'",
+        )
+    else:
+        yield Finding("regimes", "ok", f"{burst.name} takes the same time in burst and sustained")
+
+
+def _no_nvml(reason: str) -> Finding:
+    return Finding(
+        "NVML",
+        "advice",
+        reason,
+        "ask the administrator to make libnvidia-ml visible here, to read clocks and processes",
+    )
+
+
+def _judge_gpu(gpu: GpuState) -> Iterator[Finding]:
+    if gpu.left_over:
+        yield Finding("locked clocks", "failed", gpu.left_over, "reset the clocks as described")
+    if gpu.other_processes:
+        yield Finding(
+            "other processes",
+            "failed",
+            f"{gpu.other_processes} other processes run on this GPU",
+            "stop them, or choose another GPU with CUDA_VISIBLE_DEVICES",
+        )
+    elif gpu.other_processes is not None:
+        yield Finding("other processes", "ok", "no other process is known to run on this GPU")
+    if gpu.utilisation is not None and gpu.utilisation > UTILISATION_LIMIT:
+        yield Finding(
+            "utilisation",
+            "advice",
+            f"the GPU was busy for {gpu.utilisation:.0%} of the second before the check",
+            "use nvidia-smi to find its other users, also outside this container",
+        )
+    yield _judge_throttling(gpu.throttle_reasons)
+    if gpu.uncorrected_errors:
+        yield Finding(
+            "ECC",
+            "failed",
+            f"the GPU's memory had {gpu.uncorrected_errors} uncorrected errors",
+            "have the GPU reset or replaced",
+        )
+    elif gpu.ecc is not None:
+        yield Finding("ECC", "ok", f"is {'on' if gpu.ecc else 'off'}")
+    if gpu.mig:
+        yield Finding(
+            "MIG",
+            "advice",
+            "the GPU is divided into instances, which share clocks and power",
+            "keep the other instances idle while you time",
+        )
+    if gpu.persistence_mode is False:
+        yield Finding(
+            "persistence mode",
+            "advice",
+            "is off: the driver loses its settings when the last process exits",
+            f"run `sudo nvidia-smi -i {gpu.uuid} -pm 1`",
+        )
+    elif gpu.persistence_mode:
+        yield Finding("persistence mode", "ok", "is on")
+    if gpu.may_lock_clocks:
+        yield Finding("locking clocks", "ok", "this process has permission")
+    else:
+        yield Finding(
+            "locking clocks",
+            "advice",
+            "this process lacks permission (CAP_SYS_ADMIN, outside a user namespace)",
+            f"use regime=, or run `sudo nvidia-smi -i {gpu.uuid} -lgc tdp,tdp` before timing and "
+            f"`sudo nvidia-smi -i {gpu.uuid} -rgc` afterwards",
+        )
+    if gpu.may_read_counters is False:
+        yield Finding(
+            "hardware counters",
+            "advice",
+            "only the administrator can read them (RmProfilingAdminOnly)",
+            "load the driver with the option NVreg_RestrictProfilingToAdminUsers=0",
+        )
+    elif gpu.may_read_counters:
+        yield Finding("hardware counters", "ok", "are readable")
+
+
+def _judge_throttling(reasons: Sequence[str]) -> Finding:
+    lowering = [reason for reason in reasons if reason not in _NORMAL_REASONS]
+    if not lowering:
+        return Finding("throttling", "ok", "nothing lowered the clocks")
+    message = f"the clocks were lowered by {', '.join(lowering)}"
+    if any(reason in _HARDWARE_REASONS for reason in lowering):
+        return Finding(
+            "throttling", "failed", message, "have the GPU's cooling and power supply checked"
+        )
+    return Finding(
+        "throttling", "advice", message, "choose a state with regime=, or lock the clocks"
+    )
+
+
+def _judge_cpu(cpu: CpuState) -> Iterator[Finding]:
+    others = [governor for governor in cpu.governors if governor != "performance"]
+    if others:
+        yield Finding(
+            "CPU governor",
+            "advice",
+            f"is {', '.join(others)}: the clock follows the load",
+            "run `sudo cpupower frequency-set -g performance`",
+        )
+    elif cpu.governors:
+        yield Finding("CPU governor", "ok", "is performance")
+    if cpu.boost:
+        off = 1 if (cpu.boost_switch or "").endswith("no_turbo") else 0
+        yield Finding(
+            "CPU boost",
+            "advice",
+            "is on: the clock depends on the number of busy cores and on their temperature",
+            f"run `echo {off} | sudo tee {cpu.boost_switch}` to time work on the CPU",
+        )
+    elif cpu.boost is not None:
+        yield Finding("CPU boost", "ok", "is off")
+    if cpu.smt:
+        yield Finding(
+            "CPU threads per core",
+            "advice",
+            "each core runs several threads, which share its resources",
+            "pin the timed work to one thread per core, e.g. with taskset",
+        )
+    load = cpu.load / cpu.cpus
+    if load > LOAD_LIMIT:
+        yield Finding(
+            "CPU load",
+            "advice",
+            f"is {cpu.load:.1f} on {cpu.cpus} CPUs",
+            "wait until other work has finished",
+        )
+    else:
+        yield Finding("CPU load", "ok", f"is {cpu.load:.1f} on {cpu.cpus} CPUs")
+    if cpu.threads > cpu.usable_cpus:
+        yield Finding(
+            "CPU threads",
+            "advice",
+            f"PyTorch uses {cpu.threads} threads on {cpu.usable_cpus} usable CPUs",
+            f"call torch.set_num_threads({cpu.usable_cpus})",
+        )
+    else:
+        yield Finding(
+            "CPU threads",
+            "ok",
+            f"PyTorch uses {cpu.threads} threads on {cpu.usable_cpus} usable CPUs",
+        )

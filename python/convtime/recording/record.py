@@ -1,0 +1,195 @@
+"""Record the work in a program's regions."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal, get_args
+
+import torch
+
+from convtime.core.errors import one_line
+from convtime.core.load import _C
+from convtime.core.provenance import provenance
+from convtime.device.resolve import resolve_device
+from convtime.recording.ownership import Ownership
+from convtime.recording.recording import Entry, Launch, Recording, Work
+from convtime.recording.region import OpenEntry, RegionLog, current_log, noting_switches, set_log
+from convtime.timing.neutral import without_modes
+from convtime.timing.sampling.profilers import make_way_for_profilers
+
+RecordingMethod = Literal["auto", "kernel", "cpu"]
+
+_beginning = threading.Lock()
+
+
+@contextlib.contextmanager
+def record(method: RecordingMethod = "auto") -> Iterator[Recording]:
+    """Record the work that runs during a block of code, by region (:func:`convtime.region`).
+
+    The block runs unmodified: nothing is delayed, repeated or flushed. If there is a GPU, the
+    recording synchronizes with it before and after the block. Only one recording can be active at
+    a time. While CUPTI records for it, a ``time_op`` in the same process uses another method and
+    says so. A profiler that starts during the recording takes over CUPTI, and the recording keeps
+    only the host times.
+
+    Args:
+        method: ``kernel`` records the kernels, copies and memsets of all GPUs and threads through
+            CUPTI, in addition to host times; ``cpu`` records host times only; ``auto`` is kernel if
+            that is available.
+
+    Yields:
+        The recording, which is filled when the block ends, also through an exception.
+
+    Raises:
+        ValueError: for an unknown method, or for ``kernel`` without a GPU.
+        RuntimeError: if another recording is active, if the current stream is being captured, or
+            for ``kernel`` if CUPTI is unavailable.
+    """
+    if method not in get_args(RecordingMethod):
+        raise ValueError(
+            f"method must be one of {str(get_args(RecordingMethod))[1:-1]}, got {method!r}"
+        )
+    with _beginning:
+        if current_log() is not None:
+            raise RuntimeError(
+                "only one recording can be active at a time, and one already is; use "
+                "convtime.region to name sections of its work"
+            )
+        trace, why_not = _begin_trace(method)
+        log = (
+            RegionLog(time.perf_counter_ns, threading.get_native_id)
+            if trace is None
+            else RegionLog(trace.now, trace.thread)
+        )
+        set_log(log)
+    recording = Recording(method_requested=method, method_reason=why_not)
+    try:
+        with noting_switches(log):
+            yield recording
+    finally:
+        set_log(None)
+        recording.seconds = (time.perf_counter_ns() - log.host_began) * 1e-9
+        try:
+            _fill(recording, log, trace)
+        finally:
+            if trace is not None:
+                trace.close()
+
+
+def _begin_trace(method: RecordingMethod) -> tuple[_C.Trace | None, str]:
+    """Return the trace of the GPUs' work, or None and the reason."""
+    if method == "cpu":
+        return None, ""
+    if not _C.cuda_available():
+        if method == "kernel":
+            raise ValueError(
+                "method 'kernel' records the work of a GPU, and there is none; use 'cpu'"
+            )
+        return None, "there is no GPU"
+    if torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "a recording synchronizes with the GPU, which must not happen while its current stream "
+            "is captured; record around the capture, or record the replays"
+        )
+    make_way_for_profilers()
+    try:
+        return _C.Trace(), ""
+    except RuntimeError as error:
+        if method == "kernel":
+            raise RuntimeError(f"method 'kernel' cannot be used: {one_line(error)}") from error
+        return None, f"kernel times are unavailable: {one_line(error)}"
+
+
+def _fill(recording: Recording, log: RegionLog, trace: _C.Trace | None) -> None:
+    launches: Sequence[Any] = ()
+    issued: Sequence[Any] = ()
+    autograd: set[int] = set()
+    if trace is not None:
+        try:
+            launches, issued, recording.fault = trace.take(_other_devices())
+            autograd = _autograd_threads(trace)
+            recording.method = "kernel"
+        except RuntimeError as error:  # a profiler took CUPTI
+            recording.method_reason = f"kernel times were lost: {one_line(error)}"
+    entries = list(log.entries)
+    owners = Ownership(
+        dict(log.threads), entries, autograd, ((thread, at) for _, _, _, at, thread, _ in issued)
+    )
+    recording.launches = tuple(Launch(**launch) for launch in launches)
+    recording.work = tuple(
+        Work(
+            launch=launch,
+            start=(start - log.began) * 1e-9,
+            end=(end - log.began) * 1e-9,
+            issued=(at - log.began) * 1e-9,
+            thread=thread,
+            stream=stream,
+            entry=_place(owners.owner(thread, at)),
+        )
+        for launch, start, end, at, thread, stream in issued
+    )
+    recording.ambiguous = owners.ambiguous
+    recording.entries = tuple(
+        _entry(entry, _place(owners.around(entry)), recording) for entry in entries
+    )
+    # Python does not know the names of threads that it did not start.
+    names = log.names | dict.fromkeys(autograd, "autograd")
+    seen = dict.fromkeys([*log.names, *(work.thread for work in recording.work)])
+    recording.threads = {thread: names.get(thread, f"thread {thread}") for thread in seen}
+    recording.provenance = provenance(resolve_device(None if trace is not None else "cpu"))
+
+
+def _place(entry: OpenEntry | None) -> int | None:
+    return None if entry is None else entry.place
+
+
+def _entry(entry: OpenEntry, parent: int | None, recording: Recording) -> Entry:
+    log = entry.log.log
+    # The clock of the work may have changed if its trace was lost.
+    start, end, began = (
+        (entry.start, entry.end, log.began)
+        if recording.method == "kernel"
+        else (entry.host_start, entry.host_end, log.host_began)
+    )
+    seconds = (start - began) * 1e-9
+    left = (end - began) * 1e-9 if entry.host_end >= 0 else max(seconds, recording.seconds)
+    return Entry(entry.name, entry.log.thread, parent, seconds, left)
+
+
+def _other_devices() -> list[int]:
+    """Return the GPUs other than the current one that this process uses."""
+    current = torch.cuda.current_device()
+    return [
+        device
+        for device in range(torch.cuda.device_count())
+        if device != current and torch._C._cuda_hasPrimaryContext(device)
+    ]
+
+
+class _WhoRuns(torch.autograd.Function):
+    """Report which thread runs its backward pass; computes nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, ask: Any) -> torch.Tensor:
+        ctx.ask = ask
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        ctx.ask()
+        return gradients[0], None
+
+
+def _autograd_threads(trace: _C.Trace) -> set[int]:
+    """Return the threads that run backward passes on this process's GPUs, as the trace has them."""
+    found: set[int] = set()
+    devices = [torch.cuda.current_device(), *_other_devices()]
+    with without_modes(), torch.enable_grad():
+        for device in devices:
+            x = torch.empty(1, device=torch.device("cuda", device), requires_grad=True)
+            result = _WhoRuns.apply(x, lambda: found.add(trace.thread()))
+            torch.autograd.grad(result, x, torch.empty_like(x))
+    return found - {trace.thread()}  # autograd uses the calling thread if configured so

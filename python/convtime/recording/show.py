@@ -1,0 +1,117 @@
+"""Render a Recording as one line, a table of its regions, a sheet, and HTML."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from convtime.core import html, text
+from convtime.core.units import format_seconds
+
+if TYPE_CHECKING:
+    from convtime.recording.recording import Recording, RegionTimes
+
+_HOST = ("host, mean", "host, least to most")
+_KERNEL = ("kernels, mean", "kernels, least to most", "of all", "launches")
+
+
+def line(recording: Recording) -> str:
+    """Return one line with the amount and the method of recording."""
+    if math.isnan(recording.seconds):
+        return "still running"
+    entries = text.printable(_counted(len(recording.entries), "entry", "entries"))
+    told = f"of {format_seconds(recording.seconds)}: {entries} of regions"
+    if recording.method == "kernel":
+        launched = _counted(len(recording.work), "launch", "launches")
+        told += f", {format_seconds(recording.kernel_seconds)} in {launched}"
+    return f"{told}, {recording.method}"
+
+
+def brief(recording: Recording) -> str:
+    """Return a table of the regions, and remarks below it."""
+    if math.isnan(recording.seconds):
+        return f"a recording that is {line(recording)}"
+    parts = [text.sentences(_remarks(recording))]
+    if recording.entries:
+        headers = _headers(recording)
+        parts.insert(0, text.table(headers, _rows(recording), right=headers[1:]))
+    return "\n\n".join(parts)
+
+
+def sheet(recording: Recording) -> str:
+    """Return :func:`brief` and each region's GPU work, without nested regions."""
+    parts = [brief(recording)]
+    for region in recording.regions:
+        if region.activities:
+            rows = [
+                (format_seconds(activity.median), activity.label) for activity in region.activities
+            ]
+            title = text.printable("/".join(region.path))
+            headers = ("median", "kernel, copy or memset")
+            parts.append(f"{title}\n{text.table(headers, rows, right=('median',), indent=2)}")
+    return "\n\n".join(parts)
+
+
+def html_sheet(recording: Recording) -> str:
+    """Return the recording as HTML, with all text escaped."""
+    table = html.table(_headers(recording), _rows(recording)) if recording.entries else ""
+    return table + html.items(_remarks(recording))
+
+
+def _headers(recording: Recording) -> tuple[str, ...]:
+    times = (*_KERNEL, *_HOST) if recording.method == "kernel" else _HOST
+    return ("region", "entries", *times)
+
+
+def _rows(recording: Recording) -> Iterator[tuple[str, ...]]:
+    for region in recording.regions:
+        yield (
+            "  " * (len(region.path) - 1) + region.name,
+            str(len(region.host_seconds)),
+            *(_kernel_cells(region, recording) if recording.method == "kernel" else ()),
+            *_time_cells(region.host_seconds),
+        )
+
+
+def _kernel_cells(region: RegionTimes, recording: Recording) -> tuple[str, ...]:
+    whole = recording.kernel_seconds
+    share = math.fsum(region.kernel_seconds) / whole if whole else 0.0
+    launches = sum(
+        seconds is not None for activity in region.activities for seconds in activity.seconds
+    )
+    each = launches / len(region.host_seconds)
+    return (*_time_cells(region.kernel_seconds), f"{share:.1%}", f"{each:.4g}")
+
+
+def _time_cells(seconds: Sequence[float]) -> tuple[str, str]:
+    least, most = (format_seconds(end(seconds)) for end in (min, max))
+    return format_seconds(statistics.fmean(seconds)), f"{least} .. {most}"
+
+
+def _remarks(recording: Recording) -> Iterator[str]:
+    if recording.fault:
+        yield f"INCOMPLETE, GPU times are too short: {recording.fault}"
+    told = f"recorded for {format_seconds(recording.seconds)}"
+    if recording.method == "kernel":
+        outside = recording.outside
+        lasted = math.fsum(work.seconds for work in outside)
+        told += (
+            f": {format_seconds(recording.kernel_seconds)} of kernels, copies and memsets, "
+            f"including {format_seconds(lasted)} outside regions "
+            f"({_counted(len(outside), 'launch', 'launches')})"
+        )
+    else:
+        told += ": host times only"
+        told += f", since {recording.method_reason}" if recording.method_reason else ""
+    yield told
+    if recording.ambiguous:
+        yield (
+            f"{_counted(recording.ambiguous, 'launch belongs', 'launches belong')} to no region, "
+            "since several threads or tasks were in regions, and the issuing one is unknown"
+        )
+
+
+def _counted(number: int, one: str, several: str) -> str:
+    return f"{number:,} {one if number == 1 else several}"

@@ -1,0 +1,169 @@
+"""Render ModuleTimes as one line, a table, a sheet, and HTML."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from convtime.core import html, svg, text
+from convtime.core.units import format_estimate, format_seconds
+from convtime.counting.kernel_counters import Counters, KernelCounters
+from convtime.timing.show import estimate
+from convtime.timing.show import line as line_of
+
+if TYPE_CHECKING:
+    from convtime.recording.module_times import ModuleTimes, PassTimes
+
+_IN_PLACE, _ALONE, _RATIO = "in place [95 %]", "isolated [95 %]", "in place / isolated"
+_RIGHT = ("calls", "share", _RATIO)
+_KERNELS = {True: "same", False: "OTHERS", None: ""}
+
+
+def line(times: ModuleTimes) -> str:
+    """Return one line with the number of modules and the duration of a step."""
+    modules = {timed.module for timed in times.passes}
+    step = format_seconds(statistics.median(times.step_seconds))
+    return text.printable(
+        f"of {times.model}: {len(modules)} modules in a step of {step}, {times.method}"
+    )
+
+
+def brief(times: ModuleTimes) -> str:
+    """Return a table with a row per pass, and remarks below it."""
+    headers = _headers(times)
+    parts = [text.table(headers, _rows(times), right=_RIGHT), text.sentences(_remarks(times))]
+    return "\n\n".join(parts)
+
+
+def sheet(times: ModuleTimes) -> str:
+    """Return :func:`brief` and the kernels of each pass, in place and isolated."""
+    parts = [brief(times)]
+    for timed in times.passes:
+        lines = [_title(timed)]
+        lines += [f"  in place: {each}" for each in timed.activities]
+        if timed.isolated is not None:
+            lines.append(f"  isolated: {line_of(timed.isolated)}")
+            lines += [f"  isolated: {each}" for each in timed.isolated.activities]
+        parts.append("\n".join(map(text.printable, lines)))
+    if times.counters is not None:
+        headers, rows = _counted(times, times.counters)
+        parts.append(text.table(headers, rows, right=headers[2:]))
+    return "\n\n".join(parts)
+
+
+def html_sheet(times: ModuleTimes) -> str:
+    """Return the table and the ratios as HTML, with all text escaped."""
+    ratios = [
+        svg.Estimate(_title(timed), timed.ratio.value, timed.ratio.low, timed.ratio.high)
+        for timed in times.passes
+        if timed.ratio is not None
+    ]
+    picture = svg.estimates(ratios, 1.0, times.margin) if ratios else ""
+    counted = ""
+    if times.counters is not None:
+        counted = html.hidden("counters", html.table(*_counted(times, times.counters)))
+    table = html.table(_headers(times), _rows(times))
+    return table + picture + html.items(_remarks(times)) + counted
+
+
+def _title(timed: PassTimes) -> str:
+    return f"{timed.module or 'the model'} {timed.direction}"
+
+
+def _is_isolated(times: ModuleTimes) -> bool:
+    return any(timed.isolated is not None or timed.isolated_reason for timed in times.passes)
+
+
+def _headers(times: ModuleTimes) -> list[str]:
+    headers = ["module", "", "pass", "calls", _IN_PLACE, "share"]
+    if _is_isolated(times):
+        headers += [_ALONE, _RATIO, "verdict"]
+        headers += ["kernels"] * (times.method == "kernel")
+    return headers
+
+
+def _rows(times: ModuleTimes) -> Iterator[list[str]]:
+    step = statistics.median(times.step_seconds)
+    for timed in times.passes:
+        row = [
+            timed.module or "the model",
+            timed.kind,
+            timed.direction,
+            str(timed.calls),
+            format_estimate(timed.median, *timed.median_interval),
+            f"{timed.median / step:.1%}" if step > 0 else "",
+        ]
+        if _is_isolated(times):
+            alone = "–" if timed.isolated is None else estimate(timed.isolated)
+            ratio = "" if timed.ratio is None else _written(timed)
+            row += [alone, ratio, _verdict(times, timed)]
+            row += [_KERNELS[timed.same_kernels]] * (times.method == "kernel")
+        yield row
+
+
+def _written(timed: PassTimes) -> str:
+    assert timed.ratio is not None
+    low, high = timed.ratio.low, timed.ratio.high
+    if not math.isfinite(high):
+        return f"{timed.ratio.value:.3f}"
+    return f"{timed.ratio.value:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def _verdict(times: ModuleTimes, timed: PassTimes) -> str:
+    verdict = times.verdict(timed)
+    return f"{verdict} in place" if verdict in ("faster", "slower") else verdict
+
+
+def _remarks(times: ModuleTimes) -> Iterator[str]:
+    what = "kernels, copies and memsets" if times.method == "kernel" else "host time"
+    told = f"{what} of a step: {format_seconds(statistics.median(times.step_seconds))}, including "
+    yield told + f"{format_seconds(statistics.median(times.rest_seconds))} outside modules"
+    if times.method_reason:
+        yield f"these are CPU times: {times.method_reason}"
+    if math.isfinite(times.disturbance):
+        yield f"with watched modules, a step takes {times.disturbance:.3f} times as long"
+    if _is_isolated(times):
+        yield _told_of_isolation(times)
+    clocks = [
+        reading.sm_clock_hz for reading in times.conditions if reading.sm_clock_hz is not None
+    ]
+    if clocks:
+        low, high = (end(clocks) / 1e6 for end in (min, max))
+        yield f"SM clock while steps were recorded: {low:.0f} .. {high:.0f} MHz"
+    if times.method == "kernel" and times.exclusive_reason:
+        yield f"maybe disturbed: {times.exclusive_reason}"
+    for timed in times.passes:
+        if timed.isolated_reason:
+            yield f"{_title(timed)} was not timed in isolation: {timed.isolated_reason}"
+        if timed.counters_reason:
+            yield f"no counters of {_title(timed)} in isolation: {timed.counters_reason}"
+    if times.not_called:
+        yield f"not called by the step: {', '.join(times.not_called)}"
+    if times.counters_reason:
+        yield f"no counters: {times.counters_reason}"
+
+
+def _told_of_isolation(times: ModuleTimes) -> str:
+    if times.regime == "step":
+        return "isolated: the same calls repeated, each after a whole step"
+    return f"isolated: the same calls repeated, in regime {times.regime}"
+
+
+def _counted(times: ModuleTimes, of_step: Counters) -> tuple[list[str], list[list[str]]]:
+    """Return a row per counted kernel, with each metric's value per launch."""
+    metrics = list(of_step.units)
+    headers = ["kernel", "counted", "launches"]
+    headers += [f"{metric} ({of_step.units[metric]})" for metric in metrics]
+    alone: dict[str, list[tuple[str, KernelCounters]]] = {}
+    for timed in times.passes:
+        for kernel in timed.counters.kernels if timed.counters is not None else ():
+            alone.setdefault(kernel.name, []).append((_title(timed), kernel))
+    rows = []
+    for kernel in of_step.kernels:
+        for where, each in [("in place", kernel), *alone.get(kernel.name, ())]:
+            values = [each.values.get(metric) for metric in metrics]
+            told = ["–" if value is None else f"{value:.6g}" for value in values]
+            rows.append([each.short_name, where, str(each.launches), *told])
+    return headers, rows

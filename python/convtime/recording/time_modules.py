@@ -1,0 +1,498 @@
+"""Time a model's modules within a training step and in isolation."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import copy
+import dataclasses
+import difflib
+import functools
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from convtime.core.errors import first_line, one_line
+from convtime.core.provenance import provenance
+from convtime.counting.counters import counters
+from convtime.counting.kernel_counters import Counters, CountersUnavailable
+from convtime.device.clocks import ClockMonitor
+from convtime.device.resolve import resolve_device
+from convtime.recording.module_times import Direction, ModuleTimes, PassTimes
+from convtime.recording.record import record
+from convtime.recording.recording import Recording, Work
+from convtime.recording.region import region
+from convtime.recording.watching import (
+    CopyError,
+    SeenCall,
+    WatchedModules,
+    calls_seen,
+    innermost_called,
+    map_tensors,
+    region_name,
+    strided_copy,
+)
+from convtime.timing.candidate import differentiable
+from convtime.timing.options import Regime, make_options
+from convtime.timing.sampling.measure import Place, turn_on
+from convtime.timing.sampling.supervision import TimeLimit
+from convtime.timing.time_op import time_op
+
+_WATCHED, _PLAIN = "watched step", "plain step"
+_DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+_ATTEMPTS = 3  # at a recording with a record for every launch
+#: Default options for isolated timing: calls run right after the unmodified step.
+_ISOLATED: Mapping[str, Any] = {
+    "queue": "none",
+    "placement": "as-is",
+    "pages": "as-is",
+    "warmup": 3,
+    "budget": 0.3,
+    "max_samples": 100,
+}
+
+
+def time_modules(
+    model: torch.nn.Module,
+    step: Callable[[], object],
+    *,
+    modules: Iterable[str] | None = None,
+    steps: int = 10,
+    warmup: int = 3,
+    isolated: bool = True,
+    regime: Literal["step"] | Regime = "step",
+    metrics: str | Iterable[str] | None = None,
+    margin: float = 0.02,
+    device: torch.device | str | int | None = None,
+    **options: Any,
+) -> ModuleTimes:
+    """Time the modules of a model within a training step, and the same calls in isolation.
+
+    The step runs ``warmup`` times. It then runs ``2 * steps`` times, alternating between steps in
+    which hooks watch the modules and plain steps; the difference shows the effect of the hooks. For
+    each module, the step runs once more to copy the module's inputs and the gradients of its
+    results.
+
+    For isolated timing, ``time_op`` repeats these calls with a copy of the module and fresh copies
+    of its inputs. With ``regime="step"``, each call runs right after a step, so the GPU is in the
+    state that the step leaves behind. Before a backward pass, the module's forward pass runs first,
+    then the step. All of these steps train the model.
+
+    A module's backward pass consists of the autograd nodes created by its call. Sums of gradients
+    from several sources, and uses of the gradients (the optimizer), belong to no module.
+
+    Args:
+        model: model whose modules are timed.
+        step: callable without arguments that runs one training step: forward, backward, optimizer.
+        modules: names of the modules to time, as in ``model.named_modules()``. The time of a nested
+            module also counts for the modules that contain it. Default: modules that call no other
+            modules.
+        steps: number of watched steps to record.
+        warmup: number of steps before the recording.
+        isolated: whether to also time the modules in isolation, which takes many more steps.
+        regime: ``step`` runs the step before each isolated call; other values are those of
+            ``time_op``, without the step.
+        metrics: hardware counters to read for the step and for each isolated module, as for
+            :func:`convtime.counters`. Default: none.
+        margin: relative difference that counts as equal.
+        device: device of the work. Default: the device of the model's parameters.
+        options: further options of ``time_op`` for isolated timing. Defaults: ``cache="warm"`` (on
+            a GPU: as the step leaves it), ``queue="none"``, ``placement="as-is"``, ``warmup=3``,
+            ``budget=0.3`` and ``max_samples=100``.
+
+    Raises:
+        TypeError: ``model`` is not a module, ``step`` is not callable, or an option is unknown.
+        ValueError: no module has a given name, the model is compiled, the step calls none of the
+            modules, or an option is out of range.
+        RuntimeError: on a GPU, CUPTI is unavailable or its records stay incomplete. Exceptions of
+            ``step`` propagate.
+    """
+    if not isinstance(model, torch.nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if not callable(step):
+        raise TypeError(f"step must be callable, got {type(step).__name__}")
+    for what, number in (("steps", steps), ("warmup", warmup)):
+        if not isinstance(number, int) or number < 1:
+            raise ValueError(f"{what} must be an integer of at least 1, got {number!r}")
+    where = _device_of(model) if device is None else resolve_device(device)
+    chosen = {**_ISOLATED, "cache": "warm" if where.type == "cuda" else "auto", **options}
+    chosen["regime"] = "as-is" if regime == "step" else regime
+    if metrics is not None and not isinstance(metrics, str):
+        metrics = tuple(metrics)
+    made = make_options(
+        "time_modules", {**chosen, "margin": margin}, but=("stop", "clocks", "device")
+    )
+    made.check_ranges()
+    _refuse_compiled(model)
+    named = None if modules is None else _named(model, modules)
+    for _ in range(warmup - 1):
+        step()
+    called = innermost_called(model, step)
+    watched = named or {name: module for name, module in model.named_modules() if name in called}
+    if not called:
+        raise ValueError(
+            f"the step calls no module of {type(model).__name__}; it must call the model itself, "
+            "not a copy, a compiled version or a captured graph"
+        )
+    with turn_on(Place(where, (), "asked for"), made, TimeLimit.of(made.timeout)) as turn:
+        recording, monitor = _record(step, watched, steps, where)
+    found = _passes(recording, watched)
+    if not found:
+        raise ValueError(f"the step calls none of the requested modules ({', '.join(watched)})")
+    counted, why_not = _counted_step(step, metrics, where)
+    if isolated:
+        how = _Conditions(where, metrics if counted is not None else None, chosen)
+        load = step if regime == "step" else None
+        by_module: dict[str, list[PassTimes]] = collections.defaultdict(list)
+        for timed in found:
+            by_module[timed.module].append(timed)
+        found = []
+        for name, passes in by_module.items():
+            calls, why_none = _calls_again(watched[name], step, passes[0].calls)
+            if why_none:
+                found += [dataclasses.replace(timed, isolated_reason=why_none) for timed in passes]
+                continue
+            replay = functools.partial(_Replay, watched[name], calls, load)
+            found += _by_itself(passes, replay, how)
+    return ModuleTimes(
+        model=type(model).__name__,
+        method=recording.method,
+        method_reason="" if where.type == "cuda" else "the work is on the CPU",
+        device=str(where),
+        regime=regime,
+        passes=tuple(found),
+        step_seconds=_times(recording, _WATCHED),
+        plain_seconds=_times(recording, _PLAIN),
+        rest_seconds=_rest(recording, watched),
+        margin=float(margin),
+        not_called=_never_called(model, {timed.module for timed in found}, named),
+        conditions=monitor.readings if monitor is not None else (),
+        conditions_reason=monitor.reason if monitor is not None else "",
+        exclusive=turn["exclusive"],
+        exclusive_reason=turn["exclusive_reason"],
+        counters=counted,
+        counters_reason=why_not,
+        provenance=provenance(where),
+    )
+
+
+def _refuse_compiled(model: torch.nn.Module) -> None:
+    for name, module in model.named_modules():
+        if hasattr(module, "_orig_mod") or module._compiled_call_impl is not None:
+            raise ValueError(
+                f"the model must not be compiled, since compiled code skips the hooks that watch "
+                f"modules, and {name or 'the model'} is compiled; pass the uncompiled model"
+            )
+
+
+def _named(model: torch.nn.Module, names: Iterable[str]) -> dict[str, torch.nn.Module]:
+    if not isinstance(names, Iterable):
+        raise TypeError(f"modules must be names of modules, got {names!r}")
+    every = dict(model.named_modules())
+    names = [names] if isinstance(names, str) else list(names)
+    unknown = [name for name in names if name not in every]
+    if unknown or not names:
+        near = [like for name in unknown for like in difflib.get_close_matches(name, every, n=2)]
+        raise ValueError(
+            f"modules must be names in {type(model).__name__}.named_modules(), got "
+            f"{', '.join(map(repr, unknown)) or 'none'}; similar names are "
+            f"{', '.join(near or list(filter(None, every))[:5])}"
+        )
+    return {name: every[name] for name in names}
+
+
+def _never_called(
+    model: torch.nn.Module, timed: Collection[str], named: Iterable[str] | None
+) -> tuple[str, ...]:
+    """Return modules that were not called: requested ones, or leaves outside all timed modules."""
+    if named is not None:
+        return tuple(name for name in named if name not in timed)
+    return tuple(
+        name
+        for name, module in model.named_modules()
+        if not any(module.children())
+        and not any(name == each or name.startswith(f"{each}.") or not each for each in timed)
+    )
+
+
+def _device_of(model: torch.nn.Module) -> torch.device:
+    tensors = [*model.parameters(), *model.buffers()]
+    gpus = [tensor.device for tensor in tensors if tensor.device.type == "cuda"]
+    if tensors:
+        return gpus[0] if gpus else torch.device("cpu")
+    return resolve_device(None)
+
+
+def _record(
+    step: Callable[[], object],
+    watched: Mapping[str, torch.nn.Module],
+    steps: int,
+    device: torch.device,
+) -> tuple[Recording, ClockMonitor | None]:
+    """Record watched steps, alternating with plain steps.
+
+    Raises:
+        RuntimeError: CUPTI is unavailable, or its records were incomplete in every attempt.
+    """
+    on_gpu = device.type == "cuda"
+    for _ in range(_ATTEMPTS):
+        monitor = ClockMonitor(device) if on_gpu else None
+        with (
+            monitor or contextlib.nullcontext(),
+            record("kernel" if on_gpu else "cpu") as recording,
+        ):
+            for _ in range(steps):
+                with region(_PLAIN):
+                    step()
+                with WatchedModules(watched), region(_WATCHED):
+                    step()
+        if on_gpu and recording.method != "kernel":
+            raise RuntimeError(recording.method_reason)
+        if not recording.fault:
+            return recording, monitor
+    raise RuntimeError(
+        f"CUPTI's records of {_ATTEMPTS} recordings in a row were incomplete: {recording.fault}"
+    )
+
+
+def _times(recording: Recording, name: str) -> tuple[float, ...]:
+    times = recording.region(name)
+    return times.kernel_seconds if recording.method == "kernel" else times.host_seconds
+
+
+def _passes(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> list[PassTimes]:
+    """Return each module's times in each watched step; nested modules are included."""
+    steps = [place for place, entry in enumerate(recording.entries) if entry.name == _WATCHED]
+    inside = _by_step(recording, steps)
+    found = []
+    for name in _in_order_of_calls(recording, watched):
+        calls = 0
+        for direction in _DIRECTIONS:
+            entries, works = inside[region_name(name, direction)]
+            if not entries:
+                continue
+            if direction == "forward":
+                calls = len(entries[steps[0]])
+            recorded = [works[step] for step in steps]
+            if recording.method == "kernel":
+                seconds = [math.fsum(work.seconds for work in call) for call in recorded]
+            else:
+                seconds = [math.fsum(entries[step]) for step in steps]
+            found.append(
+                PassTimes(
+                    module=name,
+                    kind=type(watched[name]).__name__,
+                    direction=direction,
+                    calls=calls,
+                    seconds=tuple(seconds),
+                    activities=recording.activities_of(recorded),
+                )
+            )
+    return found
+
+
+#: By step: the host time of each entry, and the work issued in it.
+_Inside = tuple[dict[int, list[float]], dict[int, list[Work]]]
+
+
+def _by_step(recording: Recording, steps: Sequence[int]) -> dict[str, _Inside]:
+    """Return the contents of the regions within the steps, by region name."""
+    inside: dict[str, _Inside] = collections.defaultdict(
+        lambda: (collections.defaultdict(list), collections.defaultdict(list))
+    )
+    known = set(steps)
+    for entry in recording.entries:
+        around = list(recording.ancestors(entry.parent))
+        # A recursive module is already counted in its outer call.
+        again = any(recording.entries[each].name == entry.name for each in around)
+        if not again and around and around[-1] in known:
+            inside[entry.name][0][around[-1]].append(entry.seconds)
+    for work in recording.work:
+        around = list(recording.ancestors(work.entry))
+        for name in {recording.entries[each].name for each in around[:-1]}:
+            if around[-1] in known:
+                inside[name][1][around[-1]].append(work)
+    return inside
+
+
+def _in_order_of_calls(recording: Recording, watched: Mapping[str, torch.nn.Module]) -> list[str]:
+    names = {region_name(name, "forward"): name for name in watched}
+    called = dict.fromkeys(entry.name for entry in recording.entries if entry.name in names)
+    return [names[name] for name in called]
+
+
+def _rest(recording: Recording, watched: Iterable[str]) -> tuple[float, ...]:
+    """Return the time in each watched step that belongs to none of its modules."""
+    passes = {region_name(name, direction) for name in watched for direction in _DIRECTIONS}
+    on_gpu = recording.method == "kernel"
+    rest = {
+        place: 0.0 if on_gpu else entry.seconds
+        for place, entry in enumerate(recording.entries)
+        if entry.name == _WATCHED
+    }
+
+    def step_beside(entry: int | None) -> int | None:
+        """Return the step that contains an entry; None if a pass contains it."""
+        around = list(recording.ancestors(entry))
+        in_pass = any(recording.entries[each].name in passes for each in around)
+        return around[-1] if around and around[-1] in rest and not in_pass else None
+
+    if on_gpu:
+        for work in recording.work:
+            step = step_beside(work.entry)
+            if step is not None:
+                rest[step] += work.seconds
+    else:
+        for entry in recording.entries:
+            step = step_beside(entry.parent)
+            if step is not None and entry.name in passes:
+                rest[step] -= entry.seconds
+    return tuple(rest.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class _Conditions:
+    """Conditions of isolated timing.
+
+    Attributes:
+        device: device of the work.
+        metrics: hardware counters to read; None for none.
+        options: options for ``time_op``.
+    """
+
+    device: torch.device
+    metrics: str | Iterable[str] | None
+    options: Mapping[str, Any]
+
+
+def _calls_again(
+    module: torch.nn.Module, step: Callable[[], object], expected: int
+) -> tuple[list[SeenCall], str]:
+    """Return a step's calls of a module, or why they cannot be repeated."""
+    try:
+        calls = calls_seen(module, step)
+    except CopyError as error:
+        return [], str(error)
+    if len(calls) != expected:
+        return [], (
+            f"a recorded step calls it {expected} times, but the copied step {len(calls)} times"
+        )
+    return calls, ""
+
+
+class _Replay:
+    """Repeat a step's calls of a module on a copy of the module.
+
+    Args:
+        module: original module; not modified.
+        calls: the step's calls of the module.
+        load: callable to run before each replay; None for none.
+    """
+
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        calls: Sequence[SeenCall],
+        load: Callable[[], object] | None,
+    ) -> None:
+        self._module = copy.deepcopy(module)
+        self._calls = calls
+        self._load = load or (lambda: None)
+        self._inputs: list[Any] = []
+        self._outputs: list[torch.Tensor] = []
+        self._gradients: list[torch.Tensor] = []
+
+    def before_forward(self) -> None:
+        self._load()
+        self._renew_inputs()
+
+    def forward(self) -> list[object]:
+        results = []
+        for call, (args, kwargs) in zip(self._calls, self._inputs, strict=True):
+            with call.modes.entered():
+                results.append(self._module(*args, **kwargs))
+        return results
+
+    def before_backward(self) -> None:
+        self._outputs.clear()
+        for parameter in self._module.parameters():
+            parameter.grad = None
+        self._renew_inputs()
+        gradients = []
+        for call, result in zip(self._calls, self.forward(), strict=True):
+            # An abandoned call has no gradients; checkpoints abandon calls in their second pass.
+            pairs = zip(differentiable(result), call.gradients, strict=bool(call.gradients))
+            for output, gradient in pairs:
+                if gradient is not None:
+                    self._outputs.append(output)
+                    gradients.append(gradient)
+        self._load()
+        self._gradients = [strided_copy(gradient) for gradient in gradients]
+
+    def backward(self) -> None:
+        torch.autograd.backward(self._outputs, self._gradients)
+
+    def _renew_inputs(self) -> None:
+        """Copy the inputs last, as in a step; a module may modify its inputs."""
+        self._inputs.clear()
+        self._inputs += [map_tensors(_renewed, (call.args, call.kwargs)) for call in self._calls]
+
+
+def _renewed(tensor: torch.Tensor) -> torch.Tensor:
+    tensor.grad = None
+    # Not a leaf: leaves do not allow in-place changes.
+    renewed = tensor.clone()
+    if renewed.stride() != tensor.stride():
+        renewed.data = strided_copy(tensor)
+    return renewed
+
+
+def _by_itself(
+    passes: Sequence[PassTimes], replay: Callable[[], _Replay], how: _Conditions
+) -> list[PassTimes]:
+    """Return one module's passes with their isolated times, or why these are missing."""
+    try:
+        calls = replay()
+    except Exception as error:  # the module's own code may not support copying
+        reason = f"the module cannot be copied: {first_line(error)}"
+        return [dataclasses.replace(timed, isolated_reason=reason) for timed in passes]
+    return [_one_by_itself(timed, calls, how) for timed in passes]
+
+
+def _one_by_itself(timed: PassTimes, calls: _Replay, how: _Conditions) -> PassTimes:
+    if not any(timed.seconds):
+        return dataclasses.replace(timed, isolated_reason="it issues no GPU work")
+    forward = timed.direction == "forward"
+    fn = calls.forward if forward else calls.backward
+    setup = calls.before_forward if forward else calls.before_backward
+    name = region_name(timed.module, timed.direction)
+    try:
+        alone = time_op(fn, setup=setup, name=name, device=how.device, **how.options)
+    except Exception as error:  # raised by the module's own code
+        return dataclasses.replace(timed, isolated_reason=first_line(error))
+    timed = dataclasses.replace(timed, isolated=alone)
+    if how.metrics is None:
+        return timed
+    try:
+        counted = counters(
+            fn, metrics=how.metrics, setup=setup, name=name, cache="warm", device=how.device
+        )
+    except CountersUnavailable as error:
+        return dataclasses.replace(timed, counters_reason=one_line(error))
+    except Exception as error:  # raised by the module's own code
+        return dataclasses.replace(timed, counters_reason=first_line(error))
+    return dataclasses.replace(timed, counters=counted)
+
+
+def _counted_step(
+    step: Callable[[], object], metrics: str | Iterable[str] | None, device: torch.device
+) -> tuple[Counters | None, str]:
+    """Return the counters of the unmodified step, or why they are missing."""
+    if metrics is None:
+        return None, ""
+    try:
+        return counters(step, metrics=metrics, name="step", cache="warm", device=device), ""
+    except CountersUnavailable as error:
+        return None, one_line(error)

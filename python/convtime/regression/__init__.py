@@ -1,0 +1,1 @@
+"""Compare two stored runs, for a gate."""

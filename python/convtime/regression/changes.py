@@ -1,0 +1,185 @@
+"""The changes between two runs, name by name."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Collection, Mapping
+from typing import ClassVar, get_args
+
+from convtime.core import codec
+from convtime.core.shown import Shown
+from convtime.regression import show
+from convtime.regression.differences import Difference
+from convtime.timing.verdict import (
+    ChangeVerdict,
+    Failure,
+    Finding,
+    Ratio,
+    Reason,
+    check_failures,
+    exit_code_of,
+)
+
+#: What :meth:`Changes.exit_code` can report.
+FINDS = (
+    *(each for each in get_args(ChangeVerdict) if each != "same"),
+    "contradictory",
+    "more-instructions",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """Change of one time between two runs.
+
+    Attributes:
+        name: name of both measurements.
+        verdict: ``same``, ``slower`` or ``faster`` by more than the margin, ``uncertain`` between
+            these; ``missing`` from the later run, or ``new`` in it.
+        before: the earlier median in seconds; None if the name is new.
+        after: the later median in seconds; None if the name is missing.
+        ratio: the later median over the earlier one, with its unadjusted interval; None unless both
+            medians are above 0.
+        p_value: probability of a difference beyond the margin by chance alone, adjusted for the
+            number of names; None if the change is not judged.
+        reason: code for why the verdict is ``uncertain``; None if it is certain.
+        contradiction: for kernel times, the verdicts on busy time and span if both are certain and
+            contradict each other; empty otherwise.
+        instructions_ratio: instructions per call of the later run over those of the earlier one;
+            None if either is unknown.
+        more_instructions: a sentence if the ratio is beyond the margin for instructions; empty
+            otherwise.
+        instructions_reason: why the instructions are not judged; empty if they are.
+        sentence: the reasons in words; empty if there are none.
+        reproducer: command that measures it again, from the later measurement's ``provenance``;
+            empty if there is none.
+    """
+
+    name: str
+    verdict: ChangeVerdict
+    before: float | None = None
+    after: float | None = None
+    ratio: Ratio | None = None
+    p_value: float | None = None
+    reason: Reason | None = None
+    sentence: str = ""
+    reproducer: str = ""
+    contradiction: str = ""
+    instructions_ratio: float | None = None
+    more_instructions: str = ""
+    instructions_reason: str = ""
+
+    @property
+    def kinds(self) -> tuple[Failure | ChangeVerdict, ...]:
+        """The findings that an exit code can report for this change."""
+        kinds: list[Failure | ChangeVerdict] = [self.verdict]
+        kinds += ["contradictory"] if self.contradiction else []
+        kinds += ["more-instructions"] if self.more_instructions else []
+        return tuple(kinds)
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Changes(codec.Stored, Shown, show=show):
+    """Changes from one run to another; see :func:`compare_runs`.
+
+    Attributes:
+        changes: one change per name, those of the earlier run first, in its order.
+        margin: relative difference that counts as equal.
+        false_discoveries: expected false-discovery rate among all changes that are found slower or
+            faster; without any change, the share of runs with a finding.
+        geomean: geometric mean of the ratios of all comparable names, with an interval for these
+            names; None if there are none.
+        differences: all other recorded differences.
+        cause: possible causes of the changes, as far as they were recorded.
+        different: how a result differs from its baseline's in the later run, by name; only for
+            results that were compared and differ.
+    """
+
+    SCHEMA: ClassVar[str] = "1.2"
+
+    changes: tuple[Change, ...]
+    margin: float = 0.03
+    false_discoveries: float = 0.05
+    geomean: Ratio | None = None
+    differences: tuple[Difference, ...] = ()
+    cause: str = ""
+    different: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Change:
+        """Return the change of a name."""
+        for change in self.changes:
+            if change.name == name:
+                return change
+        raise KeyError(f"{name!r} is in neither run")
+
+    def of(self, *verdicts: ChangeVerdict) -> tuple[Change, ...]:
+        """Return the changes with one of the verdicts."""
+        return tuple(change for change in self.changes if change.verdict in verdicts)
+
+    def confirmed(self, again: Changes) -> Changes:
+        """Return the changes after some names were measured again and compared with the same run.
+
+        The second verdict on these names counts; its sentence names the first one.
+        """
+        second = {change.name: change for change in again.changes}
+        return dataclasses.replace(
+            self,
+            changes=tuple(
+                _confirmed(change, second[change.name]) if change.name in second else change
+                for change in self.changes
+            ),
+        )
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What a gate can report, as pairs of name and finding."""
+        return tuple((change.name, kind) for change in self.changes for kind in change.kinds)
+
+    def exit_code(
+        self, fail_on: Failure | Collection[Failure] = "slower", uncertain: int = 0
+    ) -> int:
+        """Return an exit code for CI from the changes.
+
+        Args:
+            fail_on: verdicts that give 1, ``contradictory`` or ``more-instructions`` (see
+                :class:`Change`). A warning lists the names whose instructions are not judged.
+            uncertain: exit code if none of these occurs but a verdict is uncertain, or instructions
+                are to be judged and are not. Default: 0. With 125, ``git bisect run`` skips the
+                commit.
+
+        Raises:
+            ValueError: ``fail_on`` contains an unknown finding.
+        """
+        failures = check_failures(fail_on, FINDS)
+        unjudged = self.unjudged_instructions if "more-instructions" in failures else ()
+        for sentence in unjudged:
+            warnings.warn(sentence, stacklevel=2)
+        code, _ = exit_code_of(self.findings, failures, uncertain)
+        return code or (uncertain if unjudged else 0)
+
+    @property
+    def unjudged_instructions(self) -> tuple[str, ...]:
+        """Why ``more-instructions`` is not judged: a sentence for each reason, with its names."""
+        by_reason: dict[str, list[str]] = {}
+        for change in self.changes:
+            if change.instructions_reason:
+                by_reason.setdefault(change.instructions_reason, []).append(change.name)
+        return tuple(
+            f"more-instructions is not judged for {names[0]}"
+            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {reason}"
+            for reason, names in by_reason.items()
+        )
+
+    def to_markdown(self) -> str:
+        """Return :meth:`details` in Markdown for a pull request, with everything escaped."""
+        return show.markdown(self)
+
+
+def _confirmed(first: Change, second: Change) -> Change:
+    found = "without a ratio" if first.ratio is None else str(first.ratio)
+    said = f"at first {first.verdict}: {found}"
+    if first.verdict == second.verdict:
+        said = f"found twice, first as {found}"
+    sentence = "; ".join(filter(None, (said, second.sentence)))
+    return dataclasses.replace(second, sentence=sentence)

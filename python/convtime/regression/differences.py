@@ -1,0 +1,173 @@
+"""Recorded differences between two measurements, other than their times."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Literal
+
+from convtime.timing.measurement import Measurement
+
+#: How two GPUs are recognized as the same.
+SameGpu = Literal["model", "uuid"]
+
+#: Provenance fields, in the order of how much a difference explains.
+_PROVENANCE = (
+    "gpu",
+    "gpu_uuid",
+    "cpu",
+    "driver",
+    "cuda",
+    "cudnn",
+    "torch",
+    "convtime",
+    "threads",
+    "cores",
+    "tracers",
+    "gc",
+    "huge_pages",
+)
+_CODE = ("commit", "uncommitted changes")
+_CONDITIONS = (
+    "method",
+    "metric",
+    "queue",
+    "cache",
+    "placement",
+    "pages",
+    "regime",
+    "clocks",
+    "pin",
+    "exclusive",
+)
+# Times that differ in one of these fields are not comparable.
+_OF_ANOTHER_KIND = ("method", "cache", "placement", "pages")
+_UNKNOWN = (None, "unknown")
+_SAME_CLOCK = 0.01
+_SAME_LOAD = 1.0  # processes
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """A recorded property that differs between both runs.
+
+    Attributes:
+        what: name of the property.
+        before: its earlier value, in words.
+        after: its present value, in words.
+        count: number of the measurements in both runs for which it differs.
+    """
+
+    what: str
+    before: str
+    after: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before} → {self.after}"
+
+
+def all_differences(
+    pairs: Iterable[tuple[Measurement, Measurement]],
+) -> tuple[Difference, ...]:
+    """Return the differences of all pairs, each once, with the number of pairs that have it."""
+    counts = Counter(found for pair in pairs for found in differences(*pair))
+    order = (*_CODE, *_PROVENANCE)
+    ranks = {what: rank for rank, what in enumerate(order)}
+    found = [dataclasses.replace(difference, count=count) for difference, count in counts.items()]
+    return tuple(sorted(found, key=lambda difference: ranks.get(difference.what, len(order))))
+
+
+def differences(before: Measurement, after: Measurement) -> Iterator[Difference]:
+    """Yield recorded differences; a value that only one of the two has is not a difference."""
+    now = _facts(after)
+    for what, value in _facts(before).items():
+        known = value not in _UNKNOWN and now[what] not in _UNKNOWN
+        if known and value != now[what]:
+            yield Difference(what, str(value), str(now[what]))
+    dirty = _git(before).get("dirty"), _git(after).get("dirty")
+    # The changes themselves are not recorded: they count as different unless the runs are equal.
+    if None not in dirty and any(dirty) and not _is_same(before, after):
+        was, is_now = ("yes" if one else "no" for one in dirty)
+        yield Difference("uncommitted changes", was, is_now)
+    clock, new_clock = _clock_mhz(before), _clock_mhz(after)
+    if clock and new_clock and abs(new_clock - clock) > _SAME_CLOCK * max(clock, new_clock):
+        yield Difference("SM clock", f"{clock:.0f} MHz", f"{new_clock:.0f} MHz")
+    load, new_load = _load(before), _load(after)
+    if load is not None and new_load is not None and abs(new_load - load) > _SAME_LOAD:
+        yield Difference("load average", f"{load:.1f}", f"{new_load:.1f}")
+
+
+def _facts(measured: Measurement) -> dict[str, Any]:
+    facts = {what: measured.provenance.get(what) for what in (*_PROVENANCE, "governor")}
+    if "tracers" in measured.provenance and facts["tracers"] is None:  # older files lack the field
+        facts["tracers"] = "none"
+    facts["commit"] = _git(measured).get("commit")
+    facts |= {what: getattr(measured, what) for what in _CONDITIONS}
+    facts["pin"] = "none" if measured.pin is None else measured.pin
+    return facts
+
+
+def _git(measured: Measurement) -> Mapping[str, Any]:
+    git = measured.provenance.get("git")
+    return git if isinstance(git, Mapping) else {}
+
+
+def _is_same(before: Measurement, after: Measurement) -> bool:
+    """Return whether both are one measurement, e.g. a file compared with a copy of it."""
+    return before.seconds == after.seconds and before.provenance == after.provenance
+
+
+def _clock_mhz(measured: Measurement) -> float | None:
+    known = [clock_hz for clock_hz in measured.sm_clocks_hz if clock_hz]
+    return statistics.median(known) / 1e6 if known else None
+
+
+def _load(measured: Measurement) -> float | None:
+    load = measured.provenance.get("load_average")
+    return float(load) if isinstance(load, int | float) else None
+
+
+def on_host(measured: Measurement) -> bool:
+    """Return whether its times were measured with the host's clock."""
+    return measured.method in ("sync", "cpu") or measured.device == "cpu"
+
+
+def incomparable(before: Measurement, after: Measurement, same_gpu: SameGpu) -> str:
+    """Return why two times cannot be compared, as a clause; empty if they can be."""
+    found = {difference.what: difference for difference in differences(before, after)}
+    for what in _OF_ANOTHER_KIND:
+        if what in found:
+            return f"its {found[what]}: these times are not comparable"
+    if before.device.partition(":")[0] != after.device.partition(":")[0]:
+        return f"it ran on {before.device} and runs on {after.device}"
+    if on_host(before) and "cpu" in found:
+        return f"it was measured on another CPU ({found['cpu']})"
+    if before.device != "cpu":
+        if "gpu" in found:
+            return f"it was measured on another GPU ({found['gpu']})"
+        if same_gpu == "uuid" and "gpu_uuid" in found:
+            return f"it was measured on another GPU of the same model ({found['gpu_uuid']})"
+    if "regime" in found and "SM clock" in found:
+        return f"its {found['regime']}, at another clock ({found['SM clock']})"
+    return ""
+
+
+def cause(found: Iterable[Difference], same_gpu: SameGpu) -> str:
+    """Return possible causes of a change in times, as far as they were recorded."""
+    names = [difference.what for difference in found]
+    code = any(what in _CODE for what in names)
+    others = [
+        what
+        for what in dict.fromkeys(names)
+        if what not in _CODE and not (what == "gpu_uuid" and same_gpu == "model")
+    ]
+    if code and not others:
+        return "the code: no other recorded property differs"
+    if code:
+        return f"the code or any of these, which also differ: {', '.join(others)}"
+    if others:
+        return f"one of these, which differ: {', '.join(others)}"
+    return "unknown: no recorded property differs"

@@ -1,1 +1,0 @@
-"""Human-readable results: text, HTML and plots."""

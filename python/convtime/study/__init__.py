@@ -1,1 +1,0 @@
-"""Check whether timings on this machine are trustworthy, and explain why they differ."""

@@ -1,1 +1,0 @@
-"""Measure applications over axes: parsing of the request, and the run."""

@@ -1,0 +1,207 @@
+"""The axes of a sweep: their values, and checks that they fit the application."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from convtime.core import codec
+from convtime.core.errors import InputError
+from convtime.sweeps.plan import ITERATIONS, Label
+from convtime.sweeps.rows import COLUMNS
+from convtime.timing.options import Options, make_options
+
+#: Options of time_op that can be axes. ``device`` is excluded: it is usually a parameter of the
+#: factory, which creates the tensors. The other excluded options apply to the whole process.
+AXIS_OPTIONS = tuple(
+    field.name
+    for field in dataclasses.fields(Options)
+    if field.name not in ("device", "stream", "log", "margin")
+)
+
+# A run of iterations imitates a program that has just started. By default, nothing runs before or
+# between the calls, and no batch is discarded because its queue was not held.
+_OF_ITERATIONS: Mapping[str, Any] = {
+    "warmup": 0,
+    "queue": "none",
+    "cache": "warm",
+    "placement": "as-is",
+    "pages": "as-is",
+    "regime": "as-is",
+}
+_SAID_BY_ITERATIONS = ("stop", "tolerance", "min_samples", "max_samples", "budget")
+_TORCH_VALUES = (torch.dtype, torch.memory_format, torch.layout, torch.device)
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """The axes of a sweep, by name.
+
+    Attributes:
+        values: values of each axis, by label.
+        options: options of time_op that apply to all points.
+    """
+
+    values: Mapping[str, Mapping[Label, Any]]
+    options: Mapping[str, Any]
+
+    @property
+    def labels(self) -> dict[str, tuple[Label, ...]]:
+        """Labels of the values of each axis."""
+        return {axis: tuple(values) for axis, values in self.values.items()}
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Axes that are parameters of factories."""
+        return tuple(axis for axis in self.values if axis not in (*AXIS_OPTIONS, ITERATIONS))
+
+    @property
+    def count_iterations(self) -> bool:
+        """Whether the number of calls is an axis."""
+        return ITERATIONS in self.values
+
+    def parameters_at(self, point: Mapping[str, Label]) -> dict[str, Any]:
+        """Return the arguments of factories at a point."""
+        return {axis: self.values[axis][point[axis]] for axis in self.parameters}
+
+    def options_at(self, point: Mapping[str, Label]) -> dict[str, Any]:
+        """Return time_op's options at a point."""
+        own = {axis: self.values[axis][point[axis]] for axis in point if axis in AXIS_OPTIONS}
+        given = {**self.options, **own}
+        if not self.count_iterations:
+            return given
+        count = self.values[ITERATIONS][point[ITERATIONS]]
+        counted = {"stop": "count", "min_samples": count, "max_samples": count}
+        return {**_OF_ITERATIONS, **given, **counted}
+
+
+def read_axes(given: object, options: Mapping[str, Any]) -> Axes:
+    """Return the axes and options of a call.
+
+    Raises:
+        InputError: an axis is invalid, its values are indistinguishable, or an option is out of
+            range, given twice, or contradicts another.
+        TypeError: an option is unknown.
+    """
+    if not isinstance(given, Mapping) or not given:
+        raise InputError(
+            "axes must be a mapping of names to values, such as {'batch': [1, 8, 64]}, got "
+            f"{given!r:.80}"
+        )
+    make_options("sweep", options, but=("margin",))
+    axes = Axes({_name(axis): _values(axis, values) for axis, values in given.items()}, options)
+    for axis in axes.values:
+        if axis in options:
+            raise InputError(f"{axis} must be either an axis or an option, got both")
+        if axis in AXIS_OPTIONS:
+            _check_option(axis, axes.values[axis].values())
+    if "verdict" in (options.get("stop"), *axes.values.get("stop", ())):
+        raise InputError(
+            "stop of a sweep must not be 'verdict'; it is only for convtime.compare; use 'interval'"
+        )
+    if axes.count_iterations:
+        _check_iterations(axes)
+    _check_ranges(axes)
+    return axes
+
+
+def _name(axis: object) -> str:
+    if not (isinstance(axis, str) and axis.isidentifier()):
+        raise InputError(f"an axis's name must be a parameter or an option, got {axis!r}")
+    if axis in COLUMNS:
+        raise InputError(
+            f"an axis's name must not be a column of the table, got {axis!r}; rename it"
+        )
+    return axis
+
+
+def _values(axis: str, given: Any) -> dict[Label, Any]:
+    """Return the values of an axis, by label."""
+    if isinstance(given, Mapping):
+        pairs = [
+            (_label(axis, name, "use a string as name"), value) for name, value in given.items()
+        ]
+    elif isinstance(given, Iterable) and not isinstance(given, str | bytes | torch.Tensor):
+        pairs = [(_label(axis, value), value) for value in given]
+    else:
+        raise InputError(f"axis {axis!r} must have a sequence of values, got {given!r:.80}")
+    if not pairs:
+        raise InputError(f"axis {axis!r} must have at least one value, got none")
+    labels = [label for label, _ in pairs]
+    for place, label in enumerate(labels):
+        # A mapping keeps only one of several equal values, such as 1 and True.
+        if label in labels[:place] or str(label) in map(str, labels[:place]):
+            raise InputError(f"axis {axis!r} has the value {label!r} more than once")
+    return dict(pairs)
+
+
+def _label(axis: str, value: Any, advice: str = "give a mapping of names to values") -> Label:
+    if isinstance(value, _TORCH_VALUES):
+        return str(value).removeprefix("torch.")
+    if isinstance(value, tuple | list):
+        return str(tuple(_label(axis, each, advice) for each in value))
+    label = _plain(value)
+    if label is None and value is not None:
+        is_integer = isinstance(value, int)
+        got = f"{value.bit_length()} bits" if is_integer else f"one of type {type(value).__name__}"
+        raise InputError(
+            f"axis {axis!r} must have values that can be stored: strings, floats and integers of "
+            f"64 bits, got {got}; {advice}"
+        )
+    return label
+
+
+def _plain(value: Any) -> Label:
+    """Return a plain number or string, from any library's type; None for other types."""
+    if isinstance(value, int):
+        return value if codec.holds(value) else None
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    item = getattr(value, "item", None)  # e.g. a NumPy scalar
+    return _plain(item()) if callable(item) and getattr(value, "shape", None) == () else None
+
+
+def _check_option(axis: str, values: Iterable[Any]) -> None:
+    try:
+        for value in values:
+            Options(**{axis: value})
+    except (TypeError, ValueError) as error:
+        raise InputError(f"axis {axis!r}: {error}") from error
+
+
+def _check_ranges(axes: Axes) -> None:
+    """Check the combination of options at each point."""
+    own = [axis for axis in axes.values if axis in (*AXIS_OPTIONS, ITERATIONS)]
+    for labels in itertools.product(*(axes.values[axis] for axis in own)):
+        point = dict(zip(own, labels, strict=True))
+        try:
+            Options(**axes.options_at(point)).check_ranges()
+        except ValueError as error:
+            about = [axis for axis in own if axis in str(error)]
+            at = ", ".join(f"{axis}={point[axis]}" for axis in about)
+            raise InputError(f"{f'at {at}: ' if at else ''}{error}") from error
+
+
+def _check_iterations(axes: Axes) -> None:
+    for count in axes.values[ITERATIONS].values():
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise InputError(f"axis {ITERATIONS!r} must have integers of at least 1, got {count!r}")
+    both = {*axes.options, *axes.values}
+    said = [name for name in _SAID_BY_ITERATIONS if name in both]
+    if said:
+        raise InputError(
+            f"{ITERATIONS!r} sets the number of timed calls; remove {' and '.join(said)} or the "
+            "axis"
+        )
+    if "graph" in (axes.options.get("method"), *axes.values.get("method", ())):
+        raise InputError(
+            f"{ITERATIONS!r} requires calls that are timed one by one, but method 'graph' times "
+            "many at once; use another method"
+        )

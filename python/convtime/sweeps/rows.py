@@ -1,0 +1,148 @@
+"""The table of a sweep: a row for each point and quantity, with statistics."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from convtime.counting.kernel_counters import Counters
+    from convtime.sweeps.plan import SweepPoint
+    from convtime.timing.measurement import Measurement
+
+
+#: The quantity that every point has, in addition to the counted metrics.
+TIME: Final = "time"
+
+#: Relative drift of the control above which a sweep warns.
+DRIFT_MARGIN = 0.03
+
+_CONDITIONS = ("method", "queue", "cache", "placement", "pages", "regime", "device")
+_STATISTICS = ("count", "mean", "min", "max", "median", "median_low", "median_high")
+
+#: The columns other than the axes; an axis must not have one of these names.
+COLUMNS = (
+    "application",
+    "quantity",
+    "kernel",
+    "unit",
+    *_STATISTICS,
+    *(f"{condition}_used" for condition in _CONDITIONS),
+    "gpu",
+    "error",
+)
+
+
+def rows(point: SweepPoint, *, kernels: bool) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a point: per quantity, one for the call and optionally one per kernel.
+
+    A point that failed has one row, with its error.
+    """
+    measured = point.measurement
+    same: dict[str, Any] = {"application": point.application, **point.values}
+    if measured is None:
+        yield {**same, "error": point.error}
+        return
+    used = {f"{condition}_used": getattr(measured, condition) for condition in _CONDITIONS}
+    used["gpu"] = measured.provenance.get("gpu")
+    for quantity in (TIME, *metrics(point)):
+        for kernel in ("", *(kernel_names(point) if kernels else ())):
+            found = summary(point, quantity, kernel)
+            if found or not kernel:
+                told = {"quantity": quantity, "kernel": kernel, "unit": unit(point, quantity)}
+                yield {**same, **told, **found, **used}
+
+
+def metrics(point: SweepPoint) -> list[str]:
+    """Return the counted metrics; requested nvprof metrics replace the metrics they consist of."""
+    counted = point.counters
+    if counted is None:
+        return []
+    terms = set().union(*counted.translated.values())
+    return [*counted.translated, *(metric for metric in counted.samples if metric not in terms)]
+
+
+def kernel_names(point: SweepPoint) -> list[str]:
+    """Return the short names of the work that a call launches."""
+    activities = () if point.measurement is None else point.measurement.activities
+    counted = () if point.counters is None else point.counters.kernels
+    names = [*(each.short_name for each in activities), *(each.short_name for each in counted)]
+    return list(dict.fromkeys(names))
+
+
+def unit(point: SweepPoint, quantity: str) -> str:
+    """Return the unit of a quantity; an nvprof metric has the unit of its first term."""
+    if quantity == TIME:
+        return "s"
+    if point.counters is None:
+        return ""
+    first = next(iter(point.counters.translated.get(quantity, (quantity,))))
+    return point.counters.units.get(first, "")
+
+
+def summary(point: SweepPoint, quantity: str, kernel: str = "") -> dict[str, Any]:
+    """Return the statistics of a quantity, by column; empty if nothing is known about it.
+
+    Args:
+        point: the point, measured or not.
+        quantity: the time, or a metric.
+        kernel: short name of the kernel. Default: the whole call. A kernel's times are those of all
+            its launches; its metrics are one number for each of its grids.
+    """
+    if quantity == TIME:
+        return {} if point.measurement is None else _of_times(point.measurement, kernel)
+    return {} if point.counters is None else _of_counters(point.counters, quantity, kernel)
+
+
+def _of_times(measured: Measurement, kernel: str) -> dict[str, Any]:
+    if kernel:
+        return _statistics(
+            [
+                seconds
+                for activity in measured.activities
+                if activity.short_name == kernel
+                for seconds in activity.seconds
+                if seconds is not None
+            ]
+        )
+    interval = measured.median_interval
+    known = all(map(math.isfinite, interval))
+    values = (
+        len(measured.seconds), measured.mean, measured.min, measured.max, measured.median,
+        *(interval if known else (None, None)),
+    )  # fmt: skip
+    return dict(zip(_STATISTICS, values, strict=True))
+
+
+def _of_counters(counted: Counters, metric: str, kernel: str) -> dict[str, Any]:
+    terms = counted.translated.get(metric, {metric: 1.0})
+    each_time: list[Mapping[str, float | None]]
+    if kernel:
+        each_time = [each.values for each in counted.kernels if each.short_name == kernel]
+    else:
+        samples = (counted.samples.get(term, ()) for term in terms)
+        each_time = [dict(zip(terms, values, strict=True)) for values in zip(*samples, strict=True)]
+    values = [_sum(terms, counts) for counts in each_time]
+    return _statistics([value for value in values if value is not None])
+
+
+def _sum(terms: Mapping[str, float], counts: Mapping[str, float | None]) -> float | None:
+    """Compute a metric from its terms; None if a term is unknown."""
+    total = 0.0
+    for term, weight in terms.items():
+        count = counts.get(term)
+        if count is None:
+            return None
+        total += weight * count
+    return total
+
+
+def _statistics(values: Sequence[float]) -> dict[str, Any]:
+    """Return statistics without an interval: the values are too few, or too little understood."""
+    if not values:
+        return {}
+    mean, median = statistics.fmean(values), statistics.median(values)
+    found = (len(values), mean, min(values), max(values), median)
+    return dict(zip(_STATISTICS, found, strict=False))

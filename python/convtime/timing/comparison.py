@@ -1,0 +1,420 @@
+"""Several operations under the same conditions, and the ratios of their times."""
+
+from __future__ import annotations
+
+import dataclasses
+import reprlib
+import statistics
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+
+from convtime.core import codec
+from convtime.core.load import _C
+from convtime.core.shown import Shown
+from convtime.timing import doubt, forms, show_comparison
+from convtime.timing.doubt import Doubt
+from convtime.timing.measurement import Measurement
+from convtime.timing.plot import comparison_figure
+from convtime.timing.verdict import (
+    Failure,
+    Finding,
+    Judgement,
+    Ratio,
+    Verdict,
+    check_failures,
+    contradiction,
+    exit_code_of,
+    other_metric,
+)
+
+if TYPE_CHECKING:
+    import pandas
+    import torch.utils.benchmark
+    from matplotlib.figure import Figure
+
+
+#: What :meth:`Comparison.exit_code` can report.
+FINDS = ("slower", "faster", "uncertain", "different", "contradictory")
+
+#: Description of the compared time, by metric of kernel times or else by timing method.
+_JUDGED_ON = {
+    "busy": "busy time: that in which at least one of a call's kernels, copies and memsets ran",
+    "span": "span: from the start of a call's first kernel, copy or memset to the end of its last",
+    "sum": "sum: the durations of a call's kernels, copies and memsets, added up",
+    "event": "the time between two events around a call, less their own cost",
+    "graph": "the time of a call in a CUDA graph, less the gap to the next",
+    "sync": "the host's time from an idle device to an idle device",
+    "cpu": "the host's time around a call",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """Agreement of a candidate's result with the baseline's.
+
+    Attributes:
+        same: whether the results are equal within the tolerance that the sentence names; None if
+            this is unknown.
+        sentence: by how much the results differ, or why this is unknown.
+        largest_error: the largest absolute difference of two elements; None if no difference is a
+            number.
+    """
+
+    same: bool | None
+    sentence: str
+    largest_error: float | None = None
+
+    def __str__(self) -> str:
+        heading = {True: "same result", False: "OTHER RESULT", None: "same result not known"}
+        return f"{heading[self.same]}: {self.sentence}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Interference:
+    """A candidate whose time changes when it runs with the others.
+
+    Attributes:
+        ratio: its time with the others over its time alone.
+        alone_seconds: median of its time alone, in seconds.
+        sentence: both in words.
+    """
+
+    ratio: float
+    alone_seconds: float
+    sentence: str
+
+    def __str__(self) -> str:
+        return f"interference: {self.sentence}"
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Comparison(codec.Stored, Shown, show=show_comparison):
+    """Measurements that were taken together, round by round.
+
+    Attributes:
+        measurements: measurements by name, in the order given; sample i of each comes from the same
+            round.
+        margin: relative difference that counts as equal.
+        baseline: name of the measurement that the others are compared with. Default: the first.
+        control: name of a duplicate of the baseline; empty for none. If it is found to differ,
+            every verdict is ``uncertain``.
+        same_results: whether each candidate's result agrees with the baseline's; empty if the
+            results were not compared. Disagreement does not affect a candidate's verdict.
+        interference: candidates whose time changes when they run with the others.
+        interference_reason: why interference was not checked, for all or some candidates; empty if
+            it was checked.
+        confirmation: ratio to the baseline in a fresh process, by name, if one was requested. If
+            its verdict differs, the verdict is ``uncertain``.
+    """
+
+    SCHEMA: ClassVar[str] = "1.2"
+
+    measurements: Annotated[Mapping[str, Measurement], msgspec.Meta(min_length=1)]
+    margin: float = 0.01
+    baseline: str = ""
+    control: str = ""
+    same_results: Mapping[str, Agreement] = dataclasses.field(default_factory=dict)
+    interference: Mapping[str, Interference] = dataclasses.field(default_factory=dict)
+    interference_reason: str = ""
+    confirmation: Mapping[str, Ratio] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.measurements:
+            raise ValueError("a comparison must have at least one measurement, got none")
+        counts = {name: len(measured.seconds) for name, measured in self.measurements.items()}
+        if len(set(counts.values())) > 1:
+            raise ValueError(
+                "measurements of one comparison must have the same number of samples, got "
+                f"{reprlib.repr(counts)}"
+            )
+        if not self.baseline:
+            object.__setattr__(self, "baseline", next(iter(self.measurements)))
+        for role, name in (("baseline", self.baseline), ("control", self.control)):
+            if name and name not in self.measurements:
+                raise ValueError(
+                    f"{role} must be one of {reprlib.repr(list(self.measurements))}, "
+                    f"got {reprlib.repr(name)}"
+                )
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The names that are compared with the baseline, without the control."""
+        return tuple(
+            name for name in self.measurements if name not in (self.baseline, self.control)
+        )
+
+    @property
+    def judged_on(self) -> str:
+        """Description of the time that the verdicts are about."""
+        measured = next(iter(self.measurements.values()))
+        of_method = _JUDGED_ON.get(measured.method, f"the time that {measured.method!r} gives")
+        return _JUDGED_ON.get(measured.metric, of_method)
+
+    def ratio(self, name: str, baseline: str | None = None) -> Ratio:
+        """Return the time of ``name`` over the time of ``baseline``.
+
+        The default baseline is the comparison's baseline.
+
+        Raises:
+            KeyError: a name is not in the comparison.
+        """
+        return _ratio_in_time(*self._pair(name, baseline))
+
+    def cycles_ratio(self, name: str, baseline: str | None = None) -> Ratio | None:
+        """Return the ratio of SM clock cycles, like :meth:`ratio` for times.
+
+        It covers the rounds in which both clocks are known; None if there are none.
+
+        Raises:
+            KeyError: a name is not in the comparison.
+        """
+        over, under = self._pair(name, baseline)
+        clocks_hz = [hz for hz in (*over.sm_clocks_hz, *under.sm_clocks_hz) if hz is not None]
+        highest_hz = max(clocks_hz, default=0.0)
+        return _paired(
+            (over, over.cycles),
+            (under, under.cycles),
+            uncertainty=_uncertainty(over, under) * highest_hz,
+            tick=_tick(over, under) * highest_hz,
+        )
+
+    def _pair(self, name: str, baseline: str | None) -> tuple[Measurement, Measurement]:
+        baseline = self.baseline if baseline is None else baseline
+        for candidate in (name, baseline):
+            if candidate not in self.measurements:
+                raise KeyError(
+                    f"candidate must be one of {list(self.measurements)}, got {candidate!r}"
+                )
+        return self.measurements[name], self.measurements[baseline]
+
+    def verdict(self, name: str, baseline: str | None = None) -> Verdict:
+        """Return the verdict of the interval of :meth:`ratio`, with 95 % confidence.
+
+        Args:
+            name: the candidate to judge.
+            baseline: the candidate to compare it with. Default: the comparison's baseline.
+
+        Returns:
+            ``same`` if the whole interval is within 1 ± ``margin``, ``faster`` or ``slower`` if the
+            whole interval is beyond it, and otherwise ``uncertain``; :meth:`judge` gives the
+            reason.
+
+        Raises:
+            KeyError: a name is not in the comparison.
+        """
+        return self.judge(name, baseline).verdict
+
+    def judge(self, name: str, baseline: str | None = None) -> Judgement:
+        """Return the verdict with its reasons, in time and in cycles.
+
+        Raises:
+            KeyError: a name is not in the comparison.
+        """
+        ratio = self.ratio(name, baseline)
+        found = self._doubt(ratio, name, baseline)
+        verdict: Verdict = ratio.verdict(self.margin) if found is None else "uncertain"
+        in_cycles = self._verdict_in_cycles(name, baseline, found)
+        sentence = "" if found is None else found.sentence
+        if in_cycles not in (None, "uncertain", verdict):
+            clocks = _clocks(*self._pair(name, baseline))
+            told = f"{verdict} in time, {in_cycles} in cycles: clock ({clocks})"
+            sentence = "; ".join(filter(None, (told, sentence)))
+        contradiction = self._contradiction(verdict, name, baseline)
+        sentence = "; ".join(filter(None, (contradiction, sentence)))
+        return Judgement(
+            verdict=verdict,
+            ratio=ratio,
+            in_cycles=in_cycles,
+            reason=None if found is None else found.reason,
+            sentence=sentence,
+            smallest_difference=ratio.smallest_difference(
+                self.margin + _doubt_of_places(*self._pair(name, baseline))
+            ),
+            contradiction=contradiction,
+        )
+
+    def _contradiction(self, verdict: Verdict, name: str, baseline: str | None) -> str:
+        """Describe contradictory verdicts on busy time, span or another metric; empty for none."""
+        over, under = self._pair(name, baseline)
+        other = other_metric(over.metric)
+        series = [getattr(each, f"{other}_seconds") for each in (over, under)]
+        if not all(series) or verdict == "uncertain":
+            return ""
+        ratio = _paired((over, series[0]), (under, series[1]), 0.0, _tick(over, under))
+        assert ratio is not None  # kernel times have these for every sample
+        by_other = ratio.verdict(self.margin)
+        return contradiction(verdict, over.metric, by_other, other, ratio)
+
+    def _verdict_in_cycles(
+        self, name: str, baseline: str | None, found: Doubt | None
+    ) -> Verdict | None:
+        ratio = self.cycles_ratio(name, baseline)
+        if ratio is None or (found is not None and found.reason == "no-gpu-work"):
+            return None
+        if found is not None and found.reason == "control-differs":
+            return "uncertain"
+        return ratio.verdict(self.margin)
+
+    def _doubt(self, ratio: Ratio, name: str, baseline: str | None) -> Doubt | None:
+        """Return the reason why a verdict is uncertain; None if it is certain."""
+        over, under = pair = self._pair(name, baseline)
+        found = doubt.of_idle(*pair)
+        if found is not None or over is under:
+            return found
+        if self.control and name != self.control:
+            control = self.ratio(self.control)
+            of_control = control.verdict(self.margin, _doubt_of_places(*pair))
+            if of_control in ("faster", "slower"):
+                return doubt.of_control(self.control, of_control, str(control))
+        verdict = ratio.verdict(self.margin)
+        if verdict != "uncertain":
+            fresh = self.confirmation.get(name) if baseline in (None, self.baseline) else None
+            by_fresh = verdict if fresh is None else fresh.verdict(self.margin)
+            if by_fresh != verdict:
+                return doubt.of_fresh_process(verdict, by_fresh, str(fresh))
+            of_places = _doubt_of_places(*pair)
+            if fresh is None and ratio.verdict(self.margin, of_places) == "uncertain":
+                return doubt.of_places(of_places)
+            return None
+        would_be = _ratio_in_time(*pair, cost_known=True).verdict(self.margin)
+        if would_be != "uncertain":
+            return doubt.of_cost(would_be, _uncertainty(*pair))
+        return doubt.of_interval(ratio.low, ratio.high, self.margin, *pair)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What a gate can report, as pairs of name and finding; a candidate can have several."""
+        found: list[Finding] = []
+        for name in self.others:
+            judged, agreement = self.judge(name), self.same_results.get(name)
+            found.append((name, judged.verdict))
+            if judged.contradiction:
+                found.append((name, "contradictory"))
+            if agreement is not None and agreement.same is False:
+                found.append((name, "different"))
+        return tuple(found)
+
+    def exit_code(
+        self, fail_on: Failure | Collection[Failure] = "slower", uncertain: int = 0
+    ) -> int:
+        """Return an exit code for CI from the verdicts on the candidates.
+
+        Args:
+            fail_on: findings on any candidate that give 1: ``slower`` or ``faster`` than the
+                baseline by more than the margin, ``uncertain``, ``different`` (``same_results``
+                says that its result differs) or ``contradictory`` (verdicts on busy time and span
+                contradict each other; see :class:`Judgement`).
+            uncertain: exit code if none of these occurs but a verdict is uncertain. Default: 0.
+
+        Raises:
+            ValueError: ``fail_on`` contains an unknown finding.
+        """
+        return exit_code_of(self.findings, check_failures(fail_on, FINDS), uncertain)[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-serializable dict with schema version and the candidates' judgements."""
+        judged = {
+            name: codec.finite(codec.encode(self.judge(name)))
+            for name in self.measurements
+            if name != self.baseline
+        }
+        return super().to_dict() | {"judgements": judged}
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return all samples as one data frame; see :meth:`Measurement.to_frame`.
+
+        Rows with the same number belong to the same round.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return forms.to_frame(
+            dataclasses.replace(measured, name=name) for name, measured in self.measurements.items()
+        )
+
+    def to_torch(self, label: str | None = None) -> list[torch.utils.benchmark.Measurement]:
+        """Convert to PyTorch's measurements, which its ``Compare`` prints as rows of one table.
+
+        Args:
+            label: title of the table. Default: the device.
+        """
+        return [
+            measured.to_torch(label=label, sub_label=name)
+            for name, measured in self.measurements.items()
+        ]
+
+    def plot(self) -> Figure:
+        """Plot each candidate's times, and its ratio to the baseline with the interval.
+
+        Returns:
+            A figure to save or show, e.g. ``compared.plot().savefig("comparison.png")``.
+
+        Raises:
+            ValueError: matplotlib is missing.
+        """
+        return comparison_figure(self)
+
+
+def _ratio_in_time(over: Measurement, under: Measurement, *, cost_known: bool = False) -> Ratio:
+    """Return the ratio of times; ``cost_known`` leaves out the overhead uncertainty."""
+    uncertainty = 0.0 if cost_known else _uncertainty(over, under)
+    ratio = _paired(
+        (over, over.seconds),
+        (under, under.seconds),
+        uncertainty=uncertainty,
+        tick=_tick(over, under),
+    )
+    assert ratio is not None  # a measurement has at least one sample, and every time is known
+    return ratio
+
+
+def _uncertainty(over: Measurement, under: Measurement) -> float:
+    return max(over.overhead_uncertainty, under.overhead_uncertainty)
+
+
+def _doubt_of_places(over: Measurement, under: Measurement) -> float:
+    """Return the share by which tensor placement in a CPU's memory can change a ratio."""
+    return _C.DOUBT_OF_CPU_RATIOS if over.between_runs and under.between_runs else 0.0
+
+
+def _tick(over: Measurement, under: Measurement) -> float:
+    return max(over.clock_tick, under.clock_tick)
+
+
+_Series = tuple[Measurement, Sequence[float | None]]  # with a value for each sample, if known
+
+
+def _paired(over: _Series, under: _Series, uncertainty: float, tick: float) -> Ratio | None:
+    """Return the ratio over the rounds in which both values are known; None if there are none."""
+    rounds = [
+        index
+        for index, both in enumerate(zip(over[1], under[1], strict=False))  # no clock: no values
+        if None not in both
+    ]
+    if not rounds:
+        return None
+
+    def of_rounds(values: Sequence[Any]) -> list[Any]:
+        return [values[index] for index in rounds] if values else []
+
+    return Ratio(
+        *_C.paired_ratio(
+            of_rounds(over[1]),
+            of_rounds(under[1]),
+            uncertainty,
+            tick=tick,
+            over_places=of_rounds(over[0].places),
+            under_places=of_rounds(under[0].places),
+            batches=of_rounds(over[0].batches),
+        )
+    )
+
+
+def _clocks(over: Measurement, under: Measurement) -> str:
+    medians = [
+        statistics.median(hz for hz in measured.sm_clocks_hz if hz is not None) / 1e6
+        for measured in (over, under)
+    ]
+    return "{:.0f} MHz against {:.0f}".format(*medians)

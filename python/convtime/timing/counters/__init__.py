@@ -1,1 +1,0 @@
-"""Hardware counters: their names, and reading them."""

@@ -1,0 +1,551 @@
+"""Measurement of one operation: its samples, method and conditions."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+
+from convtime.core import codec
+from convtime.core.load import _C
+from convtime.core.shown import Shown
+from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
+from convtime.timing import forms, show
+from convtime.timing.activity import DeviceActivity
+from convtime.timing.host_reading import HostReading
+from convtime.timing.plot import sample_figure
+from convtime.timing.rates import Ceilings
+from convtime.timing.scaling import ClockedTime, ScaledTime, scale
+
+if TYPE_CHECKING:
+    import pandas
+    import torch.utils.benchmark
+    from matplotlib.figure import Figure
+
+
+# Criteria for samples that form two groups.
+_FEWEST_OF_GROUPS = 20
+_SHARE_OF_GROUP = 0.2
+_GAP_OF_GROUPS = 0.2
+
+
+# The core uses unsigned numbers of the same size, but msgspec has no larger bound.
+_Number = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Measurement(codec.Stored, Shown, show=show):
+    """The samples of one operation, with how and where they were taken. All times in seconds.
+
+    For a measurement of another tool (:func:`convtime.read_measurements`), strings that it does not
+    report are ``unknown``, and numbers are None or empty.
+
+    Attributes:
+        name: name of the operation.
+        seconds: every sample, in the order taken; at least one.
+        discarded: samples that are not in ``seconds`` because the queue could not be held, or the
+            GPU was not in the requested regime; ``overhead`` is also subtracted.
+        places: for each sample, number of the tensor placement that the call used; empty if there
+            is only one placement, or if a sample covers several calls (``graph``).
+        batches: for each sample, number of the batch of calls that it was issued in. The numbers
+            increase, and skip batches that gave no samples.
+        clock_tick: tick of the clock that the samples were read from, if it matters; otherwise 0.
+        placement_variance_share: share of the samples' variance that is between placements, from 0
+            to 1, as estimated by one-way analysis of variance with random effects; None if fewer
+            than four placements have two samples or more.
+        overhead: for the methods ``event`` and ``graph``, the overhead that was subtracted from
+            each raw sample: the time that a pair of events, or the gap to a graph's next node, adds
+            to a single kernel on this device, measured against CUPTI. 0 if it is unknown, and for
+            other methods.
+        overhead_uncertainty: error bound of ``overhead`` in either direction, with 95 % confidence;
+            it is part of :attr:`median_interval`, and of a comparison's ratios.
+        overhead_reason: why ``overhead`` is unknown; empty if it is known, and for other methods.
+        raw_seconds: for these methods, the samples before the subtraction; empty if ``overhead``
+            is 0.
+        metric: the time of a call that ``seconds`` contains. For the method ``kernel``, it is a
+            time of the call's kernels, copies and memsets: ``busy`` (the time in which at least one
+            of the kernels, copies and memsets ran), ``span`` (from the first start to the last end,
+            gaps included) or ``sum`` (sum of their durations). For other methods ``elapsed``.
+        metric_requested: the requested metric.
+        metric_reason: why ``metric`` differs from ``metric_requested``; empty if it does not.
+        busy_seconds: for the method ``kernel``, the busy time of each sample; otherwise empty.
+        span_seconds: for the method ``kernel``, the span of each sample; otherwise empty.
+        sum_seconds: for the method ``kernel``, the sum of each sample, which is more than
+            ``busy_seconds`` if work overlaps; otherwise empty.
+        unrecorded: for the method ``kernel``, CUDA functions with which the call issued GPU work
+            that CUPTI did not record; that work is missing from all of these times.
+        activities: for the method ``kernel``, the device work, in order of first occurrence.
+        sm_clocks_hz: SM clock of the GPU around each sample, over a window of at least 50 µs, in
+            hertz; None if it is unknown. Empty on a CPU.
+        max_sm_clock_hz: maximum SM clock; None on a CPU.
+        method: the timing method: ``kernel`` (the device's time for the call's kernels, copies and
+            memsets; see ``metric``), ``event`` (between two CUDA events around the call, minus
+            ``overhead``), ``graph`` (one of many calls in CUDA graphs, minus ``overhead``),
+            ``sync`` (host clock from an idle device to an idle device) or ``cpu`` (host clock
+            around the call).
+        method_requested: the requested method.
+        method_reason: why ``method`` differs from ``method_requested``; empty if it does not.
+        queue: how the device was kept from starting before all calls of a batch were issued:
+            ``gate`` (a kernel waited for the host's signal), ``sleep`` (a kernel slept for about
+            the time needed) or ``none`` (the queue was not held).
+        queue_requested: the requested queue mode.
+        queue_reason: why ``queue`` differs from ``queue_requested``, or why each call was made on
+            an idle device; otherwise empty.
+        cache: state of the GPU's L2 cache, or the CPU's cache, at the start of each call: ``cold``
+            (none of the call's data, but dirty lines, which are written back during the call),
+            ``cold-clean`` (none of the call's data, but lines that were only read), ``rotate``
+            (none of its tensors, which differ from those of the calls before), ``partly warm`` (the
+            tensors that could not be rotated, which ``cache_reason`` names), ``warm`` (the data
+            that the previous call left there) or ``uncontrolled``.
+        cache_requested: the requested cache state.
+        cache_reason: why ``cache`` differs from ``cache_requested``, and why lines of a GPU's L2
+            cache may have survived a flush if a part of it is set aside for persisting accesses.
+        placement: addresses of the call's tensors: ``random`` (random multiples of 512 bytes,
+            changed for each sample), ``aligned`` (multiples of 2 MiB, changed for each sample) or
+            ``as-is`` (unchanged).
+        placement_requested: the requested placement.
+        placement_reason: why ``placement`` differs from ``placement_requested``, and which tensors
+            are not placed in this way; empty if neither applies.
+        placements: number of placements that the calls alternated between.
+        regime: the state of the GPU: ``burst`` (the highest clock that it gives these calls, as
+            after idling), ``sustained`` (the equilibrium under lasting load by these calls) or
+            ``as-is`` (its state at the time).
+        regime_requested: the requested regime.
+        regime_reason: why ``regime`` differs from ``regime_requested``; empty if it does not. For
+            ``auto``: how the clock fell under the calls, that it did not, or why this is unknown.
+        clocks: whether the GPU's clocks were left alone (``observe``) or locked (``lock``).
+        conditions: the GPU's clocks, power, temperature and throttle reasons, read with NVML from
+            before the first call until after the last. Empty on a CPU, and unless ``burst``,
+            ``sustained`` or a lock was requested.
+        conditions_reason: why ``conditions`` are missing or stopped early for another reason (NVML
+            cannot be used); empty if they did not.
+        pin: number of the CPU that the calling thread was pinned to; None if it was not pinned.
+        host: effects of the operating system on the samples, in their order; each reading covers
+            some samples. Empty for methods that time only the GPU.
+        used_cores: for work on the CPU, the cores on which the threads that computed were at the
+            end.
+        host_reason: values that this system does not report for ``host``, and why; empty if none.
+        counters_reason: why ``host`` lacks the CPU's performance counters, in some readings or all;
+            empty if it has them.
+        disturbance: why the samples may be longer than the undisturbed call, e.g. because its
+            threads waited for a core; empty if nothing disturbed those in ``seconds``.
+        between_runs: for work on the CPU, an assumed relative difference between the medians of
+            different runs, which the samples of one run do not show: 0.01 for one thread, 0.03 for
+            several. It is part of :attr:`median_interval`. 0 for work on a GPU.
+        repeats: number of calls per sample. A sample is the average time of one call; there are
+            several calls if the host's clock is too coarse for one.
+        pages: the memory pages of the tensors that calls on a CPU allocate: ``fresh`` (never
+            touched before, so the call includes their mapping), ``retained`` (those of earlier
+            results) or ``as-is`` (those that the C library's allocator provides).
+        pages_requested: the requested pages.
+        pages_reason: why ``pages`` differs from ``pages_requested``; empty if it does not.
+        device: device on which the work ran, e.g. ``cuda:0``.
+        device_reason: how the device was determined.
+        stream: the CUDA stream's handle; 0 is the default stream. None on a CPU.
+        warmup_requested: ``steady``, a number of calls, or a float of seconds.
+        steady: whether times and clocks had stopped drifting when sampling began; None if the
+            warm-up was not ``steady``.
+        warmup_calls: number of first calls that gave no samples, of all candidates together.
+        warmup_seconds: duration of the warm-up, including samples taken once it was steady.
+        first_call_seconds: time of the very first call until its work was done, including one-time
+            work: loading, compiling, choosing algorithms, allocating.
+        sampling_seconds: duration of the sampling after the warm-up, of all candidates together,
+            without idling.
+        idle_seconds: time for which the GPU was left idle between batches, for ``burst``.
+        stop: the requested stop criterion (see ``time_op``).
+        stop_reason: why the sampling ended: ``settled`` (by that criterion), ``max_samples``,
+            ``budget`` or ``timeout`` (there may be fewer samples than ``min_samples``).
+        flops: floating-point operations of a call, if the caller specified them.
+        nbytes: bytes that a call has to move, if the caller specified them.
+        ceilings: attainable rates of this device, if ``flops`` or ``nbytes`` is known.
+        other_launches: number of kernels, copies and memsets that other threads of the process
+            launched on the GPU during the measurement. They are in no sample, and only the method
+            ``kernel`` detects them.
+        faulty_batches: number of batches that were discarded and repeated because CUPTI's records
+            were incomplete.
+        fault: the error in the last faulty batch; empty for none.
+        ceilings_reason: why ``ceilings`` are unknown although ``flops`` or ``nbytes`` is known;
+            empty if they are known.
+        exclusive: whether other processes and threads of this user had to wait before they timed on
+            the same GPU.
+        exclusive_requested: whether exclusive timing was requested.
+        exclusive_reason: why the others did not wait although it was requested; they may then have
+            disturbed this measurement.
+        waited_seconds: time for which this measurement waited for others before it began.
+        inputs: remarkable values in arguments, modules and variables, a sentence each: tensors that
+            are constant, all zeros, or largely NaN or denormal, judged by a sample of their
+            elements before the first call. Tensors that the calls overwrite are left out.
+        provenance: hardware, software and source state (see convtime.core.provenance).
+    """
+
+    SCHEMA: ClassVar[str] = "5.3"
+
+    name: str
+    seconds: Annotated[tuple[float, ...], msgspec.Meta(min_length=1)]
+    discarded: tuple[float, ...]
+    overhead: float
+    raw_seconds: tuple[float, ...]
+    activities: tuple[DeviceActivity, ...]
+    sm_clocks_hz: tuple[float | None, ...]
+    max_sm_clock_hz: float | None
+    method: str
+    method_requested: str
+    method_reason: str
+    queue: str
+    queue_requested: str
+    queue_reason: str
+    cache: str
+    cache_requested: str
+    cache_reason: str
+    regime: str
+    regime_requested: str
+    regime_reason: str
+    clocks: str
+    conditions: tuple[ClockReading, ...]
+    conditions_reason: str
+    pin: int | None
+    device: str
+    device_reason: str
+    stream: int | None
+    warmup_requested: str | int | float
+    steady: bool | None
+    warmup_calls: int | None
+    warmup_seconds: float | None
+    first_call_seconds: float | None
+    sampling_seconds: float | None
+    idle_seconds: float | None
+    stop: str
+    stop_reason: str
+    flops: float | None = None
+    nbytes: float | None = None
+    ceilings: Ceilings | None = None
+    metric: str = "elapsed"
+    metric_requested: str = "busy"
+    metric_reason: str = ""
+    busy_seconds: tuple[float, ...] = ()
+    span_seconds: tuple[float, ...] = ()
+    sum_seconds: tuple[float, ...] = ()
+    unrecorded: tuple[str, ...] = ()
+    other_launches: int = 0
+    faulty_batches: int = 0
+    fault: str = ""
+    overhead_uncertainty: _NotNegative = 0.0
+    overhead_reason: str = ""
+    ceilings_reason: str = ""
+    exclusive: bool = False
+    exclusive_requested: bool = False
+    exclusive_reason: str = ""
+    waited_seconds: float = 0.0
+    inputs: tuple[str, ...] = ()
+    places: tuple[_Number, ...] = ()
+    batches: tuple[_Number, ...] = ()
+    clock_tick: _NotNegative = 0.0
+    placement: str = "as-is"
+    placement_requested: str = "as-is"
+    placement_reason: str = ""
+    placements: int = 1
+    placement_variance_share: float | None = None
+    host: tuple[HostReading, ...] = ()
+    used_cores: tuple[int, ...] = ()
+    host_reason: str = ""
+    counters_reason: str = ""
+    disturbance: str = ""
+    between_runs: _NotNegative = 0.0
+    repeats: _Number = 1
+    pages: str = "as-is"
+    pages_requested: str = "as-is"
+    pages_reason: str = ""
+    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @cached_property
+    def _summary(self) -> _C.Summary:
+        return _C.summarize(self.seconds, self.clock_tick)
+
+    @cached_property
+    def _interval(self) -> tuple[float, float, str, int]:
+        uncertainty = self.overhead_uncertainty + self.between_runs * self.median
+        return _C.median_interval(
+            self.seconds, self.places, self.batches, self.clock_tick, uncertainty
+        )
+
+    @property
+    def median(self) -> float:
+        """The samples' median.
+
+        If the clock's tick (``clock_tick``) hides their spread, the estimate is the mean of the
+        rounded samples, which is correct on average because calls begin at random phases of the
+        tick. If the tick is unknown, equal samples are treated as evenly spread within it, as is
+        usual for grouped data (:func:`statistics.median_grouped`).
+        """
+        return self._summary["median"]
+
+    @property
+    def mean(self) -> float:
+        """The samples' mean."""
+        return self._summary["mean"]
+
+    @property
+    def min(self) -> float:
+        """The fastest sample."""
+        return self._summary["min"]
+
+    @property
+    def max(self) -> float:
+        """The slowest sample."""
+        return self._summary["max"]
+
+    @property
+    def stdev(self) -> float:
+        """The samples' standard deviation (n - 1)."""
+        return self._summary["stdev"]
+
+    @property
+    def iqr(self) -> float:
+        """75 % quantile minus 25 % quantile."""
+        return self._summary["iqr"]
+
+    @property
+    def median_interval(self) -> tuple[float, float]:
+        """Interval that contains the true median with 95 % confidence.
+
+        It is based on order statistics (sign test), without an assumption on the distribution, and
+        treats the units of :attr:`interval_over` as independent. It is no narrower than the clock's
+        tick allows. ``overhead_uncertainty`` and ``between_runs`` widen it on each side, but not
+        below 0. Five samples or fewer are not enough for this confidence: their interval is
+        unbounded, ``(-inf, inf)``. If the samples form two :attr:`groups`, the interval contains
+        the medians of both.
+        """
+        low, high, _, _ = self._interval
+        of_groups = [seconds for _, seconds in self.groups]
+        return min([low, *of_groups]), max([high, *of_groups])
+
+    @property
+    def interval_over(self) -> str:
+        """The unit that :attr:`median_interval` treats as independent.
+
+        ``placements`` if the samples cover six placements or more, otherwise ``batches`` if there
+        are several, otherwise ``samples``. If neighboring samples agree more with each other than
+        with the rest, the interval is wider than these units would make it.
+        """
+        return self._interval[2]
+
+    @property
+    def interval_count(self) -> int:
+        """Number of units of :attr:`interval_over`; a partial batch does not count separately."""
+        return self._interval[3]
+
+    @property
+    def no_gpu_work(self) -> bool:
+        """Whether GPU times were taken of a call without GPU work, and are therefore all 0.
+
+        This happens in a comparison with other candidates that have GPU work. In isolation, such a
+        call is timed on the host.
+        """
+        return self.method == "kernel" and not any(self.seconds)
+
+    @property
+    def throttled(self) -> tuple[bool, ...]:
+        """For each sample, whether its clock is known and below 95 % of the highest one.
+
+        Such a sample is valid: it is the operation's time at that clock.
+        """
+        limit = THROTTLED_BELOW * (self.max_sm_clock_hz or 0)
+        return tuple(clock_hz is not None and clock_hz < limit for clock_hz in self.sm_clocks_hz)
+
+    @property
+    def cycles(self) -> tuple[float | None, ...]:
+        """Each sample in SM clock cycles; None if the clock is unknown."""
+        pairs = zip(self.seconds, self.sm_clocks_hz, strict=True) if self.sm_clocks_hz else ()
+        return tuple(None if clock_hz is None else second * clock_hz for second, clock_hz in pairs)
+
+    @property
+    def median_cycles(self) -> float | None:
+        """The median of the known :attr:`cycles`; None if none are known."""
+        known = [cycles for cycles in self.cycles if cycles is not None]
+        return statistics.median(known) if known else None
+
+    def at_clock(self, clock_mhz: float, other: Measurement | None = None) -> ScaledTime:
+        """Return the operation's time at another SM clock.
+
+        One part of a time scales with the clock (work in the SMs), the other does not (memory,
+        which has a separate clock). Times at two clocks are needed to tell them apart, by the line
+        t = fixed_seconds + cycles / clock, where neither part is below 0. The two times are the
+        medians of the thirds of the samples with the lowest and the highest clocks (the resistant
+        line of Tukey, 1977), or, with ``other``, the medians of both measurements.
+
+        Args:
+            clock_mhz: the clock, in MHz.
+            other: the same operation, measured in the same way at another clock (in another
+                regime, or locked).
+
+        Raises:
+            ValueError: the clock is not a positive number; or, as "not available", the two clocks
+                are less than 5 % apart, too few samples have a known clock, or ``other`` was
+                measured in another way.
+        """
+        if other is None:
+            return scale(clock_mhz, self._at_known_clocks(), None)
+        for condition in ("method", "cache", "device"):
+            mine, theirs = getattr(self, condition), getattr(other, condition)
+            if mine != theirs:
+                raise ValueError(
+                    f"times at other clocks are not available: {condition} is {mine!r} here and "
+                    f"{theirs!r} in the other measurement; both must be equal"
+                )
+        return scale(clock_mhz, self._at_known_clocks(), other._at_known_clocks())
+
+    def _at_known_clocks(self) -> list[ClockedTime]:
+        pairs = zip(self.sm_clocks_hz, self.seconds, strict=True) if self.sm_clocks_hz else ()
+        return [(clock_hz, second) for clock_hz, second in pairs if clock_hz is not None]
+
+    @property
+    def groups(self) -> tuple[tuple[float, float], ...]:
+        """Shares and medians of the two groups that CPU samples form; usually empty.
+
+        There are two groups if the widest gap between neighboring samples is at least a fifth of
+        the lower one, and each side has at least a fifth of the samples. An example is a call whose
+        memory is mapped anew only in some calls. A median says little about such samples, and
+        :attr:`median_interval` contains the medians of both groups.
+        """
+        if self.method != "cpu" or len(self.seconds) < _FEWEST_OF_GROUPS:
+            return ()
+        ordered = sorted(self.seconds)
+        fewest = math.ceil(_SHARE_OF_GROUP * len(ordered))
+        split = max(
+            range(fewest, len(ordered) - fewest + 1),
+            key=lambda index: ordered[index] - ordered[index - 1],
+        )
+        if ordered[split] - ordered[split - 1] < _GAP_OF_GROUPS * ordered[split - 1]:
+            return ()
+        return tuple(
+            (len(group) / len(ordered), statistics.median(group))
+            for group in (ordered[:split], ordered[split:])
+        )
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """The average CPU time of a call, over all threads; None if it was not read."""
+        return self._per_call("cpu_seconds")
+
+    @property
+    def waiting_share(self) -> float | None:
+        """Share of the calls' time for which the longest-waiting thread waited for a core.
+
+        None if this system does not report it.
+        """
+        waited = [reading.longest_wait_seconds for reading in self.host]
+        if not waited or None in waited:
+            return None
+        elapsed = math.fsum(reading.seconds for reading in self.host)
+        return math.fsum(wait or 0.0 for wait in waited) / elapsed if elapsed > 0 else 0.0
+
+    @property
+    def free_cores(self) -> float | None:
+        """Average number of unused cores among those that the process may run on.
+
+        None if this system does not report the use by other processes, or it was not read.
+        """
+        cores, others = self.provenance.get("cores"), [each.others_seconds for each in self.host]
+        elapsed = math.fsum(reading.seconds for reading in self.host)
+        if not isinstance(cores, int) or None in others or elapsed <= 0:
+            return None
+        used = math.fsum(reading.cpu_seconds for reading in self.host)
+        used += math.fsum(other or 0.0 for other in others)
+        return max(0.0, cores - used / elapsed)
+
+    @property
+    def faults_per_call(self) -> float | None:
+        """Pages per call that were mapped or read from a disk; None if this was not read."""
+        minor, major = self._per_call("minor_faults"), self._per_call("major_faults")
+        return None if minor is None or major is None else minor + major
+
+    @property
+    def instructions(self) -> float | None:
+        """Instructions of a call in user space, on average over the readings that have them.
+
+        All threads count. None if no reading has them; ``counters_reason`` says why.
+        """
+        return self._per_call("instructions")
+
+    def _per_call(self, quantity: str) -> float | None:
+        known = [each for each in self.host if getattr(each, quantity) is not None]
+        calls = self.repeats * sum(reading.samples for reading in known)
+        return math.fsum(getattr(each, quantity) for each in known) / calls if calls else None
+
+    @property
+    def flops_per_second(self) -> float | None:
+        """``flops`` over the median; None if ``flops`` is unknown."""
+        return self._rate(self.flops)
+
+    @property
+    def bytes_per_second(self) -> float | None:
+        """``nbytes`` over the median; None if ``nbytes`` is unknown."""
+        return self._rate(self.nbytes)
+
+    def _rate(self, amount: float | None) -> float | None:
+        if amount is None:
+            return None
+        return amount / self.median if self.median > 0 else math.inf
+
+    def quantile(self, q: float) -> float:
+        """Return the quantile ``q``, from 0 to 1, interpolated linearly (numpy's default).
+
+        Raises:
+            ValueError: ``q`` is outside of [0, 1].
+        """
+        return _C.quantile(self.seconds, q)
+
+    def to_frame(self) -> pandas.DataFrame:
+        """Return the samples as a data frame, one row each; discarded samples are last.
+
+        The columns are name, sample, seconds, discarded, sm_clock_hz, method, queue, cache,
+        placement, pages, regime, device and gpu. Other fields (kernels, reasons, conditions, …) are
+        not included, and :func:`convtime.read_measurements` cannot restore them from the frame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
+        return forms.to_frame([self])
+
+    def to_torch(
+        self, label: str | None = None, sub_label: str | None = None, description: str | None = None
+    ) -> torch.utils.benchmark.Measurement:
+        """Convert to a measurement of ``torch.utils.benchmark``, for its ``Compare``.
+
+        Its ``metadata`` contains all fields, from which :func:`convtime.read_measurements` restores
+        this measurement.
+
+        Args:
+            label: title of Compare's table. Default: the device.
+            sub_label: label of the row. Default: the name.
+            description: label of the column. Default: the method.
+        """
+        return forms.to_torch(
+            self.seconds,
+            name=self.name,
+            label=label or self.device,
+            sub_label=sub_label or self.name,
+            description=description or self.method,
+            threads=self.provenance.get("threads") or 1,
+            payload=self.to_dict(),
+        )
+
+    def plot_samples(self) -> Figure:
+        """Plot every sample in the order taken, with its clock, and the discarded ones to the side.
+
+        Vertical lines separate batches. For discarded samples, neither the clock nor the position
+        among the others is stored. Power is plotted if it was read (``conditions``).
+
+        Returns:
+            A figure to save or show, e.g. ``measured.plot_samples().savefig("samples.png")``.
+
+        Raises:
+            ValueError: matplotlib is missing.
+        """
+        return sample_figure(self)

@@ -1,0 +1,145 @@
+"""Plots of samples and of comparisons."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from convtime.core.plot import COLOURS, SMALL, figure_class, microseconds
+from convtime.core.text import printable
+from convtime.device.clock_reading import THROTTLED_BELOW, ClockReading
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from convtime.timing.comparison import Comparison
+    from convtime.timing.measurement import Measurement
+
+
+def sample_figure(measured: Measurement) -> Figure:
+    """Draw every sample in order, discarded samples next to them, and the clocks.
+
+    If known, the GPU's power during the run is drawn below.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    count, discarded = len(measured.seconds), len(measured.discarded)
+    beside = discarded > 0
+    rows: list[Any] = [["time", "discarded"][: 1 + beside]]
+    if any(hz is not None for hz in measured.sm_clocks_hz):
+        rows.append(["clock", "."][: 1 + beside])  # a discarded sample's clock is not kept
+    if any(reading.power is not None for reading in measured.conditions):
+        rows.append(["power"] * (1 + beside))
+    figure: Figure = figure_class()(
+        figsize=(8, 1.5 + 1.5 * len(rows)), dpi=130, layout="constrained"
+    )
+    axes: dict[str, Any] = figure.subplot_mosaic(
+        rows,
+        height_ratios=(2, 1, 1)[: len(rows)],
+        width_ratios=(max(count, discarded), max(discarded, count / 8)) if beside else (1,),
+    )
+    _draw_samples(axes["time"], measured)
+    if beside:
+        axes["discarded"].sharey(axes["time"])
+        axes["discarded"].plot(range(discarded), microseconds(measured.discarded), "x", **SMALL)
+        axes["discarded"].set_title(f"{discarded} discarded", fontsize=8)
+    if "clock" in axes:
+        axes["clock"].sharex(axes["time"])
+        _draw_clocks(axes["clock"], measured)
+    if "power" in axes:
+        _draw_power(axes["power"], measured.conditions)
+    for axis in axes.values():
+        axis.grid(alpha=0.25)
+    return figure
+
+
+def _draw_clocks(axis: Any, measured: Measurement) -> None:
+    clocks = [math.nan if hz is None else 1e-6 * hz for hz in measured.sm_clocks_hz]
+    axis.plot(range(len(clocks)), clocks, ".", **SMALL)
+    if measured.max_sm_clock_hz is not None:
+        highest = 1e-6 * measured.max_sm_clock_hz
+        axis.axhline(highest, linestyle=":", color="grey", label="highest clock")
+        axis.legend(loc="best", fontsize=7)
+    axis.set_ylabel("SM clock (MHz)", fontsize=8)
+
+
+def _draw_power(axis: Any, readings: Sequence[ClockReading]) -> None:
+    known = [reading for reading in readings if reading.power is not None]
+    axis.plot(
+        [reading.seconds for reading in known],
+        [reading.power for reading in known],
+        color=COLOURS["convtime"],
+    )
+    axis.set_ylabel("power (W)", fontsize=8)
+    axis.set_xlabel("seconds, from before the first call until after the last", fontsize=8)
+
+
+def _draw_samples(axis: Any, measured: Measurement) -> None:
+    axis.plot(range(len(measured.seconds)), microseconds(measured.seconds), ".", **SMALL)
+    throttled = [place for place, is_so in enumerate(measured.throttled) if is_so]
+    if throttled:
+        times = microseconds(measured.seconds[place] for place in throttled)
+        told = f"below {THROTTLED_BELOW:.0%} of the highest clock"
+        axis.plot(throttled, times, "+", color=COLOURS["PyTorch"], label=told)
+    low, high = microseconds(measured.median_interval)
+    if math.isfinite(low) and math.isfinite(high):
+        axis.axhspan(low, high, color="grey", alpha=0.3, label="95 % interval of the median")
+    axis.axhline(1e6 * measured.median, color="black", linewidth=0.8, label="median")
+    for place, (before, after) in enumerate(itertools.pairwise(measured.batches), start=1):
+        if before != after:
+            axis.axvline(place - 0.5, color="grey", linewidth=0.4, alpha=0.5)
+    if 0 < 10 * min(measured.seconds) < max(measured.seconds):
+        axis.set_yscale("log")
+    axis.set_ylabel("time (µs)", fontsize=8)
+    axis.set_xlabel("sample", fontsize=8)
+    axis.set_title(printable(measured.name), fontsize=9, parse_math=False)
+    axis.legend(loc="best", fontsize=7)
+
+
+def comparison_figure(compared: Comparison) -> Figure:
+    """Draw each candidate's times, and its ratio to the baseline with the interval.
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    names = list(compared.measurements)
+    figure: Figure = figure_class()(
+        figsize=(9, 1.4 + 0.4 * len(names)), dpi=130, layout="constrained"
+    )
+    times, ratios = figure.subplots(1, 2, sharey=True)
+    for place, measured in enumerate(compared.measurements.values()):
+        for span, width in ((0.98, 1), (0.5, 4)):
+            ends = [1e6 * measured.quantile(0.5 + side * span / 2) for side in (-1, 1)]
+            times.plot(ends, (place, place), color=COLOURS["convtime"], linewidth=width)
+        times.plot(1e6 * measured.median, place, "o", color="black", markersize=4)
+    times.set_xlabel("time (µs): median, quartiles, 1 % to 99 %", fontsize=8)
+
+    margin = compared.margin
+    ratios.axvspan(1 - margin, 1 + margin, color="#009E73", alpha=0.15, label=f"± {margin:.2%}")
+    ratios.axvline(1, color="grey", linewidth=0.8)
+    for place, name in enumerate(names):
+        ratio = compared.ratio(name)
+        if name == compared.baseline or not math.isfinite(ratio.value):
+            continue
+        ratios.plot(ratio.value, place, "o", color="black", markersize=4)
+        if math.isfinite(ratio.low) and math.isfinite(ratio.high):
+            ratios.plot((ratio.low, ratio.high), (place, place), color=COLOURS["convtime"])
+    ratios.set_xlabel(f"ratio to {printable(compared.baseline)}", fontsize=8, parse_math=False)
+    ratios.legend(loc="best", fontsize=7)
+    for axis in (times, ratios):
+        axis.grid(axis="x", alpha=0.25)
+    labels = [_with_verdict(compared, name) for name in names]
+    times.set_yticks(range(len(names)), labels, fontsize=8, parse_math=False)
+    times.invert_yaxis()
+    return figure
+
+
+def _with_verdict(compared: Comparison, name: str) -> str:
+    if name == compared.baseline:
+        return f"{printable(name)}\nbaseline"
+    agreement = compared.same_results.get(name)
+    other = "" if agreement is None or agreement.same is not False else ", OTHER RESULT"
+    return f"{printable(name)}\n{compared.verdict(name)}{other}"

@@ -1,0 +1,1 @@
+"""Prepare calls for the sampler in C++: tensors, cache, placement, pages, device and clocks."""

@@ -1,0 +1,286 @@
+"""Prepare the calls of each candidate, so that cache and placement are as requested."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from convtime.timing.candidate import Candidate, LastPass, backward_of
+from convtime.timing.options import Options, Placement
+from convtime.timing.sampling import cpu
+from convtime.timing.sampling.cache import CPU_REASONS, gpu_cache, working_set_bytes
+from convtime.timing.sampling.copy_check import Check
+from convtime.timing.sampling.copying import Original
+from convtime.timing.sampling.placement import (
+    MOST_OBJECTS,
+    CannotPlaceError,
+    Copies,
+    blocks_outside,
+    count_places,
+    method_obstacle,
+    place,
+    room_for_copies,
+    visits,
+)
+from convtime.timing.sampling.rotation import rotate
+
+_UNPLACED_RESULTS = "PyTorch's allocator places the results: {}"
+# A graph holds this many calls, each after a flush: more placements would not be used.
+_PLACES_OF_COLD_GRAPH = 4
+
+
+@dataclasses.dataclass
+class PreparedCalls:
+    """A candidate in the form in which it is called.
+
+    Attributes:
+        copies: the copies that are called in turn.
+        original: the candidate itself, called if a check finds that the copies cannot be used; None
+            without a check.
+        cache: state of the cache at each call; see :class:`convtime.Measurement`.
+        cache_reason: why the state of the cache is not the requested one.
+        placement: placement of the tensors; see :class:`convtime.Measurement`.
+        placement_remarks: why the placement is not the requested one, and which parts are not
+            placed.
+        visits: indices into the copies, in the order of the calls.
+        warm: whether an untimed call on the same copy precedes each call.
+        check: called after the first call; returns whether the copies can still be used.
+        result_blocks: returns address and size of each block of a call's result, if the results of
+            each copy are to have a separate placement, too.
+        max_result_bytes: maximum memory for these placements.
+        last_pass: tensors of the last backward pass, if backward passes are timed.
+        origins: the original of each copied tensor, by the id of the copy.
+    """
+
+    copies: Copies
+    cache: str
+    cache_reason: str
+    original: Candidate | None = None
+    placement: Placement = "as-is"
+    placement_remarks: list[str] = dataclasses.field(default_factory=list)
+    visits: Sequence[int] = ()
+    warm: bool = False
+    check: Check | None = None
+    result_blocks: Callable[[object], list[tuple[int, int]]] | None = None
+    max_result_bytes: int = 0
+    last_pass: LastPass | None = None
+    origins: Mapping[int, torch.Tensor] = dataclasses.field(default_factory=dict)
+
+    def described(self) -> dict[str, Any]:
+        """The arguments of the core that describe the calls."""
+        return {
+            "copies": [_call(copy) for copy in self.copies.candidates],
+            "original": None if self.original is None else _call(self.original),
+            "visits": list(self.visits),
+            "warm": self.warm,
+            "verify": self.check,
+            "result_blocks": self.result_blocks,
+            "max_result_bytes": self.max_result_bytes,
+        }
+
+    def outcome(self, results_reason: str) -> dict[str, Any]:
+        """The fields of a Measurement that describe the calls.
+
+        Args:
+            results_reason: why the allocator places the calls' results; empty if it does not.
+        """
+        placement, remarks = self.placement, list(self.placement_remarks)
+        if self.check is not None and self.check.reason:
+            placement, remarks = "as-is", [self.check.reason]
+        elif results_reason:
+            remarks.append(_UNPLACED_RESULTS.format(results_reason))
+        return {
+            "cache": self.cache,
+            "cache_reason": self.cache_reason,
+            "placement": placement,
+            "placement_reason": "; ".join(remarks),
+            "placements": max(1, len(self.copies.candidates)),
+        }
+
+    def finish(self) -> None:
+        """Leave gradients as calls without copies would, and free the copies."""
+        if self.last_pass is not None:
+            for leaf in self.last_pass.leaves:
+                origin = self.origins.get(id(leaf), leaf)
+                if origin.is_leaf:
+                    origin.grad = leaf.grad
+        self.last_pass = self.check = None
+        self.copies.release()
+
+    def _become(self, make: Callable[[Candidate], Candidate]) -> None:
+        self.copies.candidates[:] = map(make, self.copies.candidates)
+        if self.original is not None:
+            self.original = make(self.original)
+
+
+def _call(candidate: Candidate) -> tuple[Any, ...]:
+    return candidate.fn, candidate.args, dict(candidate.kwargs), candidate.setup
+
+
+@contextlib.contextmanager
+def prepared_calls(
+    candidates: Sequence[Candidate], options: Options, device: torch.device
+) -> Iterator[list[PreparedCalls]]:
+    """Prepare the calls of candidates, so that cache and placement are as requested.
+
+    After the block, the memory of the copies belongs to PyTorch again.
+
+    Args:
+        candidates: candidates to time.
+        options: the requested options. The flush of a GPU's cache is not part of the calls: see
+            :func:`convtime.timing.sampling.cache.flush_buffers`.
+        device: device of the work.
+    """
+    every: list[PreparedCalls] = []
+    try:
+        if device.type == "cuda":
+            if options.stream is not None:  # the caller's stream may still write to the originals
+                torch.cuda.synchronize(device)
+            wants_copies = options.placement != "as-is"
+            room_bytes = room_for_copies(device) // len(candidates) if wants_copies else 0
+            every.extend(
+                _on_gpu(candidate, options, device, room_bytes) for candidate in candidates
+            )
+        else:
+            every.extend(_on_cpu(candidate, options) for candidate in candidates)
+        for candidate, calls in zip(candidates, every, strict=True):
+            if candidate.backward:
+                _time_backward(calls)
+        if device.type != "cuda" and options.cache == "cold":
+            # Last, because the forward pass before a backward pass fills the caches again.
+            _flush_between(every)
+        yield every
+    finally:
+        for calls in every:
+            calls.finish()
+
+
+def _time_backward(calls: PreparedCalls) -> None:
+    calls.last_pass = LastPass()
+    calls._become(functools.partial(backward_of, last=calls.last_pass))
+    if calls.check is not None:
+        calls.check.adds_gradients = True
+
+
+def _on_cpu(candidate: Candidate, options: Options) -> PreparedCalls:
+    remarks = (
+        [] if options.placement == "as-is" else ["where a CPU's tensors lie is not controlled"]
+    )
+    return PreparedCalls(
+        Copies([candidate]),
+        "uncontrolled",
+        CPU_REASONS[options.cache],
+        placement_remarks=remarks,
+    )
+
+
+def _flush_between(every: Iterable[PreparedCalls]) -> None:
+    """Flush the CPU's caches before each call; do nothing if their size is unknown."""
+    buffer = cpu.flush_buffer()
+    if buffer is None:
+        return
+    for calls in every:
+        calls._become(lambda candidate: cpu.flushing(candidate, buffer))
+        calls.cache, calls.cache_reason = "cold", ""
+
+
+def _on_gpu(
+    candidate: Candidate, options: Options, device: torch.device, room_bytes: int
+) -> PreparedCalls:
+    calls = PreparedCalls(Copies([candidate]), *gpu_cache(options.cache))
+    wanted = _wanted_placement(calls, options)
+    if wanted == "as-is" and options.cache != "rotate":
+        return calls
+    most_objects = sys.maxsize if options.cache == "rotate" else MOST_OBJECTS
+    original = Original(candidate, device, most_objects)
+    calls.origins = original.origins
+    if wanted != "as-is":
+        try:
+            places = _count_places(calls, original, wanted, options, room_bytes)
+            if options.cache != "rotate":
+                _place(calls, original, wanted, places, in_graph=options.method == "graph")
+            calls.placement = wanted
+        except CannotPlaceError as error:
+            calls.placement_remarks[:] = [str(error)]
+    if options.cache == "rotate":
+        _rotate(calls, original, places if calls.placement != "as-is" else 1)
+    if calls.placement != "as-is":
+        _place_results(calls, candidate, options, device, room_bytes)
+    return calls
+
+
+def _wanted_placement(calls: PreparedCalls, options: Options) -> Placement:
+    if options.placement != "as-is" and (obstacle := method_obstacle(options)):
+        calls.placement_remarks.append(obstacle)
+        return "as-is"
+    return "random" if options.placement == "auto" else options.placement
+
+
+def _count_places(
+    calls: PreparedCalls,
+    original: Original,
+    wanted: Placement,
+    options: Options,
+    room_bytes: int,
+) -> int:
+    backward = original.candidate.backward
+    places, why_few = count_places(original, wanted, room_bytes, backward=backward)
+    if options.cache == "rotate":
+        if options.placement == "auto":
+            calls.placement_remarks.append("cache='rotate' copies its tensors")
+        return places
+    if options.placement == "auto":
+        calls.placement_remarks.append(
+            "its tensors can be copied, and calls leave them as they are"
+        )
+    if options.method == "graph":
+        places, why_few = _PLACES_OF_COLD_GRAPH, "a graph holds so many calls"
+    if why_few:
+        calls.placement_remarks.append(f"only {places} places: {why_few}")
+    return places
+
+
+def _place(
+    calls: PreparedCalls, original: Original, wanted: Placement, places: int, *, in_graph: bool
+) -> None:
+    calls.copies = place(original, wanted, places)
+    calls.visits = range(places) if in_graph else visits(places)
+    calls.warm = calls.cache == "warm"
+    calls.check = Check(original, calls.copies)
+    calls.original = original.candidate
+
+
+def _rotate(calls: PreparedCalls, original: Original, places: int) -> None:
+    working_set = working_set_bytes(original.device)
+    rotation = rotate(original, working_set, placement=calls.placement, places=places)
+    calls.copies = rotation.copies
+    if rotation.left_warm:
+        calls.cache = "partly warm" if rotation.bytes_per_call else "warm"
+        calls.cache_reason = "not rotated: " + ", ".join(rotation.left_warm)
+
+
+def _place_results(
+    calls: PreparedCalls,
+    candidate: Candidate,
+    options: Options,
+    device: torch.device,
+    room_bytes: int,
+) -> None:
+    why_not = ""
+    if candidate.backward:
+        why_not = "they are gradients"
+    elif options.method == "graph":
+        why_not = "a graph has a private memory pool"
+    elif calls.placement == "aligned":
+        why_not = "it aligns to 512 bytes"
+    if why_not:
+        calls.placement_remarks.append(_UNPLACED_RESULTS.format(why_not))
+        return
+    calls.result_blocks = functools.partial(blocks_outside, calls.copies, device)
+    calls.max_result_bytes = room_bytes

@@ -1,0 +1,389 @@
+"""Prepare candidates and devices for the sampler in C++; make Measurements of its samples."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, SupportsFloat, SupportsIndex
+
+import torch
+
+from convtime.core.load import _C
+from convtime.core.provenance import gpu_uuid, provenance
+from convtime.device.resolve import resolve_device
+from convtime.timing.activity import DeviceActivity
+from convtime.timing.candidate import Candidate, clearing_gradients
+from convtime.timing.host_reading import HostReading
+from convtime.timing.measurement import Measurement
+from convtime.timing.options import Options
+from convtime.timing.sampling import cache, cpu, inputs
+from convtime.timing.sampling.calls import PreparedCalls, prepared_calls
+from convtime.timing.sampling.pages import governed_pages
+from convtime.timing.sampling.profilers import make_way_for_profilers
+from convtime.timing.sampling.reach import Walk, tensors_of
+from convtime.timing.sampling.supervision import TimeLimit, log_of
+
+if TYPE_CHECKING:
+    from convtime.device.clocks import ClockMonitor
+
+_CALLS_BEFORE_STEADY = 3
+_MAX_STEADY_SECONDS = 1.0
+_PATIENCE_SECONDS = 60.0  # wait for others that time on the same GPU
+_MOST_OBJECTS = 200_000  # searched for tensors, within a fraction of a second
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Devices of the work.
+
+    Attributes:
+        device: the CPU or a GPU.
+        others: other GPUs that the work uses.
+        reason: how the device was found.
+    """
+
+    device: torch.device
+    others: tuple[torch.device, ...]
+    reason: str
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def gpus(self) -> tuple[torch.device, ...]:
+        """All GPUs that the work uses."""
+        return (self.device, *self.others) if self.on_gpu else ()
+
+
+def measure(
+    candidates: Sequence[Candidate], options: Options, *, limit: TimeLimit | None = None
+) -> list[Measurement]:
+    """Time candidates interleaved, in rounds; sample i of each comes from the same round.
+
+    ``limit`` is the time limit of an enclosing call. Default: the timeout of ``options`` from now.
+    """
+    limit = limit or TimeLimit.of(options.timeout)
+    place = find_place(candidates, options.device)
+    _refuse_contradictions(candidates, options, place)
+    candidates = [clearing_gradients(candidate) for candidate in candidates]
+    pin = None if options.pin is None else int(options.pin)
+    refuse_capture(place, options.stream)
+    # Before the timing loads the machine, and without using up its time.
+    before = provenance(place.device, patience=limit.seconds_left / 2)
+    with turn_on(place, options, limit) as turn:
+        _await_gpus(place, limit)
+        remarks = inputs.remarks_on(candidates, on_gpu=place.on_gpu)
+        with (
+            on(place.device, options.stream),
+            prepared_calls(candidates, options, place.device) as prepared,
+            controlled_clocks(place.device, options) as monitor,
+            limit.told(),
+            cache.without_persisting_lines(options.cache, place.gpus) as set_aside,
+            governed_pages(options.pages, on_gpu=place.on_gpu) as pages,
+            cpu.pinned(pin),  # last: threads that start inside it inherit the pin
+        ):
+            stream = _current_stream(place.device) if place.on_gpu else None
+            records = _sample(prepared, options, place, stream or 0, limit)
+            outcomes = [
+                calls.outcome(record.pop("results_reason"))
+                for calls, record in zip(prepared, records, strict=True)
+            ]
+            of_pages = pages()
+    of_all: dict[str, Any] = {
+        "method_requested": options.method,
+        "metric_requested": options.metric,
+        "queue_requested": options.queue,
+        "cache_requested": options.cache,
+        "placement_requested": options.placement,
+        **of_pages,
+        "regime_requested": options.regime,
+        "clocks": options.clocks,
+        "conditions": () if monitor is None else monitor.readings,
+        "conditions_reason": "" if monitor is None else monitor.reason,
+        "pin": pin,
+        "device": str(place.device),
+        "device_reason": place.reason,
+        **turn,
+        "stream": stream,
+        "warmup_requested": _plain(options.warmup),
+        "stop": options.stop,
+        "provenance": before,
+    }
+    for outcome in outcomes:
+        outcome["cache_reason"] = "; ".join(filter(None, (outcome["cache_reason"], set_aside)))
+    return [
+        Measurement(
+            name=candidate.name,
+            inputs=inputs.sentences(remarked),
+            **of_all,
+            **outcome,
+            **_fields(record, options),
+        )
+        for candidate, outcome, remarked, record in zip(
+            candidates, outcomes, remarks, records, strict=True
+        )
+    ]
+
+
+def _await_gpus(place: Place, limit: TimeLimit) -> None:
+    """Wait for earlier work of the GPUs, until the limit; do nothing without a limit."""
+    if (
+        place.gpus
+        and limit.is_finite
+        and not _C.idle_within([gpu.index for gpu in place.gpus], max(0.0, limit.seconds_left))
+    ):
+        limit.check("the GPU was still busy with earlier work")
+
+
+def find_place(
+    candidates: Sequence[Candidate], requested: torch.device | str | int | None
+) -> Place:
+    """Find the device of the work, the other GPUs that it uses, and the reason for the device."""
+    known = None if requested is None else resolve_device(requested)
+    gpu_count = torch.cuda.device_count() if _C.cuda_available() else 0
+    if known is not None and (known.type != "cuda" or gpu_count == 1):
+        return Place(known, (), "asked for")
+    walk = Walk(_MOST_OBJECTS)
+    found: dict[torch.device, None] = {}
+    gpus: list[torch.device] = []
+    for tensor in itertools.chain.from_iterable(
+        tensors_of(candidate, walk) for candidate in candidates
+    ):
+        found[tensor.device] = None
+        gpus = [device for device in found if device.type == "cuda"][:gpu_count]
+        if gpu_count and len(gpus) == gpu_count:
+            break
+    if known is not None:
+        device, reason = known, "asked for"
+    elif gpus:
+        device, reason = gpus[0], "a tensor on it was found"
+    elif found:
+        device, reason = torch.device("cpu"), f"only tensors on {_kinds(found)} were found"
+    elif gpu_count:
+        device = resolve_device("cuda")
+        reason = "assumed: no tensor was found, and there is a GPU"
+    else:
+        device, reason = torch.device("cpu"), "there is no GPU"
+    others = tuple(gpu for gpu in gpus if gpu != device) if device.type == "cuda" else ()
+    if walk.ended_early and gpu_count:
+        reason += f"; of the objects that the calls refer to, {_MOST_OBJECTS:,} were searched"
+    return Place(device, others, reason)
+
+
+def _kinds(devices: Iterable[torch.device]) -> str:
+    names = {"cpu": "the CPU", "meta": "meta (without data)"}
+    return " and ".join(dict.fromkeys(names.get(device.type, device.type) for device in devices))
+
+
+def _refuse_contradictions(candidates: Sequence[Candidate], options: Options, place: Place) -> None:
+    if options.method == "graph" and any(each.acts_before_calls for each in candidates):
+        raise ValueError(
+            "method 'graph' captures calls back to back, and can run nothing between "
+            "them: no setup, no grad_to_none, no forward pass for backward=True; use 'kernel'"
+        )
+    if options.cache == "rotate" and any(each.grad_to_none for each in candidates):
+        raise ValueError(
+            "grad_to_none must not name tensors with cache='rotate', which copies them; use "
+            "backward=True, or cache='cold'"
+        )
+    if options.metric != "busy" and (not place.on_gpu or options.method not in ("auto", "kernel")):
+        where = f"method {options.method!r}" if place.on_gpu else "this work is on the CPU"
+        raise ValueError(
+            f"metric {options.metric!r} needs a GPU's activity records, which only method "
+            f"'kernel' has, got {where}; leave out metric, or use method='kernel' for work on a GPU"
+        )
+    if options.pages in ("fresh", "retained") and place.on_gpu:
+        raise ValueError(
+            f"pages={options.pages!r} is for work on the CPU, and this work is on {place.device}; "
+            "leave out pages, or use 'as-is'"
+        )
+    if options.clocks == "lock" and not place.on_gpu:
+        raise ValueError("clocks='lock' locks a GPU's clocks, and this work is on the CPU")
+
+
+@contextlib.contextmanager
+def on(device: torch.device, stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Make a device and one of its streams current.
+
+    Raises:
+        ValueError: for a stream of another device.
+    """
+    if stream is not None and stream.device != device:
+        raise ValueError(
+            f"stream must be on {device}, the device of the work, got a stream on {stream.device}"
+        )
+    if device.type != "cuda":
+        yield
+        return
+    with torch.cuda.device(device), torch.cuda.stream(stream):
+        yield
+
+
+@contextlib.contextmanager
+def controlled_clocks(device: torch.device, options: Options) -> Iterator[ClockMonitor | None]:
+    """Lock the GPU's clocks if requested; monitor them if they must be in a certain state.
+
+    Not for ``auto``: its calls are mostly short, and this would take longer than they do.
+    """
+    in_regime = options.regime in ("burst", "sustained")
+    if device.type != "cuda" or not (in_regime or options.clocks == "lock"):
+        yield None
+        return
+    # Imported here: NVML and files, which few calls need.
+    from convtime.device.clock_lock import locked_clocks
+    from convtime.device.clocks import ClockMonitor
+
+    with contextlib.ExitStack() as stack:
+        if options.clocks == "lock":
+            stack.enter_context(locked_clocks(device=device))
+        yield stack.enter_context(ClockMonitor(device))
+
+
+def _sample(
+    prepared: Sequence[PreparedCalls],
+    options: Options,
+    place: Place,
+    stream: int,
+    limit: TimeLimit,
+) -> list[dict[str, Any]]:
+    """Return a record for each candidate: the Measurement fields that the core provides."""
+    if place.gpus:
+        make_way_for_profilers()
+    flush = cache.flush_buffers(options.cache, place.gpus)
+    return _C.time_candidates(
+        candidates=[calls.described() for calls in prepared],
+        method=options.method,
+        metric=options.metric,
+        queue=options.queue,
+        regime=options.regime,
+        on_gpu=place.on_gpu,
+        stream=stream,
+        flush=[
+            (
+                buffer.data_ptr(),
+                buffer.nbytes,
+                buffer.get_device(),
+                _current_stream(buffer.device),
+                options.cache == "cold-clean",
+            )
+            for buffer in flush
+        ],
+        other_devices=[gpu.index for gpu in place.others],
+        several_ranks=several_ranks(),
+        **_warmup(options),
+        **options.stop_rule(),
+        seconds_left=limit.seconds_left,
+        on_batch=None if options.log is None else log_of(options.log),
+    )
+
+
+def several_ranks() -> bool:
+    """Whether this process is one of several ranks of torch.distributed."""
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
+def refuse_capture(place: Place, stream: torch.cuda.Stream | None) -> None:
+    """Refuse work on GPUs while a CUDA graph captures a stream that it would use.
+
+    Raises:
+        ValueError: for such a stream; nothing was issued to it.
+    """
+    for gpu in place.gpus:
+        with torch.cuda.device(gpu):
+            capturing = torch.cuda.is_current_stream_capturing()
+        if not capturing and stream is not None and stream.device == gpu:
+            with torch.cuda.stream(stream):
+                capturing = torch.cuda.is_current_stream_capturing()
+        if capturing:
+            raise ValueError(
+                f"a stream of {gpu} is being captured in a CUDA graph, and timing waits for the "
+                "GPU, which invalidates a capture; time before or after the capture, or time the "
+                "graph's replays"
+            )
+
+
+@contextlib.contextmanager
+def turn_on(place: Place, options: Options, limit: TimeLimit) -> Iterator[dict[str, Any]]:
+    """Wait for others that time on the GPUs; yield the fields of a Measurement about the wait.
+
+    Raises:
+        ValueError: as :func:`refuse_capture`.
+    """
+    refuse_capture(place, options.stream)
+    asked = {"exclusive_requested": options.exclusive}
+    gpus = _uuids(place)
+    if not (gpus and options.exclusive):
+        reason = "the work is on the CPU" if options.exclusive else ""
+        yield {**asked, "exclusive": False, "exclusive_reason": reason, "waited_seconds": 0.0}
+        return
+    # Imported here: locks and files, which work on the CPU does not need.
+    from convtime.device.gpu_turn import turn
+
+    with turn(gpus, min(_PATIENCE_SECONDS, limit.seconds_left)) as came:
+        limit.check(came.disturbed_by)
+        yield {
+            **asked,
+            "exclusive": not came.disturbed_by,
+            "exclusive_reason": came.disturbed_by,
+            "waited_seconds": came.waited_seconds,
+        }
+
+
+def _uuids(place: Place) -> list[str]:
+    return [gpu_uuid(gpu) for gpu in place.gpus]
+
+
+def _fields(record: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    by_records = record["method"] == "kernel"
+    host = tuple(HostReading(**reading) for reading in record["host"])
+    return {
+        **record,
+        "metric": options.metric if by_records else "elapsed",
+        "metric_reason": "" if by_records else f"method {record['method']!r} has no other",
+        "activities": tuple(DeviceActivity(**activity) for activity in record["activities"]),
+        "host": host,
+        "counters_reason": record["counters_reason"] or _why_all_include_others(host),
+        "steady": record["steady"] if options.warmup == "steady" else None,
+    }
+
+
+def _why_all_include_others(host: Sequence[HostReading]) -> str:
+    if not host or any(reading.instructions is not None for reading in host):
+        return ""
+    return (
+        "every reading of the counters includes calls of other candidates or of the warm-up; time "
+        "the call alone, with more samples"
+    )
+
+
+def _current_stream(device: torch.device) -> int:
+    return int(torch.cuda.current_stream(device).cuda_stream)
+
+
+def _warmup(options: Options) -> dict[str, Any]:
+    asked = _plain(options.warmup)
+    if isinstance(asked, str):
+        calls, seconds = _CALLS_BEFORE_STEADY, 0.0
+    else:
+        calls, seconds = (asked, 0.0) if isinstance(asked, int) else (1, asked)
+    return {
+        "warmup_calls": calls,
+        "warmup_seconds": seconds,
+        "warmup_steady": options.warmup == "steady",
+        "max_steady_seconds": min(_MAX_STEADY_SECONDS, float(options.budget)),
+    }
+
+
+def _plain(warmup: str | SupportsFloat) -> str | int | float:
+    if isinstance(warmup, str):
+        return warmup
+    return int(warmup) if isinstance(warmup, SupportsIndex) else float(warmup)

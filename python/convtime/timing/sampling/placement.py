@@ -1,0 +1,394 @@
+"""Placement of a call's tensors: their addresses are a condition of its timing.
+
+Addresses alone change a kernel's time by percents, because they decide which memory channels and
+cache slices the data map to. No number of samples at one placement shows the time at another. So
+tensors are copied to random addresses in one allocation, and each call uses the next copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import gc
+import itertools
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from time import perf_counter
+
+import torch
+
+from convtime.core.errors import first_line
+from convtime.timing.candidate import Candidate
+from convtime.timing.neutral import without_modes
+from convtime.timing.options import Options, Placement
+from convtime.timing.sampling.copying import Original, Storages, UncopiableError, is_on
+from convtime.timing.sampling.reach import is_plain, reachable
+
+#: Bytes; alignment of the CUDA allocator, and of its large blocks.
+ALIGNMENT, LARGE_PAGE = 512, 2 << 20
+# No kernel is selected by a coarser alignment of its data.
+_COARSEST_LOAD = 256
+# Gaps between copies, in total and for each at most: enough for any address modulo large pages.
+_GAP_BYTES = 256 << 20
+_GAP_BYTES_EACH = 1 << 20
+
+_MOST_BYTES = 4 << 30
+_MOST_PLACES = 256
+_FEWEST_PLACES = 4
+_COPYING_SECONDS = 0.03
+#: Copying more objects takes longer than that.
+MOST_OBJECTS = 10_000
+# A second sample at the same placement shows how much of the spread is between placements.
+_VISITED_TWICE = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Offsets of copies in an allocation.
+
+    Attributes:
+        starts: offset of each storage in bytes, copy by copy, and within a copy storage by storage.
+        nbytes: size of the allocation.
+    """
+
+    starts: tuple[int, ...]
+    nbytes: int
+
+    def in_order(self) -> list[int]:
+        """Indices into ``starts``, sorted by address."""
+        return sorted(range(len(self.starts)), key=self.starts.__getitem__)
+
+
+def lay_out(
+    sizes: Sequence[int], copies: int, placement: Placement, source: random.Random
+) -> Layout:
+    """Assign each copy of each storage a place that overlaps no other.
+
+    Args:
+        sizes: bytes of each storage of a copy; none is 0.
+        copies: number of copies of all storages.
+        placement: ``random`` shuffles the copies and adds random gaps, so that the addresses of the
+            copies are independent, also modulo large pages; ``aligned`` shuffles them at multiples
+            of 2 MiB; ``as-is`` puts them one after another.
+        source: random number generator.
+    """
+    pairs = list(range(copies * len(sizes)))
+    if placement != "as-is":
+        source.shuffle(pairs)
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    room = min(_GAP_BYTES, _GAP_BYTES_EACH * len(pairs)) if placement == "random" else 0
+    # The total is always the same, so that the allocator can reuse a block.
+    gaps = sorted(source.randrange(room // ALIGNMENT + 1) for _ in pairs) if room else ()
+    starts = [0] * len(pairs)
+    taken = 0
+    for pair, gap in itertools.zip_longest(pairs, gaps, fillvalue=0):
+        starts[pair] = taken + ALIGNMENT * gap
+        taken += _rounded(sizes[pair % len(sizes)], alignment)
+    return Layout(tuple(starts), taken + room)
+
+
+def _rounded(size: int, alignment: int) -> int:
+    return -(-size // alignment) * alignment
+
+
+def visits(places: int) -> list[int]:
+    """Return the placements in the order of the calls; some are used twice in a row."""
+    return [
+        place
+        for place in range(places)
+        for _ in range(2 if place % _VISITED_TWICE == 0 and places > 1 else 1)
+    ]
+
+
+def _nothing() -> None: ...
+
+
+@dataclasses.dataclass
+class Copies:
+    """Copies of a candidate in one allocation, until they are released.
+
+    Attributes:
+        candidates: the copies.
+        storages: the storages of each copy.
+        addresses: address range of the allocation.
+        refill: gives the copies the current contents of the original.
+    """
+
+    candidates: list[Candidate]
+    storages: list[Storages] = dataclasses.field(default_factory=list)
+    addresses: range = range(0)
+    refill: Callable[[], None] = _nothing
+
+    def release(self) -> None:
+        """Free the memory as soon as no call uses it."""
+        self.candidates.clear()
+        self.storages.clear()
+        self.refill = _nothing
+
+
+def make_copies(original: Original, count: int, placement: Placement) -> Copies:
+    """Make ``count`` copies of a candidate.
+
+    Raises:
+        UncopiableError: if the callable or an argument cannot be copied.
+        torch.OutOfMemoryError: if the copies do not fit on the device.
+    """
+    original.origins.clear()
+    with without_modes(), _without_collections():
+        copies = _filled(original.storages, count, placement)
+        copies.candidates += [original.on(storages) for storages in copies.storages]
+    return copies
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    """Disable garbage collection while thousands of objects are created that are all in use.
+
+    Some collections visit all objects of the process, which takes longer than the copies.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _filled(storages: Storages, count: int, placement: Placement) -> Copies:
+    """Allocate one buffer, and return the storages of each copy as parts of it.
+
+    Each storage keeps the buffer alive, and cannot be resized beyond its part.
+    """
+    full = {key: storage for key, storage in storages.items() if storage.nbytes()}
+    # Separate, because functions resize an empty output, and a part of a buffer cannot be resized.
+    every: list[dict[int, torch.UntypedStorage]] = [
+        {
+            key: torch.empty(0, dtype=torch.uint8, device=storage.device).untyped_storage()
+            for key, storage in storages.items()
+            if key not in full
+        }
+        for _ in range(count)
+    ]
+    if not full:
+        return Copies([], list(every))
+    keys, sources = list(full), [bytes_of(storage) for storage in full.values()]
+    chance = random.Random()  # noqa: S311  # not a secret, and leaves the program's generator alone
+    layout = lay_out([source.numel() for source in sources], count, placement, chance)
+    buffer = _aligned_buffer(layout.nbytes, placement, sources[0].device)
+    refill = functools.partial(_fill, buffer, layout, sources)
+    refill()
+    whole, base = buffer.untyped_storage(), buffer.storage_offset()
+    for index, start in enumerate(layout.starts):
+        copy, which = divmod(index, len(keys))
+        first = base + start
+        every[copy][keys[which]] = whole[first : first + sources[which].numel()]
+    addresses = range(buffer.data_ptr(), buffer.data_ptr() + layout.nbytes)
+    return Copies([], list(every), addresses, refill)
+
+
+def bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    """Return a storage as a tensor of bytes."""
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+
+
+def _aligned_buffer(nbytes: int, placement: Placement, device: torch.device) -> torch.Tensor:
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    buffer = torch.empty(nbytes + alignment, dtype=torch.uint8, device=device)
+    first = -buffer.data_ptr() % alignment
+    return buffer[first : first + nbytes]
+
+
+def _fill(buffer: torch.Tensor, layout: Layout, sources: Sequence[torch.Tensor]) -> None:
+    """Fill the buffer with few kernels, however many copies there are."""
+    wide = all(map(is_wide, sources))
+    if wide:  # a copy of bytes moves only a few at a time
+        buffer, sources = buffer.view(torch.int64), [one.view(torch.int64) for one in sources]
+    unit = 8 if wide else 1
+    lengths, filled_from, end = [], [], 0
+    for index in layout.in_order():
+        source = sources[index % len(sources)]
+        start = layout.starts[index] // unit
+        lengths += [start - end, source.numel()]
+        filled_from.append(source)
+        end = start + source.numel()
+    pieces = buffer.split_with_sizes([*lengths, buffer.numel() - end])
+    torch._foreach_copy_(list(pieces[1::2]), filled_from)
+
+
+def is_wide(as_bytes: torch.Tensor) -> bool:
+    """Whether the bytes can be viewed as 64-bit words."""
+    return as_bytes.data_ptr() % 8 == 0 and as_bytes.numel() % 8 == 0
+
+
+class CannotPlaceError(Exception):
+    """Raised if a candidate's tensors cannot be copied elsewhere; says why, as a clause."""
+
+
+def method_obstacle(options: Options) -> str:
+    """Return why the timing method prevents placement; empty if it does not."""
+    if options.method == "graph" and options.cache == "warm":
+        return (
+            "a warm cache needs an untimed call on the same copy before each call, and method "
+            "'graph' captures calls back to back"
+        )
+    if options.method == "cpu" and options.placement == "auto":
+        return "the host time of a call does not depend on it"
+    return ""
+
+
+def room_for_copies(device: torch.device) -> int:
+    """Bytes of GPU memory that copies may use: 4 GiB, or a quarter of the free memory if less."""
+    free_bytes, _ = torch.cuda.mem_get_info(device)
+    with contextlib.suppress(RuntimeError):  # other allocators than PyTorch's do not report these
+        free_bytes += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(_MOST_BYTES, free_bytes // 4)
+
+
+def place(original: Original, placement: Placement, places: int) -> Copies:
+    """Copy a candidate to ``places`` placements.
+
+    Raises:
+        CannotPlaceError: if it cannot be copied.
+    """
+    with _saying_why_not():
+        return make_copies(original, places, placement)
+
+
+@contextlib.contextmanager
+def _saying_why_not() -> Iterator[None]:
+    try:
+        yield
+    except UncopiableError as error:
+        raise CannotPlaceError(f"copy.deepcopy fails on one of its inputs, a {error}") from error
+    except torch.OutOfMemoryError as error:
+        raise CannotPlaceError("there is not enough memory for copies of its tensors") from error
+    except RuntimeError as error:  # of tensors with data besides their storage
+        raise CannotPlaceError(f"its tensors cannot be copied ({first_line(error)})") from error
+
+
+def count_places(
+    original: Original, placement: Placement, room_bytes: int, *, backward: bool = False
+) -> tuple[int, str]:
+    """Return at how many placements a candidate can be called, and why so few; empty if not few.
+
+    Args:
+        original: the candidate to copy.
+        placement: ``random`` or ``aligned``.
+        room_bytes: memory that the copies may use.
+        backward: whether the gradients are set to None before each call.
+
+    Raises:
+        CannotPlaceError: if some of the tensors must stay where they are.
+    """
+    if why_not := obstacle(original, backward=backward):
+        raise CannotPlaceError(why_not)
+    alignment = LARGE_PAGE if placement == "aligned" else ALIGNMENT
+    nbytes = sum(_rounded(one.nbytes(), alignment) for one in original.storages.values())
+    fitting = room_bytes // nbytes
+    if fitting < _FEWEST_PLACES:
+        raise CannotPlaceError(
+            f"its tensors take {nbytes / 2**20:,.1f} MiB, and {_FEWEST_PLACES} copies do not fit "
+            f"into {room_bytes / 2**20:,.0f} MiB"
+        )
+    seconds = _seconds_to_copy(original)
+    if seconds > _COPYING_SECONDS:
+        raise CannotPlaceError(f"copying its inputs takes {seconds * 1e3:.0f} ms")
+    affordable = max(_FEWEST_PLACES, int(_COPYING_SECONDS / seconds))
+    count = min(fitting, affordable, _MOST_PLACES)
+    if count == _MOST_PLACES:
+        return count, ""
+    if count == fitting:
+        return count, f"there is memory for {count} copies"
+    return count, f"copying its inputs takes {seconds * 1e3:.1f} ms"
+
+
+def is_mapped(address: int) -> bool:
+    """Whether a GPU tensor is in host memory, where its address is also the host's address."""
+    there = (ctypes.c_byte * 1).from_address(address)
+    return torch.frombuffer(there, dtype=torch.uint8).is_pinned()  # queries CUDA, reads no memory
+
+
+def obstacle(original: Original, *, backward: bool, any_address: bool = False) -> str:
+    """Return why a candidate cannot be called on copies of its tensors; empty if it can.
+
+    Args:
+        original: the candidate that would be copied.
+        backward: whether the gradients are set to None before each call.
+        any_address: whether copies may differ from the original in alignment and kind of memory.
+    """
+    if original.left_out:
+        return "no copies are made of " + ", ".join(original.left_out)
+    if original.has_more_objects:
+        return f"it refers to more than {MOST_OBJECTS:,} objects, which take too long to copy"
+    if not any(storage.nbytes() for storage in original.storages.values()):
+        return "its arguments contain no tensor"
+    if not any_address and original.device.type == "cuda":
+        addresses = [each.data_ptr() for each in original.storages.values() if each.nbytes()]
+        if any(address % _COARSEST_LOAD for address in addresses):
+            return f"one of its tensors is not aligned to {_COARSEST_LOAD} bytes, unlike a copy"
+        if any(map(is_mapped, addresses)):
+            return "one of its tensors is in host memory, unlike a copy"
+    for found in original.objects:
+        if isinstance(found, torch.Tensor):
+            if found.device.type == "cuda" and not is_on(found, original.device):
+                return f"no copies are made of tensors on {found.device}"
+            if is_plain(found) and found.numel() and not found.untyped_storage().nbytes():
+                return "the memory of one of its tensors was freed"
+            if found.grad_fn is not None:
+                return "copies would lack the autograd graph of an argument"
+            if not backward and found.is_leaf and found.grad is not None:
+                return "copies would lack the gradients of its arguments"
+        elif kind := _kept_whole(found):
+            return f"no copies are made of {kind}"
+    if original.in_setup:
+        return f"setup refers to its arguments ({original.in_setup})"
+    return ""
+
+
+def _kept_whole(found: object) -> str:
+    """Describe an object whose memory cannot be inspected here; empty for any other object."""
+    if isinstance(found, torch.jit.ScriptModule | torch.jit.ScriptFunction):
+        return f"code that torch.jit compiled ({type(found).__name__})"
+    if hasattr(type(found), "__cuda_array_interface__"):
+        return f"another library's array ({type(found).__name__})"
+    if hasattr(type(found), "__del__"):
+        return f"an object with a finalizer ({type(found).__name__})"
+    if _is_compiled(found):
+        return "a module that torch.compile made, which might be recompiled for each copy"
+    return ""
+
+
+def _is_compiled(found: object) -> bool:
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and isinstance(found, dynamo.OptimizedModule):
+        return True
+    # A deepcopy drops the result of Module.compile().
+    return isinstance(found, torch.nn.Module) and found._compiled_call_impl is not None
+
+
+def _seconds_to_copy(original: Original) -> float:
+    """Time a copy that shares the storages; the minimum of two unless the first is fast."""
+    seconds = float("inf")
+    for _ in range(2):
+        start = perf_counter()
+        with _saying_why_not(), without_modes():
+            original.on(original.storages)
+        seconds = min(seconds, perf_counter() - start)
+        if seconds * _MOST_PLACES < _COPYING_SECONDS:
+            break
+    return seconds
+
+
+def blocks_outside(copies: Copies, device: torch.device, result: object) -> list[tuple[int, int]]:
+    """Address and size of each storage of a call's result that is not part of an argument."""
+    found = (
+        tensor.untyped_storage()
+        for tensor in reachable(result)
+        if isinstance(tensor, torch.Tensor) and is_on(tensor, device) and is_plain(tensor)
+    )
+    sizes = {storage.data_ptr(): storage.nbytes() for storage in found if storage.nbytes()}
+    return [(start, size) for start, size in sizes.items() if start not in copies.addresses]
